@@ -1,0 +1,15 @@
+"""resctrl-mon-hook: an OCI hook that gives every pod a resctrl monitoring group of its own.
+
+Open `lifecycle` first: it holds the two use cases, createRuntime and poststop. Layers, each of which imports only those
+above it in this list:
+
+    errors, names       why a container is not monitored; what may become a key or a path
+    system              every system call of the hook path
+    jsontext, models    what is parsed: text to objects, objects to typed values
+    options, identity   the command line; whose container this is
+    process, resctrl    /proc and /sys/fs/resctrl, one module each
+    rundir              /run: the truth about each key, its lock, the index
+    lifecycle           the two stages
+    report, entry       the traces of a failure; verbs and exit statuses
+    usage               for people only, never imported when a container starts
+"""

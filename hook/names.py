@@ -1,0 +1,70 @@
+"""What may become a key, a group's name or a part of a path.
+
+Annotations are written by tenants, so nothing that comes from outside is used in a path unless a function here accepts
+it. Each returns the (canonical) text or raises ValueError; the models use them as validators, in both of their forms.
+"""
+
+from __future__ import annotations
+
+_ALPHANUMERIC = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
+_ID_CHARACTERS = _ALPHANUMERIC | frozenset("_.+,-")
+_HEX = frozenset("0123456789abcdef")
+_ID_LIMIT = 200
+_PREFIX_LIMIT = 50  # prefix and ID together stay below NAME_MAX, 255
+_UID_DASHES = (8, 13, 18, 23)
+
+
+def container_id(text: str) -> str:
+    """A container ID: `[A-Za-z0-9][A-Za-z0-9_.+,-]{0,199}`, which also makes it one safe path component."""
+    if not text or len(text) > _ID_LIMIT or text[0] not in _ALPHANUMERIC or not _ID_CHARACTERS.issuperset(text):
+        raise ValueError("not a container ID")
+    return text
+
+
+def pod_uid(text: str) -> str:
+    """A pod UID in its canonical form, lower case with dashes, from that form or from 32 hex digits (static pods)."""
+    lower = text.lower()
+    if len(lower) == 36 and all(lower[at] == "-" for at in _UID_DASHES):
+        digits = lower[:8] + lower[9:13] + lower[14:18] + lower[19:23] + lower[24:]
+    else:
+        digits = lower
+    if len(digits) != 32 or not _HEX.issuperset(digits):
+        raise ValueError("not a pod UID")
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+def component(text: str) -> str:
+    """One path component that stays where it is put: a ctrl_group's name, for instance."""
+    if text in ("", ".", "..") or len(text) > 255 or "/" in text or "\0" in text or "\n" in text:
+        raise ValueError("not one path component")
+    return text
+
+
+def ctrl_group(text: str) -> str:
+    """A ctrl_group as the kernel names it: `/` for the root one, else one component."""
+    return text if text == "/" else component(text)
+
+
+def group_prefix(text: str) -> str:
+    """A prefix of group names: never empty, for what bears it is what we may remove."""
+    if not text or len(text) > _PREFIX_LIMIT or text[0] not in _ALPHANUMERIC or not _ID_CHARACTERS.issuperset(text):
+        raise ValueError("not a group prefix")
+    return text
+
+
+def directory(text: str) -> str:
+    """An absolute path without `.` and `..`, with no slash at its end."""
+    path = text.rstrip("/")
+    if not path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in path[1:].split("/")):
+        raise ValueError("not an absolute path")
+    return path
+
+
+def mon_group(text: str) -> str:
+    """The full path of a mon_group: `<root>/[<ctrl_group>/]mon_groups/<name>`.
+
+    State files are root's, but a path that is given to rmdir is looked at all the same.
+    """
+    if directory(text) != text or text.split("/")[-2] != "mon_groups":
+        raise ValueError("not the path of a mon_group")
+    return text
