@@ -1,0 +1,179 @@
+"""The shipped hooks.d files against the rules of their readers, and against states of real runtimes.
+
+A malformed file keeps Podman and CRI-O from starting any container at all, so each rule is a test here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+STATES = ROOT / "tests" / "states"
+HOOK_FILES = sorted((ROOT / "oci-hooks").glob("*"))
+KUBERNETES = ROOT / "oci-hooks" / "10-resctrl-mon-hook-kubernetes.json"
+PODMAN = ROOT / "oci-hooks" / "10-resctrl-mon-hook-podman.json"
+
+# oci-hooks(5), version 1.0.0; `commands` and `hasBindMounts` are left out: they cannot tell whose container it is
+ALLOWED = {
+    "": {"version", "hook", "when", "stages"},
+    "hook": {"path", "args", "env", "timeout"},
+    "when": {"annotations"},
+}
+# What Go's regexp and Python's re read alike: anchors, letters, digits, an escaped dot, one class of digits
+COMMON_REGEX = re.compile(r"\^(?:[A-Za-z0-9-]|\\\.|\[0-9\]\+)+\$")
+# kubelet gives up on a container's creation after 2 minutes (runtimeRequestTimeout); the runtime should be first
+KUBELET_TIMEOUT = 120
+# The waits that the hook itself allows for: --lock-timeout plus --rmid-wait, with their defaults
+HOOK_WAITS = 2.5
+
+each_file = pytest.mark.parametrize("path", HOOK_FILES, ids=lambda path: path.name)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The file's object; a key that is there twice would hide a mistake, so it is one."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        assert len(pairs) == len(dict(pairs)), f"{path.name}: a key twice in {[key for key, _ in pairs]}"
+        return dict(pairs)
+
+    loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=unique)
+    return loaded
+
+
+def matches(path: Path, annotations: dict[str, str]) -> bool:
+    """What a hooks.d reader decides: every pattern pair meets an annotation, both searched unanchored."""
+    wanted = load(path)["when"]["annotations"]
+    return all(
+        any(re.search(key, k) and re.search(value, v) for k, v in annotations.items()) for key, value in wanted.items()
+    )
+
+
+def seen_by_reader(state: dict[str, Any]) -> dict[str, str]:
+    """The annotations that the reader of hooks.d has before it, which need not be those in the state.
+
+    CRI-O looks at what kubelet sent, none of the keys that it adds itself; Podman at the container's own spec.
+    """
+    annotations: dict[str, str] = state.get("annotations", {})
+    if annotations.get("io.container.manager") != "cri-o":
+        return annotations
+    sent: dict[str, str] = json.loads(annotations["io.kubernetes.cri-o.Annotations"])
+    return sent
+
+
+def matched_states(path: Path) -> set[str]:
+    # createRuntime only: poststop is not matched again, the list of hooks is baked in at creation
+    states = {file.name: json.loads(file.read_text()) for file in STATES.glob("*-createRuntime.json")}
+    return {name for name, state in states.items() if matches(path, seen_by_reader(state))}
+
+
+def states_named(pattern: str) -> set[str]:
+    names = {file.name for file in STATES.glob(pattern)}
+    assert names, f"no state is called {pattern}"
+    return names
+
+
+def test_there_is_one_file_for_each_way_in() -> None:
+    assert HOOK_FILES == [KUBERNETES, PODMAN]
+
+
+@each_file
+def test_only_keys_of_the_schema(path: Path) -> None:
+    content = load(path)
+    assert content["version"] == "1.0.0"
+    assert set(content) == ALLOWED[""]
+    assert set(content["hook"]) == ALLOWED["hook"]
+    assert set(content["when"]) == ALLOWED["when"]
+
+
+@each_file
+def test_name_is_read_and_sorts_first(path: Path) -> None:
+    """Readers take *.json only, in the order of the lower-cased names.
+
+    A digit in front: on runc another product's failing poststop that sorts before ours would keep ours from running.
+    """
+    assert re.fullmatch(r"[0-9]{2}-[a-z-]+\.json", path.name)
+
+
+@each_file
+def test_both_stages_and_no_other(path: Path) -> None:
+    assert load(path)["stages"] == ["createRuntime", "poststop"]
+
+
+@each_file
+def test_path_is_where_the_hook_is_installed(path: Path) -> None:
+    assert load(path)["hook"]["path"] == "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
+
+
+def test_arguments() -> None:
+    """Kubernetes lingers: containerd has no member between an init container and the app."""
+    assert load(KUBERNETES)["hook"]["args"] == ["resctrl-mon-hook", "hook", "--linger=60"]
+    assert load(PODMAN)["hook"]["args"] == ["resctrl-mon-hook", "hook"]
+
+
+@each_file
+def test_environment_is_said_and_names_only_absolute_directories(path: Path) -> None:
+    """Without `env` createRuntime would inherit conmon's environment, and poststop get none."""
+    (only,) = load(path)["hook"]["env"]
+    name, _, value = only.partition("=")
+    assert name == "PATH"
+    assert all(directory.startswith("/") for directory in value.split(":"))
+
+
+@each_file
+def test_timeout_spares_a_starved_hook_and_ends_before_kubelets(path: Path) -> None:
+    timeout = load(path)["hook"]["timeout"]
+    assert type(timeout) is int
+    assert 10 * HOOK_WAITS < timeout < KUBELET_TIMEOUT
+
+
+@each_file
+def test_regular_expressions_are_anchored_and_mean_the_same_in_go(path: Path) -> None:
+    for pair in load(path)["when"]["annotations"].items():
+        for pattern in pair:
+            assert COMMON_REGEX.fullmatch(pattern), pattern
+
+
+def test_podman_matches_its_containers_and_not_its_build_steps() -> None:
+    assert matched_states(PODMAN) == states_named("podman-*-createRuntime.json") - states_named("podman-*-build-*")
+
+
+def test_kubernetes_matches_every_container_of_crio() -> None:
+    assert matched_states(KUBERNETES) == states_named("crio-*-createRuntime.json")
+
+
+def test_kubernetes_matches_what_kubelet_sends_to_containerd() -> None:
+    """The NRI hook-injector sees the annotations that kubelet sent, none of which containerd puts into the state."""
+    # the names are those that kubelet gives every container, whatever the runtime behind the CRI
+    sent = {
+        "io.kubernetes.container.hash": "abcd1234",
+        "io.kubernetes.container.restartCount": "17",
+        "io.kubernetes.container.terminationMessagePath": "/dev/termination-log",
+        "io.kubernetes.container.terminationMessagePolicy": "File",
+        "io.kubernetes.pod.terminationGracePeriod": "30",
+    }
+    assert matches(KUBERNETES, sent)
+    assert not matches(PODMAN, sent)
+
+
+@pytest.mark.parametrize(
+    ("path", "annotations"),
+    [
+        (KUBERNETES, {}),
+        (KUBERNETES, {"io.kubernetes.container.hash": "abcd1234"}),
+        (KUBERNETES, {"xio.kubernetes.container.restartCount": "0"}),
+        (KUBERNETES, {"io.kubernetes.container.restartCounter": "0"}),
+        (KUBERNETES, {"io-kubernetes-container-restartCount": "0"}),
+        (KUBERNETES, {"io.kubernetes.container.restartCount": "many"}),
+        (PODMAN, {}),
+        (PODMAN, {"io.container.manager": "cri-o"}),
+        (PODMAN, {"io.container.manager": "libpods"}),
+        (PODMAN, {"io.container.managers": "libpod"}),
+    ],
+)
+def test_near_misses_are_not_matched(path: Path, annotations: dict[str, str]) -> None:
+    assert not matches(path, annotations)
