@@ -1,0 +1,235 @@
+"""Makes ready what the development commands need: a .venv with the pinned tools, and Debian packages.
+
+    python = provision.ensure(apt=provision.TEST)     # may install, and says so first; the venv's python
+    reasons = provision.missing(provision.TEST)       # never installs; one sentence each, [] if nothing is missing
+
+Only the venv is indispensable: without it ensure() raises CannotProvision. A package that cannot be had is named in one
+line, and whatever needs it is for the caller to skip (or to fail, in CI). Where everything is there, neither apt nor
+the network is asked. Standard library only: this runs before anything is installed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TOOLS_PYTHON = (3, 11)  # what the newest of the pinned tools asks for (the .pyz itself runs from 3.9 on)
+
+# What each purpose takes, by Debian's names. --no-install-recommends is enough: see the comments.
+DEMO = (
+    "busybox-static",  # the containers' root file system
+    "fuse3",  # the resctrl double is a FUSE file system
+    "podman",  # brings conmon, a network stack and containers-common; a rootful `--network none` needs no more
+    "runc",
+)
+TEST = (
+    *DEMO,
+    "catatonit",  # the infra container of a Podman pod
+    "crun",  # the other runtime, whose states differ
+)
+
+# How to see that a package is there without asking a package manager, so that this holds on every distribution:
+# a command (by default the one that is named like the package), or the file of which the glob finds at least one.
+_PROBES = {
+    "busybox-static": "busybox",
+    "catatonit": "/usr/*/podman/catatonit",
+    "fuse3": "fusermount3",
+    "iproute2": "ip",
+    "qemu-system-x86": "qemu-system-x86_64",
+}
+_NEED_ROOT = frozenset({"catatonit", "crun", "podman", "runc"})
+
+
+class CannotProvision(Exception):
+    """The development tools cannot be made ready; the message is one line that says what to do."""
+
+
+def ensure(apt: Iterable[str] = ()) -> Path:
+    """The python of a .venv that has the pinned tools; the named Debian packages are installed if that can be done."""
+    wanted = tuple(apt)
+    _install_packages([name for name in wanted if not _present(name)])
+    for reason in missing(wanted):
+        _say(reason)
+    return _venv()
+
+
+def missing(apt: Iterable[str]) -> list[str]:
+    """Why these packages could not be used here, if so: a sentence each, fit for a skip's reason."""
+    wanted = tuple(apt)
+    absent = [name for name in wanted if not _present(name)]
+    reasons = [f"not installed: {' '.join(absent)}"] if absent else []
+    if "fuse3" in wanted and (fault := _cannot_open("/dev/fuse")):
+        reasons.append(f"/dev/fuse: {fault} (modprobe fuse, or give the container that device)")
+    if os.geteuid() != 0 and (rootful := [name for name in wanted if name in _NEED_ROOT]):
+        reasons.append(f"not root: {' '.join(rootful)} cannot start containers that a hook would see")
+    return reasons
+
+
+def _say(message: str) -> None:
+    print(f"provision: {message}", file=sys.stderr, flush=True)
+
+
+# --- Debian packages
+
+
+def _present(name: str) -> bool:
+    probe = _PROBES.get(name, name)
+    if probe.startswith("/"):
+        return any(Path("/").glob(probe[1:]))
+    # Non-root users often have no sbin in PATH, and runc lies there.
+    found = shutil.which(probe, path=os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin")
+    return found is not None and (name != "busybox-static" or _is_static(found))
+
+
+def _is_static(program: str) -> bool:
+    """No ELF interpreter, whose path stands near the start of a dynamic program: it runs in an empty root."""
+    with open(program, "rb") as file:
+        return b"/ld-" not in file.read(4096)
+
+
+def _cannot_open(device: str) -> str:
+    try:
+        os.close(os.open(device, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _install_packages(names: Sequence[str]) -> None:
+    """By apt, if this is a root's Debian; otherwise one line says what to install by hand. Never removes any."""
+    if not names:
+        return
+    if not _is_debian():
+        _say(f"not a Debian: install by hand what Debian calls {' '.join(names)}")
+    elif os.geteuid() != 0:
+        _say(f"not root: apt-get install --no-install-recommends {' '.join(names)}")
+    else:
+        _say(f"installing Debian packages: {' '.join(names)}")
+        if error := _apt_install(names):
+            _say(f"apt-get could not install them (offline?): {error}")
+
+
+def _is_debian() -> bool:
+    try:
+        text = Path("/etc/os-release").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return re.search(r"^ID(_LIKE)?=.*\bdebian\b", text, re.MULTILINE) is not None and bool(shutil.which("apt-get"))
+
+
+def _apt_install(names: Sequence[str]) -> str:
+    """Empty, or apt's own last word on why not. The package lists are refreshed only if it fails with those there."""
+    install = ["install", "--yes", "--no-install-recommends", "--no-remove", *names]
+    error = _apt_get(install)
+    if error:
+        error = _apt_get(["update"]) or _apt_get(install)
+    return error
+
+
+def _apt_get(arguments: Sequence[str]) -> str:
+    # Another apt (a second run of ours, say) may hold dpkg's lock: wait for it.
+    command = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=300", "-o", "APT::Update::Error-Mode=any", *arguments]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    return _run(command, environment)
+
+
+def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> str:
+    """Empty on success, else the last line of the output that looks like an error."""
+    done = subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode == 0:
+        return ""
+    lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+    errors = [line for line in lines if re.match(r"E:|W:|ERROR|error", line)]
+    return (errors or lines or [f"exit status {done.returncode}"])[-1]
+
+
+# --- the venv
+
+
+def requirements(pyproject: str) -> list[str]:
+    """The pinned tools. By a regular expression, for tomllib came with 3.11 and this must start before; tested against it."""
+    group = re.search(r"^dev = \[\n(.*?)^\]", pyproject, re.MULTILINE | re.DOTALL)
+    if group is None:
+        raise CannotProvision("pyproject.toml has no dependency group `dev`")
+    return re.findall(r'^\s*"([^"]+)"', group[1], re.MULTILINE)
+
+
+def _venv(directory: Path = ROOT / ".venv") -> Path:
+    """The venv's python; made, or made anew, unless its stamp says that it is whole and still what is asked for."""
+    pins = requirements((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    python = directory / "bin" / "python"
+    if _is_current(directory, pins):
+        return python
+    with _alone(directory.with_name(directory.name + ".lock")):
+        if not _is_current(directory, pins):  # or somebody else has just made it
+            _make_venv(directory, pins)
+    return python
+
+
+def _stamp(directory: Path, pins: Sequence[str]) -> str:
+    """What the venv depends on: the tools, where it lies (scripts name it), and the interpreter behind its links."""
+    parts = [*pins, str(directory), os.path.realpath(directory / "bin" / "python")]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _is_current(directory: Path, pins: Sequence[str]) -> bool:
+    try:
+        stamp = (directory / "stamp").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return stamp == _stamp(directory, pins) and os.access(directory / "bin" / "python", os.X_OK)
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Holds the lock file; it goes with the process, however that ends."""
+    with open(lock, "w", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _make_venv(directory: Path, pins: Sequence[str]) -> None:
+    """Remakes the venv from nothing. The stamp is written last: without one it is half-made."""
+    base = _base_python()
+    _say(f"making {directory.name} with the pinned tools: {' '.join(pins)}")
+    shutil.rmtree(directory, ignore_errors=True)
+    if error := _run([base, "-m", "venv", str(directory)]):
+        raise CannotProvision(f"{base} -m venv failed: {error}")
+    pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "--quiet", "install"]
+    if error := _run([*pip, *pins]):
+        raise CannotProvision(f"pip could not install the development tools (offline?): {error}")
+    (directory / "stamp").write_text(_stamp(directory, pins), encoding="ascii")
+
+
+def _base_python() -> str:
+    """The interpreter to make the venv with: this one if it is new enough, else the newest that the machine has."""
+    if sys.version_info >= TOOLS_PYTHON:
+        if importlib.util.find_spec("ensurepip") is None:  # Debian ships it apart
+            _install_packages(["python3-venv"])
+        return sys.executable
+    from tests.support import interpreters  # noqa: PLC0415  only old machines need the search
+
+    newer = [found for found in interpreters.find() if found.version >= TOOLS_PYTHON]
+    if not newer:
+        wanted, have = (".".join(map(str, version[:2])) for version in (TOOLS_PYTHON, sys.version_info))
+        raise CannotProvision(f"the development tools need Python {wanted} or newer, and this is {have}")
+    return str(newer[-1].path)
