@@ -13,3 +13,5 @@ above it in this list:
     report, entry       the traces of a failure; verbs and exit statuses
     usage               for people only, never imported when a container starts
 """
+
+__version__ = "0.1.0"

@@ -8,7 +8,7 @@ the tests. Only what that compiler knows may be used here (it refuses the rest b
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -54,42 +54,42 @@ class State(Model):
     oci_version: str = Field(alias="ociVersion")
     id: str
     status: str
-    pid: Optional[Annotated[int, Field(ge=0, le=2**31 - 1)]] = None
+    pid: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     bundle: str
-    annotations: Optional[dict[str, str]] = None
+    annotations: dict[str, str] | None = None
 
 
 class Annotations(Model):
     """The annotations that say whose container this is. Who sets which, and whom to believe: `identity`."""
 
-    manager: Optional[str] = Field(None, alias="io.container.manager")
-    pod_uid: Optional[str] = Field(None, alias="io.kubernetes.pod.uid")
-    pod_namespace: Optional[str] = Field(None, alias="io.kubernetes.pod.namespace")
-    pod_name: Optional[str] = Field(None, alias="io.kubernetes.pod.name")
-    container_name: Optional[str] = Field(None, alias="io.kubernetes.container.name")
-    sandbox_id: Optional[str] = Field(None, alias="io.kubernetes.cri-o.SandboxID")
-    cri_sandbox_uid: Optional[str] = Field(None, alias="io.kubernetes.cri.sandbox-uid")
-    cri_sandbox_namespace: Optional[str] = Field(None, alias="io.kubernetes.cri.sandbox-namespace")
-    cri_sandbox_name: Optional[str] = Field(None, alias="io.kubernetes.cri.sandbox-name")
-    cri_container_name: Optional[str] = Field(None, alias="io.kubernetes.cri.container-name")
+    manager: str | None = Field(None, alias="io.container.manager")
+    pod_uid: str | None = Field(None, alias="io.kubernetes.pod.uid")
+    pod_namespace: str | None = Field(None, alias="io.kubernetes.pod.namespace")
+    pod_name: str | None = Field(None, alias="io.kubernetes.pod.name")
+    container_name: str | None = Field(None, alias="io.kubernetes.container.name")
+    sandbox_id: str | None = Field(None, alias="io.kubernetes.cri-o.SandboxID")
+    cri_sandbox_uid: str | None = Field(None, alias="io.kubernetes.cri.sandbox-uid")
+    cri_sandbox_namespace: str | None = Field(None, alias="io.kubernetes.cri.sandbox-namespace")
+    cri_sandbox_name: str | None = Field(None, alias="io.kubernetes.cri.sandbox-name")
+    cri_container_name: str | None = Field(None, alias="io.kubernetes.cri.container-name")
 
 
 class IntelRdt(Model):
     """`linux.intelRdt` of a bundle's config.json (runtime-spec, config-linux.md "IntelRdt")."""
 
-    clos_id: Optional[str] = Field(None, alias="closID")
+    clos_id: str | None = Field(None, alias="closID")
 
 
 class Linux(Model):
     """`linux` of a bundle's config.json, as far as it is used."""
 
-    intel_rdt: Optional[IntelRdt] = Field(None, alias="intelRdt")
+    intel_rdt: IntelRdt | None = Field(None, alias="intelRdt")
 
 
 class Config(Model):
     """A bundle's config.json, as far as it is used: the ctrl_group that the runtime was told to use."""
 
-    linux: Optional[Linux] = None
+    linux: Linux | None = None
 
 
 class Options(Model):
@@ -119,8 +119,8 @@ class Member(Model):
     pid: Pid
     starttime: Natural
     group: Annotated[str, AfterValidator(names.mon_group)]
-    cgroup: Optional[str] = None
-    taken_from: Optional[str] = None
+    cgroup: str | None = None
+    taken_from: str | None = None
 
 
 class MonGroup(Model):
@@ -131,20 +131,23 @@ class MonGroup(Model):
 
 
 class KeyState(Model):
-    """`groups/<key>.json`: the truth about a key. `recovering`: members may be missing, so only reconcile may end it."""
+    """`groups/<key>.json`: the truth about a key.
+
+    `recovering`: members may be missing in it, so that only reconcile may end the key.
+    """
 
     version: Version = 1
     key: Key
     kind: Kind
-    pod_namespace: Optional[str] = None
-    pod_name: Optional[str] = None
+    pod_namespace: str | None = None
+    pod_name: str | None = None
     recovering: bool = False
     groups: list[MonGroup] = []
     members: dict[str, Member] = {}
 
 
 class Index(Model):
-    """`members/<container-id>.json`: the key that a container belongs to. Podman's poststop comes without annotations."""
+    """`members/<container-id>.json`: the key of a container, for a poststop that comes without annotations (Podman)."""
 
     version: Version = 1
     key: Key
@@ -166,8 +169,8 @@ class Failure(Model):
     hint: str = ""
     monitored: bool = False
     time: str = ""
-    bundle: Optional[str] = None
-    pid: Optional[Pid] = None
-    starttime: Optional[Natural] = None
-    key: Optional[Key] = None
-    kind: Optional[Kind] = None
+    bundle: str | None = None
+    pid: Pid | None = None
+    starttime: Natural | None = None
+    key: Key | None = None
+    kind: Kind | None = None

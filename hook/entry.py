@@ -1,0 +1,174 @@
+"""From a process that a runtime has started to one of the two use cases, and from its outcome to an exit status."""
+
+from __future__ import annotations
+
+from hook import jsontext, lifecycle, names, options, process, report, resctrl, rundir, system
+from hook.errors import HookError, Reason, unforeseen
+from hook.models import Annotations, State, ValidationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hook.models import Options
+
+_STAGES = ("hook", "createRuntime", "poststop")
+_STDIN_LIMIT = 4 << 20
+_STDIN_PATIENCE = 10.0
+
+
+def main(arguments: list[str]) -> int:
+    """Run what the command line asks for; returns the exit status: 0 on the hook path, but for `--strict`."""
+    system.ensure_standard_descriptors()
+    if arguments and arguments[0] in _STAGES and "--help" not in arguments:
+        try:
+            return _Invocation(arguments[0]).run(arguments[1:])
+        except BaseException as error:  # noqa: BLE001  whatever it is: no container is to fail for it
+            report.say(str(unforeseen(error)))
+            return 0
+    from hook import usage  # noqa: PLC0415  for people: no container start pays for it
+
+    return usage.main(arguments)
+
+
+class _Invocation:
+    """One run of the hook. It grows as the state is understood, so that a failure can say what was known by then."""
+
+    def __init__(self, verb: str) -> None:
+        self.stage = verb
+        self.options: Options
+        self.run_dir: rundir.RunDir | None = None
+        self.record_name = "bad-state"
+        self.container: lifecycle.Container | None = None
+
+    def run(self, arguments: list[str]) -> int:
+        """Read, act, report; returns the exit status."""
+        text, whole = system.read_stdin(_STDIN_LIMIT, _STDIN_PATIENCE)
+        if process.in_user_namespace():
+            return 0
+        self.options, complaints = options.parse(arguments)
+        try:
+            monitored = self._act(text, whole)
+        except HookError as error:
+            self._failed(error, monitored=False)
+            monitored = False
+            failed = True
+        except BaseException as error:  # noqa: BLE001  reported as a defect, with all that is known of the container
+            self._failed(unforeseen(error), monitored=False)
+            return 0
+        else:
+            failed = False
+        self._complain(complaints, monitored=monitored)
+        return 1 if failed and self.options.strict and self.stage == "createRuntime" else 0
+
+    def _act(self, text: bytes, whole: bool) -> bool:
+        """Do what the state asks for; returns whether a container is monitored now."""
+        kernel = resctrl.Resctrl(self.options.resctrl_root)
+        self.container = self._understand(text, whole)
+        if self.stage == "createRuntime" and not kernel.exists():
+            self._say_once("no-resctrl", f"no {kernel.root} here: nothing is monitored on this machine")
+            return False
+        node = lifecycle.Node(kernel, self._open_run_dir(), self.options)
+        if self.stage == "poststop":
+            lifecycle.poststop(node, self.container.id)
+            return False
+        monitored = lifecycle.create_runtime(node, self.container)
+        node.run.remove_failure(self.container.id)
+        return monitored
+
+    def _understand(self, text: bytes, whole: bool) -> lifecycle.Container:
+        """The container that the state on stdin is of; HookError `bad_state` if it is no state of a container."""
+        state = self._state(text, whole)
+        try:
+            names.container_id(state.id)
+        except ValueError:
+            raise _bad_state(f"{state.id[:80]!r} is no container ID") from None
+        self.record_name = state.id
+        if self.stage == "createRuntime" and not state.pid:
+            raise _bad_state("a container that is being created without a pid")
+        annotations = state.annotations or {}
+        said = Annotations.model_validate(annotations)
+        return lifecycle.Container(state.id, state.pid or 0, state.bundle, annotations, said)
+
+    def _state(self, text: bytes, whole: bool) -> State:
+        self.record_name = _bad_name(text)
+        if not whole:
+            raise _bad_state(f"stdin did not end within {_STDIN_LIMIT} bytes and {_STDIN_PATIENCE:.0f} seconds")
+        try:
+            found = jsontext.loads(text.decode())
+        except ValueError as error:
+            raise _bad_state(str(error)) from None
+        if isinstance(found, dict):
+            self._note(found)
+        try:
+            return State.model_validate(found)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "state"
+            raise _bad_state(f"{place}: {first['msg']}") from None
+
+    def _note(self, found: dict[str, Any]) -> None:
+        """The stage and the container, as far as they can be told before the state is known to be right."""
+        if self.stage == "hook" and isinstance(found.get("status"), str):
+            self.stage = "poststop" if found["status"] == "stopped" else "createRuntime"
+        if isinstance(found.get("id"), str):
+            try:
+                self.record_name = names.container_id(found["id"])
+            except ValueError:
+                self.record_name = _bad_name(found["id"].encode("utf-8", "surrogatepass"))
+
+    def _open_run_dir(self) -> rundir.RunDir:
+        if self.run_dir is None:
+            try:
+                self.run_dir = rundir.RunDir(self.options.run_dir)
+            except OSError as error:
+                tried = f"open {self.options.run_dir}: {resctrl.errno_name(error)}"
+                raise HookError(Reason.IO, "the run directory cannot be had", tried=tried) from error
+        return self.run_dir
+
+    def _say_once(self, what: str, text: str) -> None:
+        """One line per boot, as far as the run directory allows to remember it."""
+        try:
+            first = self._open_run_dir().first_time(what)
+        except HookError:
+            first = True
+        if first:
+            report.say(text)
+
+    def _failed(self, error: HookError, *, monitored: bool) -> None:
+        """The three traces of a failure."""
+        run_dir: rundir.RunDir | None = None
+        try:
+            run_dir = self._open_run_dir()
+            to_syslog = error.reason != Reason.NOT_MOUNTED or run_dir.first_time("not-mounted")
+        except Exception:  # noqa: BLE001  then there is no record, but the two other traces
+            to_syslog = True
+        report.say(f"{self.stage} {self.record_name}: {error.reason}: {error}", to_syslog=to_syslog)
+        failure = report.failure_of(error, self.record_name, self.stage, self.container, monitored=monitored)
+        report.record(run_dir, failure)
+
+    def _complain(self, complaints: list[str], *, monitored: bool) -> None:
+        """What was wrong but stopped nothing: bad options, and broken files that were dealt with."""
+        broken = self.run_dir.complaints if self.run_dir is not None else []
+        for error in broken:
+            report.say(f"{self.stage} {self.record_name}: {error.reason}: {error}")
+        if not complaints:
+            return
+        hint = "ignored; see the hooks.d JSON, and --help"
+        usage = HookError(Reason.USAGE, "; ".join(complaints), hint=hint)
+        if monitored:
+            self._failed(usage, monitored=True)
+        else:
+            report.say(f"{self.stage} {self.record_name}: {usage.reason}: {usage}")
+
+
+def _bad_state(problem: str) -> HookError:
+    hint = "a runtime that does not follow the OCI runtime specification, or the hook was started by hand"
+    return HookError(Reason.BAD_STATE, problem, hint=hint)
+
+
+def _bad_name(text: bytes) -> str:
+    """The name that a record has where there is no container ID: stable, and safe in a path."""
+    import hashlib  # noqa: PLC0415  only what is wrong pays for it
+
+    return "bad-" + hashlib.sha256(text).hexdigest()[:16]

@@ -1,0 +1,273 @@
+"""The two use cases: a container comes (createRuntime) and goes (poststop).
+
+Between its write to `groups/<key>.json` and the kernel each step stands in an order that survives being killed after
+it; the comments say how. What one hook leaves behind is put right by the next hook of that key, or by reconcile.
+"""
+
+from __future__ import annotations
+
+from hook import identity, jsontext, names, process, system
+from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
+from hook.models import Config, KeyState, Member, MonGroup, ValidationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.identity import Key, Pod
+    from hook.models import Annotations, Options
+    from hook.resctrl import Resctrl
+    from hook.rundir import LockedKey, RunDir
+
+_LIMBO_POLL = 0.05
+_MOST_RETURNS = 3
+
+
+class Node:
+    """What the two stages work on: the kernel's groups, our records, and the administrator's options."""
+
+    def __init__(self, resctrl: Resctrl, run: RunDir, options: Options) -> None:
+        self.resctrl = resctrl
+        self.run = run
+        self.options = options
+
+
+class Container:
+    """A container as its runtime describes it. `pid` is 0 where there is no process any more."""
+
+    def __init__(self, name: str, pid: int, bundle: str, annotations: dict[str, str], said: Annotations) -> None:
+        self.id = name
+        self.pid = pid
+        self.bundle = bundle
+        self.annotations = annotations
+        self.said = said
+        self.key: Key | None = None
+        self.starttime: int | None = None
+
+
+def create_runtime(node: Node, container: Container) -> bool:
+    """Put a container's init process into the mon_group of its key, before it runs its first instruction.
+
+    Returns whether the container is monitored: False if it is not meant to be. Raises HookError if it is and could not
+    be; then what this call made is undone. Repeating it for the same container changes nothing.
+    """
+    pod = identity.pod_of(container.said)
+    if not identity.is_wanted(node.options, container.annotations, pod):
+        return False
+    container.starttime = _starttime(container)
+    container.key = identity.key_of(node.options.key, container.id, container.said)
+    if not node.resctrl.is_mounted():
+        raise _not_mounted(node)
+    patience = _Patience(node)
+    former = node.run.key_of(container.id)
+    if former is not None and former != container.key.name:
+        # Before the index names the new key: killed in between, the former membership can still be found.
+        with node.run.lock(former, patience.deadline) as locked:
+            _leave(node, locked, container.id)
+    while True:
+        try:
+            _join(node, container, container.key, pod, patience)
+            return True
+        except HookError as error:
+            if not patience.again(error):
+                _undo(node, container.id, container.key, patience)
+                raise
+
+
+def _join(node: Node, container: Container, key: Key, pod: Pod, patience: _Patience) -> None:
+    """One try to put the container into its group, under its key's lock."""
+    ctrl_group, taken_from = _whereabouts(container)
+    with node.run.lock(key.name, patience.deadline) as locked:
+        state = locked.state or KeyState(key=key.name, kind=key.kind, pod_namespace=pod.namespace, pod_name=pod.name)
+        group = _group_for(node, state, ctrl_group)
+        member = _member(container, state.members.get(container.id), group, taken_from)
+        if not patience.recorded:
+            patience.recorded, patience.was_member = True, state.members.get(container.id) == member
+        # The index before the member: killed in between, poststop finds a key without this member and tidies up.
+        # The other way round a poststop without annotations would never find the member.
+        node.run.write_index(container.id, key.name)
+        # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
+        # poststop of the last other member sees that the group is still needed.
+        locked.commit(_joined(state, container.id, member, group))
+        node.resctrl.make(group.path)
+        # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
+        node.resctrl.put(group.path, container.pid)
+
+
+def poststop(node: Node, container_id: str) -> None:
+    """Take a container out of its key; with the last one its mon_groups, state and lock go.
+
+    An unknown container, or one that was taken out before, is nothing to do. A member whose process is not dead stays:
+    Podman may call this late, beside the next life of the same container. Raises HookError.
+    """
+    failure = node.run.failure_of(container_id)
+    if failure is None or failure.pid is None or process.is_dead(failure.pid, failure.starttime) is not False:
+        node.run.remove_failure(container_id)
+    key = node.run.key_of(container_id)
+    if key is None:
+        return
+    with node.run.lock(key, system.monotonic() + node.options.lock_timeout) as locked:
+        member = locked.state.members.get(container_id) if locked.state else None
+        if member is not None and process.is_dead(member.pid, member.starttime) is False:
+            return
+        _leave(node, locked, container_id, own_poststop=True)
+
+
+def _leave(node: Node, locked: LockedKey, container_id: str, *, own_poststop: bool = False) -> None:
+    """Take a member out of a key that is locked, and end the key with its last one."""
+    state = locked.state
+    if state is not None:
+        members = {name: member for name, member in state.members.items() if name != container_id}
+        was_member = len(members) < len(state.members)
+        if members or state.recovering or not was_member:
+            locked.commit(KeyState(**{**state.model_dump(), "members": _dumped(members)}))
+        else:
+            _end(node, locked, state, own_poststop=own_poststop)
+    # Last: killed before it, poststop when called again finds the key, and no member in it.
+    node.run.remove_index(container_id)
+
+
+def _end(node: Node, locked: LockedKey, state: KeyState, *, own_poststop: bool) -> None:
+    """Remove the mon_groups of a key without members, then its state; what cannot be removed stays on record.
+
+    Only the last member's own poststop ends a group whatever is in it; everybody else leaves live tasks where they are.
+    """
+    kept: list[MonGroup] = []
+    refusal: HookError | None = None
+    for group in state.groups:
+        if not own_poststop and node.resctrl.has_live_task(group.path):
+            kept.append(group)
+            continue
+        try:
+            if node.resctrl.remove(group.path):
+                node.run.note_freed()
+        except HookError as error:
+            kept.append(group)
+            refusal = error
+    # After rmdir: killed in between, the state names a group that is gone, which everybody takes for removed.
+    if kept:
+        groups = [group.model_dump() for group in kept]
+        locked.commit(KeyState(**{**state.model_dump(), "groups": groups, "members": {}}))
+    else:
+        locked.clear()
+    if refusal is not None:
+        raise refusal
+
+
+def _undo(node: Node, container_id: str, key: Key, patience: _Patience) -> None:
+    """Take back what a createRuntime that failed has recorded; the failure itself is what is reported."""
+    if not patience.recorded or patience.was_member:
+        return
+    try:
+        with node.run.lock(key.name, patience.deadline) as locked:
+            _leave(node, locked, container_id)
+    except (HookError, OSError) as error:
+        # The member stays on record; reconcile moves its process in, or drops it once it is dead.
+        node.run.complaints.append(error if isinstance(error, HookError) else HookError(Reason.IO, str(error)))
+
+
+class _Patience:
+    """How long, and how often, one createRuntime tries: every wait in it ends at `deadline`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._returns = 0
+        self._moves = 0
+        self._limbo_end: float | None = None
+        self.deadline = system.monotonic() + node.options.lock_timeout
+        self.recorded = False
+        self.was_member = False
+
+    def again(self, error: HookError) -> bool:
+        """Whether to try once more after this failure; waits if waiting can help."""
+        if isinstance(error, GroupGone):  # another tool removed the group: three times, or we would chase it for ever
+            self._returns += 1
+            return self._returns <= _MOST_RETURNS
+        if isinstance(error, WrongCtrlGroup):  # the task was moved to another ctrl_group since we looked
+            self._moves += 1
+            return self._moves == 1
+        return isinstance(error, InLimbo) and self._wait_for_limbo()
+
+    def _wait_for_limbo(self) -> bool:
+        """Wait a little, with no lock held, if an RMID was freed so lately that it can come back in time."""
+        now, patience = system.monotonic(), self._node.options.rmid_wait
+        if self._limbo_end is None:
+            if not self._node.run.freed_within(patience):
+                return False
+            self._limbo_end = now + patience
+            self.deadline += patience
+        if now >= self._limbo_end:
+            return False
+        system.sleep(_LIMBO_POLL)
+        return True
+
+
+def _starttime(container: Container) -> int:
+    try:
+        starttime = process.starttime(container.pid)
+    except (OSError, ValueError, IndexError) as error:
+        raise HookError(Reason.IO, "/proc does not tell about the container's process", tried=str(error)) from error
+    if starttime is None:
+        raise HookError(Reason.TASK_GONE, f"the container's process {container.pid} is gone")
+    return starttime
+
+
+def _not_mounted(node: Node) -> HookError:
+    root = node.resctrl.root
+    hint = f"mount -t resctrl resctrl {root}, then reconcile"
+    return HookError(Reason.NOT_MOUNTED, f"resctrl is not mounted, or cannot monitor: no {root}/mon_groups", hint=hint)
+
+
+def _whereabouts(container: Container) -> tuple[str, str | None]:
+    """The ctrl_group that the container's process is in, and the mon_group, if it is in one.
+
+    The kernel's word counts; where it has none, what the runtime was told in the bundle; else the root ctrl_group.
+    """
+    groups = process.resctrl_groups(container.pid)
+    ctrl_group, mon_group = groups or (_class_of(container.bundle) or "/", "")
+    try:
+        return names.ctrl_group(ctrl_group), mon_group or None
+    except ValueError:
+        raise HookError(Reason.NO_CTRL_GROUP, f"{ctrl_group[:80]!r} is no name of a ctrl_group") from None
+
+
+def _class_of(bundle: str) -> str | None:
+    """`linux.intelRdt.closID` of the bundle's config.json (runtime-spec, config-linux.md), if it can be had."""
+    try:
+        config = Config.model_validate(jsontext.loads(system.read_file(bundle + "/config.json", limit=16 << 20)))
+    except (OSError, ValueError, ValidationError):
+        return None  # the runtime itself has read that file: what is amiss here, the kernel will say
+    return config.linux.intel_rdt.clos_id if config.linux and config.linux.intel_rdt else None
+
+
+def _group_for(node: Node, state: KeyState, ctrl_group: str) -> MonGroup:
+    """The key's mon_group in this ctrl_group: the recorded one, whatever prefix is set now, or a new one."""
+    path = node.resctrl.path(ctrl_group, node.options.group_prefix + state.key)
+    parent = path.rpartition("/")[0]
+    recorded = (group for group in state.groups if group.path.rpartition("/")[0] == parent)
+    return next(recorded, None) or MonGroup(path=path, ctrl_group=ctrl_group)
+
+
+def _member(container: Container, former: Member | None, group: MonGroup, mon_group: str | None) -> Member:
+    """The container as a member; what an earlier call noted of the same life stays noted."""
+    own_name = group.path.rpartition("/")[2]
+    taken_from = mon_group if mon_group != own_name else None
+    if taken_from is None and former is not None and former.starttime == container.starttime:
+        taken_from = former.taken_from
+    return Member(
+        pid=container.pid,
+        starttime=container.starttime or 0,
+        group=group.path,
+        cgroup=process.cgroup(container.pid),
+        taken_from=taken_from,
+    )
+
+
+def _joined(state: KeyState, container_id: str, member: Member, group: MonGroup) -> KeyState:
+    groups = [known.model_dump() for known in state.groups]
+    if group not in state.groups:
+        groups.append(group.model_dump())
+    members = {**_dumped(state.members), container_id: member.model_dump()}
+    return KeyState(**{**state.model_dump(), "groups": groups, "members": members})
+
+
+def _dumped(members: dict[str, Member]) -> dict[str, object]:
+    return {name: member.model_dump() for name, member in members.items()}

@@ -1,0 +1,86 @@
+"""The three traces of a failure: a line to syslog, a line on stderr, a record. None depends on the other two."""
+
+from __future__ import annotations
+
+from hook import system
+from hook.errors import HookError
+from hook.models import Failure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.lifecycle import Container
+    from hook.rundir import RunDir
+
+_IDENTIFIER = "resctrl-mon-hook"
+_PRIORITY = 3 << 3 | 4  # LOG_DAEMON, LOG_WARNING: syslog(3)
+_LONGEST_LINE = 1000
+
+
+def say(text: str, *, to_syslog: bool = True) -> None:
+    """One line on stderr, and one to syslog."""
+    line = printable(text)
+    try:
+        system.write_stderr(f"{_IDENTIFIER}: {line}".encode())
+    except Exception:  # noqa: BLE001, S110  a trace that fails must not cost the other ones
+        pass
+    try:
+        if to_syslog:
+            _to_syslog(line)
+    except Exception:  # noqa: BLE001, S110  as above
+        pass
+
+
+def record(run: RunDir | None, failure: Failure) -> None:
+    """The record that `list`, `doctor` and `metrics` show, if there is a run directory to hold it."""
+    try:
+        if run is not None:
+            run.write_failure(failure)
+    except Exception as error:  # noqa: BLE001  a full /run, for one: said, and survived
+        say(f"the record of this failure could not be written: {error}")
+
+
+def failure_of(
+    error: HookError, name: str, stage: str, container: Container | None = None, *, monitored: bool = False
+) -> Failure:
+    """A failure as it is recorded under `name`, with what is known of the container, for reconcile to try again."""
+    key = container.key if container is not None else None
+    return Failure(
+        container=name,
+        stage=stage,
+        reason=error.reason,
+        problem=printable(error.problem),
+        tried=printable(error.tried),
+        kernel=printable(error.kernel),
+        hint=printable(error.hint),
+        monitored=monitored,
+        time=system.now_utc(),
+        bundle=container.bundle if container is not None else None,
+        pid=(container.pid or None) if container is not None else None,
+        starttime=container.starttime if container is not None else None,
+        key=key.name if key is not None else None,
+        kind=key.kind if key is not None else None,
+    )
+
+
+def printable(text: str) -> str:
+    """`text` as one line of printable ASCII of bounded length: tenants' words must not forge log lines."""
+    short = text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "..."
+    return "".join(c if " " <= c <= "~" else c.encode("unicode_escape", "replace").decode() for c in short)
+
+
+def _to_syslog(line: str) -> None:
+    """One datagram to /dev/log that is dropped rather than waited for: a full log must not hold a container.
+
+    Format: RFC 3164, as syslog(3) sends it.
+    """
+    import _socket  # noqa: PLC0415  only what is wrong pays for it; `socket` would cost ten times as much
+
+    stamp = system.syslog_time()
+    datagram = f"<{_PRIORITY}>{stamp} {_IDENTIFIER}[{system.process_id()}]: {line}".encode()
+    sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+    try:
+        sender.setblocking(False)
+        sender.connect("/dev/log")
+        sender.send(datagram, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
+    finally:
+        sender.close()

@@ -1,0 +1,148 @@
+"""The resctrl file system: one module owns /sys/fs/resctrl, and turns each errno of the kernel into one outcome.
+
+Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgroup.c.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from hook import process, system
+from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
+
+_GONE = (errno.ENOENT, errno.ENODEV)
+_DENIED_HINTS = {
+    errno.EROFS: "resctrl is mounted read-only",
+    errno.EACCES: "the hook needs root with CAP_DAC_OVERRIDE; look for SELinux or AppArmor denials as well",
+    errno.EPERM: "this machine's resctrl may do allocation only, without monitoring",
+}
+
+
+class Resctrl:
+    """One mounted (or missing) resctrl file system."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def exists(self) -> bool:
+        """Whether there is a resctrl directory at all; a kernel without it, or a CPU without RDT, has none."""
+        return system.is_directory(self.root)
+
+    def is_mounted(self) -> bool:
+        """Whether groups can be made: `mon_groups` is a directory, and nothing else counts."""
+        return system.is_directory(self.root + "/mon_groups")
+
+    def path(self, ctrl_group: str, name: str) -> str:
+        """The full path of a mon_group; `ctrl_group` is `/` for the root one."""
+        return f"{self._ctrl_path(ctrl_group)}/mon_groups/{name}"
+
+    def _ctrl_path(self, ctrl_group: str) -> str:
+        return self.root if ctrl_group == "/" else f"{self.root}/{ctrl_group}"
+
+    def make(self, path: str) -> bool:
+        """Make a mon_group, which takes an RMID; whether it was this call that made it.
+
+        No parent is ever made: on a machine that cannot monitor, `mkdir -p` would make a ctrl_group `mon_groups`.
+        Raises GroupGone, InLimbo, and HookError `no_rmids`, `denied`, `io`.
+        """
+        try:
+            system.mkdir(path, 0o755)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise self._mkdir_refused(path, error) from error
+        return True
+
+    def _mkdir_refused(self, path: str, error: OSError) -> HookError:
+        tried, kernel = _tried("mkdir", path, error), self._last_status()
+        if error.errno == errno.ENOSPC:
+            hint = "more pods and ctrl_groups than RMIDs (info/*/num_rmids), or groups that others leaked"
+            return HookError(Reason.NO_RMIDS, "no RMID is left for this key", tried=tried, kernel=kernel, hint=hint)
+        if error.errno == errno.EBUSY:
+            problem = "no RMID is left, though some were freed a moment ago and cannot be given out yet"
+            hint = "more RMIDs in use than the machine has to spare; those in limbo come back within seconds"
+            return InLimbo(Reason.RMIDS_IN_LIMBO, problem, tried=tried, kernel=kernel, hint=hint)
+        if error.errno in _GONE:
+            return self._gone(path, tried, kernel)
+        return _refused("making the mon_group", tried, kernel, error)
+
+    def put(self, path: str, pid: int) -> None:
+        """Move the thread `pid` into a mon_group; what it forks from then on is in it as well.
+
+        Raises GroupGone, WrongCtrlGroup, and HookError `task_gone`, `denied`, `io`.
+        """
+        try:
+            system.write_once(path + "/tasks", str(pid))
+        except OSError as error:
+            raise self._put_refused(path, pid, error) from error
+
+    def _put_refused(self, path: str, pid: int, error: OSError) -> HookError:
+        tried, kernel = _tried(f"write {pid} to", path + "/tasks", error), self._last_status()
+        if error.errno == errno.ESRCH:
+            return HookError(Reason.TASK_GONE, f"the container's process {pid} is gone", tried=tried, kernel=kernel)
+        if error.errno == errno.EINVAL:
+            problem = "the container's process is in another ctrl_group than the mon_group"
+            return WrongCtrlGroup(Reason.NO_CTRL_GROUP, problem, tried=tried, kernel=kernel)
+        if error.errno in _GONE:
+            return self._gone(path, tried, kernel)
+        return _refused("moving the container's process into its mon_group", tried, kernel, error)
+
+    def _gone(self, path: str, tried: str, kernel: str) -> GroupGone:
+        if not self.is_mounted():
+            return GroupGone(Reason.NOT_MOUNTED, "resctrl was unmounted meanwhile", tried=tried, kernel=kernel)
+        parent = path.rpartition("/")[0]
+        if not system.is_directory(parent):
+            problem = f"the ctrl_group does not exist (no {parent})"
+            hint = "the class that the container was given must exist before it starts"
+            return GroupGone(Reason.NO_CTRL_GROUP, problem, tried=tried, kernel=kernel, hint=hint)
+        problem = "the mon_group was removed again and again while it was being used"
+        hint = "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent"
+        return GroupGone(Reason.IO, problem, tried=tried, kernel=kernel, hint=hint)
+
+    def remove(self, path: str) -> bool:
+        """Remove a mon_group; its tasks fall back to the ctrl_group. Whether there was one.
+
+        Raises HookError `denied`, `io`. ENOENT and ENODEV are normal: other tools reset resctrl, and a runtime removes
+        its ctrl_group with our group in it before it calls poststop.
+        """
+        try:
+            system.rmdir(path)
+        except OSError as error:
+            if error.errno in _GONE:
+                return False
+            raise _refused(
+                "removing the mon_group", _tried("rmdir", path, error), self._last_status(), error
+            ) from error
+        return True
+
+    def has_live_task(self, path: str) -> bool:
+        """Whether `tasks` lists a task that is not known to be dead; True where that cannot be found out."""
+        try:
+            tasks = system.read_file(path + "/tasks", limit=1 << 24).split()
+        except OSError as error:
+            return error.errno not in _GONE
+        return any(process.is_dead(int(task)) is not True for task in tasks)
+
+    def _last_status(self) -> str:
+        """What the kernel says of the last command of anybody on this machine: a hint, nothing to decide by."""
+        try:
+            status = system.read_file(self.root + "/info/last_cmd_status").strip()
+        except OSError:
+            return ""
+        return "" if status == "ok" else status
+
+
+def _tried(call: str, path: str, error: OSError) -> str:
+    return f"{call} {path}: {errno_name(error)}"
+
+
+def errno_name(error: OSError) -> str:
+    """`ENOSPC` and the like: what an operator can look up."""
+    number: int | None = error.errno
+    return errno.errorcode.get(number, str(number)) if number is not None else type(error).__name__
+
+
+def _refused(doing: str, tried: str, kernel: str, error: OSError) -> HookError:
+    hint = _DENIED_HINTS.get(error.errno or 0, "")
+    reason = Reason.DENIED if hint else Reason.IO
+    return HookError(reason, f"the kernel refused {doing}", tried=tried, kernel=kernel, hint=hint)

@@ -1,0 +1,260 @@
+"""The run directory: one module owns /run/resctrl-mon-hook. It holds the truth about each key, and the key's lock.
+
+    groups/<key>.json           what is recorded of a key (models.KeyState), written whole and renamed
+    locks/<key>                 its flock; unlinked by whoever empties the key, while holding it
+    members/<container>.json    the index: which key a container belongs to
+    unmonitored/<container>.json  why a container is not monitored
+    freed                       CLOCK_BOOTTIME at which one of our groups last gave its RMID back
+    said-<what>                 that a line was logged already in this boot
+
+Everything is opened relative to the run directory, which must be root's and writable by nobody else, so that no other
+user can plant a link below it.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from hook import jsontext, names, system
+from hook.errors import HookError, Reason
+from hook.models import Failure, Index, KeyState, ValidationError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from hook.models import Kind
+
+_PARTS = ("groups", "locks", "members", "unmonitored")
+_LOCK_POLL = 0.002
+_LOCK_POLL_MOST = 0.02
+_UNREADABLE = (errno.ELOOP, errno.EISDIR, errno.EFBIG)  # a link, a directory, a giant: none of them written by us
+
+
+class RunDir:
+    """The run directory, opened. `complaints` collects what was found broken and dealt with on the way."""
+
+    def __init__(self, path: str) -> None:
+        """Open the run directory, making it if need be. OSError or HookError `io` if it cannot be had or trusted."""
+        self.path = path
+        self.complaints: list[HookError] = []
+        try:
+            self._dir = system.open_directory(path)
+        except FileNotFoundError:
+            _make_directory(path, 0o755)
+            self._dir = system.open_directory(path)
+            self._make_parts()
+        owner, mode = system.owner_and_mode(self._dir)
+        if owner != system.user_id() or mode & 0o022:
+            hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
+            raise HookError(Reason.IO, f"the run directory {path} is not ours alone", hint=hint)
+
+    def _make_parts(self) -> None:
+        for part in _PARTS:
+            _make_directory(part, 0o700, self._dir)
+
+    def lock(self, key: str, deadline: float) -> LockedKey:
+        """Take a key's lock, waiting until `deadline` (system.monotonic) at the most: HookError `lock_timeout` then.
+
+        Polling, not a blocking flock with an alarm: the runtime may hand us SIGALRM blocked, and then nothing would
+        end the wait. The inode is compared since whoever empties the key unlinks the file that others wait for.
+        """
+        path = "locks/" + key
+        pause = _LOCK_POLL
+        while True:
+            descriptor = self._open_lock(path)
+            try:
+                while not system.try_flock(descriptor):
+                    if system.monotonic() >= deadline:
+                        raise _lock_timeout(self.path, key)
+                    system.sleep(pause)
+                    pause = min(pause * 1.5, _LOCK_POLL_MOST)
+                if system.same_file(descriptor, path, self._dir):
+                    return LockedKey(self, key, descriptor)
+            except BaseException:
+                system.close(descriptor)
+                raise
+            system.close(descriptor)
+            if system.monotonic() >= deadline:
+                raise _lock_timeout(self.path, key)
+
+    def _open_lock(self, path: str) -> int:
+        try:
+            return system.open_lock(path, self._dir)
+        except FileNotFoundError:  # the maker of the run directory was killed before it had made its parts
+            self._make_parts()
+            return system.open_lock(path, self._dir)
+
+    def unlock(self, key: str, descriptor: int, *, unlink: bool) -> None:
+        """Give a lock back, removing its file first if the key is empty: the other way round could unlink another's."""
+        try:
+            if unlink:
+                system.unlink("locks/" + key, self._dir)
+        finally:
+            system.close(descriptor)
+
+    def read_key(self, key: str) -> KeyState | None:
+        """What is recorded of a key, or None. To be called under its lock.
+
+        A state that cannot be understood (torn, foreign, of a newer version) is renamed aside, so that nothing is
+        lost, and the key goes on as *recovering*: it may have members that we do not know of.
+        """
+        path = f"groups/{key}.json"
+        try:
+            state = KeyState.model_validate(jsontext.loads(system.read_file(path, dir_fd=self._dir)))
+            if state.key == key:
+                return state
+            why = f"it is of {state.key!r}"
+        except FileNotFoundError:
+            return None
+        except (ValueError, ValidationError) as error:
+            why = str(error)
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
+            why = str(error)
+        return self._set_aside(key, path, why)
+
+    def _set_aside(self, key: str, path: str, why: str) -> KeyState:
+        aside = f"{path}.unreadable-{int(system.boottime() * 1000)}"
+        system.rename(path, aside, self._dir)
+        # Killed here: the file aside tells reconcile that the key is to be recovered.
+        state = KeyState(key=key, kind=_kind_of(key), recovering=True)
+        self.write_key(state)
+        problem = f"the state of key {key} cannot be read ({why})"
+        hint = f"it was kept as {self.path}/{aside}; `reconcile` rebuilds the key"
+        self.complaints.append(HookError(Reason.IO, problem, hint=hint))
+        return state
+
+    def write_key(self, state: KeyState) -> None:
+        """Commit what is known of a key. To be called under its lock."""
+        self._replace(f"groups/{state.key}.json", f"groups/.{state.key}.tmp", state)
+
+    def remove_key(self, key: str) -> None:
+        """Forget a key. To be called under its lock."""
+        system.unlink(f"groups/{key}.json", self._dir)
+
+    def key_of(self, container: str) -> str | None:
+        """The key that a container is indexed under, or None."""
+        path = f"members/{container}.json"
+        try:
+            return Index.model_validate(jsontext.loads(system.read_file(path, dir_fd=self._dir))).key
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, ValidationError) as error:
+            problem = f"the index of container {container} cannot be read ({error})"
+            hint = f"`reconcile` drops its member once it is dead; the file is {self.path}/{path}"
+            self.complaints.append(HookError(Reason.IO, problem, hint=hint))
+            return None
+
+    def write_index(self, container: str, key: str) -> None:
+        """Note that a container belongs to a key. Under that key's lock, which also makes the temporary name ours."""
+        self._replace(f"members/{container}.json", f"members/.{key}.tmp", Index(key=key))
+
+    def remove_index(self, container: str) -> None:
+        """Forget which key a container belongs to."""
+        system.unlink(f"members/{container}.json", self._dir)
+
+    def failure_of(self, container: str) -> Failure | None:
+        """The record of why a container is not monitored, or None."""
+        try:
+            text = system.read_file(f"unmonitored/{container}.json", dir_fd=self._dir)
+            return Failure.model_validate(jsontext.loads(text))
+        except (OSError, ValueError, ValidationError):
+            return None
+
+    def write_failure(self, failure: Failure) -> None:
+        """Record why a container is not monitored."""
+        place = f"unmonitored/{failure.container}.json"
+        try:
+            self._replace(place, f"unmonitored/.{failure.container}.tmp", failure)
+        except FileNotFoundError:
+            self._make_parts()
+            self._replace(place, f"unmonitored/.{failure.container}.tmp", failure)
+
+    def remove_failure(self, container: str) -> None:
+        """Forget why a container is not monitored."""
+        system.unlink(f"unmonitored/{container}.json", self._dir)
+
+    def note_freed(self) -> None:
+        """Note that an RMID was just given back: whoever meets EBUSY soon knows that waiting helps."""
+        system.write_new("freed", f"{system.boottime():.3f}\n", self._dir)
+
+    def freed_within(self, seconds: float) -> bool:
+        """Whether one of our hooks gave an RMID back that lately."""
+        try:
+            freed = float(system.read_file("freed", limit=64, dir_fd=self._dir) or "inf")  # empty: being written
+        except (OSError, ValueError):
+            return False
+        return system.boottime() - freed <= seconds
+
+    def first_time(self, what: str) -> bool:
+        """Whether this is the first time in this boot that `what` is to be said: /run does not outlive it."""
+        try:
+            system.create_exclusively("said-" + what, self._dir)
+        except FileExistsError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def _replace(self, path: str, temporary: str, record: KeyState | Index | Failure) -> None:
+        """Write a file whole: a reader, or a crash, sees what was there before or all of this."""
+        try:
+            system.write_new(temporary, jsontext.dumps(record.model_dump()) + "\n", self._dir)
+            system.rename(temporary, path, self._dir)
+        except BaseException:
+            system.unlink(temporary, self._dir)
+            raise
+
+
+class LockedKey:
+    """A key while its lock is held, for `with`. `state` is what is recorded of it, read under the lock."""
+
+    def __init__(self, run: RunDir, key: str, descriptor: int) -> None:
+        self._run = run
+        self._key = key
+        self._descriptor = descriptor
+        self.state = run.read_key(key)
+
+    def commit(self, state: KeyState) -> None:
+        """Make `state` what is recorded of the key: one step of its life."""
+        if state != self.state:
+            self._run.write_key(state)
+            self.state = state
+
+    def clear(self) -> None:
+        """Forget the key; its lock goes with it when it is given back."""
+        self._run.remove_key(self._key)
+        self.state = None
+
+    def __enter__(self) -> LockedKey:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._run.unlock(self._key, self._descriptor, unlink=self.state is None)
+
+
+def _make_directory(path: str, mode: int, dir_fd: int | None = None) -> None:
+    try:
+        system.mkdir(path, mode, dir_fd)
+    except FileExistsError:
+        pass
+
+
+def _lock_timeout(run_dir: str, key: str) -> HookError:
+    return HookError(
+        Reason.LOCK_TIMEOUT,
+        f"the lock of key {key} was not to be had in time",
+        tried=f"flock {run_dir}/locks/{key}",
+        hint="another hook of this pod is stuck, or the node is starved: raise --lock-timeout",
+    )
+
+
+def _kind_of(key: str) -> Kind:
+    try:
+        return "pod" if names.pod_uid(key) == key else "container"
+    except ValueError:
+        return "container"

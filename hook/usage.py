@@ -1,0 +1,73 @@
+"""What people are told: --help, --version, what is wrong with a command line. No container start imports this."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+
+from hook import __version__, report
+from hook.models import Options
+
+HELP_OF_OPTIONS = {
+    "resctrl_root": ("DIR", "the resctrl mount"),
+    "run_dir": ("DIR", "where state and records are kept"),
+    "group_prefix": ("TEXT", "what our groups' names begin with; only such groups are ever touched"),
+    "key": (
+        "auto|container|sandbox",
+        "what a group is for: the pod UID where there is one, the container, the sandbox",
+    ),
+    "namespace": ("NS", "only pods of this namespace (repeatable)"),
+    "annotation": ("K=V", "only containers with this annotation (repeatable: all of them)"),
+    "monitor": ("all|opt-in|opt-out", "whether monitor.resctrl-mon.io annotations of pods count"),
+    "linger": ("SECONDS", "how long a group outlives its last member"),
+    "snapshot_ttl": ("SECONDS", "how long the counters of what is gone are kept"),
+    "lock_timeout": ("SECONDS", "the longest wait for a key's lock"),
+    "rmid_wait": ("SECONDS", "the longest wait for an RMID in limbo"),
+    "strict": ("", "createRuntime exits 1 when the container is not in its group"),
+}
+_HEAD = """\
+usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
+
+Puts a container's first process into a resctrl mon_group of its pod (createRuntime), and removes the group when the
+pod's last container is gone (poststop). `hook` is what hooks.d calls: it takes the stage from the state's status.
+Exits 0, whatever happens, unless --strict says otherwise; failures are in syslog and in RUN-DIR/unmonitored.
+
+options, as --x=v or --x v:
+"""
+_TAIL = """
+  --help                              this text
+  --version                           the version
+"""
+
+
+def text() -> str:
+    """The whole of --help, with the defaults that the model has."""
+    lines = []
+    for name, default in Options().model_dump().items():
+        metavar, meaning = HELP_OF_OPTIONS[name]
+        option = "--" + name.replace("_", "-") + ("=" + metavar if metavar else "")
+        shown = "" if default in (False, [], {}) and default != 0 else f" [{default}]"
+        lines.append(f"  {option:<34}  {meaning}{shown}")
+    return _HEAD + "\n".join(lines) + _TAIL
+
+
+def main(arguments: list[str]) -> int:
+    """Answer a person. An unknown verb with a pipe for stdin is a hook that somebody misspelt: containers go on."""
+    if "--help" in arguments:
+        sys.stdout.write(text())
+        sys.stdout.flush()
+        return 0
+    if arguments == ["--version"]:
+        sys.stdout.write(f"resctrl-mon-hook {__version__}\n")
+        sys.stdout.flush()
+        return 0
+    problem = f"unknown verb {arguments[0][:80]!r}" if arguments else "no verb"
+    report.say(f"usage: {problem}; see resctrl-mon-hook --help", to_syslog=_called_by_a_runtime())
+    return 0 if _called_by_a_runtime() else 2
+
+
+def _called_by_a_runtime() -> bool:
+    """Runtimes hand the state over through a pipe or a socket; a person's stdin is a terminal or a file."""
+    mode = os.fstat(0).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
