@@ -1,0 +1,121 @@
+"""A stand-in for /sys/fs/resctrl: a model of it behind a real FUSE mount.
+
+For instance `with mounted(tmp_path, rmids=4) as resctrl: (resctrl.root / "mon_groups" / "x").mkdir()`, after which
+`resctrl.events()` holds that mkdir, and `resctrl.control(do="settle")` tells the machine behind it what to do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.resctrlfs.events import Event, Seen, read_events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Event", "Mounted", "Seen", "mounted"]
+
+DEADLINE = 10.0
+"""Seconds for each of: being ready, answering a request, ending."""
+MNT_DETACH = 2
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Mounted:
+    """A server process and its mount. `root` is what a program takes for /sys/fs/resctrl."""
+
+    def __init__(self, directory: Path, **knobs: object) -> None:
+        """`directory` exists and is the test's own. Knobs: the fields of tests.resctrlfs.model.Knobs."""
+        self.root = directory / "resctrl"
+        self.log = directory / "resctrl-events.jsonl"
+        self._socket = directory / "resctrl.sock"
+        self.root.mkdir()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.resctrlfs", *self._arguments(knobs)],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        try:
+            self._await_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def _arguments(self, knobs: dict[str, object]) -> list[str]:
+        words = [str(self.root), f"--control={self._socket}", f"--log={self.log}", "--until-eof"]
+        for name, value in knobs.items():
+            flag = name.replace("_", "-")
+            words.append(f"--{flag if value else 'no-' + flag}" if isinstance(value, bool) else f"--{flag}={value}")
+        return words
+
+    def _await_ready(self) -> None:
+        stdout = self._process.stdout
+        assert stdout is not None
+        readable, _, _ = select.select([stdout], [], [], DEADLINE)
+        if not readable or stdout.readline() != b"ready\n":
+            raise RuntimeError(f"resctrlfs did not mount {self.root}; exit status {self._process.poll()}")
+
+    def events(self) -> list[Event]:
+        """What happened so far, oldest first."""
+        return read_events(self.log)
+
+    def control(self, **request: object) -> Any:  # noqa: ANN401  (JSON: the request decides)
+        """control(do="inject", op="mkdir", error="ENOSPC"): see tests.resctrlfs.control. Errors: RuntimeError."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(DEADLINE)
+            # By way of the directory's descriptor: a test's path can be longer than a socket's address may be.
+            directory = os.open(self._socket.parent, os.O_PATH)
+            try:
+                connection.connect(f"/proc/self/fd/{directory}/{self._socket.name}")
+            finally:
+                os.close(directory)
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            with connection.makefile("r", encoding="utf-8") as stream:
+                answer: dict[str, Any] = json.loads(stream.readline())
+        if not answer["ok"]:
+            raise RuntimeError(f"{request}: {answer['error']}")
+        return answer["result"]
+
+    def groups(self) -> dict[str, dict[str, Any]]:
+        """Every group by path ("/", "/mon_groups/x", ...): closid, rmid, mode, tasks."""
+        return {group["path"]: group for group in self.control(do="state")["groups"]}
+
+    def close(self) -> None:
+        """Unmount and end the server, whatever state it is in. Can be called twice."""
+        self._process.terminate()
+        try:
+            self._process.wait(DEADLINE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(OSError):
+                    stream.close()
+        while self._is_mounted():
+            # A server that was killed leaves its mount: nobody answers there, so do not touch it but by umount.
+            ctypes.CDLL(None, use_errno=True).umount2(os.fsencode(self.root), MNT_DETACH)
+
+    def _is_mounted(self) -> bool:
+        target = str(self.root.resolve())
+        lines = Path("/proc/self/mounts").read_text(errors="surrogateescape").splitlines()
+        return any(line.split()[1].encode().decode("unicode_escape") == target for line in lines)
+
+
+@contextmanager
+def mounted(directory: Path, **knobs: object) -> Iterator[Mounted]:
+    resctrl = Mounted(directory, **knobs)
+    try:
+        yield resctrl
+    finally:
+        resctrl.close()

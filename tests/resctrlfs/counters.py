@@ -1,0 +1,94 @@
+"""The counters behind mon_data: deterministic, set and moved by the test alone.
+
+They belong to the RMID, not to the group. When an RMID gets a new owner its L3 counters begin at 0, for the kernel
+subtracts what was there; telemetry counters (PERF_PKG) show the former owner's last value.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Union
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+L3_EVENTS = ("llc_occupancy", "mbm_local_bytes", "mbm_total_bytes")
+ENERGY_EVENTS = ("activity", "core_energy")
+PERF_EVENTS = (
+    "c1_res",
+    "c6_res",
+    "stalls_llc_hit",
+    "stalls_llc_miss",
+    "unhalted_core_cycles",
+    "unhalted_ref_cycles",
+    "uops_retired",
+)
+UNAVAILABLE = "Unavailable"
+MODES = ("normal", UNAVAILABLE, "Error")
+
+
+Value = Union[Decimal, str]
+"""A number (bytes, joules, farads, events), or what the kernel says instead of one."""
+
+
+def as_value(given: object) -> Value:
+    try:
+        return Decimal(str(given))
+    except InvalidOperation:
+        return str(given)
+
+
+class Counters:
+    """mode: normal; Unavailable: all but occupancy say so (no data yet); Error: the L3 counters say so."""
+
+    def __init__(self, l3_domains: int, packages: int, perf: bool) -> None:
+        package_events = tuple(sorted(ENERGY_EVENTS + (PERF_EVENTS if perf else ())))
+        self.domains: dict[str, tuple[str, ...]] = {f"mon_L3_{n:02}": L3_EVENTS for n in range(l3_domains)}
+        self.domains.update({f"mon_PERF_PKG_{n:02}": package_events for n in range(packages)})
+        self.mode = "normal"
+        self._values: dict[tuple[int, str, str], Value] = {}
+        self._ran = {0}
+
+    def adopt(self, rmid: int) -> None:
+        """The RMID has a new owner."""
+        for key in [key for key in self._values if key[0] == rmid and is_l3(key[1])]:
+            del self._values[key]
+
+    def ran(self, rmid: int) -> None:
+        """A task ran with it, so that telemetry has data from now on."""
+        self._ran.add(rmid)
+
+    def set(self, rmid: int, domain: str, event: str, value: Value) -> None:
+        self._check(domain, event)
+        self._values[rmid, domain, event] = value
+
+    def add(self, rmid: int, domain: str, event: str, amount: Decimal) -> None:
+        """Counting is also what makes a counter's data available."""
+        self._check(domain, event)
+        old = self._values.get((rmid, domain, event))
+        self._values[rmid, domain, event] = (old if isinstance(old, Decimal) else Decimal(0)) + amount
+
+    def text(self, rmids: Iterable[int], domain: str, event: str) -> str:
+        """The file's text; for a ctrl_group the sum over its own RMID and its mon_groups' that have a number."""
+        values = [self._value(rmid, domain, event) for rmid in rmids]
+        numbers = [value for value in values if isinstance(value, Decimal)]
+        if not numbers:
+            return f"{values[-1]}\n"
+        total = sum(numbers, Decimal(0))
+        return f"{total:.6f}\n" if event in ENERGY_EVENTS else f"{int(total)}\n"
+
+    def _value(self, rmid: int, domain: str, event: str) -> Value:
+        if self.mode == "Error" and is_l3(domain):
+            return "Error"
+        if self.mode == UNAVAILABLE and event != "llc_occupancy":
+            return UNAVAILABLE
+        fresh: Value = Decimal(0) if is_l3(domain) or rmid in self._ran else UNAVAILABLE
+        return self._values.get((rmid, domain, event), fresh)
+
+    def _check(self, domain: str, event: str) -> None:
+        if event not in self.domains.get(domain, ()):
+            raise ValueError(f"no counter {domain}/{event}")
+
+
+def is_l3(domain: str) -> bool:
+    return domain.startswith("mon_L3_")

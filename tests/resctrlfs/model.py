@@ -1,0 +1,781 @@
+"""resctrl as Linux 7.2 behaves, as a pure model: no FUSE, no threads, no time and no processes of its own.
+
+Source: the kernel's Documentation/filesystems/resctrl.rst and the behaviour of fs/resctrl/rdtgroup.c, whose texts
+`info/last_cmd_status` quotes. Errors are OSError with the errno that the system call would give. Paths are relative to
+the mount, with or without a leading slash.
+
+As in the kernel, a task does not know its group: it has a CLOSID and an RMID, and is in whichever group has the same.
+That is why a stale RMID turns up in a later group, and why a ctrl_group's `tasks` lists its mon_groups' tasks too.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TYPE_CHECKING, Callable, NoReturn
+
+from tests.resctrlfs.counters import MODES, Counters, as_value
+from tests.resctrlfs.rmids import Rmids
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.resctrlfs.tasks import Task, Tasks
+
+PAGE = 4096
+STATUS_SIZE = 512
+OCCUPANCY_UNIT = 65536
+L3_SIZE = 16 * 1024 * 1024
+
+
+@dataclass
+class Knobs:
+    """What a machine is like, and what it is told to do wrong."""
+
+    rmids: int = 32
+    """info/L3_MON/num_rmids: the root group has one of them. 0: no monitoring at all, allocation only."""
+    aet_rmids: int = 576
+    """info/PERF_PKG_MON/num_rmids; the smaller of the two limits."""
+    closids: int = 8
+    """The root group has one of them. 0: monitoring only."""
+    l3_domains: int = 2
+    packages: int = 2
+    perf: bool = True
+    """The packages' seven perf events (`rdt=perf` on the kernel command line)."""
+    cpus: int = 4
+    decay_ms: int = 1000
+    limbo_tick_ms: int = 1000
+    counters: str = "normal"
+    read_only: bool = False
+    unmounted: bool = False
+    debug: bool = False
+
+    def __post_init__(self) -> None:
+        if self.counters not in MODES:
+            raise ValueError(f"counters must be one of {MODES}")
+
+
+@dataclass
+class Injection:
+    """Fail `op` on paths that end in `path` with `errno`: `times` times (-1: always), after `after` that pass."""
+
+    op: str
+    path: str
+    errno: int
+    times: int = 1
+    after: int = 0
+
+    def strikes(self, op: str, path: str) -> bool:
+        if self.op != op or not path.endswith(self.path) or self.times == 0:
+            return False
+        if self.after > 0:
+            self.after -= 1
+            return False
+        self.times -= 1 if self.times > 0 else 0
+        return True
+
+
+@dataclass(eq=False)
+class Group:
+    """A ctrl_group (parent is None) or a mon_group. Its identity outlives its name."""
+
+    name: str
+    parent: Group | None
+    closid: int
+    rmid: int
+    mode: int
+    born: int
+    serial: int
+    cpus: set[int] = field(default_factory=set)
+    children: dict[str, Group] = field(default_factory=dict)
+    modes: dict[str, int] = field(default_factory=dict)
+    removed: bool = False
+
+    @property
+    def is_ctrl(self) -> bool:
+        return self.parent is None
+
+    @property
+    def path(self) -> str:
+        if self.parent is not None:
+            return f"{self.parent.path}mon_groups/{self.name}/"
+        return f"/{self.name}/" if self.name else "/"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A file or directory: `rel` is its path inside the group's directory ("" for that itself)."""
+
+    group: Group
+    rel: str
+    is_dir: bool
+
+    @property
+    def base(self) -> str:
+        return self.rel.rpartition("/")[2]
+
+    @property
+    def path(self) -> str:
+        return (self.group.path + self.rel).rstrip("/") or "/"
+
+
+@dataclass(frozen=True)
+class Attr:
+    mode: int
+    nlink: int
+    ino: int
+    born: int
+    """ns, of the model's clock"""
+
+
+@dataclass
+class TaskState:
+    starttime: int
+    closid: int = 0
+    rmid: int = 0
+
+
+def fail(number: int) -> NoReturn:
+    raise OSError(number, os.strerror(number))
+
+
+def kernel_int(text: str) -> int:
+    """kstrtoint(text, 0): C prefixes, one sign, one newline at the end. Errors: ValueError."""
+    match = re.fullmatch(r"([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))\n?", text, re.ASCII)
+    if match is None:
+        raise ValueError(text)
+    sign, hexadecimal, octal, decimal = match.groups()
+    value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
+    value = -value if sign == "-" else value
+    if not -(2**31) <= value < 2**31:
+        raise ValueError(text)
+    return value
+
+
+def task_words(data: bytes) -> Iterator[str]:
+    """The words of a write to `tasks`, as the kernel cuts them: a C string, at commas, until a newline begins one."""
+    rest: str | None = data.partition(b"\0")[0].decode(errors="surrogateescape")
+    while rest and not rest.startswith("\n"):
+        word, comma, tail = rest.partition(",")
+        yield word.strip(" \t\n\v\f\r\xa0")
+        rest = tail if comma else None
+
+
+class ResctrlModel:
+    """One machine with one mount of resctrl."""
+
+    def __init__(self, tasks: Tasks, clock: Callable[[], int], knobs: Knobs | None = None) -> None:
+        """`clock` gives monotonic ns."""
+        self.knobs = knobs or Knobs()
+        self.tasks = tasks
+        self.clock = clock
+        self.counters = Counters(self.knobs.l3_domains, self.knobs.packages, self.knobs.perf)
+        self.counters.mode = self.knobs.counters
+        self.rmids = Rmids(self._rmid_limit(), clock, self.knobs.decay_ms, self.knobs.limbo_tick_ms)
+        self.threshold = L3_SIZE // max(self.knobs.rmids, 1) // OCCUPANCY_UNIT * OCCUPANCY_UNIT
+        self.injections: list[Injection] = []
+        self.status = ""
+        self.mounted = not self.knobs.unmounted
+        self._serials = itertools.count(1)
+        self._inodes: dict[tuple[int, str], int] = {}
+        self._states: dict[int, TaskState] = {}
+        self._set_up()
+
+    # ---- the machine ----
+
+    @property
+    def monitoring(self) -> bool:
+        return self.knobs.rmids > 0 and bool(self.counters.domains)
+
+    @property
+    def allocation(self) -> bool:
+        return self.knobs.closids > 0
+
+    def _rmid_limit(self) -> int:
+        limits = [self.knobs.rmids] if self.knobs.l3_domains else []
+        limits += [self.knobs.aet_rmids] if self.knobs.packages else []
+        return min(limits, default=0) if self.knobs.rmids else 0
+
+    def _set_up(self) -> None:
+        self.root = Group("", None, 0, 0, 0o555, self.clock(), next(self._serials), set(range(self.knobs.cpus)))
+        self.ctrl: dict[str, Group] = {}
+
+    def set_knobs(self, **changes: object) -> None:
+        """Errors: ValueError for a knob that cannot change while the machine runs."""
+        for name, value in changes.items():
+            if name == "unmounted":
+                self.unmount() if value else self.mount()
+            elif name == "read_only":
+                self.knobs.read_only = bool(value)
+            elif name == "counters" and value in MODES:
+                self.knobs.counters = self.counters.mode = str(value)
+            elif name == "decay_ms":
+                self.knobs.decay_ms = self.rmids.decay_ms = int(str(value))
+            elif name == "limbo_tick_ms":
+                self.knobs.limbo_tick_ms = self.rmids.tick_ms = int(str(value))
+            else:
+                raise ValueError(f"{name}={value!r} cannot be set while mounted")
+
+    def unmount(self) -> None:
+        """umount(8): every group is destroyed, every task falls back to the default, RMIDs go to limbo."""
+        for ctrl in [*self.ctrl.values()]:
+            self._remove_ctrl(ctrl)
+        for child in [*self.root.children.values()]:
+            self._remove_mon(child)
+        self.root.removed = True
+        self._states.clear()
+        self.mounted = False
+        self.knobs.unmounted = True
+
+    def mount(self) -> None:
+        if not self.mounted:
+            self._set_up()
+            self.mounted = True
+            self.knobs.unmounted = False
+
+    def groups(self) -> list[Group]:
+        """Every live group, root first; a ctrl_group before its mon_groups."""
+        return [g for ctrl in [self.root, *self.ctrl.values()] for g in [ctrl, *ctrl.children.values()]]
+
+    # ---- names ----
+
+    def resolve(self, path: str) -> Node:
+        """Errors: ENOENT, ENOTDIR."""
+        node = Node(self.root, "", True)
+        for name in filter(None, path.split("/")):
+            if not node.is_dir:
+                fail(errno.ENOTDIR)
+            found = self._child(node, name)
+            if found is None:
+                fail(errno.ENOENT)
+            node = found
+        return node
+
+    def _child(self, node: Node, name: str) -> Node | None:
+        if not self.mounted:
+            return None
+        group = self._group_in(node, name)
+        if group is not None:
+            return Node(group, "", True)
+        is_dir = self._static(node).get(name)
+        return None if is_dir is None else Node(node.group, f"{node.rel}/{name}".lstrip("/"), is_dir)
+
+    def _group_in(self, node: Node, name: str) -> Group | None:
+        if node.rel == "mon_groups":
+            return node.group.children.get(name)
+        return self.ctrl.get(name) if node.group is self.root and node.rel == "" else None
+
+    def _static(self, node: Node) -> dict[str, bool]:
+        """The names that come with a directory, and whether each is one itself."""
+        if node.rel == "":
+            return self._static_of_group(node.group)
+        if node.rel == "mon_data":
+            return dict.fromkeys(self.counters.domains, True)
+        if node.rel.startswith("mon_data/"):
+            return dict.fromkeys(self.counters.domains[node.base], False)
+        return self._static_of_info(node.rel)
+
+    def _static_of_group(self, group: Group) -> dict[str, bool]:
+        names = dict.fromkeys(["cpus", "cpus_list", "tasks"], False)
+        if group.is_ctrl:
+            names.update(dict.fromkeys(["mode", "schemata", "size"], False))
+        if self.knobs.debug:
+            names.update({"ctrl_hw_id": False} if group.is_ctrl else {})
+            names.update({"mon_hw_id": False} if self.monitoring else {})
+        if self.monitoring:
+            names.update({"mon_data": True} | ({"mon_groups": True} if group.is_ctrl else {}))
+        if group is self.root:
+            names["info"] = True
+        return names
+
+    def _static_of_info(self, rel: str) -> dict[str, bool]:
+        l3 = self.monitoring and self.knobs.l3_domains > 0
+        packages = self.monitoring and self.knobs.packages > 0
+        if rel == "info":
+            present = {"L3": self.allocation, "L3_MON": l3, "PERF_PKG_MON": packages}
+            return {"last_cmd_status": False} | {name: True for name, there in present.items() if there}
+        files = {
+            "info/L3": ["num_closids"],
+            "info/L3_MON": ["max_threshold_occupancy", "mon_features", "num_rmids"],
+            "info/PERF_PKG_MON": ["mon_features", "num_rmids"],
+        }
+        return dict.fromkeys(files.get(rel, []), False)
+
+    def listdir(self, path: str) -> list[str]:
+        """Without "." and "..". Errors: ENOENT, ENOTDIR."""
+        return list(self.entries(self.resolve(path)))
+
+    def entries(self, node: Node) -> dict[str, Node]:
+        """What is in a directory, in order of names; nothing in one that was removed. Errors: ENOTDIR."""
+        self._inject("listdir", node.path)
+        if not node.is_dir:
+            fail(errno.ENOTDIR)
+        if node.group.removed or not self.mounted:
+            return {}
+        groups = node.group.children if node.rel == "mon_groups" else {}
+        if node.group is self.root and node.rel == "":
+            groups = self.ctrl
+        found = {name: self._child(node, name) for name in sorted([*self._static(node), *groups])}
+        return {name: below for name, below in found.items() if below is not None}
+
+    def getattr(self, path: str) -> Attr:
+        self._inject("getattr", path)
+        return self.attr(self.resolve(path))
+
+    def attr(self, node: Node) -> Attr:
+        """Of a node that was resolved earlier: works on removed groups too, as fstat(2) does."""
+        inode = self._inodes.setdefault((node.group.serial, node.rel), len(self._inodes) + 1)
+        if not node.is_dir:
+            mode = stat.S_IFREG | node.group.modes.get(node.rel, 0o644 if writable(node) else 0o444)
+            return Attr(mode, 1, inode, node.group.born)
+        below = sum(self._static(node).values()) if self.mounted else 0
+        below += len(node.group.children) if node.rel == "mon_groups" else 0
+        below += len(self.ctrl) if node.group is self.root and node.rel == "" else 0
+        return Attr(stat.S_IFDIR | node.group.modes.get(node.rel, node.group.mode), 2 + below, inode, node.group.born)
+
+    def chmod(self, path: str, mode: int) -> None:
+        node = self.resolve(path)
+        self._writable()
+        node.group.modes[node.rel] = stat.S_IMODE(mode)
+
+    # ---- groups ----
+
+    def mkdir(self, path: str, mode: int) -> None:
+        """`mode` after the umask. Errors: as in rdtgroup_mkdir(), and those of the VFS before it."""
+        self._inject("mkdir", path)
+        parent, name = self._parent(path)
+        if self._child(parent, name) is not None:
+            fail(errno.EEXIST)
+        self._writable()
+        if not self.mounted:
+            fail(errno.EPERM)
+        if "\n" in name:
+            fail(errno.EINVAL)
+        if self.allocation and parent.group is self.root and parent.rel == "":
+            self.status = ""
+            self.ctrl[name] = self._new_ctrl(name, mode)
+        elif self.monitoring:
+            self._mkdir_mon(parent, name, mode)
+        else:
+            fail(errno.EPERM)
+
+    def _mkdir_mon(self, parent: Node, name: str, mode: int) -> None:
+        if is_info(parent):
+            fail(errno.ENODEV)
+        self.status = ""
+        if not is_mon_groups(parent, name):
+            fail(errno.EPERM)
+        rmid = self._take_rmid()
+        group = Group(name, parent.group, parent.group.closid, rmid, mode, self.clock(), next(self._serials))
+        parent.group.children[name] = group
+
+    def _new_ctrl(self, name: str, mode: int) -> Group:
+        used = {0, *(group.closid for group in self.ctrl.values())}
+        closid = next((n for n in range(self.knobs.closids) if n not in used), None)
+        if closid is None:
+            self.status = "Out of CLOSIDs\n"
+            fail(errno.ENOSPC)
+        rmid = self._take_rmid() if self.monitoring else 0
+        return Group(name, None, closid, rmid, mode, self.clock(), next(self._serials))
+
+    def _take_rmid(self) -> int:
+        try:
+            rmid = self.rmids.take()
+        except OSError as error:
+            self.status = "Out of RMIDs\n"
+            fail(error.errno or errno.EIO)
+        self.counters.adopt(rmid)
+        return rmid
+
+    def rmdir(self, path: str) -> None:
+        """Errors: ENOENT, ENOTDIR, EPERM, EBUSY (the mount point itself), EROFS."""
+        self._inject("rmdir", path)
+        node = self.resolve(path)
+        self._writable()
+        if not node.is_dir:
+            fail(errno.ENOTDIR)
+        if node.group is self.root and node.rel == "":
+            fail(errno.EBUSY)
+        if node.rel != "":
+            fail(errno.EPERM)
+        self._refresh()
+        if not node.group.is_ctrl:
+            self._remove_mon(node.group)
+            return
+        self._remove_ctrl(node.group)
+
+    def _remove_mon(self, group: Group) -> None:
+        assert group.parent is not None
+        self._move_all(group, group.parent.closid, group.parent.rmid)
+        group.removed = True
+        del group.parent.children[group.name]
+        self.rmids.release(group.rmid)
+
+    def _remove_ctrl(self, group: Group) -> None:
+        self._move_all(group, self.root.closid, self.root.rmid)
+        group.removed = True
+        del self.ctrl[group.name]
+        self.root.cpus |= group.cpus
+        if self.monitoring:
+            self.rmids.release(group.rmid)
+        for child in [*group.children.values()]:
+            self._remove_mon(child)
+
+    def rename(self, old: str, new: str) -> None:
+        """Only a mon_group, and only to where a mon_group can be. Errors: ENOENT, EPERM, EEXIST, EROFS."""
+        self._inject("rename", old)
+        node = self.resolve(old)
+        parent, name = self._parent(new)
+        self._writable()
+        if is_info(node) or is_info(parent):
+            fail(errno.ENOENT)
+        self._refresh()
+        self.status = self._why_no_rename(node, parent, name)
+        if self.status:
+            fail(errno.EPERM)
+        target = self._child(parent, name)
+        if target is not None:
+            if target == node:
+                return
+            fail(errno.EEXIST)
+        self._reparent(node.group, parent.group, name)
+
+    def _why_no_rename(self, node: Node, parent: Node, name: str) -> str:
+        if not node.is_dir:
+            return "Source and destination must be directories"
+        if node.rel != "" or node.group.is_ctrl:
+            return "Source must be a MON group\n"
+        if not is_mon_groups(parent, name):
+            return "Destination must be a mon_groups subdirectory\n"
+        if node.group.cpus and node.group.parent is not parent.group:
+            return "Cannot move a MON group that monitors CPUs\n"
+        return ""
+
+    def _reparent(self, group: Group, parent: Group, name: str) -> None:
+        assert group.parent is not None
+        members = self._members(group)
+        del group.parent.children[group.name]
+        group.name, group.parent, group.closid = name, parent, parent.closid
+        parent.children[name] = group
+        for state in members:
+            state.closid = group.closid
+
+    def unlink(self, path: str) -> None:
+        """Errors: always one; EPERM for a file."""
+        self._inject("unlink", path)
+        fail(errno.EISDIR if self.resolve(path).is_dir else errno.EPERM)
+
+    def _parent(self, path: str) -> tuple[Node, str]:
+        above, _, name = path.rstrip("/").rpartition("/")
+        node = self.resolve(above)
+        if not node.is_dir:
+            fail(errno.ENOTDIR)
+        return node, name
+
+    # ---- files ----
+
+    def open(self, path: str, flags: int = os.O_RDONLY) -> Node:
+        """Errors: ENOENT; EINVAL for writing what has no write permission (root passes the check of the VFS); EROFS."""
+        self._inject("open", path)
+        node = self.resolve(path)
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            if node.is_dir:
+                fail(errno.EISDIR)
+            self._writable()
+            if not self.attr(node).mode & 0o222:
+                fail(errno.EINVAL)
+        return node
+
+    def read(self, path: str, reader: int = 0) -> str:
+        return self.read_node(self.open(path), reader)
+
+    def read_node(self, node: Node, reader: int = 0) -> str:
+        """`reader`: the tid that reads; 0: somebody in our pid namespace. Errors: ENODEV when the group has gone."""
+        self._inject("read", node.path)
+        if node.group.removed:
+            fail(errno.ENODEV)
+        if node.is_dir:
+            fail(errno.EISDIR)
+        if node.rel == "tasks":
+            return self._tasks_text(node.group, reader)
+        if node.rel.startswith("mon_data/"):
+            rmids = [node.group.rmid, *(child.rmid for child in node.group.children.values())]
+            return self.counters.text(rmids, node.rel.split("/")[1], node.base)
+        return self._info_text(node) if is_info(node) else self._group_text(node)
+
+    def _group_text(self, node: Node) -> str:
+        group = node.group
+        texts: dict[str, Callable[[], str]] = {
+            "cpus": lambda: f"{sum(1 << cpu for cpu in group.cpus):0{(self.knobs.cpus + 3) // 4}x}\n",
+            "cpus_list": lambda: cpu_list(group.cpus) + "\n",
+            "mode": lambda: "shareable\n",
+            "schemata": lambda: self._per_domain("L3:{}=fff", "MB:{}=100"),
+            "size": lambda: self._per_domain(f"L3:{{}}={L3_SIZE}", "MB:{}=100"),
+            "ctrl_hw_id": lambda: f"{group.closid}\n",
+            "mon_hw_id": lambda: f"{group.rmid}\n",
+        }
+        return texts[node.rel]()
+
+    def _per_domain(self, *lines: str) -> str:
+        if not self.allocation:
+            return ""
+        split = [line.partition("{}") for line in lines]
+        domains = range(max(self.knobs.l3_domains, 1))
+        return "".join(head + ";".join(f"{n}{tail}" for n in domains) + "\n" for head, _, tail in split)
+
+    def _info_text(self, node: Node) -> str:
+        packages = [events for name, events in self.counters.domains.items() if name.startswith("mon_PERF_PKG_")]
+        texts: dict[str, Callable[[], str]] = {
+            "info/last_cmd_status": lambda: self.status[: STATUS_SIZE - 1] or "ok\n",
+            "info/L3/num_closids": lambda: f"{self.knobs.closids}\n",
+            "info/L3_MON/num_rmids": lambda: f"{self.knobs.rmids}\n",
+            "info/L3_MON/max_threshold_occupancy": lambda: f"{self.threshold}\n",
+            "info/L3_MON/mon_features": lambda: "llc_occupancy\nmbm_total_bytes\nmbm_local_bytes\n",
+            "info/PERF_PKG_MON/num_rmids": lambda: f"{self.knobs.aet_rmids}\n",
+            "info/PERF_PKG_MON/mon_features": lambda: "".join(f"{event}\n" for event in packages[0]),
+        }
+        return texts[node.rel]()
+
+    def write(self, path: str, data: bytes, writer: int) -> int:
+        return self.write_node(self.open(path, os.O_WRONLY), data, writer)
+
+    def write_node(self, node: Node, data: bytes, writer: int) -> int:
+        """One write(2) by the tid `writer`. Errors: ENODEV when the group has gone, E2BIG beyond a page, the file's."""
+        self._inject("write", node.path)
+        self._writable()
+        if node.group.removed:
+            fail(errno.ENODEV)
+        if len(data) > PAGE:
+            fail(errno.E2BIG)
+        if node.rel == "tasks":
+            self._write_tasks(node.group, data, writer)
+        elif node.rel in ("cpus", "cpus_list"):
+            self._write_cpus(node.group, data, node.rel == "cpus_list")
+        elif is_info(node):
+            self._write_threshold(data)
+        else:
+            self.status = ""  # schemata and mode are taken, and change nothing
+        return len(data)
+
+    def _write_threshold(self, data: bytes) -> None:
+        """info/L3_MON/max_threshold_occupancy, in bytes; at 0 no RMID ever leaves limbo."""
+        try:
+            value = kernel_int(data.decode())
+        except ValueError:
+            fail(errno.EINVAL)
+        if not 0 <= value <= L3_SIZE:
+            fail(errno.EINVAL)
+        self.threshold = value // OCCUPANCY_UNIT * OCCUPANCY_UNIT
+        self.rmids.never_clean = self.threshold == 0
+
+    def _write_cpus(self, group: Group, data: bytes, as_list: bool) -> None:
+        self.status = ""
+        try:
+            cpus = parse_cpus(data.decode(), as_list)
+        except ValueError:
+            self._refuse("Bad CPU list/mask\n")
+        if not cpus <= set(range(self.knobs.cpus)):
+            self._refuse("Can only assign online CPUs\n")
+        owner = group.parent or self.root
+        if group is self.root and not group.cpus <= cpus:
+            self._refuse("Can't drop CPUs from default group\n")
+        if group.parent is not None and not cpus <= owner.cpus:
+            self._refuse("Can only add CPUs to mongroup that belong to parent\n")
+        self._give_cpus(group, cpus)
+
+    def _give_cpus(self, group: Group, cpus: set[int]) -> None:
+        """A CPU is in one ctrl_group, and in one mon_group of that at most."""
+        others = list(group.parent.children.values()) if group.parent else [self.root, *self.ctrl.values()]
+        dropped = group.cpus - cpus
+        for other in others:
+            if other is not group:
+                other.cpus -= cpus
+        group.cpus = cpus
+        if group.is_ctrl:
+            self.root.cpus |= dropped
+            for ctrl in others:
+                for child in ctrl.children.values():
+                    child.cpus &= ctrl.cpus
+
+    def _refuse(self, status: str) -> NoReturn:
+        self.status = status
+        fail(errno.EINVAL)
+
+    def _writable(self) -> None:
+        if self.knobs.read_only and self.mounted:
+            fail(errno.EROFS)
+
+    def _inject(self, op: str, path: str) -> None:
+        for injection in self.injections:
+            if injection.strikes(op, path):
+                fail(injection.errno)
+
+    # ---- tasks ----
+
+    def _write_tasks(self, group: Group, data: bytes, writer: int) -> None:
+        """In order; the first that fails ends it, and those before it stay moved."""
+        self.status = ""
+        snapshot = self._refresh()
+        for word in task_words(data):
+            try:
+                number = kernel_int(word)
+            except ValueError:
+                self._refuse(f"Task list parsing error pid {word}\n")
+            if number < 0:
+                self._refuse(f"Invalid pid {number}\n")
+            try:
+                self._move(group, snapshot, number, writer)
+            except OSError:
+                self.status += f"Error while processing task {number}\n"
+                raise
+
+    def _move(self, group: Group, snapshot: dict[int, Task], number: int, writer: int) -> None:
+        tid = self.tasks.resolve(writer, number) if number else writer
+        if tid is not None and tid not in snapshot:
+            snapshot.update(self._refresh())  # it was born since
+        if tid is None or tid not in snapshot:
+            self.status = f"No task {number}\n"
+            fail(errno.ESRCH)
+        state = self._states[tid]
+        if group.parent is not None and state.closid != group.parent.closid:
+            self.status = "Can't move task to different control group\n"
+            fail(errno.EINVAL)
+        state.closid, state.rmid = group.closid, group.rmid
+        self.counters.ran(group.rmid)
+
+    def _tasks_text(self, group: Group, reader: int) -> str:
+        numbers = (self.tasks.number(reader, tid) if reader else tid for tid in self.tids(group))
+        return "".join(f"{number}\n" for number in numbers if number)
+
+    def tids(self, group: Group) -> list[int]:
+        """The tasks that are in it."""
+        self._refresh()
+        return [tid for tid, state in self._states.items() if self._in_group(state, group)]
+
+    def _in_group(self, state: TaskState, group: Group) -> bool:
+        if state.closid != group.closid:
+            return False
+        return self.allocation if group.is_ctrl else state.rmid == group.rmid
+
+    def _members(self, group: Group) -> list[TaskState]:
+        return [state for state in self._states.values() if self._in_group(state, group)]
+
+    def _move_all(self, group: Group, closid: int, rmid: int) -> None:
+        for state in self._members(group):
+            state.closid, state.rmid = closid, rmid
+
+    def _refresh(self) -> dict[int, Task]:
+        """Forget the dead, and give the new ones what their parents have.
+
+        Whoever was seen before keeps what it had: so a child that was there when its parent was moved stays outside,
+        and one that is seen for the first time afterwards was forked afterwards.
+        """
+        snapshot = self.tasks.snapshot()
+        states: dict[int, TaskState] = {}
+        for tid in snapshot:
+            self._inherit(tid, snapshot, states)
+        self._states = {tid: states[tid] for tid in snapshot}
+        return snapshot
+
+    def _inherit(self, tid: int, snapshot: dict[int, Task], states: dict[int, TaskState]) -> TaskState:
+        line: list[Task] = []  # from tid up to the first ancestor that is known
+        state: TaskState | None = None
+        task = snapshot.get(tid)
+        while task is not None and task not in line:
+            state = states.get(task.tid) or self._known(task)
+            if state is not None:
+                states[task.tid] = state
+                break
+            line.append(task)
+            above = snapshot.get(task.parent)
+            # A parent that is younger is not the parent: its number was used again.
+            task = above if above is not None and above.starttime <= task.starttime else None
+        for child in reversed(line):
+            closid, rmid = (state.closid, state.rmid) if state else (0, 0)
+            state = states[child.tid] = TaskState(child.starttime, closid, rmid)
+        assert state is not None
+        return state
+
+    def _known(self, task: Task) -> TaskState | None:
+        state = self._states.get(task.tid)
+        return state if state is not None and state.starttime == task.starttime else None
+
+    def stray(self, tid: int, closid: int, rmid: int) -> None:
+        """Leave a task with a stale RMID, as a fork during rmdir does: it turns up in that RMID's next group."""
+        self._refresh()
+        if tid not in self._states:
+            fail(errno.ESRCH)
+        self._states[tid].closid, self._states[tid].rmid = closid, rmid
+
+    def cpu_resctrl_groups(self, tid: int) -> str:
+        """What /proc/TID/cpu_resctrl_groups would say. Errors: ESRCH."""
+        self._refresh()
+        if tid not in self._states:
+            fail(errno.ESRCH)
+        if not self.mounted:
+            return "res:\nmon:\n"
+        state = self._states[tid]
+        ctrl = next((g for g in [self.root, *self.ctrl.values()] if g.closid == state.closid), self.root)
+        mon = next((g.name for g in ctrl.children.values() if g.rmid == state.rmid), "")
+        return f"res:{ctrl.name or '/'}\nmon:{mon}\n"
+
+    # ---- counters, for tests ----
+
+    def set_counter(self, path: str, domain: str, event: str, value: object) -> None:
+        """`path`: the group's. `value`: a number, or a text such as Unavailable that is shown instead."""
+        self.counters.set(self.resolve(path).group.rmid, domain, event, as_value(value))
+
+    def add(self, path: str, domain: str, event: str, amount: object) -> None:
+        self.counters.add(self.resolve(path).group.rmid, domain, event, Decimal(str(amount)))
+
+    def grow(self, amount: object) -> None:
+        """Add to every counter of every group that has tasks."""
+        self._refresh()
+        for group in self.groups():
+            if any(state.rmid == group.rmid for state in self._members(group)):
+                for domain, events in self.counters.domains.items():
+                    for event in events:
+                        self.counters.add(group.rmid, domain, event, Decimal(str(amount)))
+
+
+def is_mon_groups(parent: Node, name: str) -> bool:
+    """Whether `parent` may hold a mon_group called `name`: by its name alone, as the kernel does."""
+    last = parent.base or parent.group.name
+    return last == "mon_groups" and name != "mon_groups"
+
+
+def is_info(node: Node) -> bool:
+    return node.rel.startswith("info")
+
+
+def writable(node: Node) -> bool:
+    return node.rel in ("cpus", "cpus_list", "tasks", "schemata", "mode", "info/L3_MON/max_threshold_occupancy")
+
+
+def cpu_list(cpus: set[int]) -> str:
+    """The kernel's list format: 0-2,5."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def parse_cpus(text: str, as_list: bool) -> set[int]:
+    """Errors: ValueError."""
+    text = text.strip()
+    if not as_list:
+        mask = int(text.replace(",", ""), 16)
+        return {bit for bit in range(mask.bit_length()) if mask >> bit & 1}
+    cpus: set[int] = set()
+    for part in filter(None, text.split(",")):
+        first, _, last = part.partition("-")
+        cpus |= set(range(int(first), int(last or first) + 1))
+    return cpus

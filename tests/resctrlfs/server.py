@@ -1,0 +1,249 @@
+"""The model, mounted with libfuse 3 through mfusepy. One process, one mount; root only.
+
+FUSE operations come one at a time, in the main thread; the control socket has a thread; one lock covers both.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import itertools
+import os
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Callable, TypeVar
+
+import mfusepy  # type: ignore[import-untyped]  # it has no py.typed
+
+from tests.resctrlfs.events import Event, EventLog, Seen, look
+from tests.resctrlfs.model import Knobs, Node, ResctrlModel, fail, kernel_int, task_words
+from tests.resctrlfs.tasks import ProcTasks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from typing_extensions import Concatenate, ParamSpec
+
+    P = ParamSpec("P")
+
+ENDED_BY_SIGNAL = 8
+"""fuse_main(3)'s result for it."""
+
+R = TypeVar("R")
+
+
+def locked(method: Callable[Concatenate[ResctrlOperations, P], R]) -> Callable[Concatenate[ResctrlOperations, P], R]:
+    @functools.wraps(method)
+    def wrapper(self: ResctrlOperations, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with self.guard:
+            return method(self, *args, **kwargs)
+
+    return wrapper
+
+
+class AdvancingClock:
+    """CLOCK_MONOTONIC, in ns, which a test can put forward so that it need not wait for limbo to end."""
+
+    def __init__(self) -> None:
+        self.ahead = 0
+
+    def __call__(self) -> int:
+        return time.monotonic_ns() + self.ahead
+
+
+@dataclass
+class OpenFile:
+    """An open file or directory. `text` is what the first read saw: as in a seq_file, the later ones go on with it."""
+
+    node: Node
+    text: bytes = b""
+
+
+class ResctrlOperations:
+    """What mfusepy calls. Not derived from mfusepy.Operations: only what is here is to be announced to libfuse."""
+
+    use_ns = True
+    # Descriptors of a removed group have no path any more, but must still be answered (with ENODEV). With this no
+    # descriptor's path is told.
+    flag_nopath = True
+    flag_nullpath_ok = True
+
+    def __init__(self, knobs: Knobs, log: Path, on_ready: Callable[[], None]) -> None:
+        self.guard = threading.RLock()
+        self.clock = AdvancingClock()
+        self.oracle = ProcTasks()
+        self.model = ResctrlModel(self.oracle, self.clock, knobs)
+        self.log = EventLog(log)
+        self._on_ready = on_ready
+        self._files: dict[int, OpenFile] = {}
+        self._handles = itertools.count(1)
+        self._mounted_at = time.time_ns() - self.clock()
+
+    def init_with_config(self, _: object, config: mfusepy.fuse_config) -> None:
+        config.entry_timeout = config.attr_timeout = config.negative_timeout = 0.0
+        config.direct_io = config.hard_remove = config.use_ino = config.nullpath_ok = 1
+        threading.Thread(target=self._on_ready, daemon=True).start()
+
+    # ---- names ----
+
+    @locked
+    def getattr(self, path: str | None, fh: int | None = None) -> dict[str, int]:
+        if path is None or (fh is not None and fh in self._files):
+            attr = self.model.attr(self._file(fh).node)
+        else:
+            attr = self.model.getattr(path)
+        times = dict.fromkeys(["st_atime", "st_mtime", "st_ctime"], self._mounted_at + attr.born)
+        return {"st_mode": attr.mode, "st_nlink": attr.nlink, "st_ino": attr.ino, "st_blksize": 4096, **times}
+
+    @locked
+    def opendir(self, path: str) -> int:
+        return self._keep(self.model.resolve(path))
+
+    @locked
+    def readdir(self, _: str | None, fh: int) -> list[tuple[str, dict[str, int], int]]:
+        node = self._file(fh).node
+        names = {name: self.model.attr(below) for name, below in self.model.entries(node).items()}
+        here = self.model.attr(node)
+        # An entry without inode number would be skipped by readdir(3).
+        attrs = {".": here, "..": here, **names}
+        return [(name, {"st_mode": attr.mode, "st_ino": attr.ino}, 0) for name, attr in attrs.items()]
+
+    @locked
+    def releasedir(self, _: str | None, fh: int) -> int:
+        del self._files[fh]
+        return 0
+
+    def statfs(self, _: str) -> dict[str, int]:
+        return {"f_bsize": 4096, "f_namemax": 255}
+
+    @locked
+    def mkdir(self, path: str, mode: int) -> int:
+        return self._logged(lambda: self.model.mkdir(path, mode & 0o7777), Event("mkdir", path))
+
+    @locked
+    def rmdir(self, path: str) -> int:
+        return self._logged(lambda: self.model.rmdir(path), Event("rmdir", path))
+
+    @locked
+    def rename(self, old: str, new: str) -> int:
+        return self._logged(lambda: self.model.rename(old, new), Event("rename", old, to=new))
+
+    @locked
+    def unlink(self, path: str) -> None:
+        self.model.unlink(path)
+
+    @locked
+    def chmod(self, path: str, mode: int) -> int:
+        self.model.chmod(path, mode)
+        return 0
+
+    def chown(self, _path: str, _uid: int, _gid: int) -> int:
+        return 0
+
+    def utimens(self, _path: str, _times: object = None) -> int:
+        return 0
+
+    def mknod(self, _path: str, _mode: int, _dev: int) -> int:
+        fail(errno.EPERM)
+
+    def symlink(self, _target: str, _source: str) -> int:
+        fail(errno.EPERM)
+
+    def link(self, _target: str, _source: str) -> int:
+        fail(errno.EPERM)
+
+    def create(self, _path: str, _mode: int, _flags: int) -> int:
+        fail(errno.EACCES)  # no file can be made: the VFS says this, not EPERM, to open(O_CREAT)
+
+    # ---- files ----
+
+    @locked
+    def open(self, path: str, flags: int) -> int:
+        return self._keep(self.model.open(path, flags))
+
+    @locked
+    def release(self, _: str | None, fh: int) -> int:
+        del self._files[fh]
+        return 0
+
+    def truncate(self, _path: str | None, _length: int, _fh: int | None = None) -> int:
+        return 0  # kernfs takes O_TRUNC and does nothing
+
+    @locked
+    def read(self, _: str | None, size: int, offset: int, fh: int) -> bytes:
+        file = self._file(fh)
+        if offset == 0 or file.node.group.removed:
+            reader = mfusepy.fuse_get_context()[2]
+            file.text = self.model.read_node(file.node, reader).encode(errors="surrogateescape")
+        return file.text[offset : offset + size]
+
+    @locked
+    def write(self, _: str | None, data: bytes, _offset: int, fh: int) -> int:
+        node = self._file(fh).node
+        writer = mfusepy.fuse_get_context()[2]
+        if node.rel != "tasks":
+            return self.model.write_node(node, data, writer)
+        text = data.decode(errors="surrogateescape")
+        event = Event("tasks", node.path, data=text, pids=self._look(data, writer))
+        self._logged(lambda: self.model.write_node(node, data, writer), event)
+        return len(data)
+
+    def _keep(self, node: Node) -> int:
+        handle = next(self._handles)
+        self._files[handle] = OpenFile(node)
+        return handle
+
+    def _file(self, fh: int | None) -> OpenFile:
+        return self._files[fh] if fh is not None and fh in self._files else fail(errno.EBADF)
+
+    def _look(self, data: bytes, writer: int) -> list[Seen]:
+        seen = []
+        for word in task_words(data):
+            try:
+                number = kernel_int(word)
+            except ValueError:
+                break
+            tid = self.oracle.resolve(writer, number) if number > 0 else writer
+            seen.append(look(self.oracle, tid) if tid is not None else Seen(number))
+        return seen
+
+    def _logged(self, action: Callable[[], object], event: Event) -> int:
+        """Do it, and have it in the log before the caller learns how it went. `event` lacks how, when and who."""
+        writer = mfusepy.fuse_get_context()[2]
+        stat = self.oracle.stat(writer)
+        result = "EINVAL"  # what mfusepy makes of an exception that is no OSError
+        try:
+            action()
+            result = "ok"
+        except OSError as error:
+            result = errno.errorcode.get(error.errno or 0, str(error.errno))
+            raise
+        finally:
+            who = {"writer_pid": writer, "writer_comm": stat.comm if stat else None}
+            self.log.append(replace(event, ns=time.monotonic_ns(), result=result, **who))
+        return 0
+
+
+def serve(mountpoint: Path, operations: ResctrlOperations) -> None:
+    """Mount, and serve until unmounted or told by SIGTERM (libfuse unmounts then). Errors: RuntimeError."""
+    try:
+        mfusepy.FUSE(
+            operations,
+            str(mountpoint),
+            foreground=True,
+            nothreads=True,
+            fsname="resctrl",
+            subtype="resctrlfs",
+            allow_other=True,
+            default_permissions=True,
+        )
+    except RuntimeError as error:
+        if error.args != (ENDED_BY_SIGNAL,):
+            raise
+
+
+def announce(mountpoint: Path) -> None:
+    """Print `ready` when the mount has answered. Runs beside the loop that answers."""
+    os.listdir(mountpoint)
+    print("ready", flush=True)

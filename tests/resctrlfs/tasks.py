@@ -1,0 +1,117 @@
+"""What the model needs to know about tasks, and where a real mount gets it from: /proc.
+
+Terms are the kernel's: a *tid* names one thread, a *pid* its process (thread group). A starttime is in clock ticks
+since boot.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thread that exists, zombie leaders included (they stay listed until they are reaped)."""
+
+    tid: int
+    pid: int
+    ppid: int
+    starttime: int
+
+    @property
+    def parent(self) -> int:
+        """Whom it got its group from at birth. /proc names no forking *thread*: the process's leader stands for it."""
+        return self.pid if self.tid != self.pid else self.ppid
+
+
+class Tasks(Protocol):
+    """The task oracle of a model."""
+
+    def snapshot(self) -> dict[int, Task]:
+        """Every task there is, by tid, in the order in which the kernel walks them."""
+
+    def resolve(self, observer: int, number: int) -> int | None:
+        """The tid that `observer` (a tid) calls `number`, in its own pid namespace; None: no such task."""
+
+    def number(self, observer: int, tid: int) -> int:
+        """What `observer` calls `tid`; 0 if it cannot see it."""
+
+
+@dataclass(frozen=True)
+class Stat:
+    """The fields of proc(5)'s /proc/PID/stat that matter here."""
+
+    comm: str
+    state: str
+    ppid: int
+    starttime: int
+
+
+def parse_stat(text: str) -> Stat:
+    """The comm is between the first "(" and the last ")": it may itself hold both, and spaces."""
+    head, _, tail = text.rpartition(")")
+    fields = tail.split()
+    return Stat(comm=head.partition("(")[2], state=fields[0], ppid=int(fields[1]), starttime=int(fields[19]))
+
+
+class ProcTasks:
+    """The oracle of a real mount. `proc` is a proc(5) mount of the pid namespace in which the server runs."""
+
+    def __init__(self, proc: Path = Path("/proc")) -> None:
+        self.proc = proc
+        self._namespace = self._namespace_of(os.getpid())
+
+    def snapshot(self) -> dict[int, Task]:
+        tasks: dict[int, Task] = {}
+        for pid in self._numbers(self.proc):
+            for tid in self._numbers(self.proc / str(pid) / "task"):
+                stat = self.stat(tid)
+                if stat is not None:
+                    tasks[tid] = Task(tid, pid, stat.ppid, stat.starttime)
+        return tasks
+
+    def stat(self, tid: int) -> Stat | None:
+        """None: no such task."""
+        try:
+            # Bytes that are no UTF-8 can stand in a comm.
+            return parse_stat((self.proc / str(tid) / "stat").read_text(errors="surrogateescape"))
+        except (OSError, IndexError):
+            return None
+
+    def resolve(self, observer: int, number: int) -> int | None:
+        namespace = self._namespace_of(observer)
+        if namespace == self._namespace:
+            return number if self.stat(number) is not None else None
+        inside = (tid for tid in self.snapshot() if self._namespace_of(tid) == namespace)
+        return next((tid for tid in inside if self._numbers_of(tid)[-1:] == [number]), None)
+
+    def number(self, observer: int, tid: int) -> int:
+        namespace = self._namespace_of(observer)
+        if namespace == self._namespace:
+            return tid
+        return self._numbers_of(tid)[-1] if self._namespace_of(tid) == namespace else 0
+
+    def _namespace_of(self, tid: int) -> str:
+        """A task that has no namespace any more (a zombie, or gone) counts as one of ours."""
+        try:
+            return os.readlink(self.proc / str(tid) / "ns" / "pid")
+        except OSError:
+            return getattr(self, "_namespace", "")
+
+    def _numbers_of(self, tid: int) -> list[int]:
+        """Its number in each pid namespace from ours down to its own (`NSpid` of proc(5)'s status)."""
+        try:
+            lines = (self.proc / str(tid) / "status").read_text(errors="surrogateescape").splitlines()
+        except OSError:
+            return []
+        return [int(n) for line in lines if line.startswith("NSpid:") for n in line.split()[1:]]
+
+    @staticmethod
+    def _numbers(directory: Path) -> list[int]:
+        try:
+            return sorted(int(name) for name in os.listdir(directory) if name.isdecimal())
+        except OSError:
+            return []
