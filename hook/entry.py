@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hook import jsontext, lifecycle, names, options, process, report, resctrl, rundir, system
-from hook.errors import HookError, Reason, unforeseen
+from hook.errors import HookError, Reason, refused, unforeseen
 from hook.models import Annotations, State, ValidationError
 
 TYPE_CHECKING = False
@@ -49,10 +49,10 @@ class _Invocation:
         self.options, complaints = options.parse(arguments)
         try:
             monitored = self._act(text, whole)
-        except HookError as error:
-            self._failed(error, monitored=False)
-            monitored = False
-            failed = True
+        except (HookError, OSError) as error:
+            known = error if isinstance(error, HookError) else refused("a file could not be read or written", error)
+            self._failed(known, monitored=False)
+            monitored, failed = False, True
         except BaseException as error:  # noqa: BLE001  reported as a defect, with all that is known of the container
             self._failed(unforeseen(error), monitored=False)
             return 0
@@ -122,8 +122,7 @@ class _Invocation:
             try:
                 self.run_dir = rundir.RunDir(self.options.run_dir)
             except OSError as error:
-                tried = f"open {self.options.run_dir}: {resctrl.errno_name(error)}"
-                raise HookError(Reason.IO, "the run directory cannot be had", tried=tried) from error
+                raise refused("the run directory cannot be had", error) from error
         return self.run_dir
 
     def _say_once(self, what: str, text: str) -> None:
@@ -144,6 +143,9 @@ class _Invocation:
         except Exception:  # noqa: BLE001  then there is no record, but the two other traces
             to_syslog = True
         report.say(f"{self.stage} {self.record_name}: {error.reason}: {error}", to_syslog=to_syslog)
+        if run_dir is not None and self.stage == "poststop" and error.reason == Reason.BAD_STATE:
+            run_dir.remove_failure(self.record_name)  # the container goes, and its record with it
+            return
         failure = report.failure_of(error, self.record_name, self.stage, self.container, monitored=monitored)
         report.record(run_dir, failure)
 

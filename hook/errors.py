@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 
 class Reason:
     """The reasons as they stand in records, metrics and messages; outsiders match on these words."""
@@ -56,6 +58,23 @@ class WrongCtrlGroup(HookError):
 
 class InLimbo(HookError):
     """No RMID can be had now, but some were freed a moment ago (EBUSY on mkdir)."""
+
+
+def errno_name(error: OSError) -> str:
+    """`ENOSPC` and the like: what an operator can look up."""
+    return errno.errorcode.get(error.errno or 0, type(error).__name__)
+
+
+def refused(problem: str, error: OSError) -> HookError:
+    """A HookError `io` for a system call of ours that failed outside of resctrl."""
+    hints = {
+        errno.ENOSPC: "the file system of the run directory is full, or out of inodes",
+        errno.EROFS: "the file system of the run directory is read-only",
+        errno.EMFILE: "the runtime left the hook no free descriptor",
+    }
+    name = f" {error.filename!r}" if error.filename is not None else ""
+    tried = f"{error.strerror or error}{name}: {errno_name(error)}"
+    return HookError(Reason.IO, problem, tried=tried, hint=hints.get(error.errno or 0, ""))
 
 
 def unforeseen(error: BaseException) -> HookError:

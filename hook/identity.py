@@ -34,9 +34,14 @@ class Pod:
 
     def __init__(self, uid: str | None, namespace: str | None, name: str | None, container: str | None) -> None:
         self.uid = uid
-        self.namespace = namespace
-        self.name = name
+        self.namespace = _dns_name(namespace)
+        self.name = _dns_name(name)
         self.container = container
+
+
+def _dns_name(text: str | None) -> str | None:
+    """A name that Kubernetes could have given, by its length (RFC 1123): what is longer is not carried about."""
+    return text if text and len(text) <= 253 else None
 
 
 def pod_of(said: Annotations) -> Pod:

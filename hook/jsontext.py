@@ -14,7 +14,7 @@ except ImportError:  # another Python than CPython
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any
 
 _WHITE = " \t\n\r"
 _LONGEST_NUMBER = 25  # more characters than any number that a runtime, the kernel or we write
@@ -49,20 +49,23 @@ class _Rules:
     parse_constant = staticmethod(_constant)
 
 
-def _scanner() -> Callable[[str, int], tuple[object, int]]:
+def _scan(text: str, start: int) -> tuple[object, int]:
+    """The value that begins at `start`, and where it ends; StopIteration where none does."""
     try:
-        return _json.make_scanner(_Rules())  # type: ignore[arg-type]  # typeshed wants a whole JSONDecoder
+        scanner = _json.make_scanner(_Rules())  # type: ignore[arg-type]  # typeshed wants a whole JSONDecoder
     except NameError:
         from json import JSONDecoder  # noqa: PLC0415  the fallback
 
-        return JSONDecoder(parse_int=_integer, parse_float=_fraction, parse_constant=_constant).scan_once
+        return JSONDecoder(parse_int=_integer, parse_float=_fraction, parse_constant=_constant).raw_decode(text, start)
+    found: tuple[object, int] = scanner(text, start)
+    return found
 
 
 def loads(text: str) -> Any:  # noqa: ANN401  that is what JSON is
     """The object that a JSON text stands for; ValueError (of one line) for everything else."""
     start = len(text) - len(text.lstrip(_WHITE))
     try:
-        value, end = _scanner()(text, start)
+        value, end = _scan(text, start)
     except StopIteration:
         raise ValueError("not JSON: no value" if start == len(text) else f"not JSON at character {start}") from None
     except RecursionError:

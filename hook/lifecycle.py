@@ -7,7 +7,7 @@ it; the comments say how. What one hook leaves behind is put right by the next h
 from __future__ import annotations
 
 from hook import identity, jsontext, names, process, system
-from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
+from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup, refused
 from hook.models import Config, KeyState, Member, MonGroup, ValidationError
 
 TYPE_CHECKING = False
@@ -66,7 +66,7 @@ def create_runtime(node: Node, container: Container) -> bool:
         try:
             _join(node, container, container.key, pod, patience)
             return True
-        except HookError as error:
+        except (HookError, OSError) as error:
             if not patience.again(error):
                 _undo(node, container.id, container.key, patience)
                 raise
@@ -108,7 +108,7 @@ def poststop(node: Node, container_id: str) -> None:
         member = locked.state.members.get(container_id) if locked.state else None
         if member is not None and process.is_dead(member.pid, member.starttime) is False:
             return
-        _leave(node, locked, container_id, own_poststop=True)
+        _leave(node, locked, container_id, own_poststop=member is not None)
 
 
 def _leave(node: Node, locked: LockedKey, container_id: str, *, own_poststop: bool = False) -> None:
@@ -116,8 +116,7 @@ def _leave(node: Node, locked: LockedKey, container_id: str, *, own_poststop: bo
     state = locked.state
     if state is not None:
         members = {name: member for name, member in state.members.items() if name != container_id}
-        was_member = len(members) < len(state.members)
-        if members or state.recovering or not was_member:
+        if members or state.recovering:
             locked.commit(KeyState(**{**state.model_dump(), "members": _dumped(members)}))
         else:
             _end(node, locked, state, own_poststop=own_poststop)
@@ -161,7 +160,8 @@ def _undo(node: Node, container_id: str, key: Key, patience: _Patience) -> None:
             _leave(node, locked, container_id)
     except (HookError, OSError) as error:
         # The member stays on record; reconcile moves its process in, or drops it once it is dead.
-        node.run.complaints.append(error if isinstance(error, HookError) else HookError(Reason.IO, str(error)))
+        complaint = error if isinstance(error, HookError) else refused("a failed start could not be undone", error)
+        node.run.complaints.append(complaint)
 
 
 class _Patience:
@@ -176,7 +176,7 @@ class _Patience:
         self.recorded = False
         self.was_member = False
 
-    def again(self, error: HookError) -> bool:
+    def again(self, error: Exception) -> bool:
         """Whether to try once more after this failure; waits if waiting can help."""
         if isinstance(error, GroupGone):  # another tool removed the group: three times, or we would chase it for ever
             self._returns += 1

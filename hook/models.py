@@ -55,7 +55,7 @@ class State(Model):
     id: str
     status: str
     pid: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
-    bundle: str
+    bundle: Annotated[str, AfterValidator(names.path)]
     annotations: dict[str, str] | None = None
 
 

@@ -40,6 +40,13 @@ def component(text: str) -> str:
     return text
 
 
+def path(text: str) -> str:
+    """A path that the kernel would look at."""
+    if not text or len(text) > 4095 or "\0" in text:
+        raise ValueError("not a path")
+    return text
+
+
 def ctrl_group(text: str) -> str:
     """A ctrl_group as the kernel names it: `/` for the root one, else one component."""
     return text if text == "/" else component(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 
 from hook import process, system
-from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
+from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup, errno_name
 
 _GONE = (errno.ENOENT, errno.ENODEV)
 _DENIED_HINTS = {
@@ -134,12 +134,6 @@ class Resctrl:
 
 def _tried(call: str, path: str, error: OSError) -> str:
     return f"{call} {path}: {errno_name(error)}"
-
-
-def errno_name(error: OSError) -> str:
-    """`ENOSPC` and the like: what an operator can look up."""
-    number: int | None = error.errno
-    return errno.errorcode.get(number, str(number)) if number is not None else type(error).__name__
 
 
 def _refused(doing: str, tried: str, kernel: str, error: OSError) -> HookError:

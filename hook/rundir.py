@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from hook.models import Kind
 
-_PARTS = ("groups", "locks", "members", "unmonitored")
+_PARTS = ("groups", "members", "unmonitored", "locks")  # where locks is, the others are
+_STATE_LIMIT = 16 << 20
 _LOCK_POLL = 0.002
 _LOCK_POLL_MOST = 0.02
 _UNREADABLE = (errno.ELOOP, errno.EISDIR, errno.EFBIG)  # a link, a directory, a giant: none of them written by us
@@ -101,7 +102,7 @@ class RunDir:
         """
         path = f"groups/{key}.json"
         try:
-            state = KeyState.model_validate(jsontext.loads(system.read_file(path, dir_fd=self._dir)))
+            state = KeyState.model_validate(jsontext.loads(system.read_file(path, _STATE_LIMIT, self._dir)))
             if state.key == key:
                 return state
             why = f"it is of {state.key!r}"
