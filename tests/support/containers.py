@@ -1,0 +1,460 @@
+"""Real containers for tests and the demo, on any Linux: Podman with a storage of its own, and plain runc.
+
+    with Lab(["--resctrl-root=..."]) as lab:
+        gate = lab.run("web")   # its command runs now
+        gate.open()             # and ends
+        lab.watch.wait("poststop", lab.container_id("web"))
+
+Nothing of the user's Podman is touched: storage, run directory, configuration, cgroups and home are the lab's. Nothing
+outlives close(): what Podman leaves running is found by the lab's own cgroups. Every wait has a deadline and
+is for an event (a line in a FIFO, the end of a process); nothing sleeps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+# Another build of the hook (an installed package, say) can be put to the same tests
+HOOK = Path(os.environ.get("RESCTRL_MON_HOOK_PYZ", REPOSITORY / "dist" / "resctrl-mon-hook.pyz"))
+DEADLINE = 30.0
+MNT_DETACH = 2
+# Podman would raise these above what a small VM allows, and fail
+ULIMITS = ("nofile=1024:1024", "nproc=1000:1000")
+STAGES = ("createRuntime", "poststop")
+APPLETS = ("sh", "cat", "echo", "sleep", "true")
+ALWAYS: Mapping[str, object] = {"always": True}
+LIBPOD: Mapping[str, object] = {"annotations": {r"^io\.container\.manager$": "^libpod$"}}
+
+
+def missing(hook: Path = HOOK) -> str | None:
+    """Why no container can be run here; None if one can."""
+    if os.geteuid() != 0:
+        return "not root"
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        return "no /dev/fuse"
+    for program in ("podman", "runc", "conmon", "busybox"):
+        if not _find(program):
+            return f"no {program}"
+    if not hook.is_file():
+        return f"no {hook}: run `python3 build.py`"
+    return None
+
+
+def _find(program: str) -> str | None:
+    # conmon lies outside PATH on some distributions
+    return shutil.which(program) or shutil.which(program, path="/usr/libexec/podman:/usr/lib/podman:/usr/sbin:/sbin")
+
+
+class Deadline:
+    """What is left of a time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    def left(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+
+class LineFifo:
+    """A FIFO that others write lines to. Open for both directions: no writer ever waits, and none is the last."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path, 0o666)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pending = b""
+
+    def line(self, deadline: Deadline, what: str) -> str:
+        """The next line; TimeoutError naming `what` was waited for."""
+        while b"\n" not in self._pending:
+            if not select.select([self._descriptor], [], [], deadline.left())[0]:
+                raise TimeoutError(f"{what} did not come")
+            self._pending += os.read(self._descriptor, 65536)
+        line, _, self._pending = self._pending.partition(b"\n")
+        return line.decode()
+
+    def write(self, text: str) -> None:
+        os.write(self._descriptor, text.encode())
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class Gate:
+    """A container's command that says when it runs, and ends when it is told to."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self.name = name
+        self._up = LineFifo(directory / f"{name}.up")
+        self._go = LineFifo(directory / f"{name}.go")
+        self.command = ["/bin/sh", "-c", f"echo $$ >/gates/{name}.up; read word </gates/{name}.go; : {name}"]
+
+    def wait_up(self, seconds: float = DEADLINE) -> None:
+        self._up.line(Deadline(seconds), f"the first line of container {self.name}")
+
+    def open(self) -> None:
+        self._go.write("go\n")
+
+    def close(self) -> None:
+        self._up.close()
+        self._go.close()
+
+
+class Watch:
+    """A hook that sorts after all others and tells which stage of which container is through.
+
+    Podman runs poststop in a process of its own after the container's end: without this there is nothing to wait for.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._fifo = LineFifo(directory / "watch.fifo")
+        self.program = directory / "watch.sh"
+        # Builtins alone, since there may be no PATH; a state is shorter than PIPE_BUF, so lines do not mix
+        self.program.write_text(f"#!/bin/sh\nIFS= read -r state\nprintf '%s\\n' \"$state\" >{self._fifo.path}\n")
+        self.program.chmod(0o755)
+        self._seen: list[tuple[str, str]] = []
+
+    def wait(self, stage: str, container_id: str, seconds: float = DEADLINE) -> None:
+        """Until that stage of that container was through once more than it has been waited for."""
+        deadline = Deadline(seconds)
+        while (stage, container_id) not in self._seen:
+            state = json.loads(self._fifo.line(deadline, f"{stage} of {container_id[:12]}"))
+            self._seen.append(("poststop" if state["status"] == "stopped" else "createRuntime", state["id"]))
+        self._seen.remove((stage, container_id))
+
+    def close(self) -> None:
+        self._fifo.close()
+
+
+@dataclass(frozen=True)
+class Task:
+    """A process as /proc shows it: who it is (pid and starttime), and what it runs."""
+
+    pid: int
+    starttime: int
+    comm: str
+    cmdline: list[str]
+
+
+def task(pid: int) -> Task:
+    stat = Path(f"/proc/{pid}/stat").read_text(errors="surrogateescape")
+    head, _, tail = stat.rpartition(")")
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
+    return Task(pid, int(tail.split()[19]), head.partition("(")[2], words)
+
+
+class Cgroups:
+    """One cgroup below the root, in each hierarchy that there is, v1 and v2, made by the runtimes and removed here."""
+
+    def __init__(self, name: str) -> None:
+        self.path = f"/{name}"
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+        self._roots = [Path(mount[1]) / name for mount in mounts if mount[2] in ("cgroup", "cgroup2")]
+
+    def pids(self) -> set[int]:
+        return {pid for root in self._roots for pid in _pids_below(root)}
+
+    def end(self) -> None:
+        """End whatever is in it, what it starts meanwhile too, and remove it."""
+        deadline = Deadline(DEADLINE)
+        while any(root.exists() for root in self._roots):
+            for pid in self.pids():
+                with suppress(ProcessLookupError):
+                    _kill(pid)
+            refusals = [refusal for root in self._roots for refusal in _remove(root)]
+            if refusals and not deadline.left():
+                raise TimeoutError(f"cgroups cannot be removed: {refusals}")
+
+
+def _remove(root: Path) -> list[OSError]:
+    """Remove a cgroup with all below it; what cannot be removed yet (a task was born or is just dying)."""
+    refusals = []
+    for directory, _, _ in os.walk(root, topdown=False):
+        try:
+            os.rmdir(directory)
+        except FileNotFoundError:
+            pass
+        except OSError as refusal:
+            refusals.append(refusal)
+    return refusals
+
+
+def _pids_below(root: Path) -> list[int]:
+    found: list[int] = []
+    for directory, _, _ in os.walk(root):
+        with suppress(OSError):  # it went while we walked
+            found += map(int, Path(directory, "cgroup.procs").read_text().split())
+    return found
+
+
+def _kill(pid: int) -> None:
+    descriptor = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        select.select([descriptor], [], [], DEADLINE)
+    finally:
+        os.close(descriptor)
+
+
+class Lab:
+    """Where containers run: rootfs, hooks, Podman's and runc's state, all below one short-named directory."""
+
+    def __init__(self, hook_arguments: Sequence[str] = (), hook: Path = HOOK) -> None:
+        """Our hook is installed for all of Podman's containers; add_hook() and `hooks_dir` change that."""
+        # Not pytest's tmp_path: Podman's sockets must have a short path
+        self.base = Path(tempfile.mkdtemp(prefix="rmh-"))
+        self.base.chmod(0o755)
+        self.hook = hook
+        self.hook_arguments = ["resctrl-mon-hook", "hook", *hook_arguments]
+        self.cgroups = Cgroups(f"resctrl-mon-hook-{self.base.name}")
+        self.hooks_dir = self._directory("hooks.d")
+        self.gates = self._directory("gates")
+        self._open_gates: list[Gate] = []
+        self._runc_containers: list[RuncContainer] = []
+        self.rootfs = make_rootfs(self.base / "rootfs")
+        self.watch = Watch(self.base)
+        self._write_configuration()
+        self.add_hook("10-resctrl-mon-hook.json", LIBPOD)
+        self.add_hook("99-watch.json", ALWAYS, path=self.watch.program, args=["watch"])
+
+    def _directory(self, name: str) -> Path:
+        directory = self.base / name
+        directory.mkdir()
+        return directory
+
+    def _write_configuration(self) -> None:
+        self.containers_conf = self.base / "containers.conf"
+        self.containers_conf.write_text(
+            f"[containers]\ndefault_ulimits = {json.dumps(ULIMITS)}\n"
+            f'[engine]\nhooks_dir = ["{self.hooks_dir}"]\nevents_logger = "file"\n'
+        )
+        # Nothing of the caller's: neither Podman's settings, nor a proxy, nor a home with configuration in it
+        self.environment = {
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(self.base),
+            "CONTAINERS_CONF": str(self.containers_conf),
+        }
+
+    def add_hook(
+        self,
+        name: str,
+        when: Mapping[str, object],
+        path: Path | None = None,
+        args: Sequence[str] | None = None,
+    ) -> None:
+        """Put a hooks.d file in place; without path and args it is for ours."""
+        content = {"version": "1.0.0", "hook": self.hook_entry(path, args), "when": when, "stages": STAGES}
+        (self.hooks_dir / name).write_text(json.dumps(content, indent=2))
+
+    def hook_entry(self, path: Path | None = None, args: Sequence[str] | None = None) -> dict[str, object]:
+        """One hook as hooks.d and config.json both have it."""
+        return {
+            "path": str(path or self.hook),
+            "args": list(args or self.hook_arguments),
+            "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"],
+            "timeout": 60,
+        }
+
+    def gate(self, name: str) -> Gate:
+        gate = Gate(name, self.gates)
+        self._open_gates.append(gate)
+        return gate
+
+    # Podman
+
+    def podman(self, *words: str, check: bool = True, timeout: float = DEADLINE) -> subprocess.CompletedProcess[str]:
+        """Run Podman on the lab's storage to its end. A failure's message holds what Podman said."""
+        done = subprocess.run(
+            [*self._podman_command(), *words],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise RuntimeError(f"podman {' '.join(words)}: exit status {done.returncode}: {done.stderr.strip()}")
+        return done
+
+    def _podman_command(self) -> list[str]:
+        return [
+            "podman",
+            f"--root={self.base}/root",
+            f"--runroot={self.base}/runroot",
+            f"--tmpdir={self.base}/tmp",
+            "--storage-driver=vfs",  # works on whatever file system this is, and leaves no mounts
+            "--runtime=runc",
+            "--cgroup-manager=cgroupfs",
+        ]
+
+    def run(self, name: str, *options: str, pod: str | None = None) -> Gate:
+        """Start a container from the rootfs, detached; returns when its command is running."""
+        gate = self.gate(name)
+        self.podman("run", "-d", *self.options(name, pod), *options, "--rootfs", str(self.rootfs), *gate.command)
+        gate.wait_up()
+        return gate
+
+    def options(self, name: str, pod: str | None = None) -> list[str]:
+        """What each container of the lab is started with. In a pod, network and cgroup are the pod's."""
+        place = [f"--pod={pod}"] if pod else ["--network=none", f"--cgroup-parent={self.cgroups.path}"]
+        return [f"--name={name}", f"--volume={self.gates}:/gates", "--security-opt=label=disable", *place]
+
+    def container_id(self, name: str) -> str:
+        return self.inspect(name, "{{.Id}}")
+
+    def init(self, name: str) -> Task:
+        """The container's first process, which must be running."""
+        return task(int(self.inspect(name, "{{.State.Pid}}")))
+
+    def inspect(self, name: str, template: str) -> str:
+        return self.podman("container", "inspect", "--format", template, name).stdout.strip()
+
+    def import_image(self, name: str) -> None:
+        """The rootfs as an image, which waits until it is killed."""
+        archive = self.base / "image.tar"
+        subprocess.run(["tar", "-C", str(self.rootfs), "-cf", str(archive), "."], check=True, timeout=DEADLINE)
+        wait = 'CMD ["/bin/sh", "-c", "exec sleep 100000"]'
+        self.podman("import", f"--change={wait}", str(archive), name)
+        archive.unlink()
+
+    # runc
+
+    def runc(self, name: str, annotations: Mapping[str, str] | None = None) -> RuncContainer:
+        """Start a container by runc itself, in the foreground; returns when its command is running."""
+        gate = self.gate(name)
+        config = self._runc_config(name, gate.command, annotations or {})
+        bundle = self._directory(f"bundle-{name}")
+        (bundle / "config.json").write_text(json.dumps(config))
+        container = RuncContainer(self, name, bundle, gate)
+        self._runc_containers.append(container)
+        try:
+            gate.wait_up()
+        except TimeoutError:
+            raise RuntimeError(f"runc run {name}: {container.output()}") from None
+        return container
+
+    def _runc_config(self, name: str, command: Sequence[str], annotations: Mapping[str, str]) -> dict[str, Any]:
+        both = [self.hook_entry(), self.hook_entry(self.watch.program, ["watch"])]
+        return {
+            "ociVersion": "1.0.2",
+            "process": {"cwd": "/", "args": list(command), "env": ["PATH=/bin"], "user": {"uid": 0, "gid": 0}},
+            "root": {"path": str(self.rootfs), "readonly": True},
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc"},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+                {"destination": "/gates", "type": "bind", "source": str(self.gates), "options": ["bind", "rw"]},
+            ],
+            "hooks": dict.fromkeys(STAGES, both),
+            "annotations": dict(annotations),
+            "linux": {
+                "cgroupsPath": f"{self.cgroups.path}/{name}",
+                "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")],
+            },
+        }
+
+    # The end
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove everything, by Podman's own ways first, and then without it. Can be called twice."""
+        if not self.base.exists():
+            return
+        for words in (["pod", "rm", "-f", "-a", "-t", "0"], ["rm", "-f", "-a", "-t", "0"]):
+            with suppress(subprocess.TimeoutExpired, OSError):
+                self.podman(*words, check=False)
+        self.cgroups.end()
+        for container in self._runc_containers:
+            container.close()
+        for gate in self._open_gates:
+            gate.close()
+        self.watch.close()
+        _unmount_below(self.base)
+        shutil.rmtree(self.base)
+
+
+class RuncContainer:
+    """A foreground `runc run`: when it has ended, the container is deleted and its poststop hooks have run."""
+
+    def __init__(self, lab: Lab, name: str, bundle: Path, gate: Gate) -> None:
+        self.id = name
+        self.gate = gate
+        self._state = lab.base / "runc"
+        self._log = bundle / "output"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                ["runc", f"--root={self._state}", "run", f"--bundle={bundle}", name],
+                env=lab.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def init(self) -> Task:
+        done = subprocess.run(
+            ["runc", f"--root={self._state}", "state", self.id],
+            check=True,
+            capture_output=True,
+            timeout=DEADLINE,
+        )
+        return task(json.loads(done.stdout)["pid"])
+
+    def output(self) -> str:
+        return self._log.read_text(errors="replace").strip()
+
+    def wait(self) -> int:
+        return self._process.wait(DEADLINE)
+
+    def close(self) -> None:
+        """Once the container has been ended: wait for runc, which runs the poststop hooks; not for ever."""
+        try:
+            self.wait()
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def make_rootfs(directory: Path) -> Path:
+    """A root file system of nothing but a static busybox (Debian: busybox-static)."""
+    busybox = _find("busybox")
+    assert busybox is not None, "no busybox"
+    for name in ("bin", "dev", "gates", "proc", "sys", "etc", "tmp", "run"):
+        (directory / name).mkdir(parents=True)
+    shutil.copy(busybox, directory / "bin" / "busybox")
+    for applet in APPLETS:
+        (directory / "bin" / applet).symlink_to("busybox")
+    done = subprocess.run(["chroot", str(directory), "/bin/true"], capture_output=True, check=False, timeout=DEADLINE)
+    if done.returncode != 0:
+        raise RuntimeError(f"{busybox} does not run by itself (Debian: busybox-static): {done.stderr.decode().strip()}")
+    return directory
+
+
+def _unmount_below(base: Path) -> None:
+    targets = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for target in reversed(targets):
+        if target.startswith(f"{base}/"):
+            ctypes.CDLL(None).umount2(target.encode().decode("unicode_escape").encode(), MNT_DETACH)
