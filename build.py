@@ -1,0 +1,729 @@
+#!/usr/bin/env python3
+"""Builds, compiles, tests and shows resctrl-mon-hook.
+
+  python3 build.py [--python PATH] [--output FILE]
+                             write dist/resctrl-mon-hook.pyz, and print its SHA-256 and its size. PATH is the
+                             interpreter that the file names in its first line (default: /usr/bin/python3)
+  python3 build.py compile   make hook/models_compiled.py anew from the pydantic models in hook/models.py
+  python3 build.py test ...  build, then run the tests; what follows goes to pytest
+                             (`test tests/unit -k shebang`; with CI set, or `test --require fuse,podman`, a skip in
+                             those tiers is a failure)
+  python3 build.py demo ...  build, then show the hook at work on containers and a resctrl double
+  python3 build.py --help    print this
+
+Building needs any CPython from 3.9 on and nothing else: the same sources give the same bytes everywhere. `compile`,
+`test` and `demo` first make ready what they need (a .venv beside this file; Debian packages where root allows it).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ROOT = Path(__file__).resolve().parent
+OUTPUT = Path("dist") / "resctrl-mon-hook.pyz"
+MODELS = Path("hook") / "models.py"
+COMPILED = Path("hook") / "models_compiled.py"
+
+
+class BuildError(Exception):
+    """What the build cannot do; the message is for whoever builds."""
+
+
+# --- The .pyz
+
+PYTHON = "/usr/bin/python3"
+# What starts the file. The kernel passes all that follows the interpreter as one argument, so Python takes it as its
+# options -I -S -c and the code; the file's own path comes next, which makes sys.argv ['-c', path, ...]. Compared with
+# `python3 file.pyz` this goes without runpy and site. Its point, though: a hook that fails stops containers, and from
+# atexit on, whatever goes wrong (a truncated file, a SyntaxError, no memory) prints its traceback and exits with 0.
+# No line can guard itself: a file cut within its first line has no such start, and neither has `python3 file.pyz`.
+BOOT = (
+    "import sys,atexit,posix;atexit.register(posix._exit,0);"
+    "import zipimport;exec(zipimport.zipimporter(sys.argv[1]).get_code('__main__'))"
+)
+SHEBANG_LIMIT = 255  # Linux reads 256 bytes of a file to see what starts it (BINPRM_BUF_SIZE, since 5.1)
+
+
+def shebang(python: str = PYTHON) -> bytes:
+    """The first line, newline included."""
+    if not python.startswith("/") or len(python.split()) != 1 or not python.isprintable():
+        raise BuildError(f"--python: the kernel takes an absolute path without blanks, not {python!r}")
+    line = os.fsencode(f"#!{python} -ISc{BOOT}\n")
+    if len(line) > SHEBANG_LIMIT:
+        raise BuildError(f"the first line has {len(line)} bytes, and the kernel reads {SHEBANG_LIMIT}")
+    return line
+
+
+def entries(root: Path = ROOT) -> dict[str, bytes]:
+    """What the zip holds: name to content, in the order of the zip."""
+    found = {str(path.relative_to(root)): path.read_bytes() for path in (root / "hook").rglob("*.py")}
+    try:
+        # The compiled models take the place of the pydantic ones, and the entry point that of the zip's own.
+        found[str(MODELS)] = found.pop(str(COMPILED))
+        found["__main__.py"] = found.pop("hook/__main__.py")
+    except KeyError as error:
+        raise BuildError(f"{error.args[0]} is missing") from error
+    return dict(sorted(found.items()))
+
+
+def archive(contents: dict[str, bytes], first_line: bytes) -> bytes:
+    """The zip behind its first line. Everything that zipfile would take from the machine or its version is fixed."""
+    buffer = io.BytesIO()
+    buffer.write(first_line)
+    with zipfile.ZipFile(buffer, "w") as file:
+        for name, content in contents.items():
+            entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_STORED  # deflate would need zlib at run time, and gains nothing
+            entry.create_system = 3  # Unix, whose mode bits follow
+            entry.create_version = entry.extract_version = 20
+            entry.external_attr = 0o100644 << 16
+            file.writestr(entry, content)
+    return buffer.getvalue()
+
+
+def build(root: Path = ROOT, output: Path | None = None, python: str = PYTHON) -> Path:
+    """Writes the .pyz beside its place and renames it there: whoever starts it gets the old one or the new one."""
+    target = output or root / OUTPUT
+    data = archive(entries(root), shebang(python))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(data)
+        temporary.chmod(0o755)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    print(f"{hashlib.sha256(data).hexdigest()}  {target}  {len(data)} bytes", flush=True)
+    return target
+
+
+# --- The compiler: pydantic's core schemas to plain Python
+#
+# It knows the node types and the keys of KNOWN, each with one meaning, and refuses the rest by name: a constraint that
+# it overlooked would be a check that the hook does not make. So that the schema says all there is to say about a model,
+# `_own_class` also refuses what pydantic keeps outside it (methods, properties, other settings).
+
+KNOWN: dict[str, frozenset[str]] = {
+    "bool": frozenset(),
+    "default": frozenset({"default", "schema"}),
+    "definition-ref": frozenset({"schema_ref"}),
+    "definitions": frozenset({"definitions", "schema"}),
+    "dict": frozenset({"keys_schema", "values_schema"}),
+    "float": frozenset({"ge", "le"}),
+    "function-after": frozenset({"function", "schema"}),
+    "int": frozenset({"ge", "le"}),
+    "list": frozenset({"items_schema"}),
+    "literal": frozenset({"expected"}),
+    "model": frozenset({"cls", "config", "custom_init", "ref", "root_model", "schema"}),
+    "model-field": frozenset({"schema", "serialization_alias", "validation_alias"}),
+    "model-fields": frozenset({"computed_fields", "fields", "model_name"}),
+    "no-info": frozenset({"function"}),
+    "nullable": frozenset({"schema"}),
+    "str": frozenset(),
+}
+Node = dict[str, Any]  # a core schema is plain dicts
+EVERYWHERE = frozenset({"type", "metadata"})  # metadata is for JSON schemas; validation never sees it
+SETTINGS = {"strict": True, "frozen": True, "extra": "ignore"}
+PRELUDE = '''\
+"""The models of hook/models.py in plain Python, for where pydantic cannot be: this takes their place in the .pyz.
+
+Made by `python3 build.py compile` from the core schemas that pydantic itself executes: change those, not this. The
+tests prove both equal in what they accept, in the values, and in the place of the first error.
+"""
+
+# Straight-line code, one block a field, is what makes it fast; the slots are in the order of the fields.
+# ruff: noqa: C901, PLR0912, PLR0915, PLW2901, RUF023, SIM102
+
+from __future__ import annotations
+
+from hook import names
+
+__all__ = []
+
+TYPE_CHECKING = False  # typing's, without importing it
+if TYPE_CHECKING:
+    from typing import Any, Literal, TypedDict, TypeVar
+
+    ModelT = TypeVar("ModelT", bound="Model")
+
+    class ErrorDetails(TypedDict):
+        loc: tuple[int | str, ...]
+        msg: str
+        type: str
+
+
+_ABSENT = object()  # the value of a field that is not there: no check lets it pass
+_set = object.__setattr__  # models are frozen
+
+
+class ValidationError(ValueError):
+    """What is wrong and where: the first error in the order of the fields."""
+
+    def __init__(self, title: str, loc: tuple[object, ...], kind: str, msg: str) -> None:
+        super().__init__(title, loc, kind, msg)
+        self.title = title
+        self._details: ErrorDetails = {"loc": tuple(map(_place, loc)), "msg": msg, "type": kind}
+
+    def errors(self) -> list[ErrorDetails]:
+        return [self._details]
+
+    def within(self, title: str, *loc: object) -> ValidationError:
+        """The same error, seen from the model that holds the one where it was found."""
+        details = self._details
+        return ValidationError(title, loc + details["loc"], details["type"], details["msg"])
+
+    def __str__(self) -> str:
+        place = ".".join(map(str, self._details["loc"]))
+        return ": ".join(part for part in (self.title, place, self._details["msg"]) if part)
+
+
+class Model:
+    """What the models share; each reads its own fields in `_read`."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def __init__(self, /, **fields: object) -> None:
+        self._read(fields)
+
+    @classmethod
+    def model_validate(cls: type[ModelT], obj: object) -> ModelT:
+        if isinstance(obj, dict):
+            self = cls.__new__(cls)
+            self._read(obj)
+            return self
+        if isinstance(obj, cls):
+            return obj
+        name = cls.__name__
+        raise _wrong(obj, "model_type", f"Input should be a valid dictionary or instance of {name}", name)
+
+    def model_dump(self) -> dict[str, Any]:
+        return {}
+
+    def _read(self, fields: dict[str, object]) -> None:
+        pass
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise ValidationError(type(self).__name__, (name,), "frozen_instance", "Instance is frozen")
+
+    def __delattr__(self, name: str) -> None:
+        raise ValidationError(type(self).__name__, (name,), "frozen_instance", "Instance is frozen")
+
+    def __eq__(self, other: object) -> bool:
+        if self.__class__ is not other.__class__:
+            return False
+        return [getattr(self, name) for name in self.__slots__] == [getattr(other, name) for name in self.__slots__]
+
+    def __hash__(self) -> int:
+        return hash(tuple([getattr(self, name) for name in self.__slots__]))
+
+
+# The checks in the models look for what is right at a glance; what is not comes here, where it is refused or, as a
+# subclass or an integer for a float, made what it should be.
+
+
+def _place(part: object) -> int | str:
+    """A part of a location as pydantic gives it: an index, or text without lone surrogates."""
+    if type(part) is int:
+        return part
+    return str(part).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def _wrong(value: object, kind: str, msg: str, title: str, *loc: object) -> ValidationError:
+    if value is _ABSENT:
+        return ValidationError(title, loc, "missing", "Field required")
+    return ValidationError(title, loc, kind, msg)
+
+
+def _none_of(value: object, expected: tuple[str, ...], title: str, *loc: object) -> ValidationError:
+    if isinstance(value, str) and _place(value) != value:
+        return ValidationError(title, loc, "string_unicode", "Input should be a valid string, without lone surrogates")
+    *most, last = map(repr, expected)
+    choice = f"{', '.join(most)} or {last}" if most else last
+    return _wrong(value, "literal_error", f"Input should be {choice}", title, *loc)
+
+
+def _refused(error: Exception, title: str, *loc: object) -> ValidationError:
+    if isinstance(error, AssertionError):
+        return ValidationError(title, loc, "assertion_error", f"Assertion failed, {error}")
+    return ValidationError(title, loc, "value_error", f"Value error, {error}")
+
+
+def _text(value: object, title: str, *loc: object) -> str:
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise _wrong(value, "string_type", "Input should be a valid string", title, *loc)
+
+
+def _integer(value: object, ge: int | None, le: int | None, title: str, *loc: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _wrong(value, "int_type", "Input should be a valid integer", title, *loc)
+    number = int(value)
+    _bounds(number, ge, le, title, loc)
+    return number
+
+
+def _number(value: object, ge: float | None, le: float | None, title: str, *loc: object) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            pass
+        else:
+            _bounds(number, ge, le, title, loc)
+            return number
+    raise _wrong(value, "float_type", "Input should be a valid number", title, *loc)
+
+
+def _bounds(number: float, ge: float | None, le: float | None, title: str, loc: tuple[object, ...]) -> None:
+    # Not the other way round: every comparison with NaN is false, and NaN is within no bounds.
+    if le is not None and not number <= le:
+        raise ValidationError(title, loc, "less_than_equal", f"Input should be less than or equal to {le}")
+    if ge is not None and not number >= ge:
+        raise ValidationError(title, loc, "greater_than_equal", f"Input should be greater than or equal to {ge}")
+'''
+
+
+class _At(NamedTuple):
+    """Where the compiler is: in which model and, for its own messages, where in it; which variable holds the value."""
+
+    model: str
+    where: str
+    field: str
+    loc: tuple[str, ...] = ()  # the place of an error, as expressions of the compiled code
+    variable: str = "value"
+    depth: int = 0  # lists and dicts around this value
+
+    def name(self, base: str) -> str:
+        """A variable of its own for each depth."""
+        return base if self.depth < 2 else f"{base}{self.depth}"
+
+    @property
+    def arguments(self) -> str:
+        return ", ".join((_quoted(self.model), *self.loc))
+
+
+class Refused(BuildError):
+    """Something in a model that the compiler does not know."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}: not known to the compiler of the models (build.py)")
+
+
+def compile_models(models: ModuleType) -> str:
+    """The text of the compiled module for a module such as hook/models.py."""
+    classes = _classes(models)
+    exported = _block("__all__ = [", [f"{_quoted(name)}," for name in models.__all__], "]")
+    prelude = PRELUDE.replace("__all__ = []", "\n".join(exported))
+    return "\n\n".join([prelude, *(_Compiler(models, cls).text() for cls in classes)])
+
+
+def _classes(models: ModuleType) -> list[type]:
+    """The models in the order of their definition; what else the module exports cannot be compiled."""
+    from pydantic import BaseModel  # noqa: PLC0415  building needs no pydantic
+
+    own = [cls for cls in vars(models).values() if isinstance(cls, type) and cls.__module__ == models.__name__]
+    known = {cls.__name__ for cls in own if issubclass(cls, BaseModel)} | {"ValidationError"}
+    for name in [*(cls.__name__ for cls in own), *models.__all__]:
+        if name not in known:
+            raise Refused(f"{models.__name__}.{name}", "something that is no model")
+    _own_class(models.Model, BaseModel)
+    return [cls for cls in own if cls is not models.Model]
+
+
+def _own_class(cls: type[Any], base: type) -> None:
+    """Refuses what a model has besides its fields, since the schema would not show it."""
+    plain = type(
+        "Plain", (base,), {"model_config": SETTINGS, "__module__": cls.__module__, "__doc__": "", "__annotations__": {}}
+    )
+    strangers = sorted(set(vars(cls)) - set(vars(plain)))
+    if strangers:
+        raise Refused(f"{cls.__name__}.{strangers[0]}", "something that is no field")
+    if cls.__bases__ != (base,):
+        raise Refused(cls.__name__, f"a base other than {base.__name__}")
+    if dict(cls.model_config) != SETTINGS:
+        raise Refused(cls.__name__, f"model_config {dict(cls.model_config)!r}")
+
+
+class _Compiler:
+    """Compiles one model. Each node type has a method that gives the statements which check one variable."""
+
+    def __init__(self, models: ModuleType, cls: type[Any]) -> None:
+        _own_class(cls, models.Model)
+        self.name: str = cls.__name__
+        self.models = models
+        self.definitions: list[Node] = []
+        self.checks: dict[str, Callable[[Node, _At], list[str]]] = {
+            "bool": self._bool,
+            "definition-ref": self._model,
+            "dict": self._dict,
+            "float": self._number,
+            "function-after": self._function,
+            "int": self._number,
+            "list": self._list,
+            "literal": self._literal,
+            "model": self._model,
+            "nullable": self._nullable,
+            "str": self._str,
+        }
+        self.fields = self._fields(cls.__pydantic_core_schema__)
+
+    def text(self) -> str:
+        """The class."""
+        names = list(self.fields)
+        slots = _block("__slots__ = (", [f"{_quoted(name)}," for name in names], ")")
+        types = [f"{name}: {self._type(_inner(field['schema']))}" for name, field in self.fields.items()]
+        read = [line for name in self.fields for line in self._field(name)]
+        dump = [f"{_quoted(name)}: {self._dump(_inner(self.fields[name]['schema']), name)}," for name in self.fields]
+        body = [
+            *(slots if len(names) > 1 else [f"__slots__ = {_tuple(names)}"]),
+            *types,
+            "",
+            *_block("def _read(self, fields: dict[str, object]) -> None:", ["get = fields.get", *read]),
+            "",
+            *_block("def model_dump(self) -> dict[str, Any]:", _block("return {", dump, "}")),
+        ]
+        return "\n".join(_block(f"class {self.name}(Model):", body)) + "\n"
+
+    def _fields(self, schema: Node) -> Node:
+        if _known(schema, self.name) == "definitions":
+            self.definitions = schema["definitions"]
+            schema = schema["schema"]
+        self._is_model(schema, self.name)
+        if schema["cls"].__name__ != self.name:
+            raise Refused(self.name, "a schema of another model")
+        fields: Node = schema["schema"]["fields"]
+        if not fields:
+            raise Refused(self.name, "a model without fields")
+        return fields
+
+    def _is_model(self, schema: Node, where: str) -> None:
+        """Refuses everything but a plain model, whose fields are compiled where it is defined."""
+        if _known(schema, where) != "model":
+            raise Refused(where, f"node type {schema['type']!r} in place of a model (one that holds itself?)")
+        config = {"title": schema["cls"].__name__, "strict": True, "extra_fields_behavior": "ignore"}
+        expected = {"config": config, "custom_init": False, "root_model": False}
+        for key, value in expected.items():
+            if schema.get(key) != value:
+                raise Refused(where, f"{key} {schema.get(key)!r}")
+        if getattr(self.models, schema["cls"].__name__, None) is not schema["cls"]:
+            raise Refused(where, f"a model from elsewhere, {schema['cls'].__name__}")
+        if _known(schema["schema"], where) != "model-fields" or schema["schema"].get("computed_fields"):
+            raise Refused(where, "something that is no field")
+
+    # The statements for one field
+
+    def _field(self, name: str) -> list[str]:
+        field = self.fields[name]
+        where = f"{self.name}.{name}"
+        _known(field, where)
+        alias = field.get("validation_alias", name)
+        if not isinstance(alias, str):
+            raise Refused(where, f"validation_alias {alias!r}")
+        default = self._default(field["schema"], where)
+        fetch = f"value = get({_quoted(alias)}{default})"
+        at = _At(self.name, where, name, (_quoted(alias),))
+        return [fetch, *self._check(_inner(field["schema"]), at), f"_set(self, {_quoted(name)}, value)"]
+
+    def _default(self, schema: Node, where: str) -> str:
+        """The second argument of dict.get, if any. Written as a display, a list or a dict is fresh each time.
+
+        The compiled code checks the default as any value. pydantic does not, so it has to be what a check lets pass.
+        """
+        if _known(schema, where) != "default":
+            return ", _ABSENT"
+        from pydantic_core import SchemaError, SchemaValidator, ValidationError  # noqa: PLC0415  as in _classes
+
+        default = schema["default"]
+        node = {"type": "definitions", "definitions": self.definitions, "schema": schema["schema"]}
+        try:
+            same = _same(SchemaValidator(node, {"strict": True}).validate_python(default), default)
+        except (SchemaError, ValidationError):
+            same = False
+        if not same:
+            raise Refused(where, f"default {default!r}, which is not what its own type makes of it")
+        return "" if default is None else f", {_display(default, where)}"
+
+    def _check(self, node: Node, at: _At) -> list[str]:
+        kind = _known(node, at.where)
+        if kind not in self.checks:
+            raise Refused(at.where, f"node type {kind!r} in this place")
+        return self.checks[kind](node, at)
+
+    def _str(self, _node: Node, at: _At) -> list[str]:
+        it = at.variable
+        return _block(f"if type({it}) is not str:", [f"{it} = _text({it}, {at.arguments})"])
+
+    def _bool(self, _node: Node, at: _At) -> list[str]:
+        return self._raise(f"type({at.variable}) is not bool", "bool_type", "Input should be a valid boolean", at)
+
+    def _number(self, node: Node, at: _At) -> list[str]:
+        kind, ge, le, it = node["type"], node.get("ge"), node.get("le"), at.variable
+        for bound in (ge, le):
+            if type(bound) not in (int, type(None)) and not (type(bound) is float and isfinite(bound)):
+                raise Refused(at.where, f"bound {bound!r}")
+        within = f"{'' if ge is None else f'{ge} <= '}{it}{'' if le is None else f' <= {le}'}"
+        test = f"type({it}) is not {kind}" + ("" if within == it else f" or not {within}")
+        check = "_integer" if kind == "int" else "_number"
+        return _block(f"if {test}:", [f"{it} = {check}({it}, {ge}, {le}, {at.arguments})"])
+
+    def _literal(self, node: Node, at: _At) -> list[str]:
+        expected: list[str] = node["expected"]
+        if not all(type(value) is str for value in expected):
+            raise Refused(at.where, f"a literal that is no text in {expected!r}")
+        choice = _tuple(expected)
+        error = f"_none_of({at.variable}, {choice}, {at.arguments})"
+        return _block(f"if {at.variable} not in {choice}:", [f"raise {error}"])
+
+    def _nullable(self, node: Node, at: _At) -> list[str]:
+        return _block(f"if {at.variable} is not None:", self._check(node["schema"], at))
+
+    def _function(self, node: Node, at: _At) -> list[str]:
+        """A function of hook/names.py from text to text: the one module that the compiled form imports."""
+        _known(node["function"], at.where)
+        function = node["function"]["function"]
+        name = getattr(function, "__name__", repr(function))
+        if getattr(self.models.names, name, None) is not function:
+            raise Refused(at.where, f"function {name}, which is not one of hook/names.py")
+        if _known(node["schema"], at.where) != "str" or function.__annotations__.get("return") not in ("str", str):
+            raise Refused(at.where, f"function {name} on something other than text")
+        return [
+            *self._check(node["schema"], at),
+            *_block("try:", [f"{at.variable} = names.{name}({at.variable})"]),
+            *_block(
+                "except (ValueError, AssertionError) as error:", [f"raise _refused(error, {at.arguments}) from error"]
+            ),
+        ]
+
+    def _model(self, node: Node, at: _At) -> list[str]:
+        return [
+            *_block("try:", [f"{at.variable} = {self._model_name(node, at.where)}.model_validate({at.variable})"]),
+            *_block("except ValidationError as error:", [f"raise error.within({at.arguments}) from None"]),
+        ]
+
+    def _list(self, node: Node, at: _At) -> list[str]:
+        inner = at._replace(depth=at.depth + 1, where=f"{at.where}[items]")
+        index, item, items = inner.name("index"), inner.name("item"), inner.name(f"{at.field}_items")
+        inner = inner._replace(variable=item, loc=(*at.loc, index))
+        return [
+            *self._raise(f"not isinstance({at.variable}, list)", "list_type", "Input should be a valid list", at),
+            f"{items}: list[object] = []",
+            *_block(
+                f"for {index}, {item} in enumerate({at.variable}):",
+                [*self._check(node["items_schema"], inner), f"{items}.append({item})"],
+            ),
+            f"{at.variable} = {items}",
+        ]
+
+    def _dict(self, node: Node, at: _At) -> list[str]:
+        inner = at._replace(depth=at.depth + 1)
+        key, name, item = inner.name("key"), inner.name("name"), inner.name("item")
+        items = inner.name(f"{at.field}_items")
+        of_key = inner._replace(variable=name, loc=(*at.loc, key, '"[key]"'), where=f"{at.where}[keys]")
+        of_item = inner._replace(variable=item, loc=(*at.loc, key), where=f"{at.where}[values]")
+        if _known(node["keys_schema"], of_key.where) not in ("str", "function-after"):
+            raise Refused(of_key.where, "keys other than text")
+        checks = [
+            f"{name} = {key}",
+            *self._check(node["keys_schema"], of_key),
+            *self._check(node["values_schema"], of_item),
+            f"{items}[{name}] = {item}",
+        ]
+        return [
+            *self._raise(f"not isinstance({at.variable}, dict)", "dict_type", "Input should be a valid dictionary", at),
+            f"{items}: dict[object, object] = {{}}",
+            *_block(f"for {key}, {item} in {at.variable}.items():", checks),
+            f"{at.variable} = {items}",
+        ]
+
+    def _raise(self, test: str, kind: str, message: str, at: _At) -> list[str]:
+        error = f"_wrong({at.variable}, {_quoted(kind)}, {_quoted(message)}, {at.arguments})"
+        return _block(f"if {test}:", [f"raise {error}"])
+
+    # What a node is to mypy, and how model_dump shows it
+
+    def _model_name(self, node: Node, where: str) -> str:
+        if node["type"] == "definition-ref":
+            node = next(known for known in self.definitions if known.get("ref") == node["schema_ref"])
+        self._is_model(node, where)
+        return str(node["cls"].__name__)
+
+    def _type(self, node: Node) -> str:
+        kind = node["type"]
+        if kind == "literal":
+            return f"Literal[{', '.join(map(_quoted, node['expected']))}]"
+        if kind == "nullable":
+            return f"{self._type(node['schema'])} | None"
+        if kind == "function-after":
+            return self._type(node["schema"])
+        if kind == "list":
+            return f"list[{self._type(node['items_schema'])}]"
+        if kind == "dict":
+            return f"dict[str, {self._type(node['values_schema'])}]"
+        return self._model_name(node, self.name) if kind in ("model", "definition-ref") else str(kind)
+
+    def _dump(self, node: Node, name: str) -> str:
+        return self._dumped(node, f"self.{name}")
+
+    def _dumped(self, node: Node, it: str) -> str:
+        kind = node["type"]
+        if kind in ("model", "definition-ref"):
+            return f"{it}.model_dump()"
+        if kind == "nullable":
+            inner = self._dumped(node["schema"], it)
+            return it if inner == it else f"None if {it} is None else {inner}"
+        if kind == "list":
+            inner = self._dumped(node["items_schema"], "item")
+            return f"list({it})" if inner == "item" else f"[{inner} for item in {it}]"
+        if kind == "dict":
+            inner = self._dumped(node["values_schema"], "item")
+            return f"dict({it})" if inner == "item" else f"{{key: {inner} for key, item in {it}.items()}}"
+        return it
+
+
+def _known(node: Node, where: str) -> str:
+    """The type of a node whose keys are all known."""
+    kind: str = node["type"]
+    if kind not in KNOWN:
+        raise Refused(where, f"node type {kind!r}")
+    for key in node:
+        if key not in KNOWN[kind] and key not in EVERYWHERE:
+            raise Refused(where, f"key {key!r} of node type {kind!r}")
+    return kind
+
+
+def _inner(schema: Node) -> Node:
+    """A field's own node, without its default."""
+    return schema["schema"] if schema["type"] == "default" else schema
+
+
+def _same(one: object, other: object) -> bool:
+    """Equal, and of the same types all through: 1 is neither 1.0 nor True."""
+    return repr(one) == repr(other)
+
+
+def _display(value: object, where: str) -> str:
+    """A default as Python text."""
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, list):
+        return f"[{', '.join(_display(item, where) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_quoted(key)}: {_display(item, where)}' for key, item in value.items())}}}"
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value)):
+        return repr(value)
+    raise Refused(where, f"default {value!r}")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _tuple(values: Sequence[str]) -> str:
+    return f"({', '.join(map(_quoted, values))}{',' if len(values) == 1 else ''})"
+
+
+def _block(head: str, body: Iterable[str], end: str = "") -> list[str]:
+    """Lines with their head and, one level less indented, their end."""
+    return [head, *(f"    {line}" if line else line for line in body), *([end] if end else [])]
+
+
+# --- The verbs
+
+
+def compile_verb(arguments: Sequence[str]) -> int:
+    _no_more(arguments)
+    _under_venv()
+    from hook import models  # noqa: PLC0415  needs pydantic
+
+    (ROOT / COMPILED).write_text(compile_models(models), encoding="utf-8")
+    print(f"{COMPILED}: made anew")
+    return 0
+
+
+def test_verb(arguments: Sequence[str]) -> int:
+    """The tests, of the .pyz as well as of the sources; pytest's exit status."""
+    from tests import provision  # noqa: PLC0415  building takes nothing from tests/
+    from tests.support import interpreters  # noqa: PLC0415
+
+    _under_venv(provision.TEST)
+    build()
+    print("CPythons:", ", ".join(str(found) for found in interpreters.find()), flush=True)
+    return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, check=False).returncode
+
+
+def demo_verb(arguments: Sequence[str]) -> int:
+    from tests import provision  # noqa: PLC0415
+
+    _under_venv(provision.DEMO)
+    build()
+    return subprocess.run([sys.executable, "-m", "tests.demo", *arguments], cwd=ROOT, check=False).returncode
+
+
+def build_verb(arguments: Sequence[str]) -> int:
+    options = {"--python": PYTHON, "--output": ""}
+    rest = list(arguments)
+    while rest:
+        name, equals, value = rest.pop(0).partition("=")
+        if name not in options:
+            raise BuildError(f"unknown option {name} (python3 build.py --help)")
+        if not equals:
+            if not rest:
+                raise BuildError(f"{name} takes a value")
+            value = rest.pop(0)
+        options[name] = value
+    build(output=Path(options["--output"]) if options["--output"] else None, python=options["--python"])
+    return 0
+
+
+def help_verb(_arguments: Sequence[str]) -> int:
+    print(__doc__, end="")
+    return 0
+
+
+def _no_more(arguments: Sequence[str]) -> None:
+    if arguments:
+        raise BuildError(f"one argument too many: {arguments[0]} (python3 build.py --help)")
+
+
+def _under_venv(packages: Iterable[str] = ()) -> None:
+    """Goes on under the python of the development tools: this same command, started anew if need be."""
+    from tests import provision  # noqa: PLC0415
+
+    try:
+        python = provision.ensure(apt=packages)
+    except provision.CannotProvision as error:
+        raise BuildError(str(error)) from error
+    if Path(sys.prefix) != python.parent.parent:
+        os.execv(python, [str(python), *sys.argv])  # noqa: S606  the same command, under another python
+
+
+VERBS = {"compile": compile_verb, "test": test_verb, "demo": demo_verb, "--help": help_verb, "-h": help_verb}
+
+
+def main(arguments: Sequence[str]) -> int:
+    try:
+        if arguments and arguments[0] in VERBS:
+            return VERBS[arguments[0]](arguments[1:])
+        if arguments and not arguments[0].startswith("-"):
+            raise BuildError(f"unknown verb {arguments[0]} (python3 build.py --help)")
+        return build_verb(arguments)
+    except (BuildError, OSError) as error:
+        print(f"build.py: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
