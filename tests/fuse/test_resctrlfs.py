@@ -124,19 +124,19 @@ def test_one_write_is_one_write(resctrl: Mounted) -> None:
 def test_zero_is_the_writing_thread(resctrl: Mounted) -> None:
     group = resctrl.root / "mon_groups" / "x"
     group.mkdir()
-    done = threading.Event()
+    written, done = threading.Event(), threading.Event()
     tids: list[int] = []
 
     def work() -> None:
         tids.append(threading.get_native_id())
         put(group, "0")
+        written.set()
         done.wait()
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        while not resctrl.groups()["/mon_groups/x"]["tasks"]:
-            assert thread.is_alive()
+        assert written.wait(10)
         assert resctrl.groups()["/mon_groups/x"]["tasks"] == tids
     finally:
         done.set()
@@ -208,10 +208,6 @@ def test_a_long_list_is_read_whole_and_in_pieces(tmp_path: Path) -> None:
 def test_children_and_the_dead(resctrl: Mounted, sleeper: subprocess.Popen[bytes]) -> None:
     group = resctrl.root / "mon_groups" / "x"
     group.mkdir()
-    script = (
-        "import os, sys; pid = os.fork() or sys.stdin.read(); print(pid, flush=True) if isinstance(pid, int) else 0"
-    )
-    del script
     shell = subprocess.Popen(
         ["/bin/sh", "-c", "read go; sleep 1000 & echo $!; read end; kill $!; wait $!; echo done; read end"],
         stdin=subprocess.PIPE,
@@ -359,18 +355,25 @@ def test_knobs_arrive(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_when_a_test_fails(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), mounted(tmp_path) as resctrl:
-        cwd = os.open(resctrl.root / "mon_data", os.O_RDONLY)
-        raise ZeroDivisionError
-    os.close(cwd)
+    kept: list[tuple[Mounted, int]] = []
+
+    def fails() -> None:
+        with mounted(tmp_path) as resctrl:
+            kept.append((resctrl, os.open(resctrl.root / "mon_data", os.O_RDONLY)))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    ((resctrl, fd),) = kept
+    os.close(fd)
     assert str(tmp_path) not in mounts()
-    assert resctrl._process.returncode == 0
+    assert resctrl.process.returncode == 0
 
 
 def test_nothing_is_left_when_the_server_is_killed(tmp_path: Path) -> None:
     with mounted(tmp_path) as resctrl:
-        os.kill(resctrl._process.pid, signal.SIGKILL)
-        resctrl._process.wait()
+        os.kill(resctrl.process.pid, signal.SIGKILL)
+        resctrl.process.wait()
         assert str(tmp_path) in mounts()
     assert str(tmp_path) not in mounts()
 
@@ -380,7 +383,7 @@ def test_nothing_is_left_when_the_test_process_is_killed(tmp_path: Path) -> None
         "import os, signal, sys\n"
         "from pathlib import Path\n"
         "from tests.resctrlfs import Mounted\n"
-        "print(Mounted(Path(sys.argv[1]))._process.pid, flush=True)\n"
+        "print(Mounted(Path(sys.argv[1])).process.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     # Its orphan comes to us, so that we can wait for its end.

@@ -31,7 +31,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 class Mounted:
-    """A server process and its mount. `root` is what a program takes for /sys/fs/resctrl."""
+    """A server process and its mount. `root` is what a program takes for /sys/fs/resctrl; `log` is the event log."""
 
     def __init__(self, directory: Path, **knobs: object) -> None:
         """`directory` exists and is the test's own. Knobs: the fields of tests.resctrlfs.model.Knobs."""
@@ -39,7 +39,7 @@ class Mounted:
         self.log = directory / "resctrl-events.jsonl"
         self._socket = directory / "resctrl.sock"
         self.root.mkdir()
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.resctrlfs", *self._arguments(knobs)],
             cwd=REPOSITORY,
             stdin=subprocess.PIPE,
@@ -59,11 +59,11 @@ class Mounted:
         return words
 
     def _await_ready(self) -> None:
-        stdout = self._process.stdout
+        stdout = self.process.stdout
         assert stdout is not None
         readable, _, _ = select.select([stdout], [], [], DEADLINE)
         if not readable or stdout.readline() != b"ready\n":
-            raise RuntimeError(f"resctrlfs did not mount {self.root}; exit status {self._process.poll()}")
+            raise RuntimeError(f"resctrlfs did not mount {self.root}; exit status {self.process.poll()}")
 
     def events(self) -> list[Event]:
         """What happened so far, oldest first."""
@@ -92,13 +92,13 @@ class Mounted:
 
     def close(self) -> None:
         """Unmount and end the server, whatever state it is in. Can be called twice."""
-        self._process.terminate()
+        self.process.terminate()
         try:
-            self._process.wait(DEADLINE)
+            self.process.wait(DEADLINE)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
+            self.process.kill()
+            self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 with suppress(OSError):
                     stream.close()
