@@ -1,0 +1,99 @@
+"""Podman itself as a reader of hooks.d: the shipped files, and build steps."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.podman.node import assert_runtime_init
+from tests.support.containers import ALWAYS, REPOSITORY
+
+if TYPE_CHECKING:
+    from tests.podman.node import Node
+
+SHIPPED = sorted((REPOSITORY / "oci-hooks").glob("*.json"))
+
+
+def install_shipped(node: Node) -> None:
+    """The shipped files in place of the lab's own, pointed at this node; the groups' names tell which of them fired."""
+    for path in node.lab.hooks_dir.glob("10-*"):
+        path.unlink()
+    for path in SHIPPED:
+        content = json.loads(path.read_text())
+        content["hook"]["path"] = str(node.lab.hook)
+        content["hook"]["args"] += [*node.directories, f"--group-prefix={path.stem.rpartition('-')[2]}-"]
+        (node.lab.hooks_dir / path.name).write_text(json.dumps(content))
+
+
+def build(node: Node, *options: str) -> str:
+    """`podman build` with a RUN step; returns what the step printed. Build reads hooks.d from its own option only."""
+    context = node.lab.base / "context"
+    context.mkdir()
+    shutil.copy(node.lab.rootfs / "bin" / "busybox", context)
+    (context / "Containerfile").write_text(
+        'FROM scratch\nCOPY busybox /bin/busybox\nRUN ["/bin/busybox", "sh", "-c", "echo the step has run"]\n'
+    )
+    hooks = f"--hooks-dir={node.lab.hooks_dir}"
+    done = node.lab.podman("build", "--isolation=oci", "--network=none", hooks, *options, str(context))
+    return done.stdout
+
+
+def test_podman_files_hook_fires_for_podmans_containers_and_the_other_does_not(node: Node) -> None:
+    install_shipped(node)
+    gate = node.lab.run("web")
+    container = node.lab.container_id("web")
+    init = node.lab.init("web")
+    node.assert_placed_before_exec(init, f"podman-{container}", gate.command)
+    assert node.groups() == {f"podman-{container}": [init.pid]}
+    gate.open()
+    node.lab.watch.wait("poststop", container)
+    node.assert_clean()
+
+
+def test_shipped_files_leave_build_steps_alone(node: Node) -> None:
+    install_shipped(node)
+    assert "the step has run\n" in build(node)
+    assert node.resctrl.events() == []
+
+
+def test_kubernetes_file_fires_for_what_kubelet_annotates(node: Node) -> None:
+    """The same file, read by the same matcher: it would have fired if it had been meant."""
+    install_shipped(node)
+    (node.lab.hooks_dir / "10-resctrl-mon-hook-podman.json").unlink()
+    node.lab.run("web", "--annotation=io.kubernetes.container.restartCount=3")
+    container = node.lab.container_id("web")
+    assert set(node.groups()) == {f"kubernetes-{container}"}
+    node.lab.podman("rm", "-f", "-t", "0", "web")
+    # --linger=60: the group outlives its last member, on record, and no task is in it
+    if node.groups():
+        assert node.groups() == {f"kubernetes-{container}": []}
+        assert node.left()["groups"] == [f"{container}.json"]
+
+
+def test_podman_refuses_a_malformed_file(node: Node) -> None:
+    """So that the tests above can fail: Podman does read these files strictly."""
+    install_shipped(node)
+    shipped = node.lab.hooks_dir / SHIPPED[0].name
+    shipped.write_text(shipped.read_text().replace('"stages": ["createRuntime"', '"stages": ["createRunTime"'))
+    options = [*node.lab.options("web"), "--rootfs", str(node.lab.rootfs), "/bin/true"]
+    assert node.lab.podman("run", *options, check=False).returncode != 0
+
+
+def test_build_step_is_monitored_by_its_container_id(node: Node) -> None:
+    node.lab.add_hook("10-resctrl-mon-hook.json", ALWAYS)
+    assert "the step has run\n" in build(node)
+    ((event, seen),) = node.moves()
+    assert re.fullmatch(r"/mon_groups/oci-buildah-buildah\d+/tasks", event.path)
+    assert_runtime_init(seen)
+    assert node.history(Path(event.path).parent.name) == ["mkdir", "tasks", "rmdir"]
+    node.assert_clean()
+
+
+def test_missing_hook_is_skipped_and_stops_no_container(node: Node) -> None:
+    """Why the binary is installed first and the JSON last: in between nothing is monitored, and nothing fails."""
+    node.lab.add_hook("10-resctrl-mon-hook.json", ALWAYS, path=node.lab.base / "nosuch.pyz")
+    node.lab.podman("run", "--rm", *node.lab.options("web"), "--rootfs", str(node.lab.rootfs), "/bin/true")
+    assert node.resctrl.events() == []

@@ -1,0 +1,200 @@
+"""The lives that containers have under Podman: who is in which group, from when on, and until when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.podman.node import assert_runtime_init
+from tests.support.containers import IMAGE_COMMAND, task
+
+if TYPE_CHECKING:
+    from tests.podman.conftest import StartNode
+    from tests.podman.node import Node
+
+POD_UID = "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"
+POD = f"--annotation=io.kubernetes.pod.uid={POD_UID}"
+
+
+def test_plain_container(node: Node) -> None:
+    gate = node.lab.run("web")
+    container = node.lab.container_id("web")
+    init = node.lab.init("web")
+    node.assert_placed_before_exec(init, f"oci-{container}", gate.command)
+    assert node.groups() == {f"oci-{container}": [init.pid]}
+    assert node.left()["groups"] == [f"{container}.json"]
+    gate.open()
+    node.lab.watch.wait("poststop", container)
+    assert node.history(f"oci-{container}") == ["mkdir", "tasks", "rmdir"]
+    node.assert_clean()
+
+
+def test_foreground_container_that_ends_at_once(node: Node) -> None:
+    """So short a life is over before anybody could look: the hooks alone can have seen it."""
+    done = node.lab.podman("run", *node.lab.options("brief"), "--rootfs", str(node.lab.rootfs), "/bin/echo", "hello")
+    assert done.stdout == "hello\n"
+    container = node.lab.container_id("brief")
+    node.lab.watch.wait("poststop", container)
+    ((event, seen),) = node.moves()
+    assert event.path == f"/mon_groups/oci-{container}/tasks"
+    assert_runtime_init(seen)
+    node.assert_clean()
+
+
+def test_plain_runc(node: Node) -> None:
+    """Hooks that stand in config.json itself, as base_runtime_spec and other engines put them there."""
+    container = node.lab.runc("plain")
+    init = container.init()
+    node.assert_placed_before_exec(init, "oci-plain", container.gate.command)
+    assert node.groups() == {"oci-plain": [init.pid]}
+    container.gate.open()
+    assert container.wait() == 0, container.output()
+    node.assert_clean()
+
+
+def test_containers_of_one_pod_share_one_group(node: Node) -> None:
+    """Podman is not the runtime whose pod UID cannot be trusted: io.container.manager is libpod here, not cri-o."""
+    group = f"oci-{POD_UID}"
+    first, second = node.lab.run("first", POD), node.lab.run("second", POD)
+    inits = {name: node.lab.init(name) for name in ("first", "second")}
+    node.assert_placed_before_exec(inits["first"], group, first.command)
+    node.assert_placed_before_exec(inits["second"], group, second.command)
+    assert set(node.groups()) == {group}
+    rmid = node.rmid(group)
+
+    first.open()
+    node.lab.watch.wait("poststop", node.lab.container_id("first"))
+    assert node.groups() == {group: [inits["second"].pid]}
+    assert node.rmid(group) == rmid
+    assert node.left()["members"] == [f"{node.lab.container_id('second')}.json"]
+
+    second.open()
+    node.lab.watch.wait("poststop", node.lab.container_id("second"))
+    assert node.history(group).count("rmdir") == 1
+    node.assert_clean()
+
+
+@pytest.mark.parametrize("infra", [True, False], ids=["infra container", "no infra container"])
+def test_podman_pod_by_sandbox(start_node: StartNode, infra: bool) -> None:
+    """Podman's pods have no UID: --key=sandbox goes by the infra container, or by the pod where there is none."""
+    node = start_node("--key=sandbox")
+    lab = node.lab
+    place = [f"--cgroup-parent={lab.cgroups.path}", "--name=pod"]
+    if infra:
+        lab.import_image("localhost/wait")
+        pod = lab.podman("pod", "create", *place, "--network=none", "--infra-image=localhost/wait").stdout.strip()
+        sandbox = lab.podman("pod", "inspect", "--format={{.InfraContainerID}}", pod).stdout.strip()
+    else:
+        sandbox = lab.podman("pod", "create", *place, "--infra=false").stdout.strip()
+    network = [] if infra else ["--network=none"]
+    gates = {name: lab.run(name, *network, pod="pod") for name in ("first", "second")}
+    inits = {name: lab.init(name) for name in gates}
+    for name, gate in gates.items():
+        node.assert_placed_before_exec(inits[name], f"oci-{sandbox}", gate.command)
+    if infra:
+        inits["infra"] = lab.init(sandbox)
+        node.assert_placed_before_exec(inits["infra"], f"oci-{sandbox}", IMAGE_COMMAND)
+    assert {name: sorted(tasks) for name, tasks in node.groups().items()} == {
+        f"oci-{sandbox}": sorted(init.pid for init in inits.values())
+    }
+    lab.podman("pod", "rm", "-f", "-t", "0", "pod")
+    assert node.history(f"oci-{sandbox}").count("rmdir") == 1
+    node.assert_clean()
+
+
+def test_restart(node: Node) -> None:
+    """poststop, then createRuntime with the same container ID: another process, in a group made anew."""
+    gate = node.lab.run("web")
+    container = node.lab.container_id("web")
+    before = node.lab.init("web")
+    node.lab.podman("restart", "-t", "0", "web")
+    gate.wait_up()
+    assert node.lab.container_id("web") == container
+    after = node.lab.init("web")
+    assert after.starttime > before.starttime
+    node.assert_placed_before_exec(after, f"oci-{container}", gate.command)
+    assert node.groups() == {f"oci-{container}": [after.pid]}
+    assert node.history(f"oci-{container}") == ["mkdir", "tasks", "rmdir", "mkdir", "tasks"]
+    node.lab.watch.wait("poststop", container)
+    gate.open()
+    node.lab.watch.wait("poststop", container)
+    node.assert_clean()
+
+
+def test_kill(node: Node) -> None:
+    node.lab.run("web")
+    container = node.lab.container_id("web")
+    node.lab.podman("kill", "web")
+    node.lab.watch.wait("poststop", container)
+    assert node.lab.podman("wait", "web").stdout == "137\n"
+    node.assert_clean()
+
+
+def test_removal_by_force(node: Node) -> None:
+    """`rm -f` runs poststop before it returns: nothing to wait for."""
+    node.lab.run("web")
+    node.lab.podman("rm", "-f", "-t", "0", "web")
+    assert [event.op for event in node.resctrl.events()] == ["mkdir", "tasks", "rmdir"]
+    node.assert_clean()
+
+
+def test_create_that_fails_leaves_its_group_and_nothing_else(node: Node) -> None:
+    """createRuntime has run when the missing executable is found; Podman runs no poststop then, not even at `rm`.
+
+    What is left is a member that is dead, on record: for reclaim and reconcile to end. Everybody else goes on as ever.
+    """
+    lab = node.lab
+    neighbour = lab.run("neighbour")
+    done = lab.podman("run", "-d", *lab.options("broken"), "--rootfs", str(lab.rootfs), "/bin/nosuch", check=False)
+    assert done.returncode == 127
+    broken = lab.container_id("broken")
+    event, seen = node.moves()[-1]
+    assert event.path == f"/mon_groups/oci-{broken}/tasks"
+    assert_runtime_init(seen)
+    lab.podman("rm", "-f", "broken")
+    assert node.groups() == {
+        f"oci-{broken}": [],
+        f"oci-{lab.container_id('neighbour')}": [lab.init("neighbour").pid],
+    }
+    neighbour.open()
+    lab.watch.wait("poststop", lab.container_id("neighbour"))
+    lab.run("later")
+    lab.podman("rm", "-f", "-t", "0", "later")
+    assert node.groups() == {f"oci-{broken}": []}
+    assert node.left() == {
+        "groups": [f"{broken}.json"],
+        "locks": [broken],
+        "members": [f"{broken}.json"],
+        "unmonitored": [],
+    }
+
+
+def test_exec_is_not_in_the_group(node: Node) -> None:
+    """As documented: conmon forks it, not the container's init, and no hook fires. Its cgroup is the container's."""
+    lab = node.lab
+    lab.run("web")
+    init = lab.init("web")
+    inside = lab.gate("inside")
+    before = lab.cgroups.pids()
+    lab.podman("exec", "-d", "web", *inside.command)
+    inside.wait_up()
+    (pid,) = [pid for pid in lab.cgroups.pids() - before if command_of(pid) == inside.command]
+    assert cgroups_of(pid) == cgroups_of(init.pid)
+    assert node.groups() == {f"oci-{lab.container_id('web')}": [init.pid]}
+    assert pid in node.root_tasks()
+    assert [seen.pid for _, seen in node.moves()] == [init.pid]
+    lab.podman("rm", "-f", "-t", "0", "web")
+    node.assert_clean()
+
+
+def command_of(pid: int) -> list[str]:
+    try:
+        return task(pid).cmdline
+    except FileNotFoundError:  # one of Podman's own, gone meanwhile
+        return []
+
+
+def cgroups_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cgroup").read_text()
