@@ -38,6 +38,7 @@ MNT_DETACH = 2
 # Podman would raise these above what a small VM allows, and fail
 ULIMITS = ("nofile=1024:1024", "nproc=1000:1000")
 STAGES = ("createRuntime", "poststop")
+IMAGE_COMMAND = ["/bin/sleep", "100000"]
 APPLETS = ("sh", "cat", "echo", "sleep", "true")
 ALWAYS: Mapping[str, object] = {"always": True}
 LIBPOD: Mapping[str, object] = {"annotations": {r"^io\.container\.manager$": "^libpod$"}}
@@ -331,8 +332,7 @@ class Lab:
         """The rootfs as an image, which waits until it is killed."""
         archive = self.base / "image.tar"
         subprocess.run(["tar", "-C", str(self.rootfs), "-cf", str(archive), "."], check=True, timeout=DEADLINE)
-        wait = 'CMD ["/bin/sh", "-c", "exec sleep 100000"]'
-        self.podman("import", f"--change={wait}", str(archive), name)
+        self.podman("import", f"--change=CMD {json.dumps(IMAGE_COMMAND)}", str(archive), name)
         archive.unlink()
 
     # runc
