@@ -57,9 +57,9 @@ class CannotProvision(Exception):
 def ensure(apt: Iterable[str] = ()) -> Path:
     """The python of a .venv that has the pinned tools; the named Debian packages are installed if that can be done."""
     wanted = tuple(apt)
-    _install_packages([name for name in wanted if not _present(name)])
-    for reason in missing(wanted):
-        _say(reason)
+    fault = _install_packages([name for name in wanted if not _present(name)])
+    if reasons := missing(wanted):
+        _say("; ".join([*reasons, fault] if fault else reasons))
     return _venv()
 
 
@@ -105,18 +105,17 @@ def _cannot_open(device: str) -> str:
     return ""
 
 
-def _install_packages(names: Sequence[str]) -> None:
-    """By apt, if this is a root's Debian; otherwise one line says what to install by hand. Never removes any."""
+def _install_packages(names: Sequence[str]) -> str:
+    """By apt, if this is a Debian and we are root; otherwise the answer is what a person has to do. Removes nothing."""
     if not names:
-        return
+        return ""
     if not _is_debian():
-        _say(f"not a Debian: install by hand what Debian calls {' '.join(names)}")
-    elif os.geteuid() != 0:
-        _say(f"not root: apt-get install --no-install-recommends {' '.join(names)}")
-    else:
-        _say(f"installing Debian packages: {' '.join(names)}")
-        if error := _apt_install(names):
-            _say(f"apt-get could not install them (offline?): {error}")
+        return "this is no Debian: install by hand what Debian calls so"
+    if os.geteuid() != 0:
+        return f"as root: apt-get install --no-install-recommends {' '.join(names)}"
+    _say(f"installing Debian packages: {' '.join(names)}")
+    error = _apt_install(names)
+    return f"apt-get could not install (offline?): {error}" if error else ""
 
 
 def _is_debian() -> bool:
@@ -128,7 +127,7 @@ def _is_debian() -> bool:
 
 
 def _apt_install(names: Sequence[str]) -> str:
-    """Empty, or apt's own last word on why not. The package lists are refreshed only if it fails with those there."""
+    """Empty, or apt's own last word on why not. The package lists are refreshed only if it fails with those it has."""
     install = ["install", "--yes", "--no-install-recommends", "--no-remove", *names]
     error = _apt_get(install)
     if error:
@@ -166,7 +165,7 @@ def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> s
 
 
 def requirements(pyproject: str) -> list[str]:
-    """The pinned tools. By a regular expression, for tomllib came with 3.11 and this must start before; tested against it."""
+    """The pinned tools. By a regular expression: tomllib came with 3.11, and this starts on less. A test compares."""
     group = re.search(r"^dev = \[\n(.*?)^\]", pyproject, re.MULTILINE | re.DOTALL)
     if group is None:
         raise CannotProvision("pyproject.toml has no dependency group `dev`")
@@ -224,7 +223,8 @@ def _base_python() -> str:
     """The interpreter to make the venv with: this one if it is new enough, else the newest that the machine has."""
     if sys.version_info >= TOOLS_PYTHON:
         if importlib.util.find_spec("ensurepip") is None:  # Debian ships it apart
-            _install_packages(["python3-venv"])
+            if fault := _install_packages(["python3-venv"]):
+                raise CannotProvision(f"python3-venv is not installed; {fault}")
         return sys.executable
     from tests.support import interpreters  # noqa: PLC0415  only old machines need the search
 

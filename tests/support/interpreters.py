@@ -1,0 +1,240 @@
+"""Finds every CPython that the .pyz promises to run on, and fetches from Debian those that the machine lacks.
+
+    python -m tests.support.interpreters             prints what is there
+    python -m tests.support.interpreters --fetch     gets what is not, if Debian has it
+
+A fetched one lies in the user's cache directory with all the libraries that it needs, its libc too, so that a newer
+suite's interpreter runs on an older Debian. Neither apt's configuration nor dpkg's state is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+MINORS = tuple((3, minor) for minor in range(9, 15))  # what the .pyz promises
+# Debian never released 3.10 and 3.12.
+_SUITES = {(3, 9): "bullseye", (3, 11): "bookworm", (3, 13): "trixie", (3, 14): "sid"}
+
+# Base installations only (a venv is its base once more), and no free-threaded or debug builds.
+_PROBE = """\
+import sys
+if sys.implementation.name == "cpython" and sys.prefix == sys.base_prefix and not sys.abiflags:
+    print(*sys.version_info[:3], sys.prefix)
+"""
+
+
+class Interpreter(NamedTuple):
+    version: tuple[int, int, int]
+    path: Path
+
+    @property
+    def minor(self) -> tuple[int, int]:
+        return self.version[:2]
+
+
+def find(environment: Mapping[str, str] = os.environ) -> list[Interpreter]:
+    """One interpreter of each minor version, oldest first. Each was run, so each works."""
+    found: dict[tuple[int, int], Interpreter] = {}
+    seen: set[str] = set()
+    for path in _candidates(environment):
+        real = os.path.realpath(path)
+        if real not in seen and (interpreter := probe(path)) and interpreter.minor in MINORS:
+            found.setdefault(interpreter.minor, interpreter)
+        seen.add(real)
+    return sorted(found.values())
+
+
+def missing(found: Iterable[Interpreter]) -> list[tuple[int, int]]:
+    have = {interpreter.minor for interpreter in found}
+    return [minor for minor in MINORS if minor not in have]
+
+
+def probe(path: Path) -> Interpreter | None:
+    """What this program says that it is; None if it does not start or is not what we look for."""
+    try:
+        done = subprocess.run(
+            [path, "-I", "-S", "-c", _PROBE], capture_output=True, text=True, timeout=30, check=True, cwd="/"
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return parse(done.stdout, path)
+
+
+def parse(answer: str, path: Path) -> Interpreter | None:
+    words = answer.split(maxsplit=3)
+    if len(words) != 4 or not all(word.isdigit() for word in words[:3]):
+        return None
+    major, minor, micro = map(int, words[:3])
+    return Interpreter((major, minor, micro), path)
+
+
+def directories(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Where interpreters lie, in order of preference: what the user would get by name, then what is tucked away."""
+    home = Path(environment.get("HOME", "/root"))
+    for directory in environment.get("PATH", os.defpath).split(os.pathsep):
+        # A shim is a script that picks one of the versions below by rules of its own.
+        if os.path.isabs(directory) and os.path.basename(directory) != "shims":
+            yield Path(directory)
+    yield from (Path("/usr/bin"), Path("/usr/local/bin"))
+    data = Path(environment.get("XDG_DATA_HOME") or home / ".local/share")
+    stores = [
+        (Path(environment.get("PYENV_ROOT") or home / ".pyenv"), "versions/*/bin"),
+        (home / ".pyenv", "versions/*/bin"),
+        (Path(environment.get("UV_PYTHON_INSTALL_DIR") or data / "uv/python"), "*/bin"),
+        (Path("/opt"), "*/bin"),
+        (Path("/opt"), "*/*/bin"),
+        (Path("/opt/hostedtoolcache/Python"), "*/*/bin"),
+        (cache(environment), "*/usr/bin"),
+    ]
+    for store, pattern in stores:
+        yield from sorted(store.glob(pattern), reverse=True)
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
+    names = [f"python{major}.{minor}" for major, minor in MINORS]
+    for directory in directories(environment):
+        yield from (path for name in names if os.access(path := directory / name, os.X_OK))
+
+
+def cache(environment: Mapping[str, str] = os.environ) -> Path:
+    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root"), ".cache")
+    return Path(base, "resctrl-mon-hook", "pythons")
+
+
+# --- fetching
+
+
+class CannotFetch(Exception):
+    """This version cannot be had here; the message says why in one line."""
+
+
+def fetch(minor: tuple[int, int]) -> Interpreter:
+    """Debian's own build of this version, unpacked in the cache directory."""
+    if minor not in _SUITES:
+        raise CannotFetch("no Debian suite has it")
+    if not all(map(shutil.which, ("apt-get", "dpkg-deb"))):
+        raise CannotFetch("it comes from Debian's packages, and there is no apt-get and dpkg-deb here")
+    store = cache()
+    store.mkdir(parents=True, exist_ok=True)
+    target = store / python_name(minor)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=store) as name:
+        work = Path(name)
+        _download(work, _SUITES[minor], python_name(minor))
+        tree = work / "tree"
+        for package in sorted(work.glob("cache/archives/*.deb")):
+            _run(["dpkg-deb", "--extract", package, tree])
+        _wrap(tree, target, python_name(minor))
+        shutil.rmtree(target, ignore_errors=True)  # one that no longer starts, or it would have been found
+        tree.rename(target)
+    interpreter = probe(target / "usr/bin" / python_name(minor))
+    if interpreter is None:
+        raise CannotFetch(f"Debian's package was unpacked to {target}, but does not start")
+    return interpreter
+
+
+def python_name(minor: tuple[int, int]) -> str:
+    return f"python{minor[0]}.{minor[1]}"
+
+
+def _download(work: Path, suite: str, package: str) -> None:
+    """The package and all that it depends on, by an apt that believes that nothing is installed."""
+    for name in ("state/lists/partial", "cache/archives/partial"):
+        (work / name).mkdir(parents=True)
+    (work / "status").touch()
+    keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
+    (work / "sources.list").write_text(f"deb [signed-by={keys}] {_mirror()} {suite} main\n", encoding="utf-8")
+    settings = {
+        "Dir::Etc::SourceList": work / "sources.list",
+        "Dir::Etc::SourceParts": "-",
+        "Dir::Etc::Preferences": "-",
+        "Dir::Etc::PreferencesParts": "-",
+        "Dir::State": work / "state",
+        "Dir::State::status": work / "status",
+        "Dir::Cache": work / "cache",
+        "APT::Sandbox::User": "root",  # or whoever we are: apt's own user cannot read our cache directory
+        "APT::Update::Error-Mode": "any",
+        "Acquire::Languages": "none",
+    }
+    apt = ["apt-get", "-q", *(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))]
+    _run([*apt, "update"])
+    _run([*apt, "--yes", "--download-only", "--no-install-recommends", "install", package])
+
+
+def _mirror() -> str:
+    """Debian's mirror that this machine is configured for."""
+    listing = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"])
+    return choose_mirror(listing.split())
+
+
+def choose_mirror(repositories: Sequence[str]) -> str:
+    """Of all that apt is configured for: the archive itself, since others have one suite or lack what it has."""
+    for uri in repositories:
+        if uri.rstrip("/").endswith("/debian"):
+            return uri
+    raise CannotFetch("apt is configured for no mirror of Debian's archive")
+
+
+def _wrap(tree: Path, target: Path, name: str) -> None:
+    """Puts a script in the interpreter's place that starts it with its own ld.so and libraries, in no child's way."""
+    loaders = sorted(path for path in tree.rglob("ld-linux*.so.*") if path.is_file() and not path.is_symlink())
+    loader = loaders[0] if loaders else next(iter(sorted(tree.rglob("ld-[0-9]*.so"))), None)
+    if loader is None:
+        raise CannotFetch("no dynamic loader among its packages")
+    here = target / "usr/bin" / name
+    libraries = ":".join(
+        str(target / path.relative_to(tree)) for top in ("lib", "usr/lib") for path in tree.glob(f"{top}/*-linux-*")
+    )
+    # --argv0 makes sys.executable this script, where the loader knows it (glibc 2.33).
+    argv0 = f"--argv0 '{here}' " if b"--argv0" in loader.read_bytes() else ""
+    program = tree / "usr/bin" / name
+    program.rename(program.with_name(name + ".real"))
+    own = target / loader.relative_to(tree)
+    line = f"exec '{own}' --library-path '{libraries}' {argv0}'{here}.real' \"$@\""
+    program.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+    program.chmod(0o755)
+
+
+def _run(command: Sequence[str | Path]) -> str:
+    environment = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"exit status {done.returncode}"]
+        raise CannotFetch(f"{command[0]}: {lines[-1]}")
+    return done.stdout
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Always 0: a version that cannot be had is reported and fails nothing."""
+    found = find()
+    for minor in missing(found):
+        reason = "not on this machine"
+        if "--fetch" in arguments:
+            print(f"fetching {python_name(minor)} from Debian", file=sys.stderr, flush=True)
+            try:
+                found.append(fetch(minor))
+                continue
+            except (CannotFetch, OSError) as error:
+                reason = f"cannot be had: {error}"
+        print(f"{python_name(minor)}: {reason}", file=sys.stderr)
+    for interpreter in sorted(found):
+        print(".".join(map(str, interpreter.version)), interpreter.path, sep="\t")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
