@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 L3_EVENTS = ("llc_occupancy", "mbm_local_bytes", "mbm_total_bytes")
-ENERGY_EVENTS = ("activity", "core_energy")
+ENERGY_EVENTS = ("core_energy", "activity")
 PERF_EVENTS = (
-    "c1_res",
-    "c6_res",
     "stalls_llc_hit",
-    "stalls_llc_miss",
+    "c1_res",
     "unhalted_core_cycles",
+    "stalls_llc_miss",
+    "c6_res",
     "unhalted_ref_cycles",
     "uops_retired",
 )
@@ -42,9 +42,9 @@ class Counters:
     """mode: normal; Unavailable: all but occupancy say so (no data yet); Error: the L3 counters say so."""
 
     def __init__(self, l3_domains: int, packages: int, perf: bool) -> None:
-        package_events = tuple(sorted(ENERGY_EVENTS + (PERF_EVENTS if perf else ())))
+        self.package_events = ENERGY_EVENTS + (PERF_EVENTS if perf else ())
         self.domains: dict[str, tuple[str, ...]] = {f"mon_L3_{n:02}": L3_EVENTS for n in range(l3_domains)}
-        self.domains.update({f"mon_PERF_PKG_{n:02}": package_events for n in range(packages)})
+        self.domains.update({f"mon_PERF_PKG_{n:02}": self.package_events for n in range(packages)})
         self.mode = "normal"
         self._values: dict[tuple[int, str, str], Value] = {}
         self._ran = {0}

@@ -480,7 +480,7 @@ class ResctrlModel:
     # ---- files ----
 
     def open(self, path: str, flags: int = os.O_RDONLY) -> Node:
-        """Errors: ENOENT; EINVAL for writing what has no write permission (root passes the check of the VFS); EROFS."""
+        """Errors: ENOENT; EROFS; EACCES for writing what nobody may write (root passes the VFS, but not kernfs)."""
         self._inject("open", path)
         node = self.resolve(path)
         if flags & os.O_ACCMODE != os.O_RDONLY:
@@ -488,7 +488,7 @@ class ResctrlModel:
                 fail(errno.EISDIR)
             self._writable()
             if not self.attr(node).mode & 0o222:
-                fail(errno.EINVAL)
+                fail(errno.EACCES)
         return node
 
     def read(self, path: str, reader: int = 0) -> str:
@@ -514,8 +514,8 @@ class ResctrlModel:
             "cpus": lambda: f"{sum(1 << cpu for cpu in group.cpus):0{(self.knobs.cpus + 3) // 4}x}\n",
             "cpus_list": lambda: cpu_list(group.cpus) + "\n",
             "mode": lambda: "shareable\n",
-            "schemata": lambda: self._per_domain("L3:{}=fff", "MB:{}=100"),
-            "size": lambda: self._per_domain(f"L3:{{}}={L3_SIZE}", "MB:{}=100"),
+            "schemata": lambda: self._per_domain("MB:{}=100", "L3:{}=fff"),
+            "size": lambda: self._per_domain("MB:{}=100", f"L3:{{}}={L3_SIZE // 12 * 12}"),
             "ctrl_hw_id": lambda: f"{group.closid}\n",
             "mon_hw_id": lambda: f"{group.rmid}\n",
         }
@@ -524,12 +524,13 @@ class ResctrlModel:
     def _per_domain(self, *lines: str) -> str:
         if not self.allocation:
             return ""
-        split = [line.partition("{}") for line in lines]
         domains = range(max(self.knobs.l3_domains, 1))
-        return "".join(head + ";".join(f"{n}{tail}" for n in domains) + "\n" for head, _, tail in split)
+        rows = [line.partition(":") for line in lines]
+        return "".join(
+            f"{name:>6}:" + ";".join(values.format(domain) for domain in domains) + "\n" for name, _, values in rows
+        )
 
     def _info_text(self, node: Node) -> str:
-        packages = [events for name, events in self.counters.domains.items() if name.startswith("mon_PERF_PKG_")]
         texts: dict[str, Callable[[], str]] = {
             "info/last_cmd_status": lambda: self.status[: STATUS_SIZE - 1] or "ok\n",
             "info/L3/num_closids": lambda: f"{self.knobs.closids}\n",
@@ -537,7 +538,7 @@ class ResctrlModel:
             "info/L3_MON/max_threshold_occupancy": lambda: f"{self.threshold}\n",
             "info/L3_MON/mon_features": lambda: "llc_occupancy\nmbm_total_bytes\nmbm_local_bytes\n",
             "info/PERF_PKG_MON/num_rmids": lambda: f"{self.knobs.aet_rmids}\n",
-            "info/PERF_PKG_MON/mon_features": lambda: "".join(f"{event}\n" for event in packages[0]),
+            "info/PERF_PKG_MON/mon_features": lambda: "".join(f"{event}\n" for event in self.counters.package_events),
         }
         return texts[node.rel]()
 
@@ -580,7 +581,7 @@ class ResctrlModel:
         except ValueError:
             self._refuse("Bad CPU list/mask\n")
         if not cpus <= set(range(self.knobs.cpus)):
-            self._refuse("Can only assign online CPUs\n")
+            self._refuse("Bad CPU list/mask\n", errno.ERANGE if as_list else errno.EOVERFLOW)
         owner = group.parent or self.root
         if group is self.root and not group.cpus <= cpus:
             self._refuse("Can't drop CPUs from default group\n")
@@ -602,9 +603,9 @@ class ResctrlModel:
                 for child in ctrl.children.values():
                     child.cpus &= ctrl.cpus
 
-    def _refuse(self, status: str) -> NoReturn:
+    def _refuse(self, status: str, number: int = errno.EINVAL) -> NoReturn:
         self.status = status
-        fail(errno.EINVAL)
+        fail(number)
 
     def _writable(self) -> None:
         if self.knobs.read_only and self.mounted:

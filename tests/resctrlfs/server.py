@@ -1,6 +1,10 @@
 """The model, mounted with libfuse 3 through mfusepy. One process, one mount; root only.
 
 FUSE operations come one at a time, in the main thread; the control socket has a thread; one lock covers both.
+
+What FUSE cannot show: statfs's f_type; /proc/PID/cpu_resctrl_groups (ask the control socket); fstat, and anything
+relative to a descriptor or cwd, of a *removed* directory (ESTALE from libfuse; the kernel: ENOENT); a file system that
+is read-only or unmounted to the VFS (the server answers in its place).
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def test_modes() -> None:
     assert modes == {"/": 0o40555, "mon_groups": 0o40555, "mon_groups/x": 0o40750, "mon_groups/x/mon_data": 0o40750}
     assert m.getattr("mon_groups/x/tasks").mode == 0o100644
     assert m.getattr("mon_groups/x/mon_data/mon_L3_00/llc_occupancy").mode == 0o100444
-    with Raises(errno.EINVAL):
+    with Raises(errno.EACCES):
         m.open("mon_groups/x/mon_data/mon_L3_00/llc_occupancy", os.O_WRONLY)
 
 
@@ -664,9 +664,16 @@ def test_cpus() -> None:
     assert (m.read("cpus"), m.read("cpus_list")) == ("3f\n", "0-5\n")
     m.write("mon_groups/a/cpus_list", b"0-1,3\n", WRITER)
     assert (m.read("mon_groups/a/cpus"), m.read("mon_groups/a/cpus_list")) == ("0b\n", "0-1,3\n")
-    with Raises(errno.EINVAL):
-        m.write("mon_groups/a/cpus", b"80", WRITER)
-    assert m.last_status() == "Can only assign online CPUs\n"
+    with Raises(errno.ERANGE):
+        m.write("mon_groups/a/cpus_list", b"7", WRITER)
+    assert m.last_status() == "Bad CPU list/mask\n"
+
+
+def test_schemata_and_size_read_as_the_kernel_prints_them() -> None:
+    m = Machine()
+    assert m.read("schemata") == "    MB:0=100;1=100\n    L3:0=fff;1=fff\n"
+    assert m.read("size") == "    MB:0=100;1=100\n    L3:0=16777212;1=16777212\n"
+    assert Machine(closids=0).read("schemata") == ""
 
 
 def test_injections_strike_as_often_as_told() -> None:
