@@ -222,9 +222,9 @@ def _make_venv(directory: Path, pins: Sequence[str]) -> None:
 def _base_python() -> str:
     """The interpreter to make the venv with: this one if it is new enough, else the newest that the machine has."""
     if sys.version_info >= TOOLS_PYTHON:
-        if importlib.util.find_spec("ensurepip") is None:  # Debian ships it apart
-            if fault := _install_packages(["python3-venv"]):
-                raise CannotProvision(f"python3-venv is not installed; {fault}")
+        without_pip = importlib.util.find_spec("ensurepip") is None  # Debian ships it apart
+        if without_pip and (fault := _install_packages(["python3-venv"])):
+            raise CannotProvision(f"python3-venv is not installed; {fault}")
         return sys.executable
     from tests.support import interpreters  # noqa: PLC0415  only old machines need the search
 

@@ -10,11 +10,13 @@ suite's interpreter runs on an older Debian. Neither apt's configuration nor dpk
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -132,7 +134,8 @@ def fetch(minor: tuple[int, int]) -> Interpreter:
             _run(["dpkg-deb", "--extract", package, tree])
         _wrap(tree, target, python_name(minor))
         shutil.rmtree(target, ignore_errors=True)  # one that no longer starts, or it would have been found
-        tree.rename(target)
+        with suppress(OSError):  # another run was faster: theirs is as good
+            tree.rename(target)
     interpreter = probe(target / "usr/bin" / python_name(minor))
     if interpreter is None:
         raise CannotFetch(f"Debian's package was unpacked to {target}, but does not start")
@@ -169,7 +172,7 @@ def _download(work: Path, suite: str, package: str) -> None:
 
 def _mirror() -> str:
     """Debian's mirror that this machine is configured for."""
-    listing = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"])
+    listing = _run(["apt-get", "indextargets", "--no-release-info", "--format", "$(REPO_URI)"])
     return choose_mirror(listing.split())
 
 
@@ -183,22 +186,28 @@ def choose_mirror(repositories: Sequence[str]) -> str:
 
 def _wrap(tree: Path, target: Path, name: str) -> None:
     """Puts a script in the interpreter's place that starts it with its own ld.so and libraries, in no child's way."""
-    loaders = sorted(path for path in tree.rglob("ld-linux*.so.*") if path.is_file() and not path.is_symlink())
-    loader = loaders[0] if loaders else next(iter(sorted(tree.rglob("ld-[0-9]*.so"))), None)
-    if loader is None:
-        raise CannotFetch("no dynamic loader among its packages")
-    here = target / "usr/bin" / name
-    libraries = ":".join(
-        str(target / path.relative_to(tree)) for top in ("lib", "usr/lib") for path in tree.glob(f"{top}/*-linux-*")
-    )
-    # --argv0 makes sys.executable this script, where the loader knows it (glibc 2.33).
-    argv0 = f"--argv0 '{here}' " if b"--argv0" in loader.read_bytes() else ""
+    loader = _loader(tree)
+    folders = [path for top in ("lib", "usr/lib") for path in sorted(tree.glob(f"{top}/*-linux-*"))]
     program = tree / "usr/bin" / name
-    program.rename(program.with_name(name + ".real"))
-    own = target / loader.relative_to(tree)
-    line = f"exec '{own}' --library-path '{libraries}' {argv0}'{here}.real' \"$@\""
-    program.write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
+    real = program.rename(program.with_name(name + ".real"))
+    # The tree is about to move to its target, so that is what the script names.
+    final = {path: str(target / path.relative_to(tree)) for path in (loader, program, real, *folders)}
+    command = [final[loader], "--library-path", ":".join(final[path] for path in folders)]
+    if b"--argv0" in loader.read_bytes():  # makes sys.executable this script, where the loader can (glibc 2.33)
+        command += ["--argv0", final[program]]
+    program.write_text(f'#!/bin/sh\nexec {shlex.join([*command, final[real]])} "$@"\n', encoding="utf-8")
     program.chmod(0o755)
+
+
+def _loader(tree: Path) -> Path:
+    for pattern in (
+        "ld-[0-9]*.so",
+        "ld-linux*.so.*",
+    ):  # the first until glibc 2.34, beside a link named like the second
+        for path in sorted(tree.rglob(pattern)):
+            if path.is_file() and not path.is_symlink():
+                return path
+    raise CannotFetch("no dynamic loader among its packages")
 
 
 def _run(command: Sequence[str | Path]) -> str:
