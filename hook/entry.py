@@ -38,7 +38,8 @@ class _Invocation:
         self.stage = verb
         self.options: Options
         self.run_dir: rundir.RunDir | None = None
-        self.record_name = "bad-state"
+        self.container_id: str | None = None
+        self.unnamed = b""
         self.container: lifecycle.Container | None = None
 
     def run(self, arguments: list[str]) -> int:
@@ -83,7 +84,6 @@ class _Invocation:
             names.container_id(state.id)
         except ValueError:
             raise _bad_state(f"{state.id[:80]!r} is no container ID") from None
-        self.record_name = state.id
         if self.stage == "createRuntime" and not state.pid:
             raise _bad_state("a container that is being created without a pid")
         annotations = state.annotations or {}
@@ -91,7 +91,7 @@ class _Invocation:
         return lifecycle.Container(state.id, state.pid or 0, state.bundle, annotations, said)
 
     def _state(self, text: bytes, whole: bool) -> State:
-        self.record_name = _bad_name(text)
+        self.unnamed = text
         if not whole:
             raise _bad_state(f"stdin did not end within {_STDIN_LIMIT} bytes and {_STDIN_PATIENCE:.0f} seconds")
         try:
@@ -113,9 +113,17 @@ class _Invocation:
             self.stage = "poststop" if found["status"] == "stopped" else "createRuntime"
         if isinstance(found.get("id"), str):
             try:
-                self.record_name = names.container_id(found["id"])
+                self.container_id = names.container_id(found["id"])
             except ValueError:
-                self.record_name = _bad_name(found["id"].encode("utf-8", "surrogatepass"))
+                self.unnamed = found["id"].encode("utf-8", "surrogatepass")
+
+    def _record_name(self) -> str:
+        """The name of the container's record: its ID, or where there is none a stable name that is safe in a path."""
+        if self.container_id is not None:
+            return self.container_id
+        import hashlib  # noqa: PLC0415  only what is wrong pays for it
+
+        return "bad-" + hashlib.sha256(self.unnamed).hexdigest()[:16]
 
     def _open_run_dir(self) -> rundir.RunDir:
         if self.run_dir is None:
@@ -136,24 +144,28 @@ class _Invocation:
 
     def _failed(self, error: HookError, *, monitored: bool) -> None:
         """The three traces of a failure."""
+        name = self._record_name()
         run_dir: rundir.RunDir | None = None
         try:
             run_dir = self._open_run_dir()
             to_syslog = error.reason != Reason.NOT_MOUNTED or run_dir.first_time("not-mounted")
         except Exception:  # noqa: BLE001  then there is no record, but the two other traces
             to_syslog = True
-        report.say(f"{self.stage} {self.record_name}: {error.reason}: {error}", to_syslog=to_syslog)
+        report.say(f"{self.stage} {name}: {error.reason}: {error}", to_syslog=to_syslog)
         if run_dir is not None and self.stage == "poststop" and error.reason == Reason.BAD_STATE:
-            run_dir.remove_failure(self.record_name)  # the container goes, and its record with it
+            run_dir.remove_failure(name)  # the container goes, and its record with it
             return
-        failure = report.failure_of(error, self.record_name, self.stage, self.container, monitored=monitored)
+        failure = report.failure_of(error, name, self.stage, self.container, monitored=monitored)
         report.record(run_dir, failure)
 
     def _complain(self, complaints: list[str], *, monitored: bool) -> None:
         """What was wrong but stopped nothing: bad options, and broken files that were dealt with."""
         broken = self.run_dir.complaints if self.run_dir is not None else []
+        if not broken and not complaints:
+            return
+        name = self._record_name()
         for error in broken:
-            report.say(f"{self.stage} {self.record_name}: {error.reason}: {error}")
+            report.say(f"{self.stage} {name}: {error.reason}: {error}")
         if not complaints:
             return
         hint = "ignored; see the hooks.d JSON, and --help"
@@ -161,16 +173,9 @@ class _Invocation:
         if monitored:
             self._failed(usage, monitored=True)
         else:
-            report.say(f"{self.stage} {self.record_name}: {usage.reason}: {usage}")
+            report.say(f"{self.stage} {name}: {usage.reason}: {usage}")
 
 
 def _bad_state(problem: str) -> HookError:
     hint = "a runtime that does not follow the OCI runtime specification, or the hook was started by hand"
     return HookError(Reason.BAD_STATE, problem, hint=hint)
-
-
-def _bad_name(text: bytes) -> str:
-    """The name that a record has where there is no container ID: stable, and safe in a path."""
-    import hashlib  # noqa: PLC0415  only what is wrong pays for it
-
-    return "bad-" + hashlib.sha256(text).hexdigest()[:16]

@@ -57,7 +57,13 @@ def _scan(text: str, start: int) -> tuple[object, int]:
         from json import JSONDecoder  # noqa: PLC0415  the fallback
 
         return JSONDecoder(parse_int=_integer, parse_float=_fraction, parse_constant=_constant).raw_decode(text, start)
-    found: tuple[object, int] = scanner(text, start)
+    try:
+        found: tuple[object, int] = scanner(text, start)
+    except SystemError:
+        # The C scanner raises json.decoder.JSONDecodeError, but up to 3.12 only where that module is loaded already.
+        import json.decoder  # noqa: F401, PLC0415
+
+        found = scanner(text, start)
     return found
 
 
@@ -66,8 +72,8 @@ def loads(text: str) -> Any:  # noqa: ANN401  that is what JSON is
     start = len(text) - len(text.lstrip(_WHITE))
     try:
         value, end = _scan(text, start)
-    except StopIteration:
-        raise ValueError("not JSON: no value" if start == len(text) else f"not JSON at character {start}") from None
+    except StopIteration as stop:
+        raise ValueError(f"not JSON: no value at character {stop.value}") from None
     except RecursionError:
         raise ValueError("not JSON of ours: nested too deeply") from None
     if text[end:].strip(_WHITE):

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypedDict, TypeVar
 
     ModelT = TypeVar("ModelT", bound="Model")
+    Kind = Literal["pod", "container", "sandbox"]
 
     class ErrorDetails(TypedDict):
         loc: tuple[int | str, ...]

@@ -1,0 +1,229 @@
+"""Bad input: a clear reason, and not a file outside of the run directory and the group's own name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.hook import UID, Hook, created, end, snapshot, stopped
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Task = subprocess.Popen[bytes]
+
+
+def bad_name(text: bytes) -> str:
+    return "bad-" + hashlib.sha256(text).hexdigest()[:16]
+
+
+UNREADABLE = {
+    "empty": b"",
+    "white space": b" \n\t ",
+    "torn": b'{"ociVersion": "1.0", "id": "c1", "sta',
+    "no JSON": b"Segmentation fault",
+    "not UTF-8": b'{"id": "\xff\xfe"}',
+    "a NUL": b"\0",
+    "two values": b"{}{}",
+    "nested deeply": b"[" * 200_000,
+    "a list": b"[]",
+    "a number": b"7",
+    "null": b"null",
+    "no fields": b"{}",
+    "10 MB": b'{"ociVersion": "1.0", "x": "' + b"x" * 10_000_000 + b'"}',
+    "an absurd number": b'{"pid": ' + b"9" * 5000 + b"}",
+    "infinity": b'{"pid": Infinity}',
+}
+"""What no container can be told from."""
+
+BAD_FIELDS = {
+    "id a number": {"id": 7},
+    "pid text": {"pid": "7"},
+    "pid negative": {"pid": -1},
+    "pid zero": {"pid": 0},
+    "pid absent": {"pid": None},
+    "pid true": {"pid": True},
+    "pid a fraction": {"pid": 1.5},
+    "pid beyond pid_t": {"pid": 2**31},
+    "status a list": {"status": []},
+    "bundle absent": {"bundle": None},
+    "bundle with a NUL": {"bundle": "/a\0b"},
+    "bundle endless": {"bundle": "/" + "b" * 5000},
+    "annotations a list": {"annotations": ["a"]},
+    "annotation a number": {"annotations": {"a": 1}},
+    "annotation null": {"annotations": {"a": None}},
+}
+
+BAD_IDS = ["a/b", "..", ".", "../../etc/cron.d/x", "a\nb", "a\0b", "a" * 300, "", "-a", "%s%n", "\ud800", "ü", "a b"]
+
+BAD_UIDS = ["no-uid", "../" + UID, UID + "/..", UID + "\n", "g" * 32, "-" * 36, "a" * 1_000_000, "{0.__class__}", UID[:-1]]
+
+
+@pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
+@pytest.mark.parametrize("verb", ["hook", "createRuntime", "poststop"])
+def test_a_state_that_cannot_be_read(hook: Hook, verb: str, text: bytes) -> None:
+    outcome = hook(text, verb)
+    assert outcome.status == 0
+    assert "bad_state" in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+    known = text[: 4 << 20] if len(text) <= 4 << 20 else None
+    expected = {bad_name(known): "bad_state"} if known is not None else dict.fromkeys(hook.reasons(), "bad_state")
+    assert hook.reasons() == ({} if verb == "poststop" else expected)
+    assert hook.groups() == set()
+    strict = hook.with_options("--strict")(text, verb)
+    assert strict.status == (1 if verb == "createRuntime" else 0)
+
+
+@pytest.mark.parametrize("change", BAD_FIELDS.values(), ids=BAD_FIELDS)
+def test_a_field_that_is_wrong_is_named(hook: Hook, init: Task, change: dict[str, object]) -> None:
+    state = {**created("c1", init.pid), **change}
+    outcome = hook(state)
+    assert outcome.status == 0
+    assert "bad_state" in outcome.stderr
+    assert next(iter(change)) in outcome.stderr
+    assert set(hook.reasons().values()) == {"bad_state"}
+    assert hook.groups() == set()
+
+
+@pytest.mark.parametrize("container", BAD_IDS)
+def test_an_id_that_is_none(hook: Hook, init: Task, tmp_path: Path, container: str) -> None:
+    hook(created("warm-up", init.pid))
+    before = snapshot(tmp_path)
+    state = json.dumps(created(container, init.pid, pod_uid=UID)).encode()
+    outcome = hook(state)
+    assert outcome.status == 0
+    assert outcome.stderr.count("\n") == 1
+    name = bad_name(container.encode("utf-8", "surrogatepass"))
+    assert hook.reasons() == {name: "bad_state"}
+    assert snapshot(tmp_path) - before == {str(hook.run_dir / "unmonitored" / f"{name}.json")}
+    assert hook.with_options("--strict")(state, "createRuntime").status == 1
+    hook(stopped(container))
+    assert hook.reasons() == {}, "the record goes when the container goes"
+
+
+@pytest.mark.parametrize("uid", BAD_UIDS)
+def test_a_pod_uid_that_is_none_is_not_a_container(hook: Hook, init: Task, tmp_path: Path, uid: str) -> None:
+    hook(created("warm-up", init.pid))
+    before = snapshot(tmp_path)
+    outcome = hook(created("c1", init.pid, pod_uid=uid))
+    assert outcome.status == 0
+    assert outcome.stderr.count("\n") == 1
+    assert len(outcome.stderr) < 1000
+    assert hook.reasons() == {"c1": "bad_key"}
+    assert snapshot(tmp_path) - before == {str(hook.run_dir / "unmonitored" / "c1.json")}
+    assert hook.with_options("--strict")(created("c1", init.pid, pod_uid=uid)).status == 1
+
+
+def test_an_annotation_of_a_megabyte_is_no_matter(hook: Hook, init: Task) -> None:
+    outcome = hook(created("c1", init.pid, pod_uid=UID, **{"example.com/big": "x" * 1_000_000}))
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert hook.tasks(f"oci-{UID}") == {init.pid}
+
+
+def test_names_of_a_megabyte_do_not_get_into_the_state(hook: Hook, init: Task) -> None:
+    big = {"io.kubernetes.pod.name": "x" * 1_000_000, "io.kubernetes.pod.namespace": "y" * 1_000_000}
+    assert hook(created("c1", init.pid, pod_uid=UID, **big)).stderr == ""
+    assert (hook.run_dir / "groups" / f"{UID}.json").stat().st_size < 4096
+    end(init)
+    hook(stopped("c1"))
+    assert hook.leftovers() == set()
+
+
+OPTIONS = {
+    "unknown": ["--no-such-option"],
+    "unknown with a value": ["--nope=1"],
+    "not a number": ["--linger=soon"],
+    "negative": ["--linger=-1"],
+    "absurd": ["--linger=" + "9" * 5000],
+    "not a number at all": ["--rmid-wait=nan"],
+    "no choice": ["--key=podname"],
+    "a value for a flag": ["--strict=yes"],
+    "no equals sign": ["--annotation=K"],
+    "a relative path": ["--group-prefix=../"],
+    "an empty prefix": ["--group-prefix="],
+    "a stray word": ["please"],
+    "no value": ["--monitor"],
+    "underscores": ["--snapshot_ttl=3"],
+    "one dash": ["-h"],
+    "Python's own": ["-c", "import os"],
+}
+
+
+@pytest.mark.parametrize("words", OPTIONS.values(), ids=OPTIONS)
+def test_a_bad_option_is_said_and_ignored(hook: Hook, init: Task, words: list[str]) -> None:
+    outcome = hook.with_options(*words)(created("c1", init.pid), verb="createRuntime")
+    assert outcome.status == 0
+    assert "usage" in outcome.stderr
+    record = hook.failures()["c1"]
+    assert (record["reason"], record["monitored"]) == ("usage", True)
+    assert hook.tasks("oci-c1") == {init.pid}
+    end(init)
+    assert hook.with_options(*words)(stopped("c1")).status == 0
+    assert hook.leftovers() == set()
+
+
+def test_both_forms_of_an_option(hook: Hook, init: Task) -> None:
+    assert hook.with_options("--group-prefix", "a-", "--linger", "0")(created("c1", init.pid)).stderr == ""
+    assert hook.groups() == {"a-c1"}
+
+
+@pytest.mark.parametrize("arguments", [[], ["hok"], ["--linger=60"], ["--version", "x"]])
+def test_a_misspelt_verb_in_hooks_d_does_not_stop_containers(hook: Hook, init: Task, arguments: list[str]) -> None:
+    state = json.dumps(created("c1", init.pid)).encode()
+    program = hook.command("hook")[0]
+    result = subprocess.run([program, *arguments], input=state, env={}, capture_output=True, check=False, timeout=60)
+    assert result.returncode == 0
+    assert b"usage" in result.stderr
+    result = subprocess.run([program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60)
+    assert result.returncode == 2
+
+
+FILTERS: list[tuple[list[str], dict[str, str], bool]] = [
+    (["--namespace=a", "--namespace=b"], {"io.kubernetes.pod.namespace": "b"}, True),
+    (["--namespace=a"], {"io.kubernetes.pod.namespace": "b"}, False),
+    (["--namespace=a"], {}, False),
+    (["--namespace=a"], {"io.kubernetes.cri.sandbox-uid": UID, "io.kubernetes.cri.sandbox-namespace": "a"}, True),
+    (["--annotation=k=v", "--annotation=l=w"], {"k": "v", "l": "w"}, True),
+    (["--annotation=k=v", "--annotation=l=w"], {"k": "v"}, False),
+    (["--annotation=k=v=w"], {"k": "v=w"}, True),
+    ([], {"monitor.resctrl-mon.io": "false"}, True),
+    (["--monitor=opt-in"], {}, False),
+    (["--monitor=opt-in"], {"monitor.resctrl-mon.io": "true"}, True),
+    (["--monitor=opt-in"], {"monitor.resctrl-mon.io": "yes"}, False),
+    (["--monitor=opt-out"], {}, True),
+    (["--monitor=opt-out"], {"monitor.resctrl-mon.io": "false"}, False),
+    (
+        ["--monitor=opt-out"],
+        {
+            "monitor.resctrl-mon.io": "false",
+            "monitor.resctrl-mon.io/app": "true",
+            "io.kubernetes.container.name": "app",
+        },
+        True,
+    ),
+    (
+        ["--monitor=opt-in"],
+        {
+            "monitor.resctrl-mon.io": "true",
+            "monitor.resctrl-mon.io/app": "false",
+            "io.kubernetes.container.name": "app",
+        },
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "annotations", "wanted"), FILTERS)
+def test_filters(hook: Hook, init: Task, words: list[str], annotations: dict[str, str], wanted: bool) -> None:  # noqa: FBT001
+    filtered = hook.with_options(*words)
+    outcome = filtered({**created("c1", init.pid), "annotations": annotations})
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert bool(hook.groups()) is wanted
+    end(init)
+    filtered(stopped("c1"))
+    assert hook.groups() == set()
+    assert hook.leftovers() == set()

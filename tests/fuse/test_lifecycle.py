@@ -1,0 +1,223 @@
+"""createRuntime and poststop in every order that runtimes produce."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+from tests.support.hook import UID, Hook, created, end, stopped, task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GROUP = f"oci-{UID}"
+Task = subprocess.Popen[bytes]
+
+
+def test_a_container_is_in_its_group_and_leaves_nothing_behind(hook: Hook, init: Task) -> None:
+    outcome = hook(created("c1", init.pid))
+    assert (outcome.status, outcome.stdout, outcome.stderr) == (0, "", "")
+    assert hook.groups() == {"oci-c1"}
+    assert hook.tasks("oci-c1") == {init.pid}
+    end(init)
+    assert hook(stopped("c1")).status == 0
+    assert hook.groups() == set()
+    assert hook.leftovers() == set()
+
+
+def test_containers_of_a_pod_share_a_group_until_the_last_is_gone(hook: Hook, init: Task) -> None:
+    with task() as other:
+        hook(created("c1", init.pid, pod_uid=UID))
+        hook(created("c2", other.pid, pod_uid=UID))
+        assert hook.groups() == {GROUP}
+        assert hook.tasks(GROUP) == {init.pid, other.pid}
+        end(init)
+        hook(stopped("c1"))
+        assert hook.tasks(GROUP) == {other.pid}
+        assert set(hook.key(UID)["members"]) == {"c2"}
+    hook(stopped("c2"))
+    assert hook.groups() == set()
+    assert hook.leftovers() == set()
+
+
+def test_createruntime_again_changes_nothing(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid, pod_uid=UID))
+    before = hook.key(UID)
+    assert hook(created("c1", init.pid, pod_uid=UID)).status == 0
+    assert hook.key(UID) == before
+    assert hook.tasks(GROUP) == {init.pid}
+
+
+def test_poststop_again_and_of_a_stranger_changes_nothing(hook: Hook, init: Task) -> None:
+    hook(stopped("never-seen"))
+    hook(created("c1", init.pid, pod_uid=UID))
+    hook(stopped("c2", pod_uid=UID))
+    assert hook.tasks(GROUP) == {init.pid}
+    end(init)
+    for _ in range(3):
+        outcome = hook(stopped("c1"))
+        assert (outcome.status, outcome.stderr) == (0, "")
+    assert hook.groups() == set()
+    assert hook.leftovers() == set()
+
+
+def test_a_member_that_lives_is_not_dropped_by_a_late_poststop(hook: Hook, init: Task) -> None:
+    """Podman's clean-up of one life of a container can come beside the next life of the same ID."""
+    hook(created("c1", init.pid))
+    assert hook(stopped("c1")).status == 0
+    assert hook.tasks("oci-c1") == {init.pid}
+    assert set(hook.key("c1")["members"]) == {"c1"}
+
+
+def test_a_restart_of_the_same_container_takes_the_new_process(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid))
+    end(init)
+    with task() as second:
+        hook(created("c1", second.pid))
+        hook(stopped("c1"))
+        assert hook.tasks("oci-c1") == {second.pid}
+    hook(stopped("c1"))
+    assert hook.leftovers() == set()
+
+
+def test_a_restart_in_a_pod_keeps_its_group_when_the_new_one_comes_first(hook: Hook, init: Task) -> None:
+    """CRI-O: createRuntime of the new container before poststop of the old one."""
+    hook(created("old", init.pid, pod_uid=UID))
+    inode = (hook.resctrl_root / "mon_groups" / GROUP).stat().st_ino
+    end(init)
+    with task() as second:
+        hook(created("new", second.pid, pod_uid=UID))
+        hook(stopped("old"))
+        assert (hook.resctrl_root / "mon_groups" / GROUP).stat().st_ino == inode
+        assert hook.tasks(GROUP) == {second.pid}
+
+
+def test_a_zombie_is_dead(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid))
+    init.kill()
+    subprocess.run(["sh", "-c", f"while ! grep -q ') Z ' /proc/{init.pid}/stat; do :; done"], check=True, timeout=30)
+    hook(stopped("c1"))
+    assert hook.leftovers() == set()
+
+
+def test_poststop_needs_no_annotations(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid, pod_uid=UID))
+    end(init)
+    state = stopped("c1")
+    del state["annotations"]
+    hook(state)
+    assert hook.groups() == set()
+    assert hook.leftovers() == set()
+
+
+def test_a_pod_with_containers_in_two_ctrl_groups_has_a_group_in_each(hook: Hook, init: Task, tmp_path: Path) -> None:
+    gold = hook.resctrl_root / "gold"
+    gold.mkdir()
+    with task() as other:
+        (gold / "tasks").write_text(str(other.pid))
+        hook(created("c1", init.pid, pod_uid=UID))
+        hook({**created("c2", other.pid, pod_uid=UID), "bundle": str(bundle_of(tmp_path, "gold"))})
+        assert hook.groups() == {GROUP, f"gold/{GROUP}"}
+        assert hook.tasks(GROUP) == {init.pid}
+        assert hook.tasks(f"gold/{GROUP}") == {other.pid}
+        end(init)
+        hook(stopped("c1"))
+    hook(stopped("c2"))
+    assert hook.groups() == set()
+    assert hook.leftovers() == set()
+
+
+def test_a_ctrl_group_that_is_removed_with_our_group_in_it_is_no_error(hook: Hook, init: Task, tmp_path: Path) -> None:
+    """Runtimes remove the ctrl_group that they made before they call poststop."""
+    gold = hook.resctrl_root / "gold"
+    gold.mkdir()
+    (gold / "tasks").write_text(str(init.pid))
+    hook({**created("c1", init.pid), "bundle": str(bundle_of(tmp_path, "gold"))})
+    assert hook.groups() == {"gold/oci-c1"}
+    end(init)
+    gold.rmdir()
+    outcome = hook(stopped("c1"))
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert hook.leftovers() == set()
+
+
+def test_a_ctrl_group_that_does_not_exist_is_never_made(hook: Hook, init: Task, tmp_path: Path) -> None:
+    outcome = hook({**created("c1", init.pid), "bundle": str(bundle_of(tmp_path, "silver"))})
+    if outcome.stderr:  # a kernel that says itself where the task is does not ask the bundle
+        assert hook.reasons() == {"c1": "no_ctrl_group"}
+    assert not (hook.resctrl_root / "silver").exists()
+
+
+def test_a_container_whose_key_changes_leaves_the_former_key_first(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid))
+    end(init)
+    with task() as second:
+        hook(created("c1", second.pid, pod_uid=UID))
+        assert hook.groups() == {GROUP}
+        assert hook.key("c1") is None
+    hook(stopped("c1"))
+    assert hook.leftovers() == set()
+
+
+def test_a_changed_prefix_does_not_split_a_pod(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid, pod_uid=UID))
+    with task() as other:
+        hook.with_options("--group-prefix=new-")(created("c2", other.pid, pod_uid=UID))
+        assert hook.tasks(GROUP) == {init.pid, other.pid}
+        end(init)
+    hook(stopped("c1"))
+    hook.with_options("--group-prefix=new-")(stopped("c2"))
+    assert hook.groups() == set()
+
+
+def test_groups_of_others_are_left_alone(hook: Hook, init: Task) -> None:
+    (hook.resctrl_root / "mon_groups" / UID).mkdir()
+    (hook.resctrl_root / "mon_groups" / "oci-stranger").mkdir()
+    hook(created("c1", init.pid, pod_uid=UID))
+    end(init)
+    hook(stopped("c1"))
+    assert hook.groups() == {UID, "oci-stranger"}
+
+
+def test_a_group_that_is_there_already_is_taken(hook: Hook, init: Task) -> None:
+    (hook.resctrl_root / "mon_groups" / "oci-c1").mkdir()
+    hook(created("c1", init.pid))
+    assert hook.tasks("oci-c1") == {init.pid}
+
+
+def test_a_torn_state_is_kept_aside_and_its_key_is_not_ended(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid, pod_uid=UID))
+    path = hook.run_dir / "groups" / f"{UID}.json"
+    torn = path.read_text()[:100]
+    path.write_text(torn)
+    with task() as other:
+        outcome = hook(created("c2", other.pid, pod_uid=UID))
+        assert outcome.status == 0
+        assert "cannot be read" in outcome.stderr
+        assert hook.tasks(GROUP) == {init.pid, other.pid}
+        aside = next((hook.run_dir / "groups").glob(f"{UID}.json.unreadable-*"))
+        assert aside.read_text() == torn
+    hook(stopped("c2"))
+    assert hook.tasks(GROUP) == {init.pid}, "the last member that is known of may not be the last"
+    assert hook.key(UID)["recovering"] is True
+
+
+def test_a_newer_state_is_not_overwritten(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid, pod_uid=UID))
+    path = hook.run_dir / "groups" / f"{UID}.json"
+    newer = json.dumps({**json.loads(path.read_text()), "version": 2})
+    path.write_text(newer)
+    end(init)
+    hook(stopped("c1"))
+    aside = next((hook.run_dir / "groups").glob(f"{UID}.json.unreadable-*"))
+    assert aside.read_text() == newer
+    assert GROUP in hook.groups()
+
+
+def bundle_of(directory: Path, ctrl_group: str) -> Path:
+    """A bundle whose config.json asks for a ctrl_group."""
+    bundle = directory / "bundle"
+    bundle.mkdir()
+    (bundle / "config.json").write_text(json.dumps({"linux": {"intelRdt": {"closID": ctrl_group}}}))
+    return bundle

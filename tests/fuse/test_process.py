@@ -1,0 +1,272 @@
+"""The hook as a process: what it is given and what it is not, by runtimes that do as they please."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.hook import PYZ, UID, Hook, created, end, finish, stopped
+from tests.support.interpreters import Interpreter, find
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Task = subprocess.Popen[bytes]
+IMPORTS = {"_json", "atexit", "errno", "fcntl", "hook", "posix", "select", "sys", "time", "zipimport", "__future__"}
+"""What a container start may import besides what the interpreter itself has imported by then."""
+
+
+@pytest.mark.parametrize("way", ["directly", "by python3", "through a link"])
+def test_ways_to_start_it(hook: Hook, init: Task, tmp_path: Path, way: str) -> None:
+    command = hook.command("hook")
+    if way == "by python3":
+        command = ["/usr/bin/python3", *command]
+    if way == "through a link":
+        (tmp_path / "a link").symlink_to(PYZ)
+        command = [str(tmp_path / "a link"), *command[1:]]
+    state = json.dumps(created("c1", init.pid)).encode()
+    result = subprocess.run(
+        ["env", "-i", *command], input=state, capture_output=True, check=False, timeout=60, cwd=tmp_path
+    )
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert hook.tasks("oci-c1") == {init.pid}
+
+
+@pytest.mark.parametrize("missing", [(0,), (1,), (2,), (0, 1, 2), (1, 2)])
+def test_closed_descriptors(hook: Hook, init: Task, missing: tuple[int, ...]) -> None:
+    """What is opened first would become stdin, stdout or stderr: no message may land in a file of ours."""
+    closed = " ".join(f"{number}<&-" for number in missing)
+    wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=("sh", "-c", f'exec "$@" {closed}', "sh"))
+    outcome = wrapped.with_options("--no-such-option")(created("c1", init.pid, pod_uid=UID))
+    assert outcome.status == 0
+    if 0 in missing:
+        assert set(hook.reasons().values()) == {"bad_state"}
+    else:
+        assert hook.tasks(f"oci-{UID}") == {init.pid}
+        assert hook.key(UID)["key"] == UID
+    for path in hook.run_dir.glob("*/*.json"):
+        json.loads(path.read_text())
+
+
+def test_a_cwd_that_is_gone(hook: Hook, init: Task, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=("sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh"))
+    assert wrapped(created("c1", init.pid), cwd=gone).stderr == ""
+    assert hook.tasks("oci-c1") == {init.pid}
+
+
+def test_a_hostile_environment(hook: Hook, init: Task, tmp_path: Path) -> None:
+    """Python's own variables, and modules of the same names as ours in the cwd, must not matter."""
+    for name in ("posix", "select", "hook", "fcntl", "zipimport", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
+    hostile = {"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nowhere", "PYTHONINSPECT": "1", "LC_ALL": "tr_TR.ISO-8859-9"}
+    outcome = hook(created("c1", init.pid), env=hostile, cwd=tmp_path)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert hook.tasks("oci-c1") == {init.pid}
+
+
+def test_the_umask_does_not_matter(hook: Hook, init: Task) -> None:
+    wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=("sh", "-c", 'umask 777; exec "$@"', "sh"))
+    wrapped(created("c1", init.pid))
+    modes = {p.name: oct(p.stat().st_mode & 0o777) for p in (hook.run_dir, *hook.run_dir.iterdir())}
+    expected = dict.fromkeys(("groups", "members", "locks", "unmonitored"), "0o700")
+    assert modes == {"run": "0o755", **expected}
+    assert (hook.resctrl_root / "mon_groups" / "oci-c1").stat().st_mode & 0o777 == 0o755
+
+
+def test_a_user_namespace_is_left_in_silence(hook: Hook, init: Task) -> None:
+    wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=("unshare", "--user", "--map-root-user"))
+    outcome = wrapped.with_options("--strict")(created("c1", init.pid), verb="createRuntime")
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert hook.groups() == set()
+    assert not hook.run_dir.exists()
+
+
+@pytest.mark.parametrize("kind", ["another's", "writable by all", "a link", "a file"])
+def test_a_run_directory_that_others_could_write_is_not_used(
+    hook: Hook, init: Task, tmp_path: Path, kind: str
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    if kind == "a link":
+        hook.run_dir.symlink_to(elsewhere)
+    elif kind == "a file":
+        hook.run_dir.write_text("")
+    else:
+        hook.run_dir.mkdir()
+        os.chown(hook.run_dir, *((1, 1) if kind == "another's" else (0, 0)))
+        hook.run_dir.chmod(0o777 if kind == "writable by all" else 0o755)
+    outcome = hook.with_options("--strict")(created("c1", init.pid))
+    assert outcome.status == 1
+    assert ": io: " in outcome.stderr
+    assert hook.groups() == set()
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
+    """What cannot be put on record is not begun."""
+    hook.run_dir.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k,mode=755", "tmpfs", hook.run_dir], check=True)
+    try:
+        subprocess.run(["sh", "-c", f"cat /dev/zero > {hook.run_dir}/filler 2>&-"], check=False)
+        outcome = hook(created("c1", init.pid))
+        assert outcome.status == 0
+        assert "ENOSPC" in outcome.stderr
+        assert "full" in outcome.stderr
+        assert hook.groups() == set()
+        (hook.run_dir / "filler").unlink()
+        assert hook(created("c1", init.pid)).stderr == ""
+        assert hook.tasks("oci-c1") == {init.pid}
+        end(init)
+        hook(stopped("c1"))
+        assert hook.leftovers() == set()
+    finally:
+        subprocess.run(["umount", "-l", hook.run_dir], check=True)
+
+
+class DevLog:
+    """A /dev/log of our own, in a private mount namespace of the hook."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "log"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        here = os.open(directory, os.O_PATH)
+        try:
+            self.socket.bind(f"/proc/self/fd/{here}/log")
+        finally:
+            os.close(here)
+        script = (
+            "mount -t tmpfs tmpfs /dev && for d in null zero; do mknod /dev/$d c 1 3; done && touch /dev/log"
+            f" && mount --bind '{self.path}' /dev/log && exec \"$@\""
+        )
+        self.wrapper = ("unshare", "--mount", "sh", "-c", script, "sh")
+
+    def fill(self) -> None:
+        """Send until a sender would have to wait."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            here = os.open(self.path.parent, os.O_PATH)
+            try:
+                while True:
+                    sender.sendto(b"x", f"/proc/self/fd/{here}/log")
+            except BlockingIOError:
+                pass
+            finally:
+                os.close(here)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[DevLog]:
+    log = DevLog(tmp_path)
+    with log.socket:
+        yield log
+
+
+def test_a_failure_is_one_line_in_syslog(hook: Hook, init: Task, log: DevLog) -> None:
+    wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=log.wrapper)
+    wrapped(created("c1", init.pid, pod_uid="no\nuid <0>"))
+    log.socket.settimeout(10)
+    line = log.socket.recv(65536).decode()
+    assert line.startswith("<28>")
+    assert " resctrl-mon-hook[" in line
+    assert "c1: bad_key: " in line
+    assert "\n" not in line
+
+
+def test_a_full_syslog_holds_nobody(hook: Hook, init: Task, log: DevLog) -> None:
+    log.fill()
+    wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=log.wrapper)
+    outcome = wrapped(created("c1", init.pid, pod_uid="no-uid"))
+    assert outcome.status == 0
+    assert "bad_key" in outcome.stderr
+    assert hook.reasons() == {"c1": "bad_key"}
+
+
+def test_a_stderr_that_nobody_reads_holds_nobody(hook: Hook, init: Task) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        while True:
+            os.write(writer, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(writer, True)
+    state = json.dumps(created("c1", init.pid, pod_uid="no-uid")).encode()
+    result = subprocess.run(hook.command("hook"), input=state, stderr=writer, env={}, check=False, timeout=60)
+    os.close(reader)
+    os.close(writer)
+    assert result.returncode == 0
+    assert hook.reasons() == {"c1": "bad_key"}
+
+
+def test_a_runtime_that_goes_on_writing_gets_no_broken_pipe(hook: Hook) -> None:
+    process = hook.start(b"")
+    finish(process)
+    process = subprocess.Popen(hook.command("hook"), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, env={})
+    assert process.stdin is not None
+    for _ in range(200):
+        process.stdin.write(b" " * 65536)
+    process.stdin.close()
+    assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize("python", find(), ids=lambda python: "%d.%d.%d" % python.version)
+@pytest.mark.parametrize("broken", ["raise RuntimeError('x')", "import no_such_module", "(", "raise MemoryError"])
+def test_a_file_that_is_broken_inside_fails_no_container(
+    init: Task, tmp_path: Path, python: Interpreter, broken: str
+) -> None:
+    """Whatever is wrong behind the first line: its traceback is on stderr, and the exit status is 0."""
+    first = PYZ.read_bytes().split(b"\n", 1)[0]
+    path = python.path
+    copy = tmp_path / "broken.pyz"
+    with copy.open("wb") as out:
+        out.write(first.replace(b"/usr/bin/python3", str(path).encode(), 1) + b"\n")
+    with zipfile.ZipFile(PYZ) as whole, zipfile.ZipFile(copy, "a") as part:
+        for name in whole.namelist():
+            text = whole.read(name)
+            part.writestr(name, broken.encode() if name == "hook/lifecycle.py" else text)
+    copy.chmod(0o755)
+    state = json.dumps(created("c1", init.pid)).encode()
+    result = subprocess.run([copy, "hook"], input=state, capture_output=True, check=False, timeout=60)
+    assert result.returncode == 0
+    assert b"lifecycle.py" in result.stderr
+
+
+@pytest.mark.parametrize("python", find(), ids=lambda python: "%d.%d.%d" % python.version)
+def test_what_a_container_start_imports(hook: Hook, init: Task, python: Interpreter) -> None:
+    """The allow-list of the hook path, for the first line's way of starting, on the path without an error."""
+    boot = PYZ.read_bytes().split(b"\n", 1)[0].decode().partition("ISc")[2]
+    path = str(python.path)
+    bare = imported([path, "-IS", "-X", "importtime", "-c", "pass"], b"")
+    for verb, state in (("createRuntime", created("c1", init.pid)), ("poststop", stopped("c1"))):
+        arguments = [str(PYZ), *hook.command(verb)[1:]]
+        found = imported([path, "-IS", "-X", "importtime", "-c", boot, *arguments], json.dumps(state).encode())
+        assert {name.partition(".")[0] for name in found - bare} <= IMPORTS
+        assert "hook.usage" not in found
+    end(init)
+
+
+def imported(command: list[str], state: bytes) -> set[str]:
+    result = subprocess.run(command, input=state, capture_output=True, check=True, timeout=60)
+    lines = result.stderr.decode().splitlines()
+    return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
+
+
+def test_help_and_version() -> None:
+    result = subprocess.run([PYZ, "--help"], capture_output=True, check=True, timeout=60, text=True)
+    for option in ("--resctrl-root", "--lock-timeout", "[1.0]", "--strict"):
+        assert option in result.stdout
+    assert subprocess.run([PYZ, "--version"], capture_output=True, check=True, timeout=60).stdout.startswith(b"resctrl")
+
+
+def test_there_is_a_python3_that_the_first_line_names() -> None:
+    assert shutil.which("/usr/bin/python3")
