@@ -1,0 +1,239 @@
+"""What the hook does, on real containers, in a few seconds: `python3 build.py demo`.
+
+Two pods of two containers each (Podman), and one container that plain runc starts. Groups, members and tasks are shown
+as they come and go. Nothing is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.resctrlfs import Mounted, mounted
+from tests.support.containers import HOOK, Gate, Lab, RuncContainer, Task, missing, task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+REAL = Path("/sys/fs/resctrl")
+# Not the default prefix: where the hook is installed, its reconcile would take the demo's groups for orphans
+PREFIX = "demo-"
+ALONE = "alone"
+STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "cyan": "36"}
+IN_COLOUR = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+
+def styled(text: str, style: str) -> str:
+    return f"\033[{STYLES[style]}m{text}\033[0m" if IN_COLOUR else text
+
+
+@dataclass
+class Container:
+    name: str
+    key: str
+    id: str
+    init: Task
+    gate: Gate
+    by_runc: RuncContainer | None = None
+
+
+class Demo:
+    def __init__(self, lab: Lab, root: Path, run_dir: Path, model: Mounted | None) -> None:
+        self.lab = lab
+        self.root = root
+        self.run_dir = run_dir
+        self.model = model
+        self.pods = {str(uuid.uuid4()): name for name in ("shop", "batch")}
+        self.containers: dict[str, Container] = {}
+        self.failed = False
+
+    def play(self) -> bool:
+        """All scenes; whether each showed what it should."""
+        self.scene("Two pods of two containers each, started by Podman, and one container started by runc")
+        for uid, pod in self.pods.items():
+            for name in (f"{pod}-app", f"{pod}-helper"):
+                self.start(name, uid)
+        self.start_by_runc(ALONE)
+        self.show(expected=3)
+        self.scene("shop-app ends: its group stays, with the same RMID, for the pod's other container")
+        self.end("shop-app")
+        self.show(expected=3)
+        self.scene("batch-app is killed, batch-helper removed by force: the last one takes the group along")
+        self.lab.podman("kill", "batch-app")
+        self.forget("batch-app")
+        self.lab.podman("rm", "-f", "-t", "0", "batch-helper")
+        self.forget("batch-helper")
+        self.show(expected=2)
+        self.scene("The rest ends")
+        for name in ("shop-helper", ALONE):
+            self.end(name)
+        self.show(expected=0)
+        self.check_files()
+        return not self.failed
+
+    def scene(self, title: str) -> None:
+        print(f"\n{styled('> ' + title, 'bold')}")
+
+    def start(self, name: str, uid: str) -> None:
+        gate = self.lab.run(name, f"--annotation=io.kubernetes.pod.uid={uid}")
+        container = self.lab.container_id(name)
+        self.containers[name] = Container(name, uid, container, self.lab.init(name), gate)
+
+    def start_by_runc(self, name: str) -> None:
+        started = self.lab.runc(name)
+        self.containers[name] = Container(name, name, name, started.init(), started.gate, started)
+
+    def end(self, name: str) -> None:
+        self.containers[name].gate.open()
+        self.forget(name)
+
+    def forget(self, name: str) -> None:
+        """Wait until the container's poststop is through."""
+        container = self.containers.pop(name)
+        self.lab.watch.wait("poststop", container.id)
+        if container.by_runc is not None:
+            container.by_runc.wait()
+
+    def show(self, expected: int) -> None:
+        """Every group with its tasks, and whose they are; complains about what is not as it should be."""
+        groups = self.groups()
+        for group in groups:
+            self.show_group(group)
+        if not groups:
+            print(f"  {self.root}/mon_groups has no group of ours")
+        self.check(len(groups) == expected, f"{len(groups)} groups, not {expected}")
+        for container in self.containers.values():
+            inside = container.init.pid in self.tasks(PREFIX + container.key)
+            self.check(inside, f"{container.name} (pid {container.init.pid}) is not in the group of its key")
+
+    def show_group(self, group: str) -> None:
+        key = group[len(PREFIX) :]
+        what = f"pod {self.pods[key]}" if key in self.pods else "container"
+        print(f"  mon_groups/{styled(group, 'cyan')}  {styled(what + self.rmid(group), 'dim')}")
+        members = {container.id: container for container in self.containers.values()}
+        for container_id in self.members(key):
+            container = members.get(container_id)
+            self.check(container is not None, f"{container_id[:12]} is a member and should not be")
+            if container is not None:
+                print(f"    {container.name:<13} {container_id[:12]:<13} {self.life(container)}")
+        strangers = set(self.tasks(group)) - {container.init.pid for container in members.values()}
+        self.check(not strangers, f"tasks in it that are no container's first process: {sorted(strangers)}")
+
+    def life(self, container: Container) -> str:
+        """What the container's first process was when it came into its group, and what it is now."""
+        pid = container.init.pid
+        now = f"runs {task(pid).cmdline[0]} now"
+        return f"pid {pid}, put in as {self.put_in_as(container.init)}, {now}" if self.model else f"pid {pid}, {now}"
+
+    def put_in_as(self, init: Task) -> str:
+        assert self.model is not None
+        moves = [seen for event in self.model.events() if event.op == "tasks" for seen in event.pids]
+        seen = [seen for seen in moves if (seen.pid, seen.starttime) == (init.pid, init.starttime)]
+        early = len(seen) == 1 and seen[0].cmdline[-1:] == ["init"]
+        self.check(early, f"pid {init.pid} was not put in as the runtime's init")
+        return styled(str(seen[0].comm), "green") if early else "?"
+
+    def rmid(self, group: str) -> str:
+        return f", RMID {self.model.groups()[f'/mon_groups/{group}']['rmid']}" if self.model else ""
+
+    def groups(self) -> list[str]:
+        """Ours, in the order of the pods; with real resctrl there may be others'."""
+        order = [*self.pods, ALONE]
+        return [PREFIX + key for key in order if (self.root / "mon_groups" / (PREFIX + key)).is_dir()]
+
+    def tasks(self, group: str) -> list[int]:
+        try:
+            return [int(line) for line in (self.root / "mon_groups" / group / "tasks").read_text().split()]
+        except FileNotFoundError:
+            return []
+
+    def members(self, key: str) -> list[str]:
+        try:
+            return sorted(json.loads((self.run_dir / "groups" / f"{key}.json").read_text())["members"])
+        except FileNotFoundError:
+            self.check(False, f"nothing is on record of {key}")
+            return []
+
+    def check_files(self) -> None:
+        parts = ("groups", "locks", "members", "unmonitored")
+        left = [str(path) for part in parts for path in (self.run_dir / part).glob("*")]
+        self.check(not left, f"files that are left: {left}")
+        if not left:
+            print("  the run directory has no group, member, lock or failure on record")
+
+    def check(self, good: bool, complaint: str) -> None:
+        if not good:
+            self.failed = True
+            print(f"  {styled('not as it should be: ' + complaint, 'red')}")
+
+
+def use_real(model_only: bool) -> bool:
+    """Whether to use this machine's resctrl: only where it is mounted, and somebody at a terminal says so."""
+    if model_only or not (REAL / "mon_groups").is_dir() or not sys.stdin.isatty():
+        return False
+    print(
+        f"{REAL} is mounted. The demo would make up to 3 groups {PREFIX}* in it for a few seconds, and touch no other."
+    )
+    return input("Use it? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def remove_groups(demo: Demo) -> None:
+    """Nothing to do unless the hook failed to: real groups hold real RMIDs."""
+    for group in demo.groups():
+        with suppress(FileNotFoundError):
+            (demo.root / "mon_groups" / group).rmdir()
+
+
+def play(real: bool) -> bool:
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rmh-demo-")))
+        model = None if real else stack.enter_context(mounted(directory))
+        root, run_dir = (model.root if model else REAL), directory / "run"
+        options = [f"--resctrl-root={root}", f"--run-dir={run_dir}", f"--group-prefix={PREFIX}"]
+        lab = Lab(options)
+        demo = Demo(lab, root, run_dir, model)
+        if real:
+            stack.callback(remove_groups, demo)
+        stack.enter_context(lab)
+        print(f"{HOOK.name} under Podman and runc, on {REAL if real else 'a FUSE model of resctrl'}")
+        return demo.play()
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python3 build.py demo", description=__doc__)
+    parser.add_argument("--model", action="store_true", help="use the FUSE model of resctrl without asking")
+    real = use_real(parser.parse_args(arguments).model)
+    reason = missing(model=not real)
+    if reason:
+        print(f"demo: cannot run containers here: {reason}", file=sys.stderr)
+        return 1
+    # Ends by way of the clean-up, as Ctrl-C does
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        good = play(real)
+    except KeyboardInterrupt:
+        return 130
+    except (RuntimeError, TimeoutError, subprocess.TimeoutExpired) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 1
+    if not good:
+        print(styled("\nThe hook did not do what it should.", "red"))
+        return 1
+    # Only the model can tell what a process was at the very moment
+    early = "in its group" if real else "in its group before its first instruction"
+    print(styled(f"\nEach container's first process was {early}; nothing is left.", "bold"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
