@@ -44,11 +44,11 @@ ALWAYS: Mapping[str, object] = {"always": True}
 LIBPOD: Mapping[str, object] = {"annotations": {r"^io\.container\.manager$": "^libpod$"}}
 
 
-def missing(hook: Path = HOOK) -> str | None:
-    """Why no container can be run here; None if one can."""
+def missing(hook: Path = HOOK, *, model: bool = True) -> str | None:
+    """Why no container can be run here, or the model of resctrl not be mounted; None if all is well."""
     if os.geteuid() != 0:
         return "not root"
-    if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+    if model and not os.access("/dev/fuse", os.R_OK | os.W_OK):
         return "no /dev/fuse"
     for program in ("podman", "runc", "conmon", "busybox"):
         if not _find(program):
@@ -219,8 +219,7 @@ class Lab:
 
     def __init__(self, hook_arguments: Sequence[str] = (), hook: Path = HOOK) -> None:
         """Our hook is installed for all of Podman's containers; add_hook() and `hooks_dir` change that."""
-        # Not pytest's tmp_path: Podman's sockets must have a short path
-        self.base = Path(tempfile.mkdtemp(prefix="rmh-"))
+        self.base = Path(tempfile.mkdtemp(prefix="rmh-", dir=_short_temporary_directory()))
         self.base.chmod(0o755)
         self.hook = hook
         self.hook_arguments = ["resctrl-mon-hook", "hook", *hook_arguments]
@@ -229,9 +228,13 @@ class Lab:
         self.gates = self._directory("gates")
         self._open_gates: list[Gate] = []
         self._runc_containers: list[RuncContainer] = []
-        self.rootfs = make_rootfs(self.base / "rootfs")
         self.watch = Watch(self.base)
         self._write_configuration()
+        try:
+            self.rootfs = make_rootfs(self.base / "rootfs")
+        except BaseException:
+            self.close()
+            raise
         self.add_hook("10-resctrl-mon-hook.json", LIBPOD)
         self.add_hook("99-watch.json", ALWAYS, path=self.watch.program, args=["watch"])
 
@@ -451,6 +454,12 @@ def make_rootfs(directory: Path) -> Path:
     if done.returncode != 0:
         raise RuntimeError(f"{busybox} does not run by itself (Debian: busybox-static): {done.stderr.decode().strip()}")
     return directory
+
+
+def _short_temporary_directory() -> str:
+    """Podman takes no runroot of more than 50 characters: the caller's TMPDIR may be too long, as pytest's is."""
+    usual = tempfile.gettempdir()
+    return usual if len(f"{usual}/rmh-12345678/runroot") <= 50 else "/tmp"
 
 
 def _unmount_below(base: Path) -> None:
