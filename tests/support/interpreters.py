@@ -24,7 +24,8 @@ MINORS = tuple((3, minor) for minor in range(9, 15))  # what the .pyz promises
 # Debian never released 3.10 and 3.12.
 _SUITES = {(3, 9): "bullseye", (3, 11): "bookworm", (3, 13): "trixie", (3, 14): "sid"}
 
-# Base installations only (a venv is its base once more), and no free-threaded or debug builds.
+# Base installations only (a venv is its base once more, with somebody's packages; -S would hide that it is one), and no
+# free-threaded or debug builds.
 _PROBE = """\
 import sys
 if sys.implementation.name == "cpython" and sys.prefix == sys.base_prefix and not sys.abiflags:
@@ -44,12 +45,11 @@ class Interpreter(NamedTuple):
 def find(environment: Mapping[str, str] = os.environ) -> list[Interpreter]:
     """One interpreter of each minor version, oldest first. Each was run, so each works."""
     found: dict[tuple[int, int], Interpreter] = {}
-    seen: set[str] = set()
-    for path in _candidates(environment):
-        real = os.path.realpath(path)
-        if real not in seen and (interpreter := probe(path)) and interpreter.minor in MINORS:
-            found.setdefault(interpreter.minor, interpreter)
-        seen.add(real)
+    for directory in directories(environment):
+        for minor in MINORS:
+            path = directory / python_name(minor)
+            if minor not in found and os.access(path, os.X_OK) and (interpreter := probe(path)):
+                found.setdefault(interpreter.minor, interpreter)
     return sorted(found.values())
 
 
@@ -62,7 +62,7 @@ def probe(path: Path) -> Interpreter | None:
     """What this program says that it is; None if it does not start or is not what we look for."""
     try:
         done = subprocess.run(
-            [path, "-I", "-S", "-c", _PROBE], capture_output=True, text=True, timeout=30, check=True, cwd="/"
+            [path, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=30, check=True, cwd="/"
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -97,12 +97,6 @@ def directories(environment: Mapping[str, str]) -> Iterator[Path]:
     ]
     for store, pattern in stores:
         yield from sorted(store.glob(pattern), reverse=True)
-
-
-def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
-    names = [f"python{major}.{minor}" for major, minor in MINORS]
-    for directory in directories(environment):
-        yield from (path for name in names if os.access(path := directory / name, os.X_OK))
 
 
 def cache(environment: Mapping[str, str] = os.environ) -> Path:
