@@ -127,7 +127,7 @@ def _is_debian() -> bool:
 
 
 def _apt_install(names: Sequence[str]) -> str:
-    """Empty, or apt's own last word on why not. The package lists are refreshed only if it fails with those it has."""
+    """Empty, or apt's own word on why not. The package lists are refreshed only if it fails with those it has."""
     install = ["install", "--yes", "--no-install-recommends", "--no-remove", *names]
     error = _apt_get(install)
     if error:
@@ -143,7 +143,7 @@ def _apt_get(arguments: Sequence[str]) -> str:
 
 
 def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> str:
-    """Empty on success, else the last line of the output that looks like an error."""
+    """Empty on success, else the first error in the output: the ones after it follow from it."""
     done = subprocess.run(
         command,
         env=environment,
@@ -157,8 +157,8 @@ def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> s
     if done.returncode == 0:
         return ""
     lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
-    errors = [line for line in lines if re.match(r"E:|W:|ERROR|error", line)]
-    return (errors or lines or [f"exit status {done.returncode}"])[-1]
+    errors = [line for line in lines if re.match(r"E:|ERROR|error", line)]
+    return (errors or lines[-1:] or [f"exit status {done.returncode}"])[0]
 
 
 # --- the venv

@@ -143,12 +143,12 @@ def test_a_device_that_is_not_there_says_so() -> None:
     ("script", "said"),
     [
         ("exit 0", ""),
-        ("echo reading; echo 'E: no such package'; echo 'bye'; exit 100", "E: no such package"),
-        ("echo only this >&2; exit 1", "only this"),
+        ("echo reading; echo 'E: no such package'; echo 'E: so failed'; echo bye; exit 100", "E: no such package"),
+        ("echo well; echo only this >&2; exit 1", "only this"),
         ("exit 7", "exit status 7"),
     ],
 )
-def test_of_a_failed_command_its_last_error_is_told(script: str, said: str) -> None:
+def test_of_a_failed_command_its_first_error_is_told(script: str, said: str) -> None:
     assert provision._run(["sh", "-c", script]) == said
 
 
