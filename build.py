@@ -27,7 +27,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -158,6 +158,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal, TypedDict, TypeVar
 
     ModelT = TypeVar("ModelT", bound="Model")
+    # aliases
 
     class ErrorDetails(TypedDict):
         loc: tuple[int | str, ...]
@@ -326,7 +327,7 @@ def compile_models(models: ModuleType) -> str:
     """The text of the compiled module for a module such as hook/models.py."""
     classes = _classes(models)
     exported = _block("__all__ = [", [f"{_quoted(name)}," for name in models.__all__], "]")
-    prelude = PRELUDE.replace("__all__ = []", "\n".join(exported))
+    prelude = PRELUDE.replace("__all__ = []", "\n".join(exported)).replace("    # aliases\n", _aliases(models))
     return "\n\n".join([prelude, *(_Compiler(models, cls).text() for cls in classes)])
 
 
@@ -341,6 +342,12 @@ def _classes(models: ModuleType) -> list[type]:
             raise Refused(f"{models.__name__}.{name}", "something that is no model")
     _own_class(models.Model, BaseModel)
     return [cls for cls in own if cls is not models.Model]
+
+
+def _aliases(models: ModuleType) -> str:
+    """The named literals, which the callers' annotations use."""
+    literals = {name: value for name, value in vars(models).items() if get_origin(value) is Literal}
+    return "".join(f"    {name} = Literal[{', '.join(map(_quoted, get_args(it)))}]\n" for name, it in literals.items())
 
 
 def _own_class(cls: type[Any], base: type) -> None:
@@ -382,11 +389,12 @@ class _Compiler:
 
     def text(self) -> str:
         """The class."""
-        names = list(self.fields)
+        nodes = {name: _inner(field["schema"]) for name, field in self.fields.items()}
+        names = list(nodes)
         slots = _block("__slots__ = (", [f"{_quoted(name)}," for name in names], ")")
-        types = [f"{name}: {self._type(_inner(field['schema']))}" for name, field in self.fields.items()]
-        read = [line for name in self.fields for line in self._field(name)]
-        dump = [f"{_quoted(name)}: {self._dump(_inner(self.fields[name]['schema']), name)}," for name in self.fields]
+        read = [line for name in names for line in self._field(name)]
+        types = [f"{name}: {self._type(node, f'{self.name}.{name}')}" for name, node in nodes.items()]
+        dump = [f"{_quoted(name)}: {self._dumped(node, f'self.{name}')}," for name, node in nodes.items()]
         body = [
             *(slots if len(names) > 1 else [f"__slots__ = {_tuple(names)}"]),
             *types,
@@ -560,22 +568,19 @@ class _Compiler:
         self._is_model(node, where)
         return str(node["cls"].__name__)
 
-    def _type(self, node: Node) -> str:
+    def _type(self, node: Node, where: str) -> str:
         kind = node["type"]
         if kind == "literal":
             return f"Literal[{', '.join(map(_quoted, node['expected']))}]"
         if kind == "nullable":
-            return f"{self._type(node['schema'])} | None"
+            return f"{self._type(node['schema'], where)} | None"
         if kind == "function-after":
-            return self._type(node["schema"])
+            return self._type(node["schema"], where)
         if kind == "list":
-            return f"list[{self._type(node['items_schema'])}]"
+            return f"list[{self._type(node['items_schema'], where)}]"
         if kind == "dict":
-            return f"dict[str, {self._type(node['values_schema'])}]"
-        return self._model_name(node, self.name) if kind in ("model", "definition-ref") else str(kind)
-
-    def _dump(self, node: Node, name: str) -> str:
-        return self._dumped(node, f"self.{name}")
+            return f"dict[str, {self._type(node['values_schema'], where)}]"
+        return self._model_name(node, where) if kind in ("model", "definition-ref") else str(kind)
 
     def _dumped(self, node: Node, it: str) -> str:
         kind = node["type"]
@@ -660,7 +665,8 @@ def test_verb(arguments: Sequence[str]) -> int:
 
     _under_venv(provision.TEST)
     build()
-    print("CPythons:", ", ".join(str(found) for found in interpreters.find()), flush=True)
+    found = (f"{'.'.join(map(str, version))} ({path})" for version, path in interpreters.find())
+    print("CPythons:", ", ".join(found), flush=True)
     return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, check=False).returncode
 
 

@@ -1,0 +1,99 @@
+"""Tiers: what a test needs is said by the directory that it lies in, and one that did not run is never just green.
+
+Each test carries the marker `tier(name=...)`, so that -m 'tier(name="unit")' selects one. `--require fuse,podman`
+(the default where CI is set) makes a skip in those tiers a failure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+TIERS = ("unit", "fuse", "podman", "kernel")
+REQUIRED_IN_CI = "fuse,podman"
+_HERE = Path(__file__).resolve().parent
+_OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    default = REQUIRED_IN_CI if os.environ.get("CI") else ""
+    parser.addoption(
+        "--require",
+        default=default,
+        metavar="TIERS",
+        help=f"tiers in which a skip is a failure, of {','.join(TIERS)} (default: {REQUIRED_IN_CI} where CI is set)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "tier(name): what the test needs, by its directory in tests/")
+    unknown = sorted(set(_required(config)) - set(TIERS))
+    if unknown:
+        raise pytest.UsageError(f"--require: no such tier: {', '.join(unknown)} (there are {', '.join(TIERS)})")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.tier(name=item.path.relative_to(_HERE).parts[0]))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and _broken_promises(
+        session.config
+    ):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """A line for each tier. pytest writes its own closing line after this."""
+    terminalreporter.section("tiers")
+    for tier in TIERS:
+        counts = Counter({outcome: len(_reports(config, tier, outcome)) for outcome in _OUTCOMES})
+        told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+        terminalreporter.write_line(f"{tier}: {told or 'nothing ran'}")
+        reasons = Counter(_reason(report) for report in _reports(config, tier, "skipped"))
+        for reason, count in sorted(reasons.items()):
+            terminalreporter.write_line(f"    skipped {count}: {reason}")
+    for line in _broken_promises(config):
+        terminalreporter.write_line(line, red=True)
+
+
+def _required(config: pytest.Config) -> list[str]:
+    required: str = config.getoption("--require")
+    return [tier for tier in required.split(",") if tier]
+
+
+def _broken_promises(config: pytest.Config) -> list[str]:
+    """A line for each required tier that did not run whole."""
+    lines = []
+    for tier in _required(config):
+        skipped = len(_reports(config, tier, "skipped"))
+        if skipped:
+            lines.append(f"REQUIRED: {tier}: {skipped} skipped, and --require allows no skip there")
+        elif _whole_run(config) and not _reports(config, tier, *_OUTCOMES):
+            lines.append(f"REQUIRED: {tier}: nothing ran, and --require wants it to")
+    return lines
+
+
+def _whole_run(config: pytest.Config) -> bool:
+    """Nobody asked for some of the tests only, so that a tier without any is a tier that was lost."""
+    narrowed = any(config.getoption(option) for option in ("keyword", "markexpr", "collectonly", "lf", "deselect"))
+    return config.args_source is not pytest.Config.ArgsSource.ARGS and not narrowed
+
+
+def _reports(config: pytest.Config, tier: str, *outcomes: str) -> list[pytest.TestReport | pytest.CollectReport]:
+    """By node ID, since a module that is skipped or broken as a whole has no item, and so no marker."""
+    reporter: pytest.TerminalReporter | None = config.pluginmanager.getplugin("terminalreporter")
+    stats = reporter.stats if reporter else {}
+    return [report for outcome in outcomes for report in stats.get(outcome, []) if f"tests/{tier}/" in report.nodeid]
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Why it was skipped, as given to pytest.skip or skipif."""
+    told = report.longrepr
+    return str(told[2]).removeprefix("Skipped: ") if isinstance(told, tuple) else str(told)

@@ -1,0 +1,193 @@
+"""Documents for the models, made from their core schemas, so that new models and fields are covered too."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+Node = dict[str, Any]
+
+_ID = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_.+,-]{0,20}", fullmatch=True)
+_PATH = st.from_regex(r"(/[a-z0-9.]{0,3}[a-z0-9]){1,4}", fullmatch=True)
+# What the functions of hook/names.py accept: text alone would hardly ever be a path. A function without an entry gets
+# any text, and the test that valid documents are accepted says so if that is not enough.
+ACCEPTED: Mapping[str, st.SearchStrategy[str]] = {
+    "path": _PATH,
+    "container_id": _ID,
+    "ctrl_group": st.just("/") | _ID,
+    "directory": _PATH,
+    "group_prefix": _ID,
+    "mon_group": st.tuples(_PATH, _ID).map(lambda parts: f"{parts[0]}/mon_groups/{parts[1]}"),
+}
+_SURROGATES = st.sampled_from(["\ud800", "a\udfff", "\ud83d\ude00", "\udcff/x"])
+_TEXT = st.text(max_size=8) | _SURROGATES
+
+
+class Instance(NamedTuple):
+    """Stands in a document for an instance of a model, of whichever form is being tested."""
+
+    model: str
+    document: Any
+
+
+def realised(document: Any, form: Any) -> Any:  # noqa: ANN401  any document, either form
+    """The document with the instances that it asks for; a copy otherwise."""
+    if isinstance(document, Instance):
+        return getattr(form, document.model).model_validate(realised(document.document, form))
+    if isinstance(document, list):
+        return [realised(item, form) for item in document]
+    if isinstance(document, dict):
+        return {key: realised(item, form) for key, item in document.items()}
+    return document
+
+
+def valid(model: type[Any]) -> st.SearchStrategy[Any]:
+    """Documents that the model accepts."""
+    schema = model.__pydantic_core_schema__
+    definitions: list[Node] = schema.get("definitions", [])
+    return _valid(schema, {node["ref"]: node for node in definitions})
+
+
+def _valid(node: Node, refs: Mapping[str, Node]) -> st.SearchStrategy[Any]:
+    kind = node["type"]
+    inner = {"default": "schema", "definitions": "schema", "model": "schema"}.get(kind)
+    if inner:
+        return _valid(node[inner], refs)
+    if kind == "definition-ref":
+        return _valid(refs[node["schema_ref"]], refs)
+    if kind == "nullable":
+        return st.none() | _valid(node["schema"], refs)
+    if kind == "function-after":
+        return ACCEPTED.get(node["function"]["function"].__name__, _TEXT)
+    if kind == "list":
+        return st.lists(_valid(node["items_schema"], refs), max_size=3)
+    if kind == "dict":
+        keys, values = _valid(node["keys_schema"], refs), _valid(node["values_schema"], refs)
+        return st.dictionaries(keys, values, max_size=3)
+    if kind == "model-fields":
+        return _valid_fields(node["fields"], refs)
+    return _valid_scalar(node)
+
+
+def _valid_fields(fields: Node, refs: Mapping[str, Node]) -> st.SearchStrategy[Any]:
+    by_alias = {field.get("validation_alias", name): field["schema"] for name, field in fields.items()}
+    optional = {alias: _valid(node, refs) for alias, node in by_alias.items() if node["type"] == "default"}
+    required = {alias: _valid(node, refs) for alias, node in by_alias.items() if node["type"] != "default"}
+    return st.fixed_dictionaries(required, optional=optional)
+
+
+def _valid_scalar(node: Node) -> st.SearchStrategy[Any]:
+    kind, ge, le = node["type"], node.get("ge"), node.get("le")
+    if kind == "str":
+        return _TEXT
+    if kind == "bool":
+        return st.booleans()
+    if kind == "literal":
+        return st.sampled_from(node["expected"])
+    if ge is not None and le is not None and ge > le:
+        return st.nothing()
+    whole = st.integers(None if ge is None else math.ceil(ge), None if le is None else math.floor(le))
+    bounds = [st.just(bound) for bound in (ge, le) if bound is not None]
+    if kind == "float":
+        return st.one_of(*bounds, st.floats(ge, le), whole.filter(lambda number: abs(number) < 2**1000))
+    return st.one_of(*bounds, whole)
+
+
+def nearly_valid(model: type[Any], base: st.SearchStrategy[Any] | None = None) -> st.SearchStrategy[Any]:
+    """Valid documents, or those of `base`, after one to three mutations."""
+    return _mutated(valid(model) if base is None else base, _strange(model))
+
+
+def absurd(model: type[Any]) -> st.SearchStrategy[Any]:
+    """Any tree of JSON, with the model's own names for keys here and there."""
+    keys = st.sampled_from(sorted(_names(model.__pydantic_core_schema__))) | _TEXT
+    return st.recursive(
+        _strange(model),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=5),
+        max_leaves=12,
+    )
+
+
+def _strange(model: type[Any]) -> st.SearchStrategy[Any]:
+    """Scalars and small trees that are often wrong, and sometimes right."""
+    schema = model.__pydantic_core_schema__
+    near = [number for bound in _bounds(schema) for number in _around(bound)]
+    some = [None, True, False, 0, 1, -1, 2**53 + 1, 10**400, -(10**400)]
+    floats = [0.0, -0.0, 1.0, 0.5, math.nan, math.inf, -math.inf, 5e-324, 1e308]
+    texts = ["", "0", "1", "/", ".", "..", "/a/../b", "a" * 201, "é", "\0", "/x/mon_groups/oci-1", "pod"]
+    trees: list[Any] = [[], {}, [[]], [None], {"": None}, {"\ud800": 1}, {"a": "b"}]
+    fixed = st.sampled_from([*some, *floats, *near, *texts, *trees]).map(copy.deepcopy)
+    return fixed | _SURROGATES | st.sampled_from(sorted(_literals(schema)) or [""]) | _instances(schema)
+
+
+def _instances(schema: Node) -> st.SearchStrategy[Any]:
+    """Instances of the models in this schema, itself included."""
+    refs = {node["ref"]: node for node in _walk(schema) if node.get("type") == "model" and "ref" in node}
+    return st.one_of([st.builds(Instance, st.just(node["cls"].__name__), _valid(node, refs)) for node in refs.values()])
+
+
+def _around(bound: float) -> list[float]:
+    nearby = [bound - 1, bound, bound + 1]
+    return [*nearby, *map(float, nearby), math.nextafter(bound, math.inf), math.nextafter(bound, -math.inf)]
+
+
+@st.composite
+def _mutated(draw: st.DrawFn, base: st.SearchStrategy[Any], strange: st.SearchStrategy[Any]) -> Any:  # noqa: ANN401
+    holder = [copy.deepcopy(draw(base))]
+    for _ in range(draw(st.integers(1, 3))):
+        container, key = draw(st.sampled_from(list(_places(holder))))
+        what = draw(st.sampled_from(["replace", "replace", "drop", "add", "rename", "wrap", "text"]))
+        value = container[key]
+        if what == "drop" and container is not holder:
+            del container[key]
+        elif what == "add" and isinstance(value, dict):
+            value[draw(_TEXT)] = draw(strange)
+        elif what == "rename" and isinstance(container, dict):
+            container[draw(_TEXT)] = container.pop(key)
+        elif what == "wrap":
+            container[key] = draw(st.sampled_from([[value], {"a": value}]))
+        elif what == "text" and isinstance(value, (int, float)) and abs(value) < 2**64:
+            container[key] = str(value)
+        else:
+            container[key] = draw(strange)
+    return holder[0]
+
+
+def _places(container: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401
+    """Each place in a tree, as a container and a key."""
+    pairs = list(container.items()) if isinstance(container, dict) else list(enumerate(container))
+    for key, value in pairs:
+        yield container, key
+        if isinstance(value, (list, dict)):
+            yield from _places(value)
+
+
+def _walk(node: Any) -> Iterator[Node]:  # noqa: ANN401
+    """Every dict in a core schema."""
+    if isinstance(node, dict):
+        yield node
+    if isinstance(node, (dict, list)):
+        for inner in node.values() if isinstance(node, dict) else node:
+            yield from _walk(inner)
+
+
+def _bounds(schema: Node) -> set[float]:
+    return {node[key] for node in _walk(schema) for key in ("ge", "le") if isinstance(node.get(key), (int, float))}
+
+
+def _literals(schema: Node) -> set[str]:
+    return {text for node in _walk(schema) for text in node.get("expected", ())}
+
+
+def _names(schema: Node) -> set[str]:
+    found = set()
+    for node in _walk(schema):
+        if node.get("type") == "model-fields":
+            found |= {field.get("validation_alias", name) for name, field in node["fields"].items()} | set(
+                node["fields"]
+            )
+    return found

@@ -1,0 +1,424 @@
+"""The compiled models against the pydantic ones: the same documents accepted, the same values, the same first error."""
+
+from __future__ import annotations
+
+import ast
+import datetime
+import enum
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Literal
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    computed_field,
+    create_model,
+)
+
+import build
+from hook import models, models_compiled, names
+from tests.unit import strategies, zoo
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPILED = ROOT / build.COMPILED
+STATES = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "tests" / "states").glob("*.json"))]
+MODELS = [cls for cls in vars(models).values() if isinstance(cls, type) and issubclass(cls, models.Model)]
+FIELDS = [cls for cls in MODELS if cls.model_fields]
+
+
+def as_module(*classes: type[BaseModel]) -> ModuleType:
+    """A module such as hook/models.py with these models in it."""
+    module = ModuleType("made_up")
+    everything = {"names": names, "Model": zoo.Model, **{cls.__name__: cls for cls in classes}}
+    for cls in classes:
+        cls.__module__ = "made_up"
+    module.__dict__.update(everything, __all__=[*(cls.__name__ for cls in classes), "ValidationError"])
+    return module
+
+
+def load(text: str, directory: Path) -> ModuleType:
+    path = directory / "compiled.py"
+    path.write_text(text, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location("compiled", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def compiled_zoo(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    return load(build.compile_models(zoo), tmp_path_factory.mktemp("zoo"))
+
+
+each_model = pytest.mark.parametrize("model", FIELDS, ids=lambda model: model.__name__)
+each_of_zoo = pytest.mark.parametrize(
+    "model", [zoo.Leaf, zoo.Numbers, zoo.Containers, zoo.Whole], ids=lambda model: model.__name__
+)
+
+
+def examples(number: int) -> Callable[[Any], Any]:
+    quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+    return settings(max_examples=number, deadline=None, suppress_health_check=quiet)
+
+
+def outcome(form: Any, name: str, document: Any) -> tuple[Any, ...]:  # noqa: ANN401
+    """What comes of it. The dump is compared as text: 1, 1.0 and True are not the same, and NaN is."""
+    realised = strategies.realised(document, form)
+    cls = getattr(form, name)
+    try:
+        got = cls.model_validate(realised)
+    except form.ValidationError as error:
+        first = error.errors()[0]
+        return "refused", first["loc"], first["type"]
+    return "accepted", repr(got.model_dump())
+
+
+def differs(one: Any, other: Any, name: str, document: Any) -> str:  # noqa: ANN401
+    """Empty if both forms make the same of it."""
+    ours, theirs = outcome(other, name, document), outcome(one, name, document)
+    return "" if ours == theirs else f"{name}: compiled {ours!a}, pydantic {theirs!a}, of {document!a}"
+
+
+# --- The models of the hook
+
+
+@each_model
+def test_valid_documents_are_accepted_alike(model: type[BaseModel]) -> None:
+    @examples(40)
+    @given(strategies.valid(model))
+    def run(document: Any) -> None:  # noqa: ANN401
+        assert outcome(models, model.__name__, document)[0] == "accepted", "strategies.ACCEPTED lacks a function?"
+        assert not differs(models, models_compiled, model.__name__, document)
+
+    run()
+
+
+@each_model
+def test_nearly_valid_documents_are_judged_alike(model: type[BaseModel]) -> None:
+    @examples(150)
+    @given(strategies.nearly_valid(model))
+    def run(document: Any) -> None:  # noqa: ANN401
+        assert not differs(models, models_compiled, model.__name__, document)
+
+    run()
+
+
+@each_model
+def test_absurd_documents_are_judged_alike(model: type[BaseModel]) -> None:
+    @examples(60)
+    @given(strategies.absurd(model))
+    def run(document: Any) -> None:  # noqa: ANN401
+        assert not differs(models, models_compiled, model.__name__, document)
+
+    run()
+
+
+@pytest.mark.parametrize("state", STATES, ids=range(len(STATES)))
+def test_states_of_real_runtimes_are_read_alike(state: dict[str, Any]) -> None:
+    assert outcome(models, "State", state)[0] == "accepted"
+    assert not differs(models, models_compiled, "State", state)
+    assert not differs(models, models_compiled, "Annotations", state.get("annotations") or {})
+
+
+@examples(200)
+@given(strategies.nearly_valid(models.State, st.sampled_from(STATES)))
+def test_mutated_states_are_judged_alike(state: Any) -> None:  # noqa: ANN401
+    assert not differs(models, models_compiled, "State", state)
+
+
+@examples(100)
+@given(strategies.nearly_valid(models.Annotations, st.sampled_from([it.get("annotations") or {} for it in STATES])))
+def test_mutated_annotations_are_judged_alike(annotations: Any) -> None:  # noqa: ANN401
+    assert not differs(models, models_compiled, "Annotations", annotations)
+
+
+@each_model
+def test_a_dump_reads_back_as_the_same_value(model: type[BaseModel]) -> None:
+    @examples(30)
+    @given(strategies.valid(model))
+    def run(document: Any) -> None:  # noqa: ANN401
+        compiled = getattr(models_compiled, model.__name__)
+        source, ours = model.model_validate(document), compiled.model_validate(document)
+        by_alias = source.model_dump(by_alias=True)
+        assert model.model_validate(by_alias) == source
+        assert compiled.model_validate(by_alias) == ours == compiled(**document)
+        if by_alias == source.model_dump():  # no aliases, as in all that is written
+            assert compiled.model_validate(ours.model_dump()) == ours
+
+    run()
+
+
+@each_model
+def test_the_compiled_model_has_the_same_fields(model: type[BaseModel]) -> None:
+    assert getattr(models_compiled, model.__name__).__slots__ == tuple(model.model_fields)
+
+
+def test_both_forms_export_the_same() -> None:
+    assert models_compiled.__all__ == models.__all__
+    assert {cls.__name__ for cls in MODELS} | {"ValidationError"} == set(models.__all__)
+    assert all(hasattr(models_compiled, name) for name in models.__all__)
+
+
+@each_model
+def test_mutable_defaults_are_fresh(model: type[BaseModel]) -> None:
+    @examples(1)
+    @given(strategies.valid(model))
+    def run(document: dict[str, Any]) -> None:
+        compiled = getattr(models_compiled, model.__name__)
+        required = {
+            field.alias or name: document[field.alias or name]
+            for name, field in model.model_fields.items()
+            if field.is_required()
+        }
+        one, other = compiled.model_validate(required), compiled.model_validate(required)
+        for name in compiled.__slots__:
+            if isinstance(getattr(one, name), (list, dict)):
+                assert getattr(one, name) is not getattr(other, name)
+
+    run()
+
+
+# --- What else both forms do
+
+
+@pytest.fixture(params=[models, models_compiled], ids=["pydantic", "compiled"])
+def form(request: pytest.FixtureRequest) -> Any:  # noqa: ANN401
+    return request.param
+
+
+def test_instances_are_taken_as_they_are(form: Any) -> None:  # noqa: ANN401
+    linux = form.Linux(intelRdt={"closID": "x"})
+    assert form.Linux.model_validate(linux) is linux
+    assert form.Config(linux=linux).linux is linux
+
+
+def test_the_input_is_neither_kept_nor_changed(form: Any) -> None:  # noqa: ANN401
+    given_annotations = {"a": "b"}
+    options = form.Options(annotation=given_annotations, namespace=(namespaces := ["x"]))
+    given_annotations["a"] = "c"
+    namespaces.append("y")
+    assert (options.annotation, options.namespace) == ({"a": "b"}, ["x"])
+    options.model_dump()["namespace"].append("z")
+    assert options.namespace == ["x"]
+
+
+def test_models_are_frozen(form: Any) -> None:  # noqa: ANN401
+    index = form.Index(key="a")
+    with pytest.raises(form.ValidationError):
+        index.key = "b"
+    with pytest.raises(form.ValidationError):
+        del index.key
+    assert index.key == "a"
+
+
+def test_models_are_equal_by_type_and_fields(form: Any) -> None:  # noqa: ANN401
+    assert form.Index(key="a") == form.Index(key="a", version=1)
+    assert hash(form.Index(key="a")) == hash(form.Index(key="a"))
+    assert form.Index(key="a") != form.Index(key="b")
+    assert form.IntelRdt() != form.Linux()
+    assert form.Index(key="a") != {"version": 1, "key": "a"}
+
+
+def test_an_error_tells_an_operator_what_and_where(form: Any) -> None:  # noqa: ANN401
+    member = {"pid": 0, "starttime": 1, "group": "/x/mon_groups/oci-1"}
+    with pytest.raises(ValueError, match="greater than or equal to 1") as caught:
+        form.KeyState(key="a", kind="pod", members={"b": member})
+    assert caught.value.errors()[0]["loc"] == ("members", "b", "pid")  # type: ignore[attr-defined]
+    assert "members.b.pid" in str(caught.value)
+    assert "KeyState" in str(caught.value)
+
+
+def test_the_missing_field_is_named(form: Any) -> None:  # noqa: ANN401
+    with pytest.raises(form.ValidationError) as caught:
+        form.State.model_validate({})
+    assert caught.value.errors()[0]["loc"] == ("ociVersion",)
+    assert "Field required" in str(caught.value)
+
+
+# --- The compiled text
+
+
+def test_the_committed_text_is_not_stale() -> None:
+    assert COMPILED.read_text(encoding="utf-8") == build.compile_models(models), "run: python3 build.py compile"
+
+
+def test_the_compiled_module_imports_only_names() -> None:
+    tree = ast.parse(COMPILED.read_text(encoding="utf-8"))
+    for_mypy = next(node for node in tree.body if isinstance(node, ast.If))
+    assert ast.unparse(for_mypy.test) == "TYPE_CHECKING"
+    tree.body.remove(for_mypy)
+    imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
+    assert [ast.unparse(node) for node in imports] == [
+        "from __future__ import annotations",
+        "from hook import names",
+    ]
+
+
+def test_the_compiled_module_loads_no_other_module() -> None:
+    code = f"""
+import sys
+before = set(sys.modules)
+sys.path.insert(0, {str(ROOT)!r})
+import hook.models_compiled
+print(*sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-IS", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["__future__", "hook", "hook.models_compiled", "hook.names"]
+
+
+# --- The compiler, beyond what the models use today
+
+
+@each_of_zoo
+def test_all_that_the_compiler_knows_is_equal(compiled_zoo: ModuleType, model: type[BaseModel]) -> None:
+    documents = strategies.valid(model) | strategies.nearly_valid(model) | strategies.absurd(model)
+
+    @examples(150)
+    @given(documents)
+    def run(document: Any) -> None:  # noqa: ANN401
+        assert not differs(zoo, compiled_zoo, model.__name__, document)
+
+    run()
+
+
+def test_a_form_that_lacks_a_check_is_found_out(tmp_path: Path) -> None:
+    """The comparison can fail: here the compiled form has another bound for `pid`."""
+    text = COMPILED.read_text(encoding="utf-8")
+    weaker = load(text.replace("0 <= value <= 2147483647", "-1 <= value <= 2147483647"), tmp_path)
+    state = {**STATES[0], "pid": -1}
+    assert outcome(models, "State", state)[0] == "refused"
+    assert differs(models, weaker, "State", state)
+    assert not differs(models, models_compiled, "State", state)
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+def elsewhere(text: str) -> str:
+    return text
+
+
+REFUSED: dict[str, tuple[Any, Any, str]] = {
+    "any": (Any, ..., "node type 'any'"),
+    "bytes": (bytes, ..., "node type 'bytes'"),
+    "union": (int | str, ..., "node type 'union'"),
+    "datetime": (datetime.datetime, ..., "node type 'datetime'"),
+    "enum": (Color, ..., "node type 'enum'"),
+    "tuple": (tuple[int, ...], ..., "node type 'tuple'"),
+    "set": (set[str], ..., "node type 'set'"),
+    "pattern": (Annotated[str, Field(pattern="a")], ..., "key 'pattern' of node type 'str'"),
+    "min_length": (Annotated[str, Field(min_length=1)], ..., "key 'min_length' of node type 'str'"),
+    "max_length of a list": (Annotated[list[str], Field(max_length=1)], ..., "key 'max_length' of node type 'list'"),
+    "gt": (Annotated[int, Field(gt=1)], ..., "key 'gt' of node type 'int'"),
+    "multiple_of": (Annotated[float, Field(multiple_of=2)], ..., "key 'multiple_of' of node type 'float'"),
+    "allow_inf_nan": (Annotated[float, Field(allow_inf_nan=False)], ..., "key 'allow_inf_nan' of node type 'float'"),
+    "infinite bound": (Annotated[float, Field(le=float("inf"))], ..., "bound inf"),
+    "lax field": (Annotated[int, Field(strict=False)], ..., "key 'strict' of node type 'int'"),
+    "literal of numbers": (Literal["a", 1], ..., "a literal that is no text"),
+    "default_factory": (list[str], Field(default_factory=list), "key 'default_factory' of node type 'default'"),
+    "validate_default": (int, Field(1, validate_default=True), "key 'validate_default' of node type 'default'"),
+    "default of another type": (float, 1, "default 1, which is not"),
+    "default that is refused": (Annotated[int, Field(ge=1)], 0, "default 0, which is not"),
+    "default None of no Optional": (int, None, "default None, which is not"),
+    "default that is a model": (zoo.Leaf, zoo.Leaf.model_validate({"the name": "a"}), "default Leaf"),
+    "infinite default": (float, float("inf"), "default inf"),
+    "choice of aliases": (int, Field(validation_alias=AliasChoices("a", "b")), "validation_alias "),
+    "frozen field": (int, Field(frozen=True), "key 'frozen' of node type 'model-field'"),
+    "excluded field": (int, Field(exclude=True), "key 'serialization_exclude' of node type 'model-field'"),
+    "before": (Annotated[str, BeforeValidator(names.component)], ..., "node type 'function-before'"),
+    "function from elsewhere": (Annotated[str, AfterValidator(elsewhere)], ..., "function elsewhere"),
+    "lambda": (Annotated[str, AfterValidator(lambda text: text)], ..., "function <lambda>"),
+    "function of a number": (Annotated[int, AfterValidator(names.component)], ..., "function component on something"),
+    "serializer": (Annotated[str, PlainSerializer(str.upper)], ..., "key 'serialization' of node type 'str'"),
+    "keys that are numbers": (dict[int, str], ..., "keys other than text"),
+    "in a list": (list[int | str], ..., "M.field[items]: node type 'union'"),
+    "in a dict's keys": (dict[Annotated[str, Field(pattern="a")], str], ..., "M.field[keys]: key 'pattern'"),
+    "in a dict": (dict[str, bytes | None], ..., "M.field[values]: node type 'bytes'"),
+    "model from elsewhere": (models.IntelRdt, ..., "a model from elsewhere, IntelRdt"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_the_compiler_does_not_know_is_refused_by_name(case: str) -> None:
+    annotation, default, words = REFUSED[case]
+    fields: dict[str, Any] = {"field": (annotation, default)}
+    model = create_model("M", __base__=zoo.Model, **fields)
+    with pytest.raises(build.BuildError) as caught:
+        build.compile_models(as_module(model))
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("M.field")
+
+
+def refusal(*classes: type[BaseModel]) -> str:
+    with pytest.raises(build.BuildError) as caught:
+        build.compile_models(as_module(*classes))
+    return str(caught.value)
+
+
+def test_what_a_schema_does_not_show_is_refused_too() -> None:
+    class Method(zoo.Model):
+        a: int
+
+        def double(self) -> int:
+            return self.a * 2
+
+    class Computed(zoo.Model):
+        a: int
+
+        @computed_field
+        def double(self) -> int:
+            return self.a * 2
+
+    class Post(zoo.Model):
+        a: int
+
+        def model_post_init(self, _context: Any) -> None:  # noqa: ANN401
+            pass
+
+    class Lax(zoo.Model):
+        model_config = ConfigDict(strict=False)
+        a: int
+
+    class Child(zoo.Leaf):
+        b: int
+
+    class Empty(zoo.Model):
+        pass
+
+    assert refusal(Method).startswith("Method.double: something that is no field")
+    assert refusal(Computed).startswith("Computed.double: something that is no field")
+    assert refusal(Post).startswith("Post.model_post_init: something that is no field")
+    assert refusal(Lax).startswith("Lax: model_config")
+    assert refusal(Child).startswith("Child: a base other than Model")
+    assert refusal(Empty).startswith("Empty: a model without fields")
+
+
+def test_a_model_that_holds_itself_is_refused() -> None:
+    class Tree(zoo.Model):
+        inner: Tree | None = None
+
+    assert "one that holds itself" in refusal(Tree)
+
+
+def test_anything_else_in_the_module_is_refused() -> None:
+    module = as_module()
+    module.__all__.append("helper")
+    with pytest.raises(build.BuildError, match=r"made_up\.helper: something that is no model"):
+        build.compile_models(module)
