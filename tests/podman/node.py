@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PARTS = ("groups", "locks", "members", "unmonitored")
+RUNC_INIT = "runc:[2:INIT]"
 
 
 class Node:
@@ -43,13 +44,13 @@ class Node:
         """Every pid that was written into a tasks file, with what it was at that moment."""
         return [(event, seen) for event in self.resctrl.events() if event.op == "tasks" for seen in event.pids]
 
-    def assert_placed_before_exec(self, now: Task, group: str, command: list[str]) -> None:
+    def assert_placed_before_exec(self, now: Task, group: str, command: list[str], comm: str = RUNC_INIT) -> None:
         """The process was put into the group once, as the runtime's init, and is the container's command by now."""
         moves = [
             (event, seen) for event, seen in self.moves() if (seen.pid, seen.starttime) == (now.pid, now.starttime)
         ]
         assert [(event.path, event.result) for event, _ in moves] == [(f"/mon_groups/{group}/tasks", "ok")]
-        assert_runtime_init(moves[0][1])
+        assert_runtime_init(moves[0][1], comm)
         assert now.cmdline == command
         assert now.pid in self.groups()[group]
 
@@ -64,12 +65,12 @@ class Node:
         assert {event.result for event in self.resctrl.events()} <= {"ok", "EEXIST"}
 
 
-def assert_runtime_init(seen: Seen) -> None:
-    """It was runc's own process, stopped before it becomes the container's command.
+def assert_runtime_init(seen: Seen, comm: str = RUNC_INIT) -> None:
+    """It was the runtime's own process, stopped before it becomes the container's command.
 
-    The exe says nothing but what it is not: runc runs from a copy of itself that no path leads to.
+    The exe says nothing but what it is not: the runtimes run from copies of themselves that no path leads to.
     """
-    assert seen.comm == "runc:[2:INIT]"
-    assert seen.cmdline[-1] == "init"
+    assert seen.comm == comm
+    assert seen.cmdline[0].endswith(comm.partition(":")[0])
     assert seen.exe is not None
     assert "busybox" not in seen.exe

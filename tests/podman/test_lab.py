@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,15 +32,18 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_podmans_own_places_are_not_touched(start_node: StartNode) -> None:
-    places = [Path(place) for place in ("/var/lib/containers", "/run/containers", "/run/libpod", "/etc/containers")]
-    before = [snapshot(place) for place in places]
-    start_node().lab.run("web")
-    assert [snapshot(place) for place in places] == before
+def test_podman_keeps_to_the_labs_own_places(start_node: StartNode) -> None:
+    lab = start_node().lab
+    store = json.loads(lab.podman("info", "--format=json").stdout)["store"]
+    assert [store[name] for name in ("graphRoot", "runRoot", "volumePath")] == [
+        f"{lab.base}/root",
+        f"{lab.base}/runroot",
+        f"{lab.base}/root/volumes",
+    ]
+    lab.run("web")
+    assert (lab.base / "tmp").is_dir()
+    assert cgroup(lab.init("web").pid).startswith(f"{lab.cgroups.path}/")
 
 
-def snapshot(place: Path) -> tuple[int, int] | None:
-    if not place.exists():
-        return None
-    status = place.stat()
-    return status.st_ino, status.st_mtime_ns
+def cgroup(pid: int) -> str:
+    return Path(f"/proc/{pid}/cgroup").read_text().splitlines()[0].rpartition(":")[2]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.podman.node import assert_runtime_init
-from tests.support.containers import IMAGE_COMMAND, task
+from tests.support.containers import CRUN, IMAGE_COMMAND, task
 
 if TYPE_CHECKING:
     from tests.podman.conftest import StartNode
@@ -48,6 +49,18 @@ def test_plain_runc(node: Node) -> None:
     container = node.lab.runc("plain")
     init = container.init()
     node.assert_placed_before_exec(init, "oci-plain", container.gate.command)
+    assert node.groups() == {"oci-plain": [init.pid]}
+    container.gate.open()
+    assert container.wait() == 0, container.output()
+    node.assert_clean()
+
+
+@pytest.mark.skipif(shutil.which("crun", path="/usr/bin:/bin") is None, reason="no crun")
+def test_plain_crun(node: Node) -> None:
+    """Its state says `created` at createRuntime, and pid 0 at poststop; its init is a crun that waits."""
+    container = node.lab.runc("plain", runtime=CRUN)
+    init = container.init()
+    node.assert_placed_before_exec(init, "oci-plain", container.gate.command, comm="crun")
     assert node.groups() == {"oci-plain": [init.pid]}
     container.gate.open()
     assert container.wait() == 0, container.output()
@@ -123,12 +136,30 @@ def test_restart(node: Node) -> None:
     node.assert_clean()
 
 
+def test_restart_by_policy(node: Node) -> None:
+    """Nobody calls podman: its own clean-up process restarts the container, and reads hooks.d for it."""
+    gate = node.lab.run("web", "--restart=always")
+    container = node.lab.container_id("web")
+    node.lab.watch.wait("createRuntime", container)
+    before = node.lab.init("web")
+    gate.open()
+    gate.wait_up()
+    node.lab.watch.wait("createRuntime", container)
+    after = node.lab.init("web")
+    assert after.starttime > before.starttime
+    node.assert_placed_before_exec(after, f"oci-{container}", gate.command)
+    assert node.history(f"oci-{container}") == ["mkdir", "tasks", "rmdir", "mkdir", "tasks"]
+    node.lab.podman("rm", "-f", "-t", "0", "web")
+    node.assert_clean()
+
+
 def test_kill(node: Node) -> None:
     node.lab.run("web")
     container = node.lab.container_id("web")
     node.lab.podman("kill", "web")
     node.lab.watch.wait("poststop", container)
     assert node.lab.podman("wait", "web").stdout == "137\n"
+    assert node.history(f"oci-{container}") == ["mkdir", "tasks", "rmdir"]
     node.assert_clean()
 
 

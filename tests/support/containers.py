@@ -38,6 +38,8 @@ MNT_DETACH = 2
 # Podman would raise these above what a small VM allows, and fail
 ULIMITS = ("nofile=1024:1024", "nproc=1000:1000")
 STAGES = ("createRuntime", "poststop")
+# crun refuses cgroup v1 and v2 side by side: give it a mount namespace in which there is but v2
+CRUN = ("unshare", "-m", "sh", "-c", 'mount -t cgroup2 none /sys/fs/cgroup && exec "$@"', "sh", "crun")
 IMAGE_COMMAND = ["/bin/sleep", "100000"]
 APPLETS = ("sh", "cat", "echo", "sleep", "true")
 ALWAYS: Mapping[str, object] = {"always": True}
@@ -340,18 +342,20 @@ class Lab:
 
     # runc
 
-    def runc(self, name: str, annotations: Mapping[str, str] | None = None) -> RuncContainer:
-        """Start a container by runc itself, in the foreground; returns when its command is running."""
+    def runc(
+        self, name: str, annotations: Mapping[str, str] | None = None, runtime: Sequence[str] = ("runc",)
+    ) -> RuncContainer:
+        """Start a container by runc (or CRUN) itself, in the foreground; returns when its command is running."""
         gate = self.gate(name)
         config = self._runc_config(name, gate.command, annotations or {})
         bundle = self._directory(f"bundle-{name}")
         (bundle / "config.json").write_text(json.dumps(config))
-        container = RuncContainer(self, name, bundle, gate)
+        container = RuncContainer(self, name, bundle, gate, runtime)
         self._runc_containers.append(container)
         try:
             gate.wait_up()
         except TimeoutError:
-            raise RuntimeError(f"runc run {name}: {container.output()}") from None
+            raise RuntimeError(f"{runtime[-1]} run {name}: {container.output()}") from None
         return container
 
     def _runc_config(self, name: str, command: Sequence[str], annotations: Mapping[str, str]) -> dict[str, Any]:
@@ -401,29 +405,29 @@ class Lab:
 
 
 class RuncContainer:
-    """A foreground `runc run`: when it has ended, the container is deleted and its poststop hooks have run."""
+    """A foreground `runc run`: when it has ended, the container is deleted and its poststop hooks have run.
 
-    def __init__(self, lab: Lab, name: str, bundle: Path, gate: Gate) -> None:
+    Or that of another runtime with the same command line.
+    """
+
+    def __init__(self, lab: Lab, name: str, bundle: Path, gate: Gate, runtime: Sequence[str]) -> None:
         self.id = name
         self.gate = gate
-        self._state = lab.base / "runc"
+        self._environment = lab.environment
+        self._command = [*runtime, f"--root={lab.base}/{runtime[-1]}"]
         self._log = bundle / "output"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                ["runc", f"--root={self._state}", "run", f"--bundle={bundle}", name],
-                env=lab.environment,
+                [*self._command, "run", f"--bundle={bundle}", name],
+                env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
 
     def init(self) -> Task:
-        done = subprocess.run(
-            ["runc", f"--root={self._state}", "state", self.id],
-            check=True,
-            capture_output=True,
-            timeout=DEADLINE,
-        )
+        command = [*self._command, "state", self.id]
+        done = subprocess.run(command, env=self._environment, check=True, capture_output=True, timeout=DEADLINE)
         return task(json.loads(done.stdout)["pid"])
 
     def output(self) -> str:
@@ -450,7 +454,9 @@ def make_rootfs(directory: Path) -> Path:
     shutil.copy(busybox, directory / "bin" / "busybox")
     for applet in APPLETS:
         (directory / "bin" / applet).symlink_to("busybox")
-    done = subprocess.run(["chroot", str(directory), "/bin/true"], capture_output=True, check=False, timeout=DEADLINE)
+    done = subprocess.run(
+        [_find("chroot") or "chroot", str(directory), "/bin/true"], capture_output=True, check=False, timeout=DEADLINE
+    )
     if done.returncode != 0:
         raise RuntimeError(f"{busybox} does not run by itself (Debian: busybox-static): {done.stderr.decode().strip()}")
     return directory
