@@ -60,7 +60,17 @@ BAD_FIELDS = {
 
 BAD_IDS = ["a/b", "..", ".", "../../etc/cron.d/x", "a\nb", "a\0b", "a" * 300, "", "-a", "%s%n", "\ud800", "ü", "a b"]
 
-BAD_UIDS = ["no-uid", "../" + UID, UID + "/..", UID + "\n", "g" * 32, "-" * 36, "a" * 1_000_000, "{0.__class__}", UID[:-1]]
+BAD_UIDS = [
+    "no-uid",
+    "../" + UID,
+    UID + "/..",
+    UID + "\n",
+    "g" * 32,
+    "-" * 36,
+    "a" * 1_000_000,
+    "{0.__class__}",
+    UID[:-1],
+]
 
 
 @pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
@@ -178,7 +188,9 @@ def test_a_misspelt_verb_in_hooks_d_does_not_stop_containers(hook: Hook, init: T
     result = subprocess.run([program, *arguments], input=state, env={}, capture_output=True, check=False, timeout=60)
     assert result.returncode == 0
     assert b"usage" in result.stderr
-    result = subprocess.run([program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60)
+    result = subprocess.run(
+        [program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60
+    )
     assert result.returncode == 2
 
 
@@ -218,7 +230,7 @@ FILTERS: list[tuple[list[str], dict[str, str], bool]] = [
 
 
 @pytest.mark.parametrize(("words", "annotations", "wanted"), FILTERS)
-def test_filters(hook: Hook, init: Task, words: list[str], annotations: dict[str, str], wanted: bool) -> None:  # noqa: FBT001
+def test_filters(hook: Hook, init: Task, words: list[str], annotations: dict[str, str], wanted: bool) -> None:
     filtered = hook.with_options(*words)
     outcome = filtered({**created("c1", init.pid), "annotations": annotations})
     assert (outcome.status, outcome.stderr) == (0, "")

@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,7 +68,12 @@ def test_a_hostile_environment(hook: Hook, init: Task, tmp_path: Path) -> None:
     """Python's own variables, and modules of the same names as ours in the cwd, must not matter."""
     for name in ("posix", "select", "hook", "fcntl", "zipimport", "sitecustomize"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
-    hostile = {"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/nowhere", "PYTHONINSPECT": "1", "LC_ALL": "tr_TR.ISO-8859-9"}
+    hostile = {
+        "PYTHONPATH": str(tmp_path),
+        "PYTHONHOME": "/nowhere",
+        "PYTHONINSPECT": "1",
+        "LC_ALL": "tr_TR.ISO-8859-9",
+    }
     outcome = hook(created("c1", init.pid), env=hostile, cwd=tmp_path)
     assert (outcome.status, outcome.stderr) == (0, "")
     assert hook.tasks("oci-c1") == {init.pid}
@@ -93,9 +97,7 @@ def test_a_user_namespace_is_left_in_silence(hook: Hook, init: Task) -> None:
 
 
 @pytest.mark.parametrize("kind", ["another's", "writable by all", "a link", "a file"])
-def test_a_run_directory_that_others_could_write_is_not_used(
-    hook: Hook, init: Task, tmp_path: Path, kind: str
-) -> None:
+def test_a_run_directory_that_others_could_write_is_not_used(hook: Hook, init: Task, tmp_path: Path, kind: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     if kind == "a link":
@@ -219,7 +221,7 @@ def test_a_runtime_that_goes_on_writing_gets_no_broken_pipe(hook: Hook) -> None:
     assert process.wait(60) == 0
 
 
-@pytest.mark.parametrize("python", find(), ids=lambda python: "%d.%d.%d" % python.version)
+@pytest.mark.parametrize("python", find(), ids=lambda python: ".".join(map(str, python.version)))
 @pytest.mark.parametrize("broken", ["raise RuntimeError('x')", "import no_such_module", "(", "raise MemoryError"])
 def test_a_file_that_is_broken_inside_fails_no_container(
     init: Task, tmp_path: Path, python: Interpreter, broken: str
@@ -241,7 +243,7 @@ def test_a_file_that_is_broken_inside_fails_no_container(
     assert b"lifecycle.py" in result.stderr
 
 
-@pytest.mark.parametrize("python", find(), ids=lambda python: "%d.%d.%d" % python.version)
+@pytest.mark.parametrize("python", find(), ids=lambda python: ".".join(map(str, python.version)))
 def test_what_a_container_start_imports(hook: Hook, init: Task, python: Interpreter) -> None:
     """The allow-list of the hook path, for the first line's way of starting, on the path without an error."""
     boot = PYZ.read_bytes().split(b"\n", 1)[0].decode().partition("ISc")[2]

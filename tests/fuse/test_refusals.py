@@ -82,7 +82,7 @@ def test_a_refusal_of_a_further_container_leaves_the_others_alone(resctrl: Mount
     assert hook.leftovers() == {f"groups/{UID}.json", f"locks/{UID}", "members/c1.json", "unmonitored/c2.json"}
 
 
-def test_exhaustion_quotes_the_kernel(resctrl: Mounted, hook: Hook, init: Task) -> None:
+def test_exhaustion_quotes_the_kernel(hook: Hook, init: Task) -> None:
     filler = 0
     while True:
         try:
