@@ -1,0 +1,166 @@
+"""What may become a key, a group's name or a part of a path: nothing that leaves the directory it is put in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hook import names
+
+Rule = Callable[[str], str]
+UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
+
+ACCEPTED: list[tuple[Rule, str]] = [
+    (names.container_id, "a"),
+    (names.container_id, "0"),
+    (names.container_id, "Z_.+,-"),
+    (names.container_id, "a.."),
+    (names.container_id, "a" * 200),
+    (names.component, "..."),
+    (names.component, " "),
+    (names.component, "-rf"),
+    (names.component, "ü\\"),
+    (names.component, "a" * 255),
+    (names.path, "/"),
+    (names.path, "relative"),
+    (names.path, "/a/../b"),
+    (names.path, "a" * 4095),
+    (names.ctrl_group, "/"),
+    (names.ctrl_group, "gold"),
+    (names.group_prefix, "o"),
+    (names.group_prefix, "oci-"),
+    (names.group_prefix, "a" * 50),
+    (names.directory, "/a"),
+    (names.directory, "/a/..b/.c"),
+    (names.mon_group, "/mon_groups/x"),
+    (names.mon_group, "/sys/fs/resctrl/mon_groups/oci-1"),
+    (names.mon_group, "/sys/fs/resctrl/gold/mon_groups/oci-1"),
+]
+
+REFUSED: list[tuple[Rule, str]] = [
+    *((names.container_id, text) for text in ("", "a" * 201, "a/b", "a b", "a\n", "\na", "a\0", "ä", "\u0661", "%s")),
+    *((names.container_id, first + "a") for first in "-_.+,"),
+    *((names.component, text) for text in ("", ".", "..", "a/b", "/", "/a", "a/", "a\0", "a\n", "a" * 256)),
+    *((names.path, text) for text in ("", "a\0b", "a" * 4096)),
+    *((names.ctrl_group, text) for text in ("", ".", "..", "//", "a/b", "gold/", "gold\n")),
+    *((names.group_prefix, text) for text in ("", "a" * 51, "../", "a/", "-a", ".a", "a b", "a\n")),
+    *((names.directory, text) for text in ("", "/", "//", "a", "a/b", "/a//b", "/a/./b", "/a/../b", "/..", "/a\0")),
+    *((names.mon_group, text) for text in ("", "/", "/x", "/mon_groups", "/mon_groups/", "/mon_groups/..", "/r/a/b")),
+    *((names.mon_group, text) for text in ("mon_groups/x", "/r/mon_groups/x/", "/r/mon_groups//x", "/mon_groups/a/b")),
+]
+
+NO_POD_UIDS = [
+    "",
+    UID[:-1],
+    UID + "0",
+    UID + "\n",
+    " " + UID,
+    "{" + UID + "}",
+    "urn:uuid:" + UID,
+    UID.replace("-", "_"),
+    UID.replace("a", "g"),
+    UID[1:] + UID[0],
+    UID.replace("-", "", 1),
+    "-" * 36,
+    "-" * 32,
+    "0" * 31,
+    "0" * 33,
+    "\uff10" * 32,
+    "\u0660" * 32,
+    "\u0130" * 16,
+]
+
+
+@pytest.mark.parametrize(("rule", "text"), ACCEPTED, ids=lambda it: getattr(it, "__name__", None))
+def test_what_is_right_is_returned_as_it_is(rule: Rule, text: str) -> None:
+    assert rule(text) == text
+
+
+@pytest.mark.parametrize(("rule", "text"), REFUSED, ids=lambda it: getattr(it, "__name__", None))
+def test_what_is_wrong_is_a_value_error(rule: Rule, text: str) -> None:
+    with pytest.raises(ValueError, match=r"^not "):
+        rule(text)
+
+
+@pytest.mark.parametrize("text", [UID, UID.upper(), UID.replace("-", ""), UID.replace("-", "").upper(), UID.title()])
+def test_each_form_of_a_pod_uid_becomes_the_canonical_one(text: str) -> None:
+    assert names.pod_uid(text) == UID
+
+
+@pytest.mark.parametrize("text", NO_POD_UIDS)
+def test_what_is_no_pod_uid_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not a pod UID"):
+        names.pod_uid(text)
+
+
+def test_no_foreign_letter_becomes_a_hex_digit_in_lower_case() -> None:
+    digits = frozenset("0123456789abcdef")
+    every = map(chr, range(sys.maxunicode + 1))
+    assert {c for c in every if c.lower() in digits} == digits | frozenset("ABCDEF")
+
+
+def test_a_directory_loses_the_slashes_at_its_end() -> None:
+    assert names.directory("/a/b///") == "/a/b"
+
+
+near_names = st.text(st.sampled_from("aZ0._+,-/\0\n \u00e4\ud800"), max_size=6)
+texts = st.text() | near_names | st.text("a", min_size=49, max_size=52) | st.text("a", min_size=199, max_size=256)
+
+
+@pytest.mark.parametrize("rule", [names.container_id, names.component, names.group_prefix, names.pod_uid])
+def test_nothing_accepted_leaves_its_directory(rule: Rule) -> None:
+    @settings(deadline=None)
+    @given(texts | st.uuids().map(str))
+    def run(text: str) -> None:
+        try:
+            name = rule(text)
+        except ValueError:
+            return
+        path = os.path.join("/d", name)
+        assert os.path.normpath(path) == path
+        assert os.path.dirname(path) == "/d"
+        assert os.path.basename(path) == name
+        assert "\0" not in path
+
+    run()
+
+
+@settings(deadline=None)
+@given(st.uuids(), st.booleans(), st.booleans())
+def test_the_canonical_pod_uid_is_canonical(uid: object, upper: bool, dashes: bool) -> None:
+    text = str(uid) if dashes else str(uid).replace("-", "")
+    once = names.pod_uid(text.upper() if upper else text)
+    assert once == str(uid)
+    assert names.pod_uid(once) == once
+
+
+@settings(deadline=None)
+@given(st.text("0123456789abcdefABCDEF-g", min_size=30, max_size=38))
+def test_a_pod_uid_is_accepted_once_and_for_all(text: str) -> None:
+    try:
+        once = names.pod_uid(text)
+    except ValueError:
+        return
+    assert names.pod_uid(once) == once
+    assert names.container_id(once) == once, "a key is used where a container ID is"
+
+
+@settings(deadline=None)
+@given(texts)
+def test_a_directory_is_accepted_once_and_for_all(text: str) -> None:
+    try:
+        once = names.directory("/" + text)
+    except ValueError:
+        return
+    assert names.directory(once) == once == os.path.normpath(once)
+
+
+def test_the_longest_names_together_are_a_name_that_file_systems_take() -> None:
+    longest = names.group_prefix("p" * 50) + names.container_id("c" * 200)
+    assert len(longest.encode()) <= 255
+    assert len(f".{names.container_id('c' * 200)}.json.unreadable-{10**15}".encode()) <= 255
