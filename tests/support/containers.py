@@ -247,9 +247,10 @@ class Lab:
 
     def _write_configuration(self) -> None:
         self.containers_conf = self.base / "containers.conf"
+        # Locks in files: those in shared memory are one table for all of root's Podmans
         self.containers_conf.write_text(
             f"[containers]\ndefault_ulimits = {json.dumps(ULIMITS)}\n"
-            f'[engine]\nhooks_dir = ["{self.hooks_dir}"]\nevents_logger = "file"\n'
+            f'[engine]\nhooks_dir = ["{self.hooks_dir}"]\nevents_logger = "file"\nlock_type = "file"\n'
         )
         # Nothing of the caller's: neither Podman's settings, nor a proxy, nor a home with configuration in it
         self.environment = {
