@@ -1,0 +1,287 @@
+"""Each errno of the kernel is one outcome; what the kernel says beside it is quoted and nothing is decided by it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+
+import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
+from pyfakefs.fake_os import FakeOsModule
+
+from hook import process, system
+from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
+from hook.resctrl import Resctrl
+
+ROOT = "/sys/fs/resctrl"
+GROUP = ROOT + "/mon_groups/oci-c1"
+GOLD = ROOT + "/gold/mon_groups/oci-c1"
+STATUS = ROOT + "/info/last_cmd_status"
+PID = 4711
+
+
+@pytest.fixture
+def kernel(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> FakeFilesystem:
+    """A resctrl with nothing in it. pyfakefs fakes `os` of its own accord, but not `posix`."""
+    monkeypatch.setattr(system, "posix", FakeOsModule(fs))
+    fs.create_dir(ROOT + "/mon_groups")
+    fs.create_file(STATUS, contents="ok\n")
+    return fs
+
+
+@pytest.fixture
+def resctrl(kernel: FakeFilesystem) -> Resctrl:
+    assert kernel.exists(ROOT)
+    return Resctrl(ROOT)
+
+
+Fail = Callable[[str, int], None]
+
+
+@pytest.fixture
+def fail(monkeypatch: pytest.MonkeyPatch) -> Fail:
+    def arrange(call: str, number: int) -> None:
+        def failing(*_arguments: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(system, call, failing)
+
+    return arrange
+
+
+def test_a_directory_is_needed_for_anything(kernel: FakeFilesystem, resctrl: Resctrl) -> None:
+    assert (resctrl.exists(), resctrl.is_mounted()) == (True, True)
+    kernel.rmdir(ROOT + "/mon_groups")
+    assert (resctrl.exists(), resctrl.is_mounted()) == (True, False)
+    kernel.create_file(ROOT + "/mon_groups")
+    assert (resctrl.exists(), resctrl.is_mounted()) == (True, False)
+    assert not Resctrl("/nowhere").exists()
+
+
+def test_where_groups_are(resctrl: Resctrl) -> None:
+    assert resctrl.path("/", "oci-c1") == GROUP
+    assert resctrl.path("gold", "oci-c1") == GOLD
+
+
+def test_a_group_is_made_once_and_every_user_may_read_in_it(kernel: FakeFilesystem, resctrl: Resctrl) -> None:
+    assert resctrl.make(GROUP) is True
+    assert resctrl.make(GROUP) is False
+    assert kernel.stat(GROUP).st_mode & 0o7777 == 0o755
+
+
+def test_no_parent_is_ever_made(kernel: FakeFilesystem, resctrl: Resctrl) -> None:
+    with pytest.raises(GroupGone):
+        resctrl.make(GOLD)
+    assert not kernel.exists(ROOT + "/gold")
+
+
+MKDIR: list[tuple[int, type[HookError], str]] = [
+    (errno.ENOSPC, HookError, Reason.NO_RMIDS),
+    (errno.EBUSY, InLimbo, Reason.RMIDS_IN_LIMBO),
+    (errno.EACCES, HookError, Reason.DENIED),
+    (errno.EPERM, HookError, Reason.DENIED),
+    (errno.EROFS, HookError, Reason.DENIED),
+    (errno.ENOENT, GroupGone, Reason.IO),
+    (errno.ENODEV, GroupGone, Reason.IO),
+    (errno.EINVAL, HookError, Reason.IO),
+    (errno.ESRCH, HookError, Reason.IO),
+    (errno.ENOMEM, HookError, Reason.IO),
+    (errno.EIO, HookError, Reason.IO),
+]
+PUT: list[tuple[int, type[HookError], str]] = [
+    (errno.ESRCH, HookError, Reason.TASK_GONE),
+    (errno.EINVAL, WrongCtrlGroup, Reason.NO_CTRL_GROUP),
+    (errno.ENOENT, GroupGone, Reason.IO),
+    (errno.ENODEV, GroupGone, Reason.IO),
+    (errno.EACCES, HookError, Reason.DENIED),
+    (errno.EPERM, HookError, Reason.DENIED),
+    (errno.EROFS, HookError, Reason.DENIED),
+    (errno.ENOSPC, HookError, Reason.IO),
+    (errno.EBUSY, HookError, Reason.IO),
+    (errno.EIO, HookError, Reason.IO),
+    (errno.ELOOP, HookError, Reason.IO),
+]
+RMDIR: list[tuple[int, type[HookError], str]] = [
+    (errno.EACCES, HookError, Reason.DENIED),
+    (errno.EPERM, HookError, Reason.DENIED),
+    (errno.EROFS, HookError, Reason.DENIED),
+    (errno.EBUSY, HookError, Reason.IO),
+    (errno.ENOTEMPTY, HookError, Reason.IO),
+    (errno.ENOTDIR, HookError, Reason.IO),
+]
+
+
+def caught(action: Callable[[], object]) -> HookError:
+    with pytest.raises(HookError) as info:
+        action()
+    assert "\n" not in str(info.value)
+    return info.value
+
+
+def by_name(value: object) -> str | None:
+    return errno.errorcode[value] if isinstance(value, int) else None
+
+
+@pytest.mark.parametrize(("number", "kind", "reason"), MKDIR, ids=by_name)
+def test_mkdir_refused(resctrl: Resctrl, fail: Fail, number: int, kind: type[HookError], reason: str) -> None:
+    fail("mkdir", number)
+    error = caught(lambda: resctrl.make(GROUP))
+    assert (type(error), error.reason) == (kind, reason)
+    assert error.tried == f"mkdir {GROUP}: {errno.errorcode[number]}"
+
+
+@pytest.mark.parametrize(("number", "kind", "reason"), PUT, ids=by_name)
+def test_a_write_to_tasks_refused(
+    resctrl: Resctrl, fail: Fail, number: int, kind: type[HookError], reason: str
+) -> None:
+    fail("write_once", number)
+    error = caught(lambda: resctrl.put(GROUP, PID))
+    assert (type(error), error.reason) == (kind, reason)
+    assert error.tried == f"write {PID} to {GROUP}/tasks: {errno.errorcode[number]}"
+
+
+@pytest.mark.parametrize(("number", "kind", "reason"), RMDIR, ids=by_name)
+def test_rmdir_refused(resctrl: Resctrl, fail: Fail, number: int, kind: type[HookError], reason: str) -> None:
+    fail("rmdir", number)
+    error = caught(lambda: resctrl.remove(GROUP))
+    assert (type(error), error.reason) == (kind, reason)
+    assert error.tried == f"rmdir {GROUP}: {errno.errorcode[number]}"
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
+def test_a_group_that_is_gone_is_as_good_as_removed(resctrl: Resctrl, fail: Fail, number: int) -> None:
+    fail("rmdir", number)
+    assert resctrl.remove(GROUP) is False
+
+
+def test_a_group_is_removed(kernel: FakeFilesystem, resctrl: Resctrl) -> None:
+    resctrl.make(GROUP)
+    assert resctrl.remove(GROUP) is True
+    assert not kernel.exists(GROUP)
+
+
+@pytest.mark.parametrize("call", ["mkdir", "write_once"])
+def test_what_is_gone_is_named(kernel: FakeFilesystem, resctrl: Resctrl, fail: Fail, call: str) -> None:
+    """The group, the ctrl_group above it, or all of resctrl."""
+    fail(call, errno.ENOENT)
+
+    def attempt() -> None:
+        if call == "mkdir":
+            resctrl.make(GOLD)
+        else:
+            resctrl.put(GOLD, PID)
+
+    kernel.create_dir(ROOT + "/gold/mon_groups")
+    assert caught(attempt).reason == Reason.IO
+    kernel.remove_object(ROOT + "/gold")
+    error = caught(attempt)
+    assert error.reason == Reason.NO_CTRL_GROUP
+    assert ROOT + "/gold" in error.problem
+    kernel.rmdir(ROOT + "/mon_groups")
+    assert caught(attempt).reason == Reason.NOT_MOUNTED
+
+
+@pytest.mark.parametrize(
+    ("said", "quoted"),
+    [
+        ("Out of RMIDs\n", "Out of RMIDs"),
+        ("ok\n", ""),
+        ("", ""),
+        ("Task list parsing error pid x\n", "Task list parsing error pid x"),
+        ("okay\n", "okay"),
+    ],
+)
+def test_the_last_command_status_is_quoted_unless_it_is_ok(
+    kernel: FakeFilesystem, resctrl: Resctrl, fail: Fail, said: str, quoted: str
+) -> None:
+    kernel.remove(STATUS)
+    kernel.create_file(STATUS, contents=said)
+    for call in ("mkdir", "write_once", "rmdir"):
+        fail(call, errno.EPERM)
+    actions: list[Callable[[], object]] = [
+        lambda: resctrl.make(GROUP),
+        lambda: resctrl.put(GROUP, PID),
+        lambda: resctrl.remove(GROUP),
+    ]
+    for action in actions:
+        error = caught(action)
+        assert error.kernel == quoted
+        assert error.reason == Reason.DENIED, "nothing is decided by it"
+        assert ("kernel:" in str(error)) is bool(quoted)
+
+
+def test_a_kernel_without_a_status_is_not_quoted(kernel: FakeFilesystem, resctrl: Resctrl, fail: Fail) -> None:
+    kernel.remove(STATUS)
+    fail("mkdir", errno.ENOSPC)
+    assert caught(lambda: resctrl.make(GROUP)).kernel == ""
+
+
+def test_what_is_denied_says_what_to_look_at(resctrl: Resctrl, fail: Fail) -> None:
+    hints = set()
+    for number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        fail("mkdir", number)
+        hints.add(caught(lambda: resctrl.make(GROUP)).hint)
+    assert len(hints - {""}) == 3
+
+
+def test_the_pid_is_written_at_once_and_alone(
+    kernel: FakeFilesystem, resctrl: Resctrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel.create_file(GROUP + "/tasks")
+    writes: list[bytes] = []
+
+    def write(_descriptor: int, data: bytes) -> int:
+        writes.append(data)
+        return len(data)
+
+    monkeypatch.setattr("hook.system.posix.write", write)
+    resctrl.put(GROUP, PID)
+    assert writes == [b"4711"]
+
+
+def test_tasks_is_never_made_by_us(kernel: FakeFilesystem, resctrl: Resctrl) -> None:
+    kernel.create_dir(GROUP)
+    with pytest.raises(GroupGone):
+        resctrl.put(GROUP, PID)
+    assert kernel.listdir(GROUP) == []
+
+
+@pytest.mark.parametrize(
+    ("tasks", "dead", "expected"),
+    [
+        ("", {}, False),
+        ("\n", {}, False),
+        ("1\n", {1: True}, False),
+        ("1\n", {1: False}, True),
+        ("1\n", {1: None}, True),
+        ("1\n2\n3\n", {1: True, 2: True, 3: False}, True),
+        ("1\n2\n3\n", {1: True, 2: True, 3: None}, True),
+        ("1\n2\n3\n", {1: True, 2: True, 3: True}, False),
+    ],
+)
+def test_a_task_lives_unless_it_is_known_to_be_dead(
+    kernel: FakeFilesystem,
+    resctrl: Resctrl,
+    monkeypatch: pytest.MonkeyPatch,
+    tasks: str,
+    dead: dict[int, bool | None],
+    expected: bool,
+) -> None:
+    kernel.create_file(GROUP + "/tasks", contents=tasks)
+    monkeypatch.setattr(process, "is_dead", dead.__getitem__)
+    assert resctrl.has_live_task(GROUP) is expected
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(errno.ENOENT, False), (errno.ENODEV, False), (errno.EACCES, True), (errno.EIO, True), (errno.EFBIG, True)],
+)
+def test_what_cannot_be_read_may_hold_live_tasks(
+    resctrl: Resctrl, monkeypatch: pytest.MonkeyPatch, number: int, expected: bool
+) -> None:
+    def read_file(_path: str, **_limits: int) -> str:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(system, "read_file", read_file)
+    assert resctrl.has_live_task(GROUP) is expected
