@@ -82,7 +82,9 @@ def _broken_promises(config: pytest.Config) -> list[str]:
 
 def _whole_run(config: pytest.Config) -> bool:
     """Nobody asked for some of the tests only, so that a tier without any is a tier that was lost."""
-    narrowed = any(config.getoption(option) for option in ("keyword", "markexpr", "collectonly", "lf", "deselect"))
+    narrowed = any(
+        config.getoption(option, None) for option in ("keyword", "markexpr", "collectonly", "lf", "deselect")
+    )
     return config.args_source is not pytest.Config.ArgsSource.ARGS and not narrowed
 
 

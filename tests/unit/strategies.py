@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from hypothesis import Phase, find, settings
 from hypothesis import strategies as st
 
 Node = dict[str, Any]
@@ -47,37 +48,52 @@ def realised(document: Any, form: Any) -> Any:  # noqa: ANN401  any document, ei
 
 def valid(model: type[Any]) -> st.SearchStrategy[Any]:
     """Documents that the model accepts."""
-    schema = model.__pydantic_core_schema__
-    definitions: list[Node] = schema.get("definitions", [])
-    return _valid(schema, {node["ref"]: node for node in definitions})
+    return _Valid.of(model).node(model.__pydantic_core_schema__)
 
 
-def _valid(node: Node, refs: Mapping[str, Node]) -> st.SearchStrategy[Any]:
-    kind = node["type"]
-    inner = {"default": "schema", "definitions": "schema", "model": "schema"}.get(kind)
-    if inner:
-        return _valid(node[inner], refs)
-    if kind == "definition-ref":
-        return _valid(refs[node["schema_ref"]], refs)
-    if kind == "nullable":
-        return st.none() | _valid(node["schema"], refs)
-    if kind == "function-after":
-        return ACCEPTED.get(node["function"]["function"].__name__, _TEXT)
-    if kind == "list":
-        return st.lists(_valid(node["items_schema"], refs), max_size=3)
-    if kind == "dict":
-        keys, values = _valid(node["keys_schema"], refs), _valid(node["values_schema"], refs)
-        return st.dictionaries(keys, values, max_size=3)
-    if kind == "model-fields":
-        return _valid_fields(node["fields"], refs)
-    return _valid_scalar(node)
+def full(model: type[Any]) -> Any:  # noqa: ANN401
+    """A small document that the model accepts, with all its fields and something in every list and dict."""
+    strategy = _Valid.of(model)._replace(whole=True).node(model.__pydantic_core_schema__)
+    quick = settings(database=None, phases=[Phase.generate])  # the first one generated is the simplest
+    return find(strategy, lambda _: True, settings=quick)
 
 
-def _valid_fields(fields: Node, refs: Mapping[str, Node]) -> st.SearchStrategy[Any]:
-    by_alias = {field.get("validation_alias", name): field["schema"] for name, field in fields.items()}
-    optional = {alias: _valid(node, refs) for alias, node in by_alias.items() if node["type"] == "default"}
-    required = {alias: _valid(node, refs) for alias, node in by_alias.items() if node["type"] != "default"}
-    return st.fixed_dictionaries(required, optional=optional)
+class _Valid(NamedTuple):
+    """Makes strategies of a core schema's nodes."""
+
+    refs: Mapping[str, Node]
+    whole: bool = False  # every field is there, nothing is None or empty
+
+    @classmethod
+    def of(cls, model: type[Any]) -> _Valid:
+        return cls(_models_in(model.__pydantic_core_schema__))
+
+    def node(self, node: Node) -> st.SearchStrategy[Any]:
+        kind, least = node["type"], int(self.whole)
+        if kind in ("default", "definitions", "model"):
+            return self.node(node["schema"])
+        if kind == "definition-ref":
+            return self.node(self.refs[node["schema_ref"]])
+        if kind == "nullable":
+            inner = self.node(node["schema"])
+            return inner if self.whole and not inner.is_empty else st.none() | inner
+        if kind == "function-after":
+            return ACCEPTED.get(node["function"]["function"].__name__, _TEXT)
+        if kind == "list":
+            return st.lists(self.node(node["items_schema"]), min_size=least, max_size=3)
+        if kind == "dict":
+            keys, values = self.node(node["keys_schema"]), self.node(node["values_schema"])
+            return st.dictionaries(keys, values, min_size=least, max_size=3)
+        if kind == "model-fields":
+            return self._of_fields(node["fields"])
+        return _valid_scalar(node)
+
+    def _of_fields(self, fields: Node) -> st.SearchStrategy[Any]:
+        by_alias = {field.get("validation_alias", name): field["schema"] for name, field in fields.items()}
+        made = {alias: self.node(node) for alias, node in by_alias.items()}
+        there = [alias for alias, node in by_alias.items() if self.whole or node["type"] != "default"]
+        required = {alias: made.pop(alias) for alias in there}
+        return st.fixed_dictionaries(required, optional=made)
 
 
 def _valid_scalar(node: Node) -> st.SearchStrategy[Any]:
@@ -112,22 +128,62 @@ def absurd(model: type[Any]) -> st.SearchStrategy[Any]:
     )
 
 
-def _strange(model: type[Any]) -> st.SearchStrategy[Any]:
+def substitutions(model: type[Any]) -> Iterator[Any]:
+    """One document with one mutation, for every place in it and every mutation that needs no chance."""
+    document = full(model)
+    strange = [*strange_values(model), Instance(model.__name__, document)]
+    for place in range(len(list(_places([document])))):
+        for value in strange:
+            holder = [copy.deepcopy(document)]
+            container, key = list(_places(holder))[place]
+            container[key] = copy.deepcopy(value)
+            yield holder[0]
+        if place:  # the first one is the document itself
+            holder = [copy.deepcopy(document)]
+            container, key = list(_places(holder))[place]
+            del container[key]
+            yield holder[0]
+            if isinstance(container, dict):
+                yield from _renamed(holder[0], document, place)
+
+
+def _renamed(document: Any, original: Any, place: int) -> Iterator[Any]:  # noqa: ANN401
+    """The key of this place written otherwise, beside nothing: an alias is exact, and a dict's key is any text."""
+    for name in ("", "other", "\ud800", "a/b"):
+        holder = [copy.deepcopy(original)]
+        container, key = list(_places(holder))[place]
+        value = container.pop(key)
+        container[name] = value
+        yield holder[0]
+        container[name] = []
+        yield holder[0]
+    yield document
+
+
+def strange_values(model: type[Any]) -> list[Any]:
     """Scalars and small trees that are often wrong, and sometimes right."""
     schema = model.__pydantic_core_schema__
-    near = [number for bound in _bounds(schema) for number in _around(bound)]
+    near = [number for bound in sorted(_bounds(schema)) for number in _around(bound)]
     some = [None, True, False, 0, 1, -1, 2**53 + 1, 10**400, -(10**400)]
     floats = [0.0, -0.0, 1.0, 0.5, math.nan, math.inf, -math.inf, 5e-324, 1e308]
-    texts = ["", "0", "1", "/", ".", "..", "/a/../b", "a" * 201, "é", "\0", "/x/mon_groups/oci-1", "pod"]
-    trees: list[Any] = [[], {}, [[]], [None], {"": None}, {"\ud800": 1}, {"a": "b"}]
-    fixed = st.sampled_from([*some, *floats, *near, *texts, *trees]).map(copy.deepcopy)
-    return fixed | _SURROGATES | st.sampled_from(sorted(_literals(schema)) or [""]) | _instances(schema)
+    texts = ["", "0", "1", "/", ".", "..", "/a/../b", "a" * 201, "é", "\0", "/x/mon_groups/oci-1", "pod", "\ud800"]
+    trees: list[Any] = [[], {}, [[]], [None], {"": None}, {"\ud800": 1}, {"a": "b"}, ["a"]]
+    return [*some, *floats, *near, *texts, *trees, *sorted(_literals(schema))]
 
 
-def _instances(schema: Node) -> st.SearchStrategy[Any]:
-    """Instances of the models in this schema, itself included."""
-    refs = {node["ref"]: node for node in _walk(schema) if node.get("type") == "model" and "ref" in node}
-    return st.one_of([st.builds(Instance, st.just(node["cls"].__name__), _valid(node, refs)) for node in refs.values()])
+def _strange(model: type[Any]) -> st.SearchStrategy[Any]:
+    fixed = st.sampled_from(strange_values(model)).map(copy.deepcopy)
+    return fixed | _SURROGATES | _instances(model)
+
+
+def _instances(model: type[Any]) -> st.SearchStrategy[Any]:
+    """Instances of the models in this one, itself included."""
+    made = _Valid.of(model)
+    return st.one_of([st.builds(Instance, st.just(it["cls"].__name__), made.node(it)) for it in made.refs.values()])
+
+
+def _models_in(schema: Node) -> dict[str, Node]:
+    return {node["ref"]: node for node in _walk(schema) if node.get("type") == "model" and "ref" in node}
 
 
 def _around(bound: float) -> list[float]:

@@ -129,6 +129,12 @@ def test_absurd_documents_are_judged_alike(model: type[BaseModel]) -> None:
     run()
 
 
+@each_model
+def test_each_strange_value_in_each_place_is_judged_alike(model: type[BaseModel]) -> None:
+    for document in strategies.substitutions(model):
+        assert not differs(models, models_compiled, model.__name__, document)
+
+
 @pytest.mark.parametrize("state", STATES, ids=range(len(STATES)))
 def test_states_of_real_runtimes_are_read_alike(state: dict[str, Any]) -> None:
     assert outcome(models, "State", state)[0] == "accepted"
@@ -305,6 +311,12 @@ def test_a_form_that_lacks_a_check_is_found_out(tmp_path: Path) -> None:
     assert outcome(models, "State", state)[0] == "refused"
     assert differs(models, weaker, "State", state)
     assert not differs(models, models_compiled, "State", state)
+
+
+@each_of_zoo
+def test_each_strange_value_in_each_place_of_the_zoo(compiled_zoo: ModuleType, model: type[BaseModel]) -> None:
+    for document in strategies.substitutions(model):
+        assert not differs(zoo, compiled_zoo, model.__name__, document)
 
 
 class Color(enum.Enum):

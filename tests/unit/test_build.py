@@ -1,0 +1,329 @@
+"""The shipped file: the same bytes everywhere, nothing in it but the standard library, and an exit status of 0."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+import build
+from tests.support import interpreters
+
+ROOT = Path(__file__).resolve().parents[2]
+FOUND = interpreters.find()
+CUTS = 40
+
+# What a container start may import, each of which is cheap. `json` is for a Python without the C half of it; hashlib
+# and _socket are imported only once something is wrong.
+HOOK_PATH_IMPORTS = {"_json", "_socket", "errno", "fcntl", "hashlib", "json", "posix", "select", "sys", "time"}
+
+each_python = pytest.mark.parametrize("python", [str(it.path) for it in FOUND], ids=[f"{it.version}" for it in FOUND])
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the sources, so that nobody changes them between two builds. Its path has a blank in it."""
+    root = tmp_path_factory.mktemp("sources") / "a copy"
+    shutil.copytree(ROOT / "hook", root / "hook", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "build.py", root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def pyz(source: Path) -> Path:
+    return build.build(root=source, python=str(FOUND[-1].path))
+
+
+def start(
+    command: Sequence[str | Path], cwd: Path | None = None, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False
+    )
+
+
+def built_by(python: str, source: Path, output: Path, **circumstances: str) -> bytes:
+    """What `python build.py` makes of the sources in these circumstances."""
+    umask = circumstances.pop("umask", "022")
+    command = 'umask "$1"; shift; exec "$@"'
+    arguments = [python, str(source / "build.py"), "--output", str(output)]
+    cwd = output.parent
+    env = {"PATH": os.defpath, **circumstances}
+    done = start(["sh", "-c", command, "sh", umask, *arguments], cwd=cwd, env=env)
+    assert done.returncode == 0, done.stderr
+    assert stat.S_IMODE(output.stat().st_mode) == 0o755
+    return output.read_bytes()
+
+
+# --- The bytes
+
+
+def test_the_bytes_are_the_same_in_other_circumstances(source: Path, tmp_path: Path) -> None:
+    python = sys.executable
+    first = built_by(python, source, tmp_path / "1.pyz")
+    assert built_by(python, source, tmp_path / "1.pyz") == first
+    assert built_by(python, source, tmp_path / "2.pyz", umask="077", TZ="Asia/Tokyo", PYTHONHASHSEED="1") == first
+    assert built_by(python, source, tmp_path / "3.pyz", LC_ALL="C", PYTHONUTF8="0", SOURCE_DATE_EPOCH="1") == first
+
+
+def test_the_bytes_do_not_depend_on_how_the_sources_lie_there(source: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("dist", "__pycache__"))
+    for path in copy.rglob("*.py"):
+        path.chmod(0o600)
+        os.utime(path, (1, 1))
+    assert built_by(sys.executable, copy, tmp_path / "1.pyz") == built_by(sys.executable, source, tmp_path / "2.pyz")
+
+
+@each_python
+def test_the_bytes_are_the_same_by_every_interpreter(python: str, source: Path, tmp_path: Path) -> None:
+    expected = build.archive(build.entries(source), build.shebang())
+    assert built_by(python, source, tmp_path / "x.pyz") == expected
+
+
+def test_the_entries_are_sorted_dated_and_stored(pyz: Path) -> None:
+    with zipfile.ZipFile(pyz) as file:
+        entries = file.infolist()
+        assert file.testzip() is None
+    assert [entry.filename for entry in entries] == sorted(entry.filename for entry in entries)
+    for entry in entries:
+        assert entry.date_time == (1980, 1, 1, 0, 0, 0)
+        assert entry.compress_type == zipfile.ZIP_STORED
+        assert entry.external_attr >> 16 == stat.S_IFREG | 0o644
+        assert (entry.create_system, entry.create_version, entry.extract_version) == (3, 20, 20)
+        assert (entry.flag_bits, entry.extra, entry.comment) == (0, b"", b"")
+
+
+def test_the_zip_holds_the_sources_with_the_compiled_models_in_place(pyz: Path, source: Path) -> None:
+    with zipfile.ZipFile(pyz) as file:
+        held = {name: file.read(name) for name in file.namelist()}
+    assert held["__main__.py"] == (source / "hook/__main__.py").read_bytes()
+    assert held["hook/models.py"] == (source / build.COMPILED).read_bytes()
+    others = {path.name for path in (source / "hook").glob("*.py")} - {"__main__.py", "models_compiled.py"}
+    assert set(held) == {"__main__.py"} | {f"hook/{name}" for name in others}
+
+
+def test_a_build_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "hook").mkdir()
+    target = tmp_path / build.OUTPUT
+    target.parent.mkdir()
+    target.write_text("old")
+    with pytest.raises(build.BuildError, match=r"hook/models_compiled\.py is missing"):
+        build.build(root=tmp_path)
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+    assert target.read_text() == "old"
+
+
+# --- The first line
+
+
+@each_python
+def test_every_way_of_starting(python: str, source: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "a path with blanks"
+    pyz = build.build(root=source, output=directory / "x.pyz", python=python)
+    link = tmp_path / "link"
+    link.symlink_to(pyz)
+    ways: list[list[str | Path]] = [[pyz], ["env", "-i", pyz], [link], [python, pyz], ["./x.pyz"]]
+    for way in ways:
+        done = start([*way, "--help"], cwd=directory)
+        assert (done.returncode, done.stderr) == (0, ""), way
+        assert "resctrl-mon-hook" in done.stdout, way
+        assert start([*way, "no-such-verb"], cwd=directory).returncode == 2, way
+
+
+def test_the_longest_first_line_still_starts(tmp_path_factory: pytest.TempPathFactory, source: Path) -> None:
+    room = build.SHEBANG_LIMIT - len(build.shebang("/"))
+    directory = tmp_path_factory.mktemp("x")
+    name = "p" * (room - len(str(directory)))
+    python = directory / name
+    python.symlink_to(FOUND[-1].path)
+    pyz = build.build(root=source, output=directory / "x.pyz", python=str(python))
+    assert len(pyz.read_bytes().partition(b"\n")[0]) + 1 == build.SHEBANG_LIMIT
+    assert start([pyz, "--help"]).returncode == 0
+    with pytest.raises(build.BuildError, match="the kernel reads 255"):
+        build.shebang(str(python) + "x")
+
+
+@pytest.mark.parametrize("path", ["python3", "", "/a b", "/a\nb", "/a\tb"])
+def test_an_interpreter_that_no_first_line_can_name_is_refused(path: str) -> None:
+    with pytest.raises(build.BuildError, match="absolute path"):
+        build.shebang(path)
+
+
+# --- Whatever goes wrong: 0
+
+
+def broken(pyz: Path, data: bytes, name: str) -> subprocess.CompletedProcess[str]:
+    """What becomes of a hook whose file holds this."""
+    path = pyz.with_name(name)
+    path.write_bytes(data)
+    path.chmod(0o755)
+    return start([path, "createRuntime", "--strict"])
+
+
+def test_a_truncated_file_exits_with_0(pyz: Path) -> None:
+    data = pyz.read_bytes()
+    first = data.index(b"\n") + 1
+    cuts = {first + (len(data) - first - 1) * step // (CUTS - 1) for step in range(CUTS)}
+    assert len(cuts) == CUTS
+    for cut in sorted(cuts):
+        done = broken(pyz, data[:cut], "cut.pyz")
+        assert done.returncode == 0, cut
+        assert "ZipImportError" in done.stderr, cut
+
+
+@each_python
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("__main__.py", "(", "SyntaxError"),
+        ("__main__.py", "raise MemoryError", "MemoryError"),
+        ("__main__.py", "import no_such_module", "ModuleNotFoundError"),
+        ("__main__.py", "raise SystemExit(3)", ""),
+        ("hook/entry.py", "(", "SyntaxError"),
+        ("hook/system.py", "1 / 0", "ZeroDivisionError"),
+        ("hook/lifecycle.py", "raise KeyboardInterrupt", "KeyboardInterrupt"),
+    ],
+)
+def test_broken_code_exits_with_0(pyz: Path, python: str, name: str, text: str, said: str) -> None:
+    contents = {**build.entries(pyz.parents[1]), name: text.encode()}
+    done = broken(pyz, build.archive(contents, build.shebang(python)), "broken.pyz")
+    assert done.returncode == 0
+    assert said in done.stderr
+
+
+def test_a_file_without_an_entry_point_exits_with_0(pyz: Path, source: Path) -> None:
+    contents = build.entries(source)
+    del contents["__main__.py"]
+    done = broken(pyz, build.archive(contents, build.shebang(str(FOUND[-1].path))), "empty.pyz")
+    assert done.returncode == 0
+    assert "__main__" in done.stderr
+
+
+# --- Imports
+
+
+def imports(text: str) -> Iterator[tuple[str, bool]]:
+    """The modules that a text imports when it runs, and whether at once or only in some function."""
+
+    def walk(nodes: Sequence[ast.AST], at_once: bool) -> Iterator[tuple[str, bool]]:
+        for node in nodes:
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                yield from walk(node.orelse, at_once)
+            elif isinstance(node, ast.Import):
+                yield from ((alias.name, at_once) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0
+                assert node.module is not None
+                inner = node.module == "hook"
+                yield from ((f"hook.{alias.name}", at_once) for alias in node.names if inner)
+                yield node.module, at_once
+            else:
+                function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+                yield from walk(list(ast.iter_child_nodes(node)), at_once and not function)
+
+    yield from walk(ast.parse(text).body, True)
+
+
+def package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+@pytest.fixture(scope="module")
+def texts(source: Path) -> dict[str, str]:
+    """The modules in the zip, by the names that imports give them."""
+    named = {name[: -len(".py")].replace("/", "."): text.decode() for name, text in build.entries(source).items()}
+    return {name[: -len(".__init__")] if name.endswith(".__init__") else name: text for name, text in named.items()}
+
+
+def test_the_zip_imports_the_standard_library_alone(texts: dict[str, str]) -> None:
+    allowed = sys.stdlib_module_names | {"hook"}
+    strangers = {(name, module) for name, text in texts.items() for module, _ in imports(text)}
+    assert not {(name, module) for name, module in strangers if package(module) not in allowed}
+
+
+def on_hook_path(texts: Mapping[str, str]) -> set[str]:
+    """The modules that are imported at once when the file starts, and what those import at once, and so on."""
+    found: set[str] = set()
+    waiting = ["__main__"]
+    while waiting:
+        name = waiting.pop()
+        if name in texts and name not in found:
+            found.add(name)
+            waiting += [module for module, at_once in imports(texts[name]) if at_once]
+    return found
+
+
+def test_a_container_start_imports_nothing_dear(texts: dict[str, str]) -> None:
+    path = on_hook_path(texts)
+    assert "hook.lifecycle" in path
+    assert "hook.usage" not in path
+    used = {
+        module for name in path for module, _ in imports(texts[name]) if package(module) not in ("hook", "__future__")
+    }
+    assert {package(module) for module in used} <= HOOK_PATH_IMPORTS
+
+
+@each_python
+def test_a_container_start_loads_nothing_else(pyz: Path, python: str, tmp_path: Path) -> None:
+    """Seen at run time, with what the imports themselves import."""
+    options = [f"--run-dir={tmp_path}/run", f"--resctrl-root={tmp_path}/none"]
+    boot = [python, "-X", "importtime", "-ISc", build.BOOT]
+    done = start([*boot, pyz, "hook", *options])
+    assert done.returncode == 0
+    bare = loaded(start([python, "-X", "importtime", "-ISc", "import atexit, zipimport"]).stderr)
+    allowed = HOOK_PATH_IMPORTS | {"_hashlib", "__future__", "hook"}
+    extra = {package(module) for module in loaded(done.stderr) - bare}
+    assert "hook" in extra
+    assert extra <= allowed | {"_struct", "struct", "_sha2", "_sha256", "_blake2", "_sha512", "_md5", "_sha1", "_sha3"}
+
+
+def loaded(importtime: str) -> set[str]:
+    lines = [line for line in importtime.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip() for line in lines} - {"imported package"}
+
+
+# --- The command
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return start([sys.executable, ROOT / "build.py", *arguments])
+
+
+def test_help_names_every_verb() -> None:
+    done = command("--help")
+    assert done.returncode == 0
+    assert all(verb in done.stdout for verb in build.VERBS if verb != "-h")
+    assert all(len(line) <= 120 for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["no-such-verb"], "unknown verb no-such-verb"),
+        (["--no-such-option"], "unknown option --no-such-option"),
+        (["--python"], "--python takes a value"),
+        (["--python=python3"], "absolute path"),
+        (["compile", "more"], "one argument too many: more"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line_and_2(arguments: list[str], said: str) -> None:
+    done = command(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert said in done.stderr
+
+
+def test_a_build_prints_hash_and_size(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = build.build(root=source, output=tmp_path / "x.pyz")
+    line = capsys.readouterr().out
+    done = start(["sha256sum", target])
+    assert line.split() == [*done.stdout.split(), str(target.stat().st_size), "bytes"]

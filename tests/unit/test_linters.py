@@ -1,0 +1,41 @@
+"""The linters, as tests: what they say is never just advice."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import build
+
+ROOT = Path(__file__).resolve().parents[2]
+
+LINTERS = {
+    "ruff check": ["ruff", "check", "--quiet", "--output-format=concise"],
+    "ruff format": ["ruff", "format", "--check", "--quiet", "--diff"],
+    "mypy": ["mypy", "--strict", "--no-error-summary"],
+}
+
+
+def complaints(command: Sequence[str], directory: Path = ROOT) -> str:
+    """What a linter says, empty if it is content."""
+    done = subprocess.run([sys.executable, "-m", *command], cwd=directory, capture_output=True, text=True, check=False)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("linter", LINTERS)
+def test_linter_is_content(linter: str) -> None:
+    said = complaints(LINTERS[linter])
+    assert not said, f"{linter}:\n{said}"
+
+
+def test_the_callers_of_the_models_suit_the_compiled_form_too(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "hook", tmp_path / "hook", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    (tmp_path / build.COMPILED).replace(tmp_path / build.MODELS)
+    said = complaints([*LINTERS["mypy"], f"--cache-dir={ROOT / '.mypy_cache' / 'compiled'}", "hook"], tmp_path)
+    assert not said, said
