@@ -355,7 +355,8 @@ def _own_class(cls: type[Any], base: type) -> None:
     plain = type(
         "Plain", (base,), {"model_config": SETTINGS, "__module__": cls.__module__, "__doc__": "", "__annotations__": {}}
     )
-    strangers = sorted(set(vars(cls)) - set(vars(plain)))
+    written_down = {"__firstlineno__", "__static_attributes__"}  # by CPython 3.13 and later, for every class statement
+    strangers = sorted(set(vars(cls)) - set(vars(plain)) - written_down)
     if strangers:
         raise Refused(f"{cls.__name__}.{strangers[0]}", "something that is no field")
     if cls.__bases__ != (base,):
