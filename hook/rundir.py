@@ -178,8 +178,14 @@ class RunDir:
         system.unlink(f"unmonitored/{container}.json", self._dir)
 
     def note_freed(self) -> None:
-        """Note that an RMID was just given back: whoever meets EBUSY soon knows that waiting helps."""
-        system.write_new("freed", f"{system.boottime():.3f}\n", self._dir)
+        """Note that an RMID was just given back: whoever meets EBUSY soon knows that waiting helps.
+
+        No more than a hint, so that a full /run does not keep a key whose groups are gone on record.
+        """
+        try:
+            system.write_new("freed", f"{system.boottime():.3f}\n", self._dir)
+        except OSError:
+            pass
 
     def freed_within(self, seconds: float) -> bool:
         """Whether one of our hooks gave an RMID back that lately."""

@@ -130,7 +130,9 @@ def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
         assert hook(created("c1", init.pid)).stderr == ""
         assert hook.tasks("oci-c1") == {init.pid}
         end(init)
-        hook(stopped("c1"))
+        subprocess.run(["sh", "-c", f"cat /dev/zero > {hook.run_dir}/filler 2>&-"], check=False)
+        assert hook(stopped("c1")).stderr == ""
+        assert hook.groups() == set()
         assert hook.leftovers() == set()
     finally:
         subprocess.run(["umount", "-l", hook.run_dir], check=True)
