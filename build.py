@@ -350,13 +350,22 @@ def _aliases(models: ModuleType) -> str:
     return "".join(f"    {name} = Literal[{', '.join(map(_quoted, get_args(it)))}]\n" for name, it in literals.items())
 
 
-def _own_class(cls: type[Any], base: type) -> None:
+def _own_class(cls: type[Any], base: Any) -> None:  # noqa: ANN401  a class to derive from
     """Refuses what a model has besides its fields, since the schema would not show it."""
-    plain = type(
-        "Plain", (base,), {"model_config": SETTINGS, "__module__": cls.__module__, "__doc__": "", "__annotations__": {}}
-    )
-    written_down = {"__firstlineno__", "__static_attributes__"}  # by CPython 3.13 and later, for every class statement
-    strangers = sorted(set(vars(cls)) - set(vars(plain)) - written_down)
+
+    # Class statements, since each version of Python leaves other names of its own in one.
+    class Bare(base):  # type: ignore[misc]
+        """A model without fields."""
+
+        model_config = SETTINGS
+
+    class Filled(base):  # type: ignore[misc]
+        """A model with fields."""
+
+        model_config = SETTINGS
+        field: int
+
+    strangers = sorted(set(vars(cls)) - set(vars(Bare)) - set(vars(Filled)))
     if strangers:
         raise Refused(f"{cls.__name__}.{strangers[0]}", "something that is no field")
     if cls.__bases__ != (base,):
