@@ -50,11 +50,11 @@ PYTHON = "/usr/bin/python3"
 # `python3 file.pyz` this goes without runpy and site. Its point, though: a hook that fails stops containers, and from
 # atexit on, whatever goes wrong (a truncated file, a SyntaxError, no memory) prints its traceback and exits with 0.
 # No line can guard itself: a file cut within its first line has no such start, and neither has `python3 file.pyz`.
-BOOT = (
-    "import sys,atexit,posix;atexit.register(posix._exit,0);"
-    "import zipimport;exec(zipimport.zipimporter(sys.argv[1]).get_code('__main__'))"
-)
-SHEBANG_LIMIT = 255  # Linux reads 256 bytes of a file to see what starts it (BINPRM_BUF_SIZE, since 5.1)
+BOOT = "import sys,atexit,posix;atexit.register(posix._exit,0);sys.path[:0]=sys.argv[1:2];import hook.start"
+# Linux reads 256 bytes of a file to see what starts it, and 128 before 5.1 (BINPRM_BUF_SIZE): with the usual
+# interpreter the line is short enough for both. A longer one would be cut in silence.
+SHEBANG_LIMIT = 255
+OLD_SHEBANG_LIMIT = 127
 
 
 def shebang(python: str = PYTHON) -> bytes:

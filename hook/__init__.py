@@ -11,6 +11,7 @@ above it in this list:
     rundir              /run: the truth about each key, its lock, the index
     lifecycle           the two stages
     report, entry       the traces of a failure; verbs and exit statuses
+    start               where the file's first line leads
     usage               for people only, never imported when a container starts
 """
 

@@ -1,15 +1,3 @@
-"""The first code of ours that runs, by either way into the .pyz: its own first line, or `python3 FILE.pyz`.
+"""For `python3 FILE.pyz`, and `python3 -m hook` in the source tree; the file's first line goes to `start` by itself."""
 
-The first line makes Python run this as `-c` code, with the file's path where the first argument is otherwise, and
-makes every end that is not `leave` exit with 0: a hook that fails for whatever reason must not fail the container.
-"""
-
-import sys
-
-if sys.argv[0] == "-c":
-    del sys.argv[0]
-    sys.path.insert(0, sys.argv[0])
-
-from hook import entry, system
-
-system.leave(entry.main(sys.argv[1:]))
+from hook import start  # noqa: F401  importing it is running it

@@ -152,6 +152,11 @@ def test_the_longest_first_line_still_starts(tmp_path_factory: pytest.TempPathFa
         build.shebang(str(python) + "x")
 
 
+@pytest.mark.parametrize("path", [build.PYTHON, "/usr/bin/python3.14"])
+def test_the_usual_first_line_is_whole_for_kernels_before_5_1(path: str) -> None:
+    assert len(build.shebang(path)) <= build.OLD_SHEBANG_LIMIT
+
+
 @pytest.mark.parametrize("path", ["python3", "", "/a b", "/a\nb", "/a\tb"])
 def test_an_interpreter_that_no_first_line_can_name_is_refused(path: str) -> None:
     with pytest.raises(build.BuildError, match="absolute path"):
@@ -177,17 +182,17 @@ def test_a_truncated_file_exits_with_0(pyz: Path) -> None:
     for cut in sorted(cuts):
         done = broken(pyz, data[:cut], "cut.pyz")
         assert done.returncode == 0, cut
-        assert "ZipImportError" in done.stderr, cut
+        assert "Traceback" in done.stderr, cut
 
 
 @each_python
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("__main__.py", "(", "SyntaxError"),
-        ("__main__.py", "raise MemoryError", "MemoryError"),
-        ("__main__.py", "import no_such_module", "ModuleNotFoundError"),
-        ("__main__.py", "raise SystemExit(3)", ""),
+        ("hook/start.py", "(", "SyntaxError"),
+        ("hook/start.py", "raise MemoryError", "MemoryError"),
+        ("hook/start.py", "import no_such_module", "ModuleNotFoundError"),
+        ("hook/start.py", "raise SystemExit(3)", ""),
         ("hook/entry.py", "(", "SyntaxError"),
         ("hook/system.py", "1 / 0", "ZeroDivisionError"),
         ("hook/lifecycle.py", "raise KeyboardInterrupt", "KeyboardInterrupt"),
@@ -202,10 +207,10 @@ def test_broken_code_exits_with_0(pyz: Path, python: str, name: str, text: str, 
 
 def test_a_file_without_an_entry_point_exits_with_0(pyz: Path, source: Path) -> None:
     contents = build.entries(source)
-    del contents["__main__.py"]
+    del contents["hook/start.py"]
     done = broken(pyz, build.archive(contents, build.shebang(str(FOUND[-1].path))), "empty.pyz")
     assert done.returncode == 0
-    assert "__main__" in done.stderr
+    assert "hook.start" in done.stderr
 
 
 # --- Imports
@@ -253,7 +258,7 @@ def test_the_zip_imports_the_standard_library_alone(texts: dict[str, str]) -> No
 def on_hook_path(texts: Mapping[str, str]) -> set[str]:
     """The modules that are imported at once when the file starts, and what those import at once, and so on."""
     found: set[str] = set()
-    waiting = ["__main__"]
+    waiting = ["hook.start"]
     while waiting:
         name = waiting.pop()
         if name in texts and name not in found:
@@ -279,7 +284,7 @@ def test_a_container_start_loads_nothing_else(pyz: Path, python: str, tmp_path: 
     boot = [python, "-X", "importtime", "-ISc", build.BOOT]
     done = start([*boot, pyz, "hook", *options])
     assert done.returncode == 0
-    bare = loaded(start([python, "-X", "importtime", "-ISc", "import atexit, zipimport"]).stderr)
+    bare = loaded(start([python, "-X", "importtime", "-ISc", "import atexit"]).stderr)
     allowed = HOOK_PATH_IMPORTS | {"_hashlib", "__future__", "hook"}
     extra = {package(module) for module in loaded(done.stderr) - bare}
     assert "hook" in extra
