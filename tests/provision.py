@@ -37,6 +37,10 @@ TEST = (
     "catatonit",  # the infra container of a Podman pod
     "crun",  # the other runtime, whose states differ
 )
+KERNEL = (
+    "qemu-system-x86",  # runs it; the others build it
+    *("bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "make", "patch", "xz-utils"),
+)
 
 # How to see that a package is there without asking a package manager, so that this holds on every distribution:
 # a command (by default the one that is named like the package), or the file of which the glob finds at least one.
@@ -45,7 +49,10 @@ _PROBES = {
     "catatonit": "/usr/*/podman/catatonit",
     "fuse3": "fusermount3",
     "iproute2": "ip",
+    "libc6-dev": "/usr/include/stdio.h",
+    "libelf-dev": "/usr/include/libelf.h",
     "qemu-system-x86": "qemu-system-x86_64",
+    "xz-utils": "xz",
 }
 _NEED_ROOT = frozenset({"catatonit", "crun", "podman", "runc"})
 
@@ -56,11 +63,17 @@ class CannotProvision(Exception):
 
 def ensure(apt: Iterable[str] = ()) -> Path:
     """The python of a .venv that has the pinned tools; the named Debian packages are installed if that can be done."""
+    if reasons := install(apt):
+        _say("; ".join(reasons))
+    return _venv()
+
+
+def install(apt: Iterable[str]) -> list[str]:
+    """Installs these packages, saying so first; why they cannot be used all the same, if so: a sentence each."""
     wanted = tuple(apt)
     fault = _install_packages([name for name in wanted if not _present(name)])
-    if reasons := missing(wanted):
-        _say("; ".join([*reasons, fault] if fault else reasons))
-    return _venv()
+    reasons = missing(wanted)
+    return [*reasons, fault] if reasons and fault else reasons
 
 
 def missing(apt: Iterable[str]) -> list[str]:

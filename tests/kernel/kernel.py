@@ -1,0 +1,339 @@
+"""The guest's kernel: Linux 7.x with its own resctrl code over a faked RDT, built from Debian's source package.
+
+What a build depends on (the patch, the configuration, the commands below) and the source package's version make the
+name of the directory in the cache that holds its result: bzImage, config, and manifest.json. A kernel that was built
+from the same things is used whatever its version is; nobody asks Debian for a newer one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests import provision
+from tests.support.interpreters import CannotFetch, choose_mirror
+
+HERE = Path(__file__).resolve().parent
+PATCH = HERE / "fake-rdt.patch"
+CONFIG = HERE / "config"
+MADE_FOR = "7.2"  # the version that the patch was made from, which is taken wherever there is a choice
+SUITES = ("bookworm-backports", "trixie-backports", "trixie", "testing", "sid")  # those with short lists first
+DISK = 4 << 30
+FILES = 1700  # that a build compiles or makes, roughly, to tell how far it is
+PR_SET_PDEATHSIG = 1
+# In the source tree, with $CONFIG
+CONFIGURE = (
+    "make -s allnoconfig",
+    './scripts/kconfig/merge_config.sh -m .config "$CONFIG"',
+    "make -s olddefconfig",
+)
+COMPILE = 'nice make -j"$(nproc)" bzImage'
+IMAGE = "arch/x86/boot/bzImage"
+Say = Callable[[str], None]
+
+
+class CannotBuild(Exception):
+    """There is no kernel, and none can be made here; the message is one line that says why."""
+
+
+class Package(NamedTuple):
+    """A linux-source package in one of Debian's suites."""
+
+    suite: str
+    name: str
+    version: str
+
+    @property
+    def linux(self) -> tuple[int, ...]:
+        return tuple(map(int, self.name.rpartition("-")[2].split(".")))
+
+
+def say(line: str) -> None:
+    print(f"kernel: {line}", file=sys.stderr, flush=True)
+
+
+def ready(tell: Say = say) -> Path:
+    """The bzImage; built if there is none yet."""
+    if os.geteuid() != 0:
+        raise CannotBuild("not root, and the guest is to see the whole of the host's /")
+    image = find()
+    if absent := provision.install(provision.KERNEL[:1] if image else provision.KERNEL):
+        raise CannotBuild("; ".join(absent))
+    return image or build(tell)
+
+
+def find() -> Path | None:
+    """The bzImage that was built last from what is here now."""
+    images = []
+    for manifest in cache().glob("*/manifest.json"):
+        if json.loads(manifest.read_text(encoding="utf-8"))["inputs"] == inputs():
+            images.append(manifest.with_name("bzImage"))
+    return max(images, key=lambda image: image.stat().st_mtime, default=None)
+
+
+def cache(environment: Mapping[str, str] = os.environ) -> Path:
+    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root"), ".cache")
+    return Path(base, "resctrl-mon-hook", "kernel")
+
+
+def inputs() -> str:
+    """A hash of all that we put into a build."""
+    parts = [PATCH.read_bytes(), CONFIG.read_bytes(), "\n".join([*CONFIGURE, COMPILE]).encode()]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def build(tell: Say = say, deb: Path | None = None, *, again: bool = False) -> Path:
+    """Builds the kernel, from Debian's newest fitting source package or from the given one. Again: even if it is there.
+
+    Two at once: the second waits and takes what the first has made. Killed: the next one clears away what is left.
+    """
+    cache().mkdir(parents=True, exist_ok=True)
+    with _alone(cache() / "lock", tell):
+        if not again and (image := find()):
+            return image
+        for left in cache().glob(".work-*"):
+            shutil.rmtree(left)
+        if shutil.disk_usage(cache()).free < DISK:
+            raise CannotBuild(f"{cache()}: building takes {DISK >> 30} GB of disk, and there is less")
+        tell("none was built yet from these sources. That takes once 8 minutes on 2 cores, and 3 GB while it lasts")
+        with tempfile.TemporaryDirectory(prefix=".work-", dir=cache()) as work:
+            return _Build(Path(work), tell).run(deb)
+
+
+@contextmanager
+def _alone(path: Path, tell: Say) -> Iterator[None]:
+    """Holds the lock file; it goes with the process, however that ends."""
+    with open(path, "w", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tell("somebody is building it: waiting")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class _Build:
+    """One build in a directory of its own, which is thrown away."""
+
+    def __init__(self, work: Path, tell: Say) -> None:
+        self.work = work
+        self.began = time.monotonic()
+        self._tell = tell
+
+    def run(self, deb: Path | None) -> Path:
+        package = self._downloaded() if deb is None else _described(deb)
+        tree = self._unpacked(deb or next(self.work.glob("*.deb")), package)
+        self._patch(tree, package)
+        self._configure(tree)
+        self._compile(tree)
+        return self._keep(tree, package)
+
+    def stage(self, text: str) -> None:
+        seconds = round(time.monotonic() - self.began)
+        self._tell(f"{seconds // 60:3}:{seconds % 60:02} {text}")
+
+    def _downloaded(self) -> Package:
+        self.stage("looking for the source in Debian's suites")
+        apt = _Apt(self.work)
+        package = choose(apt.suites())
+        self.stage(f"downloading {package.name} {package.version} from {package.suite}")
+        apt.download(package)
+        return package
+
+    def _unpacked(self, deb: Path, package: Package) -> Path:
+        self.stage("unpacking")
+        _run(["dpkg-deb", "--extract", deb, self.work / "package"])
+        _run(["tar", "-C", self.work, "-xf", self.work / f"package/usr/src/{package.name}.tar.xz"])
+        shutil.rmtree(self.work / "package")
+        if deb.parent == self.work:
+            deb.unlink()
+        return self.work / package.name
+
+    def _patch(self, tree: Path, package: Package) -> None:
+        command = ["patch", "--batch", "--forward", "-p1", "-d", str(tree), "-i", str(PATCH)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            names = ", ".join(refusals(done.stdout)) or done.stderr.strip()
+            raise CannotBuild(f"{PATCH.name} does not apply to {package.name} {package.version}: look at {names}")
+
+    def _configure(self, tree: Path) -> None:
+        self.stage("configuring")
+        for command in CONFIGURE:
+            _run(["bash", "-c", command], cwd=tree, CONFIG=str(CONFIG))
+        have = set((tree / ".config").read_text(encoding="utf-8").splitlines())
+        wanted = {line for line in CONFIG.read_text(encoding="utf-8").splitlines() if line.endswith("=y")}
+        if lost := sorted(wanted - have):
+            raise CannotBuild(f"{CONFIG.name}: this kernel does not take {' '.join(lost)}")
+
+    def _compile(self, tree: Path) -> None:
+        log = cache() / "make.log"
+        make = subprocess.Popen(
+            ["bash", "-c", f"exec {COMPILE} 2>&1"],
+            cwd=tree,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            preexec_fn=_die_with_parent,  # noqa: PLW1509  nothing of ours runs threads while it builds
+        )
+        assert make.stdout is not None
+        with make.stdout, log.open("w", encoding="utf-8") as file:
+            for number, line in enumerate(make.stdout):
+                file.write(line)
+                if number % (FILES // 10) == 0:
+                    self.stage(f"compiling: {min(99, 100 * number // FILES)} %")
+        if make.wait() != 0:
+            text = log.read_text(encoding="utf-8")
+            raise CannotBuild(f"make failed: {_first_error(text) or 'no reason given'} (all of it: {log})")
+
+    def _keep(self, tree: Path, package: Package) -> Path:
+        manifest = {
+            "inputs": inputs(),
+            "source": package.name,
+            "version": package.version,
+            "suite": package.suite,
+            "seconds": round(time.monotonic() - self.began),
+        }
+        out = self.work / "out"
+        out.mkdir()
+        shutil.copyfile(tree / IMAGE, out / "bzImage")
+        shutil.copyfile(tree / ".config", out / "config")
+        (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        name = hashlib.sha256(f"{inputs()} {package.version}".encode()).hexdigest()[:16]
+        target = cache() / name
+        shutil.rmtree(target, ignore_errors=True)
+        out.rename(target)
+        self.stage(f"done: {target / 'bzImage'}")
+        return target / "bzImage"
+
+
+class _Apt:
+    """Debian's suites by an apt with lists of its own. The machine's apt configuration says which mirror, no more."""
+
+    def __init__(self, work: Path) -> None:
+        self._work = work
+        if not shutil.which("apt-get"):
+            raise CannotBuild("the source comes from Debian's packages, and there is no apt-get here")
+        listing = _run(["apt-get", "indextargets", "--no-release-info", "--format", "$(REPO_URI)"])
+        try:
+            self._mirror = choose_mirror(listing.split())
+        except CannotFetch as error:
+            raise CannotBuild(str(error)) from error
+        self._faults: list[str] = []
+
+    def suites(self) -> Iterator[Package]:
+        """The kernel sources of each suite in turn; a suite that this mirror lacks has none."""
+        for suite in SUITES:
+            try:
+                _run([*self._command("apt-get", suite), "update"])
+            except CannotBuild as error:
+                self._faults.append(str(error))
+                continue
+            listing = _run([*self._command("apt-cache", suite), "search", "--names-only", "^linux-source-[0-9.]+$"])
+            for name in [line.split()[0] for line in listing.splitlines()]:
+                shown = _run([*self._command("apt-cache", suite), "show", "--no-all-versions", name])
+                yield Package(suite, name, _field("Version", shown))
+        if len(self._faults) == len(SUITES):
+            raise CannotBuild(f"cannot read Debian's package lists (offline?): {self._faults[0]}")
+
+    def download(self, package: Package) -> None:
+        _run([*self._command("apt-get", package.suite), "download", package.name], cwd=self._work)
+
+    def _command(self, program: str, suite: str) -> list[str]:
+        place = self._work / "apt" / suite
+        for name in ("lists/partial", "cache/archives/partial"):
+            (place / name).mkdir(parents=True, exist_ok=True)
+        keys = "/usr/share/keyrings/debian-archive-keyring.gpg"
+        (place / "sources.list").write_text(f"deb [signed-by={keys}] {self._mirror} {suite} main\n", encoding="utf-8")
+        (place / "status").touch()
+        settings = {
+            "Dir::Etc::SourceList": place / "sources.list",
+            "Dir::Etc::SourceParts": "-",
+            "Dir::Etc::Preferences": "-",
+            "Dir::Etc::PreferencesParts": "-",
+            "Dir::State::Lists": place / "lists",
+            "Dir::State::status": place / "status",
+            "Dir::Cache": place / "cache",
+            "APT::Sandbox::User": "root",  # apt's own user cannot read our cache directory
+            "APT::Update::Error-Mode": "any",
+            "Acquire::Languages": "none",
+        }
+        return [program, "-q", *(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))]
+
+
+def choose(packages: Iterator[Package]) -> Package:
+    """The version that the patch was made for, as soon as it is seen; else the newest 7.x of all."""
+    best = None
+    for package in packages:
+        if package.name == f"linux-source-{MADE_FOR}":
+            return package
+        if package.linux[0] == int(MADE_FOR[0]) and (best is None or package.linux > best.linux):
+            best = package
+    if best is None:
+        raise CannotBuild(f"no linux-source-{MADE_FOR[0]}.x in {', '.join(SUITES)} of this machine's mirror of Debian")
+    return best
+
+
+def refusals(output: str) -> list[str]:
+    """The files that patch could not change, from what it says."""
+    names: list[str] = []
+    current = "?"
+    for line in output.splitlines():
+        if found := re.match(r"(?:patching|checking) file (.+)|can't find file to patch|The next patch", line):
+            current = found[1] or current
+        if ("FAILED" in line or "can't find file" in line or "Reversed" in line) and current not in names:
+            names.append(current)
+    return names
+
+
+def _described(deb: Path) -> Package:
+    shown = _run(["dpkg-deb", "--field", deb, "Package", "Version"])
+    return Package(str(deb), _field("Package", shown), _field("Version", shown))
+
+
+def _field(name: str, text: str) -> str:
+    found = re.search(rf"^{name}: (.*)$", text, re.MULTILINE)
+    assert found is not None, text
+    return found[1]
+
+
+def _run(command: Sequence[str | Path], cwd: Path | None = None, **environment: str) -> str:
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, "LC_ALL": "C", **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        preexec_fn=_die_with_parent,
+    )
+    if done.returncode != 0:
+        said = _first_error(done.stderr) or (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        raise CannotBuild(f"{command[0]}: {said}")
+    return done.stdout
+
+
+def _first_error(text: str) -> str:
+    """The ones after it follow from it."""
+    found = re.search(r"^(E: .*|.*\berror: .*|make.*\*\*\* .*)$", text, re.MULTILINE)
+    return found[0].strip() if found else ""
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

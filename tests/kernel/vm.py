@@ -1,0 +1,213 @@
+"""Runs commands in a guest that has the kernel of tests/kernel/kernel.py: a real resctrl, on a machine without RDT.
+
+    vm = Vm(rmids=8, append="fakerdt.decay_ms=0")
+    status = run_in_guest("mkdir /sys/fs/resctrl/mon_groups/x", vm)
+
+The guest sees the host's / as it is, and what it changes is gone with it. /tmp and /run are its own, but for
+/tmp/share, which is a directory of the host's, and for the checkout, its Python and the current directory.
+Nothing is left of a guest when its caller ends, however that happens (guard.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Union
+
+from tests.kernel import kernel
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+QEMU = "qemu-system-x86_64"
+Output = Union[int, IO[str], IO[bytes], None]
+"""As subprocess takes it, but for PIPE."""
+
+
+class GuestFailed(Exception):
+    """The guest did not run the command to its end; the message says what QEMU and the guest's kernel said last."""
+
+
+class GuestTimeout(Exception):
+    """The guest was still at it when its time was over."""
+
+
+@dataclass(frozen=True)
+class Vm:
+    """What the guest is like."""
+
+    rmids: int = 31
+    """The highest RMID: how many groups, mon and ctrl, there can be besides the root."""
+    closids: int = 8
+    """CLOSIDs, the root's too. 0: a machine that can monitor and not allocate."""
+    sockets: int = 2
+    """Packages, each with an L3 of its own."""
+    smp: int = 2
+    """CPUs, a multiple of the sockets."""
+    memory: int = 1024
+    """MiB. What the guest writes outside of /tmp/share lies in it, too."""
+    timeout: float = 300
+    mount: bool = True
+    """Whether resctrl is mounted when the command starts."""
+    mount_options: str = ""
+    """For resctrl: cdp, mba_MBps, debug."""
+    append: str = ""
+    """More for the kernel's command line: fakerdt.decay_ms=0 (no limbo), rdt=!energy,!perf (no AET), ..."""
+    accel: str = "tcg"
+    """kvm is faster where it works; on some machines it hangs, so nobody gets it who does not ask."""
+
+    def command_line(self, init: Path) -> str:
+        """The kernel's."""
+        words = [
+            "console=ttyS0 quiet loglevel=5 panic=-1 nokaslr no_timer_check",
+            "root=root rootfstype=9p rootflags=trans=virtio,version=9p2000.L,cache=loose,msize=512000 ro",
+            f"init={init} fakerdt.max_rmid={self.rmids} fakerdt.closids={self.closids}",
+            self.append,
+        ]
+        return " ".join(filter(None, words))
+
+    def qemu(self, image: Path, directory: Path, share: Path) -> list[str]:
+        """QEMU's command; @out@ and @err@ stand for the two ports."""
+        cpu = "host" if self.accel == "kvm" else "max,vendor=GenuineIntel,l3-cache=on"
+        accel = self.accel if self.accel == "kvm" else "tcg,thread=multi"
+        topology = f"{self.smp},sockets={self.sockets},cores={self.smp // self.sockets},threads=1"
+        return [
+            *(QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-M", "pc,usb=off"),
+            *("-accel", accel, "-cpu", cpu, "-smp", topology, "-m", str(self.memory)),
+            *("-kernel", str(image), "-append", self.command_line(directory / "run/guest-init")),
+            *_directory("root", Path("/"), ",readonly=on"),
+            *_directory("run", directory / "run"),
+            *_directory("share", share),
+            *("-device", "virtio-rng-pci", "-device", "virtio-serial-pci,max_ports=4"),
+            *_port(1, "out", "@out@"),
+            *_port(2, "err", "@err@"),
+            *("-chardev", f"file,id=console,path={_escaped(directory / 'console')}", "-serial", "chardev:console"),
+        ]
+
+
+def run_in_guest(
+    command: str | Sequence[str],
+    vm: Vm | None = None,
+    *,
+    share: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    shown: Iterable[Path] = (),
+    stdout: Output = None,
+    stderr: Output = None,
+    log: Output = None,
+) -> int:
+    """The exit status of a command that runs as root in a guest of its own; text is for bash.
+
+    Its output is passed on as it comes. `share`: the host's directory that is /tmp/share there, both may write.
+    `shown`: paths below the host's /tmp or /run that are to be seen in the guest. `log`: gets the kernel's log.
+    Builds the kernel if there is none yet. Raises GuestFailed, GuestTimeout, and what kernel.ready() raises.
+    """
+    vm = vm or Vm()
+    image = kernel.ready()
+    text = command if isinstance(command, str) else shlex.join(command)
+    directory = Path(tempfile.mkdtemp(prefix="resctrl-vm-"))
+    guard = None
+    try:
+        _prepare(directory, text, vm, env or {}, cwd or Path.cwd(), shown)
+        qemu = vm.qemu(image, directory, share or directory / "share")
+        guard, status = _start_guard(directory, vm.timeout, qemu, stdout, stderr)
+        with open(status, "rb") as stream:
+            how = stream.read().decode()
+        _pass_on(directory / "console", log)
+        return _outcome(directory, how, vm)
+    finally:
+        if guard is not None and guard.stdin is not None:
+            guard.stdin.close()  # it removes the directory
+            guard.wait()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _directory(tag: str, path: Path, more: str = "") -> tuple[str, str]:
+    options = f"path={_escaped(path)},mount_tag={tag},security_model=passthrough,multidevs=remap{more}"
+    return "-virtfs", f"local,{options}"
+
+
+def _port(number: int, name: str, path: str) -> tuple[str, ...]:
+    chardev = f"file,id={name},path={path}"
+    return "-chardev", chardev, "-device", f"virtserialport,chardev={name},nr={number},name={name}"
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace(",", ",,")
+
+
+def _prepare(directory: Path, command: str, vm: Vm, env: Mapping[str, str], cwd: Path, shown: Iterable[Path]) -> None:
+    """What guest-init finds in /run/vm."""
+    (directory / "share").mkdir()
+    run = directory / "run"
+    run.mkdir()
+    shutil.copy(HERE / "guest-init", run)
+    (run / "guest-init").chmod(0o755)
+    settings = {
+        "VM_MOUNT": "yes" if vm.mount else "",
+        "VM_MOUNT_OPTIONS": vm.mount_options,
+        "VM_CWD": str(cwd),
+    }
+    lines = [f"{name}={shlex.quote(value)}" for name, value in settings.items()]
+    lines.append(f"VM_ENVIRONMENT=({shlex.join(f'{name}={value}' for name, value in env.items())})")
+    (run / "settings").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (run / "command").write_text(command + "\n", encoding="utf-8")
+    hidden = {path for path in map(Path.resolve, [ROOT, Path(sys.prefix), cwd, *shown]) if _is_hidden(path)}
+    (run / "shown").write_text("".join(f"{path}\n" for path in sorted(hidden)), encoding="utf-8")
+
+
+def _is_hidden(path: Path) -> bool:
+    """The guest has its own of these."""
+    return path.is_relative_to("/tmp") or path.is_relative_to("/run")
+
+
+def _start_guard(
+    directory: Path, seconds: float, qemu: Sequence[str], stdout: Output, stderr: Output
+) -> tuple[subprocess.Popen[bytes], int]:
+    """The guard, and a descriptor on which it says at the end how QEMU ended."""
+    status, to_status = os.pipe()
+    try:
+        guard = subprocess.Popen(
+            [sys.executable, "-IS", str(HERE / "guard.py"), str(directory), str(seconds), str(to_status), *qemu],
+            stdin=subprocess.PIPE,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=(to_status,),
+            start_new_session=True,
+        )
+    except BaseException:
+        os.close(status)
+        raise
+    finally:
+        os.close(to_status)
+    return guard, status
+
+
+def _pass_on(console: Path, log: Output) -> None:
+    if log is not None and console.exists():
+        subprocess.run(["cat", str(console)], stdout=log, check=False)
+
+
+def _outcome(directory: Path, how: str, vm: Vm) -> int:
+    rc = directory / "run" / "rc"
+    if rc.exists() and (text := rc.read_text(encoding="ascii").strip()):
+        return int(text)
+    if how == "timeout":
+        raise GuestTimeout(f"timed out after {vm.timeout:g} s")
+    if how == "unread":
+        raise GuestFailed("nobody reads what the guest writes")
+    last = [_tail(directory / "qemu"), _tail(directory / "console")]
+    raise GuestFailed("\n".join(filter(None, ["the guest did not run the command to its end", *last])))
+
+
+def _tail(path: Path, lines: int = 15) -> str:
+    if not path.exists():
+        return ""
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
