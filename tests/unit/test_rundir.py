@@ -299,6 +299,19 @@ def test_a_lock_is_given_back_after_an_exception(run: RunDir, place: Path) -> No
         assert locked.state == state()
 
 
+def test_the_file_goes_while_its_lock_is_held(run: RunDir, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other way round it could be another's by then."""
+    close, there = system.close, []
+
+    def closing(descriptor: int) -> None:
+        there.append((place / "locks" / KEY).exists())
+        close(descriptor)
+
+    with run.lock(KEY, 0):
+        monkeypatch.setattr(system, "close", closing)
+    assert there == [False]
+
+
 def test_a_lock_whose_file_went_while_waiting_is_none(run: RunDir, place: Path, clock: Clock) -> None:
     """The waiter gets the flock on a file that nobody else can find any more: it must take the one of that name."""
     first = run.lock(KEY, FOR_EVER)
@@ -607,6 +620,19 @@ def test_a_link_in_the_way_is_replaced_and_not_followed(
     record.write(run, record.new)
     assert not (place / record.path).is_symlink()
     assert (tmp_path / "target").read_text() == "precious"
+
+
+@each_record
+def test_a_link_under_the_temporary_name_is_not_followed(
+    run: RunDir, place: Path, tmp_path: Path, record: Record
+) -> None:
+    (tmp_path / "target").write_text("precious")
+    (place / record.path).with_name(".c1.tmp").symlink_to(tmp_path / "target")
+    with pytest.raises(OSError, match="Too many levels"):
+        record.write(run, record.old)
+    assert (tmp_path / "target").read_text() == "precious"
+    record.write(run, record.old)
+    assert names_in(place) == {record.path}
 
 
 # --- The index, the failures, and what else is noted
