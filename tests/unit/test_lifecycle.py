@@ -16,7 +16,7 @@ import pytest
 from hook import system
 from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
 from hook.lifecycle import Container, Node, create_runtime, poststop
-from hook.models import Annotations, Options
+from hook.models import Annotations, Failure, Options
 from hook.resctrl import Resctrl
 from hook.rundir import RunDir
 from tests.unit.test_rundir import MANNERS, Clock, Faults, Killed, Manner, clock, directories, each_call_fails, names_in
@@ -641,7 +641,48 @@ def test_limbo_is_not_waited_for_long_after_something_was_freed(
     assert clock.slept == []
 
 
+def test_a_member_stays_one_when_a_repeat_of_its_start_fails(machine: Machine) -> None:
+    machine.spawn(7)
+    create_runtime(machine.node(), container("c1", 7))
+    before = machine.leftovers()
+    machine.refusals["put"] = [errno.EACCES]
+    assert refused(lambda: create_runtime(machine.node(), container("c1", 7))).reason == Reason.DENIED
+    assert (machine.groups(), machine.leftovers()) == ({GROUP: {7}}, before)
+    state = machine.node().run.read_key(UID)
+    assert state is not None
+    assert set(state.members) == {"c1"}
+
+
+def test_what_cannot_be_undone_is_said_beside_what_failed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.spawn(7)
+    machine.spawn(8)
+    create_runtime(machine.node(), container("c1", 7))
+
+    def full(path: str, *_rest: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    machine.before_put = lambda: monkeypatch.setattr(system, "write_new", full)
+    machine.refusals["put"] = [errno.EACCES]
+    node = machine.node()
+    assert refused(lambda: create_runtime(node, container("c2", 8))).reason == Reason.DENIED
+    assert ["ENOSPC" in str(complaint) for complaint in node.run.complaints] == [True]
+    state = machine.node().run.read_key(UID)
+    assert state is not None
+    assert set(state.members) == {"c1", "c2"}, "for reconcile"
+
+
 # --- poststop
+
+
+def test_the_record_of_a_failure_goes_when_its_container_goes(machine: Machine) -> None:
+    failure = Failure(container="c1", stage="createRuntime", reason="io", problem="p", pid=7, starttime=100)
+    machine.spawn(7)
+    machine.node().run.write_failure(failure)
+    poststop(machine.node(), "c1")
+    assert machine.leftovers() == {"unmonitored/c1.json"}, "of the next life: Podman's clean-up can come late"
+    machine.die(7)
+    poststop(machine.node(), "c1")
+    assert machine.leftovers() == set()
 
 
 def test_of_a_stranger_and_twice_there_is_nothing_to_do(machine: Machine) -> None:
