@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hook import jsontext, lifecycle, names, options, process, report, resctrl, rundir, system
-from hook.errors import HookError, Reason, refused, unforeseen
+from hook.errors import HookError, Reason, explain, refused, unforeseen
 from hook.models import Annotations, State, ValidationError
 
 TYPE_CHECKING = False
@@ -103,9 +103,7 @@ class _Invocation:
         try:
             return State.model_validate(found)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "state"
-            raise _bad_state(f"{place}: {first['msg']}") from None
+            raise _bad_state(explain(error.errors())) from None
 
     def _note(self, found: dict[str, Any]) -> None:
         """The stage and the container, as far as they can be told before the state is known to be right."""

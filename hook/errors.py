@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import errno
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
 
 class Reason:
     """The reasons as they stand in records, metrics and messages; outsiders match on these words."""
@@ -63,6 +68,12 @@ class InLimbo(HookError):
 def errno_name(error: OSError) -> str:
     """`ENOSPC` and the like: what an operator can look up."""
     return errno.errorcode.get(error.errno or 0, type(error).__name__)
+
+
+def explain(errors: Sequence[Mapping[str, Any]]) -> str:
+    """The first of the errors that a model found in what it was given: where, and what."""
+    first = errors[0]
+    return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
 
 
 def refused(problem: str, error: OSError) -> HookError:

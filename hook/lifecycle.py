@@ -87,9 +87,12 @@ def _join(node: Node, container: Container, key: Key, pod: Pod, patience: _Patie
         # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
         # poststop of the last other member sees that the group is still needed.
         locked.commit(_joined(state, container.id, member, group))
-        node.resctrl.make(group.path)
+        if node.resctrl.make(group.path):
+            patience.made.add(group.path)
         # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
         node.resctrl.put(group.path, container.pid)
+        patience.made.discard(group.path)
+        _withdraw(node, locked, patience.made)
 
 
 def poststop(node: Node, container_id: str) -> None:
@@ -151,6 +154,20 @@ def _end(node: Node, locked: LockedKey, state: KeyState, *, own_poststop: bool) 
         raise refusal
 
 
+def _withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
+    """Remove those mon_groups that this call made in vain and that no member is in: each holds an RMID."""
+    state = locked.state
+    if state is None or not made:
+        return
+    vain = made - {member.group for member in state.members.values()}
+    for path in vain:
+        if not node.resctrl.has_live_task(path) and node.resctrl.remove(path):
+            node.run.note_freed()
+    # After rmdir, as in _end.
+    groups = [group.model_dump() for group in state.groups if group.path not in vain]
+    locked.commit(KeyState(**{**state.model_dump(), "groups": groups}))
+
+
 def _undo(node: Node, container_id: str, key: Key, patience: _Patience) -> None:
     """Take back what a createRuntime that failed has recorded; the failure itself is what is reported."""
     if not patience.recorded or patience.was_member:
@@ -158,6 +175,7 @@ def _undo(node: Node, container_id: str, key: Key, patience: _Patience) -> None:
     try:
         with node.run.lock(key.name, patience.deadline) as locked:
             _leave(node, locked, container_id)
+            _withdraw(node, locked, patience.made)
     except (HookError, OSError) as error:
         # The member stays on record; reconcile moves its process in, or drops it once it is dead.
         complaint = error if isinstance(error, HookError) else refused("a failed start could not be undone", error)
@@ -173,6 +191,7 @@ class _Patience:
         self._moves = 0
         self._limbo_end: float | None = None
         self.deadline = system.monotonic() + node.options.lock_timeout
+        self.made: set[str] = set()  # mon_groups that this call made and has put nobody into
         self.recorded = False
         self.was_member = False
 

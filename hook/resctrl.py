@@ -121,7 +121,7 @@ class Resctrl:
             tasks = system.read_file(path + "/tasks", limit=1 << 24).split()
         except OSError as error:
             return error.errno not in _GONE
-        return any(process.is_dead(int(task)) is not True for task in tasks)
+        return any(not task.isdigit() or process.is_dead(int(task)) is not True for task in tasks)
 
     def _last_status(self) -> str:
         """What the kernel says of the last command of anybody on this machine: a hint, nothing to decide by."""

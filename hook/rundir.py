@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 
 from hook import jsontext, names, system
-from hook.errors import HookError, Reason
+from hook.errors import HookError, Reason, explain
 from hook.models import Failure, Index, KeyState, ValidationError
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ _PARTS = ("groups", "members", "unmonitored", "locks")  # where locks is, the ot
 _STATE_LIMIT = 16 << 20
 _LOCK_POLL = 0.002
 _LOCK_POLL_MOST = 0.02
-_UNREADABLE = (errno.ELOOP, errno.EISDIR, errno.EFBIG)  # a link, a directory, a giant: none of them written by us
+_UNREADABLE = (errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENXIO)  # a link, a directory, a giant, a socket
 
 
 class RunDir:
@@ -108,7 +108,9 @@ class RunDir:
             why = f"it is of {state.key!r}"
         except FileNotFoundError:
             return None
-        except (ValueError, ValidationError) as error:
+        except ValidationError as error:
+            why = explain(error.errors())
+        except ValueError as error:
             why = str(error)
         except OSError as error:
             if error.errno not in _UNREADABLE:
@@ -117,10 +119,17 @@ class RunDir:
         return self._set_aside(key, path, why)
 
     def _set_aside(self, key: str, path: str, why: str) -> KeyState:
-        aside = f"{path}.unreadable-{int(system.boottime() * 1000)}"
-        system.rename(path, aside, self._dir)
-        # Killed here: the file aside tells reconcile that the key is to be recovered.
+        # No two files have the same inode at a time, so this name is free, or a name of this very file already.
+        aside = f"{path}.unreadable-{system.inode(path, self._dir)}"
         state = KeyState(key=key, kind=_kind_of(key), recovering=True)
+        # A second name for what is there, then the new state over the first name: killed in between, or with no room
+        # for the new state, the next hook finds the key as unreadable as this one did, and never takes it for new.
+        try:
+            system.link(path, aside, self._dir)
+        except FileExistsError:
+            pass
+        except PermissionError:  # a directory has one name only
+            system.rename(path, aside, self._dir)
         self.write_key(state)
         problem = f"the state of key {key} cannot be read ({why})"
         hint = f"it was kept as {self.path}/{aside}; `reconcile` rebuilds the key"
@@ -142,8 +151,9 @@ class RunDir:
             return Index.model_validate(jsontext.loads(system.read_file(path, dir_fd=self._dir))).key
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, ValidationError) as error:
-            problem = f"the index of container {container} cannot be read ({error})"
+        except (OSError, ValueError) as error:
+            why = explain(error.errors()) if isinstance(error, ValidationError) else str(error)
+            problem = f"the index of container {container} cannot be read ({why})"
             hint = f"`reconcile` drops its member once it is dead; the file is {self.path}/{path}"
             self.complaints.append(HookError(Reason.IO, problem, hint=hint))
             return None
@@ -161,7 +171,7 @@ class RunDir:
         try:
             text = system.read_file(f"unmonitored/{container}.json", dir_fd=self._dir)
             return Failure.model_validate(jsontext.loads(text))
-        except (OSError, ValueError, ValidationError):
+        except (OSError, ValueError):
             return None
 
     def write_failure(self, failure: Failure) -> None:
@@ -190,7 +200,7 @@ class RunDir:
     def freed_within(self, seconds: float) -> bool:
         """Whether one of our hooks gave an RMID back that lately."""
         try:
-            freed = float(system.read_file("freed", limit=64, dir_fd=self._dir) or "inf")  # empty: being written
+            freed = float(system.read_file("freed", limit=64, dir_fd=self._dir))
         except (OSError, ValueError):
             return False
         return system.boottime() - freed <= seconds

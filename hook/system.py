@@ -168,6 +168,11 @@ def same_file(descriptor: int, path: str, dir_fd: int) -> bool:
     return (named.st_ino, named.st_dev) == (opened.st_ino, opened.st_dev)
 
 
+def inode(path: str, dir_fd: int) -> int:
+    """The number that a file has as long as it has any name."""
+    return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ino
+
+
 def owner_and_mode(descriptor: int) -> tuple[int, int]:
     """Who owns an open file, and its mode bits."""
     status = posix.fstat(descriptor)
@@ -199,6 +204,11 @@ def rmdir(path: str) -> None:
 def rename(source: str, target: str, dir_fd: int) -> None:
     """Put a file in the place of another in one step; both below `dir_fd`."""
     posix.rename(_encoded(source), _encoded(target), src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+
+
+def link(path: str, further: str, dir_fd: int) -> None:
+    """Give a file a further name, or a link itself; both below `dir_fd`. PermissionError for a directory."""
+    posix.link(_encoded(path), _encoded(further), src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
 
 
 def unlink(path: str, dir_fd: int) -> bool:

@@ -12,11 +12,8 @@ from hook.models import Options
 HELP_OF_OPTIONS = {
     "resctrl_root": ("DIR", "the resctrl mount"),
     "run_dir": ("DIR", "where state and records are kept"),
-    "group_prefix": ("TEXT", "what our groups' names begin with; only such groups are ever touched"),
-    "key": (
-        "auto|container|sandbox",
-        "what a group is for: the pod UID where there is one, the container, the sandbox",
-    ),
+    "group_prefix": ("TEXT", "what the names of our groups begin with"),
+    "key": ("auto|container|sandbox", "what a group is for: the pod, else the container"),
     "namespace": ("NS", "only pods of this namespace (repeatable)"),
     "annotation": ("K=V", "only containers with this annotation (repeatable: all of them)"),
     "monitor": ("all|opt-in|opt-out", "whether monitor.resctrl-mon.io annotations of pods count"),
@@ -24,14 +21,15 @@ HELP_OF_OPTIONS = {
     "snapshot_ttl": ("SECONDS", "how long the counters of what is gone are kept"),
     "lock_timeout": ("SECONDS", "the longest wait for a key's lock"),
     "rmid_wait": ("SECONDS", "the longest wait for an RMID in limbo"),
-    "strict": ("", "createRuntime exits 1 when the container is not in its group"),
+    "strict": ("", "createRuntime exits 1 for a container that is not in its group"),
 }
 _HEAD = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
 
-Puts a container's first process into a resctrl mon_group of its pod (createRuntime), and removes the group when the
-pod's last container is gone (poststop). `hook` is what hooks.d calls: it takes the stage from the state's status.
-Exits 0, whatever happens, unless --strict says otherwise; failures are in syslog and in RUN-DIR/unmonitored.
+Puts a container's first process into a resctrl mon_group of its pod (createRuntime), and removes
+the group when the pod's last container is gone (poststop). `hook` is what hooks.d calls: it takes
+the stage from the state's status. Exits 0, whatever happens, unless --strict says otherwise;
+failures are in syslog and in RUN-DIR/unmonitored.
 
 options, as --x=v or --x v:
 """
@@ -47,7 +45,7 @@ def text() -> str:
     for name, default in Options().model_dump().items():
         metavar, meaning = HELP_OF_OPTIONS[name]
         option = "--" + name.replace("_", "-") + ("=" + metavar if metavar else "")
-        shown = "" if default in (False, [], {}) and default != 0 else f" [{default}]"
+        shown = "" if default is False or default in ([], {}) else f" [{default}]"
         lines.append(f"  {option:<34}  {meaning}{shown}")
     return _HEAD + "\n".join(lines) + _TAIL
 

@@ -19,7 +19,8 @@ from hook.lifecycle import Container, Node, create_runtime, poststop
 from hook.models import Annotations, Failure, Options
 from hook.resctrl import Resctrl
 from hook.rundir import RunDir
-from tests.unit.test_rundir import MANNERS, Clock, Faults, Killed, Manner, clock, directories, each_call_fails, names_in
+from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails
+from tests.unit.test_rundir import clock, directories, names_in
 
 __all__ = ["clock", "directories"]  # fixtures
 
@@ -547,7 +548,6 @@ def test_a_task_that_is_in_another_class_twice_is_given_up(machine: Machine) -> 
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
-@pytest.mark.xfail(reason="a mon_group that a try made in the class that the task had left stays until the key ends")
 def test_the_group_in_the_class_that_the_task_had_left_gives_its_rmid_back(machine: Machine) -> None:
     machine.add_class("gold")
     machine.spawn(7)
@@ -556,7 +556,6 @@ def test_the_group_in_the_class_that_the_task_had_left_gives_its_rmid_back(machi
     assert machine.groups() == {f"gold/{GROUP}": {7}}
 
 
-@pytest.mark.xfail(reason="undoing takes the member back, but not a mon_group that this call made beside a sibling's")
 def test_a_start_that_failed_is_undone_beside_a_sibling_in_another_class(machine: Machine) -> None:
     machine.add_class("gold")
     machine.spawn(7)
