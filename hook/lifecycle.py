@@ -120,7 +120,7 @@ def _leave(node: Node, locked: LockedKey, container_id: str, *, own_poststop: bo
     if state is not None:
         members = {name: member for name, member in state.members.items() if name != container_id}
         if members or state.recovering:
-            locked.commit(KeyState(**{**state.model_dump(), "members": _dumped(members)}))
+            locked.commit(_changed(state, members=members))
         else:
             _end(node, locked, state, own_poststop=own_poststop)
     # Last: killed before it, poststop when called again finds the key, and no member in it.
@@ -128,13 +128,46 @@ def _leave(node: Node, locked: LockedKey, container_id: str, *, own_poststop: bo
 
 
 def _end(node: Node, locked: LockedKey, state: KeyState, *, own_poststop: bool) -> None:
-    """Remove the mon_groups of a key without members, then its state; what cannot be removed stays on record.
+    """Remove the mon_groups of a key without members, then its state; what cannot be removed stays on record."""
+    kept, refusal = _remove(node, state.groups, own_poststop=own_poststop)
+    # After rmdir: killed in between, the state names a group that is gone, which everybody takes for removed.
+    if kept:
+        locked.commit(_changed(state, groups=kept, members={}))
+    else:
+        locked.clear()
+    if refusal is not None:
+        raise refusal
+
+
+def _withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
+    """Remove those mon_groups that this call made in vain and that no member is in: each holds an RMID.
+
+    What goes wrong with that is said, and changes nothing for the container; the groups go with their key then.
+    """
+    state = locked.state
+    if state is None or not made:
+        return
+    used = {member.group for member in state.members.values()}
+    vain = [group for group in state.groups if group.path in made - used]
+    try:
+        kept, refusal = _remove(node, vain, own_poststop=False)
+        # After rmdir, as in _end.
+        groups = [group for group in state.groups if group not in vain or group in kept]
+        locked.commit(_changed(state, members=state.members, groups=groups))
+    except OSError as error:
+        refusal = refused("a group that was made in vain is still on record", error)
+    if refusal is not None:
+        node.run.complaints.append(refusal)
+
+
+def _remove(node: Node, groups: list[MonGroup], *, own_poststop: bool) -> tuple[list[MonGroup], HookError | None]:
+    """Remove mon_groups; returns those that are still there, and what the kernel had against it.
 
     Only the last member's own poststop ends a group whatever is in it; everybody else leaves live tasks where they are.
     """
     kept: list[MonGroup] = []
     refusal: HookError | None = None
-    for group in state.groups:
+    for group in groups:
         if not own_poststop and node.resctrl.has_live_task(group.path):
             kept.append(group)
             continue
@@ -144,28 +177,7 @@ def _end(node: Node, locked: LockedKey, state: KeyState, *, own_poststop: bool) 
         except HookError as error:
             kept.append(group)
             refusal = error
-    # After rmdir: killed in between, the state names a group that is gone, which everybody takes for removed.
-    if kept:
-        groups = [group.model_dump() for group in kept]
-        locked.commit(KeyState(**{**state.model_dump(), "groups": groups, "members": {}}))
-    else:
-        locked.clear()
-    if refusal is not None:
-        raise refusal
-
-
-def _withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
-    """Remove those mon_groups that this call made in vain and that no member is in: each holds an RMID."""
-    state = locked.state
-    if state is None or not made:
-        return
-    vain = made - {member.group for member in state.members.values()}
-    for path in vain:
-        if not node.resctrl.has_live_task(path) and node.resctrl.remove(path):
-            node.run.note_freed()
-    # After rmdir, as in _end.
-    groups = [group.model_dump() for group in state.groups if group.path not in vain]
-    locked.commit(KeyState(**{**state.model_dump(), "groups": groups}))
+    return kept, refusal
 
 
 def _undo(node: Node, container_id: str, key: Key, patience: _Patience) -> None:
@@ -281,12 +293,14 @@ def _member(container: Container, former: Member | None, group: MonGroup, mon_gr
 
 
 def _joined(state: KeyState, container_id: str, member: Member, group: MonGroup) -> KeyState:
-    groups = [known.model_dump() for known in state.groups]
-    if group not in state.groups:
-        groups.append(group.model_dump())
-    members = {**_dumped(state.members), container_id: member.model_dump()}
-    return KeyState(**{**state.model_dump(), "groups": groups, "members": members})
+    groups = state.groups if group in state.groups else [*state.groups, group]
+    return _changed(state, groups=groups, members={**state.members, container_id: member})
 
 
-def _dumped(members: dict[str, Member]) -> dict[str, object]:
-    return {name: member.model_dump() for name, member in members.items()}
+def _changed(state: KeyState, *, members: dict[str, Member], groups: list[MonGroup] | None = None) -> KeyState:
+    """The state with other members or groups, as valid as any: the models check what is written as what is read."""
+    fields = state.model_dump()
+    fields["members"] = {name: member.model_dump() for name, member in members.items()}
+    if groups is not None:
+        fields["groups"] = [group.model_dump() for group in groups]
+    return KeyState(**fields)

@@ -556,6 +556,20 @@ def test_the_group_in_the_class_that_the_task_had_left_gives_its_rmid_back(machi
     assert machine.groups() == {f"gold/{GROUP}": {7}}
 
 
+def test_a_group_made_in_vain_that_cannot_be_removed_stays_on_record_and_fails_nothing(machine: Machine) -> None:
+    machine.add_class("gold")
+    machine.spawn(7)
+    machine.before_put = lambda: machine.says(7, "gold", "")
+    machine.refusals["rmdir"] = [errno.EACCES]
+    node = machine.node()
+    assert create_runtime(node, container("c1", 7))
+    assert [complaint.reason for complaint in node.run.complaints] == [Reason.DENIED]
+    assert machine.groups() == {GROUP: set(), f"gold/{GROUP}": {7}}
+    machine.die(7)
+    poststop(machine.node(), "c1")
+    assert machine.groups() == {}
+
+
 def test_a_start_that_failed_is_undone_beside_a_sibling_in_another_class(machine: Machine) -> None:
     machine.add_class("gold")
     machine.spawn(7)
