@@ -1,4 +1,8 @@
-"""A resctrl to work on for each test: the model behind FUSE."""
+"""A resctrl to work on for each test: the model behind FUSE, or a real one.
+
+Where RESCTRL_MON_HOOK_TEST_ROOT names a real one (in the guest of tests/kernel), `hook` works on that, cleaned of all
+groups before and after. What needs the model itself, for its faults and its log of events, asks for `resctrl`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kernel.inside import REAL_ROOT, remove_groups
 from tests.resctrlfs import Mounted, mounted
 from tests.support.hook import PYZ, Hook, task
 
@@ -18,6 +23,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def resctrl(tmp_path: Path) -> Iterator[Mounted]:
+    if REAL_ROOT is not None:
+        pytest.skip("needs the model, and this resctrl is real")
     if os.geteuid() != 0 or not Path("/dev/fuse").exists():
         pytest.skip("needs root and /dev/fuse")
     with mounted(tmp_path) as resctrl:
@@ -25,9 +32,20 @@ def resctrl(tmp_path: Path) -> Iterator[Mounted]:
 
 
 @pytest.fixture
-def hook(resctrl: Mounted, tmp_path: Path) -> Hook:
+def resctrl_root(request: pytest.FixtureRequest) -> Iterator[Path]:
+    if REAL_ROOT is None:
+        model: Mounted = request.getfixturevalue("resctrl")
+        yield model.root
+    else:
+        remove_groups(REAL_ROOT)
+        yield REAL_ROOT
+        remove_groups(REAL_ROOT)
+
+
+@pytest.fixture
+def hook(resctrl_root: Path, tmp_path: Path) -> Hook:
     assert PYZ.exists(), "python3 build.py makes the file that these tests run"
-    return Hook(resctrl.root, tmp_path / "run")
+    return Hook(resctrl_root, tmp_path / "run")
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernel.inside import pythons
 from tests.support.hook import STATES, Hook, end, stopped, task
-from tests.support.interpreters import find
 
 Task = subprocess.Popen[bytes]
 
@@ -30,7 +30,7 @@ CREATED = sorted(STATES.glob("*-createRuntime.json"))
 STOPPED = sorted(STATES.glob("*-poststop.json"))
 
 
-@pytest.fixture(params=find(), ids=lambda python: ".".join(map(str, python.version)))
+@pytest.fixture(params=pythons(), ids=lambda python: ".".join(map(str, python.version)))
 def any_hook(request: pytest.FixtureRequest, hook: Hook) -> Hook:
     """The hook under one Python, without site-packages: nothing but the standard library is there to be found."""
     return Hook(hook.resctrl_root, hook.run_dir, python=(str(request.param.path), "-I", "-S"))

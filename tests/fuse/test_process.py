@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kernel.inside import pythons
 from tests.support.hook import PYZ, UID, Hook, created, end, finish, stopped
-from tests.support.interpreters import Interpreter, find
+from tests.support.interpreters import Interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -223,7 +224,7 @@ def test_a_runtime_that_goes_on_writing_gets_no_broken_pipe(hook: Hook) -> None:
     assert process.wait(60) == 0
 
 
-@pytest.mark.parametrize("python", find(), ids=lambda python: ".".join(map(str, python.version)))
+@pytest.mark.parametrize("python", pythons(), ids=lambda python: ".".join(map(str, python.version)))
 @pytest.mark.parametrize("broken", ["raise RuntimeError('x')", "import no_such_module", "(", "raise MemoryError"])
 def test_a_file_that_is_broken_inside_fails_no_container(
     init: Task, tmp_path: Path, python: Interpreter, broken: str
@@ -245,7 +246,7 @@ def test_a_file_that_is_broken_inside_fails_no_container(
     assert b"lifecycle.py" in result.stderr
 
 
-@pytest.mark.parametrize("python", find(), ids=lambda python: ".".join(map(str, python.version)))
+@pytest.mark.parametrize("python", pythons(), ids=lambda python: ".".join(map(str, python.version)))
 def test_what_a_container_start_imports(hook: Hook, init: Task, python: Interpreter) -> None:
     """The allow-list of the hook path, for the first line's way of starting, on the path without an error."""
     boot = PYZ.read_bytes().split(b"\n", 1)[0].decode().partition("ISc")[2]

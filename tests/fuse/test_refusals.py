@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from tests.kernel.inside import fill
 from tests.resctrlfs import Mounted
 from tests.support.hook import UID, Hook, created, end, stopped, task
 
@@ -83,13 +84,7 @@ def test_a_refusal_of_a_further_container_leaves_the_others_alone(resctrl: Mount
 
 
 def test_exhaustion_quotes_the_kernel(hook: Hook, init: Task) -> None:
-    filler = 0
-    while True:
-        try:
-            (hook.resctrl_root / "mon_groups" / f"filler-{filler}").mkdir()
-        except OSError:
-            break
-        filler += 1
+    fill(hook.resctrl_root / "mon_groups")
     hook(created("c1", init.pid))
     record = only(hook, "c1")
     assert record["reason"] == "no_rmids"

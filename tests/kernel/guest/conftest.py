@@ -1,0 +1,76 @@
+"""Fixtures of the tests that run in the guest: the real resctrl, without groups, and what works on it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable
+
+import pytest
+
+from tests.kernel.guest.oci import Runtimes
+from tests.kernel.inside import REAL_ROOT, remove_groups
+from tests.support.hook import PYZ, Hook, task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Set = Callable[[str, object], None]
+    Umount = Callable[[], None]
+
+PARAMETERS = Path("/sys/module/fakerdt/parameters")
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    assert REAL_ROOT is not None, "this is a test for the guest: tests/kernel/test_kernel_guests.py"
+    remove_groups(REAL_ROOT)
+    yield REAL_ROOT
+    remove_groups(REAL_ROOT)
+
+
+@pytest.fixture
+def hook(root: Path, tmp_path: Path) -> Hook:
+    assert PYZ.exists(), "python3 build.py makes the file that these tests run"
+    return Hook(root, tmp_path / "run")
+
+
+@pytest.fixture
+def init() -> Iterator[subprocess.Popen[bytes]]:
+    with task() as process:
+        yield process
+
+
+@pytest.fixture
+def runtimes(hook: Hook, tmp_path: Path) -> Iterator[Runtimes]:
+    with Runtimes(hook, tmp_path) as runtimes:
+        yield runtimes
+
+
+@pytest.fixture
+def fake(root: Path) -> Iterator[Set]:  # noqa: ARG001  set back before the groups are removed
+    """Sets a parameter of the faked RDT for the length of a test."""
+    before = {path: path.read_text() for path in PARAMETERS.iterdir() if path.stat().st_mode & 0o200}
+
+    def change(name: str, value: object) -> None:
+        (PARAMETERS / name).write_text(str(value))
+
+    yield change
+    for path, text in before.items():
+        path.write_text(text)
+
+
+@pytest.fixture
+def umount(root: Path) -> Iterator[Umount]:
+    """Unmounts resctrl; it is mounted again at the end."""
+
+    def away() -> None:
+        subprocess.run(["umount", root], check=True)
+
+    yield away
+    mount(root)
+
+
+def mount(root: Path) -> None:
+    if not (root / "mon_groups").exists():
+        subprocess.run(["mount", "-t", "resctrl", "resctrl", root], check=True)

@@ -1,0 +1,154 @@
+"""Containers by runc and crun, with the hook in their config.json, whose first act is to read which group they are in.
+
+The command is one `cat` of /proc/self/cpu_resctrl_groups and of a FIFO: nothing runs in the container before that
+first read, and the FIFO holds it until finish().
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.support.containers import make_rootfs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from tests.support.hook import Hook
+
+DEADLINE = 90.0
+GROUPS = "/proc/self/cpu_resctrl_groups"
+ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+
+
+class Container:
+    """A foreground `runc run` or `crun run`: when it has ended, the poststop hooks have run."""
+
+    def __init__(self, runtime: str, name: str, bundle: Path) -> None:
+        self.name = name
+        self._gate = bundle / "gates" / "go"
+        self._output = bundle / "output"
+        self._errors = bundle / "errors"
+        self._runtime = [runtime, f"--root={bundle.parent}/{runtime}-state"]
+        with self._output.open("wb") as output, self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [*self._runtime, "run", f"--bundle={bundle}", name],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+            )
+
+    def seen(self) -> str:
+        """What the container read of its own groups, before anything else."""
+        deadline = time.monotonic() + DEADLINE
+        while "mon:" not in (text := self._output.read_text()) or not text.endswith("\n"):
+            if self._process.poll() is not None:
+                raise RuntimeError(f"{self.name} did not start: {self.errors()}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.name}: {self.errors()}")
+            time.sleep(0.05)
+        return text
+
+    def errors(self) -> str:
+        return self._errors.read_text(errors="replace")
+
+    def pid(self) -> int:
+        done = subprocess.run([*self._runtime, "state", self.name], check=True, capture_output=True, timeout=DEADLINE)
+        pid: int = json.loads(done.stdout)["pid"]
+        return pid
+
+    def refused(self) -> str:
+        """Wait for the runtime to give up; what it said."""
+        assert self._process.wait(DEADLINE) != 0
+        return self.errors()
+
+    def finish(self) -> None:
+        """Let the container's command end, and wait until the runtime has cleaned up and poststop is through."""
+        if self._process.poll() is None:
+            os.close(os.open(self._gate, os.O_WRONLY))
+        assert self._process.wait(DEADLINE) == 0, self.errors()
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            subprocess.run([*self._runtime, "kill", self.name, "KILL"], capture_output=True, check=False)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(10)
+        self._process.kill()
+        self._process.wait()
+
+
+class Runtimes:
+    """Starts containers, and ends at the end those that a failed test has left."""
+
+    def __init__(self, hook: Hook, directory: Path) -> None:
+        self._hook = hook
+        self._directory = directory
+        self._rootfs = make_rootfs(directory / "rootfs")
+        self._containers: list[Container] = []
+
+    def start(
+        self,
+        runtime: str,
+        name: str,
+        *,
+        options: Sequence[str] = (),
+        intel_rdt: Mapping[str, object] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        before: str = "",
+    ) -> Container:
+        """`before`: a script that runs as a createRuntime hook in front of ours, with $pid and $id of the state."""
+        bundle = self._directory / name
+        (bundle / "gates").mkdir(parents=True)
+        os.mkfifo(bundle / "gates" / "go")
+        config = self._config(name, bundle, self._entry(*options))
+        config["annotations"] = dict(annotations or {})
+        if intel_rdt is not None:
+            config["linux"]["intelRdt"] = dict(intel_rdt)
+        if before:
+            config["hooks"]["createRuntime"].insert(0, script(before))
+        (bundle / "config.json").write_text(json.dumps(config))
+        container = Container(runtime, name, bundle)
+        self._containers.append(container)
+        return container
+
+    def _entry(self, *options: str) -> dict[str, object]:
+        path, *arguments = self._hook.with_options(*options).command("hook")
+        return {"path": path, "args": ["resctrl-mon-hook", *arguments], "env": ENVIRONMENT, "timeout": 60}
+
+    def _config(self, name: str, bundle: Path, entry: dict[str, object]) -> dict[str, Any]:
+        gates = {"destination": "/gates", "type": "bind", "source": f"{bundle}/gates", "options": ["bind"]}
+        return {
+            "ociVersion": "1.0.2",
+            "process": {"cwd": "/", "args": ["/bin/cat", GROUPS, "/gates/go"], "user": {"uid": 0, "gid": 0}},
+            "root": {"path": str(self._rootfs), "readonly": True},
+            "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}, gates],
+            "hooks": {"createRuntime": [entry], "poststop": [entry]},
+            "linux": {
+                "cgroupsPath": f"/{name}",
+                "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")],
+            },
+        }
+
+    def __enter__(self) -> Runtimes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for container in self._containers:
+            container.close()
+
+
+def script(text: str) -> dict[str, object]:
+    """A hook that is a shell script."""
+    read = "state=$(cat); " + "".join(
+        f'{name}=$(printf %s "$state" | sed \'s/.*"{name}": *"*\\([A-Za-z0-9-]*\\).*/\\1/\'); '
+        for name in ("id", "pid")
+    )
+    return {"path": "/bin/sh", "args": ["sh", "-e", "-c", read + text], "env": ENVIRONMENT, "timeout": 60}

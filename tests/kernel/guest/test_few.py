@@ -1,0 +1,123 @@
+"""A machine with six RMIDs besides the root's, each of which stays in limbo for a while after its group is gone."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from typing import TYPE_CHECKING, Callable
+
+from tests.kernel.inside import fill, make_group
+from tests.support.hook import UID, Hook, created, end, stopped, task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.kernel.guest.oci import Runtimes
+
+Task = subprocess.Popen[bytes]
+Set = Callable[[str, object], None]
+FOREVER = 3_600_000
+
+
+def test_exhaustion_is_recorded_and_quotes_the_kernel(hook: Hook, init: Task, root: Path) -> None:
+    assert fill(root / "mon_groups") == 6
+    outcome = hook(created("c1", init.pid, pod_uid=UID))
+    assert outcome.status == 0
+    record = hook.failures()["c1"]
+    assert (record["reason"], record["kernel"]) == ("no_rmids", "Out of RMIDs")
+    assert "ENOSPC" in record["tried"]
+    assert hook.with_options("--strict")(created("c1", init.pid, pod_uid=UID)).status == 1
+    end(init)
+    hook(stopped("c1"))
+    assert hook.leftovers() == set()
+
+
+def test_ctrl_groups_take_rmids_too(hook: Hook, init: Task, root: Path) -> None:
+    (root / "gold").mkdir()
+    assert fill(root / "mon_groups") == 5
+    hook(created("c1", init.pid))
+    assert hook.reasons() == {"c1": "no_rmids"}
+
+
+def test_a_key_that_has_a_group_needs_no_further_rmid(hook: Hook, init: Task, root: Path) -> None:
+    hook(created("c1", init.pid, pod_uid=UID))
+    fill(root / "mon_groups")
+    with task() as other:
+        assert hook(created("c2", other.pid, pod_uid=UID)).stderr == ""
+        assert hook.tasks(f"oci-{UID}") == {init.pid, other.pid}
+
+
+def test_limbo_that_others_made_is_recorded_at_once(hook: Hook, init: Task, root: Path, fake: Set) -> None:
+    fake("decay_ms", FOREVER)
+    fill(root / "mon_groups")
+    (root / "mon_groups" / "filler-0" / "tasks").write_text(str(init.pid))  # so that its RMID has been used
+    (root / "mon_groups" / "filler-0").rmdir()
+    patient = hook.with_options("--rmid-wait=30")
+    began = time.monotonic()
+    patient(created("c1", init.pid))
+    assert time.monotonic() - began < 20
+    record = hook.failures()["c1"]
+    assert (record["reason"], record["kernel"]) == ("rmids_in_limbo", "Out of RMIDs")
+    assert "EBUSY" in record["tried"]
+
+
+def test_limbo_that_a_hook_made_is_waited_for(hook: Hook, root: Path) -> None:
+    patient = hook.with_options("--rmid-wait=60")
+    last = busy_container(patient, root)
+    with last:
+        end(last)
+    assert patient(stopped("c0")).stderr == ""
+    with task() as init:
+        assert patient(created("c1", init.pid)).stderr == ""
+        assert hook.tasks("oci-c1") == {init.pid}
+
+
+def test_limbo_is_waited_for_no_longer_than_asked(hook: Hook, root: Path, fake: Set) -> None:
+    fake("decay_ms", FOREVER)
+    patient = hook.with_options("--rmid-wait=5")
+    last = busy_container(patient, root)
+    with last:
+        end(last)
+    patient(stopped("c0"))
+    began = time.monotonic()
+    with task() as init:
+        outcome = patient(created("c1", init.pid))
+    assert outcome.status == 0
+    assert 5 <= time.monotonic() - began < 20
+    assert hook.reasons() == {"c1": "rmids_in_limbo"}
+
+
+def busy_container(hook: Hook, root: Path) -> Task:
+    """A container that computes, and so uses its RMID, which is the last one."""
+    busy = subprocess.Popen(["sh", "-c", "while :; do :; done"])
+    hook(created("c0", busy.pid))
+    fill(root / "mon_groups")
+    return busy
+
+
+def test_a_container_starts_without_an_rmid(hook: Hook, runtimes: Runtimes, root: Path) -> None:
+    fill(root / "mon_groups")
+    for runtime in ("runc", "crun"):
+        container = runtimes.start(runtime, runtime)
+        assert container.seen() == "res:/\nmon:\n"
+        assert hook.reasons() == {runtime: "no_rmids"}
+        container.finish()
+        assert hook.leftovers() == set()
+
+
+def test_strict_stops_it(hook: Hook, runtimes: Runtimes, root: Path) -> None:
+    fill(root / "mon_groups")
+    container = runtimes.start("runc", "c1", options=["--strict"])
+    assert "no_rmids" in container.refused()
+    assert hook.reasons() == {"c1": "no_rmids"}
+
+
+def test_what_limbo_takes_comes_back(hook: Hook, root: Path) -> None:
+    """More lives one after another than there are RMIDs."""
+    patient = hook.with_options("--rmid-wait=60")
+    for number in range(9):
+        with task() as init:
+            assert patient(created(f"c{number}", init.pid)).stderr == ""
+        assert patient(stopped(f"c{number}")).stderr == ""
+    make_group(root / "mon_groups" / "x")
+    assert hook.leftovers() == set()

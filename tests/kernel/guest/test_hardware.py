@@ -1,0 +1,32 @@
+"""One container's life on machines that can do less, or that are mounted in another way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.support.hook import Hook, created, end, stopped
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from tests.kernel.guest.oci import Runtimes
+
+
+def test_a_life(hook: Hook, init: subprocess.Popen[bytes]) -> None:
+    assert hook(created("c1", init.pid)).stderr == ""
+    group = hook.resctrl_root / "mon_groups" / "oci-c1"
+    assert (group / "tasks").read_text() == f"{init.pid}\n"
+    counters = [path for path in group.glob("mon_data/*/*") if path.read_text()]
+    assert counters
+    end(init)
+    assert hook(stopped("c1")).stderr == ""
+    assert hook.groups() == set()
+    assert hook.leftovers() == set()
+
+
+def test_a_container(hook: Hook, runtimes: Runtimes) -> None:
+    container = runtimes.start("runc", "c1")
+    assert container.seen().endswith("\nmon:oci-c1\n")
+    container.finish()
+    assert hook.groups() == set()
+    assert hook.leftovers() == set()

@@ -1,0 +1,155 @@
+"""Runs tests in guests, and tells the outcome of each as soon as it is known.
+
+A guest runs pytest on its tests one after another; every report comes back as a line of JSON (told.py) in a directory
+that host and guest share. Two guests run at a time, since each has one CPU to itself and machines have few.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.kernel.inside import VARIABLE
+from tests.kernel.told import REPORTS
+from tests.kernel.vm import ROOT, GuestFailed, GuestTimeout, Vm, run_in_guest
+
+AT_ONCE = 2
+RESCTRL = "/sys/fs/resctrl"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A kind of guest, and the test files that it runs, relative to the repository."""
+
+    name: str
+    vm: Vm
+    files: tuple[str, ...]
+
+    def cases(self) -> Iterator[Case]:
+        for path in self.files:
+            for function in functions(ROOT / path):
+                yield Case(self, f"{path}::{function}")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A test function, with all its parameters, on a machine."""
+
+    machine: Machine
+    nodeid: str
+
+    def __str__(self) -> str:
+        """What the host's test is called."""
+        return f"{self.machine.name}: {self.nodeid.rpartition('/')[2]}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """A line of told.py."""
+
+    nodeid: str
+    outcome: str
+    text: str
+    seconds: float
+
+    def is_of(self, case: Case) -> bool:
+        return self.nodeid.partition("[")[0] == case.nodeid
+
+
+def functions(path: Path) -> Iterator[str]:
+    """The test functions of a file that do not ask for the model of resctrl. Nothing of it is imported."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and not _asks_for_model(node):
+            yield node.name
+
+
+def _asks_for_model(function: ast.FunctionDef) -> bool:
+    return any(argument.arg == "resctrl" for argument in function.args.args)
+
+
+@dataclass
+class Guest:
+    """One run of a machine. It is a thread, and ends with the process like any of those."""
+
+    machine: Machine
+    place: Path
+    nodeids: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    fault: str = ""
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        began = time.monotonic()
+        words = [sys.executable, "-m", "pytest", "-p", "tests.kernel.told", "-p", "no:cacheprovider", *self.nodeids]
+        env = {VARIABLE: RESCTRL, "PYTHONPATH": str(ROOT), "CI": ""}
+        try:
+            with (self.place / "output").open("wb") as output:
+                run_in_guest(words, self.machine.vm, share=self.place, env=env, cwd=ROOT, stdout=output, stderr=output)
+        except (GuestFailed, GuestTimeout) as error:
+            self.fault = str(error)
+        finally:
+            self.seconds = time.monotonic() - began
+            self.done.set()
+
+    def reports(self) -> list[Report]:
+        """What is known by now."""
+        path = self.place / REPORTS.name
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+        return [Report(**json.loads(line)) for line in lines if line.endswith("\n")]
+
+    def reports_of(self, case: Case) -> list[Report]:
+        """Those of one case; waits until the guest has come to another one, or to its end."""
+        while not self.done.wait(0.2):
+            reports = self.reports()
+            if any(report.is_of(case) for report in reports) and not reports[-1].is_of(case):
+                break
+        return [report for report in self.reports() if report.is_of(case)]
+
+    def why(self) -> str:
+        """Why a case has no report."""
+        output = self.place / "output"
+        text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
+        return "\n".join([self.fault, *text.splitlines()[-40:]])
+
+
+class Guests:
+    """All guests that the given cases need. What they share with the host lies in `directory`."""
+
+    def __init__(self, cases: Iterable[Case], directory: Path) -> None:
+        chosen: dict[str, Guest] = {}
+        for case in cases:
+            guest = chosen.setdefault(case.machine.name, Guest(case.machine, directory / case.machine.name))
+            guest.nodeids.append(case.nodeid)
+        for guest in chosen.values():
+            guest.place.mkdir()
+        self.guests = chosen
+        self._waiting = list(chosen.values())
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        for _ in range(min(AT_ONCE, os.cpu_count() or 1)):
+            threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    return
+                guest = self._waiting.pop(0)
+            guest.run()
+
+    def reports_of(self, case: Case) -> list[Report]:
+        return self.guests[case.machine.name].reports_of(case)
+
+    def why(self, case: Case) -> str:
+        return self.guests[case.machine.name].why()
+
+    def summary(self) -> Sequence[str]:
+        told = [f"{guest.machine.name} {guest.seconds:.0f} s" for guest in self.guests.values() if guest.seconds]
+        return [f"{time.monotonic() - self._began:.0f} s in all, {AT_ONCE} guests at a time: {', '.join(told)}"]

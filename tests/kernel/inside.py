@@ -1,0 +1,62 @@
+"""For tests that can run in the guest, where resctrl is real: RESCTRL_MON_HOOK_TEST_ROOT says there where it is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from pathlib import Path
+
+from tests.support import interpreters
+from tests.support.interpreters import Interpreter
+
+VARIABLE = "RESCTRL_MON_HOOK_TEST_ROOT"
+REAL_ROOT = Path(os.environ[VARIABLE]) if VARIABLE in os.environ else None
+NO_GROUPS = frozenset({"info", "mon_data", "mon_groups"})
+LIMBO = 15.0
+
+
+def pythons() -> list[Interpreter]:
+    """What to run the hook by. In the guest, where a start takes long, one will do."""
+    if REAL_ROOT is None:
+        return interpreters.find()
+    found = interpreters.probe(Path("/usr/bin/python3"))
+    return [found] if found else []
+
+
+def remove_groups(root: Path) -> None:
+    """Bring a mounted resctrl back to what it is after mount: no group, and an RMID to be had."""
+    for group in (root / "mon_groups").iterdir():
+        group.rmdir()
+    for path in root.iterdir():
+        if path.is_dir() and path.name not in NO_GROUPS:
+            path.rmdir()
+    make_group(root / "mon_groups" / "probe")
+    (root / "mon_groups" / "probe").rmdir()
+
+
+def make_group(path: Path) -> None:
+    """mkdir that waits while the RMIDs that are left are in limbo."""
+    deadline = time.monotonic() + LIMBO
+    while True:
+        try:
+            path.mkdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+def fill(groups: Path) -> int:
+    """Make groups until no RMID is left, in limbo neither; how many it took."""
+    number = 0
+    while True:
+        try:
+            make_group(groups / f"filler-{number}")
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return number
+        number += 1

@@ -1,0 +1,43 @@
+"""The hook on the kernel's own resctrl: the black-box tests of tests/fuse, and those in guest/, which need a real one.
+
+Each test here is a test function there, with all its parameters; what fails is told as the guest's pytest tells it.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernel.guests import Case, Guests, Machine
+from tests.kernel.vm import Vm
+
+QUICK = "fakerdt.decay_ms=0"  # what is freed comes back at the next look, which the kernel takes once a second
+ONE = Vm(rmids=100, smp=1, sockets=1, append=QUICK, timeout=900)
+HERE = "tests/kernel/guest"
+HARDWARE = (f"{HERE}/test_hardware.py",)
+MACHINES = [
+    Machine("hostile", ONE, ("tests/fuse/test_hostile.py",)),
+    Machine(
+        "black box",
+        ONE,
+        tuple(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "refusals", "process", "corpus", "crowd")),
+    ),
+    Machine("containers", Vm(append=QUICK, timeout=600), (f"{HERE}/test_containers.py", f"{HERE}/test_others.py")),
+    Machine("few RMIDs", Vm(rmids=6, timeout=600, append="fakerdt.decay_ms=1500"), (f"{HERE}/test_few.py",)),
+    Machine("monitoring only", Vm(closids=0), HARDWARE),
+    Machine("no AET", Vm(append="rdt=!energy,!perf"), HARDWARE),
+    Machine("AET only", Vm(append="rdt=!cmt,!mbmtotal,!mbmlocal"), HARDWARE),
+    Machine("no occupancy", Vm(append="rdt=!cmt", mount_options="cdp,debug"), HARDWARE),
+]
+
+
+@pytest.mark.parametrize("case", [case for machine in MACHINES for case in machine.cases()], ids=str)
+def test_in_guest(guests: Guests, case: Case) -> None:
+    reports = guests.reports_of(case)
+    failed = [f"{report.nodeid}\n{report.text}" for report in reports if report.outcome == "failed"]
+    if failed:
+        pytest.fail("\n\n".join([f"{len(failed)} of {len(reports)} failed in the guest", *failed]), pytrace=False)
+    if not reports:
+        pytest.fail(f"the guest told nothing of it\n{guests.why(case)}", pytrace=False)
+    skipped = [report for report in reports if report.outcome == "skipped"]
+    if skipped:
+        pytest.skip(f"in the guest: {skipped[0].text}")
