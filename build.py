@@ -6,8 +6,8 @@
                              interpreter that the file names in its first line (default: /usr/bin/python3)
   python3 build.py compile   make hook/models_compiled.py anew from the pydantic models in hook/models.py
   python3 build.py test ...  build, then run the tests; what follows goes to pytest
-                             (`test tests/unit -k shebang`; with CI set, or `test --require fuse,podman`, a skip in
-                             those tiers is a failure)
+                             (`test tests/unit -k shebang`; with CI set, or `test --require fuse,podman,kernel`, a
+                             skip in those tiers is a failure)
   python3 build.py demo ...  build, then show the hook at work on containers and a resctrl double
   python3 build.py --help    print this
 

@@ -33,7 +33,7 @@ CONFIG = HERE / "config"
 MADE_FOR = "7.2"  # the version that the patch was made from, which is taken wherever there is a choice
 SUITES = ("bookworm-backports", "trixie-backports", "trixie", "testing", "sid")  # those with short lists first
 DISK = 4 << 30
-FILES = 1700  # that a build compiles or makes, roughly, to tell how far it is
+LINES = 2000  # that make prints, roughly, to tell how far it is
 PR_SET_PDEATHSIG = 1
 # In the source tree, with $CONFIG
 CONFIGURE = (
@@ -194,8 +194,8 @@ class _Build:
         with make.stdout, log.open("w", encoding="utf-8") as file:
             for number, line in enumerate(make.stdout):
                 file.write(line)
-                if number % (FILES // 10) == 0:
-                    self.stage(f"compiling: {min(99, 100 * number // FILES)} %")
+                if number % (LINES // 10) == 0:
+                    self.stage(f"compiling: {min(99, 100 * number // LINES)} %")
         if make.wait() != 0:
             text = log.read_text(encoding="utf-8")
             raise CannotBuild(f"make failed: {_first_error(text) or 'no reason given'} (all of it: {log})")
@@ -289,14 +289,17 @@ def choose(packages: Iterator[Package]) -> Package:
 
 
 def refusals(output: str) -> list[str]:
-    """The files that patch could not change, from what it says."""
+    """The files that patch could not change, from what it says: "can't find" comes before their names."""
     names: list[str] = []
-    current = "?"
+    current, lost = "", False
     for line in output.splitlines():
-        if found := re.match(r"(?:patching|checking) file (.+)|can't find file to patch|The next patch", line):
-            current = found[1] or current
-        if ("FAILED" in line or "can't find file" in line or "Reversed" in line) and current not in names:
-            names.append(current)
+        if found := re.match(r"(?:patching|checking) file (.+)|\|\+\+\+ b/(\S+)", line):
+            current = found[1] or found[2]
+        if "can't find file" in line:
+            lost, current = True, ""
+        if current and (lost or "FAILED" in line or "Reversed" in line):
+            names += [current] if current not in names else []
+            lost = False
     return names
 
 

@@ -23,8 +23,7 @@ MACHINES = [
     ),
     Machine("containers", Vm(append=QUICK, timeout=600), (f"{HERE}/test_containers.py", f"{HERE}/test_others.py")),
     Machine("few RMIDs", Vm(rmids=6, timeout=600, append="fakerdt.decay_ms=1500"), (f"{HERE}/test_few.py",)),
-    Machine("monitoring only", Vm(closids=0), HARDWARE),
-    Machine("no AET", Vm(append="rdt=!energy,!perf"), HARDWARE),
+    Machine("monitoring only", Vm(closids=0, append="rdt=!energy,!perf"), HARDWARE),
     Machine("AET only", Vm(append="rdt=!cmt,!mbmtotal,!mbmlocal"), HARDWARE),
     Machine("no occupancy", Vm(append="rdt=!cmt", mount_options="cdp,debug"), HARDWARE),
 ]
