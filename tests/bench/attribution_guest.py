@@ -1,0 +1,386 @@
+"""The attribution benchmark's part in the guest: containers, what they used, and what their groups were charged.
+
+    python3 -IS attribution_guest.py PLAN        # PLAN, and what it prints, a line each run: JSON (Plan, Run)
+
+One container at a time. Its work is counted in loops and forks, not in seconds; when it is done it says so and waits
+until it has been read.
+
+What a container used is in its cgroup's cpu.stat. What was charged is its mon_group's COUNTER over all packages. Both
+are read by a hook that comes after ours, by the container's first program before it does anything else, and after the
+work, when nothing in the container runs any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO, NamedTuple
+
+RESCTRL = Path("/sys/fs/resctrl")
+CGROUPS = Path("/sys/fs/cgroup/attribution")
+BASE = Path("/tmp/attribution")
+ROOTFS = BASE / "rootfs"
+SHOWN = {RESCTRL: "/resctrl", CGROUPS: "/cgroup"}
+"""Where the containers find them."""
+COUNTER = "stalls_llc_miss"
+"""The event whose fake counts nanoseconds (fake-rdt.patch). core_energy comes in steps of 0.3 ms, MBM of 10 us."""
+DEADLINE = 120.0
+UP = "echo up >/gate/$ID.up"
+GO = "read go </gate/$ID.go"
+HOOK, REFERENCE = "hook", "reference"
+
+
+class Workload(NamedTuple):
+    """What a container does, as text for /bin/sh. {loops} take the planned time on one CPU."""
+
+    command: str
+    execs: int = 0
+    in_ctrl_group: bool = False
+
+
+WORKLOADS = {
+    "nothing": Workload(f"{UP}; {GO}"),
+    "busy loop": Workload(f"/bin/work spin {{loops}} 1; {UP}; {GO}"),
+    "forking shell": Workload(f"i=0; while [ $i -lt {{forks}} ]; do (:); i=$((i+1)); done; {UP}; {GO}"),
+    "16 threads": Workload(f"/bin/work spin {{loops}} 16; {UP}; {GO}"),
+    "daemon": Workload(f"(setsid sh -c '/bin/work spin {{loops}} 1; {UP}' &); {GO}"),
+    "in a ctrl_group": Workload(f"/bin/work spin {{loops}} 1; {UP}; {GO}", in_ctrl_group=True),
+    "exec": Workload(f"{UP}; {GO}", execs=3),
+}
+
+
+class Plan(NamedTuple):
+    """What to measure: each workload so many rounds with the hook and, if `polls`, with a poller of each period."""
+
+    hook: str
+    work: str
+    workloads: Sequence[str]
+    runtimes: Sequence[str]
+    periods: Sequence[float]
+    rounds: int
+    polls: int
+    seconds: float
+    forks: int
+    seed: int
+
+
+class Run(NamedTuple):
+    """One container that has done its work, in seconds of CPU time. way: HOOK, REFERENCE, or a poller's period."""
+
+    workload: str
+    runtime: str
+    way: str
+    used: float
+    charged: float
+    start_used: float
+    """By the runtime, in the container's cgroup, between our hook and the first program; how much of it was charged."""
+    start_charged: float
+    wall: float
+
+
+class Reading(NamedTuple):
+    """A cgroup and a mon_group at one moment, in seconds."""
+
+    used: float
+    charged: float
+
+    def since(self, start: Reading) -> Reading:
+        return Reading(self.used - start.used, self.charged - start.charged)
+
+
+def parse(text: str) -> Reading:
+    """cpu.stat and the counter of each package, in any order; one that has never run says that it is Unavailable."""
+    words = [line.split() for line in text.splitlines()]
+    used = next(int(line[1]) for line in words if line[0] == "usage_usec")
+    return Reading(used / 1e6, sum(int(line[0]) for line in words if len(line) == 1 and line[0] != "Unavailable") / 1e9)
+
+
+class Container:
+    """One container, from its FIFOs to its end. Its cgroup and its groups are known by its name."""
+
+    def __init__(self, name: str, runtime: str, workload: Workload) -> None:
+        self.name = name
+        self.runtime = runtime
+        self.workload = workload
+        self.cgroup = CGROUPS / name
+        self.ctrl_group = RESCTRL / f"class-{name}" if workload.in_ctrl_group else RESCTRL
+        self.group = self.ctrl_group / "mon_groups" / f"oci-{name}"
+        self.mark = BASE / f"{name}.mark"
+        self._log = BASE / f"{name}.log"
+        self._fifos: dict[str, int] = {}
+        for end in ("first", "up", "go"):
+            path = ROOTFS / "gate" / f"{name}.{end}"
+            os.mkfifo(path)
+            self._fifos[end] = os.open(path, os.O_RDWR)  # both ends: nobody waits for anybody to open
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def files(self) -> list[Path]:
+        """What a reading is made from; cpu.stat is the last."""
+        packages = sorted(RESCTRL.glob(f"mon_data/*/{COUNTER}"))
+        return [*(self.group / path.relative_to(RESCTRL) for path in packages), self.cgroup / "cpu.stat"]
+
+    def command(self, amounts: Mapping[str, int]) -> list[str]:
+        """The container's first program: `work begin`, which becomes the workload."""
+        seen = [str(path) for path in self.files()]
+        for place, shown in SHOWN.items():
+            seen = [path.replace(str(place), shown, 1) for path in seen]
+        text = self.workload.command.format(**amounts).replace("$ID", self.name)
+        return ["/bin/work", "begin", f"/gate/{self.name}.first", *seen, "--", "/bin/sh", "-c", text]
+
+    def start(self, command: Sequence[str]) -> None:
+        log: IO[bytes]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def hear(self, end: str) -> str:
+        """What the container says; less than PIPE_BUF, so that it comes whole."""
+        if not select.select([self._fifos[end]], [], [], DEADLINE)[0]:
+            raise TimeoutError(f"{self.runtime} {self.name}: nothing on {end}: {self._said()}")
+        return os.read(self._fifos[end], 4096).decode()
+
+    def settled(self) -> Reading:
+        """When nothing in the container runs any more."""
+        last, deadline = self._read(), time.monotonic() + DEADLINE
+        while time.monotonic() < deadline:
+            time.sleep(0.02)
+            now = self._read()
+            if now == last:
+                return now
+            last = now
+        raise TimeoutError(f"{self.cgroup} does not come to rest")
+
+    def end(self) -> None:
+        os.write(self._fifos["go"], b"go\n")
+        assert self._process is not None
+        status = self._process.wait(DEADLINE)
+        if status != 0 or self._said():
+            raise RuntimeError(f"{self.runtime} {self.name}: exit status {status}: {self._said()}")
+        for descriptor in self._fifos.values():
+            os.close(descriptor)
+        places = [self.group, self.cgroup, *([self.ctrl_group] if self.workload.in_ctrl_group else [])]
+        for directory in places:
+            with suppress(FileNotFoundError):  # our poststop and the runtime have removed theirs
+                directory.rmdir()
+
+    def _read(self) -> Reading:
+        return parse("".join(path.read_text() for path in self.files()))
+
+    def _said(self) -> str:
+        return self._log.read_text(errors="replace").strip()
+
+
+def config(container: Container, command: Sequence[str], hooks: Mapping[str, object]) -> dict[str, object]:
+    """config.json of the runtime specification."""
+    linux: dict[str, object] = {
+        "cgroupsPath": f"/{CGROUPS.name}/{container.name}",
+        "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")],
+    }
+    if container.workload.in_ctrl_group:
+        linux["intelRdt"] = {"closID": container.ctrl_group.name}
+    return {
+        "ociVersion": "1.0.2",
+        "process": {"cwd": "/", "args": command, "env": ["PATH=/bin"], "user": {"uid": 0, "gid": 0}},
+        "root": {"path": str(ROOTFS), "readonly": False},
+        "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+        "hooks": hooks,
+        "linux": linux,
+    }
+
+
+class Poller(threading.Thread):
+    """What a daemon does instead of a hook: looks now and then who is in the cgroup, and writes them all to tasks."""
+
+    def __init__(self, container: Container, period: float, phase: float) -> None:
+        super().__init__(daemon=True)
+        self._container = container
+        self._period = period
+        self._next = time.monotonic() + phase
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        while not self._over.wait(max(0.0, self._next - time.monotonic())):
+            self._next += self._period
+            assign(self._container.cgroup, self._container.group)
+
+    def stop(self) -> None:
+        self._over.set()
+        self.join()
+
+
+def assign(cgroup: Path, group: Path) -> None:
+    """Puts every thread that the cgroup has now into the group; who ends meanwhile needs it no more."""
+    with open(group / "tasks", "wb", buffering=0) as tasks:
+        for pid in (cgroup / "cgroup.procs").read_text().split():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for thread in os.listdir(f"/proc/{pid}/task"):
+                    with suppress(ProcessLookupError):
+                        tasks.write(thread.encode())
+
+
+class Way(NamedTuple):
+    """How a container's tasks come into their group: HOOK, or by a poller that begins to look after `phase`."""
+
+    name: str
+    phase: float = 0
+
+
+class Bench:
+    """Runs what is planned. Containers are numbered."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._random = random.Random(plan.seed)
+        self._count = 0
+        self._amounts = {"loops": loops_in(plan.seconds), "forks": plan.forks}
+
+    def runs(self) -> Iterator[Run]:
+        for name in self.plan.workloads:
+            if not WORKLOADS[name].execs:
+                yield self._reference(name)
+            for way in self._ways():
+                for runtime in self.plan.runtimes:
+                    container = self._container(name, runtime)
+                    self._start(container, way)
+                    yield self._follow(container, name, way)
+
+    def _ways(self) -> Iterator[Way]:
+        for _ in range(self.plan.rounds):
+            yield Way(HOOK)
+        for period in self.plan.periods:
+            for part in range(self.plan.polls):
+                # Each round has its part of the period, and chance says where in it
+                yield Way(f"{period:g}", (part + self._random.random()) * period / self.plan.polls)
+
+    def _container(self, workload: str, runtime: str) -> Container:
+        self._count += 1
+        container = Container(f"c{self._count}", runtime, WORKLOADS[workload])
+        container.ctrl_group.mkdir(exist_ok=True)
+        return container
+
+    def _reference(self, name: str) -> Run:
+        """The most that the kernel can attribute: a process puts itself into a group, and then becomes the workload."""
+        container = self._container(name, "none")
+        container.group.mkdir()
+        container.cgroup.mkdir()
+        classes = [container.ctrl_group] if container.workload.in_ctrl_group else []
+        tasks = [group / "tasks" for group in (*classes, container.group)]
+        enter = [f"echo 0 >{path}" for path in (*tasks, container.cgroup / "cgroup.procs")]
+        enter.append(f"exec chroot {ROOTFS} {shlex.join(container.command(self._amounts))}")
+        container.start(["sh", "-ec", "\n".join(enter)])
+        return self._follow(container, name, Way(REFERENCE))
+
+    def _start(self, container: Container, way: Way) -> None:
+        ours = {"path": self.plan.hook, "args": ["resctrl-mon-hook", "hook"], "timeout": 60}
+        create = [ours] if way.name == HOOK else []
+        create.append(script("read", [container.mark, *container.files()]))
+        if container.workload.in_ctrl_group:
+            create.insert(0, script("classify", [container.cgroup, container.ctrl_group]))
+        if way.name != HOOK:
+            container.group.mkdir()
+        hooks = {"createRuntime": create, "poststop": [ours] if way.name == HOOK else []}
+        bundle = BASE / container.name
+        bundle.mkdir()
+        text = json.dumps(config(container, container.command(self._amounts), hooks))
+        (bundle / "config.json").write_text(text)
+        container.start([container.runtime, "run", f"--bundle={bundle}", container.name])
+
+    def _follow(self, container: Container, name: str, way: Way) -> Run:
+        """A container that was started, from its first instruction to its end."""
+        with ExitStack() as stack:
+            first, began = parse(container.hear("first")), time.monotonic()
+            if way.name not in {HOOK, REFERENCE}:
+                # Not before: an emulator draws out the start of a container, and a period stays what it is
+                poller = Poller(container, float(way.name), way.phase)
+                stack.callback(poller.stop)
+                poller.start()
+            container.hear("up")
+            self._exec_into(container)
+            wall = time.monotonic() - began
+            work = container.settled().since(first)
+        mark = parse(container.mark.read_text()) if way.name != REFERENCE else first
+        container.end()
+        return Run(name, container.runtime, way.name, *work, *first.since(mark), wall)
+
+    def _exec_into(self, container: Container) -> None:
+        """What is brought in by exec, one process after another."""
+        for _ in range(container.workload.execs):
+            work = ["/bin/work", "spin", str(self._amounts["loops"] // container.workload.execs), "1"]
+            command = [container.runtime, "exec", container.name, *work]
+            subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=DEADLINE)
+
+
+def script(name: str, arguments: Sequence[Path]) -> dict[str, object]:
+    """A hook that prepare() has written."""
+    return {"path": str(BASE / name), "args": [name, *map(str, arguments)]}
+
+
+def loops_in(seconds: float) -> int:
+    """How many loops take about so much CPU time here and now; from then on it is the same number for all."""
+    tries = 100_000_000
+    before = os.times()
+    subprocess.run([ROOTFS / "bin/work", "spin", str(tries), "1"], check=True)
+    took = os.times().children_user - before.children_user
+    return round(tries * seconds / max(took, 0.01))
+
+
+def rate() -> float:
+    """What the counters of the root group gain in a second of a CPU; all of this runs in it, idling too."""
+
+    def moment() -> tuple[float, int]:
+        while True:
+            before = time.monotonic()
+            count = sum(int(path.read_text()) for path in RESCTRL.glob(f"mon_data/*/{COUNTER}"))
+            after = time.monotonic()
+            if after - before < 0.005:
+                return (before + after) / 2, count
+
+    start = moment()
+    time.sleep(1)
+    end = moment()
+    return (end[1] - start[1]) / (end[0] - start[0]) / (os.cpu_count() or 1)
+
+
+def prepare(work: str) -> None:
+    """The root file system, in memory, and the hooks that are not ours."""
+    for name in ("bin", "gate", "proc", "dev", "sys", "resctrl", "cgroup"):
+        (ROOTFS / name).mkdir(parents=True)
+    busybox = shutil.which("busybox")
+    assert busybox is not None, "no busybox"
+    shutil.copy(busybox, ROOTFS / "bin/busybox")
+    shutil.copy(work, ROOTFS / "bin/work")
+    for applet in ("sh", "setsid"):
+        (ROOTFS / "bin" / applet).symlink_to("busybox")
+    CGROUPS.mkdir()
+    for place, shown in SHOWN.items():
+        subprocess.run(["mount", "--bind", str(place), f"{ROOTFS}{shown}"], check=True)
+    hook("read", 'out=$1; shift; exec /bin/cat "$@" >"$out"')
+    # Where the runtime does not do it. A loop, since a write moves one task
+    hook("classify", 'while read -r pid; do echo "$pid" >"$2/tasks"; done <"$1/cgroup.procs"')
+
+
+def hook(name: str, text: str) -> None:
+    (BASE / name).write_text(f"#!/bin/sh\n{text}\n")
+    (BASE / name).chmod(0o755)
+
+
+def main(text: str) -> None:
+    plan = Plan(**json.loads(text))
+    prepare(plan.work)
+    print(json.dumps({"rate": rate()}), flush=True)
+    for run in Bench(plan).runs():
+        print(json.dumps(run._asdict()), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
