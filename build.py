@@ -9,10 +9,12 @@
                              (`test tests/unit -k shebang`; with CI set, or `test --require fuse,podman,kernel`, a
                              skip in those tiers is a failure)
   python3 build.py demo ...  build, then show the hook at work on containers and a resctrl double
+  python3 build.py bench attribution ...
+                             build, then measure in a guest what share of a container's work its group is charged
   python3 build.py --help    print this
 
-Building needs any CPython from 3.9 on and nothing else: the same sources give the same bytes everywhere. `compile`,
-`test` and `demo` first make ready what they need (a .venv beside this file; Debian packages where root allows it).
+Building needs any CPython from 3.9 on and nothing else: the same sources give the same bytes everywhere. The other
+verbs first make ready what they need (a .venv beside this file; Debian packages where root allows it).
 """
 
 from __future__ import annotations
@@ -688,6 +690,18 @@ def demo_verb(arguments: Sequence[str]) -> int:
     return subprocess.run([sys.executable, "-m", "tests.demo", *arguments], cwd=ROOT, check=False).returncode
 
 
+def bench_verb(arguments: Sequence[str]) -> int:
+    from tests import provision  # noqa: PLC0415
+
+    if not arguments or arguments[0] not in BENCHES:
+        given = f"unknown benchmark {arguments[0]}" if arguments else "bench takes the name of a benchmark"
+        raise BuildError(f"{given} (there is: {', '.join(BENCHES)})")
+    _under_venv(provision.TEST)
+    build()
+    command = [sys.executable, "-m", f"tests.bench.{arguments[0]}", *arguments[1:]]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
 def build_verb(arguments: Sequence[str]) -> int:
     options = {"--python": PYTHON, "--output": ""}
     rest = list(arguments)
@@ -726,7 +740,15 @@ def _under_venv(packages: Iterable[str] = ()) -> None:
         os.execv(python, [str(python), *sys.argv])  # noqa: S606  the same command, under another python
 
 
-VERBS = {"compile": compile_verb, "test": test_verb, "demo": demo_verb, "--help": help_verb, "-h": help_verb}
+BENCHES = ("attribution",)
+VERBS = {
+    "compile": compile_verb,
+    "test": test_verb,
+    "demo": demo_verb,
+    "bench": bench_verb,
+    "--help": help_verb,
+    "-h": help_verb,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -243,18 +243,21 @@ class Bench:
         self._random = random.Random(plan.seed)
         self._count = 0
         self._amounts = {"loops": loops_in(plan.seconds), "forks": plan.forks}
+        self._planned = list(self._ways())
 
     def runs(self) -> Iterator[Run]:
         for name in self.plan.workloads:
+            print(f"attribution: {name}", file=sys.stderr, flush=True)
             if not WORKLOADS[name].execs:
                 yield self._reference(name)
-            for way in self._ways():
+            for way in self._planned:
                 for runtime in self.plan.runtimes:
                     container = self._container(name, runtime)
                     self._start(container, way)
                     yield self._follow(container, name, way)
 
     def _ways(self) -> Iterator[Way]:
+        """The same for all workloads and runtimes, so that their lines can be compared."""
         for _ in range(self.plan.rounds):
             yield Way(HOOK)
         for period in self.plan.periods:

@@ -1,0 +1,261 @@
+"""What share of a container's work is charged to its group: by the hook, and by a daemon that polls.
+
+    python3 build.py bench attribution [--json | --markdown] [--seconds S] [--rounds N] [--polls N] [--seed N]
+
+Containers of runc and of crun work in a guest whose resctrl is the kernel's own, over counters that charge each RMID
+the time for which its tasks ran (tests/kernel/). A share is what a container's mon_group was charged, divided by what
+its cgroup says that it used, from the first instruction of its first program until it had done its work.
+
+The ceiling is the share of the same work without a runtime, by a process that put itself into a group before: what the
+kernel can attribute. It differs from 100 % as far as the two clocks do: the kernel's scheduler counts a task from when
+it chooses it (or even from when it wakes it, on a CPU that idles), the RMID counts from when it runs.
+
+A poller does as a daemon would: at each tick it writes all threads of all processes in the container's cgroup to the
+tasks of its group, which is there beforehand. It begins to look by chance within its first period after the container's
+first instruction; each period is divided among the rounds, so that these stand for all of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import NamedTuple
+
+from tests import provision
+from tests.bench import attribution_guest
+from tests.bench.attribution_guest import COUNTER, HOOK, REFERENCE, WORKLOADS, Plan, Run
+from tests.kernel import kernel
+from tests.kernel.vm import GuestFailed, GuestTimeout, Output, Vm, run_in_guest
+from tests.support import containers
+
+RUNTIMES = ("runc", "crun")
+PERIODS = (1.0, 3.0)
+PROMISE = 0.999
+"""The share of all that is not brought in by exec; what a daemon misses is several per cent."""
+NOTHING = "nothing"
+"""The workload that shows what a runtime itself uses; it has no share worth a line."""
+GUEST = Path(attribution_guest.__file__)
+WORK = GUEST.with_name("work.c")
+IN_GUEST = "/tmp/share/work"
+
+
+class CannotMeasure(Exception):
+    """Something is missing or went wrong; the message says what."""
+
+
+@dataclass(frozen=True)
+class CountingVm(Vm):
+    """Its clock counts instructions, 8 ns each: what the host does besides does not show in any figure.
+
+    One CPU. The kernel counts a task that it wakes on an idle CPU as running while that CPU is still being woken
+    (rq_clock_skip_update), which takes a real one microseconds and an emulated one milliseconds: where children run on
+    the other CPU, cpu.stat then says 10 % and more too much, and the ceiling is as much lower.
+    """
+
+    sockets: int = 1
+    smp: int = 1
+    append: str = "rdt=perf"
+    """Without it only energy and activity are counted."""
+    timeout: float = 1800
+
+    def qemu(self, image: Path, directory: Path, share: Path) -> list[str]:
+        words = super().qemu(image, directory, share)
+        return [*(word.replace("thread=multi", "thread=single") for word in words), "-icount", "shift=3,sleep=on"]
+
+
+class Row(NamedTuple):
+    """A line of the table: shares. `seconds`: of CPU time that one container worked."""
+
+    workload: str
+    runtime: str
+    seconds: float
+    ceiling: float | None
+    hook: list[float]
+    pollers: dict[str, list[float]]
+
+    @property
+    def is_promised(self) -> bool:
+        return not WORKLOADS[self.workload].execs
+
+
+@dataclass(frozen=True)
+class Result:
+    plan: Plan
+    rate: float
+    """What the counters gained in a nanosecond of the guest's own clock; 1, if all is well."""
+    runs: list[Run]
+
+    def rows(self) -> Iterator[Row]:
+        for workload in self.plan.workloads:
+            ceiling = self._shares(workload, "none", REFERENCE)
+            for runtime in self.plan.runtimes:
+                used = [run.used for run in self.runs if (run.workload, run.runtime) == (workload, runtime)]
+                pollers = {
+                    f"{period:g}": self._shares(workload, runtime, f"{period:g}") for period in self.plan.periods
+                }
+                hook = self._shares(workload, runtime, HOOK)
+                if workload != NOTHING:
+                    yield Row(workload, runtime, mean(used), mean(ceiling) if ceiling else None, hook, pollers)
+
+    def broken(self) -> list[Row]:
+        """Where less than promised of what the kernel can attribute went to the group."""
+        return [row for row in self.rows() if row.is_promised and min(row.hook) < PROMISE * min(1, row.ceiling or 1)]
+
+    def starts(self) -> Iterator[str]:
+        """What each runtime uses before the first instruction, after our hook: nobody's work, but in the cgroup."""
+        for runtime in self.plan.runtimes:
+            runs = [run for run in self.runs if (run.runtime, run.way) == (runtime, HOOK)]
+            used, lost = mean(run.start_used for run in runs), mean(run.start_used - run.start_charged for run in runs)
+            yield f"{runtime} {used * 1e3:.1f} ms, of which {lost * 1e3:.2f} ms were not charged"
+
+    def _shares(self, workload: str, runtime: str, way: str) -> list[float]:
+        key = (workload, runtime, way)
+        return [run.charged / run.used for run in self.runs if (run.workload, run.runtime, run.way) == key]
+
+
+def plan(
+    workloads: Sequence[str] = tuple(WORKLOADS),
+    *,
+    rounds: int = 2,
+    polls: int = 3,
+    seconds: float = 2,
+    forks: int = 1000,
+    seed: int = 1,
+) -> Plan:
+    periods = PERIODS if polls else ()
+    return Plan(str(containers.HOOK), IN_GUEST, workloads, RUNTIMES, periods, rounds, polls, seconds, forks, seed)
+
+
+def measure(what: Plan, stderr: Output = None) -> Result:
+    """Takes some minutes for the whole plan. Raises CannotMeasure, and what kernel.ready() and run_in_guest() raise."""
+    kernel.ready()
+    if absent := provision.install(("busybox-static", "crun", "gcc", "libc6-dev", "runc")):
+        raise CannotMeasure("; ".join(absent))
+    if not containers.HOOK.is_file():
+        raise CannotMeasure(f"no {containers.HOOK}: run `python3 build.py`")
+    with tempfile.TemporaryDirectory(prefix="attribution-") as directory:
+        share = Path(directory)
+        compile_work(share / "work")
+        command = shlex.join([sys.executable, "-IS", str(GUEST), json.dumps(what._asdict())])
+        with (share / "out").open("w+", encoding="utf-8") as out:
+            shown = [containers.HOOK.parent]
+            status = run_in_guest(command, CountingVm(), share=share, shown=shown, stdout=out, stderr=stderr)
+            out.seek(0)
+            lines = [json.loads(line) for line in out]
+    if status != 0:
+        raise CannotMeasure(f"the guest's part ended with exit status {status}")
+    return Result(what, lines[0]["rate"] / 1e9, [Run(**line) for line in lines[1:]])
+
+
+def compile_work(target: Path) -> None:
+    command = ["gcc", "-static", "-O1", "-Wall", "-Wextra", "-o", str(target), str(WORK)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0 or done.stderr:
+        raise CannotMeasure(f"gcc: {done.stderr.strip()}")
+
+
+# --- The tables
+
+
+HEAD = ("workload", "runtime", "CPU time", "ceiling", "this hook")
+
+
+def cells(row: Row) -> list[str]:
+    ceiling = "" if row.ceiling is None else exact([row.ceiling])
+    fixed = [row.workload, row.runtime, f"{row.seconds:.1f} s", ceiling, exact(row.hook)]
+    return [*fixed, *(spread(shares) for shares in row.pollers.values())]
+
+
+def exact(shares: Sequence[float]) -> str:
+    """The worst of a few that hardly differ."""
+    return f"{100 * min(shares):.2f} %"
+
+
+def spread(shares: Sequence[float]) -> str:
+    low, high = 100 * min(shares), 100 * max(shares)
+    return f"{100 * mean(shares):.0f} % ({low:.0f} to {high:.0f})"
+
+
+def table(result: Result) -> list[list[str]]:
+    pollers = [f"poller, every {period:g} s" for period in result.plan.periods]
+    return [[*HEAD, *pollers], *(cells(row) for row in result.rows())]
+
+
+def as_text(lines: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    padded = (zip(line, widths) for line in lines)
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in padded)
+
+
+def as_markdown(lines: Sequence[Sequence[str]]) -> str:
+    head, *body = ("| " + " | ".join(line) + " |" for line in lines)
+    rule = "|" + "|".join("---" if index < 2 else "---:" for index in range(len(lines[0]))) + "|"
+    return "\n".join([head, rule, *body])
+
+
+def as_json(result: Result) -> str:
+    rows = [row._asdict() for row in result.rows()]
+    runs = [run._asdict() for run in result.runs]
+    return json.dumps({"plan": result.plan._asdict(), "rate": result.rate, "rows": rows, "runs": runs}, indent=2)
+
+
+def notes(result: Result) -> str:
+    """What to know beside the table."""
+    bars = max(abs(1 - row.ceiling) for row in result.rows() if row.ceiling)
+    return f"""\
+Of the hook's {result.plan.rounds} rounds the worst; of a poller's {result.plan.polls} the mean, the least and the most.
+Ceiling: the same work, by a process that put itself into a group before. Error bars: {100 * bars:.2f} %.
+The counter ({COUNTER}, faked) has a resolution of 1 ns, cpu.stat of 1 us; against the clock it ran x {result.rate:.4f}.
+Between hook and first instruction the runtime itself used: {"; ".join(result.starts())}."""
+
+
+def parser() -> argparse.ArgumentParser:
+    told = argparse.ArgumentParser(
+        prog="python3 build.py bench attribution",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    form = told.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print everything as JSON")
+    form.add_argument("--markdown", action="store_true", help="print the table alone, as Markdown")
+    default = plan()
+    told.add_argument("--seconds", type=float, default=default.seconds, help="of CPU time for a container [2]")
+    told.add_argument("--forks", type=int, default=default.forks, help="children of the forking shell [1000]")
+    told.add_argument("--rounds", type=int, default=default.rounds, help="with the hook [2]")
+    told.add_argument("--polls", type=int, default=default.polls, help="rounds with each poller; 0: no pollers [3]")
+    told.add_argument("--seed", type=int, default=default.seed, help="of the pollers' phases [1]")
+    return told
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    said = parser().parse_args(arguments)
+    numbers = {name: getattr(said, name) for name in ("seconds", "forks", "rounds", "polls", "seed")}
+    try:
+        result = measure(plan(**numbers))
+    except (CannotMeasure, kernel.CannotBuild, GuestFailed, GuestTimeout) as error:
+        print(f"attribution: {error}", file=sys.stderr)
+        return 1
+    if said.json:
+        print(as_json(result))
+    elif said.markdown:
+        print(as_markdown(table(result)))
+    else:
+        print(f"{as_text(table(result))}\n\n{notes(result)}")
+    for row in result.broken():
+        print(f"attribution: {row.workload}, {row.runtime}: less than {100 * PROMISE:g} %", file=sys.stderr)
+    return 1 if result.broken() else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,49 @@
+"""The promise itself: what a container does is charged to its group, from its first instruction on.
+
+The whole measurement, with pollers to compare, is `python3 build.py bench attribution`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.bench import attribution, attribution_guest
+from tests.kernel import kernel
+
+WORKLOADS = [
+    name
+    for name, workload in attribution_guest.WORKLOADS.items()
+    if name != attribution.NOTHING and not workload.execs  # what exec brings in, no hook sees
+]
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> attribution.Result:
+    try:
+        kernel.ready()
+    except kernel.CannotBuild as error:
+        pytest.skip(str(error))
+    log: Path = tmp_path_factory.mktemp("attribution") / "log"
+    with log.open("wb") as file:
+        reduced = attribution.plan(WORKLOADS, rounds=1, polls=0, seconds=0.5, forks=150)
+        try:
+            return attribution.measure(reduced, stderr=file)
+        except attribution.CannotMeasure as error:
+            raise AssertionError(f"{error}\n{log.read_text(encoding='utf-8')}") from error
+
+
+def test_counters_follow_the_clock(result: attribution.Result) -> None:
+    assert result.rate == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_at_least_999_in_1000_of_the_work_are_charged(result: attribution.Result, workload: str) -> None:
+    rows = [row for row in result.rows() if row.workload == workload]
+    assert [row.runtime for row in rows] == list(attribution.RUNTIMES)
+    for row in rows:
+        assert row.ceiling is not None
+        assert row.ceiling == pytest.approx(1, abs=0.005), f"what the kernel can attribute: {row}"
+        assert min(row.hook) >= attribution.PROMISE * min(1, row.ceiling), row
+        assert max(row.hook) == pytest.approx(1, abs=0.005), f"others' work was charged: {row}"
