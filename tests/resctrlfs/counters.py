@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Union
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-L3_EVENTS = ("llc_occupancy", "mbm_local_bytes", "mbm_total_bytes")
+L3_EVENTS = ("llc_occupancy", "mbm_total_bytes", "mbm_local_bytes")
 ENERGY_EVENTS = ("core_energy", "activity")
 PERF_EVENTS = (
     "stalls_llc_hit",
@@ -41,9 +41,10 @@ def as_value(given: object) -> Value:
 class Counters:
     """mode: normal; Unavailable: all but occupancy say so (no data yet); Error: the L3 counters say so."""
 
-    def __init__(self, l3_domains: int, packages: int, perf: bool) -> None:
+    def __init__(self, l3_domains: int, packages: int, perf: bool, occupancy: bool = True) -> None:
         self.package_events = ENERGY_EVENTS + (PERF_EVENTS if perf else ())
-        self.domains: dict[str, tuple[str, ...]] = {f"mon_L3_{n:02}": L3_EVENTS for n in range(l3_domains)}
+        self.l3_events = L3_EVENTS if occupancy else L3_EVENTS[1:]
+        self.domains: dict[str, tuple[str, ...]] = {f"mon_L3_{n:02}": self.l3_events for n in range(l3_domains)}
         self.domains.update({f"mon_PERF_PKG_{n:02}": self.package_events for n in range(packages)})
         self.mode = "normal"
         self._values: dict[tuple[int, str, str], Value] = {}

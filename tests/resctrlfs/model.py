@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 PAGE = 4096
 STATUS_SIZE = 512
 OCCUPANCY_UNIT = 65536
+INFO = {
+    "info/L3": ("bit_usage", "cbm_mask", "min_cbm_bits", "num_closids", "shareable_bits", "sparse_masks"),
+    "info/L3_MON": ("max_threshold_occupancy", "mbm_assign_mode", "mon_features", "num_rmids"),
+    "info/MB": ("bandwidth_gran", "delay_linear", "min_bandwidth", "num_closids", "thread_throttle_mode"),
+    "info/PERF_PKG_MON": ("mon_features", "num_rmids"),
+}
 L3_SIZE = 16 * 1024 * 1024
 
 
@@ -45,6 +51,8 @@ class Knobs:
     """The root group has one of them. 0: monitoring only."""
     l3_domains: int = 2
     packages: int = 2
+    occupancy: bool = True
+    """llc_occupancy. Without it (`rdt=!cmt` on the kernel command line) there is no limbo: say decay_ms=0, too."""
     perf: bool = True
     """The packages' seven perf events (`rdt=perf` on the kernel command line)."""
     cpus: int = 4
@@ -144,14 +152,19 @@ def fail(number: int) -> NoReturn:
     raise OSError(number, os.strerror(number))
 
 
-def kernel_int(text: str) -> int:
-    """kstrtoint(text, 0): C prefixes, one sign, one newline at the end. Errors: ValueError."""
+def c_int(text: str) -> int:
+    """A number of any size: C prefixes, one sign, one newline at the end. Errors: ValueError."""
     match = re.fullmatch(r"([+-]?)(?:0[xX]([0-9a-fA-F]+)|(0[0-7]*)|([1-9][0-9]*))\n?", text, re.ASCII)
     if match is None:
         raise ValueError(text)
     sign, hexadecimal, octal, decimal = match.groups()
     value = int(hexadecimal, 16) if hexadecimal else int(octal, 8) if octal else int(decimal)
-    value = -value if sign == "-" else value
+    return -value if sign == "-" else value
+
+
+def kernel_int(text: str) -> int:
+    """kstrtoint(text, 0), as c_int but of 32 bits. Errors: ValueError."""
+    value = c_int(text)
     if not -(2**31) <= value < 2**31:
         raise ValueError(text)
     return value
@@ -174,7 +187,7 @@ class ResctrlModel:
         self.knobs = knobs or Knobs()
         self.tasks = tasks
         self.clock = clock
-        self.counters = Counters(self.knobs.l3_domains, self.knobs.packages, self.knobs.perf)
+        self.counters = Counters(self.knobs.l3_domains, self.knobs.packages, self.knobs.perf, self.knobs.occupancy)
         self.counters.mode = self.knobs.counters
         self.rmids = Rmids(self._rmid_limit(), clock, self.knobs.decay_ms, self.knobs.limbo_tick_ms)
         self.threshold = L3_SIZE // max(self.knobs.rmids, 1) // OCCUPANCY_UNIT * OCCUPANCY_UNIT
@@ -297,14 +310,9 @@ class ResctrlModel:
         l3 = self.monitoring and self.knobs.l3_domains > 0
         packages = self.monitoring and self.knobs.packages > 0
         if rel == "info":
-            present = {"L3": self.allocation, "L3_MON": l3, "PERF_PKG_MON": packages}
+            present = {"L3": self.allocation, "L3_MON": l3, "MB": self.allocation, "PERF_PKG_MON": packages}
             return {"last_cmd_status": False} | {name: True for name, there in present.items() if there}
-        files = {
-            "info/L3": ["num_closids"],
-            "info/L3_MON": ["max_threshold_occupancy", "mon_features", "num_rmids"],
-            "info/PERF_PKG_MON": ["mon_features", "num_rmids"],
-        }
-        return dict.fromkeys(files.get(rel, []), False)
+        return dict.fromkeys(INFO.get(rel, ()), False)
 
     def listdir(self, path: str) -> list[str]:
         """Without "." and "..". Errors: ENOENT, ENOTDIR."""
@@ -353,7 +361,7 @@ class ResctrlModel:
             fail(errno.EEXIST)
         self._writable()
         if not self.mounted:
-            fail(errno.EPERM)
+            fail(errno.ENOENT)
         if "\n" in name:
             fail(errno.EINVAL)
         if self.allocation and parent.group is self.root and parent.rel == "":
@@ -468,6 +476,7 @@ class ResctrlModel:
     def unlink(self, path: str) -> None:
         """Errors: always one; EPERM for a file."""
         self._inject("unlink", path)
+        self._writable()
         fail(errno.EISDIR if self.resolve(path).is_dir else errno.EPERM)
 
     def _parent(self, path: str) -> tuple[Node, str]:
@@ -534,9 +543,10 @@ class ResctrlModel:
         texts: dict[str, Callable[[], str]] = {
             "info/last_cmd_status": lambda: self.status[: STATUS_SIZE - 1] or "ok\n",
             "info/L3/num_closids": lambda: f"{self.knobs.closids}\n",
+            "info/MB/num_closids": lambda: f"{self.knobs.closids}\n",
             "info/L3_MON/num_rmids": lambda: f"{self.knobs.rmids}\n",
             "info/L3_MON/max_threshold_occupancy": lambda: f"{self.threshold}\n",
-            "info/L3_MON/mon_features": lambda: "llc_occupancy\nmbm_total_bytes\nmbm_local_bytes\n",
+            "info/L3_MON/mon_features": lambda: "".join(f"{event}\n" for event in self.counters.l3_events),
             "info/PERF_PKG_MON/num_rmids": lambda: f"{self.knobs.aet_rmids}\n",
             "info/PERF_PKG_MON/mon_features": lambda: "".join(f"{event}\n" for event in self.counters.package_events),
         }
@@ -566,9 +576,11 @@ class ResctrlModel:
     def _write_threshold(self, data: bytes) -> None:
         """info/L3_MON/max_threshold_occupancy, in bytes; at 0 no RMID ever leaves limbo."""
         try:
-            value = kernel_int(data.decode())
+            value = c_int(data.decode(errors="surrogateescape"))
         except ValueError:
             fail(errno.EINVAL)
+        if value >= 2**32:
+            fail(errno.ERANGE)
         if not 0 <= value <= L3_SIZE:
             fail(errno.EINVAL)
         self.threshold = value // OCCUPANCY_UNIT * OCCUPANCY_UNIT

@@ -2,9 +2,16 @@
 
 FUSE operations come one at a time, in the main thread; the control socket has a thread; one lock covers both.
 
-What FUSE cannot show: statfs's f_type; /proc/PID/cpu_resctrl_groups (ask the control socket); fstat, and anything
-relative to a descriptor or cwd, of a *removed* directory (ESTALE from libfuse; the kernel: ENOENT); a file system that
-is read-only or unmounted to the VFS (the server answers in its place).
+What FUSE cannot show, each proved by a row of tests/kernel/test_model_is_kernel.py:
+ * statfs's f_type; /proc/PID/cpu_resctrl_groups (ask the control socket); mount options, a second mount
+ * of what was removed and is still open: fstat (ESTALE; the kernel: as ever), anything relative to a directory (ESTALE;
+   the kernel: ENOENT)
+ * a write of no bytes (never gets here; in the kernel it clears last_cmd_status)
+ * EROFS for names that are not there: it is the server that is read-only, not the VFS, which finds that out first
+ * tasks' groups come from /proc, at the next look: of the leader of the parent's process, whichever thread forked;
+   that of init, if the parent was gone by then; and a thread that called execve is its process's leader
+Never meant to: schemata and mode take everything and do nothing; most of info is there to be listed only; no CDP,
+no pseudo-locking, no assignable counters; races, as everything happens one after another.
 """
 
 from __future__ import annotations
@@ -158,7 +165,10 @@ class ResctrlOperations:
         fail(errno.EPERM)
 
     def create(self, _path: str, _mode: int, _flags: int) -> int:
-        fail(errno.EACCES)  # no file can be made: the VFS says this, not EPERM, to open(O_CREAT)
+        if not self.model.mounted:
+            fail(errno.ENOENT)
+        # No file can be made: the VFS says this, not EPERM, to open(O_CREAT)
+        fail(errno.EROFS if self.model.knobs.read_only else errno.EACCES)
 
     # ---- files ----
 

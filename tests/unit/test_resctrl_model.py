@@ -91,7 +91,7 @@ def test_the_tree_of_a_machine_with_everything() -> None:
     m = Machine()
     of_all = ["cpus", "cpus_list", "mode", "mon_data", "mon_groups", "schemata", "size", "tasks"]
     assert m.listdir("/") == sorted([*of_all, "info"])
-    assert m.listdir("info") == ["L3", "L3_MON", "PERF_PKG_MON", "last_cmd_status"]
+    assert m.listdir("info") == ["L3", "L3_MON", "MB", "PERF_PKG_MON", "last_cmd_status"]
     m.make("gold")
     m.make("mon_groups/x")
     assert m.listdir("gold") == of_all
