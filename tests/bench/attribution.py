@@ -48,7 +48,11 @@ IN_GUEST = "/tmp/share/work"
 
 
 class CannotMeasure(Exception):
-    """Something is missing or went wrong; the message says what."""
+    """Something went wrong; the message says what."""
+
+
+class NotReady(CannotMeasure):
+    """Something is missing here, and cannot be installed."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +128,8 @@ class Result:
 def plan(
     workloads: Sequence[str] = tuple(WORKLOADS),
     *,
-    rounds: int = 2,
-    polls: int = 3,
+    rounds: int = 1,
+    polls: int = 2,
     seconds: float = 2,
     forks: int = 1000,
     seed: int = 1,
@@ -138,7 +142,7 @@ def measure(what: Plan, stderr: Output = None) -> Result:
     """Takes some minutes for the whole plan. Raises CannotMeasure, and what kernel.ready() and run_in_guest() raise."""
     kernel.ready()
     if absent := provision.install(("busybox-static", "crun", "gcc", "libc6-dev", "runc")):
-        raise CannotMeasure("; ".join(absent))
+        raise NotReady("; ".join(absent))
     if not containers.HOOK.is_file():
         raise CannotMeasure(f"no {containers.HOOK}: run `python3 build.py`")
     with tempfile.TemporaryDirectory(prefix="attribution-") as directory:
@@ -211,7 +215,7 @@ def notes(result: Result) -> str:
     """What to know beside the table."""
     bars = max(abs(1 - row.ceiling) for row in result.rows() if row.ceiling)
     return f"""\
-Of the hook's {result.plan.rounds} rounds the worst; of a poller's {result.plan.polls} the mean, the least and the most.
+Hook: the least of {result.plan.rounds}; pollers: the mean of {result.plan.polls} (the least to the most).
 Ceiling: the same work, by a process that put itself into a group before. Error bars: {100 * bars:.2f} %.
 The counter ({COUNTER}, faked) has a resolution of 1 ns, cpu.stat of 1 us; against the clock it ran x {result.rate:.4f}.
 Between hook and first instruction the runtime itself used: {"; ".join(result.starts())}."""
@@ -229,8 +233,10 @@ def parser() -> argparse.ArgumentParser:
     default = plan()
     told.add_argument("--seconds", type=float, default=default.seconds, help="of CPU time for a container [2]")
     told.add_argument("--forks", type=int, default=default.forks, help="children of the forking shell [1000]")
-    told.add_argument("--rounds", type=int, default=default.rounds, help="with the hook [2]")
-    told.add_argument("--polls", type=int, default=default.polls, help="rounds with each poller; 0: no pollers [3]")
+    told.add_argument(
+        "--rounds", type=int, default=default.rounds, help="with the hook, whose shares hardly differ [1]"
+    )
+    told.add_argument("--polls", type=int, default=default.polls, help="with each poller; 0: no pollers [2]")
     told.add_argument("--seed", type=int, default=default.seed, help="of the pollers' phases [1]")
     return told
 
