@@ -236,11 +236,12 @@ class ResctrlModel:
 
     def unmount(self) -> None:
         """umount(8): every group is destroyed, every task falls back to the default, RMIDs go to limbo."""
-        for ctrl in [*self.ctrl.values()]:
-            self._remove_ctrl(ctrl)
-        for child in [*self.root.children.values()]:
-            self._remove_mon(child)
-        self.root.removed = True
+        for ctrl in [*reversed(self.ctrl.values()), self.root]:
+            for child in [*ctrl.children.values()]:
+                self._free_mon(child)
+            ctrl.removed = True
+            if self.monitoring and ctrl is not self.root:
+                self.rmids.release(ctrl.rmid)
         self._states.clear()
         self.mounted = False
         self.knobs.unmounted = True
@@ -420,6 +421,10 @@ class ResctrlModel:
     def _remove_mon(self, group: Group) -> None:
         assert group.parent is not None
         self._move_all(group, group.parent.closid, group.parent.rmid)
+        self._free_mon(group)
+
+    def _free_mon(self, group: Group) -> None:
+        assert group.parent is not None
         group.removed = True
         del group.parent.children[group.name]
         self.rmids.release(group.rmid)
@@ -432,7 +437,7 @@ class ResctrlModel:
         if self.monitoring:
             self.rmids.release(group.rmid)
         for child in [*group.children.values()]:
-            self._remove_mon(child)
+            self._free_mon(child)
 
     def rename(self, old: str, new: str) -> None:
         """Only a mon_group, and only to where a mon_group can be. Errors: ENOENT, EPERM, EEXIST, EROFS."""
@@ -671,9 +676,8 @@ class ResctrlModel:
         return [tid for tid, state in self._states.items() if self._in_group(state, group)]
 
     def _in_group(self, state: TaskState, group: Group) -> bool:
-        if state.closid != group.closid:
-            return False
-        return self.allocation if group.is_ctrl else state.rmid == group.rmid
+        """On x86 a mon_group's tasks are told by their RMID alone."""
+        return self.allocation and state.closid == group.closid if group.is_ctrl else state.rmid == group.rmid
 
     def _members(self, group: Group) -> list[TaskState]:
         return [state for state in self._states.values() if self._in_group(state, group)]
@@ -726,14 +730,16 @@ class ResctrlModel:
         self._states[tid].closid, self._states[tid].rmid = closid, rmid
 
     def cpu_resctrl_groups(self, tid: int) -> str:
-        """What /proc/TID/cpu_resctrl_groups would say. Errors: ESRCH."""
+        """What /proc/TID/cpu_resctrl_groups would say. Errors: ESRCH; ENOENT if its CLOSID is a removed group's."""
         self._refresh()
         if tid not in self._states:
             fail(errno.ESRCH)
         if not self.mounted:
             return "res:\nmon:\n"
         state = self._states[tid]
-        ctrl = next((g for g in [self.root, *self.ctrl.values()] if g.closid == state.closid), self.root)
+        ctrl = next((g for g in [self.root, *self.ctrl.values()] if g.closid == state.closid), None)
+        if ctrl is None:
+            fail(errno.ENOENT)
         mon = next((g.name for g in ctrl.children.values() if g.rmid == state.rmid), "")
         return f"res:{ctrl.name or '/'}\nmon:{mon}\n"
 

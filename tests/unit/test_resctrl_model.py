@@ -591,6 +591,18 @@ def test_a_stale_rmid_turns_up_in_the_next_group_that_gets_it() -> None:
     assert m.members("mon_groups/y") == []
 
 
+def test_a_stray_is_told_by_its_rmid_alone() -> None:
+    m = Machine()
+    m.make("mon_groups/x")
+    m.stray(7, 3, m.rmid("mon_groups/x"))
+    assert m.members("mon_groups/x") == [7]
+    assert 7 not in m.members("/")
+    with Raises(errno.ENOENT):
+        m.cpu_resctrl_groups(7)
+    m.rmdir("mon_groups/x")
+    assert m.cpu_resctrl_groups(7) == "res:/\nmon:\n"
+
+
 # ---- counters ----
 
 ENERGY = "mon_data/mon_PERF_PKG_00/core_energy"
