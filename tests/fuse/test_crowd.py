@@ -10,8 +10,10 @@ import pytest
 from tests.kernel.inside import REAL_ROOT
 from tests.support.hook import UID, Hook, created, finish, stopped, task
 
-CROWD = 100 if REAL_ROOT is None else 20  # where resctrl is real the machine is emulated, and slow
-ROUNDS = 20 if REAL_ROOT is None else 5
+# Where resctrl is real the machine is emulated, and slow
+CROWD = 100 if REAL_ROOT is None else 12
+CONTAINERS = 10 if REAL_ROOT is None else 4
+ROUNDS = 20 if REAL_ROOT is None else 4
 
 
 @pytest.fixture
@@ -39,7 +41,7 @@ def test_all_containers_of_one_pod_come_and_go_at_once(patient: Hook) -> None:
 
 
 def test_each_stage_three_times_at_once(patient: Hook) -> None:
-    names = [f"c{number}" for number in range(10)] * 3
+    names = [f"c{number}" for number in range(CONTAINERS)] * 3
     with ExitStack() as stack:
         pids = {name: stack.enter_context(task()).pid for name in set(names)}
         all_at_once([patient.start(created(name, pids[name], pod_uid=UID)) for name in names])

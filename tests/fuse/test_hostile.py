@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kernel.inside import REAL_ROOT
 from tests.support.hook import UID, Hook, created, end, snapshot, stopped
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 Task = subprocess.Popen[bytes]
+
+
+# All of them end before resctrl is looked at: one is enough where that is real, and the machine emulated and slow.
+VERBS = ["hook", "createRuntime", "poststop"] if REAL_ROOT is None else ["createRuntime"]
 
 
 def bad_name(text: bytes) -> str:
@@ -74,7 +79,7 @@ BAD_UIDS = [
 
 
 @pytest.mark.parametrize("text", UNREADABLE.values(), ids=UNREADABLE)
-@pytest.mark.parametrize("verb", ["hook", "createRuntime", "poststop"])
+@pytest.mark.parametrize("verb", VERBS)
 def test_a_state_that_cannot_be_read(hook: Hook, verb: str, text: bytes) -> None:
     outcome = hook(text, verb)
     assert outcome.status == 0

@@ -88,7 +88,7 @@ class Guest:
     def run(self) -> None:
         began = time.monotonic()
         words = [sys.executable, "-m", "pytest", "-p", "tests.kernel.told", "-p", "no:cacheprovider", *self.nodeids]
-        env = {VARIABLE: RESCTRL, "PYTHONPATH": str(ROOT), "CI": ""}
+        env = {VARIABLE: RESCTRL, "PYTHONPATH": str(ROOT), "CI": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         try:
             with (self.place / "output").open("wb") as output:
                 run_in_guest(words, self.machine.vm, share=self.place, env=env, cwd=ROOT, stdout=output, stderr=output)

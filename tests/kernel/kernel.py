@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -68,6 +69,8 @@ def say(line: str) -> None:
 
 def ready(tell: Say = say) -> Path:
     """The bzImage; built if there is none yet."""
+    if platform.machine() != "x86_64":
+        raise CannotBuild(f"the guest's kernel is for x86_64, as RDT is, and this is {platform.machine()}")
     if os.geteuid() != 0:
         raise CannotBuild("not root, and the guest is to see the whole of the host's /")
     image = find()

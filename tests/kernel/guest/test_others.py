@@ -14,7 +14,7 @@ from tests.support.hook import UID, Hook, created, end, finish, stopped, task
 
 Task = subprocess.Popen[bytes]
 GROUP = f"oci-{UID}"
-PODS = 10
+PODS = 6
 
 
 def groups_of(pid: int) -> str:
@@ -144,7 +144,7 @@ def test_a_tool_that_wipes_all_groups_again_and_again(hook: Hook) -> None:
     wiper = threading.Thread(target=wipe)
     wiper.start()
     try:
-        for number in range(4):
+        for number in range(3):
             with task() as init:
                 outcome = hook(created(f"c{number}", init.pid, pod_uid=UID))
                 assert outcome.status == 0
