@@ -173,7 +173,7 @@ HEAD = ("workload", "runtime", "CPU time", "ceiling", "this hook")
 
 
 def cells(row: Row) -> list[str]:
-    ceiling = "" if row.ceiling is None else exact([row.ceiling])
+    ceiling = "-" if row.ceiling is None else exact([row.ceiling])
     fixed = [row.workload, row.runtime, f"{row.seconds:.1f} s", ceiling, exact(row.hook)]
     return [*fixed, *(spread(shares) for shares in row.pollers.values())]
 
@@ -214,8 +214,9 @@ def as_json(result: Result) -> str:
 def notes(result: Result) -> str:
     """What to know beside the table."""
     bars = max(abs(1 - row.ceiling) for row in result.rows() if row.ceiling)
+    polls = f"; pollers: the mean of {result.plan.polls} (the least to the most)" if result.plan.polls else ""
     return f"""\
-Hook: the least of {result.plan.rounds}; pollers: the mean of {result.plan.polls} (the least to the most).
+Hook: the least of {result.plan.rounds}{polls}.
 Ceiling: the same work, by a process that put itself into a group before. Error bars: {100 * bars:.2f} %.
 The counter ({COUNTER}, faked) has a resolution of 1 ns, cpu.stat of 1 us; against the clock it ran x {result.rate:.4f}.
 Between hook and first instruction the runtime itself used: {"; ".join(result.starts())}."""

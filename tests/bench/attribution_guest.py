@@ -367,12 +367,12 @@ def prepare(work: str) -> None:
     CGROUPS.mkdir()
     for place, shown in SHOWN.items():
         subprocess.run(["mount", "--bind", str(place), f"{ROOTFS}{shown}"], check=True)
-    hook("read", 'out=$1; shift; exec /bin/cat "$@" >"$out"')
+    write_hook("read", 'out=$1; shift; exec /bin/cat "$@" >"$out"')
     # Where the runtime does not do it. A loop, since a write moves one task
-    hook("classify", 'while read -r pid; do echo "$pid" >"$2/tasks"; done <"$1/cgroup.procs"')
+    write_hook("classify", 'while read -r pid; do echo "$pid" >"$2/tasks"; done <"$1/cgroup.procs"')
 
 
-def hook(name: str, text: str) -> None:
+def write_hook(name: str, text: str) -> None:
     (BASE / name).write_text(f"#!/bin/sh\n{text}\n")
     (BASE / name).chmod(0o755)
 
