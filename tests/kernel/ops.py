@@ -636,7 +636,7 @@ class Player:
     def do_fill(self, above: str) -> Answer:
         """mkdir until it fails: how many, and why no more."""
         for count in itertools.count():
-            why = attempt(lambda: self.files.mkdir(f"{above}/fill{count}"))  # noqa: B023  called at once
+            why = attempt(lambda: self.files.mkdir(f"{above}/fill{count}".lstrip("/")))  # noqa: B023  called at once
             if why != "ok":
                 return [count, why]
         raise AssertionError

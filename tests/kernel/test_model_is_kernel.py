@@ -105,11 +105,29 @@ def groups() -> st.SearchStrategy[str]:
 
 
 def beginnings() -> st.SearchStrategy[list[Operation]]:
-    """Something to work on."""
-    likely = st.sampled_from(LIKELY)
-    mkdir = st.tuples(st.just("mkdir"), likely).map(list)
-    write = st.tuples(st.just("write"), st.builds("{}/tasks".format, likely), st.sampled_from(["{A}", "{B}"])).map(list)
-    return st.tuples(mkdir, mkdir, write, mkdir, write).map(list)
+    """Something to work on: some of the likely groups, and tasks in two of them."""
+    return st.sampled_from(SETUPS).flatmap(
+        lambda groups: st.builds(
+            lambda first, second: [*(["mkdir", path] for path in groups), *into(first, "{A}"), *into(second, "{B}")],
+            st.sampled_from(groups),
+            st.sampled_from(groups),
+        )
+    )
+
+
+def into(group: str, task: str) -> list[Operation]:
+    """By way of its ctrl_group, for nobody gets from one of those into another's mon_group."""
+    ctrl = group.partition("mon_groups")[0].rstrip("/")
+    return [["write", f"{path}/tasks", task] for path in dict.fromkeys([ctrl, group]) if path]
+
+
+SETUPS = [
+    ["mon_groups/x"],
+    ["mon_groups/x", "mon_groups/y"],
+    ["gold", "gold/mon_groups/x"],
+    ["mon_groups/x", "gold", "gold/mon_groups/y"],
+    ["gold", "gold/mon_groups/x", "gold/mon_groups/y"],
+]
 
 
 def operations() -> st.SearchStrategy[Operation]:
@@ -121,6 +139,7 @@ def operations() -> st.SearchStrategy[Operation]:
     weighted: list[tuple[int, list[object]]] = [
         (8, ["mkdir", some]),
         (5, ["rmdir", some]),
+        (2, ["rmdir", st.sampled_from(LIKELY)]),
         (4, ["rename", some, some]),
         (9, ["write", tasks, data]),
         (2, ["as", name, "write", tasks, st.sampled_from(["0", "{A}", "{B}\n"])]),
@@ -140,7 +159,7 @@ def operations() -> st.SearchStrategy[Operation]:
         (1, ["stat", some]),
         (1, ["unlink", some]),
         (1, ["create", some]),
-        (1, ["fill", st.sampled_from(["mon_groups", "gold/mon_groups"])]),
+        (1, ["fill", st.sampled_from(["mon_groups", "gold/mon_groups", ""])]),
         (1, ["write", st.builds("{}/cpus_list".format, groups()), st.sampled_from(CPUS)]),
         (1, ["write", st.builds("{}/cpus".format, groups()), st.sampled_from(["0", "1", "2", "3\n", "x", "8"])]),
     ]
