@@ -52,26 +52,34 @@ class Kind:
 
 
 NO_LIMBO = "rdt=!cmt"
-FEW = {"rmids": 8, "closids": 4, "cpus": 2, "debug": True}
-NO_DECAY = {"decay_ms": 0, "occupancy": False}
+FEW: dict[str, Any] = {"rmids": 8, "closids": 4, "cpus": 2, "debug": True}
+NO_DECAY: dict[str, Any] = {"decay_ms": 0, "occupancy": False}
+ONE_CPU: dict[str, Any] = {"sockets": 1, "smp": 1}
+ONE_OF_ALL: dict[str, Any] = {"cpus": 1, "l3_domains": 1, "packages": 1}
 KINDS = {
     # One CPU and few counters: quick
     "small": Kind(
-        Vm(rmids=7, closids=4, sockets=1, smp=1, mount_options="debug", append=f"{NO_LIMBO},!energy,!perf"),
-        FEW | NO_DECAY | {"cpus": 1, "l3_domains": 1, "packages": 0},
-        count=1800,
+        Vm(rmids=7, closids=4, mount_options="debug", append=f"{NO_LIMBO},!energy,!perf", **ONE_CPU),
+        FEW | NO_DECAY | ONE_OF_ALL | {"packages": 0},
+        count=1850,
     ),
-    "wide": Kind(Vm(rmids=7, closids=4, mount_options="debug", append=NO_LIMBO), FEW | NO_DECAY, count=100),
+    "wide": Kind(Vm(rmids=7, closids=4, mount_options="debug", append=NO_LIMBO), FEW | NO_DECAY, count=50),
     # To settle takes seconds: few sequences, and long ones
-    "limbo": Kind(Vm(rmids=7, closids=4, mount_options="debug"), FEW, first=[["settle"]], count=8, size=40),
+    "limbo": Kind(
+        Vm(rmids=7, closids=4, mount_options="debug", **ONE_CPU),
+        FEW | ONE_OF_ALL,
+        first=[["settle"]],
+        count=8,
+        size=40,
+    ),
     "monitoring": Kind(
-        Vm(rmids=7, closids=0, mount_options="debug", append=NO_LIMBO),
-        FEW | NO_DECAY | {"closids": 0},
+        Vm(rmids=7, closids=0, mount_options="debug", append=NO_LIMBO, **ONE_CPU),
+        FEW | NO_DECAY | ONE_OF_ALL | {"closids": 0},
         count=100,
     ),
     "allocation": Kind(
-        Vm(closids=4, mount_options="debug", append=f"{NO_LIMBO},!mbmtotal,!mbmlocal,!energy,!perf"),
-        FEW | {"rmids": 0},
+        Vm(closids=4, mount_options="debug", append=f"{NO_LIMBO},!mbmtotal,!mbmlocal,!energy,!perf", **ONE_CPU),
+        FEW | ONE_OF_ALL | {"rmids": 0},
         count=50,
     ),
     # More RMIDs than all rows together need: each group has one that has not been used, and none waits for limbo
@@ -215,7 +223,7 @@ def run_script(kind: Kind, sequences: Sequences, where: str) -> list[list[Answer
 
 
 def on_kernel(kind: Kind, directory: Path) -> int:
-    vm = replace(kind.vm, timeout=900)  # for busy machines
+    vm = replace(kind.vm, timeout=600)  # for busy machines
     return run_in_guest(command("kernel", Path("/tmp/share")), vm, share=directory, cwd=ROOT)
 
 
