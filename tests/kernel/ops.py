@@ -6,7 +6,8 @@
 SCRIPT is JSON: {"knobs": {...}, "sequences": [[operation, ...], ...]}, where knobs are those of the model and an
 operation is a list, its name first: a method of Player without `do_`, and the arguments. RESULTS is a list for each
 sequence: for each operation what it gave and what info/last_cmd_status said after it, and at the end all that can be
-seen. Between sequences all groups and tasks are made afresh, so that each can be run alone.
+seen. Between sequences all groups and tasks are made afresh, so that each can be run alone; only the order of the free
+RMIDs carries over, so that what a sequence did to it differs in the next.
 
 Paths are relative to the mount. Tasks are called by names: E is whoever runs the sequence, A and B are its children.
 In what is written, {A} stands for A's number, {A.o} and {A.x} for it in octal and hexadecimal. An operation on a

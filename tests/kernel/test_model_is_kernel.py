@@ -482,6 +482,8 @@ full | rename: what is no mon_group, to where none can be
 limbo | umount
     settle ; made ; put $X/tasks {A} ; open =1 info/last_cmd_status r ; close =1 ; machine umount ; where A ;
     machine mount ; where A ; listing mon_groups ; fill mon_groups
+small | rename: RMIDs come back in the same order
+    made ; mkdir gold/mon_groups/h ; rename gold/mon_groups/g gold/mon_groups/i ; rmdir gold ; fill mon_groups
 small | umount: RMIDs come back in an order
     made ; mkdir silver ; mkdir silver/mon_groups/s ; rename $Y silver/mon_groups/y ; put gold/tasks {A} ;
     machine umount ; where A ; machine mount ; where A ; fill mon_groups

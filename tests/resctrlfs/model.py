@@ -471,6 +471,10 @@ class ResctrlModel:
 
     def _reparent(self, group: Group, parent: Group, name: str) -> None:
         assert group.parent is not None
+        if group.parent is parent:  # it keeps its place, by which RMIDs come back when the ctrl_group goes
+            group.name = name
+            parent.children = {child.name: child for child in parent.children.values()}
+            return
         members = self._members(group)
         del group.parent.children[group.name]
         group.name, group.parent, group.closid = name, parent, parent.closid

@@ -603,6 +603,15 @@ def test_a_stray_is_told_by_its_rmid_alone() -> None:
     assert m.cpu_resctrl_groups(7) == "res:/\nmon:\n"
 
 
+def test_a_rename_keeps_the_order_in_which_rmids_come_back() -> None:
+    m = Machine(rmids=4, decay_ms=0)
+    for path in ("gold", "gold/mon_groups/x", "gold/mon_groups/y"):
+        m.make(path)
+    m.rename("gold/mon_groups/x", "gold/mon_groups/z")
+    m.rmdir("gold")
+    assert [m.rmid(m.make(f"mon_groups/{name}")) for name in "abc"] == [1, 2, 3]
+
+
 # ---- counters ----
 
 ENERGY = "mon_data/mon_PERF_PKG_00/core_energy"
