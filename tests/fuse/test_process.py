@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.kernel.inside import pythons
+from tests.kernel.inside import few, pythons
 from tests.support.hook import PYZ, UID, Hook, created, end, finish, stopped
 from tests.support.interpreters import Interpreter
 
@@ -41,7 +41,7 @@ def test_ways_to_start_it(hook: Hook, init: Task, tmp_path: Path, way: str) -> N
     assert hook.tasks("oci-c1") == {init.pid}
 
 
-@pytest.mark.parametrize("missing", [(0,), (1,), (2,), (0, 1, 2), (1, 2)])
+@pytest.mark.parametrize("missing", few([(0,), (1,), (2,), (0, 1, 2), (1, 2)]))
 def test_closed_descriptors(hook: Hook, init: Task, missing: tuple[int, ...]) -> None:
     """What is opened first would become stdin, stdout or stderr: no message may land in a file of ours."""
     closed = " ".join(f"{number}<&-" for number in missing)
@@ -97,7 +97,7 @@ def test_a_user_namespace_is_left_in_silence(hook: Hook, init: Task) -> None:
     assert not hook.run_dir.exists()
 
 
-@pytest.mark.parametrize("kind", ["another's", "writable by all", "a link", "a file"])
+@pytest.mark.parametrize("kind", few(["another's", "writable by all", "a link", "a file"]))
 def test_a_run_directory_that_others_could_write_is_not_used(hook: Hook, init: Task, tmp_path: Path, kind: str) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -225,7 +225,7 @@ def test_a_runtime_that_goes_on_writing_gets_no_broken_pipe(hook: Hook) -> None:
 
 
 @pytest.mark.parametrize("python", pythons(), ids=lambda python: ".".join(map(str, python.version)))
-@pytest.mark.parametrize("broken", ["raise RuntimeError('x')", "import no_such_module", "(", "raise MemoryError"])
+@pytest.mark.parametrize("broken", few(["raise RuntimeError('x')", "import no_such_module", "(", "raise MemoryError"]))
 def test_a_file_that_is_broken_inside_fails_no_container(
     init: Task, tmp_path: Path, python: Interpreter, broken: str
 ) -> None:
