@@ -112,7 +112,7 @@ def build(tell: Say = say, deb: Path | None = None, *, again: bool = False) -> P
             shutil.rmtree(left)
         if shutil.disk_usage(cache()).free < DISK:
             raise CannotBuild(f"{cache()}: building takes {DISK >> 30} GB of disk, and there is less")
-        tell("none was built yet from these sources. That takes once about 10 minutes on 2 cores, and 3 GB while it lasts")
+        tell("none was built yet from these sources. That takes about 10 minutes on 2 cores, and 3 GB meanwhile")
         with tempfile.TemporaryDirectory(prefix=".work-", dir=cache()) as work:
             return _Build(Path(work), tell).run(deb)
 

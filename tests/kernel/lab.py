@@ -3,7 +3,7 @@
     python -m tests.kernel.lab build [--again] [--deb FILE]
     python -m tests.kernel.lab run [options] -- COMMAND...
 
-build: makes the kernel if there is none yet (once about 10 minutes on 2 cores; kept in ~/.cache/resctrl-mon-hook/kernel).
+build: makes the kernel if there is none yet (about 10 minutes on 2 cores; kept in ~/.cache/resctrl-mon-hook/kernel).
 run: boots it (TCG: no KVM needed), runs COMMAND as root in the current directory with resctrl mounted, passes on what
 it prints, and ends with its exit status; one word alone is for bash. 124: it took too long. 125: the guest failed.
 
