@@ -60,7 +60,7 @@ def _scan(text: str, start: int) -> tuple[object, int]:
     try:
         found: tuple[object, int] = scanner(text, start)
     except SystemError:
-        # The C scanner raises json.decoder.JSONDecodeError, but up to 3.12 only where that module is loaded already.
+        # The C scanner raises json.decoder.JSONDecodeError: in 3.10 and 3.11 only where that module is loaded already.
         import json.decoder  # noqa: F401, PLC0415
 
         found = scanner(text, start)
