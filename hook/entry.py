@@ -80,10 +80,8 @@ class _Invocation:
     def _understand(self, text: bytes, whole: bool) -> lifecycle.Container:
         """The container that the state on stdin is of; HookError `bad_state` if it is no state of a container."""
         state = self._state(text, whole)
-        try:
-            names.container_id(state.id)
-        except ValueError:
-            raise _bad_state(f"{state.id[:80]!r} is no container ID") from None
+        if self.container_id is None:
+            raise _bad_state(f"{state.id[:80]!r} is no container ID")
         if self.stage == "createRuntime" and not state.pid:
             raise _bad_state("a container that is being created without a pid")
         annotations = state.annotations or {}
