@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 """Builds, compiles, tests and shows resctrl-mon-hook.
 
-  python3 build.py [--python PATH] [--output FILE]
-                             write dist/resctrl-mon-hook.pyz, and print its SHA-256 and its size. PATH is the
-                             interpreter that the file names in its first line (default: /usr/bin/python3)
+  python3 build.py [--python PATH] [--output FILE] [--bytecode PATH]... [--release]
+                             write dist/resctrl-mon-hook.pyz, and print its SHA-256 and its size, and whose bytecode
+                             it holds. --python: the interpreter that the file names in its first line (default:
+                             /usr/bin/python3). --bytecode: a CPython to compile for, may be given more than once
+                             (default: those at hand: python3.9 to python3.14 on PATH or in /usr/bin, and the one that
+                             builds; `none`: sources alone, which run on any Python, four times slower). --release: fail
+                             unless there is bytecode for each version from 3.9 to 3.14
   python3 build.py compile   make hook/models_compiled.py anew from the pydantic models in hook/models.py
   python3 build.py test ...  build, then run the tests; what follows goes to pytest
                              (`test tests/unit -k shebang`; with CI set, or `test --require fuse,podman,kernel`, a
@@ -13,16 +17,19 @@
                              build, then measure in a guest what share of a container's work its group is charged
   python3 build.py --help    print this
 
-Building needs any CPython from 3.9 on and nothing else: the same sources give the same bytes everywhere. The other
-verbs first make ready what they need (a .venv beside this file; Debian packages where root allows it).
+Building needs any CPython from 3.9 on and nothing else: the same sources, compiled by the same interpreters, give the
+same bytes everywhere. The other verbs first make ready what they need (a .venv beside this file; Debian packages where
+root allows it).
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -81,6 +88,77 @@ def entries(root: Path = ROOT) -> dict[str, bytes]:
     return dict(sorted(found.items()))
 
 
+MINORS = range(9, 15)  # of the CPythons 3.x that the file is made for
+# What each interpreter does for the build, alone, so that nothing but its version and the text has a part in the bytes:
+# the modules on its stdin become .pyc of PEP 552's unchecked kind, since nobody changes a source within the zip. A
+# code object is unmarshalled once before it is written, because the marks of references in its bytes depend on who
+# else held the same string at that time.
+COMPILER = """\
+import base64, importlib.util, json, marshal, sys
+magic = importlib.util.MAGIC_NUMBER
+compiled = {}
+for name, text in json.load(sys.stdin).items():
+    code = compile(text, name, "exec", dont_inherit=True, optimize=0)
+    code = marshal.loads(marshal.dumps(code))
+    head = magic + (1).to_bytes(4, "little") + importlib.util.source_hash(text.encode())
+    compiled[name] = base64.b64encode(head + marshal.dumps(code)).decode()
+place = sys.implementation.cache_tag + "-" + magic.hex()
+print(json.dumps([place, "%d.%d.%d" % sys.version_info[:3], list(sys.version_info[:2]), compiled]))
+"""
+
+
+class Bytecode(NamedTuple):
+    """The modules as one interpreter compiled them; `place` is where below hook/ they lie (see hook/__init__.py)."""
+
+    place: str
+    version: str
+    minor: tuple[int, int]
+    modules: dict[str, bytes]
+
+
+def compiled(contents: dict[str, bytes], interpreter: str) -> Bytecode:
+    """The bytecode that an interpreter makes of the modules."""
+    texts = {name: text.decode() for name, text in contents.items() if _is_compiled(name)}
+    command = [interpreter, "-I", "-S", "-X", "utf8", "-c", COMPILER]
+    try:
+        done = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True, check=True, timeout=120)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
+        raise BuildError(f"{interpreter} cannot compile: {said}") from error
+    place, version, minor, modules = json.loads(done.stdout)
+    return Bytecode(place, version, tuple(minor), {name: base64.b64decode(code) for name, code in modules.items()})
+
+
+def _is_compiled(name: str) -> bool:
+    """The package's own __init__ leads to the bytecode, so it is read as source by whichever Python it is."""
+    return name.startswith("hook/") and name != "hook/__init__.py"
+
+
+def with_bytecode(contents: dict[str, bytes], interpreters: Iterable[str]) -> tuple[dict[str, bytes], list[Bytecode]]:
+    """The entries and their bytecode, and whose that is; of two interpreters of one version the first counts."""
+    found: dict[str, Bytecode] = {}
+    for interpreter in interpreters:
+        bytecode = compiled(contents, interpreter)
+        found.setdefault(bytecode.place, bytecode)
+    chosen = sorted(found.values(), key=lambda bytecode: bytecode.minor)
+    more = {f"hook/{it.place}/{name[len('hook/') :]}c": code for it in chosen for name, code in it.modules.items()}
+    return dict(sorted({**contents, **more}.items())), chosen
+
+
+def at_hand() -> list[str]:
+    """The interpreters that a plain build compiles by."""
+    named = [shutil.which(f"python3.{minor}", path=f"{os.environ.get('PATH', '')}:/usr/bin") for minor in MINORS]
+    return [path for path in named if path and _works(path)] + [sys.executable]
+
+
+def _works(path: str) -> bool:
+    """Whether it starts at all: what PATH offers may be a shim for a version that is not there."""
+    try:
+        return subprocess.run([path, "-ISc", ""], capture_output=True, check=False, timeout=60).returncode == 0
+    except (OSError, subprocess.SubprocessError):
+        return False
+
+
 def archive(contents: dict[str, bytes], first_line: bytes) -> bytes:
     """The zip behind its first line. Everything that zipfile would take from the machine or its version is fixed."""
     buffer = io.BytesIO()
@@ -96,10 +174,20 @@ def archive(contents: dict[str, bytes], first_line: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def build(root: Path = ROOT, output: Path | None = None, python: str = PYTHON) -> Path:
+def build(
+    root: Path = ROOT,
+    output: Path | None = None,
+    python: str = PYTHON,
+    bytecode: Iterable[str] = (),
+    release: bool = False,
+) -> Path:
     """Writes the .pyz beside its place and renames it there: whoever starts it gets the old one or the new one."""
     target = output or root / OUTPUT
-    data = archive(entries(root), shebang(python))
+    contents, chosen = with_bytecode(entries(root), bytecode)
+    lacking = [f"3.{minor}" for minor in MINORS if (3, minor) not in {it.minor for it in chosen}]
+    if release and lacking:
+        raise BuildError(f"a release holds bytecode for every version; no interpreter of {', '.join(lacking)}")
+    data = archive(contents, shebang(python))
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -109,6 +197,7 @@ def build(root: Path = ROOT, output: Path | None = None, python: str = PYTHON) -
     finally:
         temporary.unlink(missing_ok=True)
     print(f"{hashlib.sha256(data).hexdigest()}  {target}  {len(data)} bytes", flush=True)
+    print("bytecode:", ", ".join(it.version for it in chosen) or "none", flush=True)
     return target
 
 
@@ -676,9 +765,7 @@ def test_verb(arguments: Sequence[str]) -> int:
     from tests.support import interpreters  # noqa: PLC0415
 
     _under_venv(provision.TEST)
-    build()
-    found = (f"{'.'.join(map(str, version))} ({path})" for version, path in interpreters.find())
-    print("CPythons:", ", ".join(found), flush=True)
+    build(bytecode=[str(it.path) for it in interpreters.find()])
     return subprocess.run([sys.executable, "-m", "pytest", *arguments], cwd=ROOT, check=False).returncode
 
 
@@ -686,7 +773,7 @@ def demo_verb(arguments: Sequence[str]) -> int:
     from tests import provision  # noqa: PLC0415
 
     _under_venv(provision.DEMO)
-    build()
+    build(bytecode=at_hand())
     return subprocess.run([sys.executable, "-m", "tests.demo", *arguments], cwd=ROOT, check=False).returncode
 
 
@@ -697,14 +784,14 @@ def bench_verb(arguments: Sequence[str]) -> int:
         given = f"unknown benchmark {arguments[0]}" if arguments else "bench takes the name of a benchmark"
         raise BuildError(f"{given} (there is: {', '.join(BENCHES)})")
     _under_venv(provision.TEST)
-    build()
+    build(bytecode=at_hand())
     command = [sys.executable, "-m", f"tests.bench.{arguments[0]}", *arguments[1:]]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 def build_verb(arguments: Sequence[str]) -> int:
-    options = {"--python": PYTHON, "--output": ""}
-    rest = list(arguments)
+    options: dict[str, list[str]] = {"--python": [], "--output": [], "--bytecode": []}
+    rest = [argument for argument in arguments if argument != "--release"]
     while rest:
         name, equals, value = rest.pop(0).partition("=")
         if name not in options:
@@ -713,8 +800,13 @@ def build_verb(arguments: Sequence[str]) -> int:
             if not rest:
                 raise BuildError(f"{name} takes a value")
             value = rest.pop(0)
-        options[name] = value
-    build(output=Path(options["--output"]) if options["--output"] else None, python=options["--python"])
+        options[name].append(value)
+    build(
+        output=Path(options["--output"][-1]) if options["--output"] else None,
+        python=options["--python"][-1] if options["--python"] else PYTHON,
+        bytecode=[path for path in options["--bytecode"] or at_hand() if path != "none"],
+        release="--release" in arguments,
+    )
     return 0
 
 

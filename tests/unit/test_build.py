@@ -39,7 +39,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pyz(source: Path) -> Path:
-    return build.build(root=source, python=str(FOUND[-1].path))
+    return build.build(root=source, python=str(FOUND[-1].path), bytecode=[str(it.path) for it in FOUND])
 
 
 def start(
@@ -54,7 +54,8 @@ def built_by(python: str, source: Path, output: Path, **circumstances: str) -> b
     """What `python build.py` makes of the sources in these circumstances."""
     umask = circumstances.pop("umask", "022")
     command = 'umask "$1"; shift; exec "$@"'
-    arguments = [python, str(source / "build.py"), "--output", str(output)]
+    bytecode = [word for it in FOUND[:2] for word in ("--bytecode", str(it.path))]
+    arguments = [python, str(source / "build.py"), "--output", str(output), *bytecode]
     cwd = output.parent
     env = {"PATH": os.defpath, **circumstances}
     done = start(["sh", "-c", command, "sh", umask, *arguments], cwd=cwd, env=env)
@@ -85,7 +86,7 @@ def test_the_bytes_do_not_depend_on_how_the_sources_lie_there(source: Path, tmp_
 
 @each_python
 def test_the_bytes_are_the_same_by_every_interpreter(python: str, source: Path, tmp_path: Path) -> None:
-    expected = build.archive(build.entries(source), build.shebang())
+    expected = built_by(sys.executable, source, tmp_path / "first.pyz")
     assert built_by(python, source, tmp_path / "x.pyz") == expected
 
 
@@ -108,7 +109,69 @@ def test_the_zip_holds_the_sources_with_the_compiled_models_in_place(pyz: Path, 
     assert held["__main__.py"] == (source / "hook/__main__.py").read_bytes()
     assert held["hook/models.py"] == (source / build.COMPILED).read_bytes()
     others = {path.name for path in (source / "hook").glob("*.py")} - {"__main__.py", "models_compiled.py"}
-    assert set(held) == {"__main__.py"} | {f"hook/{name}" for name in others}
+    texts = {name for name in held if not name.endswith(".pyc")}
+    assert texts == {"__main__.py"} | {f"hook/{name}" for name in others}
+
+
+def test_the_zip_holds_bytecode_of_every_module_for_every_interpreter(pyz: Path) -> None:
+    with zipfile.ZipFile(pyz) as file:
+        names = set(file.namelist())
+    modules = {name for name in names if name.endswith(".py")} - {"__main__.py", "hook/__init__.py"}
+    places = [start([it.path, "-c", PLACE]).stdout.strip() for it in FOUND]
+    expected = {f"hook/{place}/{name[len('hook/') :]}c" for place in places for name in modules}
+    assert names - modules == expected | {"__main__.py", "hook/__init__.py"}
+
+
+def test_a_release_needs_every_version(source: Path, tmp_path: Path) -> None:
+    done = start(
+        [sys.executable, source / "build.py", "--release", "--bytecode", sys.executable, "--output", tmp_path / "x.pyz"]
+    )
+    assert done.returncode == 2
+    assert "no interpreter of 3." in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interpreter_that_does_not_start_is_named(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(build.BuildError, match=r"/bin/false cannot compile: .*exit status 1"):
+        build.build(root=source, output=tmp_path / "x.pyz", bytecode=["/bin/false"])
+
+
+WHENCE = "import sys; sys.path.insert(0, sys.argv[1]); from hook import entry; print(entry.__file__)"
+PLACE = "import importlib.util as u, sys; print(sys.implementation.cache_tag + '-' + u.MAGIC_NUMBER.hex())"
+
+
+@each_python
+def test_every_interpreter_finds_its_bytecode(pyz: Path, python: str) -> None:
+    place = start([python, "-c", PLACE]).stdout.strip()
+    assert start([python, "-ISc", WHENCE, pyz]).stdout.strip() == f"{pyz}/hook/{place}/entry.pyc"
+
+
+@each_python
+def test_a_python_that_nobody_compiled_for_takes_the_sources(source: Path, python: str, tmp_path: Path) -> None:
+    others = [str(it.path) for it in FOUND if str(it.path) != python]
+    pyz = build.build(root=source, output=tmp_path / "x.pyz", bytecode=others)
+    assert start([python, "-ISc", WHENCE, pyz]).stdout.strip() == f"{pyz}/hook/entry.py"
+    assert start([python, pyz, "--help"]).returncode == 0
+
+
+@each_python
+def test_bytecode_of_a_pre_release_is_passed_over(source: Path, python: str, tmp_path: Path) -> None:
+    """It has the version's name, and another magic number."""
+    theirs = build.compiled(build.entries(source), python)
+    name, _, magic = theirs.place.rpartition("-")
+    other = f"{name}-{'0' * len(magic)}"
+    stale = {f"hook/{other}/{name[len('hook/') :]}c": b"xxxx" + code[4:] for name, code in theirs.modules.items()}
+    pyz = tmp_path / "x.pyz"
+    pyz.write_bytes(build.archive({**build.entries(source), **stale}, build.shebang()))
+    assert start([python, "-ISc", WHENCE, pyz]).stdout.strip() == f"{pyz}/hook/entry.py"
+
+
+@each_python
+def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Path) -> None:
+    text = (source / "hook/lifecycle.py").read_bytes() + b"\nraise MemoryError\n"
+    contents, _ = build.with_bytecode({**build.entries(source), "hook/lifecycle.py": text}, [python])
+    done = broken(tmp_path / "x", build.archive(contents, build.shebang(python)), "broken.pyz")
+    assert f'"hook/lifecycle.py", line {len(text.splitlines())}' in done.stderr
 
 
 def test_a_build_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
@@ -329,6 +392,7 @@ def test_a_wrong_command_line_is_one_line_and_2(arguments: list[str], said: str)
 
 def test_a_build_prints_hash_and_size(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = build.build(root=source, output=tmp_path / "x.pyz")
-    line = capsys.readouterr().out
+    line, bytecode = capsys.readouterr().out.splitlines()
+    assert bytecode == "bytecode: none"
     done = start(["sha256sum", target])
     assert line.split() == [*done.stdout.split(), str(target.stat().st_size), "bytes"]
