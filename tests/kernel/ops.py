@@ -495,8 +495,8 @@ class Player:
 
     def __post_init__(self) -> None:
         self.files = Files(self.machine.root)
-        self.static = {*self._below("")}
-        """The directories that are no groups. Where nothing can be monitored, a ctrl_group can be called mon_groups."""
+        self.fixed = {*self.files.listing("")}
+        """What is no group. Where nothing can be monitored, a ctrl_group can be called mon_groups."""
 
     # ---- operations ----
 
@@ -695,17 +695,16 @@ class Player:
 
     def _groups(self) -> Iterator[str]:
         """mon_groups after their ctrl_group, in order of names."""
-        if "mon_groups" in self.static:
+        if "mon_groups" in self.fixed:
             yield from self._below("mon_groups")
         for name in self._below(""):
-            if name not in self.static:
+            if name not in self.fixed:
                 yield name
                 yield from self._below(f"{name}/mon_groups")
 
     def _below(self, directory: str) -> list[str]:
         names = attempt(lambda: self.files.listing(directory))
-        paths = [f"{directory}/{name}".lstrip("/") for name in names] if isinstance(names, list) else []
-        return [path for path in paths if os.path.isdir(self.files.at(path))]
+        return [f"{directory}/{name}".lstrip("/") for name in names] if isinstance(names, list) else []
 
     def start_afresh(self) -> None:
         self._clear()

@@ -15,13 +15,14 @@ ONE = Vm(rmids=100, smp=1, sockets=1, append=QUICK, timeout=900)
 HERE = "tests/kernel/guest"
 HARDWARE = (f"{HERE}/test_hardware.py",)
 MACHINES = [
-    Machine("hostile", ONE, ("tests/fuse/test_hostile.py",)),
+    Machine("containers", Vm(append=QUICK, timeout=600), (f"{HERE}/test_containers.py", f"{HERE}/test_others.py")),
     Machine(
         "black box",
         ONE,
-        tuple(f"tests/fuse/test_{name}.py" for name in ("lifecycle", "refusals", "process", "corpus", "crowd")),
+        tuple(
+            f"tests/fuse/test_{name}.py" for name in ("lifecycle", "refusals", "process", "corpus", "crowd", "hostile")
+        ),
     ),
-    Machine("containers", Vm(append=QUICK, timeout=600), (f"{HERE}/test_containers.py", f"{HERE}/test_others.py")),
     Machine("few RMIDs", Vm(rmids=6, timeout=600, append="fakerdt.decay_ms=1500"), (f"{HERE}/test_few.py",)),
     Machine("monitoring only", Vm(closids=0, append="rdt=!energy,!perf"), HARDWARE),
     Machine("AET only", Vm(append="rdt=!cmt,!mbmtotal,!mbmlocal"), HARDWARE),

@@ -60,7 +60,7 @@ KINDS = {
     "small": Kind(
         Vm(rmids=7, closids=4, mount_options="debug", append=f"{NO_LIMBO},!energy,!perf", **ONE_CPU),
         FEW | NO_DECAY | ONE_OF_ALL | {"packages": 0},
-        count=1850,
+        count=1800,
     ),
     "wide": Kind(Vm(rmids=7, closids=4, mount_options="debug", append=NO_LIMBO), FEW | NO_DECAY, count=50),
     # To settle takes seconds: few sequences, and long ones
