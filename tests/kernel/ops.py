@@ -306,6 +306,8 @@ class Crew:
 
     def unfill(self, text: str) -> str:
         """With names for numbers, which are as they are in C."""
+        if not re.search(r"\d", text):
+            return text
         named = {number: name for number, name in self.names().items() if number > SMALL}
         names = {form.format(number): name for number, name in named.items() for form in FORMS.values()}
         return re.sub(r"\b\w+\b", lambda found: f"{{{names[found[0]]}}}" if found[0] in names else found[0], text)

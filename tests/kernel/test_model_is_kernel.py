@@ -55,13 +55,7 @@ FEW: dict[str, Any] = {"rmids": 8, "closids": 4, "cpus": 2, "debug": True}
 NO_DECAY: dict[str, Any] = {"decay_ms": 0, "occupancy": False}
 ONE_CPU: dict[str, Any] = {"sockets": 1, "smp": 1}
 ONE_OF_ALL: dict[str, Any] = {"cpus": 1, "l3_domains": 1, "packages": 1}
-KINDS = {
-    # One CPU and few counters: quick
-    "small": Kind(
-        Vm(rmids=7, closids=4, mount_options="debug", append=f"{NO_LIMBO},!energy,!perf", **ONE_CPU),
-        FEW | NO_DECAY | ONE_OF_ALL | {"packages": 0},
-        count=1800,
-    ),
+KINDS = {  # in the order of their start: the sequences of the one that has most are made while others run already
     "wide": Kind(Vm(rmids=7, closids=4, mount_options="debug", append=NO_LIMBO), FEW | NO_DECAY, count=50),
     # To settle takes seconds: few sequences, and long ones
     "limbo": Kind(
@@ -70,6 +64,12 @@ KINDS = {
         first=[["settle"]],
         count=8,
         size=40,
+    ),
+    # One CPU and few counters: quick
+    "small": Kind(
+        Vm(rmids=7, closids=4, mount_options="debug", append=f"{NO_LIMBO},!energy,!perf", **ONE_CPU),
+        FEW | NO_DECAY | ONE_OF_ALL | {"packages": 0},
+        count=1800,
     ),
     "monitoring": Kind(
         Vm(rmids=7, closids=0, mount_options="debug", append=NO_LIMBO, **ONE_CPU),
