@@ -7,6 +7,7 @@ above it in this list:
     system              every system call of the hook path
     jsontext, models    what is parsed: text to objects, objects to typed values
     options, identity   the command line; whose container this is
+    counters            what the kernel's counters mean, and what was used between two of their values
     process, resctrl    /proc and /sys/fs/resctrl, one module each
     rundir              /run: the truth about each key, its lock, the index
     lifecycle           the two stages

@@ -34,6 +34,8 @@ Pid = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Natural = Annotated[int, Field(ge=0, le=2**63 - 1)]
 ContainerId = Annotated[str, AfterValidator(names.container_id)]
 Key = Annotated[str, AfterValidator(names.container_id)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Counters = dict[str, str]  # `<domain>/<event>` to the text that the kernel gave
 Version = Annotated[int, Field(ge=1, le=1)]  # a newer one is not ours to read
 Kind = Literal["pod", "container", "sandbox"]
 
@@ -124,16 +126,26 @@ class Member(Model):
 
 
 class MonGroup(Model):
-    """A mon_group of a key; one for each ctrl_group that the key's containers are in."""
+    """A mon_group of a key; one for each ctrl_group that the key's containers are in. What it counts: `counters`.
+
+    Of its present incarnation: `begin`, the counters before the first member was in it (None: not read yet, or no
+    snapshots are kept), and `end`, those after the last one (None: it has not ended). `before`: what earlier
+    incarnations used in all.
+    """
 
     path: Annotated[str, AfterValidator(names.mon_group)]
     ctrl_group: Annotated[str, AfterValidator(names.ctrl_group)]
+    begin: Counters | None = None
+    end: Counters | None = None
+    before: Counters = {}
 
 
 class KeyState(Model):
     """`groups/<key>.json`: the truth about a key.
 
-    `recovering`: members may be missing in it, so that only reconcile may end the key.
+    `recovering`: members may be missing in it, so that only reconcile may end the key. `generation` counts the changes
+    of what consumers see of it (0: nothing). Times of day are RFC 3339 in UTC; those of CLOCK_BOOTTIME, in seconds, are
+    what is computed with. A key that is completed has no members and no mon_group; it stays for its snapshot.
     """
 
     version: Version = 1
@@ -142,6 +154,11 @@ class KeyState(Model):
     pod_namespace: str | None = None
     pod_name: str | None = None
     recovering: bool = False
+    generation: Natural = 0
+    created_at: str = ""
+    created_boottime: Seconds | None = None
+    completed_at: str | None = None
+    completed_boottime: Seconds | None = None
     groups: list[MonGroup] = []
     members: dict[str, Member] = {}
 

@@ -569,9 +569,15 @@ class MonGroup(Model):
     __slots__ = (
         "path",
         "ctrl_group",
+        "begin",
+        "end",
+        "before",
     )
     path: str
     ctrl_group: str
+    begin: dict[str, str] | None
+    end: dict[str, str] | None
+    before: dict[str, str]
 
     def _read(self, fields: dict[str, object]) -> None:
         get = fields.get
@@ -591,11 +597,55 @@ class MonGroup(Model):
         except (ValueError, AssertionError) as error:
             raise _refused(error, "MonGroup", "ctrl_group") from error
         _set(self, "ctrl_group", value)
+        value = get("begin")
+        if value is not None:
+            if not isinstance(value, dict):
+                raise _wrong(value, "dict_type", "Input should be a valid dictionary", "MonGroup", "begin")
+            begin_items: dict[object, object] = {}
+            for key, item in value.items():
+                name = key
+                if type(name) is not str:
+                    name = _text(name, "MonGroup", "begin", key, "[key]")
+                if type(item) is not str:
+                    item = _text(item, "MonGroup", "begin", key)
+                begin_items[name] = item
+            value = begin_items
+        _set(self, "begin", value)
+        value = get("end")
+        if value is not None:
+            if not isinstance(value, dict):
+                raise _wrong(value, "dict_type", "Input should be a valid dictionary", "MonGroup", "end")
+            end_items: dict[object, object] = {}
+            for key, item in value.items():
+                name = key
+                if type(name) is not str:
+                    name = _text(name, "MonGroup", "end", key, "[key]")
+                if type(item) is not str:
+                    item = _text(item, "MonGroup", "end", key)
+                end_items[name] = item
+            value = end_items
+        _set(self, "end", value)
+        value = get("before", {})
+        if not isinstance(value, dict):
+            raise _wrong(value, "dict_type", "Input should be a valid dictionary", "MonGroup", "before")
+        before_items: dict[object, object] = {}
+        for key, item in value.items():
+            name = key
+            if type(name) is not str:
+                name = _text(name, "MonGroup", "before", key, "[key]")
+            if type(item) is not str:
+                item = _text(item, "MonGroup", "before", key)
+            before_items[name] = item
+        value = before_items
+        _set(self, "before", value)
 
     def model_dump(self) -> dict[str, Any]:
         return {
             "path": self.path,
             "ctrl_group": self.ctrl_group,
+            "begin": None if self.begin is None else dict(self.begin),
+            "end": None if self.end is None else dict(self.end),
+            "before": dict(self.before),
         }
 
 
@@ -607,6 +657,11 @@ class KeyState(Model):
         "pod_namespace",
         "pod_name",
         "recovering",
+        "generation",
+        "created_at",
+        "created_boottime",
+        "completed_at",
+        "completed_boottime",
         "groups",
         "members",
     )
@@ -616,6 +671,11 @@ class KeyState(Model):
     pod_namespace: str | None
     pod_name: str | None
     recovering: bool
+    generation: int
+    created_at: str
+    created_boottime: float | None
+    completed_at: str | None
+    completed_boottime: float | None
     groups: list[MonGroup]
     members: dict[str, Member]
 
@@ -651,6 +711,29 @@ class KeyState(Model):
         if type(value) is not bool:
             raise _wrong(value, "bool_type", "Input should be a valid boolean", "KeyState", "recovering")
         _set(self, "recovering", value)
+        value = get("generation", 0)
+        if type(value) is not int or not 0 <= value <= 9223372036854775807:
+            value = _integer(value, 0, 9223372036854775807, "KeyState", "generation")
+        _set(self, "generation", value)
+        value = get("created_at", "")
+        if type(value) is not str:
+            value = _text(value, "KeyState", "created_at")
+        _set(self, "created_at", value)
+        value = get("created_boottime")
+        if value is not None:
+            if type(value) is not float or not 0 <= value <= 1000000000000.0:
+                value = _number(value, 0, 1000000000000.0, "KeyState", "created_boottime")
+        _set(self, "created_boottime", value)
+        value = get("completed_at")
+        if value is not None:
+            if type(value) is not str:
+                value = _text(value, "KeyState", "completed_at")
+        _set(self, "completed_at", value)
+        value = get("completed_boottime")
+        if value is not None:
+            if type(value) is not float or not 0 <= value <= 1000000000000.0:
+                value = _number(value, 0, 1000000000000.0, "KeyState", "completed_boottime")
+        _set(self, "completed_boottime", value)
         value = get("groups", [])
         if not isinstance(value, list):
             raise _wrong(value, "list_type", "Input should be a valid list", "KeyState", "groups")
@@ -687,6 +770,11 @@ class KeyState(Model):
             "pod_namespace": self.pod_namespace,
             "pod_name": self.pod_name,
             "recovering": self.recovering,
+            "generation": self.generation,
+            "created_at": self.created_at,
+            "created_boottime": self.created_boottime,
+            "completed_at": self.completed_at,
+            "completed_boottime": self.completed_boottime,
             "groups": [item.model_dump() for item in self.groups],
             "members": {key: item.model_dump() for key, item in self.members.items()},
         }
