@@ -10,6 +10,7 @@ above it in this list:
     counters            what the kernel's counters mean, and what was used between two of their values
     process, resctrl    /proc and /sys/fs/resctrl, one module each
     rundir              /run: the truth about each key, its lock, the index
+    incarnation, view   how a key's use is carried from one life to the next; what consumers see of it
     lifecycle           the two stages
     report, entry       the traces of a failure; verbs and exit statuses
     start               where the file's first line leads

@@ -20,6 +20,7 @@ _STDIN_PATIENCE = 10.0
 def main(arguments: list[str]) -> int:
     """Run what the command line asks for; returns the exit status: 0 on the hook path, but for `--strict`."""
     system.ensure_standard_descriptors()
+    system.set_umask()
     if arguments and arguments[0] in _STAGES and "--help" not in arguments:
         try:
             return _Invocation(arguments[0]).run(arguments[1:])

@@ -6,7 +6,7 @@ it; the comments say how. What one hook leaves behind is put right by the next h
 
 from __future__ import annotations
 
-from hook import identity, jsontext, names, process, system
+from hook import identity, incarnation, jsontext, names, process, system, view
 from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup, refused
 from hook.models import Config, KeyState, Member, MonGroup, ValidationError
 
@@ -28,6 +28,26 @@ class Node:
         self.resctrl = resctrl
         self.run = run
         self.options = options
+        self.view = view.View(run, resctrl.root)
+
+    def show(self, state: KeyState) -> None:
+        """Bring what consumers see of a key up to date. A full /run is said, and costs nobody more than that."""
+        try:
+            if not self.view.is_current(state):
+                self.view.show(state)
+        except OSError as error:
+            self.run.complaints.append(refused(f"what key {state.key} used cannot be shown", error))
+
+    def keeps_snapshot(self, over: list[MonGroup], vain: frozenset[str]) -> bool:
+        """Whether what these groups of a key counted is to outlive them."""
+        counted = any(group.before or (group.begin and group.path not in vain) for group in over)
+        return counted and self.options.snapshot_ttl > 0
+
+    def forget(self, locked: LockedKey) -> None:
+        """Leave no trace of a key, whose groups are gone."""
+        if locked.state is not None and locked.state.generation:
+            self.view.remove(locked.state.key)
+        locked.clear()
 
 
 class Container:
@@ -76,7 +96,7 @@ def _join(node: Node, container: Container, key: Key, pod: Pod, patience: _Patie
     """One try to put the container into its group, under its key's lock."""
     ctrl_group, taken_from = _whereabouts(container)
     with node.run.lock(key.name, patience.deadline) as locked:
-        state = locked.state or KeyState(key=key.name, kind=key.kind, pod_namespace=pod.namespace, pod_name=pod.name)
+        state = locked.state or _new_state(key, pod)
         group = _group_for(node, state, ctrl_group)
         member = _member(container, state.members.get(container.id), group, taken_from)
         if not patience.recorded:
@@ -87,12 +107,37 @@ def _join(node: Node, container: Container, key: Key, pod: Pod, patience: _Patie
         # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
         # poststop of the last other member sees that the group is still needed.
         locked.commit(_joined(state, container.id, member, group))
-        if node.resctrl.make(group.path):
+        made = node.resctrl.make(group.path)
+        # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
+        _begin(node, locked, group.path, made=made, empty=group.path in patience.made)
+        if made:
             patience.made.add(group.path)
         # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
         node.resctrl.put(group.path, container.pid)
         patience.made.discard(group.path)
         _withdraw(node, locked, patience.made)
+
+
+def _begin(node: Node, locked: LockedKey, path: str, *, made: bool, empty: bool) -> None:
+    """Read and commit the counters of a group that nobody is in yet, and show them to consumers.
+
+    `made`: it was made just now, so that what is on record of it is of an incarnation that vanished.
+    """
+    state = locked.state
+    if state is None or not node.options.snapshot_ttl:
+        return
+    groups = list(state.groups)
+    place = [group.path for group in groups].index(path)
+    if made:
+        groups[place] = incarnation.remade(groups[place], empty=empty)
+    if groups[place].begin is None:
+        groups[place] = incarnation.begun(groups[place], node.resctrl.counters(path))
+        try:
+            locked.commit(incarnation.changed(state, groups=groups))
+        except OSError as error:  # the container is monitored all the same
+            node.run.complaints.append(refused(f"what key {state.key} begins with is lost", error))
+    # After the commit: killed in between, the next hook of this key finds the view older than the state.
+    node.show(locked.state or state)
 
 
 def poststop(node: Node, container_id: str) -> None:
@@ -114,29 +159,81 @@ def poststop(node: Node, container_id: str) -> None:
         _leave(node, locked, container_id, own_poststop=member is not None)
 
 
-def _leave(node: Node, locked: LockedKey, container_id: str, *, own_poststop: bool = False) -> None:
-    """Take a member out of a key that is locked, and end the key with its last one."""
+def _leave(
+    node: Node, locked: LockedKey, container_id: str, *, vain: frozenset[str] = frozenset(), own_poststop: bool = False
+) -> None:
+    """Take a member out of a key that is locked, and end the key with its last one. `vain`: see _end."""
     state = locked.state
     if state is not None:
         members = {name: member for name, member in state.members.items() if name != container_id}
         if members or state.recovering:
-            locked.commit(_changed(state, members=members))
+            locked.commit(incarnation.changed(state, members=members))
         else:
-            _end(node, locked, state, own_poststop=own_poststop)
+            _end(node, locked, state, vain=vain, own_poststop=own_poststop)
     # Last: killed before it, poststop when called again finds the key, and no member in it.
     node.run.remove_index(container_id)
 
 
-def _end(node: Node, locked: LockedKey, state: KeyState, *, own_poststop: bool) -> None:
-    """Remove the mon_groups of a key without members, then its state; what cannot be removed stays on record."""
-    kept, refusal = _remove(node, state.groups, own_poststop=own_poststop)
-    # After rmdir: killed in between, the state names a group that is gone, which everybody takes for removed.
+def _end(node: Node, locked: LockedKey, state: KeyState, *, vain: frozenset[str], own_poststop: bool) -> None:
+    """Remove the mon_groups of a key without members; what cannot be removed stays on record.
+
+    What the key used stays on record, too, and is shown until the snapshot's time is over; but not of a key that
+    nobody ever was in: `vain` are the groups that this call made for nothing.
+    """
+    going = [group for group in state.groups if own_poststop or not node.resctrl.has_live_task(group.path)]
+    over = [group if group.end else _ended(node, group, vain) for group in going]  # it has one: killed after it
+    if len(going) == len(state.groups) and node.keeps_snapshot(over, vain):
+        # The end before rmdir, which takes the counters with it, and the view before its links dangle. Killed in
+        # between: a group that no member stands behind, which reconcile removes, or the key's next hook takes over.
+        _complete(node, locked, state, over)
+    kept, refusal = _remove(node, going)
+    kept += [group for group in state.groups if group not in going]
     if kept:
-        locked.commit(_changed(state, groups=kept, members={}))
-    else:
-        locked.clear()
+        gone = [group for group in over if group.path not in [it.path for it in kept]]
+        locked.commit(incarnation.surviving(locked.state or state, kept, gone))
+        node.show(locked.state or state)
+    elif locked.state is not None and locked.state.completed_at is None:
+        # After rmdir: killed in between, the state names a group that is gone, which everybody takes for removed.
+        node.forget(locked)
     if refusal is not None:
         raise refusal
+
+
+def _complete(node: Node, locked: LockedKey, state: KeyState, over: list[MonGroup]) -> None:
+    """Put what a key used on record, and show it. A full /run costs that record, but must not cost RMIDs."""
+    try:
+        if state.completed_at is None:
+            locked.commit(incarnation.completed(state, over, system.now_utc(), system.boottime()))
+    except OSError as error:
+        node.run.complaints.append(refused(f"what key {state.key} used is lost", error))
+    else:
+        node.show(locked.state or state)
+
+
+def _ended(node: Node, group: MonGroup, vain: frozenset[str]) -> MonGroup:
+    """A group with its counters as they are now, as far as they can be had."""
+    if group.begin is None:
+        return group
+    if group.path in vain:
+        return incarnation.ended(group, group.begin)
+    try:
+        return incarnation.ended(group, node.resctrl.counters(group.path))
+    except HookError:
+        return incarnation.ended(group, {})  # it is gone, and what was used in it unknown
+
+
+def _remove(node: Node, groups: list[MonGroup]) -> tuple[list[MonGroup], HookError | None]:
+    """Remove mon_groups; returns those that are still there, and what the kernel had against it."""
+    kept: list[MonGroup] = []
+    refusal: HookError | None = None
+    for group in groups:
+        try:
+            if node.resctrl.remove(group.path):
+                node.run.note_freed()
+        except HookError as error:
+            kept.append(group)
+            refusal = error
+    return kept, refusal
 
 
 def _withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
@@ -149,35 +246,20 @@ def _withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
         return
     used = {member.group for member in state.members.values()}
     vain = [group for group in state.groups if group.path in made - used]
+    vain = [group for group in vain if not node.resctrl.has_live_task(group.path)]
     try:
-        kept, refusal = _remove(node, vain, own_poststop=False)
+        kept, refusal = _remove(node, vain)
         # After rmdir, as in _end.
         groups = [group for group in state.groups if group not in vain or group in kept]
-        locked.commit(_changed(state, members=state.members, groups=groups))
+        gone = [group for group in vain if group not in kept]
+        if any(group.before for group in gone) and groups:
+            groups[0] = incarnation.inherited(groups[0], [incarnation.ended(it, it.begin or {}) for it in gone])
+        locked.commit(incarnation.changed(state, groups=groups))
+        node.show(locked.state or state)
     except OSError as error:
         refusal = refused("a group that was made in vain is still on record", error)
     if refusal is not None:
         node.run.complaints.append(refusal)
-
-
-def _remove(node: Node, groups: list[MonGroup], *, own_poststop: bool) -> tuple[list[MonGroup], HookError | None]:
-    """Remove mon_groups; returns those that are still there, and what the kernel had against it.
-
-    Only the last member's own poststop ends a group whatever is in it; everybody else leaves live tasks where they are.
-    """
-    kept: list[MonGroup] = []
-    refusal: HookError | None = None
-    for group in groups:
-        if not own_poststop and node.resctrl.has_live_task(group.path):
-            kept.append(group)
-            continue
-        try:
-            if node.resctrl.remove(group.path):
-                node.run.note_freed()
-        except HookError as error:
-            kept.append(group)
-            refusal = error
-    return kept, refusal
 
 
 def _undo(node: Node, container_id: str, key: Key, patience: _Patience) -> None:
@@ -186,7 +268,7 @@ def _undo(node: Node, container_id: str, key: Key, patience: _Patience) -> None:
         return
     try:
         with node.run.lock(key.name, patience.deadline) as locked:
-            _leave(node, locked, container_id)
+            _leave(node, locked, container_id, vain=frozenset(patience.made))
             _withdraw(node, locked, patience.made)
     except (HookError, OSError) as error:
         # The member stays on record; reconcile moves its process in, or drops it once it is dead.
@@ -273,7 +355,7 @@ def _group_for(node: Node, state: KeyState, ctrl_group: str) -> MonGroup:
     """The key's mon_group in this ctrl_group: the recorded one, whatever prefix is set now, or a new one."""
     path = node.resctrl.path(ctrl_group, node.options.group_prefix + state.key)
     parent = path.rpartition("/")[0]
-    recorded = (group for group in state.groups if group.path.rpartition("/")[0] == parent)
+    recorded = (group for group in state.groups if group.path.rpartition("/")[0] == parent and group.end is None)
     return next(recorded, None) or MonGroup(path=path, ctrl_group=ctrl_group)
 
 
@@ -292,15 +374,20 @@ def _member(container: Container, former: Member | None, group: MonGroup, mon_gr
     )
 
 
+def _new_state(key: Key, pod: Pod) -> KeyState:
+    return KeyState(
+        key=key.name,
+        kind=key.kind,
+        pod_namespace=pod.namespace,
+        pod_name=pod.name,
+        created_at=system.now_utc(),
+        created_boottime=system.boottime(),
+    )
+
+
 def _joined(state: KeyState, container_id: str, member: Member, group: MonGroup) -> KeyState:
-    groups = state.groups if group in state.groups else [*state.groups, group]
-    return _changed(state, groups=groups, members={**state.members, container_id: member})
-
-
-def _changed(state: KeyState, *, members: dict[str, Member], groups: list[MonGroup] | None = None) -> KeyState:
-    """The state with other members or groups, as valid as any: the models check what is written as what is read."""
-    fields = state.model_dump()
-    fields["members"] = {name: member.model_dump() for name, member in members.items()}
-    if groups is not None:
-        fields["groups"] = [group.model_dump() for group in groups]
-    return KeyState(**fields)
+    """The state with this member, and its group, in it."""
+    if state.completed_at is not None:
+        state = incarnation.resumed(state, group)
+    groups = state.groups if group.path in [it.path for it in state.groups] else [*state.groups, group]
+    return incarnation.changed(state, groups=groups, members={**state.members, container_id: member})

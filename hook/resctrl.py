@@ -99,6 +99,26 @@ class Resctrl:
         hint = "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent"
         return GroupGone(Reason.IO, problem, tried=tried, kernel=kernel, hint=hint)
 
+    def counters(self, path: str) -> dict[str, str]:
+        """The counters of a mon_group: `<domain>/<event>` to the text that the kernel gives.
+
+        The directories are as big as the hardware has domains and events. A directory within a domain is part of its
+        sums (sub-NUMA clusters); AMD's `mbm_L3_assignments` is a setting. Raises GroupGone; what else cannot be read
+        is `Error`, as the kernel itself would say.
+        """
+        top = path + "/mon_data"
+        found: dict[str, str] = {}
+        try:
+            for domain in system.list_directory(top):
+                for event in system.list_directory(f"{top}/{domain}"):
+                    if event != "mbm_L3_assignments":
+                        _read_counter(top, f"{domain}/{event}", found)
+        except OSError as error:
+            if error.errno in _GONE:
+                raise self._gone(path, _tried("read", top, error), self._last_status()) from error
+            raise _refused("reading the counters", _tried("read", top, error), self._last_status(), error) from error
+        return found
+
     def remove(self, path: str) -> bool:
         """Remove a mon_group; its tasks fall back to the ctrl_group. Whether there was one.
 
@@ -130,6 +150,17 @@ class Resctrl:
         except OSError:
             return ""
         return "" if status == "ok" else status
+
+
+def _read_counter(top: str, counter: str, found: dict[str, str]) -> None:
+    try:
+        found[counter] = system.read_counter(f"{top}/{counter}")
+    except IsADirectoryError:
+        pass
+    except OSError as error:
+        if error.errno in _GONE:
+            raise
+        found[counter] = "Error"
 
 
 def _tried(call: str, path: str, error: OSError) -> str:

@@ -50,6 +50,11 @@ class RunDir:
             hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
             raise HookError(Reason.IO, f"the run directory {path} is not ours alone", hint=hint)
 
+    @property
+    def descriptor(self) -> int:
+        """The run directory itself, for what is kept in it by others."""
+        return self._dir
+
     def _make_parts(self) -> None:
         for part in _PARTS:
             _make_directory(part, 0o700, self._dir)
@@ -251,7 +256,8 @@ class LockedKey:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._run.unlock(self._key, self._descriptor, unlink=self.state is None)
+        over = self.state is None or self.state.completed_at is not None
+        self._run.unlock(self._key, self._descriptor, unlink=over)
 
 
 def _make_directory(path: str, mode: int, dir_fd: int | None = None) -> None:

@@ -55,6 +55,11 @@ def ensure_standard_descriptors() -> None:
             posix.open("/dev/null", posix.O_RDWR)  # takes the lowest free number: this one
 
 
+def set_umask() -> None:
+    """Let what we make have the mode that we ask for, whatever umask the runtime has: consumers read our groups."""
+    posix.umask(0o022)
+
+
 def read_stdin(limit: int, patience: float) -> tuple[bytes, bool]:
     """All of stdin, and whether it ended within `limit` bytes and `patience` seconds; what is beyond is dropped.
 
@@ -107,10 +112,38 @@ def read_file(path: str, limit: int = 1 << 20, dir_fd: int | None = None) -> str
     return b"".join(chunks).decode("utf-8", "surrogateescape")
 
 
-def write_new(path: str, text: str, dir_fd: int | None = None) -> None:
-    """Write a file whole, made or emptied first; 0600, never through a link."""
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NOFOLLOW
+def read_counter(path: str) -> str:
+    """The text of a file that the kernel gives in one read, without its newline."""
+    descriptor = posix.open(_encoded(path), posix.O_RDONLY | posix.O_NOFOLLOW)
+    try:
+        return posix.read(descriptor, 4096).decode("ascii", "replace").rstrip("\n")
+    finally:
+        posix.close(descriptor)
+
+
+def list_directory(path: str, dir_fd: int | None = None) -> list[str]:
+    """The names in a directory, which must not be a link; never of one that grows with the node."""
+    descriptor = posix.open(_encoded(path), posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW, dir_fd=dir_fd)
+    try:
+        return sorted(posix.listdir(descriptor))
+    finally:
+        posix.close(descriptor)
+
+
+def append(path: str, text: str, dir_fd: int | None = None) -> None:
+    """Add to the end of a file, made if it is not there, in one write(2): appends of two processes never mix."""
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NOFOLLOW
     descriptor = posix.open(_encoded(path), flags, 0o600, dir_fd=dir_fd)
+    try:
+        posix.write(descriptor, text.encode("ascii"))
+    finally:
+        posix.close(descriptor)
+
+
+def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600) -> None:
+    """Write a file whole, made or emptied first; never through a link."""
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NOFOLLOW
+    descriptor = posix.open(_encoded(path), flags, mode, dir_fd=dir_fd)
     try:
         data = text.encode("utf-8", "surrogateescape")
         while data:
@@ -188,17 +221,36 @@ def is_directory(path: str) -> bool:
 
 
 def mkdir(path: str, mode: int, dir_fd: int | None = None) -> None:
-    """Make one directory (never its parents) with exactly this mode, whatever umask the runtime has."""
-    umask = posix.umask(0o022)
-    try:
-        posix.mkdir(_encoded(path), mode, dir_fd=dir_fd)
-    finally:
-        posix.umask(umask)
+    """Make one directory, never its parents."""
+    posix.mkdir(_encoded(path), mode, dir_fd=dir_fd)
 
 
-def rmdir(path: str) -> None:
+def rmdir(path: str, dir_fd: int | None = None) -> None:
     """Remove one directory."""
-    posix.rmdir(_encoded(path))
+    posix.rmdir(_encoded(path), dir_fd=dir_fd)
+
+
+def remove_tree(path: str, dir_fd: int) -> None:
+    """Remove a directory of ours with all that is in it, or a file; nothing there is fine."""
+    try:
+        names = list_directory(path, dir_fd)
+    except FileNotFoundError:
+        return
+    except OSError:
+        posix.unlink(_encoded(path), dir_fd=dir_fd)
+        return
+    for name in names:
+        below = f"{path}/{name}"
+        try:
+            posix.unlink(_encoded(below), dir_fd=dir_fd)
+        except (IsADirectoryError, PermissionError):
+            remove_tree(below, dir_fd)
+    posix.rmdir(_encoded(path), dir_fd=dir_fd)
+
+
+def symlink(target: str, path: str, dir_fd: int) -> None:
+    """Make a symbolic link."""
+    posix.symlink(_encoded(target), _encoded(path), dir_fd=dir_fd)
 
 
 def rename(source: str, target: str, dir_fd: int) -> None:

@@ -96,7 +96,12 @@ class Hook:
         return {int(line) for line in text.split()}
 
     def key(self, key: str) -> Any:  # noqa: ANN401  JSON
-        """What is recorded of a key, or None."""
+        """What is recorded of a key that has not ended, or None."""
+        state = self.recorded(key)
+        return state if state and not state["completed_at"] else None
+
+    def recorded(self, key: str) -> Any:  # noqa: ANN401  JSON
+        """What is recorded of a key, completed or not, or None."""
         path = self.run_dir / "groups" / f"{key}.json"
         return json.loads(path.read_text()) if path.exists() else None
 
@@ -110,11 +115,18 @@ class Hook:
         return {container: record["reason"] for container, record in self.failures().items()}
 
     def leftovers(self) -> set[str]:
-        """Every file about a key or a container that the run directory holds."""
-        parts = ("groups", "members", "locks", "unmonitored")
-        return {f"{part}/{p.name}" for part in parts for p in self.run_dir.glob(f"{part}/*")} | {
-            f"{part}/{p.name}" for part in parts for p in self.run_dir.glob(f"{part}/.*")
-        }
+        """Every file about a key or a container in the run directory, but for what is kept of completed keys."""
+        parts = ("groups", "members", "locks", "unmonitored", "building")
+        found = {f"{part}/{p.name}" for part in parts for p in self.run_dir.glob(f"{part}/*")}
+        found |= {f"{part}/{p.name}" for part in parts for p in self.run_dir.glob(f"{part}/.*")}
+        return {name for name in found if not self._is_completed(self.run_dir / name)}
+
+    @staticmethod
+    def _is_completed(path: Path) -> bool:
+        try:
+            return bool(json.loads(path.read_text())["completed_at"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return False
 
 
 def finish(process: subprocess.Popen[bytes]) -> Outcome:

@@ -29,7 +29,21 @@ Manner = Literal["refused", "killed before", "killed after"]
 class Faults:
     """Stands for `posix` and `fcntl` in hook.system, and lets the `at`-th of their calls fail in a certain manner."""
 
-    CALLS = ("open", "read", "write", "close", "stat", "fstat", "mkdir", "rmdir", "rename", "link", "unlink")
+    CALLS = (
+        "open",
+        "read",
+        "write",
+        "close",
+        "stat",
+        "fstat",
+        "mkdir",
+        "rmdir",
+        "rename",
+        "link",
+        "unlink",
+        "listdir",
+        "symlink",
+    )
 
     def __init__(self, at: int, manner: Manner = "refused", number: int = errno.EIO, beneath: object = posix) -> None:
         self.at = at

@@ -16,7 +16,7 @@ import pytest
 from hook import system
 from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
 from hook.lifecycle import Container, Node, create_runtime, poststop
-from hook.models import Annotations, Failure, Options
+from hook.models import Annotations, Failure, MonGroup, Options
 from hook.resctrl import Resctrl
 from hook.rundir import RunDir
 from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails
@@ -39,6 +39,7 @@ class Machine:
         (self.resctrl / "mon_groups").mkdir(parents=True)
         self.refusals: dict[str, list[int]] = {"mkdir": [], "rmdir": [], "put": []}
         self.calls: list[str] = []
+        self.energy = 3  # joules that the next RMID to be given out begins with
         self.before_put: Callable[[], object] | None = None
         self._tasks: dict[int, Path] = {}
         self._classes: dict[int, str] = {}
@@ -75,7 +76,10 @@ class Machine:
         return Node(Resctrl(str(self.resctrl)), RunDir(str(self.run)), Options(lock_timeout=0.0, **options))
 
     def leftovers(self) -> set[str]:
-        return names_in(self.run)
+        """What the run directory holds, but for what is kept, and shown, of completed keys."""
+        done = {path.stem for path in self.run.glob("groups/*.json") if b'"completed_at": "' in path.read_bytes()}
+        kept = {f"groups/{key}.json" for key in done}
+        return {name for name in names_in(self.run) if name not in kept and not name.startswith("mon_groups/")}
 
     # What the hook does
 
@@ -119,13 +123,18 @@ class Machine:
             self._refuse("mkdir")
             posix.mkdir(path, mode)
             Path(os.fsdecode(path), "tasks").touch()
+            domain = Path(os.fsdecode(path), "mon_data/mon_PERF_PKG_00")
+            domain.mkdir(parents=True)
+            (domain / "core_energy").write_text(f"{self.energy}.000000\n")
         else:
             posix.mkdir(path, mode, dir_fd=dir_fd)
 
-    def rmdir(self, path: bytes) -> None:
-        self._refuse("rmdir")
-        Path(os.fsdecode(path), "tasks").unlink(missing_ok=True)
-        posix.rmdir(path)
+    def rmdir(self, path: bytes, *, dir_fd: int | None = None) -> None:
+        if dir_fd is None:
+            self._refuse("rmdir")
+            shutil.rmtree(path)
+        else:
+            posix.rmdir(path, dir_fd=dir_fd)
 
     def _here(self, path: bytes) -> bytes:
         return os.fsencode(self.proc) + path[5:] if path.startswith(b"/proc/") else path
@@ -346,7 +355,8 @@ def test_what_is_on_record(machine: Machine) -> None:
     state = machine.node().run.read_key(UID)
     assert state is not None
     path = str(machine.resctrl / "mon_groups" / GROUP)
-    assert [group.model_dump() for group in state.groups] == [{"path": path, "ctrl_group": "/"}]
+    begin = {"mon_PERF_PKG_00/core_energy": "3.000000"}
+    assert state.groups == [MonGroup(path=path, ctrl_group="/", begin=begin)]
     member = {"pid": 7, "starttime": 1234, "group": path, "cgroup": ":/pod/7", "taken_from": None}
     assert {name: member.model_dump() for name, member in state.members.items()} == {"c1": member}
     assert machine.leftovers() == {f"groups/{UID}.json", f"locks/{UID}", "members/c1.json"}

@@ -127,7 +127,11 @@ class Runtimes:
             "ociVersion": "1.0.2",
             "process": {"cwd": "/", "args": ["/bin/cat", GROUPS, "/gates/go"], "user": {"uid": 0, "gid": 0}},
             "root": {"path": str(self._rootfs), "readonly": True},
-            "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}, gates],
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc"},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},  # runc makes files there: not in a shared /
+                gates,
+            ],
             "hooks": {"createRuntime": [entry], "poststop": [entry]},
             "linux": {
                 "cgroupsPath": f"/{name}",

@@ -1,0 +1,93 @@
+"""One life of a mon_group of a key: how its begin, its end and what came before it change. States in, states out."""
+
+from __future__ import annotations
+
+from hook import counters
+from hook.models import KeyState, MonGroup
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.models import Member
+
+
+def changed(
+    state: KeyState, *, groups: list[MonGroup] | None = None, members: dict[str, Member] | None = None
+) -> KeyState:
+    """The state with other groups or members, as valid as any: the models check what is written as what is read.
+
+    `generation` goes up with each change of what consumers see.
+    """
+    fields = state.model_dump()
+    if members is not None:
+        fields["members"] = {name: member.model_dump() for name, member in members.items()}
+    if groups is not None:
+        fields["groups"] = [group.model_dump() for group in groups]
+        if _shown(groups) != _shown(state.groups):
+            fields["generation"] = state.generation + 1
+    return KeyState(**fields)
+
+
+def _shown(groups: list[MonGroup]) -> list[MonGroup]:
+    return [group for group in groups if group.begin is not None]
+
+
+def completed(state: KeyState, groups: list[MonGroup], at: str, boottime: float) -> KeyState:
+    """The state of a key whose last member is gone and whose groups, which have their ends, are about to go."""
+    fields = changed(state, groups=groups, members={}).model_dump()
+    return KeyState(**{**fields, "completed_at": at, "completed_boottime": boottime})
+
+
+def resumed(state: KeyState, group: MonGroup) -> KeyState:
+    """The state of a key that comes back after it was completed, as this group: what it used until now is `before`."""
+    return _reopened(state, [inherited(group, state.groups)])
+
+
+def surviving(state: KeyState, kept: list[MonGroup], over: list[MonGroup]) -> KeyState:
+    """The state of a key without members some of whose groups could not be removed; the others are over."""
+    return _reopened(state, [inherited(kept[0], over), *kept[1:]])
+
+
+def _reopened(state: KeyState, groups: list[MonGroup]) -> KeyState:
+    fields = state.model_dump()
+    fields.update(groups=[group.model_dump() for group in groups], members={}, generation=state.generation + 1)
+    return KeyState(**{**fields, "completed_at": None, "completed_boottime": None})
+
+
+def begun(group: MonGroup, begin: dict[str, str]) -> MonGroup:
+    """A group whose counters were read before anybody was put into it."""
+    return MonGroup(path=group.path, ctrl_group=group.ctrl_group, begin=begin, before=group.before)
+
+
+def ended(group: MonGroup, end: dict[str, str]) -> MonGroup:
+    """A group with its counters after its last member."""
+    return MonGroup(path=group.path, ctrl_group=group.ctrl_group, begin=group.begin, end=end, before=group.before)
+
+
+def remade(group: MonGroup, *, empty: bool) -> MonGroup:
+    """A group that vanished and was made again: a new incarnation, whose begin is to be read.
+
+    What was used in the one that vanished nobody knows any more, unless it was `empty`.
+    """
+    before = group.before if empty or group.begin is None else past([ended(group, {})])
+    return MonGroup(path=group.path, ctrl_group=group.ctrl_group, before=before)
+
+
+def past(groups: list[MonGroup]) -> dict[str, str]:
+    """What groups that are over used in all, as the `before` of the one that goes on for them.
+
+    Groups in several ctrl_groups become one sum: the counters' domains are the same, and it is the key's use.
+    """
+    sums: dict[str, int | None] = {}
+    for group in groups:
+        for counter, value in counters.lifetime(group, group.end or {}).items():
+            former = sums.get(counter, 0)
+            sums[counter] = None if former is None or value is None else former + value
+    return {counter: counters.text_of(value) for counter, value in sums.items()}
+
+
+def inherited(group: MonGroup, over: list[MonGroup]) -> MonGroup:
+    """A group with what others used, which are over, in its `before`."""
+    if not any(other.begin or other.before for other in over):
+        return group
+    more = past([MonGroup(path=group.path, ctrl_group=group.ctrl_group, before=group.before), *over])
+    return MonGroup(path=group.path, ctrl_group=group.ctrl_group, begin=group.begin, end=group.end, before=more)
