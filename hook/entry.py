@@ -61,6 +61,8 @@ class _Invocation:
         else:
             failed = False
         self._complain(complaints, monitored=monitored)
+        if self.run_dir is not None:
+            self.run_dir.count_run(self.stage, "failed" if failed else "monitored" if monitored else "done")
         return 1 if failed and self.options.strict and self.stage == "createRuntime" else 0
 
     def _act(self, text: bytes, whole: bool) -> bool:

@@ -63,6 +63,13 @@ def ended(group: MonGroup, end: dict[str, str]) -> MonGroup:
     return MonGroup(path=group.path, ctrl_group=group.ctrl_group, begin=group.begin, end=end, before=group.before)
 
 
+def unused(group: MonGroup) -> MonGroup:
+    """A group that is over without anybody having been in it: what its RMID began with does not matter."""
+    nothing = dict.fromkeys(group.before, "0")
+    path, ctrl_group = group.path, group.ctrl_group
+    return MonGroup(path=path, ctrl_group=ctrl_group, begin=nothing, end=nothing, before=group.before)
+
+
 def remade(group: MonGroup, *, empty: bool) -> MonGroup:
     """A group that vanished and was made again: a new incarnation, whose begin is to be read.
 

@@ -215,7 +215,7 @@ def _ended(node: Node, group: MonGroup, vain: frozenset[str]) -> MonGroup:
     if group.begin is None:
         return group
     if group.path in vain:
-        return incarnation.ended(group, group.begin)
+        return incarnation.unused(group)
     try:
         return incarnation.ended(group, node.resctrl.counters(group.path))
     except HookError:
@@ -242,7 +242,7 @@ def _withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
     What goes wrong with that is said, and changes nothing for the container; the groups go with their key then.
     """
     state = locked.state
-    if state is None or not made:
+    if state is None or state.completed_at is not None or not made:
         return
     used = {member.group for member in state.members.values()}
     vain = [group for group in state.groups if group.path in made - used]
@@ -253,7 +253,7 @@ def _withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
         groups = [group for group in state.groups if group not in vain or group in kept]
         gone = [group for group in vain if group not in kept]
         if any(group.before for group in gone) and groups:
-            groups[0] = incarnation.inherited(groups[0], [incarnation.ended(it, it.begin or {}) for it in gone])
+            groups[0] = incarnation.inherited(groups[0], [incarnation.unused(group) for group in gone])
         locked.commit(incarnation.changed(state, groups=groups))
         node.show(locked.state or state)
     except OSError as error:

@@ -84,8 +84,11 @@ def test_the_umask_does_not_matter(hook: Hook, init: Task) -> None:
     wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=("sh", "-c", 'umask 777; exec "$@"', "sh"))
     wrapped(created("c1", init.pid))
     modes = {p.name: oct(p.stat().st_mode & 0o777) for p in (hook.run_dir, *hook.run_dir.iterdir())}
-    expected = dict.fromkeys(("groups", "members", "locks", "unmonitored"), "0o700")
-    assert modes == {"run": "0o755", **expected}
+    private = dict.fromkeys(("groups", "members", "locks", "unmonitored", "runs", "building"), "0o700")
+    assert modes == {"run": "0o755", **private, "mon_groups": "0o755", "mon_data": "0o555"}
+    view = hook.run_dir / "mon_groups"
+    assert {oct(p.lstat().st_mode & 0o777) for p in view.rglob("*") if p.is_dir()} == {"0o755"}
+    assert {oct(p.lstat().st_mode & 0o777) for p in view.rglob("*") if p.is_file() and not p.is_symlink()} == {"0o644"}
     assert (hook.resctrl_root / "mon_groups" / "oci-c1").stat().st_mode & 0o777 == 0o755
 
 
@@ -119,7 +122,7 @@ def test_a_run_directory_that_others_could_write_is_not_used(hook: Hook, init: T
 def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
     """What cannot be put on record is not begun."""
     hook.run_dir.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k,mode=755", "tmpfs", hook.run_dir], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=755", "tmpfs", hook.run_dir], check=True)
     try:
         subprocess.run(["sh", "-c", f"cat /dev/zero > {hook.run_dir}/filler 2>&-"], check=False)
         outcome = hook(created("c1", init.pid))
@@ -132,9 +135,10 @@ def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
         assert hook.tasks("oci-c1") == {init.pid}
         end(init)
         subprocess.run(["sh", "-c", f"cat /dev/zero > {hook.run_dir}/filler 2>&-"], check=False)
-        assert hook(stopped("c1")).stderr == ""
+        assert "what key c1 used is lost" in hook(stopped("c1")).stderr
         assert hook.groups() == set()
         assert hook.leftovers() == set()
+        assert list((hook.run_dir / "mon_groups").iterdir()) == []
     finally:
         subprocess.run(["umount", "-l", hook.run_dir], check=True)
 

@@ -1,0 +1,267 @@
+"""What a key used: its counters before and after, carried over restarts, and shown to those who read a resctrl."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from tests.resctrlfs import Mounted, mounted
+from tests.support.consumers import Entry, Inconsistent, kepler, read
+from tests.support.hook import UID, Hook, created, end, stopped, task
+
+OTHER = "00000000-4084-4186-9c0e-93cf8c32e2ce"
+ENERGY = "mon_PERF_PKG_00/core_energy"
+TRAFFIC = "mon_L3_00/mbm_total_bytes"
+GROUP = f"/mon_groups/oci-{UID}"
+Task = subprocess.Popen[bytes]
+
+
+def shown(hook: Hook, key: str = UID) -> Entry:
+    entry = read(hook.run_dir / "mon_groups" / key)
+    assert entry is not None
+    entry.check()
+    return entry
+
+
+def count(resctrl: Mounted, amount: object, group: str = GROUP, counter: str = ENERGY) -> None:
+    domain, _, event = counter.partition("/")
+    resctrl.control(do="add", group=group, domain=domain, event=event, amount=str(amount))
+
+
+def live(hook: Hook, resctrl: Mounted, amount: object, container: str = "c1") -> None:
+    """A container of the pod comes, uses so much, and goes."""
+    with task() as init:
+        assert hook(created(container, init.pid, pod_uid=UID)).stderr == ""
+        count(resctrl, amount)
+    assert hook(stopped(container)).stderr == ""
+
+
+def test_a_life(hook: Hook, resctrl: Mounted) -> None:
+    with task() as init:
+        hook(created("c1", init.pid, pod_uid=UID))
+        count(resctrl, "21.8")
+        entry = shown(hook)
+        assert not entry.completed
+        assert entry.links["tasks"] == f"{resctrl.root}{GROUP}/tasks"
+        assert entry.links[f"mon_data/{ENERGY}"] == f"{resctrl.root}{GROUP}/mon_data/{ENERGY}"
+        assert entry.texts["tasks"] == str(init.pid)
+        assert entry.use()[ENERGY] == Decimal("21.8")
+        count(resctrl, "0.2")
+    hook(stopped("c1"))
+    entry = shown(hook)
+    assert entry.completed
+    assert entry.use()[ENERGY] == 22
+    assert not entry.links
+    assert f"mon_data/{ENERGY}.before" not in entry.texts
+    assert hook.groups() == set()
+    assert hook.leftovers() == set()
+
+
+def class_of(directory: Path, ctrl_group: str) -> dict[str, str]:
+    """The part of a state by which a hook learns of a ctrl_group where the kernel does not say it: the bundle."""
+    (directory / "config.json").write_text(json.dumps({"linux": {"intelRdt": {"closID": ctrl_group}}}))
+    return {"bundle": str(directory)}
+
+
+@pytest.mark.usefixtures("resctrl")  # whether it can be had
+def test_a_used_rmid_is_not_billed_to_its_next_owner(tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    with mounted(place, rmids=2, decay_ms=0) as resctrl, task() as init:
+        hook = Hook(resctrl.root, place / "run")
+        live(hook, resctrl, 300)
+        resctrl.control(do="settle")
+        hook(created("d1", init.pid, pod_uid=OTHER))
+        count(resctrl, 7, f"/mon_groups/oci-{OTHER}")
+        entry = shown(hook, OTHER)
+    assert entry.texts[f"mon_data/{ENERGY}.begin"] == "300.000000"
+    assert entry.use()[ENERGY] == 7
+
+
+def test_use_adds_up_over_restarts(hook: Hook, resctrl: Mounted) -> None:
+    for amount in (5, "0.25", 7):
+        live(hook, resctrl, amount)
+    entry = shown(hook)
+    assert entry.use()[ENERGY] == Decimal("12.25")
+    assert entry.texts[f"mon_data/{ENERGY}.before"] == "5.250000"
+    assert "mon_data/mon_L3_00/llc_occupancy.before" not in entry.texts
+    with task() as init:
+        hook(created("c1", init.pid, pod_uid=UID))
+        count(resctrl, 0)
+        assert shown(hook).use()[ENERGY] == Decimal("12.25")
+
+
+def test_a_further_container_changes_nothing(hook: Hook, resctrl: Mounted) -> None:
+    with task() as first, task() as second:
+        hook(created("c1", first.pid, pod_uid=UID))
+        place = hook.run_dir / "mon_groups" / UID
+        before = place.stat().st_ino
+        count(resctrl, 3)
+        hook(created("c2", second.pid, pod_uid=UID))
+        assert place.stat().st_ino == before
+        assert shown(hook).use()[ENERGY] == 3
+
+
+def test_containers_in_several_ctrl_groups_are_all_seen(hook: Hook, resctrl: Mounted, tmp_path: Path) -> None:
+    (resctrl.root / "gold").mkdir()
+    with task() as first, task() as second:
+        (resctrl.root / "gold" / "tasks").write_text(str(second.pid))
+        hook(created("c1", first.pid, pod_uid=UID))
+        hook({**created("c2", second.pid, pod_uid=UID), **class_of(tmp_path, "gold")})
+        count(resctrl, 2)
+        count(resctrl, 40, f"/gold{GROUP}")
+        entry = shown(hook)
+        assert entry.use()[ENERGY] == 2
+        assert entry.use()["mon_PERF_PKG_00@gold/core_energy"] == 40
+        assert entry.texts["tasks@gold"] == str(second.pid)
+        assert kepler(hook.run_dir)[UID].joules == 42
+    for container in ("c1", "c2"):
+        hook(stopped(container))
+    live(hook, resctrl, 1)
+    assert shown(hook).use()[ENERGY] == 43
+
+
+def test_kepler_finds_every_pod(hook: Hook, resctrl: Mounted, tmp_path: Path) -> None:
+    prefixed = hook.with_options("--group-prefix=some-tenant-")
+    (resctrl.root / "gold").mkdir()
+    with task() as first, task() as second, task() as third:
+        hook(created("c1", first.pid, pod_uid=UID))
+        (resctrl.root / "gold" / "tasks").write_text(str(second.pid))
+        prefixed({**created("c2", second.pid, pod_uid=OTHER), **class_of(tmp_path, "gold")})
+        hook(created("no-pod", third.pid))
+        count(resctrl, "1.5")
+        pods = kepler(hook.run_dir)
+        assert {uid: pod.tasks for uid, pod in pods.items()} == {UID: {first.pid}, OTHER: {second.pid}}
+        assert pods[UID].joules == Decimal("1.5")
+
+
+@pytest.mark.parametrize("word", ["Unavailable", "Error", "Unassigned"])
+def test_what_is_no_number_makes_no_use(hook: Hook, resctrl: Mounted, word: str) -> None:
+    with task() as init:
+        hook(created("c1", init.pid, pod_uid=UID))
+        resctrl.control(do="set_counter", group=GROUP, domain="mon_L3_00", event="mbm_total_bytes", value=word)
+    hook(stopped("c1"))
+    assert shown(hook).texts[f"mon_data/{TRAFFIC}.end"] == word
+    assert shown(hook).use()[TRAFFIC] is None
+    live(hook, resctrl, 1)
+    assert shown(hook).texts[f"mon_data/{TRAFFIC}.before"] == "Unavailable"
+    assert shown(hook).use()[TRAFFIC] is None
+
+
+def test_energy_of_a_fresh_rmid_begins_at_nothing(hook: Hook, resctrl: Mounted) -> None:
+    live(hook, resctrl, 9)
+    entry = shown(hook)
+    assert entry.texts[f"mon_data/{ENERGY}.begin"] == "Unavailable"
+    assert entry.use()[ENERGY] == 9
+    live(hook, resctrl, 1)
+    assert shown(hook).texts[f"mon_data/{ENERGY}.before"] == "9"
+
+
+def test_what_was_used_in_a_group_that_others_removed_is_unknown(hook: Hook, resctrl: Mounted) -> None:
+    with task() as first, task() as second:
+        hook(created("c1", first.pid, pod_uid=UID))
+        count(resctrl, 5)
+        (resctrl.root / GROUP.lstrip("/")).rmdir()
+        hook(created("c2", second.pid, pod_uid=UID))
+        entry = shown(hook)
+        assert not entry.gone
+        assert entry.texts[f"mon_data/{ENERGY}.before"] == "Unavailable"
+        assert entry.use()[ENERGY] is None
+
+
+def test_no_snapshots_are_kept_unless_wanted(hook: Hook, init: Task) -> None:
+    without = hook.with_options("--snapshot-ttl=0")
+    without(created("c1", init.pid, pod_uid=UID))
+    assert not (hook.run_dir / "mon_groups").exists()
+    end(init)
+    without(stopped("c1"))
+    assert hook.recorded(UID) is None
+    assert hook.leftovers() == set()
+
+
+def test_a_start_that_fails_leaves_no_snapshot(hook: Hook, resctrl: Mounted, init: Task) -> None:
+    resctrl.control(do="inject", op="write", error="EIO", path="tasks", times=9)
+    assert "io:" in hook(created("c1", init.pid, pod_uid=UID)).stderr
+    assert hook.recorded(UID) is None
+    assert list((hook.run_dir / "mon_groups").iterdir()) == []
+    assert hook.groups() == set()
+
+
+def test_a_start_that_fails_keeps_what_was_used_before(hook: Hook, resctrl: Mounted, init: Task) -> None:
+    live(hook, resctrl, 5)
+    resctrl.control(do="inject", op="write", error="EIO", path="tasks", times=9)
+    hook(created("c1", init.pid, pod_uid=UID))
+    assert shown(hook).completed
+    assert shown(hook).use()[ENERGY] == 5
+    assert hook.groups() == set()
+
+
+@pytest.mark.parametrize("torn", ["no view", "an old one", "an unfinished one", "a file"])
+def test_a_view_that_is_not_what_it_should_be_is_made_anew(hook: Hook, resctrl: Mounted, torn: str) -> None:
+    """What a hook leaves that is killed between its steps, and what others can break."""
+    place = hook.run_dir / "mon_groups" / UID
+    with task() as first, task() as second:
+        hook(created("c1", first.pid, pod_uid=UID))
+        count(resctrl, 5)
+        if torn in ("no view", "a file"):
+            shutil.rmtree(place)
+        if torn == "an old one":
+            (place / "generation").write_text("0\n")
+        if torn == "an unfinished one":
+            (place / "generation").unlink()
+            shutil.copytree(place, hook.run_dir / "building" / UID, symlinks=True)
+            shutil.copytree(place, hook.run_dir / "building" / f"{UID}.old", symlinks=True)
+        if torn == "a file":
+            place.write_text("")
+        assert hook(created("c2", second.pid, pod_uid=UID)).stderr == ""
+        assert shown(hook).use()[ENERGY] == 5
+    assert list((hook.run_dir / "building").iterdir()) == []
+
+
+def test_the_reader_here_sees_what_is_inconsistent(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid, pod_uid=UID))
+    place = hook.run_dir / "mon_groups" / UID
+    (place / "completed_at").write_text("now")
+    entry = read(place)
+    assert entry is not None
+    with pytest.raises(Inconsistent):
+        entry.check()
+
+
+def test_readers_never_see_half_of_it(hook: Hook) -> None:
+    """While pods come, restart and go: what is there is whole."""
+    place = hook.run_dir / "mon_groups"
+    seen = {"live": 0, "completed": 0}
+    faults: list[str] = []
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            for path in sorted(place.iterdir()) if place.exists() else []:
+                entry = read(path)
+                if entry is not None:
+                    seen["completed" if entry.completed else "live"] += 1
+                    try:
+                        entry.check()
+                    except Inconsistent as error:
+                        faults.append(f"{path.name}: {error}")
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    try:
+        for number in range(60):
+            uid = f"{number % 20:08d}{UID[8:]}"
+            with task() as other:
+                hook(created(f"c{number}", other.pid, pod_uid=uid))
+            hook(stopped(f"c{number}"))
+    finally:
+        stop.set()
+        reader.join()
+    assert not faults
+    assert min(seen.values()) > 0

@@ -1,0 +1,141 @@
+"""Who reads the view: Kepler's passive mode, by its rules, and a consumer that adds up what a key used in its life."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+OVER = ("end", "before", "begin")
+Use = dict[str, Optional[Decimal]]
+"""By `<domain>/<event>`; None where nobody knows."""
+
+
+@dataclass
+class KeplerPod:
+    tasks: set[int]
+    joules: Decimal
+
+
+def kepler(base: Path) -> dict[str, KeplerPod]:
+    """What Kepler's passive mode sees with this base path.
+
+    Its rules: entries of mon_groups that are real directories and named by a lower-case dashed UUID; of each `tasks`
+    and the sum of mon_data/mon_PERF_PKG_*/core_energy; the node's from mon_data/mon_PERF_PKG_*/core_energy.
+    """
+    assert [Decimal(path.read_text()) for path in (base / "mon_data").glob("mon_PERF_PKG_*/core_energy")]
+    pods = {}
+    for entry in os.scandir(base / "mon_groups"):
+        if entry.is_dir(follow_symlinks=False) and UUID.fullmatch(entry.name):
+            place = Path(entry.path)
+            energies = [path.read_text().strip() for path in place.glob("mon_data/mon_PERF_PKG_*/core_energy")]
+            joules = sum((Decimal(text) for text in energies if text != "Unavailable"), Decimal(0))
+            pods[entry.name] = KeplerPod(set(map(int, (place / "tasks").read_text().split())), joules)
+    return pods
+
+
+class Inconsistent(Exception):
+    """An entry that no state of a key explains."""
+
+
+@dataclass
+class Entry:
+    """One key, as its directory shows it: the texts by path; of what is a link, what can be read through it."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+    """Links that lead nowhere."""
+
+    @property
+    def completed(self) -> bool:
+        return "completed_at" in self.texts
+
+    def counters(self) -> set[str]:
+        """`<domain>/<event>`, in several ctrl_groups `<domain>@<ctrl_group>/<event>`."""
+        names = {name.removeprefix("mon_data/") for name in [*self.texts, *self.links] if name.startswith("mon_data/")}
+        return {name.rpartition(".")[0] if name.rpartition(".")[2] in OVER else name for name in names}
+
+    def check(self) -> None:
+        """Raise Inconsistent unless this is a live key, whole, or a completed one, whole."""
+        if not self.texts.get("created_at") or not self.texts.get("generation"):
+            raise Inconsistent(f"no created_at or generation: {self}")
+        tasks = [name for name in self.links if name.partition("@")[0] == "tasks"]
+        if self.completed == bool(tasks) or (self.completed and self.texts["tasks"]):
+            raise Inconsistent(f"tasks: {self}")
+        for counter in self.counters():
+            place = f"mon_data/{counter}"
+            if f"{place}.begin" not in self.texts:
+                raise Inconsistent(f"no begin of {counter}: {self}")
+            if (f"{place}.end" in self.texts) != self.completed or (place in self.links) == self.completed:
+                raise Inconsistent(f"{counter} is live and over, or neither: {self}")
+
+    def use(self) -> Use:
+        """before + (end or live) - begin, as the README says it."""
+        return {counter: self._use(f"mon_data/{counter}") for counter in self.counters() if "occupancy" not in counter}
+
+    def _use(self, place: str) -> Decimal | None:
+        now = _number(self.texts.get(f"{place}.end", self.texts.get(place)))
+        begin = _number(self.texts.get(f"{place}.begin"))
+        if "mon_PERF_PKG_" in place and self.texts.get(f"{place}.begin") == "Unavailable":
+            begin = Decimal(0)
+        before = _number(self.texts.get(f"{place}.before", "0"))
+        if now is None or begin is None or before is None or now < begin:
+            return None
+        return before + now - begin
+
+
+def _number(text: str | None) -> Decimal | None:
+    return Decimal(text) if text is not None and re.fullmatch(r"\d+(\.\d+)?", text) else None
+
+
+def read(place: Path) -> Entry | None:
+    """One entry, by a descriptor of its directory: what takes its place meanwhile is not mixed into it.
+
+    None: it went while it was read.
+    """
+    entry = Entry()
+    try:
+        with _opened(place) as top:
+            _read_into(entry, top, "")
+    except FileNotFoundError:
+        return None
+    return entry
+
+
+@contextmanager
+def _opened(place: str | Path, dir_fd: int | None = None) -> Iterator[int]:
+    descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=dir_fd)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read_into(entry: Entry, directory: int, above: str) -> None:
+    for found in sorted(os.scandir(directory), key=lambda found: found.name):
+        name = above + found.name
+        if found.is_symlink():
+            entry.links[name] = os.readlink(found.name, dir_fd=directory)
+            with suppress(FileNotFoundError, OSError):
+                entry.texts[name] = _text(found.name, directory)
+            if name not in entry.texts:
+                entry.gone.add(name)
+        elif found.is_dir():
+            with _opened(found.name, directory) as below:
+                _read_into(entry, below, name + "/")
+        else:
+            entry.texts[name] = _text(found.name, directory)
+
+
+def _text(name: str, directory: int) -> str:
+    with open(os.open(name, os.O_RDONLY, dir_fd=directory), encoding="utf-8") as file:
+        return file.read().strip()
