@@ -14,7 +14,11 @@ above it in this list:
     lifecycle           the two stages
     report, entry       the traces of a failure; verbs and exit statuses
     start               where the file's first line leads
-    usage               for people only, never imported when a container starts
+  for people only, never imported when a container starts:
+    records, inventory  a look at /run and at /sys/fs/resctrl that takes no lock and writes nothing
+    rates               how fast keys use what they use
+    screens, metrics    what was seen, as text and as JSON; for Prometheus
+    people, usage       the verbs for people; --help and what is wrong with a command line
 """
 
 __version__ = "0.1.0"

@@ -23,13 +23,25 @@ HELP_OF_OPTIONS = {
     "rmid_wait": ("SECONDS", "the longest wait for an RMID in limbo"),
     "strict": ("", "createRuntime exits 1 for a container that is not in its group"),
 }
+HELP_OF_VERBS = {
+    "list": ("", "what is monitored and what is not, use so far, RMIDs"),
+    "show": ("KEY", "a key, or that of a container: its life and counters"),
+    "top": ("[--interval=SECONDS] [--count=N]", "who uses how much now"),
+    "metrics": ("[--textfile=PATH]", "all of it for Prometheus"),
+}
 _HEAD = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
+       resctrl-mon-hook list|show KEY|top|metrics [OPTION...]
 
 Puts a container's first process into a resctrl mon_group of its pod (createRuntime), and removes
 the group when the pod's last container is gone (poststop). `hook` is what hooks.d calls: it takes
 the stage from the state's status. Exits 0, whatever happens, unless --strict says otherwise;
 failures are in syslog and in RUN-DIR/unmonitored.
+
+for people, without changing anything (exit status 0, or 2 with a line on stderr):
+"""
+_MIDDLE = """
+  each of them with --json, --resctrl-root, --run-dir and --group-prefix
 
 options, as --x=v or --x v:
 """
@@ -47,7 +59,8 @@ def text() -> str:
         option = "--" + name.replace("_", "-") + ("=" + metavar if metavar else "")
         shown = "" if default is False or default in ([], {}) else f" [{default}]"
         lines.append(f"  {option:<34}  {meaning}{shown}")
-    return _HEAD + "\n".join(lines) + _TAIL
+    verbs = [f"  {f'{verb} {arguments}':<36}  {meaning}" for verb, (arguments, meaning) in HELP_OF_VERBS.items()]
+    return _HEAD + "\n".join(verbs) + _MIDDLE + "\n".join(lines) + _TAIL
 
 
 def main(arguments: list[str]) -> int:
@@ -60,6 +73,10 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write(f"resctrl-mon-hook {__version__}\n")
         sys.stdout.flush()
         return 0
+    if arguments and arguments[0] in HELP_OF_VERBS:
+        from hook import people  # noqa: PLC0415  not for a hook that is misspelt
+
+        return people.main(arguments)
     problem = f"unknown verb {arguments[0][:80]!r}" if arguments else "no verb"
     report.say(f"usage: {problem}; see resctrl-mon-hook --help", to_syslog=_called_by_a_runtime())
     return 0 if _called_by_a_runtime() else 2

@@ -13,7 +13,7 @@ import hook
 
 HOOK = Path(hook.__file__).parent
 TREES = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(HOOK.glob("*.py"))}
-FOR_PEOPLE = {"usage"}
+FOR_PEOPLE = {"inventory", "metrics", "people", "rates", "records", "screens", "usage"}
 PYDANTIC = {"models"}  # in the .pyz models_compiled stands under this name
 HOOK_PATH = sorted(set(TREES) - FOR_PEOPLE - PYDANTIC)
 each_module = pytest.mark.parametrize("module", sorted(TREES))
@@ -85,7 +85,7 @@ def test_a_module_imports_only_those_above_it(module: str) -> None:
         above = set(ORDER[: ORDER.index("models" if module == "models_compiled" else module)])
     if module == "entry":
         above.add("usage")  # inside of a function, for people
-    elif module == "usage":
+    elif module in ("metrics", "usage"):
         above.add("__version__")
     found = {name for node in ast.walk(TREES[module]) for name in imported(node) if name.partition(".")[0] == "hook"}
     assert {name.removeprefix("hook.") for name in found} <= above
@@ -111,21 +111,39 @@ def test_os_is_for_people() -> None:
         (r"^/run/", {"models", "models_compiled"}),
         (r"^/dev/log", {"report"}),
         (r"/?(last_cmd_status|tasks)$", {"resctrl", "view"}),
-        (r"^(groups|members|unmonitored|locks)(/|$)", {"rundir"}),
+        (r"^(groups|members|unmonitored|locks)(/|$)", {"rundir", "records"}),
         (r"^said-|^freed$", {"rundir"}),
     ],
 )
 def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> None:
     """The paths under which the options' defaults are is the models' knowledge."""
     fields = {"groups", "members"}  # of the key's state: names of the same spelling, no paths
+    shown = {*fields, "unmonitored"}  # what JSON and metrics for people call the same
+    other = {"lifecycle": fields, "incarnation": fields, "screens": shown, "metrics": shown}
     found = {
         module
         for module, tree in TREES.items()
         if module not in ("models", "models_compiled") or "models" in owners
         for text in texts(tree)
-        if re.search(pattern, text) and not (text in fields and module in ("lifecycle", "incarnation"))
+        if re.search(pattern, text) and text not in other.get(module, ())
     }
     assert found == owners
+
+
+@pytest.mark.parametrize("module", sorted(FOR_PEOPLE - {"metrics"}))
+def test_who_looks_changes_nothing(module: str) -> None:
+    """`metrics` alone writes a file, and that where it is told to."""
+    changes = {"chmod", "create_exclusively", "link", "make", "mkdir", "open", "open_lock", "put", "remove"}
+    changes |= {"remove_tree", "rename", "rmdir", "symlink", "try_flock", "unlink", "write_new"}
+    changes |= {"write_once", "makedirs", "mkstemp", "truncate"}
+    called = {node.func for node in ast.walk(TREES[module]) if isinstance(node, ast.Call)}
+    names = {func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "") for func in called}
+    assert not names & changes
+
+
+def test_no_lock_is_taken_for_people() -> None:
+    every = {name for module in FOR_PEOPLE for node in ast.walk(TREES[module]) for name in imported(node)}
+    assert not every & {"hook.rundir", "hook.lifecycle", "hook.view", "hook.entry"}
 
 
 @pytest.mark.parametrize("module", HOOK_PATH)

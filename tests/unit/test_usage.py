@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import stat
 from types import SimpleNamespace
 
 import pytest
 
-from hook import __version__, report, usage
+from hook import __version__, people, report, usage
 from hook.models import Options
 
 OPTION = re.compile(r"^  --(?P<name>[a-z-]+)(?:=(?P<value>\S+))? +(?P<meaning>.+?)(?: \[(?P<default>[^]]*)\])?$")
@@ -65,6 +66,48 @@ def test_it_fits_in_100_columns() -> None:
 
 def test_it_is_ascii() -> None:
     assert usage.text().isascii()
+
+
+VERBS = {
+    found["verb"]: found["arguments"]
+    for line in usage.text().split("for people", 1)[1].splitlines()
+    if (found := re.match(r"^  (?P<verb>[a-z]+)(?P<arguments>( \S+)*)  +\S", line)) and found["verb"] != "each"
+}
+
+
+def test_every_verb_for_people_has_its_line() -> None:
+    assert set(VERBS) == set(people.VERBS) == set(usage.HELP_OF_VERBS)
+    assert usage.text().splitlines()[1].strip() == "resctrl-mon-hook list|show KEY|top|metrics [OPTION...]"
+
+
+def accepted(verb: str) -> tuple[set[str], set[str]]:
+    """The options and the other arguments that a verb takes."""
+    actions = people.parser_of(verb)._actions
+    options = {name for action in actions for name in action.option_strings}
+    return options, {str(action.metavar) for action in actions if not action.option_strings}
+
+
+@pytest.mark.parametrize("verb", people.VERBS)
+def test_a_verb_takes_what_its_line_says(verb: str) -> None:
+    options, others = accepted(verb)
+    common = re.search(r"^  each of them with (.*)$", usage.text(), re.MULTILINE)
+    assert common is not None
+    assert options == set(re.findall(r"--[a-z-]+", VERBS[verb] + common[1]))
+    assert others == set(re.findall(r" ([A-Z]+)", VERBS[verb]))
+
+
+@pytest.mark.parametrize("verb", people.VERBS)
+def test_a_verb_has_the_defaults_of_the_hook(verb: str) -> None:
+    given = people.parser_of(verb).parse_args(["KEY"] if verb == "show" else [])
+    common = ("resctrl_root", "run_dir", "group_prefix")
+    assert [getattr(given, name) for name in common] == [DEFAULTS[name] for name in common]
+
+
+def test_a_verb_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[argparse.Namespace] = []
+    monkeypatch.setitem(people.VERBS, "list", lambda _options, given: called.append(given))
+    assert usage.main(["list", "--run-dir", "/a", "--group-prefix=x", "--json"]) == 0
+    assert (called[0].run_dir, called[0].group_prefix, called[0].json) == ("/a", "x", True)
 
 
 # --- What people are answered

@@ -1,0 +1,214 @@
+"""The verbs for people: their command lines, what they print, and their exit status: 0, or 2 with a line on stderr."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from hook import inventory, jsontext, metrics, names, rates, report, screens, system
+from hook.errors import HookError, refused, unforeseen
+from hook.models import Failure, Options
+from hook.records import Records, Unreadable
+from hook.resctrl import Resctrl
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+_OPTIONS = {"resctrl_root": names.directory, "run_dir": names.directory, "group_prefix": names.group_prefix}
+_CLEAR = "\x1b[H\x1b[2J"  # the cursor home, and the screen erased: ECMA-48 CUP and ED
+_LONGEST_INTERVAL = 86400.0
+
+
+class Usage(Exception):
+    """A command line that cannot be followed; the text is for whoever typed it."""
+
+
+def main(arguments: list[str]) -> int:
+    """Answer one of VERBS, the first of the arguments; returns the exit status."""
+    try:
+        given = parser_of(arguments[0]).parse_args(arguments[1:])
+        options = Options(**{name: getattr(given, name) for name in _OPTIONS})
+        VERBS[arguments[0]](options, given)
+    except BrokenPipeError:  # the reader has seen enough, as `head` has
+        return 0
+    except KeyboardInterrupt:
+        return _said("interrupted")
+    except (HookError, Usage) as error:
+        return _said(str(error))
+    except OSError as error:
+        return _said(str(refused("a file could not be read or written", error)))
+    except Exception as error:  # noqa: BLE001  nothing that this process prints may look like an answer and be none
+        return _said(str(unforeseen(error)))
+    return 0
+
+
+def _said(problem: str) -> int:
+    report.say(problem, to_syslog=False)
+    return 2
+
+
+# --- The verbs
+
+
+def _list(options: Options, given: argparse.Namespace) -> None:
+    seen = inventory.look(options)
+    _print(screens.listed(seen) if given.json else screens.listing(seen))
+
+
+def _show(options: Options, given: argparse.Namespace) -> None:
+    with Records(options.run_dir) as records:
+        key = _key(records, Resctrl(options.resctrl_root), given.key)
+        found = (records.failure(name) for name in records.failed())
+        of_key = [
+            it for it in found if isinstance(it, Failure) and (it.key == key.state.key or it.container in key.dead)
+        ]
+    _print(screens.told(key, of_key) if given.json else screens.story(key, of_key))
+
+
+def _top(options: Options, given: argparse.Namespace) -> None:
+    live = _is_terminal() and not given.json
+    left = given.count if given.count is not None else 0 if _is_terminal() else 1
+    former = inventory.look(options)
+    try:
+        while True:
+            system.sleep(given.interval)
+            seen = inventory.look(options)
+            table = rates.between(former, seen, system.now_utc())
+            if given.json:
+                _print(screens.ranked(table))
+            elif live:
+                _print_screen(screens.ranking(table))
+            else:
+                _print(screens.ranking(table) if left <= 1 else [*screens.ranking(table), ""])
+            left -= 1
+            if left == 0:
+                return
+            former = seen
+    except KeyboardInterrupt:  # how it is meant to be ended
+        return
+
+
+def _metrics(options: Options, given: argparse.Namespace) -> None:
+    seen = inventory.look(options)
+    if given.textfile is not None:
+        metrics.write_textfile(given.textfile, metrics.exposition(seen))
+    elif given.json:
+        _print(metrics.document(seen))
+    else:
+        _write(metrics.exposition(seen))
+
+
+VERBS: dict[str, Callable[[Options, argparse.Namespace], None]] = {
+    "list": _list,
+    "show": _show,
+    "top": _top,
+    "metrics": _metrics,
+}
+
+
+def _key(records: Records, kernel: Resctrl, name: str) -> inventory.Key:
+    """The key of this name, of the container of this name, or the only one whose name begins so; else Usage."""
+    try:
+        known = records.recorded()
+        found = [name] if name in known else []
+        indexed = records.key_of(names.container_id(name))
+        found = found or ([indexed] if indexed is not None else [key for key in known if key.startswith(name)])
+    except ValueError:
+        found = []
+    if len(found) > 1:
+        raise Usage(f"{len(found)} keys begin with {name!r}: {found[0]}, {found[1]}{', ...' if found[2:] else ''}")
+    key = inventory.look_at(records, kernel, found[0]) if found else None
+    if isinstance(key, Unreadable):
+        raise Usage(f"{key.file}: {key.problem}")
+    if key is None:
+        raise Usage(_unknown(records, name))
+    return key
+
+
+def _unknown(records: Records, name: str) -> str:
+    failure = records.failure(name)
+    if isinstance(failure, Failure):
+        return f"container {name} has no key: {failure.reason}: {failure.problem}"
+    return f"no key, and no container of a key, is or begins with {name[:80]!r}"
+
+
+# --- Command lines
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise Usage(f"{self.prog}: {message[:300]}; see resctrl-mon-hook --help")
+
+
+def parser_of(verb: str) -> argparse.ArgumentParser:
+    """What a verb takes, with the defaults of the hook. What it cannot take raises Usage."""
+    parser = _Parser(prog=verb, add_help=False, allow_abbrev=False)
+    defaults = Options().model_dump()
+    for name, check in _OPTIONS.items():
+        parser.add_argument("--" + name.replace("_", "-"), type=_checked(check), default=defaults[name])
+    if verb == "show":
+        parser.add_argument("key", metavar="KEY")
+    elif verb == "top":
+        parser.add_argument("--interval", type=_interval, default=2.0)
+        parser.add_argument("--count", type=_count)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true")
+    if verb == "metrics":
+        form.add_argument("--textfile")
+    return parser
+
+
+def _checked(check: Callable[[str], str]) -> Callable[[str], str]:
+    """A function of `names` for argparse, which tells people the text of this error alone."""
+
+    def checked(text: str) -> str:
+        try:
+            return check(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(f"{text[:80]!r}: {error}") from None
+
+    return checked
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _LONGEST_INTERVAL:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of seconds above 0")
+    return seconds
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9 or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number above 0")
+    return int(text)
+
+
+# --- Output
+
+
+def _print(answer: list[str] | dict[str, Any]) -> None:
+    """Lines, or an object as one line of JSON."""
+    _write("".join(line + "\n" for line in answer) if isinstance(answer, list) else jsontext.dumps(answer) + "\n")
+
+
+def _print_screen(lines: list[str]) -> None:
+    """As much of it as the terminal has room for, from its upper left corner on."""
+    size = os.get_terminal_size(sys.stdout.fileno())
+    _write(_CLEAR + "\n".join(line[: size.columns] for line in lines[: size.lines - 1]) + "\n")
+
+
+def _is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def _write(text: str) -> None:
+    """Text of ASCII alone, at once: the process ends without Python's own clean-up."""
+    if sys.stdout is not None:  # None: whoever started us closed it
+        sys.stdout.write(text)
+        sys.stdout.flush()
