@@ -129,7 +129,11 @@ class Runtimes:
             "root": {"path": str(self._rootfs), "readonly": True},
             "mounts": [
                 {"destination": "/proc", "type": "proc", "source": "proc"},
-                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},  # runc makes files there: not in a shared /
+                {
+                    "destination": "/dev",
+                    "type": "tmpfs",
+                    "source": "tmpfs",
+                },  # runc makes files there: not in a shared /
                 gates,
             ],
             "hooks": {"createRuntime": [entry], "poststop": [entry]},
