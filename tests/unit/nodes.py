@@ -1,0 +1,101 @@
+"""A node made of plain files: what looks like resctrl, and a run directory with the state files of a test."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from hook import process
+from hook.models import Failure, Index, KeyState, Options
+
+BEGIN = {"mon_L3_00/mbm_total_bytes": "1000", "mon_PERF_PKG_00/core_energy": "5.500000"}
+NOW = {
+    "mon_L3_00/llc_occupancy": "4096",
+    "mon_L3_00/mbm_total_bytes": "5000",
+    "mon_PERF_PKG_00/core_energy": "8.750000",
+}
+
+
+class FakeNode:
+    """`options` name its places. Its RMIDs: 16 for cache and bandwidth, 8 for energy."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "resctrl"
+        self.run = directory / "run"
+        self.options = Options(resctrl_root=str(self.root), run_dir=str(self.run))
+        (self.root / "mon_groups").mkdir(parents=True)
+        (self.root / "mon_data").mkdir()
+        for name, rmids in {"L3_MON": "16\n", "PERF_PKG_MON": "8\n", "L3": None}.items():
+            (self.root / "info" / name).mkdir(parents=True)
+            if rmids is not None:
+                (self.root / "info" / name / "num_rmids").write_text(rmids)
+
+    @property
+    def places(self) -> list[str]:
+        """The options as a command line."""
+        return [f"--resctrl-root={self.root}", f"--run-dir={self.run}"]
+
+    def path(self, name: str, ctrl_group: str = "/") -> Path:
+        """Where a mon_group lies."""
+        return self.root / ctrl_group.strip("/") / "mon_groups" / name
+
+    def make(self, name: str, ctrl_group: str = "/", counters: dict[str, str] | None = None) -> str:
+        """A mon_group with these counters; its path."""
+        path = self.path(name, ctrl_group)
+        path.mkdir(parents=True)
+        self.count(name, counters or {}, ctrl_group)
+        return str(path)
+
+    def count(self, name: str, counters: dict[str, str], ctrl_group: str = "/") -> None:
+        """Set counters of a mon_group."""
+        for counter, text in counters.items():
+            file = self.path(name, ctrl_group) / "mon_data" / counter
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text + "\n")
+
+    def write(self, part: str, name: str, text: str) -> Path:
+        """A file of the run directory."""
+        path = self.run / part / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def record(self, key: str, **fields: Any) -> KeyState:  # noqa: ANN401
+        """Record a key, of kind `container` if nothing else is said."""
+        state = KeyState(**{"key": key, "kind": "container", **fields})
+        self.write("groups", f"{key}.json", json.dumps(state.model_dump()))
+        return state
+
+    def index(self, container: str, key: str) -> None:
+        self.write("members", f"{container}.json", json.dumps(Index(key=key).model_dump()))
+
+    def fail(self, container: str, reason: str = "no_rmids", **fields: Any) -> Failure:  # noqa: ANN401
+        """Record that a container is not monitored."""
+        known = {"stage": "createRuntime", "problem": "no RMID is left", "time": "2026-01-02T03:04:05Z"}
+        failure = Failure(**{"container": container, "reason": reason, **known, **fields})
+        self.write("unmonitored", f"{container}.json", json.dumps(failure.model_dump()))
+        return failure
+
+    def live(self, key: str, *, begin: dict[str, str] | None = None, **fields: Any) -> KeyState:  # noqa: ANN401
+        """A key with one container of the same name that runs (this very process), in one group."""
+        path = self.make(f"oci-{key}", counters=NOW)
+        group = {"path": path, "ctrl_group": "/", "begin": BEGIN if begin is None else begin}
+        return self.record(key, **{"groups": [group], "members": {key: alive(path)}, **fields})
+
+    def completed(self, key: str, **fields: Any) -> KeyState:  # noqa: ANN401
+        """A key that is over."""
+        group = {"path": str(self.path(f"oci-{key}")), "ctrl_group": "/", "begin": BEGIN, "end": NOW}
+        over = {"completed_at": "2026-01-02T03:04:05Z", "completed_boottime": 100.0}
+        return self.record(key, **{"groups": [group], **over, **fields})
+
+
+def alive(group: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+    """A member whose process runs: this one."""
+    return {"pid": os.getpid(), "starttime": process.starttime(os.getpid()), "group": group, **fields}
+
+
+def dead(group: str) -> dict[str, Any]:
+    """A member whose process is gone: this pid is another one's now."""
+    return {"pid": os.getpid(), "starttime": 1, "group": group}
