@@ -1,0 +1,238 @@
+"""The verbs for people, as the shipped file: beside hooks that run, through pipes and on a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import termios
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.kernel.inside import pythons
+from tests.support.hook import DEADLINE, UID, Hook, Outcome, created, end, finish, snapshot, stopped, task
+from tests.support.interpreters import Interpreter
+
+if TYPE_CHECKING:
+    from tests.resctrlfs import Mounted
+
+Task = subprocess.Popen[bytes]
+ENERGY = "mon_PERF_PKG_00/core_energy"
+
+
+def ask(hook: Hook, verb: str, *arguments: str) -> Outcome:
+    """What a verb answers; nothing on stdin."""
+    return finish(start(hook, verb, *arguments))
+
+
+def start(hook: Hook, verb: str, *arguments: str, **named: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": {}}
+    return subprocess.Popen([*replace(hook, options=()).command(verb), *arguments], **{**streams, **named})
+
+
+def answer(hook: Hook, verb: str, *arguments: str) -> Any:  # noqa: ANN401  JSON
+    outcome = ask(hook, verb, "--json", *arguments)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    return json.loads(outcome.stdout)
+
+
+def give_begin(hook: Hook, key: str, **counters: str) -> None:
+    """Put the begin of a key's group on record, as if the first member had come when it counted so much."""
+    path = hook.run_dir / "groups" / f"{key}.json"
+    state = json.loads(path.read_text())
+    state["groups"][0]["begin"] = {f"mon_PERF_PKG_00/{event}": text for event, text in counters.items()}
+    path.write_text(json.dumps(state))
+
+
+def test_a_container_is_listed_while_it_is_there(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid, pod_uid=UID))
+    (key,) = answer(hook, "list")["keys"]
+    assert (key["key"], key["kind"], key["state"], key["members_alive"]) == (UID, "pod", "live", 1)
+    assert UID in ask(hook, "list").stdout
+    end(init)
+    (key,) = answer(hook, "list")["keys"]
+    assert (key["members_alive"], key["members_dead"]) == (0, 1)
+    hook(stopped("c1"))
+    assert {key["state"] for key in answer(hook, "list")["keys"]} <= {"completed"}
+
+
+def test_rmids_in_use_are_as_many_as_the_machine_says(hook: Hook, resctrl: Mounted, init: Task) -> None:
+    (hook.resctrl_root / "gold").mkdir()
+    (hook.resctrl_root / "gold/mon_groups/theirs").mkdir()
+    hook(created("c1", init.pid))
+    rmids = answer(hook, "list")["rmids"]
+    assert rmids == {"limit": resctrl.control(do="state")["knobs"]["rmids"], "ours": 1, "others": 3}
+    assert rmids["ours"] + rmids["others"] == len(resctrl.groups())
+
+
+def test_use_is_what_was_counted_since_the_begin(hook: Hook, resctrl: Mounted, init: Task) -> None:
+    hook(created("c1", init.pid, pod_uid=UID))
+    give_begin(hook, UID, core_energy="10.500000")
+    where = {"group": f"/mon_groups/oci-{UID}", "domain": "mon_PERF_PKG_00", "event": "core_energy"}
+    resctrl.control(do="set_counter", value="52.750000", **where)
+    counter = answer(hook, "show", "c1")["groups"][0]["counters"][ENERGY]
+    assert (counter["begin"], counter["now"], counter["use"]) == ("10.500000", "52.750000", 42.25)
+    text = ask(hook, "metrics").stdout
+    samples = {sample.name: sample for family in text_string_to_metric_families(text) for sample in family.samples}
+    energy = samples["resctrl_mon_core_energy_joules_total"]
+    assert (energy.value, energy.labels["key"], energy.labels["kind"]) == (42.25, UID, "pod")
+
+
+def test_what_the_kernel_refused_is_shown_with_its_words(hook: Hook, resctrl: Mounted, init: Task) -> None:
+    resctrl.control(do="inject", op="mkdir", error="ENOSPC", times=-1)
+    hook(created("c1", init.pid))
+    (failure,) = answer(hook, "list")["unmonitored"]
+    assert (failure["container"], failure["reason"]) == ("c1", "no_rmids")
+    assert "c1: no_rmids: " in ask(hook, "list").stdout
+    assert 'unmonitored_containers{reason="no_rmids"} 1' in ask(hook, "metrics").stdout
+    outcome = ask(hook, "show", "c1")
+    assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1)
+    assert "no_rmids" in outcome.stderr
+
+
+def test_who_looks_changes_nothing(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid))
+    before = snapshot(hook.run_dir), hook.groups(), hook.key("c1")
+    for verb in (["list"], ["show", "c1"], ["top", "--interval=0.01"], ["metrics"]):
+        assert ask(hook, *verb).status == 0
+    assert (snapshot(hook.run_dir), hook.groups(), hook.key("c1")) == before
+
+
+def test_nothing_is_made_where_nothing_is(hook: Hook) -> None:
+    for verb in (["list"], ["top", "--interval=0.01"], ["metrics"]):
+        assert ask(hook, *verb).status == 0
+    assert not hook.run_dir.exists()
+
+
+def test_an_unmounted_resctrl_is_said(hook: Hook, resctrl: Mounted, init: Task) -> None:
+    hook(created("c1", init.pid))
+    resctrl.control(do="unmount")
+    seen = answer(hook, "list")
+    assert (seen["mounted"], seen["keys"][0]["state"]) == (False, "group missing")
+    assert "resctrl_mon_mounted 0" in ask(hook, "metrics").stdout
+
+
+def test_a_look_beside_hooks_is_never_torn(hook: Hook) -> None:
+    """Containers come and go while others look: each answer is whole, and no key in it is half there."""
+    looks = 0
+    with task() as first, task() as second:
+        for _ in range(6):
+            hooks = [hook.start(created(f"c{at}", it.pid, pod_uid=UID)) for at, it in enumerate((first, second))]
+            looking = [start(hook, verb, "--json") for verb in ("list", "metrics")]
+            outcomes = [finish(process) for process in (*hooks, *looking)]
+            assert [(it.status, it.stderr) for it in outcomes] == [(0, "")] * 4
+            seen = json.loads(outcomes[2].stdout)
+            assert seen["unreadable"] == []
+            looks += len(seen["keys"])
+    assert looks > 0
+
+
+def test_top_shows_who_uses_most_and_ends_with_a_closed_pipe(hook: Hook, resctrl: Mounted, init: Task) -> None:
+    hook(created("c1", init.pid))
+    process = start(hook, "top", "--json", "--interval=0.2", "--count=1000")
+    assert process.stdout is not None
+    where = {"group": "/mon_groups/oci-c1", "domain": "mon_PERF_PKG_00", "event": "core_energy"}
+    for total in range(1, 200):
+        resctrl.control(do="set_counter", value=f"{total}.0", **where)
+        if total % 10 == 0 and json.loads(process.stdout.readline())["keys"][0]["watts"]:
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("no watts were ever shown")
+    process.stdout.close()
+    assert process.wait(DEADLINE) == 0
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+
+
+def on_a_terminal(
+    hook: Hook, *arguments: str, rows: int = 24, columns: int = 80
+) -> tuple[subprocess.Popen[bytes], int]:
+    """A verb whose stdout is a terminal of this size; and the terminal's other end."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    try:
+        return start(hook, *arguments, stdout=theirs), ours
+    finally:
+        os.close(theirs)
+
+
+def test_top_is_a_screen_on_a_terminal_and_ends_with_ctrl_c(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid))
+    process, terminal = on_a_terminal(hook, "top", "--interval=0.1", columns=30)
+    try:
+        text = b""
+        while text.count(b"\x1b[H\x1b[2J") < 3:
+            text += os.read(terminal, 4096)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE) == 0
+    finally:
+        os.close(terminal)
+        process.kill()
+        _, err = process.communicate()
+    screen = text.split(b"\x1b[H\x1b[2J")[1].decode().splitlines()
+    assert screen[2].startswith("KEY")
+    assert screen[3].startswith("c1")
+    assert max(map(len, screen)) <= 30
+    assert err == b""
+
+
+def test_output_that_cannot_be_written_is_an_error(hook: Hook) -> None:
+    with open("/dev/full", "wb") as full:
+        process = start(hook, "metrics", stdout=full)
+    _, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 2
+    assert b"ENOSPC" in err
+
+
+@pytest.mark.parametrize("arguments", [["list", "--nonsense"], ["show", "none"], ["top", "--count=x"], ["list", "x"]])
+def test_what_is_wrong_is_said_in_a_line(hook: Hook, arguments: list[str]) -> None:
+    outcome = ask(hook, *arguments)
+    assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1)
+    assert outcome.stderr.startswith("resctrl-mon-hook: ")
+
+
+def test_a_textfile_for_node_exporter(hook: Hook, init: Task, tmp_path: Path) -> None:
+    hook(created("c1", init.pid))
+    place = tmp_path / "textfiles"
+    place.mkdir()
+    assert ask(hook, "metrics", "--textfile", str(place / "resctrl.prom")) == Outcome(0, "", "")
+    text = (place / "resctrl.prom").read_text()
+    assert 'resctrl_mon_keys{state="live"} 1' in text
+    shutil.rmtree(place)
+    assert ask(hook, "metrics", "--textfile", str(place / "resctrl.prom")).status == 2
+
+
+def test_an_empty_environment_of_whatever_locale_makes_no_difference(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid, **{"io.kubernetes.pod.name": "w\u00e4b\x1b[2J", "pod_uid": UID}))
+    texts = {finish(start(hook, "show", UID, env=env)).stdout for env in ({}, {"LC_ALL": "C"}, {"LANG": "de_DE@euro"})}
+    assert len({re.sub(r"age \d+s", "age", text) for text in texts}) == 1
+    assert "w\\xe4b\\x1b[2J" in texts.pop()
+
+
+@pytest.mark.parametrize("python", pythons(), ids=lambda python: ".".join(map(str, python.version)))
+def test_every_python_gives_the_same_answers(hook: Hook, init: Task, python: Interpreter) -> None:
+    hook(created("c1", init.pid, pod_uid=UID))
+    hook(created("c2", 2**31 - 1))
+    other = replace(hook, python=[str(python.path), "-IS"])
+    for verb in (["list"], ["list", "--json"], ["show", "c1"], ["metrics"], ["top", "--interval=0.01", "--json"]):
+        first, second = (ask(it, *verb) for it in (hook, other))
+        assert (second.status, second.stderr) == (0, "")
+        assert without_times(second.stdout) == without_times(first.stdout)
+    assert ask(other, "list", "--nonsense") == ask(hook, "list", "--nonsense")
+
+
+def without_times(text: str) -> str:
+    return re.sub(r"[0-9][0-9.:TZ-]*s?", "0", text.replace(UID, "key"))
