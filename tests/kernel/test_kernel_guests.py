@@ -24,7 +24,7 @@ MACHINES = [
         ),
     ),
     Machine("few RMIDs", Vm(rmids=6, timeout=600, append="fakerdt.decay_ms=1500"), (f"{HERE}/test_few.py",)),
-    Machine("reused RMIDs", Vm(rmids=3, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_lifetime.py",)),
+    Machine("reused RMIDs", Vm(rmids=2, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_lifetime.py",)),
     Machine("monitoring only", Vm(closids=0, append="rdt=!energy,!perf"), HARDWARE),
     Machine("AET only", Vm(append="rdt=!cmt,!mbmtotal,!mbmlocal"), HARDWARE),
     Machine("no occupancy", Vm(append="rdt=!cmt", mount_options="cdp,debug"), HARDWARE),

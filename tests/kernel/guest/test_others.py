@@ -10,6 +10,7 @@ from typing import Callable
 
 import pytest
 
+from tests.support.consumers import kepler
 from tests.support.hook import UID, Hook, created, end, finish, stopped, task
 
 Task = subprocess.Popen[bytes]
@@ -190,3 +191,14 @@ def test_many_pods_at_once(hook: Hook) -> None:
         assert finish(process).stderr == ""
     assert hook.groups() == set()
     assert hook.leftovers() == set()
+
+
+def test_kepler_finds_every_pod_in_whatever_ctrl_group(hook: Hook, root: Path) -> None:
+    (root / "gold").mkdir()
+    in_gold = f"{1:08d}{UID[8:]}"
+    with task() as plain, task() as gold:
+        (root / "gold" / "tasks").write_text(str(gold.pid))
+        hook(created("c1", plain.pid, pod_uid=UID))
+        hook.with_options("--group-prefix=other-")(created("c2", gold.pid, pod_uid=in_gold))
+        found = kepler(hook.run_dir)
+        assert {uid: pod.tasks for uid, pod in found.items()} == {UID: {plain.pid}, in_gold: {gold.pid}}

@@ -1,0 +1,118 @@
+"""What counters mean, and the arithmetic of use: exact, and unknown rather than wrong."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hook import counters, incarnation
+from hook.models import KeyState, MonGroup
+
+ENERGY = "mon_PERF_PKG_00/core_energy"
+TRAFFIC = "mon_L3_00/mbm_total_bytes"
+OCCUPANCY = "mon_L3_00/llc_occupancy"
+PATH = "/sys/fs/resctrl/mon_groups/oci-c1"
+WORDS = ["Unavailable", "Error", "Unassigned", "", "-1", "1e3", ".5", "0x1", "1 2", "\u0661", "1" * 40, "1_0"]
+
+amounts = st.integers(0, 2**63)
+texts = st.one_of(amounts.map(str), amounts.map(lambda amount: f"{amount // 10**6}.{amount % 10**6:06d}"))
+
+
+def group(**fields: dict[str, str]) -> MonGroup:
+    return MonGroup(path=PATH, ctrl_group="/", **fields)
+
+
+@given(texts)
+def test_a_number_is_exact(text: str) -> None:
+    value = counters.number(text)
+    assert value is not None
+    assert Decimal(value) == Decimal(text) * counters.MILLION
+    assert counters.number(counters.text_of(value)) == value
+
+
+@pytest.mark.parametrize("text", WORDS)
+def test_what_the_kernel_never_writes_is_no_number(text: str) -> None:
+    assert counters.number(text) is None
+
+
+def test_no_text_is_no_number() -> None:
+    assert counters.number(None) is None
+    assert counters.text_of(None) == counters.UNKNOWN
+
+
+@given(amounts, amounts)
+def test_use_is_the_difference(begin: int, more: int) -> None:
+    assert counters.used(TRAFFIC, str(begin), str(begin + more)) == more * counters.MILLION
+
+
+@given(amounts, st.integers(1, 2**62))
+def test_a_counter_that_ran_backwards_is_unknown(now: int, less: int) -> None:
+    assert counters.used(TRAFFIC, str(now + less), str(now)) is None
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_words_are_never_zero(word: str) -> None:
+    assert counters.used(TRAFFIC, word, "5") is None
+    assert counters.used(TRAFFIC, "5", word) is None
+    assert counters.used(ENERGY, "5", word) is None
+
+
+def test_energy_begins_at_zero_on_an_rmid_that_never_ran() -> None:
+    assert counters.used(ENERGY, "Unavailable", "2.5") == 2_500_000
+    assert counters.starts_from_nothing(ENERGY, "Unavailable")
+    assert counters.used(ENERGY, "Error", "2.5") is None
+    assert counters.used(TRAFFIC, "Unavailable", "2") is None
+    assert not counters.starts_from_nothing(TRAFFIC, "Unavailable")
+    assert not counters.starts_from_nothing(ENERGY, "0")
+
+
+def test_occupancy_and_what_nothing_is_known_of_do_not_add_up() -> None:
+    begin = {OCCUPANCY: "1", "mon_L3_00/new_event": "1", TRAFFIC: "1"}
+    assert set(counters.lifetime(group(begin=begin), dict.fromkeys(begin, "2"))) == {TRAFFIC}
+
+
+@given(st.lists(st.tuples(amounts, amounts), min_size=1, max_size=6))
+def test_use_adds_up_over_lives(lives: list[tuple[int, int]]) -> None:
+    here = group()
+    for begin, more in lives:
+        here = incarnation.begun(incarnation.inherited(group(), [here]), {TRAFFIC: str(begin)})
+        here = incarnation.ended(here, {TRAFFIC: str(begin + more)})
+    assert counters.lifetime(here, here.end or {}) == {TRAFFIC: sum(more for _, more in lives) * counters.MILLION}
+
+
+def test_what_is_unknown_once_stays_unknown() -> None:
+    lost = incarnation.remade(group(begin={TRAFFIC: "1"}), empty=False)
+    assert lost.before == {TRAFFIC: counters.UNKNOWN}
+    again = incarnation.ended(incarnation.begun(lost, {TRAFFIC: "1"}), {TRAFFIC: "2"})
+    assert counters.lifetime(again, again.end or {}) == {TRAFFIC: None}
+
+
+def test_a_group_that_vanished_with_nobody_in_it_has_used_nothing() -> None:
+    assert incarnation.remade(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "7"}), empty=True).before == {TRAFFIC: "7"}
+
+
+def test_several_ctrl_groups_become_one_sum() -> None:
+    one = group(begin={TRAFFIC: "1"}, end={TRAFFIC: "3"})
+    two = group(begin={TRAFFIC: "10"}, end={TRAFFIC: "15"}, before={TRAFFIC: "100"})
+    assert incarnation.past([one, two]) == {TRAFFIC: "107"}
+
+
+def test_each_change_of_what_is_shown_is_a_generation() -> None:
+    state = KeyState(key="c1", kind="container")
+    made = incarnation.changed(state, groups=[group()])
+    assert made.generation == 0
+    begun = incarnation.changed(made, groups=[group(begin={TRAFFIC: "1"})])
+    assert begun.generation == 1
+    assert incarnation.changed(begun, members={}).generation == 1
+    done = incarnation.completed(begun, [group(begin={TRAFFIC: "1"}, end={TRAFFIC: "2"})], "now", 5.0)
+    assert (done.generation, done.completed_at, done.members) == (2, "now", {})
+    back = incarnation.resumed(done, group())
+    assert (back.generation, back.completed_at, back.groups[0].before) == (3, None, {TRAFFIC: "1"})
+
+
+def test_every_event_has_a_unit_and_a_meaning() -> None:
+    assert all(event.unit and event.meaning for event in counters.EVENTS.values())
+    assert [name for name, event in counters.EVENTS.items() if event.gauge] == ["llc_occupancy"]
