@@ -1,0 +1,139 @@
+"""The Grafana dashboard: whole as one, and about metrics and labels that there are.
+
+Grafana itself is not asked; what a panel shows is what Prometheus' own checker and the table of metrics say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook import metrics
+from hook.inventory import look
+from tests.unit.nodes import FakeNode
+
+DASHBOARD: dict[str, Any] = json.loads(
+    (Path(__file__).resolve().parents[2] / "packaging/grafana/resctrl-mon-hook.json").read_text(encoding="utf-8")
+)
+PANELS: list[dict[str, Any]] = DASHBOARD["panels"]
+GRAPHS = [panel for panel in PANELS if panel["type"] != "row"]
+VARIABLES: dict[str, dict[str, Any]] = {it["name"]: it for it in DASHBOARD["templating"]["list"]}
+QUERIES: list[str] = [it["query"]["query"] for it in VARIABLES.values() if it["type"] == "query"]
+EXPRESSIONS: list[str] = [target["expr"] for panel in GRAPHS for target in panel["targets"]]
+ADDED_BY_PROMETHEUS = {"instance", "job"}
+BUILT_IN = {"__rate_interval"}
+
+
+def named(expression: str) -> set[str]:
+    return set(re.findall(r"\bresctrl_mon_\w+", expression))
+
+
+def test_it_can_be_imported() -> None:
+    assert DASHBOARD["uid"]
+    assert len(DASHBOARD["uid"]) <= 40
+    assert DASHBOARD["title"]
+    assert isinstance(DASHBOARD["schemaVersion"], int)
+    assert "id" not in DASHBOARD, "an id is of one Grafana; the uid names it everywhere"
+    assert "__inputs" not in DASHBOARD, "the data source is a variable"
+
+
+def test_panels_are_numbered_and_do_not_overlap() -> None:
+    assert len({panel["id"] for panel in PANELS}) == len(PANELS)
+    for panel in PANELS:
+        place = panel["gridPos"]
+        assert min(place["x"], place["y"]) >= 0
+        assert min(place["w"], place["h"]) >= 1
+        assert place["x"] + place["w"] <= 24
+    for one, other in combinations(PANELS, 2):
+        assert not _overlap(one["gridPos"], other["gridPos"]), (one["title"], other["title"])
+
+
+def _overlap(one: dict[str, int], other: dict[str, int]) -> bool:
+    return (
+        one["x"] < other["x"] + other["w"]
+        and other["x"] < one["x"] + one["w"]
+        and one["y"] < other["y"] + other["h"]
+        and other["y"] < one["y"] + one["h"]
+    )
+
+
+def test_every_panel_asks_the_data_source_that_is_chosen() -> None:
+    assert VARIABLES["datasource"]["type"] == "datasource"
+    assert VARIABLES["datasource"]["query"] == "prometheus"
+    for panel in GRAPHS:
+        assert panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"]
+        assert panel["targets"]
+        assert len({target["refId"] for target in panel["targets"]}) == len(panel["targets"])
+        for asked in (panel, *panel["targets"]):
+            assert asked["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS + QUERIES)
+def test_an_expression_is_about_metrics_that_there_are(expression: str) -> None:
+    assert named(expression)
+    assert named(expression) <= set(metrics.names())
+    assert set(re.findall(r"\$(\w+)", expression)) <= set(VARIABLES) | BUILT_IN
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS + QUERIES)
+def test_an_expression_is_about_labels_that_its_metrics_have(expression: str, tmp_path: Path) -> None:
+    node = FakeNode(tmp_path)
+    node.live("c1")
+    event = "mon_PERF_PKG_00/core_energy"
+    every = {f"mon_L3_00/{name}": "1" for name in metrics.SERIES}
+    path = node.make("oci-c2", counters=every)
+    node.record("c2", groups=[{"path": path, "ctrl_group": "/", "begin": {**every, event: "9"}}])
+    node.write("runs", "poststop-ok", ".")
+    families = {family.name: family for family in metrics.families(look(node.options))}
+    assert set(families) == set(metrics.names())
+    grouped = re.findall(r"\bby \(([^)]*)\)", expression)
+    selected = re.findall(r"[{,](\w+)=", expression) + re.findall(r"label_values\(.*, (\w+)\)", expression)
+    asked = {label.strip() for group in grouped for label in group.split(",")} | set(selected)
+    for name in named(expression):
+        has = {label for labels in families[name].samples for label, _ in labels}
+        assert asked <= has | ADDED_BY_PROMETHEUS | ({"owner"} if "rmids" in expression else set())
+
+
+def test_counters_are_shown_as_rates_or_as_what_they_are() -> None:
+    for panel in GRAPHS:
+        for target in panel["targets"]:
+            rated = set(re.findall(r"rate\((resctrl_mon_\w+)", target["expr"]))
+            counted = {name for name in named(target["expr"]) if name.endswith("_total")}
+            assert rated == counted or panel["type"] == "bargauge"
+
+
+def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:
+    shown = set().union(*map(named, EXPRESSIONS))
+    events = ("core_energy", "mbm_total_bytes", "mbm_local_bytes", "llc_occupancy")
+    assert shown >= {metrics.PREFIX + metrics.SERIES[event] for event in events}
+    assert shown >= {metrics.PREFIX + name for name in metrics.HEALTH}
+    assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == [
+        "Energy",
+        "Memory bandwidth",
+        "Cache occupancy",
+        "RMIDs",
+        "What is not monitored",
+        "The hook",
+    ]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
+def test_prometheus_understands_every_expression(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"x:{at}", "expr": re.sub(r"\$\w+", "x", expression.replace("$__rate_interval", "5m"))}
+        for at, expression in enumerate(EXPRESSIONS)
+    ]
+    path = tmp_path / "rules.yml"
+    path.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))  # JSON is YAML
+    done = subprocess.run(
+        ["promtool", "check", "rules", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
+    assert done.returncode == 0, done.stdout.decode()
