@@ -59,7 +59,7 @@ def _rmids(seen: Inventory) -> str:
     in_use = seen.rmids.ours + seen.rmids.others
     limit = _UNKNOWN if seen.rmids.limit is None else seen.rmids.limit
     orphans = f"; orphans: {len(seen.orphans)}" if seen.orphans else ""
-    return f"RMIDs: {in_use} in use of {limit} ({seen.rmids.ours} ours, {seen.rmids.others} others'){orphans}"
+    return f"RMIDs: {in_use} in use of {limit} ({seen.rmids.ours} ours, {seen.rmids.others} of others){orphans}"
 
 
 def _row(key: Key) -> tuple[str, ...]:
