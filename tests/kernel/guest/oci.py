@@ -59,9 +59,18 @@ class Container:
         return self._errors.read_text(errors="replace")
 
     def pid(self) -> int:
-        done = subprocess.run([*self._runtime, "state", self.name], check=True, capture_output=True, timeout=DEADLINE)
-        pid: int = json.loads(done.stdout)["pid"]
-        return pid
+        """As the runtime says. crun has no state of a container that has just begun to run."""
+        deadline = time.monotonic() + DEADLINE
+        while True:
+            done = subprocess.run(
+                [*self._runtime, "state", self.name], capture_output=True, check=False, timeout=DEADLINE
+            )
+            if done.returncode == 0:
+                pid: int = json.loads(done.stdout)["pid"]
+                return pid
+            if time.monotonic() > deadline:
+                raise TimeoutError(done.stderr.decode())
+            time.sleep(0.05)
 
     def refused(self) -> str:
         """Wait for the runtime to give up; what it said."""
