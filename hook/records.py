@@ -7,6 +7,7 @@ what vanished is None, and what cannot be understood is `Unreadable`, which stay
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 
 from hook import jsontext, names, system
@@ -117,9 +118,10 @@ class Records:
 
     def _size(self, path: str) -> int | None:
         try:
-            return os.stat(path, dir_fd=self._dir, follow_symlinks=False).st_size
+            found = os.stat(path, dir_fd=self._dir, follow_symlinks=False)
         except OSError:
             return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def _record(self, model: type[_Model], part: str, name: str) -> _Model | Unreadable | None:
         if self._dir is None:

@@ -76,6 +76,15 @@ def test_a_group_that_somebody_removed_is_missing_and_its_use_unknown(node: Fake
     assert totals(key.groups)["core_energy"] == Total(unknown=1)
 
 
+def test_a_key_lives_on_after_one_of_its_groups_is_over(node: FakeNode) -> None:
+    over = {"path": node.make("their-own", counters=NOW), "ctrl_group": "/", "begin": BEGIN, "end": NOW}
+    path = node.make("oci-c1", "gold", NOW)
+    node.record("c1", groups=[over, {"path": path, "ctrl_group": "gold", "begin": BEGIN}], members={"c1": alive(path)})
+    seen = look(node.options)
+    assert only(seen).condition == "live"
+    assert seen.rmids == inventory.Rmids(limit=8, ours=1, others=2 + 1)
+
+
 def test_recovering_is_said_first(node: FakeNode) -> None:
     node.record("c1", recovering=True)
     assert only(look(node.options)).condition == "recovering"
@@ -280,8 +289,10 @@ def test_a_run_directory_that_cannot_be_read_is_an_error(node: FakeNode, monkeyp
 def test_one_that_others_can_write_is_not_trusted(node: FakeNode) -> None:
     node.run.mkdir()
     node.run.chmod(0o777)
+    before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(HookError, match="not root's alone"):
         look(node.options)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_one_that_is_a_link_is_not_followed(node: FakeNode, tmp_path: Path) -> None:
@@ -301,6 +312,7 @@ def test_no_descriptor_is_left_open(node: FakeNode) -> None:
 def test_the_index_leads_from_a_container_to_its_key(node: FakeNode) -> None:
     node.index("c1", "key")
     node.write("members", "bad.json", "{")
+    node.record("x")  # which would do for an index
     with Records(str(node.run)) as found:
         assert [found.key_of(name) for name in ("c1", "bad", "none", "../groups/x")] == ["key", None, None, None]
 
@@ -310,6 +322,7 @@ def test_runs_are_counted_by_the_size_of_their_file(node: FakeNode) -> None:
     node.write("runs", "poststop-lock_timeout", ".")
     node.write("runs", "nonsense", "..")
     node.write("runs", ".hidden-x", "..")
+    (node.run / "runs" / "link-x").symlink_to("nonsense")
     assert look(node.options).runs == {("createRuntime", "ok"): 7, ("poststop", "lock_timeout"): 1}
 
 
@@ -424,6 +437,20 @@ def test_what_has_ended_or_begun_between_the_looks_has_no_rate(node: FakeNode, m
     found = {rate.key.state.key: rate for rate in two_looks(node, monkeypatch, change).keys}
     assert set(found) == {"again", "new"}
     assert all(rate.use == {} and rate.occupancy is not None for rate in found.values())
+
+
+def test_what_was_counted_from_nothing_is_marked_in_rates_too(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    energy = "mon_PERF_PKG_00/core_energy"
+    node.live("c1")
+    node.count("oci-c1", {energy: "Unavailable"})
+    (rate,) = two_looks(node, monkeypatch, lambda: node.count("oci-c1", {energy: "4"})).keys
+    assert rate.use["core_energy"] == Total(known=2 * MILLION, counted=1, from_nothing=1)
+
+
+def test_a_group_that_is_over_is_at_no_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.completed("c1", completed_at=None)
+    (rate,) = two_looks(node, monkeypatch, lambda: None).keys
+    assert (rate.use, rate.occupancy) == ({}, None)
 
 
 def test_a_counter_that_ran_backwards_has_an_unknown_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
