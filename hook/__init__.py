@@ -16,6 +16,7 @@ above it in this list:
     start               where the file's first line leads
   for people only, never imported when a container starts:
     records, inventory  a look at /run and at /sys/fs/resctrl that takes no lock and writes nothing
+    reconcile           puts right what hooks cannot
     rates               how fast keys use what they use
     screens, metrics    what was seen, as text and as JSON; for Prometheus
     people, usage       the verbs for people; --help and what is wrong with a command line

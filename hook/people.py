@@ -6,9 +6,9 @@ import argparse
 import os
 import sys
 
-from hook import inventory, jsontext, metrics, names, rates, report, screens, system
-from hook.errors import HookError, refused, unforeseen
-from hook.models import Failure, Options
+from hook import inventory, jsontext, metrics, names, rates, reconcile, report, screens, system
+from hook.errors import HookError, explain, refused, unforeseen
+from hook.models import Failure, Options, ValidationError
 from hook.records import Records, Unreadable
 from hook.resctrl import Resctrl
 
@@ -101,11 +101,17 @@ def _metrics(options: Options, given: argparse.Namespace) -> None:
         _write(metrics.exposition(seen))
 
 
+def _reconcile(options: Options, given: argparse.Namespace) -> None:
+    pruned = reconcile.run(Options(**{**options.model_dump(), "snapshot_ttl": given.snapshot_ttl}))
+    _print({"pruned": pruned} if given.json else [f"{key}: completed, and its time is over" for key in pruned])
+
+
 VERBS: dict[str, Callable[[Options, argparse.Namespace], None]] = {
     "list": _list,
     "show": _show,
     "top": _top,
     "metrics": _metrics,
+    "reconcile": _reconcile,
 }
 
 
@@ -154,6 +160,8 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
     elif verb == "top":
         parser.add_argument("--interval", type=_interval, default=2.0)
         parser.add_argument("--count", type=_count)
+    elif verb == "reconcile":
+        parser.add_argument("--snapshot-ttl", type=_ttl, default=defaults["snapshot_ttl"])
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true")
     if verb == "metrics":
@@ -181,6 +189,15 @@ def _interval(text: str) -> float:
     if not 0 < seconds <= _LONGEST_INTERVAL:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of seconds above 0")
     return seconds
+
+
+def _ttl(text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of seconds")
+    try:
+        return Options(snapshot_ttl=int(text)).snapshot_ttl
+    except ValidationError as error:
+        raise argparse.ArgumentTypeError(explain(error.errors())) from None
 
 
 def _count(text: str) -> int:

@@ -28,17 +28,18 @@ HELP_OF_VERBS = {
     "show": ("KEY", "a key, or that of a container: its life and counters"),
     "top": ("[--interval=SECONDS] [--count=N]", "who uses how much now"),
     "metrics": ("[--textfile=PATH]", "all of it for Prometheus"),
+    "reconcile": ("[--snapshot-ttl=SECONDS]", "forgets what completed keys used that long ago"),
 }
 _HEAD = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
-       resctrl-mon-hook list|show KEY|top|metrics [OPTION...]
+       resctrl-mon-hook list|show KEY|top|metrics|reconcile [OPTION...]
 
 Puts a container's first process into a resctrl mon_group of its pod (createRuntime), and removes
 the group when the pod's last container is gone (poststop). `hook` is what hooks.d calls: it takes
 the stage from the state's status. Exits 0, whatever happens, unless --strict says otherwise;
 failures are in syslog and in RUN-DIR/unmonitored.
 
-for people, without changing anything (exit status 0, or 2 with a line on stderr):
+for people; only reconcile changes anything (exit status 0, or 2 with a line on stderr):
 """
 _MIDDLE = """
   each of them with --json, --resctrl-root, --run-dir and --group-prefix

@@ -236,3 +236,15 @@ def test_every_python_gives_the_same_answers(hook: Hook, init: Task, python: Int
 
 def without_times(text: str) -> str:
     return re.sub(r"[0-9][0-9.:TZ-]*s?", "0", text.replace(UID, "key"))
+
+
+def test_reconcile_forgets_what_was_completed(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid))
+    end(init)
+    hook(stopped("c1"))
+    assert answer(hook, "reconcile") == {"pruned": []}
+    assert answer(hook, "reconcile", "--snapshot-ttl=0") == {"pruned": ["c1"]}
+    assert hook.recorded("c1") is None
+    assert list((hook.run_dir / "mon_groups").iterdir()) == []
+    wrong = ask(hook, "reconcile", "--snapshot-ttl=-1")
+    assert (wrong.status, wrong.stderr.count("\n")) == (2, 1)
