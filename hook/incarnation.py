@@ -53,14 +53,24 @@ def _reopened(state: KeyState, groups: list[MonGroup]) -> KeyState:
     return KeyState(**{**fields, "completed_at": None, "completed_boottime": None})
 
 
-def begun(group: MonGroup, begin: dict[str, str]) -> MonGroup:
-    """A group whose counters were read before anybody was put into it."""
-    return MonGroup(path=group.path, ctrl_group=group.ctrl_group, begin=begin, before=group.before)
+def begun(group: MonGroup, inode: int | None, begin: dict[str, str], *, late: bool = False) -> MonGroup:
+    """A group whose counters were read before anybody was put into it; or `late`, when members may be in it already.
+
+    What those have used until then nobody knows.
+    """
+    before = past([ended(group, {}), _lost(group, begin)]) if late else group.before
+    return MonGroup(path=group.path, ctrl_group=group.ctrl_group, inode=inode, begin=begin, before=before)
+
+
+def _lost(group: MonGroup, begin: dict[str, str]) -> MonGroup:
+    """An incarnation with these counters, of which nobody knows the end."""
+    return MonGroup(path=group.path, ctrl_group=group.ctrl_group, begin=begin, end={})
 
 
 def ended(group: MonGroup, end: dict[str, str]) -> MonGroup:
     """A group with its counters after its last member."""
-    return MonGroup(path=group.path, ctrl_group=group.ctrl_group, begin=group.begin, end=end, before=group.before)
+    fields = group.model_dump()
+    return MonGroup(**{**fields, "end": end})
 
 
 def unused(group: MonGroup) -> MonGroup:
@@ -97,4 +107,4 @@ def inherited(group: MonGroup, over: list[MonGroup]) -> MonGroup:
     if not any(other.begin or other.before for other in over):
         return group
     more = past([MonGroup(path=group.path, ctrl_group=group.ctrl_group, before=group.before), *over])
-    return MonGroup(path=group.path, ctrl_group=group.ctrl_group, begin=group.begin, end=group.end, before=more)
+    return MonGroup(**{**group.model_dump(), "before": more})

@@ -107,31 +107,33 @@ def _join(node: Node, container: Container, key: Key, pod: Pod, patience: _Patie
         # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
         # poststop of the last other member sees that the group is still needed.
         locked.commit(_joined(state, container.id, member, group))
-        made = node.resctrl.make(group.path)
-        # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
-        _begin(node, locked, group.path, made=made, empty=group.path in patience.made)
-        if made:
+        in_vain = group.path in patience.made
+        if node.resctrl.make(group.path):
             patience.made.add(group.path)
+        # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
+        _begin(node, locked, group.path, empty=in_vain)
         # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
         node.resctrl.put(group.path, container.pid)
         patience.made.discard(group.path)
         _withdraw(node, locked, patience.made)
 
 
-def _begin(node: Node, locked: LockedKey, path: str, *, made: bool, empty: bool) -> None:
+def _begin(node: Node, locked: LockedKey, path: str, *, empty: bool) -> None:
     """Read and commit the counters of a group that nobody is in yet, and show them to consumers.
 
-    `made`: it was made just now, so that what is on record of it is of an incarnation that vanished.
+    What is on record of another directory is of an incarnation that vanished; `empty`: without anybody in it.
     """
     state = locked.state
     if state is None or not node.options.snapshot_ttl:
         return
     groups = list(state.groups)
     place = [group.path for group in groups].index(path)
-    if made:
+    inode = node.resctrl.inode(path)
+    if groups[place].inode != inode:
         groups[place] = incarnation.remade(groups[place], empty=empty)
     if groups[place].begin is None:
-        groups[place] = incarnation.begun(groups[place], node.resctrl.counters(path))
+        begin = node.resctrl.counters(path)
+        groups[place] = incarnation.begun(groups[place], inode, begin, late=state.recovering)
         try:
             locked.commit(incarnation.changed(state, groups=groups))
         except OSError as error:  # the container is monitored all the same
@@ -217,9 +219,10 @@ def _ended(node: Node, group: MonGroup, vain: frozenset[str]) -> MonGroup:
     if group.path in vain:
         return incarnation.unused(group)
     try:
-        return incarnation.ended(group, node.resctrl.counters(group.path))
+        end = node.resctrl.counters(group.path) if node.resctrl.inode(group.path) == group.inode else {}
     except HookError:
-        return incarnation.ended(group, {})  # it is gone, and what was used in it unknown
+        end = {}  # it is gone, and what was used in it unknown
+    return incarnation.ended(group, end)
 
 
 def _remove(node: Node, groups: list[MonGroup]) -> tuple[list[MonGroup], HookError | None]:

@@ -128,13 +128,14 @@ class Member(Model):
 class MonGroup(Model):
     """A mon_group of a key; one for each ctrl_group that the key's containers are in. What it counts: `counters`.
 
-    Of its present incarnation: `begin`, the counters before the first member was in it (None: not read yet, or no
-    snapshots are kept), and `end`, those after the last one (None: it has not ended). `before`: what earlier
-    incarnations used in all.
+    Of its present incarnation: `inode`, its directory's number, which tells it from one that was made in its place;
+    `begin`, the counters before the first member was in it (None: not read yet, or no snapshots are kept); `end`, those
+    after the last one (None: it has not ended). `before`: what earlier incarnations used in all.
     """
 
     path: Annotated[str, AfterValidator(names.mon_group)]
     ctrl_group: Annotated[str, AfterValidator(names.ctrl_group)]
+    inode: Natural | None = None
     begin: Counters | None = None
     end: Counters | None = None
     before: Counters = {}

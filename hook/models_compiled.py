@@ -569,12 +569,14 @@ class MonGroup(Model):
     __slots__ = (
         "path",
         "ctrl_group",
+        "inode",
         "begin",
         "end",
         "before",
     )
     path: str
     ctrl_group: str
+    inode: int | None
     begin: dict[str, str] | None
     end: dict[str, str] | None
     before: dict[str, str]
@@ -597,6 +599,11 @@ class MonGroup(Model):
         except (ValueError, AssertionError) as error:
             raise _refused(error, "MonGroup", "ctrl_group") from error
         _set(self, "ctrl_group", value)
+        value = get("inode")
+        if value is not None:
+            if type(value) is not int or not 0 <= value <= 9223372036854775807:
+                value = _integer(value, 0, 9223372036854775807, "MonGroup", "inode")
+        _set(self, "inode", value)
         value = get("begin")
         if value is not None:
             if not isinstance(value, dict):
@@ -643,6 +650,7 @@ class MonGroup(Model):
         return {
             "path": self.path,
             "ctrl_group": self.ctrl_group,
+            "inode": self.inode,
             "begin": None if self.begin is None else dict(self.begin),
             "end": None if self.end is None else dict(self.end),
             "before": dict(self.before),

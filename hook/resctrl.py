@@ -99,6 +99,13 @@ class Resctrl:
         hint = "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent"
         return GroupGone(Reason.IO, problem, tried=tried, kernel=kernel, hint=hint)
 
+    def inode(self, path: str) -> int | None:
+        """The number of a mon_group's directory, which no other one gets while it is there; None: it is not there."""
+        try:
+            return system.inode(path)
+        except OSError:
+            return None
+
     def counters(self, path: str) -> dict[str, str]:
         """The counters of a mon_group: `<domain>/<event>` to the text that the kernel gives.
 

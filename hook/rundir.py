@@ -127,7 +127,8 @@ class RunDir:
     def _set_aside(self, key: str, path: str, why: str) -> KeyState:
         # No two files have the same inode at a time, so this name is free, or a name of this very file already.
         aside = f"{path}.unreadable-{system.inode(path, self._dir)}"
-        state = KeyState(key=key, kind=_kind_of(key), recovering=True)
+        now, boottime = system.now_utc(), system.boottime()
+        state = KeyState(key=key, kind=_kind_of(key), recovering=True, created_at=now, created_boottime=boottime)
         # A second name for what is there, then the new state over the first name: killed in between, or with no room
         # for the new state, the next hook finds the key as unreadable as this one did, and never takes it for new.
         try:

@@ -201,7 +201,7 @@ def same_file(descriptor: int, path: str, dir_fd: int) -> bool:
     return (named.st_ino, named.st_dev) == (opened.st_ino, opened.st_dev)
 
 
-def inode(path: str, dir_fd: int) -> int:
+def inode(path: str, dir_fd: int | None = None) -> int:
     """The number that a file has as long as it has any name."""
     return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ino
 

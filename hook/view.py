@@ -2,7 +2,7 @@
 
     tasks                           a link to the real one; an empty file once the key is completed
     created_at, completed_at        RFC 3339, UTC
-    generation                      a number that goes up with each change: the same before and after means one content
+    generation                      changes with all the rest: the same before and after means one content
     mon_data/<domain>/<event>       a link to the live counter; gone once the key is completed
     mon_data/<domain>/<event>.begin .end .before     see models.MonGroup
 
@@ -39,7 +39,7 @@ class View:
             shown = system.read_file(f"{_PLACE}/{state.key}/generation", limit=64, dir_fd=self._dir)
         except OSError:
             return state.generation == 0
-        return shown == f"{state.generation}\n"
+        return shown == _generation(state) + "\n"
 
     def show(self, state: KeyState) -> None:
         """Show a key as its state says. OSError if there is no room.
@@ -91,9 +91,14 @@ class View:
             pass
 
 
+def _generation(state: KeyState) -> str:
+    """Which state this is: a key that is recovering counts from the beginning again, but was made at another time."""
+    return f"{state.created_boottime or 0:.3f}/{state.generation}"
+
+
 def _content(state: KeyState) -> tuple[list[str], dict[str, str], dict[str, str]]:
     """The directories, the files with their texts and the links with their targets of a key's view."""
-    files = {"created_at": state.created_at, "generation": str(state.generation)}
+    files = {"created_at": state.created_at, "generation": _generation(state)}
     links: dict[str, str] = {}
     if state.completed_at is not None:
         files.update(completed_at=state.completed_at, tasks="")

@@ -175,6 +175,30 @@ def test_what_was_used_in_a_group_that_others_removed_is_unknown(hook: Hook, res
         assert entry.use()[ENERGY] is None
 
 
+def test_what_others_made_in_the_place_of_a_group_is_another_incarnation(hook: Hook, resctrl: Mounted) -> None:
+    """Or a hook did that was killed before it could read the begin."""
+    with task() as first, task() as second:
+        hook(created("c1", first.pid, pod_uid=UID))
+        count(resctrl, 5)
+        group = resctrl.root / GROUP.lstrip("/")
+        group.rmdir()
+        group.mkdir()
+        count(resctrl, 1000)
+        hook(created("c2", second.pid, pod_uid=UID))
+        entry = shown(hook)
+        assert entry.texts[f"mon_data/{ENERGY}.begin"] == "1000.000000"
+        assert entry.use()[ENERGY] is None
+
+
+def test_what_a_recovering_key_used_is_unknown(hook: Hook, resctrl: Mounted) -> None:
+    with task() as first, task() as second:
+        hook(created("c1", first.pid, pod_uid=UID))
+        count(resctrl, 5)
+        (hook.run_dir / "groups" / f"{UID}.json").write_text("torn")
+        hook(created("c2", second.pid, pod_uid=UID))
+        assert shown(hook).use()[ENERGY] is None
+
+
 def test_no_snapshots_are_kept_unless_wanted(hook: Hook, init: Task) -> None:
     without = hook.with_options("--snapshot-ttl=0")
     without(created("c1", init.pid, pod_uid=UID))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Optional
 
 import pytest
 from hypothesis import given
@@ -17,12 +18,14 @@ OCCUPANCY = "mon_L3_00/llc_occupancy"
 PATH = "/sys/fs/resctrl/mon_groups/oci-c1"
 WORDS = ["Unavailable", "Error", "Unassigned", "", "-1", "1e3", ".5", "0x1", "1 2", "\u0661", "1" * 40, "1_0"]
 
+Counters = Optional[dict[str, str]]
+
 amounts = st.integers(0, 2**63)
 texts = st.one_of(amounts.map(str), amounts.map(lambda amount: f"{amount // 10**6}.{amount % 10**6:06d}"))
 
 
-def group(**fields: dict[str, str]) -> MonGroup:
-    return MonGroup(path=PATH, ctrl_group="/", **fields)
+def group(begin: Counters = None, end: Counters = None, before: Counters = None) -> MonGroup:
+    return MonGroup(path=PATH, ctrl_group="/", begin=begin, end=end, before=before or {})
 
 
 @given(texts)
@@ -78,7 +81,7 @@ def test_occupancy_and_what_nothing_is_known_of_do_not_add_up() -> None:
 def test_use_adds_up_over_lives(lives: list[tuple[int, int]]) -> None:
     here = group()
     for begin, more in lives:
-        here = incarnation.begun(incarnation.inherited(group(), [here]), {TRAFFIC: str(begin)})
+        here = incarnation.begun(incarnation.inherited(group(), [here]), 5, {TRAFFIC: str(begin)})
         here = incarnation.ended(here, {TRAFFIC: str(begin + more)})
     assert counters.lifetime(here, here.end or {}) == {TRAFFIC: sum(more for _, more in lives) * counters.MILLION}
 
@@ -86,12 +89,17 @@ def test_use_adds_up_over_lives(lives: list[tuple[int, int]]) -> None:
 def test_what_is_unknown_once_stays_unknown() -> None:
     lost = incarnation.remade(group(begin={TRAFFIC: "1"}), empty=False)
     assert lost.before == {TRAFFIC: counters.UNKNOWN}
-    again = incarnation.ended(incarnation.begun(lost, {TRAFFIC: "1"}), {TRAFFIC: "2"})
+    again = incarnation.ended(incarnation.begun(lost, 5, {TRAFFIC: "1"}), {TRAFFIC: "2"})
     assert counters.lifetime(again, again.end or {}) == {TRAFFIC: None}
 
 
 def test_a_group_that_vanished_with_nobody_in_it_has_used_nothing() -> None:
     assert incarnation.remade(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "7"}), empty=True).before == {TRAFFIC: "7"}
+
+
+def test_what_was_used_before_a_late_begin_is_unknown() -> None:
+    late = incarnation.begun(group(), 5, {TRAFFIC: "1", OCCUPANCY: "1"}, late=True)
+    assert late.before == {TRAFFIC: counters.UNKNOWN}
 
 
 def test_several_ctrl_groups_become_one_sum() -> None:

@@ -356,7 +356,8 @@ def test_what_is_on_record(machine: Machine) -> None:
     assert state is not None
     path = str(machine.resctrl / "mon_groups" / GROUP)
     begin = {"mon_PERF_PKG_00/core_energy": "3.000000"}
-    assert state.groups == [MonGroup(path=path, ctrl_group="/", begin=begin)]
+    inode = os.stat(path).st_ino
+    assert state.groups == [MonGroup(path=path, ctrl_group="/", inode=inode, begin=begin)]
     member = {"pid": 7, "starttime": 1234, "group": path, "cgroup": ":/pod/7", "taken_from": None}
     assert {name: member.model_dump() for name, member in state.members.items()} == {"c1": member}
     assert machine.leftovers() == {f"groups/{UID}.json", f"locks/{UID}", "members/c1.json"}
