@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.resctrlfs import Event, Mounted, Seen
 from tests.support.containers import Lab, Task
+from tests.support.hook import is_completed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,8 +56,11 @@ class Node:
         assert now.pid in self.groups()[group]
 
     def left(self) -> dict[str, list[str]]:
-        """Our files by directory of the run directory."""
-        return {part: sorted(path.name for path in (self.run_dir / part).iterdir()) for part in PARTS}
+        """Our files by directory of the run directory, but for what is kept of completed keys."""
+        return {
+            part: sorted(path.name for path in (self.run_dir / part).iterdir() if not is_completed(path))
+            for part in PARTS
+        }
 
     def assert_clean(self) -> None:
         """No group and no file of ours is left, and nothing failed on the way."""

@@ -119,14 +119,15 @@ class Hook:
         parts = ("groups", "members", "locks", "unmonitored", "building")
         found = {f"{part}/{p.name}" for part in parts for p in self.run_dir.glob(f"{part}/*")}
         found |= {f"{part}/{p.name}" for part in parts for p in self.run_dir.glob(f"{part}/.*")}
-        return {name for name in found if not self._is_completed(self.run_dir / name)}
+        return {name for name in found if not is_completed(self.run_dir / name)}
 
-    @staticmethod
-    def _is_completed(path: Path) -> bool:
-        try:
-            return bool(json.loads(path.read_text())["completed_at"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return False
+
+def is_completed(path: Path) -> bool:
+    """Whether a file holds what is kept of a completed key."""
+    try:
+        return bool(json.loads(path.read_text())["completed_at"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def finish(process: subprocess.Popen[bytes]) -> Outcome:
