@@ -24,6 +24,7 @@ root allows it).
 
 from __future__ import annotations
 
+import ast
 import base64
 import hashlib
 import io
@@ -89,49 +90,67 @@ def entries(root: Path = ROOT) -> dict[str, bytes]:
 
 
 MINORS = range(9, 15)  # of the CPythons 3.x that the file is made for
+# What the modules are loaded for: those of the hook path together, and what people start from there on.
+PARTS = {"hook": ("entry",), "people": ("people", "usage")}
 # What each interpreter does for the build, alone, so that nothing but its version and the text has a part in the bytes:
-# the modules on its stdin become .pyc of PEP 552's unchecked kind, since nobody changes a source within the zip. A
-# code object is unmarshalled once before it is written, because the marks of references in its bytes depend on who
-# else held the same string at that time.
+# the modules on its stdin become code objects. They are unmarshalled once before they are written, because the marks of
+# references in the bytes depend on who else held the same string at that time.
 COMPILER = """\
 import base64, importlib.util, json, marshal, sys
-magic = importlib.util.MAGIC_NUMBER
-compiled = {}
-for name, text in json.load(sys.stdin).items():
-    code = compile(text, name, "exec", dont_inherit=True, optimize=0)
-    code = marshal.loads(marshal.dumps(code))
-    head = magic + (1).to_bytes(4, "little") + importlib.util.source_hash(text.encode())
-    compiled[name] = base64.b64encode(head + marshal.dumps(code)).decode()
-place = sys.implementation.cache_tag + "-" + magic.hex()
-print(json.dumps([place, "%d.%d.%d" % sys.version_info[:3], list(sys.version_info[:2]), compiled]))
+parts = {}
+for part, modules in json.load(sys.stdin).items():
+    codes = {name: compile(text, "hook/" + name + ".py", "exec", dont_inherit=True) for name, text in modules.items()}
+    parts[part] = base64.b64encode(marshal.dumps(marshal.loads(marshal.dumps(codes)))).decode()
+place = sys.implementation.cache_tag + "-" + importlib.util.MAGIC_NUMBER.hex()
+print(json.dumps([place, "%d.%d.%d" % sys.version_info[:3], list(sys.version_info[:2]), parts]))
 """
 
 
 class Bytecode(NamedTuple):
-    """The modules as one interpreter compiled them; `place` is where below hook/ they lie (see hook/__init__.py)."""
+    """The modules as one interpreter compiled them; `place` and a part's name make that of its file below hook/."""
 
     place: str
     version: str
     minor: tuple[int, int]
-    modules: dict[str, bytes]
+    parts: dict[str, bytes]
 
 
 def compiled(contents: dict[str, bytes], interpreter: str) -> Bytecode:
     """The bytecode that an interpreter makes of the modules."""
-    texts = {name: text.decode() for name, text in contents.items() if _is_compiled(name)}
     command = [interpreter, "-I", "-S", "-X", "utf8", "-c", COMPILER]
+    text = json.dumps(parts(contents))
     try:
-        done = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True, check=True, timeout=120)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, timeout=120)
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
         raise BuildError(f"{interpreter} cannot compile: {said}") from error
-    place, version, minor, modules = json.loads(done.stdout)
-    return Bytecode(place, version, tuple(minor), {name: base64.b64decode(code) for name, code in modules.items()})
+    place, version, minor, codes = json.loads(done.stdout)
+    return Bytecode(place, version, tuple(minor), {part: base64.b64decode(code) for part, code in codes.items()})
 
 
-def _is_compiled(name: str) -> bool:
-    """The package's own __init__ leads to the bytecode, so it is read as source by whichever Python it is."""
-    return name.startswith("hook/") and name != "hook/__init__.py"
+def parts(contents: dict[str, bytes]) -> dict[str, dict[str, str]]:
+    """The texts of the modules of each part, every one behind those that it imports at once (see hook/start.py)."""
+    found: dict[str, dict[str, str]] = {}
+    for part, modules in PARTS.items():
+        found[part] = {}
+        for name in modules:
+            _add_module(name, contents, [*found.values()])
+    return found
+
+
+def _add_module(name: str, contents: dict[str, bytes], found: list[dict[str, str]]) -> None:
+    """Put a module into the last of these, behind what it imports and they lack."""
+    path = f"hook/{name}.py"
+    if path not in contents or any(name in part for part in found):
+        return
+    tree = ast.parse(contents[path], path)
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            package, _, module = node.module.partition(".")
+            for inner in [module] if module else [alias.name for alias in node.names]:
+                if package == "hook":
+                    _add_module(inner, contents, found)
+    found[-1][name] = contents[path].decode()
 
 
 def with_bytecode(contents: dict[str, bytes], interpreters: Iterable[str]) -> tuple[dict[str, bytes], list[Bytecode]]:
@@ -141,7 +160,7 @@ def with_bytecode(contents: dict[str, bytes], interpreters: Iterable[str]) -> tu
         bytecode = compiled(contents, interpreter)
         found.setdefault(bytecode.place, bytecode)
     chosen = sorted(found.values(), key=lambda bytecode: bytecode.minor)
-    more = {f"hook/{it.place}/{name[len('hook/') :]}c": code for it in chosen for name, code in it.modules.items()}
+    more = {f"hook/{it.place}-{part}": code for it in chosen for part, code in it.parts.items()}
     return dict(sorted({**contents, **more}.items())), chosen
 
 

@@ -23,11 +23,3 @@ above it in this list:
 """
 
 __version__ = "0.1.0"
-
-import sys
-
-# Bytecode lies beside the sources in the .pyz, a directory a version. It is named by the version's magic number too:
-# bytecode with another one ends an import instead of leaving it to the sources, as a pre-release of Python would find.
-# A Python for which there is no such directory compiles the sources.
-_magic = getattr(sys.modules.get("_frozen_importlib_external"), "MAGIC_NUMBER", b"").hex()
-__path__.insert(0, f"{__path__[0]}/{sys.implementation.cache_tag}-{_magic}")

@@ -17,11 +17,16 @@ _STDIN_LIMIT = 4 << 20
 _STDIN_PATIENCE = 10.0
 
 
+def is_stage(arguments: list[str]) -> bool:
+    """Whether a runtime started this, and no person."""
+    return bool(arguments) and arguments[0] in _STAGES and "--help" not in arguments
+
+
 def main(arguments: list[str]) -> int:
     """Run what the command line asks for; returns the exit status: 0 on the hook path, but for `--strict`."""
     system.ensure_standard_descriptors()
     system.set_umask()
-    if arguments and arguments[0] in _STAGES and "--help" not in arguments:
+    if is_stage(arguments):
         try:
             return _Invocation(arguments[0]).run(arguments[1:])
         except BaseException as error:  # noqa: BLE001  whatever it is: no container is to fail for it

@@ -23,7 +23,19 @@ CUTS = 40
 
 # What a container start may import, each of which is cheap. `json` is for a Python without the C half of it; hashlib
 # and _socket are imported only once something is wrong.
-HOOK_PATH_IMPORTS = {"_json", "_socket", "errno", "fcntl", "hashlib", "json", "posix", "select", "sys", "time"}
+HOOK_PATH_IMPORTS = {
+    "_json",
+    "_socket",
+    "errno",
+    "fcntl",
+    "hashlib",
+    "json",
+    "marshal",
+    "posix",
+    "select",
+    "sys",
+    "time",
+}
 
 each_python = pytest.mark.parametrize("python", [str(it.path) for it in FOUND], ids=[f"{it.version}" for it in FOUND])
 
@@ -109,17 +121,25 @@ def test_the_zip_holds_the_sources_with_the_compiled_models_in_place(pyz: Path, 
     assert held["__main__.py"] == (source / "hook/__main__.py").read_bytes()
     assert held["hook/models.py"] == (source / build.COMPILED).read_bytes()
     others = {path.name for path in (source / "hook").glob("*.py")} - {"__main__.py", "models_compiled.py"}
-    texts = {name for name in held if not name.endswith(".pyc")}
+    texts = {name for name in held if name.endswith(".py")}
     assert texts == {"__main__.py"} | {f"hook/{name}" for name in others}
 
 
-def test_the_zip_holds_bytecode_of_every_module_for_every_interpreter(pyz: Path) -> None:
+def test_the_zip_holds_bytecode_for_every_interpreter(pyz: Path) -> None:
     with zipfile.ZipFile(pyz) as file:
-        names = set(file.namelist())
-    modules = {name for name in names if name.endswith(".py")} - {"__main__.py", "hook/__init__.py"}
+        held = {name for name in file.namelist() if not name.endswith(".py")}
     places = [start([it.path, "-c", PLACE]).stdout.strip() for it in FOUND]
-    expected = {f"hook/{place}/{name[len('hook/') :]}c" for place in places for name in modules}
-    assert names - modules == expected | {"__main__.py", "hook/__init__.py"}
+    assert held == {f"hook/{place}-{part}" for place in places for part in build.PARTS}
+
+
+def test_the_bytecode_is_of_every_module_and_of_what_it_imports_before_it(texts: dict[str, str], source: Path) -> None:
+    parts = build.parts(build.entries(source))
+    assert {f"hook.{name}" for name in parts["hook"]} == on_hook_path(texts) - {"hook.start", "hook"}
+    order = [f"hook.{name}" for part in parts.values() for name in part]
+    assert sorted(order) == sorted(set(texts) - {"__main__", "hook", "hook.start"})
+    for place, name in enumerate(order):
+        needed = {module for module, at_once in imports(texts[name]) if at_once} & set(texts)
+        assert needed - {"hook"} <= set(order[:place]), name
 
 
 def test_a_release_needs_every_version(source: Path, tmp_path: Path) -> None:
@@ -136,21 +156,20 @@ def test_an_interpreter_that_does_not_start_is_named(source: Path, tmp_path: Pat
         build.build(root=source, output=tmp_path / "x.pyz", bytecode=["/bin/false"])
 
 
-WHENCE = "import sys; sys.path.insert(0, sys.argv[1]); from hook import entry; print(entry.__file__)"
 PLACE = "import importlib.util as u, sys; print(sys.implementation.cache_tag + '-' + u.MAGIC_NUMBER.hex())"
 
 
 @each_python
-def test_every_interpreter_finds_its_bytecode(pyz: Path, python: str) -> None:
-    place = start([python, "-c", PLACE]).stdout.strip()
-    assert start([python, "-ISc", WHENCE, pyz]).stdout.strip() == f"{pyz}/hook/{place}/entry.pyc"
+@pytest.mark.parametrize("arguments", [["--help"], ["no-such-verb"], ["list", "--run-dir=/nowhere"], ["hook"]])
+def test_every_interpreter_finds_its_bytecode(pyz: Path, python: str, arguments: list[str]) -> None:
+    assert "hook.errors" not in imported(pyz, python, arguments)
 
 
 @each_python
 def test_a_python_that_nobody_compiled_for_takes_the_sources(source: Path, python: str, tmp_path: Path) -> None:
     others = [str(it.path) for it in FOUND if str(it.path) != python]
     pyz = build.build(root=source, output=tmp_path / "x.pyz", bytecode=others)
-    assert start([python, "-ISc", WHENCE, pyz]).stdout.strip() == f"{pyz}/hook/entry.py"
+    assert "hook.errors" in imported(pyz, python, ["--help"])
     assert start([python, pyz, "--help"]).returncode == 0
 
 
@@ -159,19 +178,26 @@ def test_bytecode_of_a_pre_release_is_passed_over(source: Path, python: str, tmp
     """It has the version's name, and another magic number."""
     theirs = build.compiled(build.entries(source), python)
     name, _, magic = theirs.place.rpartition("-")
-    other = f"{name}-{'0' * len(magic)}"
-    stale = {f"hook/{other}/{name[len('hook/') :]}c": b"xxxx" + code[4:] for name, code in theirs.modules.items()}
+    stale = {f"hook/{name}-{'0' * len(magic)}-{part}": b"xxxx" + codes for part, codes in theirs.parts.items()}
     pyz = tmp_path / "x.pyz"
     pyz.write_bytes(build.archive({**build.entries(source), **stale}, build.shebang()))
-    assert start([python, "-ISc", WHENCE, pyz]).stdout.strip() == f"{pyz}/hook/entry.py"
+    assert "hook.errors" in imported(pyz, python, ["--help"])
+
+
+def imported(pyz: Path, python: str, arguments: list[str]) -> set[str]:
+    """What an interpreter looks for to import; modules that are made from bytecode are not among it."""
+    return loaded(start([python, "-X", "importtime", "-ISc", build.BOOT, pyz, *arguments]).stderr)
 
 
 @each_python
-def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Path) -> None:
-    text = (source / "hook/lifecycle.py").read_bytes() + b"\nraise MemoryError\n"
-    contents, _ = build.with_bytecode({**build.entries(source), "hook/lifecycle.py": text}, [python])
-    done = broken(tmp_path / "x", build.archive(contents, build.shebang(python)), "broken.pyz")
-    assert f'"hook/lifecycle.py", line {len(text.splitlines())}' in done.stderr
+@pytest.mark.parametrize("name", ["lifecycle", "people"])
+def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Path, name: str) -> None:
+    text = (source / f"hook/{name}.py").read_bytes() + b"\nraise MemoryError\n"
+    contents, _ = build.with_bytecode({**build.entries(source), f"hook/{name}.py": text}, [python])
+    pyz = tmp_path / "broken.pyz"
+    pyz.write_bytes(build.archive(contents, build.shebang(python)))
+    done = start([python, pyz, "list"])
+    assert f'"hook/{name}.py", line {len(text.splitlines())}' in done.stderr
 
 
 def test_a_build_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
