@@ -23,11 +23,15 @@ MACHINES = [
             f"tests/fuse/test_{name}.py" for name in ("lifecycle", "refusals", "process", "corpus", "crowd", "hostile")
         ),
     ),
-    Machine("few RMIDs", Vm(rmids=6, timeout=600, append="fakerdt.decay_ms=1500"), (f"{HERE}/test_few.py",)),
+    Machine(
+        "few RMIDs",
+        Vm(rmids=6, smp=1, sockets=1, timeout=600, append="fakerdt.decay_ms=1500"),
+        (f"{HERE}/test_few.py",),
+    ),
     Machine("reused RMIDs", Vm(rmids=2, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_lifetime.py",)),
     Machine("monitoring only", Vm(closids=0, append="rdt=!energy,!perf"), HARDWARE),
-    Machine("AET only", Vm(append="rdt=!cmt,!mbmtotal,!mbmlocal"), HARDWARE),
-    Machine("no occupancy", Vm(append="rdt=!cmt", mount_options="cdp,debug"), HARDWARE),
+    Machine("AET only", Vm(smp=1, sockets=1, append="rdt=!cmt,!mbmtotal,!mbmlocal"), HARDWARE),
+    Machine("no occupancy", Vm(smp=1, sockets=1, append="rdt=!cmt", mount_options="cdp,debug"), HARDWARE),
 ]
 
 
