@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import shutil
 import subprocess
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.resctrlfs import Mounted, mounted
 from tests.support.consumers import Entry, Inconsistent, kepler, read
-from tests.support.hook import UID, Hook, created, end, stopped, task
+from tests.support.hook import DEADLINE, UID, Hook, created, end, stopped, task
 
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
+    from multiprocessing.synchronize import Event
+
+LIVES = int(os.environ.get("RESCTRL_MON_HOOK_TEST_LIVES", "200"))
+"""How many pods come and go while the reader reads; a thousand take over a minute."""
 OTHER = "00000000-4084-4186-9c0e-93cf8c32e2ce"
 ENERGY = "mon_PERF_PKG_00/core_energy"
 TRAFFIC = "mon_L3_00/mbm_total_bytes"
@@ -258,34 +267,42 @@ def test_the_reader_here_sees_what_is_inconsistent(hook: Hook, init: Task) -> No
         entry.check()
 
 
-def test_readers_never_see_half_of_it(hook: Hook) -> None:
-    """While pods come, restart and go: what is there is whole."""
-    place = hook.run_dir / "mon_groups"
-    seen = {"live": 0, "completed": 0}
-    faults: list[str] = []
-    stop = threading.Event()
+def read_all(place: Path, stop: Event, told: Queue[tuple[dict[bool, int], set[str]]]) -> None:
+    """Reads whatever is there, again and again; tells how many entries it saw, completed or not, and what was wrong."""
+    seen = {False: 0, True: 0}
+    faults = set()
+    while not stop.is_set():
+        for path in place.iterdir() if place.exists() else []:
+            entry = read(path)
+            if entry is not None:
+                seen[entry.completed] += 1
+                try:
+                    entry.check()
+                except Inconsistent as error:
+                    faults.add(f"{path.name}: {error}")
+    told.put((seen, faults))
 
-    def look() -> None:
-        while not stop.is_set():
-            for path in sorted(place.iterdir()) if place.exists() else []:
-                entry = read(path)
-                if entry is not None:
-                    seen["completed" if entry.completed else "live"] += 1
-                    try:
-                        entry.check()
-                    except Inconsistent as error:
-                        faults.append(f"{path.name}: {error}")
 
-    reader = threading.Thread(target=look)
-    reader.start()
-    try:
-        for number in range(60):
+def test_a_reader_in_a_tight_loop_sees_whole_entries_while_pods_come_and_go(hook: Hook) -> None:
+    """Twenty pods that run again and again, so that an entry is made, changed, completed and resumed."""
+
+    def lives(first: int) -> None:
+        for number in range(first, LIVES, 4):
             uid = f"{number % 20:08d}{UID[8:]}"
             with task() as other:
                 hook(created(f"c{number}", other.pid, pod_uid=uid))
             hook(stopped(f"c{number}"))
+
+    fork = multiprocessing.get_context("fork")
+    stop, told = fork.Event(), fork.Queue()
+    reader = fork.Process(target=read_all, args=(hook.run_dir / "mon_groups", stop, told))
+    reader.start()
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lives, range(4)))
     finally:
         stop.set()
+        seen, faults = told.get(timeout=DEADLINE)
         reader.join()
     assert not faults
-    assert min(seen.values()) > 0
+    assert min(seen.values()) > LIVES / 10
