@@ -8,14 +8,20 @@ above it in this list:
     jsontext, models    what is parsed: text to objects, objects to typed values
     options, identity   the command line; whose container this is
     counters            what the kernel's counters mean, and what was used between two of their values
+    cgroups             what the path of a cgroup tells
     process, resctrl    /proc and /sys/fs/resctrl, one module each
     rundir              /run: the truth about each key, its lock, the index
     incarnation, view   how a key's use is carried from one life to the next; what consumers see of it
+    node                one node's kernel, records and options, and the steps that several modules share
+    ending              how members leave a key, and how it lingers and ends
+    reclaim             RMIDs from the dead, once the kernel has none left
     lifecycle           the two stages
     report, entry       the traces of a failure; verbs and exit statuses
     start               where the file's first line leads
   for people only, never imported when a container starts:
     records, inventory  a look at /run and at /sys/fs/resctrl that takes no lock and writes nothing
+    tasks, runtimes     the processes of containers; the containers that OCI runtimes know of
+    survey, plan        what reconcile has to go by, and what it is going to do about it
     reconcile           puts right what hooks cannot
     rates               how fast keys use what they use
     screens, metrics    what was seen, as text and as JSON; for Prometheus

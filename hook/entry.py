@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hook import jsontext, lifecycle, names, options, process, report, resctrl, rundir, system
+from hook import jsontext, lifecycle, names, node, options, process, report, resctrl, rundir, system
 from hook.errors import HookError, Reason, explain, refused, unforeseen
 from hook.models import Annotations, State, ValidationError
 
@@ -77,12 +77,12 @@ class _Invocation:
         if self.stage == "createRuntime" and not kernel.exists():
             self._say_once("no-resctrl", f"no {kernel.root} here: nothing is monitored on this machine")
             return False
-        node = lifecycle.Node(kernel, self._open_run_dir(), self.options)
+        here = node.Node(kernel, self._open_run_dir(), self.options)
         if self.stage == "poststop":
-            lifecycle.poststop(node, self.container.id)
+            lifecycle.poststop(here, self.container.id)
             return False
-        monitored = lifecycle.create_runtime(node, self.container)
-        node.run.remove_failure(self.container.id)
+        monitored = lifecycle.create_runtime(here, self.container)
+        here.run.remove_failure(self.container.id)
         return monitored
 
     def _understand(self, text: bytes, whole: bool) -> lifecycle.Container:

@@ -11,13 +11,19 @@ if TYPE_CHECKING:
 
 
 def changed(
-    state: KeyState, *, groups: list[MonGroup] | None = None, members: dict[str, Member] | None = None
+    state: KeyState,
+    *,
+    groups: list[MonGroup] | None = None,
+    members: dict[str, Member] | None = None,
+    cgroup: str | None = None,
 ) -> KeyState:
     """The state with other groups or members, as valid as any: the models check what is written as what is read.
 
     `generation` goes up with each change of what consumers see.
     """
     fields = state.model_dump()
+    if cgroup is not None:
+        fields["cgroup"] = cgroup
     if members is not None:
         fields["members"] = {name: member.model_dump() for name, member in members.items()}
     if groups is not None:
@@ -27,13 +33,36 @@ def changed(
     return KeyState(**fields)
 
 
-def _shown(groups: list[MonGroup]) -> list[MonGroup]:
-    return [group for group in groups if group.begin is not None]
+def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
+    """Of groups, what consumers see."""
+    return [(it.path, it.inode, it.begin, it.end, it.before) for it in groups if it.begin is not None]
+
+
+def lingering(state: KeyState, groups: list[MonGroup], since: float, until: float) -> KeyState:
+    """The state of a key whose last member is gone and whose groups, which have their `last`, wait for another one."""
+    fields = changed(state, groups=groups, members={}).model_dump()
+    return KeyState(**{**fields, "lingering_since": since, "lingering_until": until})
+
+
+def returned(state: KeyState) -> KeyState:
+    """The state of a key that lingered, and has a member again."""
+    return KeyState(**{**state.model_dump(), "lingering_since": None, "lingering_until": None})
+
+
+def recovered(state: KeyState) -> KeyState:
+    """The state of a key whose members are all known again."""
+    return KeyState(**{**state.model_dump(), "recovering": False})
+
+
+def left(group: MonGroup, last: dict[str, str] | None) -> MonGroup:
+    """A group with its counters as its last member left it; None: it has one again."""
+    return MonGroup(**{**group.model_dump(), "last": last})
 
 
 def completed(state: KeyState, groups: list[MonGroup], at: str, boottime: float) -> KeyState:
     """The state of a key whose last member is gone and whose groups, which have their ends, are about to go."""
     fields = changed(state, groups=groups, members={}).model_dump()
+    fields.update(lingering_since=None, lingering_until=None)
     return KeyState(**{**fields, "completed_at": at, "completed_boottime": boottime})
 
 
@@ -83,9 +112,9 @@ def unused(group: MonGroup) -> MonGroup:
 def remade(group: MonGroup, *, empty: bool) -> MonGroup:
     """A group that vanished and was made again: a new incarnation, whose begin is to be read.
 
-    What was used in the one that vanished nobody knows any more, unless it was `empty`.
+    What was used in the one that vanished nobody knows any more, unless it was `empty`, or had been left.
     """
-    before = group.before if empty or group.begin is None else past([ended(group, {})])
+    before = group.before if empty or group.begin is None else past([ended(group, group.last or {})])
     return MonGroup(path=group.path, ctrl_group=group.ctrl_group, before=before)
 
 

@@ -58,11 +58,13 @@ class Key:
 
     @property
     def condition(self) -> str:
-        """`recovering`, `completed`, `group missing` (somebody else removed it) or `live`."""
+        """`recovering`, `completed`, `lingering`, `group missing` (somebody else removed it) or `live`."""
         if self.state.recovering:
             return "recovering"
         if self.state.completed_at is not None:
             return "completed"
+        if self.state.lingering_since is not None and not self.state.members:
+            return "lingering"
         return "live" if all(group.exists or group.is_over for group in self.groups) else "group missing"
 
     @property
@@ -240,6 +242,7 @@ def _orphans(paths: Iterable[str], prefix: str, keys: list[Key], unreadable: lis
     A key that is unreadable or recovering may have members that nobody knows of: its groups are none.
     """
     known = {key.state.members[container].group for key in keys for container in key.alive()}
+    known |= {group.record.path for key in keys if key.condition == "lingering" for group in key.groups}
     unsure = {it.name for it in unreadable} | {key.state.key for key in keys if key.state.recovering}
     lone = (path for path in paths if path not in known and _name(path)[len(prefix) :] not in unsure)
     return [path for path in lone if system.is_directory(path)]

@@ -6,48 +6,20 @@ it; the comments say how. What one hook leaves behind is put right by the next h
 
 from __future__ import annotations
 
-from hook import identity, incarnation, jsontext, names, process, system, view
+from hook import cgroups, ending, identity, incarnation, jsontext, names, process, reclaim, system
 from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup, refused
 from hook.models import Config, KeyState, Member, MonGroup, ValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.identity import Key, Pod
-    from hook.models import Annotations, Options
-    from hook.resctrl import Resctrl
-    from hook.rundir import LockedKey, RunDir
+    from hook.models import Annotations
+    from hook.node import Node
+    from hook.rundir import LockedKey
 
 _LIMBO_POLL = 0.05
 _MOST_RETURNS = 3
-
-
-class Node:
-    """What the two stages work on: the kernel's groups, our records, and the administrator's options."""
-
-    def __init__(self, resctrl: Resctrl, run: RunDir, options: Options) -> None:
-        self.resctrl = resctrl
-        self.run = run
-        self.options = options
-        self.view = view.View(run, resctrl.root)
-
-    def show(self, state: KeyState) -> None:
-        """Bring what consumers see of a key up to date. A full /run is said, and costs nobody more than that."""
-        try:
-            if not self.view.is_current(state):
-                self.view.show(state)
-        except OSError as error:
-            self.run.complaints.append(refused(f"what key {state.key} used cannot be shown", error))
-
-    def keeps_snapshot(self, over: list[MonGroup], vain: frozenset[str]) -> bool:
-        """Whether what these groups of a key counted is to outlive them."""
-        counted = any(group.before or (group.begin and group.path not in vain) for group in over)
-        return counted and self.options.snapshot_ttl > 0
-
-    def forget(self, locked: LockedKey) -> None:
-        """Leave no trace of a key, whose groups are gone."""
-        if locked.state is not None and locked.state.generation:
-            self.view.remove(locked.state.key)
-        locked.clear()
+_NO_RMID = (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO)
 
 
 class Container:
@@ -76,19 +48,25 @@ def create_runtime(node: Node, container: Container) -> bool:
     container.key = identity.key_of(node.options.key, container.id, container.said)
     if not node.resctrl.is_mounted():
         raise _not_mounted(node)
-    patience = _Patience(node)
     former = node.run.key_of(container.id)
     if former is not None and former != container.key.name:
         # Before the index names the new key: killed in between, the former membership can still be found.
-        with node.run.lock(former, patience.deadline) as locked:
-            _leave(node, locked, container.id)
+        with node.run.lock(former, system.monotonic() + node.options.lock_timeout) as locked:
+            ending.leave(node, locked, container.id)
+    enter(node, container, container.key, pod)
+    return True
+
+
+def enter(node: Node, container: Container, key: Key, pod: Pod) -> None:
+    """Make a container a member of a key, and put its init process into the key's mon_group. Raises HookError."""
+    patience = _Patience(node, key.name)
     while True:
         try:
-            _join(node, container, container.key, pod, patience)
-            return True
+            _join(node, container, key, pod, patience)
+            return
         except (HookError, OSError) as error:
             if not patience.again(error):
-                _undo(node, container.id, container.key, patience)
+                _undo(node, container.id, key, patience)
                 raise
 
 
@@ -100,7 +78,7 @@ def _join(node: Node, container: Container, key: Key, pod: Pod, patience: _Patie
         group = _group_for(node, state, ctrl_group)
         member = _member(container, state.members.get(container.id), group, taken_from)
         if not patience.recorded:
-            patience.recorded, patience.was_member = True, state.members.get(container.id) == member
+            patience.recorded, patience.was_member = True, _same_life(state.members.get(container.id), member)
         # The index before the member: killed in between, poststop finds a key without this member and tidies up.
         # The other way round a poststop without annotations would never find the member.
         node.run.write_index(container.id, key.name)
@@ -111,35 +89,11 @@ def _join(node: Node, container: Container, key: Key, pod: Pod, patience: _Patie
         if node.resctrl.make(group.path):
             patience.made.add(group.path)
         # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
-        _begin(node, locked, group.path, empty=in_vain)
+        node.begin(locked, group.path, empty=in_vain)
         # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
         node.resctrl.put(group.path, container.pid)
         patience.made.discard(group.path)
         _withdraw(node, locked, patience.made)
-
-
-def _begin(node: Node, locked: LockedKey, path: str, *, empty: bool) -> None:
-    """Read and commit the counters of a group that nobody is in yet, and show them to consumers.
-
-    What is on record of another directory is of an incarnation that vanished; `empty`: without anybody in it.
-    """
-    state = locked.state
-    if state is None or not node.options.snapshot_ttl:
-        return
-    groups = list(state.groups)
-    place = [group.path for group in groups].index(path)
-    inode = node.resctrl.inode(path)
-    if groups[place].inode != inode:
-        groups[place] = incarnation.remade(groups[place], empty=empty)
-    if groups[place].begin is None:
-        begin = node.resctrl.counters(path)
-        groups[place] = incarnation.begun(groups[place], inode, begin, late=state.recovering)
-        try:
-            locked.commit(incarnation.changed(state, groups=groups))
-        except OSError as error:  # the container is monitored all the same
-            node.run.complaints.append(refused(f"what key {state.key} begins with is lost", error))
-    # After the commit: killed in between, the next hook of this key finds the view older than the state.
-    node.show(locked.state or state)
 
 
 def poststop(node: Node, container_id: str) -> None:
@@ -158,85 +112,7 @@ def poststop(node: Node, container_id: str) -> None:
         member = locked.state.members.get(container_id) if locked.state else None
         if member is not None and process.is_dead(member.pid, member.starttime) is False:
             return
-        _leave(node, locked, container_id, own_poststop=member is not None)
-
-
-def _leave(
-    node: Node, locked: LockedKey, container_id: str, *, vain: frozenset[str] = frozenset(), own_poststop: bool = False
-) -> None:
-    """Take a member out of a key that is locked, and end the key with its last one. `vain`: see _end."""
-    state = locked.state
-    if state is not None:
-        members = {name: member for name, member in state.members.items() if name != container_id}
-        if members or state.recovering:
-            locked.commit(incarnation.changed(state, members=members))
-        else:
-            _end(node, locked, state, vain=vain, own_poststop=own_poststop)
-    # Last: killed before it, poststop when called again finds the key, and no member in it.
-    node.run.remove_index(container_id)
-
-
-def _end(node: Node, locked: LockedKey, state: KeyState, *, vain: frozenset[str], own_poststop: bool) -> None:
-    """Remove the mon_groups of a key without members; what cannot be removed stays on record.
-
-    What the key used stays on record, too, and is shown until the snapshot's time is over; but not of a key that
-    nobody ever was in: `vain` are the groups that this call made for nothing.
-    """
-    going = [group for group in state.groups if own_poststop or not node.resctrl.has_live_task(group.path)]
-    over = [group if group.end else _ended(node, group, vain) for group in going]  # it has one: killed after it
-    if len(going) == len(state.groups) and node.keeps_snapshot(over, vain):
-        # The end before rmdir, which takes the counters with it, and the view before its links dangle. Killed in
-        # between: a group that no member stands behind, which reconcile removes, or the key's next hook takes over.
-        _complete(node, locked, state, over)
-    kept, refusal = _remove(node, going)
-    kept += [group for group in state.groups if group not in going]
-    if kept:
-        gone = [group for group in over if group.path not in [it.path for it in kept]]
-        locked.commit(incarnation.surviving(locked.state or state, kept, gone))
-        node.show(locked.state or state)
-    elif locked.state is not None and locked.state.completed_at is None:
-        # After rmdir: killed in between, the state names a group that is gone, which everybody takes for removed.
-        node.forget(locked)
-    if refusal is not None:
-        raise refusal
-
-
-def _complete(node: Node, locked: LockedKey, state: KeyState, over: list[MonGroup]) -> None:
-    """Put what a key used on record, and show it. A full /run costs that record, but must not cost RMIDs."""
-    try:
-        if state.completed_at is None:
-            locked.commit(incarnation.completed(state, over, system.now_utc(), system.boottime()))
-    except OSError as error:
-        node.run.complaints.append(refused(f"what key {state.key} used is lost", error))
-    else:
-        node.show(locked.state or state)
-
-
-def _ended(node: Node, group: MonGroup, vain: frozenset[str]) -> MonGroup:
-    """A group with its counters as they are now, as far as they can be had."""
-    if group.begin is None:
-        return group
-    if group.path in vain:
-        return incarnation.unused(group)
-    try:
-        end = node.resctrl.counters(group.path) if node.resctrl.inode(group.path) == group.inode else {}
-    except HookError:
-        end = {}  # it is gone, and what was used in it unknown
-    return incarnation.ended(group, end)
-
-
-def _remove(node: Node, groups: list[MonGroup]) -> tuple[list[MonGroup], HookError | None]:
-    """Remove mon_groups; returns those that are still there, and what the kernel had against it."""
-    kept: list[MonGroup] = []
-    refusal: HookError | None = None
-    for group in groups:
-        try:
-            if node.resctrl.remove(group.path):
-                node.run.note_freed()
-        except HookError as error:
-            kept.append(group)
-            refusal = error
-    return kept, refusal
+        ending.leave(node, locked, container_id, own_poststop=member is not None)
 
 
 def _withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
@@ -251,8 +127,8 @@ def _withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
     vain = [group for group in state.groups if group.path in made - used]
     vain = [group for group in vain if not node.resctrl.has_live_task(group.path)]
     try:
-        kept, refusal = _remove(node, vain)
-        # After rmdir, as in _end.
+        kept, refusal = ending.remove(node, vain)
+        # After rmdir, as in ending.end.
         groups = [group for group in state.groups if group not in vain or group in kept]
         gone = [group for group in vain if group not in kept]
         if any(group.before for group in gone) and groups:
@@ -271,7 +147,7 @@ def _undo(node: Node, container_id: str, key: Key, patience: _Patience) -> None:
         return
     try:
         with node.run.lock(key.name, patience.deadline) as locked:
-            _leave(node, locked, container_id, vain=frozenset(patience.made))
+            ending.leave(node, locked, container_id, vain=frozenset(patience.made))
             _withdraw(node, locked, patience.made)
     except (HookError, OSError) as error:
         # The member stays on record; reconcile moves its process in, or drops it once it is dead.
@@ -282,8 +158,10 @@ def _undo(node: Node, container_id: str, key: Key, patience: _Patience) -> None:
 class _Patience:
     """How long, and how often, one createRuntime tries: every wait in it ends at `deadline`."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, key: str) -> None:
         self._node = node
+        self._key = key
+        self._reclaimed = False
         self._returns = 0
         self._moves = 0
         self._limbo_end: float | None = None
@@ -300,6 +178,10 @@ class _Patience:
         if isinstance(error, WrongCtrlGroup):  # the task was moved to another ctrl_group since we looked
             self._moves += 1
             return self._moves == 1
+        if isinstance(error, HookError) and error.reason in _NO_RMID and not self._reclaimed:
+            self._reclaimed = True  # with no lock held, and once: what it frees others may take, and we would go on
+            if reclaim.reclaim(self._node, self._key):
+                return True
         return isinstance(error, InLimbo) and self._wait_for_limbo()
 
     def _wait_for_limbo(self) -> bool:
@@ -347,11 +229,16 @@ def _whereabouts(container: Container) -> tuple[str, str | None]:
 
 def _class_of(bundle: str) -> str | None:
     """`linux.intelRdt.closID` of the bundle's config.json (runtime-spec, config-linux.md), if it can be had."""
+    config = config_of(bundle)
+    return config.linux.intel_rdt.clos_id if config and config.linux and config.linux.intel_rdt else None
+
+
+def config_of(bundle: str) -> Config | None:
+    """What a bundle's config.json says; None where it does not: the runtime has read it, and the kernel will say."""
     try:
-        config = Config.model_validate(jsontext.loads(system.read_file(bundle + "/config.json", limit=16 << 20)))
+        return Config.model_validate(jsontext.loads(system.read_file(bundle + "/config.json", limit=16 << 20)))
     except (OSError, ValueError, ValidationError):
-        return None  # the runtime itself has read that file: what is amiss here, the kernel will say
-    return config.linux.intel_rdt.clos_id if config.linux and config.linux.intel_rdt else None
+        return None
 
 
 def _group_for(node: Node, state: KeyState, ctrl_group: str) -> MonGroup:
@@ -377,6 +264,10 @@ def _member(container: Container, former: Member | None, group: MonGroup, mon_gr
     )
 
 
+def _same_life(former: Member | None, member: Member) -> bool:
+    return former is not None and (former.pid, former.starttime) == (member.pid, member.starttime)
+
+
 def _new_state(key: Key, pod: Pod) -> KeyState:
     return KeyState(
         key=key.name,
@@ -392,5 +283,8 @@ def _joined(state: KeyState, container_id: str, member: Member, group: MonGroup)
     """The state with this member, and its group, in it."""
     if state.completed_at is not None:
         state = incarnation.resumed(state, group)
+    if state.lingering_since is not None:
+        state = incarnation.returned(state)
     groups = state.groups if group.path in [it.path for it in state.groups] else [*state.groups, group]
-    return incarnation.changed(state, groups=groups, members={**state.members, container_id: member})
+    cgroup = cgroups.of_pod(member.cgroup, state.key) if state.kind == "pod" else None
+    return incarnation.changed(state, groups=groups, members={**state.members, container_id: member}, cgroup=cgroup)

@@ -89,9 +89,10 @@ class Linux(Model):
 
 
 class Config(Model):
-    """A bundle's config.json, as far as it is used: the ctrl_group that the runtime was told to use."""
+    """A bundle's config.json, as far as it is used: annotations, and the ctrl_group that was asked for."""
 
     linux: Linux | None = None
+    annotations: dict[str, str] | None = None
 
 
 class Options(Model):
@@ -130,7 +131,8 @@ class MonGroup(Model):
 
     Of its present incarnation: `inode`, its directory's number, which tells it from one that was made in its place;
     `begin`, the counters before the first member was in it (None: not read yet, or no snapshots are kept); `end`, those
-    after the last one (None: it has not ended). `before`: what earlier incarnations used in all.
+    after the last one (None: it has not ended). `before`: what earlier incarnations used in all. `last`: the counters
+    when the key began to linger, which count if the group is removed by somebody else while it does.
     """
 
     path: Annotated[str, AfterValidator(names.mon_group)]
@@ -139,6 +141,7 @@ class MonGroup(Model):
     begin: Counters | None = None
     end: Counters | None = None
     before: Counters = {}
+    last: Counters | None = None
 
 
 class KeyState(Model):
@@ -146,7 +149,8 @@ class KeyState(Model):
 
     `recovering`: members may be missing in it, so that only reconcile may end the key. `generation` counts the changes
     of what consumers see of it (0: nothing). Times of day are RFC 3339 in UTC; those of CLOCK_BOOTTIME, in seconds, are
-    what is computed with. A key that is completed has no members and no mon_group; it stays for its snapshot.
+    what is computed with. A key that lingers has its mon_groups, but no members. One that is completed has neither; it
+    stays for its snapshot. `cgroup` is the pod's, as in Member, where one is known.
     """
 
     version: Version = 1
@@ -160,6 +164,9 @@ class KeyState(Model):
     created_boottime: Seconds | None = None
     completed_at: str | None = None
     completed_boottime: Seconds | None = None
+    cgroup: str | None = None
+    lingering_since: Seconds | None = None
+    lingering_until: Seconds | None = None
     groups: list[MonGroup] = []
     members: dict[str, Member] = {}
 

@@ -370,8 +370,12 @@ class Linux(Model):
 
 
 class Config(Model):
-    __slots__ = ("linux",)
+    __slots__ = (
+        "linux",
+        "annotations",
+    )
     linux: Linux | None
+    annotations: dict[str, str] | None
 
     def _read(self, fields: dict[str, object]) -> None:
         get = fields.get
@@ -382,10 +386,25 @@ class Config(Model):
             except ValidationError as error:
                 raise error.within("Config", "linux") from None
         _set(self, "linux", value)
+        value = get("annotations")
+        if value is not None:
+            if not isinstance(value, dict):
+                raise _wrong(value, "dict_type", "Input should be a valid dictionary", "Config", "annotations")
+            annotations_items: dict[object, object] = {}
+            for key, item in value.items():
+                name = key
+                if type(name) is not str:
+                    name = _text(name, "Config", "annotations", key, "[key]")
+                if type(item) is not str:
+                    item = _text(item, "Config", "annotations", key)
+                annotations_items[name] = item
+            value = annotations_items
+        _set(self, "annotations", value)
 
     def model_dump(self) -> dict[str, Any]:
         return {
             "linux": None if self.linux is None else self.linux.model_dump(),
+            "annotations": None if self.annotations is None else dict(self.annotations),
         }
 
 
@@ -573,6 +592,7 @@ class MonGroup(Model):
         "begin",
         "end",
         "before",
+        "last",
     )
     path: str
     ctrl_group: str
@@ -580,6 +600,7 @@ class MonGroup(Model):
     begin: dict[str, str] | None
     end: dict[str, str] | None
     before: dict[str, str]
+    last: dict[str, str] | None
 
     def _read(self, fields: dict[str, object]) -> None:
         get = fields.get
@@ -645,6 +666,20 @@ class MonGroup(Model):
             before_items[name] = item
         value = before_items
         _set(self, "before", value)
+        value = get("last")
+        if value is not None:
+            if not isinstance(value, dict):
+                raise _wrong(value, "dict_type", "Input should be a valid dictionary", "MonGroup", "last")
+            last_items: dict[object, object] = {}
+            for key, item in value.items():
+                name = key
+                if type(name) is not str:
+                    name = _text(name, "MonGroup", "last", key, "[key]")
+                if type(item) is not str:
+                    item = _text(item, "MonGroup", "last", key)
+                last_items[name] = item
+            value = last_items
+        _set(self, "last", value)
 
     def model_dump(self) -> dict[str, Any]:
         return {
@@ -654,6 +689,7 @@ class MonGroup(Model):
             "begin": None if self.begin is None else dict(self.begin),
             "end": None if self.end is None else dict(self.end),
             "before": dict(self.before),
+            "last": None if self.last is None else dict(self.last),
         }
 
 
@@ -670,6 +706,9 @@ class KeyState(Model):
         "created_boottime",
         "completed_at",
         "completed_boottime",
+        "cgroup",
+        "lingering_since",
+        "lingering_until",
         "groups",
         "members",
     )
@@ -684,6 +723,9 @@ class KeyState(Model):
     created_boottime: float | None
     completed_at: str | None
     completed_boottime: float | None
+    cgroup: str | None
+    lingering_since: float | None
+    lingering_until: float | None
     groups: list[MonGroup]
     members: dict[str, Member]
 
@@ -742,6 +784,21 @@ class KeyState(Model):
             if type(value) is not float or not 0 <= value <= 1000000000000.0:
                 value = _number(value, 0, 1000000000000.0, "KeyState", "completed_boottime")
         _set(self, "completed_boottime", value)
+        value = get("cgroup")
+        if value is not None:
+            if type(value) is not str:
+                value = _text(value, "KeyState", "cgroup")
+        _set(self, "cgroup", value)
+        value = get("lingering_since")
+        if value is not None:
+            if type(value) is not float or not 0 <= value <= 1000000000000.0:
+                value = _number(value, 0, 1000000000000.0, "KeyState", "lingering_since")
+        _set(self, "lingering_since", value)
+        value = get("lingering_until")
+        if value is not None:
+            if type(value) is not float or not 0 <= value <= 1000000000000.0:
+                value = _number(value, 0, 1000000000000.0, "KeyState", "lingering_until")
+        _set(self, "lingering_until", value)
         value = get("groups", [])
         if not isinstance(value, list):
             raise _wrong(value, "list_type", "Input should be a valid list", "KeyState", "groups")
@@ -783,6 +840,9 @@ class KeyState(Model):
             "created_boottime": self.created_boottime,
             "completed_at": self.completed_at,
             "completed_boottime": self.completed_boottime,
+            "cgroup": self.cgroup,
+            "lingering_since": self.lingering_since,
+            "lingering_until": self.lingering_until,
             "groups": [item.model_dump() for item in self.groups],
             "members": {key: item.model_dump() for key, item in self.members.items()},
         }

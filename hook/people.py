@@ -6,9 +6,10 @@ import argparse
 import os
 import sys
 
-from hook import inventory, jsontext, metrics, names, rates, reconcile, report, screens, system
-from hook.errors import HookError, explain, refused, unforeseen
-from hook.models import Failure, Options, ValidationError
+from hook import inventory, jsontext, metrics, names, rates, reconcile, report, runtimes, screens, system
+from hook.errors import HookError, refused, unforeseen
+from hook.models import Failure, Options
+from hook.options import parse as parse_options
 from hook.records import Records, Unreadable
 from hook.resctrl import Resctrl
 
@@ -29,8 +30,11 @@ class Usage(Exception):
 def main(arguments: list[str]) -> int:
     """Answer one of VERBS, the first of the arguments; returns the exit status."""
     try:
-        given = parser_of(arguments[0]).parse_args(arguments[1:])
-        options = Options(**{name: getattr(given, name) for name in _OPTIONS})
+        parser = parser_of(arguments[0])
+        given, rest = parser.parse_known_args(arguments[1:])
+        if rest and arguments[0] != "reconcile":
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        options = Options(**{**_hook_options(rest), **{name: getattr(given, name) for name in _OPTIONS}})
         VERBS[arguments[0]](options, given)
     except BrokenPipeError:  # the reader has seen enough, as `head` has
         return 0
@@ -43,6 +47,14 @@ def main(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001  nothing that this process prints may look like an answer and be none
         return _said(str(unforeseen(error)))
     return 0
+
+
+def _hook_options(arguments: list[str]) -> dict[str, Any]:
+    """Those that the hook was installed with: what reconcile does in its place goes by the same ones."""
+    found, complaints = parse_options(arguments)
+    if complaints:
+        raise Usage(f"reconcile: {'; '.join(complaints)}; see resctrl-mon-hook --help")
+    return found.model_dump()
 
 
 def _said(problem: str) -> int:
@@ -102,8 +114,30 @@ def _metrics(options: Options, given: argparse.Namespace) -> None:
 
 
 def _reconcile(options: Options, given: argparse.Namespace) -> None:
-    pruned = reconcile.run(Options(**{**options.model_dump(), "snapshot_ttl": given.snapshot_ttl}))
-    _print({"pruned": pruned} if given.json else [f"{key}: completed, and its time is over" for key in pruned])
+    live = _keys_in(given.live) if given.live is not None else None
+    if given.dry_run:
+        found = [reconcile.Outcome(action, None) for action in reconcile.planned(options, live)]
+    else:
+        found = reconcile.run(options, live)
+    complaints: list[str] = []
+    if given.adopt:
+        states, complaints = runtimes.states()
+        found += reconcile.adopt(options, states, dry_run=given.dry_run)
+        if not given.dry_run:
+            found += reconcile.run(options, live)
+    for complaint in complaints:
+        report.say(complaint, to_syslog=False)
+    _print(screens.done(found, complaints, dry_run=given.dry_run) if given.json else screens.deeds(found))
+
+
+def _keys_in(path: str) -> set[str]:
+    """The keys in a file, one on a line. Usage for one that is none: it would end what lives."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        lines = [line.strip() for line in file]
+    try:
+        return {names.container_id(line) for line in lines if line}
+    except ValueError as error:
+        raise Usage(f"{path}: {error}") from None
 
 
 VERBS: dict[str, Callable[[Options, argparse.Namespace], None]] = {
@@ -161,7 +195,9 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
         parser.add_argument("--interval", type=_interval, default=2.0)
         parser.add_argument("--count", type=_count)
     elif verb == "reconcile":
-        parser.add_argument("--snapshot-ttl", type=_ttl, default=defaults["snapshot_ttl"])
+        parser.add_argument("--dry-run", action="store_true")
+        parser.add_argument("--adopt", action="store_true")
+        parser.add_argument("--live")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true")
     if verb == "metrics":
@@ -189,15 +225,6 @@ def _interval(text: str) -> float:
     if not 0 < seconds <= _LONGEST_INTERVAL:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of seconds above 0")
     return seconds
-
-
-def _ttl(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of seconds")
-    try:
-        return Options(snapshot_ttl=int(text)).snapshot_ttl
-    except ValidationError as error:
-        raise argparse.ArgumentTypeError(explain(error.errors())) from None
 
 
 def _count(text: str) -> int:

@@ -26,6 +26,14 @@ def _stat_fields(pid: int) -> list[str]:
     return system.read_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
+def stat_fields(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the third on, which is the first here; None: no such process, or no telling."""
+    try:
+        return _stat_fields(pid)
+    except OSError:
+        return None
+
+
 def starttime(pid: int) -> int | None:
     """When the process started, in clock ticks since boot: with the pid a name that is never given twice.
 
@@ -81,11 +89,16 @@ def cgroup(pid: int) -> str | None:
     On hybrid hosts the container may have a path of its own in v1 hierarchies alone; the first of those is taken.
     Source: cgroups(7), /proc/PID/cgroup.
     """
-    try:
-        lines = system.read_file(f"/proc/{pid}/cgroup").split("\n")
-    except OSError:
-        return None
-    places = [line.partition(":")[2] for line in lines if line]
+    places = cgroups(pid)
     own = [place for place in places if not place.endswith(":/")]
     unified = [place for place in own if place.startswith(":")]
     return next(iter(unified or own or places), None)
+
+
+def cgroups(pid: int) -> list[str]:
+    """The cgroups of a process as `<controllers>:<path>`, one for each hierarchy; none where /proc cannot tell."""
+    try:
+        lines = system.read_file(f"/proc/{pid}/cgroup").split("\n")
+    except OSError:
+        return []
+    return [line.partition(":")[2] for line in lines if line]

@@ -70,6 +70,10 @@ class Records:
         """The containers that a failure is recorded of."""
         return self._names("unmonitored")
 
+    def indexed(self) -> list[str]:
+        """The containers that a key is noted for."""
+        return self._names("members")
+
     def file(self, key: str) -> str:
         """Where a key is recorded, for people."""
         return self._file("groups", key)

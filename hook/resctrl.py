@@ -11,6 +11,7 @@ from hook import process, system
 from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup, errno_name
 
 _GONE = (errno.ENOENT, errno.ENODEV)
+_NO_CTRL_GROUPS = ("info", "mon_data", "mon_groups")
 _DENIED_HINTS = {
     errno.EROFS: "resctrl is mounted read-only",
     errno.EACCES: "the hook needs root with CAP_DAC_OVERRIDE; look for SELinux or AppArmor denials as well",
@@ -38,6 +39,16 @@ class Resctrl:
 
     def _ctrl_path(self, ctrl_group: str) -> str:
         return self.root if ctrl_group == "/" else f"{self.root}/{ctrl_group}"
+
+    def mon_groups(self) -> list[str]:
+        """The paths of all mon_groups, in whatever ctrl_group. Grows with the node: not for a start that succeeds."""
+        found = []
+        for parent in [
+            self.root,
+            *(f"{self.root}/{name}" for name in _names(self.root) if name not in _NO_CTRL_GROUPS),
+        ]:
+            found += [f"{parent}/mon_groups/{name}" for name in _names(parent + "/mon_groups")]
+        return found
 
     def make(self, path: str) -> bool:
         """Make a mon_group, which takes an RMID; whether it was this call that made it.
@@ -142,6 +153,17 @@ class Resctrl:
             ) from error
         return True
 
+    def tasks(self, path: str) -> set[int] | None:
+        """The threads in a mon_group; None if it is not there, or cannot be read."""
+        try:
+            return {int(task) for task in system.read_file(path + "/tasks", limit=1 << 24).split() if task.isdigit()}
+        except OSError:
+            return None
+
+    def expel(self, path: str, tid: int) -> None:
+        """Move a thread out of a mon_group, back to the ctrl_group above it. Raises as `put`."""
+        self.put(path.rpartition("/mon_groups/")[0], tid)
+
     def has_live_task(self, path: str) -> bool:
         """Whether `tasks` lists a task that is not known to be dead; True where that cannot be found out."""
         try:
@@ -157,6 +179,14 @@ class Resctrl:
         except OSError:
             return ""
         return "" if status == "ok" else status
+
+
+def _names(directory: str) -> list[str]:
+    """What is in a directory; nothing where there is none, or it cannot be read."""
+    try:
+        return system.list_directory(directory)
+    except OSError:
+        return []
 
 
 def _read_counter(top: str, counter: str, found: dict[str, str]) -> None:

@@ -151,6 +151,39 @@ class RunDir:
         """Forget a key. To be called under its lock."""
         system.unlink(f"groups/{key}.json", self._dir)
 
+    def recorded(self) -> list[str]:
+        """The keys that something is recorded of. Grows with the node: not for a start that succeeds."""
+        names = self._names("groups")
+        return [name[: -len(".json")] for name in names if name.endswith(".json") and not name.startswith(".")]
+
+    def glance(self, key: str) -> KeyState | None:
+        """What is recorded of a key, read without its lock: it may have changed already. None: nothing readable."""
+        try:
+            text = system.read_file(f"groups/{names.container_id(key)}.json", _STATE_LIMIT, self._dir)
+            return KeyState.model_validate(jsontext.loads(text))
+        except (OSError, ValueError):
+            return None
+
+    def leftovers(self, live: set[str]) -> list[str]:
+        """The keys that a hook which was killed left files of: half-written ones, locks of keys that are not `live`."""
+        found = {
+            name[1 : -len(".tmp")] for part in ("groups", "members") for name in self._names(part) if _is_tmp(name)
+        }
+        found |= {name[: -len(".old")] if name.endswith(".old") else name for name in self._names("building")}
+        found |= {name for name in self._names("locks") if name not in live}
+        return sorted(name for name in found if _is_key(name))
+
+    def tidy(self, key: str) -> None:
+        """Remove the half-written files of a key, under its lock."""
+        for part in ("groups", "members"):
+            system.unlink(f"{part}/.{key}.tmp", self._dir)
+
+    def _names(self, part: str) -> list[str]:
+        try:
+            return system.list_directory(part, self._dir)
+        except FileNotFoundError:
+            return []
+
     def key_of(self, container: str) -> str | None:
         """The key that a container is indexed under, or None."""
         path = f"members/{container}.json"
@@ -164,6 +197,11 @@ class RunDir:
             hint = f"`reconcile` drops its member once it is dead; the file is {self.path}/{path}"
             self.complaints.append(HookError(Reason.IO, problem, hint=hint))
             return None
+
+    def indexed(self, key: str) -> list[str]:
+        """The containers that belong to a key by the index. Grows with the node: not for the hook path."""
+        found = [name[: -len(".json")] for name in self._names("members") if name.endswith(".json")]
+        return [name for name in found if _is_key(name) and self.key_of(name) == key]
 
     def write_index(self, container: str, key: str) -> None:
         """Note that a container belongs to a key. Under that key's lock, which also makes the temporary name ours."""
@@ -290,3 +328,14 @@ def _kind_of(key: str) -> Kind:
         return "pod" if names.pod_uid(key) == key else "container"
     except ValueError:
         return "container"
+
+
+def _is_tmp(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".tmp")
+
+
+def _is_key(name: str) -> bool:
+    try:
+        return names.container_id(name) == name
+    except ValueError:
+        return False

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hook.inventory import Group, Inventory, Key, Total
     from hook.models import Failure
     from hook.rates import Rate, Rates
+    from hook.reconcile import Outcome
     from hook.records import Unreadable
 
 _LONGEST_WORD = 48
@@ -314,3 +315,31 @@ def _table(rows: Sequence[Sequence[str]], words: int) -> list[str]:
         right = [text.rjust(width) for text, width in zip(row[words:], widths[words:])]
         lines.append("  ".join(left + right).rstrip())
     return lines
+
+
+# --- reconcile
+
+
+def deeds(outcomes: list[Outcome]) -> list[str]:
+    """What reconcile did, or is going to do, a line each."""
+    return [line for it in outcomes for line in _lines(it)]
+
+
+def _lines(it: Outcome) -> list[str]:
+    problem = [f"  not done: {it.problem}"] if it.problem is not None else []
+    return [str(it.action), *problem, *([f"  {it.remark}"] if it.remark is not None else [])]
+
+
+def done(outcomes: list[Outcome], complaints: list[str], *, dry_run: bool) -> dict[str, Any]:
+    """The same for programs."""
+    return {"dry_run": dry_run, "actions": [_deed(it) for it in outcomes], "complaints": complaints}
+
+
+def _deed(it: Outcome) -> dict[str, Any]:
+    names = {"action": it.action.verb, "key": it.action.key, "container": it.action.container, "path": it.action.path}
+    return {
+        **{name: value or None for name, value in names.items()},
+        "why": it.action.why,
+        "problem": it.problem,
+        "remark": it.remark,
+    }

@@ -62,6 +62,11 @@ class View:
             return
         system.remove_tree(old, self._dir)
 
+    def tidy(self, key: str) -> None:
+        """Remove what hooks that were killed left half made, or half removed, of a key's view."""
+        system.remove_tree(f"{_BUILDING}/{key}", self._dir)
+        system.remove_tree(f"{_BUILDING}/{key}.old", self._dir)
+
     def _build(self, top: str, state: KeyState) -> None:
         directories, files, links = _content(state)
         try:

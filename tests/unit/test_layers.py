@@ -13,7 +13,19 @@ import hook
 
 HOOK = Path(hook.__file__).parent
 TREES = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(HOOK.glob("*.py"))}
-FOR_PEOPLE = {"inventory", "metrics", "people", "rates", "reconcile", "records", "screens", "usage"}
+FOR_PEOPLE = {
+    "inventory",
+    "metrics",
+    "people",
+    "plan",
+    "rates",
+    "reconcile",
+    "records",
+    "runtimes",
+    "screens",
+    "survey",
+}
+FOR_PEOPLE |= {"tasks", "usage"}
 PYDANTIC = {"models"}  # in the .pyz models_compiled stands under this name
 HOOK_PATH = sorted(set(TREES) - FOR_PEOPLE - PYDANTIC)
 each_module = pytest.mark.parametrize("module", sorted(TREES))
@@ -106,8 +118,8 @@ def test_os_is_for_people() -> None:
 @pytest.mark.parametrize(
     ("pattern", "owners"),
     [
-        (r"^/proc/", {"process"}),
-        (r"^/sys/", {"models", "models_compiled"}),
+        (r"^/proc", {"process", "tasks"}),
+        (r"^/sys/", {"cgroups", "models", "models_compiled"}),
         (r"^/run/", {"models", "models_compiled"}),
         (r"^/dev/log", {"report"}),
         (r"/?(last_cmd_status|tasks)$", {"resctrl", "view"}),
@@ -130,10 +142,10 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
     assert found == owners
 
 
-@pytest.mark.parametrize("module", sorted(FOR_PEOPLE - {"metrics"}))
+@pytest.mark.parametrize("module", sorted(FOR_PEOPLE - {"metrics", "reconcile"}))
 def test_who_looks_changes_nothing(module: str) -> None:
-    """`metrics` alone writes a file, and that where it is told to."""
-    changes = {"chmod", "create_exclusively", "link", "make", "mkdir", "open", "open_lock", "put", "remove"}
+    """`metrics` alone writes a file, and that where it is told to, and `reconcile` is what changes things."""
+    changes = {"chmod", "create_exclusively", "link", "make", "mkdir", "open_lock", "put", "remove"}
     changes |= {"remove_tree", "rename", "rmdir", "symlink", "try_flock", "unlink", "write_new"}
     changes |= {"write_once", "makedirs", "mkstemp", "truncate"}
     called = {node.func for node in ast.walk(TREES[module]) if isinstance(node, ast.Call)}
@@ -143,7 +155,10 @@ def test_who_looks_changes_nothing(module: str) -> None:
 
 def test_no_lock_is_taken_for_people_who_look() -> None:
     every = {
-        name for module in FOR_PEOPLE - {"reconcile"} for node in ast.walk(TREES[module]) for name in imported(node)
+        name
+        for module in FOR_PEOPLE - {"plan", "reconcile", "survey"}
+        for node in ast.walk(TREES[module])
+        for name in imported(node)
     }
     assert not every & {"hook.rundir", "hook.lifecycle", "hook.view", "hook.entry"}
 

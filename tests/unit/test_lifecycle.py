@@ -15,8 +15,9 @@ import pytest
 
 from hook import system
 from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
-from hook.lifecycle import Container, Node, create_runtime, poststop
+from hook.lifecycle import Container, create_runtime, poststop
 from hook.models import Annotations, Failure, MonGroup, Options
+from hook.node import Node
 from hook.resctrl import Resctrl
 from hook.rundir import RunDir
 from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails

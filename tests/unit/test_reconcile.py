@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hook import system
+from hook import system, tasks
 from hook.lifecycle import create_runtime, poststop
-from hook.reconcile import prune
-from hook.records import Records
+from hook.reconcile import run
 from tests.unit.test_lifecycle import UID, Machine, container, machine
 from tests.unit.test_rundir import clock, directories
 
@@ -34,8 +33,9 @@ def pruned(machine: Machine, seconds: float, monkeypatch: pytest.MonkeyPatch) ->
     """What goes that long from now."""
     now = system.boottime()
     monkeypatch.setattr(system, "boottime", lambda: now + seconds)
-    with Records(str(machine.run)) as records:
-        return prune(machine.node(snapshot_ttl=TTL), records)
+    monkeypatch.setattr(tasks, "table", dict)  # the machine's processes are made up
+    outcomes = run(machine.node(snapshot_ttl=TTL).options)
+    return [it.action.key for it in outcomes if it.action.verb == "prune" and it.problem is None]
 
 
 def shown(machine: Machine) -> set[str]:

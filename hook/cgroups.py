@@ -1,0 +1,62 @@
+"""What a cgroup's path tells: the pod that a container belongs to, and whether a cgroup is a container's own.
+
+A cgroup is named `<controllers>:<path>`, as /proc/PID/cgroup has it (no controllers: cgroup v2; see process.cgroup).
+Source: cgroups(7), and the names that kubelet, CRI-O, Podman and containerd give (`crio-ID.scope`, `pod<UID>`, ...).
+"""
+
+from __future__ import annotations
+
+from hook import system
+
+_MOUNT = "/sys/fs/cgroup"
+_ID_LENGTH = 64
+_HEX = frozenset("0123456789abcdef")
+
+
+def of_pod(cgroup: str | None, uid: str) -> str | None:
+    """The cgroup of a pod: the nearest one above the container's whose name holds the UID; None if there is none.
+
+    systemd's slices have `_` for the UID's dashes; static pods have their UID without any.
+    """
+    controllers, _, path = (cgroup or "").partition(":")
+    spellings = (uid, uid.replace("-", "_"), uid.replace("-", ""))
+    above = path.rpartition("/")[0]
+    while above:
+        name = above.rpartition("/")[2]
+        if any(spelling in name for spelling in spellings):
+            return f"{controllers}:{above}"
+        above = above.rpartition("/")[0]
+    return None
+
+
+def exists(cgroup: str) -> bool:
+    """Whether a cgroup is there, in one of the places where its hierarchy is mounted by all known systems."""
+    controllers, _, path = cgroup.partition(":")
+    if not path.startswith("/") or ".." in path.split("/"):
+        return False
+    name = controllers.partition("name=")[2] or controllers
+    places = {name, name.partition(",")[0]} if name else {"", "unified"}
+    return any(system.is_directory(f"{_MOUNT}/{place}{path}".replace("//", "/")) for place in places)
+
+
+def is_own(cgroup: str | None, container: str) -> bool:
+    """Whether a cgroup is this container's alone: a component of its path is, or ends with, the container's ID."""
+    for component in (cgroup or "").partition(":")[2].split("/"):
+        name = component[: -len(".scope")] if component.endswith(".scope") else component
+        if name == container or name.endswith(("-" + container, ":" + container)):
+            return True
+    return False
+
+
+def container_id(cgroup: str) -> str | None:
+    """The ID that the runtimes of Kubernetes and Podman name a container's cgroup by: 64 hex digits."""
+    for component in reversed(cgroup.partition(":")[2].split("/")):
+        name = component[: -len(".scope")] if component.endswith(".scope") else component
+        if len(name) >= _ID_LENGTH and _HEX.issuperset(name[-_ID_LENGTH:]):
+            return name[-_ID_LENGTH:]
+    return None
+
+
+def is_within(cgroup: str, outer: str) -> bool:
+    """Whether a cgroup is another one, or below it."""
+    return cgroup == outer or cgroup.startswith(outer + "/")

@@ -1,0 +1,148 @@
+"""How a key ends: its members leave, with the last one it lingers or ends, and what it used stays for a while.
+
+Everything here is done under the key's lock.
+"""
+
+from __future__ import annotations
+
+from hook import cgroups, incarnation, process, system
+from hook.errors import HookError, refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.models import KeyState, MonGroup
+    from hook.node import Node
+    from hook.rundir import LockedKey
+
+
+def leave(
+    node: Node, locked: LockedKey, container_id: str, *, vain: frozenset[str] = frozenset(), own_poststop: bool = False
+) -> None:
+    """Take a member out of a key, which ends with its last one. `vain`, `own_poststop`: see end."""
+    drop(node, locked, [container_id], vain=vain, own_poststop=own_poststop)
+
+
+def drop(
+    node: Node,
+    locked: LockedKey,
+    containers: list[str],
+    *,
+    vain: frozenset[str] = frozenset(),
+    own_poststop: bool = False,
+) -> None:
+    """Take members out of a key: with the last ones it lingers, if it may, or ends."""
+    state = locked.state
+    if state is not None:
+        members = {name: member for name, member in state.members.items() if name not in containers}
+        if members or state.recovering:
+            locked.commit(incarnation.changed(state, members=members))
+        elif not _linger(node, locked, state, vain):
+            end(node, locked, state, vain=vain, own_poststop=own_poststop)
+    # Last: killed before it, poststop when called again finds the key, and no member in it.
+    for container_id in containers:
+        node.run.remove_index(container_id)
+
+
+def dead_members(state: KeyState) -> list[str]:
+    """The members whose processes are known to be dead."""
+    return [name for name, it in state.members.items() if process.is_dead(it.pid, it.starttime)]
+
+
+def has_lingered(state: KeyState) -> bool:
+    """Whether a key that lingers has done so for long enough, or its pod is gone."""
+    if state.lingering_until is None or system.boottime() >= state.lingering_until:
+        return True
+    return state.kind == "pod" and not (state.cgroup and cgroups.exists(state.cgroup))
+
+
+def _linger(node: Node, locked: LockedKey, state: KeyState, vain: frozenset[str]) -> bool:
+    """Let a key without members keep its groups, if it may; returns whether it does."""
+    there = [group for group in state.groups if group.path not in vain and node.resctrl.inode(group.path) is not None]
+    if not node.options.linger or not there:
+        return False
+    if state.kind == "pod" and not (state.cgroup and cgroups.exists(state.cgroup)):
+        return False
+    if state.lingering_since is None or state.members:
+        now = system.boottime()
+        groups = [incarnation.left(group, _now(node, group)) for group in state.groups]
+        locked.commit(incarnation.lingering(state, groups, now, now + node.options.linger))
+    return True
+
+
+def end(
+    node: Node,
+    locked: LockedKey,
+    state: KeyState,
+    *,
+    vain: frozenset[str] = frozenset(),
+    own_poststop: bool = False,
+) -> None:
+    """Remove the mon_groups of a key without members; what cannot be removed stays on record.
+
+    What the key used stays on record, too, and is shown until the snapshot's time is over; but not of a key that
+    nobody ever was in: `vain` are the groups that this call made for nothing. Only the `own_poststop` of the last
+    member removes a group that a live task is in. Raises HookError.
+    """
+    going = [group for group in state.groups if own_poststop or not node.resctrl.has_live_task(group.path)]
+    if state.groups and not going:
+        locked.commit(incarnation.changed(state, members={}))
+        return
+    over = [group if group.end else _ended(node, group, vain) for group in going]  # it has one: killed after it
+    if len(going) == len(state.groups) and node.keeps_snapshot(over, vain):
+        # The end before rmdir, which takes the counters with it, and the view before its links dangle. Killed in
+        # between: a group that no member stands behind, which reconcile removes, or the key's next hook takes over.
+        _complete(node, locked, state, over)
+    kept, refusal = remove(node, going)
+    kept += [group for group in state.groups if group not in going]
+    if kept:
+        gone = [group for group in over if group.path not in [it.path for it in kept]]
+        locked.commit(incarnation.surviving(locked.state or state, kept, gone))
+        node.show(locked.state or state)
+    elif locked.state is not None and locked.state.completed_at is None:
+        # After rmdir: killed in between, the state names a group that is gone, which everybody takes for removed.
+        node.forget(locked)
+    if refusal is not None:
+        raise refusal
+
+
+def _complete(node: Node, locked: LockedKey, state: KeyState, over: list[MonGroup]) -> None:
+    """Put what a key used on record, and show it. A full /run costs that record, but must not cost RMIDs."""
+    try:
+        if state.completed_at is None:
+            locked.commit(incarnation.completed(state, over, system.now_utc(), system.boottime()))
+    except OSError as error:
+        node.run.complaints.append(refused(f"what key {state.key} used is lost", error))
+    else:
+        node.show(locked.state or state)
+
+
+def _ended(node: Node, group: MonGroup, vain: frozenset[str]) -> MonGroup:
+    """A group with its counters as they are now, as far as they can be had."""
+    if group.begin is None:
+        return group
+    if group.path in vain:
+        return incarnation.unused(group)
+    return incarnation.ended(group, _now(node, group))
+
+
+def _now(node: Node, group: MonGroup) -> dict[str, str]:
+    """The counters of a group's present incarnation; if that is gone, those it was left with, or none."""
+    try:
+        if node.resctrl.inode(group.path) == group.inode:
+            return node.resctrl.counters(group.path)
+    except HookError:
+        pass
+    return group.last or {}
+
+
+def remove(node: Node, groups: list[MonGroup]) -> tuple[list[MonGroup], HookError | None]:
+    """Remove mon_groups; returns those that are still there, and what the kernel had against it."""
+    kept: list[MonGroup] = []
+    refusal: HookError | None = None
+    for group in groups:
+        try:
+            node.remove(group.path)
+        except HookError as error:
+            kept.append(group)
+            refusal = error
+    return kept, refusal

@@ -1,0 +1,116 @@
+"""What a hook works on: one node's kernel, records and options, and the steps that its stages share."""
+
+from __future__ import annotations
+
+from hook import incarnation, names, process, view
+from hook.errors import refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.models import KeyState, MonGroup, Options
+    from hook.resctrl import Resctrl
+    from hook.rundir import LockedKey, RunDir
+
+
+class Node:
+    """The kernel's groups, our records, and the administrator's options. `freed` counts the RMIDs given back."""
+
+    def __init__(self, resctrl: Resctrl, run: RunDir, options: Options) -> None:
+        self.resctrl = resctrl
+        self.run = run
+        self.options = options
+        self.freed = 0
+        self._view = view.View(run, resctrl.root)
+
+    def begin(self, locked: LockedKey, path: str, *, empty: bool) -> None:
+        """Read and commit the counters of a group that nobody is in yet, and show them to consumers.
+
+        What is on record of another directory is of an incarnation that vanished; `empty`: without anybody in it.
+        """
+        state = locked.state
+        if state is None or not self.options.snapshot_ttl:
+            return
+        groups = list(state.groups)
+        place = [group.path for group in groups].index(path)
+        inode = self.resctrl.inode(path)
+        if groups[place].inode != inode:
+            groups[place] = incarnation.remade(groups[place], empty=empty)
+        if groups[place].begin is None:
+            begin = self.resctrl.counters(path)
+            groups[place] = incarnation.begun(groups[place], inode, begin, late=state.recovering)
+        if groups[place].last is not None:
+            groups[place] = incarnation.left(groups[place], None)
+        try:
+            locked.commit(incarnation.changed(state, groups=groups))
+        except OSError as error:  # the container is monitored all the same
+            self.run.complaints.append(refused(f"what key {state.key} begins with is lost", error))
+        # After the commit: killed in between, the next hook of this key finds the view older than the state.
+        self.show(locked.state or state)
+
+    def remove(self, path: str) -> None:
+        """Remove a mon_group, and note that its RMID comes back. HookError as from resctrl."""
+        if self.resctrl.remove(path):
+            self.freed += 1
+            self.run.note_freed()
+
+    def orphans(self) -> list[str]:
+        """The groups with our prefix that nothing is recorded of. Grows with the node, as mon_groups does."""
+        keys = {path: self.key_of(path) for path in self.resctrl.mon_groups()}
+        return [path for path, key in keys.items() if key is not None and not is_recorded(path, self.run.glance(key))]
+
+    def key_of(self, path: str) -> str | None:
+        """The key that a group is of, by its name; None if it has not our prefix, or no key behind that."""
+        name, prefix = path.rpartition("/")[2], self.options.group_prefix
+        try:
+            return names.container_id(name[len(prefix) :]) if name.startswith(prefix) else None
+        except ValueError:
+            return None
+
+    def show(self, state: KeyState) -> None:
+        """Bring what consumers see of a key up to date. A full /run is said, and costs nobody more than that."""
+        try:
+            if not self._view.is_current(state):
+                self._view.show(state)
+        except OSError as error:
+            self.run.complaints.append(refused(f"what key {state.key} used cannot be shown", error))
+
+    def keeps_snapshot(self, over: list[MonGroup], vain: frozenset[str]) -> bool:
+        """Whether what these groups of a key counted is to outlive them."""
+        counted = any(group.before or (group.begin and group.path not in vain) for group in over)
+        return counted and self.options.snapshot_ttl > 0
+
+    def is_shown(self, state: KeyState) -> bool:
+        """Whether consumers see a key as its state says."""
+        return self._view.is_current(state)
+
+    def may_move(self, tid: int, path: str) -> bool:
+        """Whether a thread can be moved into a group: it is in that one's ctrl_group, and in no mon_group of others.
+
+        Where the kernel does not say where it is, to try is the only way to find out.
+        """
+        groups = process.resctrl_groups(tid)
+        if groups is None:
+            return True
+        ctrl_group, mon_group = groups
+        same_parent = self.resctrl.path(ctrl_group, "x").rpartition("/")[0] == path.rpartition("/")[0]
+        return same_parent and (not mon_group or mon_group.startswith(self.options.group_prefix))
+
+    def tidy(self, key: str, state: KeyState | None) -> None:
+        """Remove what hooks that were killed left of a key, under its lock."""
+        self.run.tidy(key)
+        self._view.tidy(key)
+        if state is None:
+            self._view.remove(key)
+
+    def forget(self, locked: LockedKey) -> None:
+        """Leave no trace of a key, whose groups are gone."""
+        if locked.state is not None and locked.state.generation:
+            self._view.remove(locked.state.key)
+        locked.clear()
+
+
+def is_recorded(path: str, state: KeyState | None) -> bool:
+    """Whether a group is on record of its key, or may have been."""
+    if state is None or state.completed_at is not None:
+        return False
+    return state.recovering or path in [group.path for group in state.groups]

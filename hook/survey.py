@@ -1,0 +1,137 @@
+"""What reconcile has to go by: one look at the records, the kernel's groups and the processes. Changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hook import cgroups, ending, process, system, tasks
+from hook.models import Failure, KeyState
+from hook.records import Records, Unreadable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.models import Member
+    from hook.node import Node
+
+Place = tuple[str, str]
+"""A key and one of its containers."""
+
+
+@dataclass
+class Survey:
+    """The facts. Paths are those of mon_groups; `boottime` is when they were gathered (CLOCK_BOOTTIME, seconds)."""
+
+    boottime: float
+    mounted: bool
+    states: dict[str, KeyState] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
+    stale_views: list[str] = field(default_factory=list)
+    lingered: set[str] = field(default_factory=set)
+    """Keys that linger and have done so for long enough."""
+    dead: set[Place] = field(default_factory=set)
+    """Members whose process is known to be dead."""
+    vanished: set[Place] = field(default_factory=set)
+    """Live members whose group is not there, or is another one of that name."""
+    outside: dict[Place, int] = field(default_factory=dict)
+    """Live members, and how many of their threads are in no group and should be in theirs."""
+    elsewhere: dict[Place, int] = field(default_factory=dict)
+    """The same for those in groups of others, which are left."""
+    strangers: dict[str, set[int]] = field(default_factory=dict)
+    """Groups of keys, and the threads in them that are none of the key's containers'."""
+    orphans: dict[str, bool] = field(default_factory=dict)
+    """Groups with our prefix that nothing is recorded of, and whether a live task is in them."""
+    failures: list[Failure] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
+    """Containers with a failure record that are known to be gone."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """Containers in the index that are no members of the key which it names, and that key."""
+    leftovers: list[str] = field(default_factory=list)
+    """Keys that a hook which was killed left files of."""
+
+
+def survey(node: Node) -> Survey:
+    """Look. HookError `io` where the run directory cannot be read."""
+    found = Survey(system.boottime(), node.resctrl.is_mounted())
+    with Records(node.run.path) as records:
+        for key in records.recorded():
+            state = records.state(key)
+            if isinstance(state, KeyState):
+                found.states[key] = state
+            elif isinstance(state, Unreadable):
+                found.unreadable.append(key)
+        _look_at_failures(records, found)
+        _look_at_index(records, found)
+    processes = tasks.table()
+    for key, state in found.states.items():
+        _look_at_key(node, found, key, state, processes)
+    if found.mounted:
+        found.orphans = {path: node.resctrl.has_live_task(path) for path in node.orphans()}
+    found.leftovers = node.run.leftovers({key for key, it in found.states.items() if it.completed_at is None})
+    found.stale_views = [key for key, state in found.states.items() if not node.is_shown(state)]
+    return found
+
+
+def _look_at_failures(records: Records, found: Survey) -> None:
+    for container in records.failed():
+        failure = records.failure(container)
+        if isinstance(failure, Failure):
+            found.failures.append(failure)
+            if failure.pid is not None and process.is_dead(failure.pid, failure.starttime):
+                found.gone.add(container)
+
+
+def _look_at_index(records: Records, found: Survey) -> None:
+    for container in records.indexed():
+        key = records.key_of(container)
+        state = found.states.get(key) if key is not None else None
+        recovering = key in found.unreadable or (state is not None and state.recovering)
+        if key is not None and not recovering and (state is None or container not in state.members):
+            found.lost[container] = key
+
+
+def _look_at_key(node: Node, found: Survey, key: str, state: KeyState, processes: tasks.Table) -> None:
+    if state.lingering_since is not None and not state.members and ending.has_lingered(state):
+        found.lingered.add(key)
+    live: dict[str, Member] = {}
+    for container, member in state.members.items():
+        if process.is_dead(member.pid, member.starttime):
+            found.dead.add((key, container))
+        else:
+            live[container] = member
+    if not found.mounted or state.completed_at is not None:
+        return
+    inside = {group.path: node.resctrl.tasks(group.path) for group in state.groups}
+    owned: dict[str, set[int]] = {path: set() for path in inside}
+    inodes = {group.path: group.inode for group in state.groups}
+    for container, member in live.items():
+        there = inside.get(member.group)
+        known = inodes.get(member.group)
+        if there is None or (known is not None and node.resctrl.inode(member.group) != known):
+            found.vanished.add((key, container))
+            continue
+        threads = tasks.threads(tasks.of_container(container, member, processes))
+        owned[member.group] |= threads
+        _look_at_threads(node, found, (key, container), member.group, threads - there)
+    if all(cgroups.is_own(member.cgroup, container) for container, member in live.items()) and live:
+        for path, there in inside.items():
+            strangers = {tid for tid in (there or set()) - owned[path] if _is_alive_elsewhere(tid, live)}
+            if strangers:
+                found.strangers[path] = strangers
+
+
+def _look_at_threads(node: Node, found: Survey, place: Place, path: str, threads: set[int]) -> None:
+    """Sort the threads of a container that are outside of its group: those that can be moved, and those of others."""
+    for tid in threads:
+        if node.may_move(tid, path):
+            found.outside[place] = found.outside.get(place, 0) + 1
+        elif process.is_dead(tid) is False:
+            found.elsewhere[place] = found.elsewhere.get(place, 0) + 1
+
+
+def _is_alive_elsewhere(tid: int, live: dict[str, Member]) -> bool:
+    """Whether a task lives, in cgroups that are none of these members'. A thread has its process's."""
+    places = process.cgroups(tid)
+    if not places or process.is_dead(tid) is not False:
+        return False
+    outer = [member.cgroup for member in live.values() if member.cgroup is not None]
+    return not any(cgroups.is_within(place, cgroup) for place in places for cgroup in outer)

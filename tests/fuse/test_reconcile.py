@@ -1,0 +1,393 @@
+"""reconcile, linger and reclaim, by the shipped file: each way in which hooks alone leave something wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.resctrlfs import mounted
+from tests.support.cgroups import Cgroup, cgroup
+from tests.support.hook import UID, Hook, created, end, finish, stopped, task
+
+Task = subprocess.Popen[bytes]
+ID = "5f3c" * 16
+OTHER = "00000000-4084-4186-9c0e-93cf8c32e2ce"
+FAMILY = """\
+import os, sys, threading
+for _ in range(3):
+    if os.fork() == 0:
+        break
+else:
+    threading.Thread(target=threading.Event().wait, daemon=True).start()
+    print("ready", flush=True)
+sys.stdin.read()
+"""
+"""An init with three children and two threads; it ends with its stdin."""
+
+
+@pytest.fixture
+def own() -> Iterator[Cgroup]:
+    """The cgroup of a container of the pod."""
+    pod = UID.replace("-", "_")
+    with cgroup(f"/test-{os.getpid()}-pod{pod}.slice") as above, cgroup(f"{above.path}/crio-{ID}.scope") as made:
+        yield made
+
+
+@pytest.fixture
+def family(own: Cgroup) -> Iterator[Task]:
+    """A container's init in a cgroup of its own, with children and threads."""
+    process = subprocess.Popen([sys.executable, "-ISc", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    for pid in [process.pid, *children(process.pid)]:
+        own.add(pid)
+    try:
+        yield process
+    finally:
+        own.kill()
+        process.communicate()
+
+
+def children(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def threads(*pids: int) -> set[int]:
+    return {int(name) for pid in pids for name in os.listdir(f"/proc/{pid}/task")}
+
+
+def reconcile(hook: Hook, *arguments: str) -> list[dict[str, Any]]:
+    """What it did; whatever was not done fails the test."""
+    command = replace(hook, options=()).command("reconcile")
+    process = subprocess.Popen(
+        [*command, "--json", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={},
+    )
+    outcome = finish(process)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    found: list[dict[str, Any]] = json.loads(outcome.stdout)["actions"]
+    assert not [it for it in found if it["problem"]]
+    return found
+
+
+def verbs(actions: list[dict[str, Any]]) -> list[str]:
+    return [it["action"] for it in actions]
+
+
+def settled(hook: Hook) -> None:
+    """Nothing is left to be done."""
+    assert reconcile(hook, "--dry-run") == []
+
+
+# --- Members and groups
+
+
+def test_there_is_nothing_to_do(hook: Hook, init: Task) -> None:
+    settled(hook)
+    assert hook(created("c1", init.pid)).stderr == ""
+    assert reconcile(hook) == []
+    end(init)
+    assert hook(stopped("c1")).stderr == ""
+    settled(hook)
+
+
+def test_a_container_whose_poststop_never_came(hook: Hook, init: Task) -> None:
+    assert hook(created("c1", init.pid, pod_uid=UID)).stderr == ""
+    end(init)
+    assert verbs(reconcile(hook, "--dry-run")) == ["drop"]
+    assert hook.groups() == {f"oci-{UID}"}
+    assert verbs(reconcile(hook)) == ["drop"]
+    assert hook.groups() == set()
+    assert hook.leftovers() == set()
+    settled(hook)
+
+
+def test_a_dead_container_beside_a_live_one_goes_alone(hook: Hook, init: Task) -> None:
+    with task() as other:
+        hook(created("c1", init.pid, pod_uid=UID))
+        hook(created("c2", other.pid, pod_uid=UID))
+        end(init)
+        assert verbs(reconcile(hook)) == ["drop"]
+        assert set(hook.key(UID)["members"]) == {"c2"}
+        assert hook.tasks(f"oci-{UID}") == {other.pid}
+
+
+def test_a_group_that_was_removed_gets_all_tasks_of_its_containers_back(hook: Hook, family: Task, own: Cgroup) -> None:
+    assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
+    assert reconcile(hook)
+    everybody = threads(*own.pids())
+    assert len(everybody) == 5
+    (hook.resctrl_root / "mon_groups" / f"oci-{UID}").rmdir()
+    assert verbs(reconcile(hook)) == ["remake"]
+    assert hook.tasks(f"oci-{UID}") == everybody
+    settled(hook)
+
+
+def test_what_exec_brought_in_is_adopted(hook: Hook, family: Task, own: Cgroup) -> None:
+    assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
+    reconcile(hook)
+    with task() as process:  # a child of ours, and not of the container's init
+        own.add(process.pid)
+        assert verbs(reconcile(hook)) == ["adopt"]
+        assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
+    settled(hook)
+
+
+def test_a_cgroup_that_is_not_the_containers_own_is_not_swept_up(hook: Hook) -> None:
+    """The container has the cgroup of whoever started it, which may be all of the machine's."""
+    with subprocess.Popen([sys.executable, "-ISc", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert hook(created(ID, process.pid)).stderr == ""
+        reconcile(hook)
+        assert hook.tasks(f"oci-{ID}") == threads(process.pid, *children(process.pid))
+        for child in children(process.pid):
+            os.kill(child, signal.SIGKILL)
+        process.communicate()
+
+
+def test_strangers_are_moved_out(hook: Hook, family: Task, own: Cgroup, init: Task) -> None:
+    assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
+    reconcile(hook)
+    (hook.resctrl_root / "mon_groups" / f"oci-{UID}" / "tasks").write_text(str(init.pid))
+    assert verbs(reconcile(hook)) == ["evict"]
+    assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
+
+
+def test_a_group_of_ours_that_nothing_is_recorded_of_goes(hook: Hook, init: Task) -> None:
+    groups = hook.resctrl_root / "mon_groups"
+    hook(created("c1", init.pid))
+    for name in ("oci-lost", "theirs", UID):
+        (groups / name).mkdir()
+    assert verbs(reconcile(hook)) == ["remove"]
+    assert hook.groups() == {"oci-c1", "theirs", UID}
+
+
+def test_another_ctrl_group_is_looked_after_too(hook: Hook) -> None:
+    gold = hook.resctrl_root / "gold"
+    gold.mkdir()
+    (gold / "mon_groups" / "oci-lost").mkdir()
+    (gold / "mon_groups" / "theirs").mkdir()
+    assert verbs(reconcile(hook)) == ["remove"]
+    assert hook.groups() == {"gold/theirs"}
+
+
+# --- Records
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"version": 2}'])
+def test_a_record_that_was_torn_is_rebuilt(hook: Hook, family: Task, own: Cgroup, text: str) -> None:
+    hook(created(ID, family.pid, pod_uid=UID))
+    reconcile(hook)
+    path = hook.run_dir / "groups" / f"{UID}.json"
+    before = json.loads(path.read_text())
+    path.write_text(text)
+    assert "rebuild" in verbs(reconcile(hook))
+    after = hook.key(UID)
+    assert after["members"] == before["members"]
+    assert not after["recovering"]
+    assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
+    settled(hook)
+
+
+def test_a_record_that_was_torn_of_what_is_gone(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid, pod_uid=UID))
+    end(init)
+    (hook.run_dir / "groups" / f"{UID}.json").write_text("{")
+    reconcile(hook)
+    assert hook.groups() == set()
+    assert not hook.recorded(UID) or hook.recorded(UID)["completed_at"]
+    settled(hook)
+
+
+def test_a_run_directory_that_was_lost_is_rebuilt(hook: Hook, family: Task, own: Cgroup) -> None:
+    hook(created(ID, family.pid, pod_uid=UID))
+    shutil.rmtree(hook.run_dir)
+    assert "rebuild" in verbs(reconcile(hook))
+    assert set(hook.key(UID)["members"]) == {ID}
+    assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
+    own.kill()
+    family.communicate()
+    assert hook(stopped(ID)).stderr == ""
+    assert hook.groups() == set()
+
+
+def test_what_a_killed_hook_left_half_written_goes(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid))
+    for name in ("groups/.c1.tmp", "members/.c2.tmp", "locks/c3", "building/c1/mon_data/x", "building/c4.old/tasks"):
+        path = hook.run_dir / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (hook.run_dir / "members" / "c9.json").write_text('{"version": 1, "key": "c1"}')
+    assert set(verbs(reconcile(hook))) == {"forget", "tidy"}
+    assert hook.leftovers() == {"groups/c1.json", "members/c1.json", "locks/c1"}
+
+
+# --- What is not monitored
+
+
+def test_what_found_no_rmid_is_tried_again(tmp_path: Path) -> None:
+    with mounted(tmp_path, rmids=3) as resctrl, task() as a, task() as b, task() as c:
+        hook = Hook(resctrl.root, tmp_path / "run")
+        for name, process in (("c1", a), ("c2", b), ("c3", c)):
+            hook(created(name, process.pid))
+        assert hook.reasons() == {"c3": "no_rmids"}
+        end(a)
+        assert hook(stopped("c1")).stderr == ""
+        resctrl.control(do="settle")
+        assert verbs(reconcile(hook)) == ["retry"]
+        assert hook.reasons() == {}
+        assert hook.tasks("oci-c3") == {c.pid}
+
+
+def test_the_record_of_what_failed_and_is_gone_goes(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid, pod_uid="no UID"))
+    assert hook.reasons() == {"c1": "bad_key"}
+    end(init)
+    assert verbs(reconcile(hook)) == ["forget"]
+    assert hook.reasons() == {}
+
+
+# --- Somebody who knows
+
+
+def test_an_explicit_list_of_live_keys(hook: Hook, init: Task, tmp_path: Path) -> None:
+    with task() as other:
+        hook(created("c1", init.pid, pod_uid=UID))
+        hook(created("c2", other.pid, pod_uid=OTHER))
+        end(init)
+        end(other)
+        (tmp_path / "live").write_text(f"{UID}\n")
+        assert verbs(reconcile(hook, f"--live={tmp_path / 'live'}")) == ["drop"]
+        assert hook.groups() == {f"oci-{UID}"}
+
+
+def test_a_list_of_live_keys_never_costs_a_live_task_its_group(hook: Hook, init: Task, tmp_path: Path) -> None:
+    hook(created("c1", init.pid, pod_uid=UID))
+    (tmp_path / "live").write_text("")
+    reconcile(hook, f"--live={tmp_path / 'live'}")
+    assert hook.tasks(f"oci-{UID}") == {init.pid}
+
+
+# --- Linger
+
+
+def over(hook: Hook, key: str) -> None:
+    """The time of a key that lingers is over."""
+    path = hook.run_dir / "groups" / f"{key}.json"
+    state = json.loads(path.read_text())
+    assert state["lingering_until"] > state["lingering_since"]
+    state["lingering_until"] = state["lingering_since"]
+    path.write_text(json.dumps(state))
+
+
+def rmid_of(hook: Hook, name: str) -> int:
+    return (hook.resctrl_root / "mon_groups" / name).stat().st_ino
+
+
+def test_a_container_that_restarts_again_and_again_keeps_its_group(hook: Hook) -> None:
+    hook = hook.with_options("--linger=60")
+    inodes = set()
+    for _ in range(5):
+        with task() as init:
+            assert hook(created("c1", init.pid)).stderr == ""
+            inodes.add(rmid_of(hook, "oci-c1"))
+            assert hook.tasks("oci-c1") == {init.pid}
+        assert hook(stopped("c1")).stderr == ""
+        assert hook.key("c1")["members"] == {}
+    assert len(inodes) == 1
+    settled(hook)
+    over(hook, "c1")
+    assert verbs(reconcile(hook)) == ["end"]
+    assert hook.groups() == set()
+    assert hook.leftovers() == set()
+
+
+def test_a_pod_lingers_as_long_as_its_cgroup_is_there(hook: Hook, own: Cgroup) -> None:
+    """In containerd's order of events: no member in between, and another container ID each time."""
+    hook = hook.with_options("--linger=60")
+    inodes = set()
+    for number in range(4):
+        with task() as init:
+            own.add(init.pid)
+            assert hook(created(f"{number}{ID[1:]}", init.pid, pod_uid=UID)).stderr == ""
+            inodes.add(rmid_of(hook, f"oci-{UID}"))
+        assert hook(stopped(f"{number}{ID[1:]}")).stderr == ""
+    assert len(inodes) == 1
+    settled(hook)
+    own.remove()
+    own.directory.parent.rmdir()
+    assert verbs(reconcile(hook)) == ["end"]
+    assert hook.groups() == set()
+    own.directory.parent.mkdir()
+
+
+def test_a_pod_without_a_cgroup_of_its_own_does_not_linger(hook: Hook, init: Task) -> None:
+    hook = hook.with_options("--linger=60")
+    hook(created("c1", init.pid, pod_uid=UID))
+    end(init)
+    hook(stopped("c1"))
+    assert hook.groups() == set()
+
+
+def test_use_goes_on_where_a_container_comes_back(hook: Hook, init: Task) -> None:
+    hook = hook.with_options("--linger=60")
+    hook(created("c1", init.pid))
+    begin = hook.key("c1")["groups"][0]["begin"]
+    end(init)
+    hook(stopped("c1"))
+    assert hook.key("c1")["groups"][0]["last"] is not None
+    with task() as again:
+        hook(created("c1", again.pid))
+        group = hook.key("c1")["groups"][0]
+        assert (group["begin"], group["last"], group["before"]) == (begin, None, {})
+        assert hook.key("c1")["lingering_since"] is None
+
+
+# --- Reclaim
+
+
+def test_dead_keys_give_their_rmids_to_a_new_one(tmp_path: Path) -> None:
+    with mounted(tmp_path, rmids=4, decay_ms=0) as resctrl, task() as late:
+        hook = Hook(resctrl.root, tmp_path / "run").with_options("--rmid-wait=30")
+        for number in range(3):
+            with task() as init:
+                assert hook(created(f"c{number}", init.pid)).stderr == ""
+        assert hook.groups() == {"oci-c0", "oci-c1", "oci-c2"}
+        assert hook(created("late", late.pid)).stderr == ""
+        assert hook.groups() == {"oci-late"}
+
+
+def test_what_lingers_longest_goes_if_nothing_is_dead(tmp_path: Path) -> None:
+    with mounted(tmp_path, rmids=4, decay_ms=0) as resctrl, task() as late:
+        hook = Hook(resctrl.root, tmp_path / "run").with_options("--rmid-wait=30", "--linger=60")
+        for name in ("c3", "c1", "c2"):
+            with task() as init:
+                hook(created(name, init.pid))
+            hook(stopped(name))
+        assert hook(created("late", late.pid)).stderr == ""
+        assert hook.groups() == {"oci-late", "oci-c1", "oci-c2"}
+
+
+def test_nothing_is_reclaimed_from_the_living(tmp_path: Path) -> None:
+    with mounted(tmp_path, rmids=3) as resctrl, task() as a, task() as b, task() as late:
+        hook = Hook(resctrl.root, tmp_path / "run").with_options("--rmid-wait=30")
+        hook(created("c1", a.pid))
+        hook(created("c2", b.pid))
+        said = hook(created("late", late.pid)).stderr
+        assert "no_rmids" in said
+        assert hook.groups() == {"oci-c1", "oci-c2"}
+        assert hook.reasons() == {"late": "no_rmids"}

@@ -1,0 +1,68 @@
+"""Real cgroups of version 2 for processes that stand for containers, wherever that hierarchy is mounted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEADLINE = 30.0
+
+
+def mount_point() -> Path:
+    """Where cgroup v2 is mounted, alone or beside v1."""
+    mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
+    return Path(next(mount[1] for mount in mounts if mount[2] == "cgroup2"))
+
+
+class Cgroup:
+    """One cgroup; `path` is as /proc/PID/cgroup has it."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.directory = mount_point() / path.lstrip("/")
+        self.directory.mkdir(parents=True)
+
+    def add(self, pid: int) -> None:
+        """Move a process in."""
+        (self.directory / "cgroup.procs").write_text(str(pid), encoding="ascii")
+
+    def pids(self) -> set[int]:
+        """The processes in it."""
+        return set(map(int, (self.directory / "cgroup.procs").read_text(encoding="ascii").split()))
+
+    def kill(self) -> None:
+        """Kill all that is in it, and wait until nothing is."""
+        deadline = time.monotonic() + DEADLINE
+        while pids := self.pids():
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.path}: {pids} do not end")
+            time.sleep(0.01)
+
+    def remove(self) -> None:
+        """Remove it, with what is below it; what is in it is killed first."""
+        if self.directory.exists():
+            for below in [path for path in self.directory.iterdir() if path.is_dir()]:
+                child = Cgroup.__new__(Cgroup)
+                child.path, child.directory = f"{self.path}/{below.name}", below
+                child.remove()
+            self.kill()
+            self.directory.rmdir()
+
+
+@contextmanager
+def cgroup(path: str) -> Iterator[Cgroup]:
+    made = Cgroup(path)
+    try:
+        yield made
+    finally:
+        made.remove()
