@@ -1,0 +1,194 @@
+"""Containers that no hook ever saw, found by what the real runc and crun tell of them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hook import runtimes
+from hook.models import State
+from hook.runtimes import Runtime
+from tests.support.containers import CRUN, Lab, missing, task
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+COMMAND = ["/bin/sleep", "100000"]
+ANNOTATIONS = {"io.kubernetes.pod.uid": "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"}
+RUNC = "runc"
+needs_crun = pytest.mark.skipif(shutil.which("crun", path="/usr/bin:/bin") is None, reason="no crun")
+each_runtime = pytest.mark.parametrize("name", [RUNC, pytest.param("crun", marks=needs_crun)])
+
+
+def write_script(path: Path, command: Sequence[str]) -> None:
+    """A program that is this command with further words."""
+    path.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    path.chmod(0o755)
+
+
+class Unhooked:
+    """Containers that runtimes run by themselves, without hooks, in one root directory that they share."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self.root = lab.base / "shared"
+        self.root.mkdir()
+        # As in the lab: crun finds cgroups v2 alone
+        crun = lab.base / "crun-on-v2"
+        write_script(crun, CRUN)
+        runc = shutil.which(RUNC)
+        assert runc is not None
+        self.programs = {RUNC: runc, "crun": str(crun)}
+
+    def create(
+        self, container: str, name: str = RUNC, annotations: dict[str, str] | None = None, user: int = 0
+    ) -> None:
+        bundle = self._lab.base / f"bundle-{container}"
+        bundle.mkdir()
+        config = {
+            "ociVersion": "1.0.2",
+            "process": {"cwd": "/", "args": COMMAND, "env": ["PATH=/bin"], "user": {"uid": user, "gid": user}},
+            "root": {"path": str(self._lab.rootfs), "readonly": True},
+            "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+            "annotations": ANNOTATIONS if annotations is None else annotations,
+            "linux": {
+                "cgroupsPath": f"{self._lab.cgroups.path}/{container}",
+                "namespaces": [{"type": kind} for kind in ("pid", "mount", "ipc", "uts", "network")],
+                "resources": {"devices": [{"allow": True, "access": "rwm"}]},
+            },
+        }
+        (bundle / "config.json").write_text(json.dumps(config))
+        self.do(name, "create", f"--bundle={bundle}", container)
+
+    def start(self, container: str, name: str = RUNC, **more: Any) -> None:  # noqa: ANN401  create's
+        self.create(container, name, **more)
+        self.do(name, "start", container)
+
+    def do(self, name: str, *words: str) -> None:
+        """Have it done by a runtime. What it prints goes to a file: a container that is created keeps that open."""
+        log = self._lab.base / "log"
+        with log.open("wb") as file:
+            done = subprocess.run(
+                [self.programs[name], f"--root={self.root}", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                check=False,
+                timeout=30,
+            )
+        assert done.returncode == 0, f"{name} {' '.join(words)}: {log.read_text()}"
+
+    def states(self, *names: str) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        asked = [Runtime(self.programs[name], str(self.root)) for name in names]
+        found, complaints = runtimes.states(asked)
+        assert len({it["id"] for it in found}) == len(found)
+        return {it["id"]: it for it in found}, complaints
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    reason = missing(model=False)
+    if reason:
+        pytest.skip(reason)
+    with Lab() as lab:
+        (lab.hooks_dir / "10-resctrl-mon-hook.json").unlink()
+        yield lab
+
+
+@pytest.fixture
+def unhooked(lab: Lab) -> Unhooked:
+    return Unhooked(lab)
+
+
+@each_runtime
+def test_a_container_that_runs(unhooked: Unhooked, name: str) -> None:
+    unhooked.start("web", name, user=1000)
+    found, complaints = unhooked.states(name)
+    assert complaints == []
+    state = State.model_validate(found["web"])
+    assert state.status == "running"
+    assert state.annotations == ANNOTATIONS
+    assert state.bundle.endswith("/bundle-web")
+    assert task(state.pid or 0).cmdline == COMMAND
+
+
+@each_runtime
+def test_every_status(unhooked: Unhooked, name: str) -> None:
+    unhooked.create("created", name)
+    unhooked.start("running", name, annotations={})
+    unhooked.start("paused", name)
+    unhooked.do(name, "pause", "paused")
+    unhooked.start("stopped", name)
+    unhooked.do(name, "kill", "stopped", "KILL")
+    unhooked.start("pause", name, annotations={"io.kubernetes.cri.container-type": "sandbox"})
+    unhooked.start("gone", name)
+    unhooked.do(name, "delete", "--force", "gone")
+    try:
+        found, complaints = unhooked.states(name)
+    finally:
+        unhooked.do(name, "resume", "paused")  # so that the lab can end it
+    assert complaints == []
+    assert {container: state["status"] for container, state in found.items()} == {
+        status: status for status in ("created", "running", "paused")
+    }
+
+
+@each_runtime
+def test_no_container_at_all(unhooked: Unhooked, name: str) -> None:
+    assert unhooked.states(name) == ({}, [])
+    (unhooked.root / "leftover").mkdir()
+    assert unhooked.states(name) == ({}, [])
+
+
+@needs_crun
+@pytest.mark.parametrize("order", [(RUNC, "crun"), ("crun", RUNC)], ids=" then ".join)
+def test_a_root_that_both_share(unhooked: Unhooked, order: tuple[str, str]) -> None:
+    """As containerd's shim has it for its runtime handlers."""
+    unhooked.start("by-runc", RUNC)
+    unhooked.start("by-crun", "crun")
+    found, complaints = unhooked.states(*order)
+    assert set(found) == {"by-runc", "by-crun"}
+    assert complaints == []
+
+
+@needs_crun
+def test_containers_of_a_runtime_that_is_not_asked_are_complained_of(unhooked: Unhooked) -> None:
+    unhooked.start("by-runc", RUNC)
+    unhooked.start("by-crun", "crun")
+    found, (line,) = unhooked.states(RUNC)
+    assert set(found) == {"by-runc"}
+    assert " state by-crun: exit status 1: " in line
+    found, (line,) = unhooked.states("crun")
+    assert set(found) == {"by-crun"}
+    assert " state by-runc: exit status 1: " in line
+
+
+def test_a_container_of_podman_is_found_where_podman_has_it(lab: Lab) -> None:
+    """By default, and beside whatever else runs on this machine."""
+    lab.run("web", "--annotation=a=b")
+    container = lab.container_id("web")
+    found, _ = runtimes.states()
+    (state,) = [it for it in found if it["id"] == container]
+    assert State.model_validate(state).pid == lab.init("web").pid
+    assert state["annotations"]["a"] == "b"
+    lab.podman("rm", "-f", "-t", "0", "web")
+    assert container not in [it["id"] for it in runtimes.states()[0]]
+
+
+@needs_crun
+@pytest.mark.parametrize(("capabilities", "told"), [("-all", False), ("-all,+kill", True)])
+def test_what_crun_needs_of_its_caller(unhooked: Unhooked, tmp_path: Path, capabilities: str, told: bool) -> None:
+    """packaging/systemd leaves it CAP_KILL: crun looks by kill(pid, 0) whether a container of another user lives."""
+    unhooked.start("web", "crun", user=1000)
+    program = tmp_path / "crun"
+    drop = ["setpriv", "--no-new-privs", f"--inh-caps={capabilities}", f"--bounding-set={capabilities}"]
+    write_script(program, [*CRUN[:-1], *drop, "crun"])
+    found, complaints = runtimes.states([Runtime(str(program), str(unhooked.root))])
+    assert [it["id"] for it in found] == (["web"] if told else [])
+    assert bool(complaints) is not told
