@@ -1,0 +1,184 @@
+"""The systemd units of reconcile: as systemd-analyze reads them, and against what they are about."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hook import options, people, runtimes
+from hook.models import Options
+
+ROOT = Path(__file__).resolve().parents[2]
+UNITS = ROOT / "packaging" / "systemd"
+SERVICE = UNITS / "resctrl-mon-hook-reconcile.service"
+TIMER = UNITS / "resctrl-mon-hook-reconcile.timer"
+PROGRAM = "/usr/bin/resctrl-mon-hook"
+ANALYZE = shutil.which("systemd-analyze")
+needs_analyze = pytest.mark.skipif(ANALYZE is None, reason="no systemd-analyze")
+MOST_EXPOSED = 1.8  # of 10, as systemd 252 counts: it is root, sees all processes, and has the host's network namespace
+SECONDS = re.compile(r"([0-9]+)s")
+
+Unit = dict[str, dict[str, list[str]]]
+
+
+def unit(path: Path) -> Unit:
+    """A unit by section and name; what can be said twice is a list, and nothing else is said twice."""
+    found: Unit = {}
+    section: dict[str, list[str]] = {}
+    for line in path.read_text(encoding="ascii").splitlines():
+        if line.startswith("["):
+            assert line.endswith("]")
+            section = found.setdefault(line[1:-1], {})
+        elif line and not line.startswith("#"):
+            name, equals, value = line.partition("=")
+            assert equals, line
+            assert re.fullmatch("[A-Za-z]+", name), line
+            assert value == value.strip(), line
+            section.setdefault(name, []).append(value)
+    return found
+
+
+def only(path: Path, section: str, name: str) -> str:
+    (value,) = unit(path)[section][name]
+    return value
+
+
+def seconds(path: Path, section: str, name: str) -> int:
+    match = SECONDS.fullmatch(only(path, section, name))
+    assert match is not None
+    return int(match[1])
+
+
+def default_options() -> list[str]:
+    """What $OPTIONS is without a file of the administrator's."""
+    name, _, value = only(SERVICE, "Service", "Environment").partition("=")
+    assert name == "OPTIONS"
+    return value.split()
+
+
+def test_there_is_one_service_and_its_timer() -> None:
+    assert {path.name for path in UNITS.iterdir()} == {SERVICE.name, TIMER.name}
+    assert set(unit(SERVICE)) == {"Unit", "Service"}
+    assert set(unit(TIMER)) == {"Unit", "Timer", "Install"}
+
+
+@pytest.mark.parametrize("path", [SERVICE, TIMER], ids=lambda path: path.suffix)
+def test_nothing_is_said_twice(path: Path) -> None:
+    said = {name: values for names in unit(path).values() for name, values in names.items() if len(values) > 1}
+    assert set(said) <= {"SystemCallFilter"}
+
+
+def test_the_timer_starts_the_service_every_minute() -> None:
+    assert only(TIMER, "Timer", "Unit") == SERVICE.name
+    assert only(TIMER, "Install", "WantedBy") == "timers.target"
+    assert seconds(TIMER, "Timer", "OnBootSec") == seconds(TIMER, "Timer", "OnUnitActiveSec") == 60
+    assert seconds(TIMER, "Timer", "AccuracySec") <= 1
+
+
+def test_one_is_over_before_the_next_is_due() -> None:
+    longest = seconds(SERVICE, "Service", "TimeoutStartSec") + seconds(SERVICE, "Service", "TimeoutStopSec")
+    assert longest < seconds(TIMER, "Timer", "OnUnitActiveSec")
+    assert seconds(SERVICE, "Service", "TimeoutStartSec") > runtimes._PATIENCE_IN_ALL + 10  # the rest of reconcile's
+
+
+def test_it_is_skipped_where_resctrl_is_not_mounted() -> None:
+    assert only(SERVICE, "Unit", "ConditionPathIsDirectory") == f"{Options().resctrl_root}/mon_groups"
+
+
+def test_what_is_called() -> None:
+    program, verb, rest = only(SERVICE, "Service", "ExecStart").split()
+    assert (program, verb, rest) == (PROGRAM, "reconcile", "$OPTIONS")
+    assert verb in people.VERBS
+    assert only(SERVICE, "Service", "Type") == "oneshot"
+
+
+def test_it_is_called_with_the_options_of_the_shipped_hook() -> None:
+    """What reconcile does in a hook's place should be done as that would: Kubernetes' lets groups linger."""
+    hooks = json.loads((ROOT / "oci-hooks" / "10-resctrl-mon-hook-kubernetes.json").read_text(encoding="utf-8"))
+    assert default_options() == hooks["hook"]["args"][2:]
+    assert options.parse(default_options())[1] == []
+
+
+def test_an_administrator_can_give_others() -> None:
+    assert only(SERVICE, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/reconcile.conf"
+    (example,) = re.findall("^#     OPTIONS=(.*)$", SERVICE.read_text(encoding="ascii"), re.MULTILINE)
+    given, rest = people.parser_of("reconcile").parse_known_args(example.split())
+    assert given.adopt
+    assert options.parse(rest)[1] == []
+
+
+def test_what_reconcile_writes_can_be_written() -> None:
+    assert only(SERVICE, "Service", "ReadWritePaths") == Options().resctrl_root
+    assert f"/run/{only(SERVICE, 'Service', 'RuntimeDirectory')}" == Options().run_dir
+    assert only(SERVICE, "Service", "RuntimeDirectoryMode") == "0755"  # as the hook makes it; consumers read there
+    assert only(SERVICE, "Service", "RuntimeDirectoryPreserve") == "yes"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ProtectProc", "ProcSubset", "PrivateUsers", "PrivatePIDs", "PIDFile"),  # each process is looked at
+        *("User", "DynamicUser", "RootDirectory", "RootImage", "UMask", "RestrictFileSystems"),
+        *("MemoryMax", "MemoryHigh", "TasksMax", "CPUQuota", "LimitAS", "CPUSchedulingPolicy"),  # locks are held there
+    ],
+)
+def test_what_would_break_it_is_not_said(name: str) -> None:
+    assert name not in unit(SERVICE)["Service"]
+
+
+def test_the_capabilities_are_those_that_the_comments_give_reasons_for() -> None:
+    capabilities = only(SERVICE, "Service", "CapabilityBoundingSet").split()
+    assert capabilities == re.findall("^#   (CAP_[A-Z_]+)  ", SERVICE.read_text(encoding="ascii"), re.MULTILINE)
+
+
+# --- systemd's own word
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The units in a directory of units, with a program that is there: systemd-analyze looks for it."""
+    for path in (SERVICE, TIMER):
+        (tmp_path / path.name).write_text(path.read_text(encoding="ascii").replace(PROGRAM, "/bin/true"))
+    return tmp_path
+
+
+def analyze(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    assert ANALYZE is not None
+    return subprocess.run(
+        [ANALYZE, *words],
+        env={"SYSTEMD_UNIT_PATH": f"{directory}:", "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@needs_analyze
+@pytest.mark.parametrize("name", [SERVICE.name, TIMER.name], ids=lambda name: name.rpartition(".")[2])
+def test_systemd_has_no_complaint(installed: Path, name: str) -> None:
+    done = analyze(installed, "verify", "--man=no", "--generators=no", str(installed / name))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@needs_analyze
+def test_systemd_does_complain_of_a_slip(installed: Path) -> None:
+    """Else the test above would say nothing."""
+    path = installed / SERVICE.name
+    path.write_text(path.read_text().replace("Nice=", "Nyce="))
+    assert "Nyce" in analyze(installed, "verify", "--man=no", "--generators=no", str(path)).stderr
+
+
+@needs_analyze
+def test_it_is_no_more_exposed_than_it_was(installed: Path) -> None:
+    done = analyze(installed, "security", "--offline=true", "--no-pager", str(installed / SERVICE.name))
+    if "unrecognized option" in done.stderr:
+        pytest.skip("systemd-analyze is too old for --offline")
+    found = re.search(r"Overall exposure level for .*: ([0-9.]+)", done.stdout)
+    assert found is not None, done.stderr
+    assert float(found[1]) <= MOST_EXPOSED, done.stdout
