@@ -36,7 +36,7 @@ _BUSY = "a hook is at work on this key; the next time will do"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an action: `problem` is what kept it from being done, `remark` what was found broken on the way."""
+    """What became of an action: `problem` kept it from being done, `remark` was found broken on the way."""
 
     action: Action
     problem: str | None = None

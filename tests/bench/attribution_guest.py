@@ -47,6 +47,8 @@ class Workload(NamedTuple):
     command: str
     execs: int = 0
     in_ctrl_group: bool = False
+    is_reconciled: bool = False
+    """What is brought in waits for `reconcile`, and what it uses counts from then on."""
 
 
 WORKLOADS = {
@@ -57,6 +59,7 @@ WORKLOADS = {
     "daemon": Workload(f"(setsid sh -c '/bin/work spin {{loops}} 1; {UP}' &); {GO}"),
     "in a ctrl_group": Workload(f"/bin/work spin {{loops}} 1; {UP}; {GO}", in_ctrl_group=True),
     "exec": Workload(f"{UP}; {GO}", execs=3),
+    "exec, reconciled": Workload(f"{UP}; {GO}", execs=3, is_reconciled=True),
 }
 
 
@@ -119,7 +122,7 @@ class Container:
         self.mark = BASE / f"{name}.mark"
         self._log = BASE / f"{name}.log"
         self._fifos: dict[str, int] = {}
-        for end in ("first", "up", "go"):
+        for end in ("first", "up", "go", "waits", "work"):
             path = ROOTFS / "gate" / f"{name}.{end}"
             os.mkfifo(path)
             self._fifos[end] = os.open(path, os.O_RDWR)  # both ends: nobody waits for anybody to open
@@ -149,6 +152,10 @@ class Container:
             raise TimeoutError(f"{self.runtime} {self.name}: nothing on {end}: {self._said()}")
         return os.read(self._fifos[end], 4096).decode()
 
+    def say(self, end: str) -> None:
+        """Let one of those go on who read a line there: one byte, since they read byte by byte."""
+        os.write(self._fifos[end], b"\n")
+
     def settled(self) -> Reading:
         """When nothing in the container runs any more."""
         last, deadline = self._read(), time.monotonic() + DEADLINE
@@ -161,7 +168,7 @@ class Container:
         raise TimeoutError(f"{self.cgroup} does not come to rest")
 
     def end(self) -> None:
-        os.write(self._fifos["go"], b"go\n")
+        self.say("go")
         assert self._process is not None
         status = self._process.wait(DEADLINE)
         if status != 0 or self._said():
@@ -251,6 +258,8 @@ class Bench:
             if not WORKLOADS[name].execs:
                 yield self._reference(name)
             for way in self._planned:
+                if WORKLOADS[name].is_reconciled and way.name != HOOK:
+                    continue
                 for runtime in self.plan.runtimes:
                     container = self._container(name, runtime)
                     self._start(container, way)
@@ -302,18 +311,22 @@ class Bench:
         """A container that was started, from its first instruction to its end."""
         with ExitStack() as stack:
             first, began = parse(container.hear("first")), time.monotonic()
+            start = first
             if way.name not in {HOOK, REFERENCE}:
                 # Not before: an emulator draws out the start of a container, and a period stays what it is
                 poller = Poller(container, float(way.name), way.phase)
                 stack.callback(poller.stop)
                 poller.start()
             container.hear("up")
-            self._exec_into(container)
+            if container.workload.is_reconciled:
+                first = self._exec_and_reconcile(container)
+            else:
+                self._exec_into(container)
             wall = time.monotonic() - began
             work = container.settled().since(first)
-        mark = parse(container.mark.read_text()) if way.name != REFERENCE else first
+        mark = parse(container.mark.read_text()) if way.name != REFERENCE else start
         container.end()
-        return Run(name, container.runtime, way.name, *work, *first.since(mark), wall)
+        return Run(name, container.runtime, way.name, *work, *start.since(mark), wall)
 
     def _exec_into(self, container: Container) -> None:
         """What is brought in by exec, one process after another."""
@@ -321,6 +334,26 @@ class Bench:
             work = ["/bin/work", "spin", str(self._amounts["loops"] // container.workload.execs), "1"]
             command = [container.runtime, "exec", container.name, *work]
             subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=DEADLINE)
+
+    def _exec_and_reconcile(self, container: Container) -> Reading:
+        """What is brought in by exec waits until it was adopted; the reading at that time."""
+        part = self._amounts["loops"] // container.workload.execs
+        gate = f"/gate/{container.name}"
+        text = f"echo >{gate}.waits; read go <{gate}.work; /bin/work spin {part} 1"
+        command = [container.runtime, "exec", container.name, "/bin/sh", "-c", text]
+        brought_in = []
+        for _ in range(container.workload.execs):
+            brought_in.append(subprocess.Popen(command, stdin=subprocess.DEVNULL))
+            container.hear("waits")
+        command = [self.plan.hook, "reconcile"]
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=True, timeout=DEADLINE)
+        adopted = container.settled()
+        for _ in brought_in:
+            container.say("work")
+        for process in brought_in:
+            if process.wait(DEADLINE) != 0:
+                raise RuntimeError(f"{container.runtime} exec: exit status {process.returncode}")
+        return adopted
 
 
 def script(name: str, arguments: Sequence[Path]) -> dict[str, object]:

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def resctrl(tmp_path: Path) -> Iterator[Mounted]:
+def resctrl(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mounted]:
+    """The model, with the knobs that `pytest.mark.knobs` names."""
+    marker = request.node.get_closest_marker("knobs")
     if REAL_ROOT is not None:
         pytest.skip("needs the model, and this resctrl is real")
     if os.geteuid() != 0 or not Path("/dev/fuse").exists():
         pytest.skip("needs root and /dev/fuse")
-    with mounted(tmp_path) as resctrl:
+    with mounted(tmp_path, **(marker.kwargs if marker else {})) as resctrl:
         yield resctrl
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.resctrlfs import mounted
+from tests.resctrlfs import Mounted
 from tests.support.cgroups import Cgroup, cgroup
 from tests.support.hook import UID, Hook, created, end, finish, stopped, task
 
@@ -239,9 +239,9 @@ def test_what_a_killed_hook_left_half_written_goes(hook: Hook, init: Task) -> No
 # --- What is not monitored
 
 
-def test_what_found_no_rmid_is_tried_again(tmp_path: Path) -> None:
-    with mounted(tmp_path, rmids=3) as resctrl, task() as a, task() as b, task() as c:
-        hook = Hook(resctrl.root, tmp_path / "run")
+@pytest.mark.knobs(rmids=3)
+def test_what_found_no_rmid_is_tried_again(hook: Hook, resctrl: Mounted) -> None:
+    with task() as a, task() as b, task() as c:
         for name, process in (("c1", a), ("c2", b), ("c3", c)):
             hook(created(name, process.pid))
         assert hook.reasons() == {"c3": "no_rmids"}
@@ -360,34 +360,58 @@ def test_use_goes_on_where_a_container_comes_back(hook: Hook, init: Task) -> Non
 # --- Reclaim
 
 
-def test_dead_keys_give_their_rmids_to_a_new_one(tmp_path: Path) -> None:
-    with mounted(tmp_path, rmids=4, decay_ms=0) as resctrl, task() as late:
-        hook = Hook(resctrl.root, tmp_path / "run").with_options("--rmid-wait=30")
-        for number in range(3):
-            with task() as init:
-                assert hook(created(f"c{number}", init.pid)).stderr == ""
-        assert hook.groups() == {"oci-c0", "oci-c1", "oci-c2"}
-        assert hook(created("late", late.pid)).stderr == ""
-        assert hook.groups() == {"oci-late"}
+@pytest.mark.knobs(rmids=4, decay_ms=0)
+def test_two_that_reclaim_at_once_share_what_is_dead(hook: Hook, resctrl: Mounted, init: Task) -> None:
+    hook = hook.with_options("--rmid-wait=30")
+    for number in range(3):
+        with task() as dead:
+            hook(created(f"c{number}", dead.pid))
+    with task() as other:
+        both = [hook.start(created("a", init.pid)), hook.start(created("b", other.pid))]
+        assert [finish(process).stderr for process in both] == ["", ""]
+        assert hook.groups() == {"oci-a", "oci-b"}
+    removed = [event.path for event in resctrl.events() if event.op == "rmdir" and event.result == "ok"]
+    assert sorted(removed) == [f"/mon_groups/oci-c{number}" for number in range(3)]
 
 
-def test_what_lingers_longest_goes_if_nothing_is_dead(tmp_path: Path) -> None:
-    with mounted(tmp_path, rmids=4, decay_ms=0) as resctrl, task() as late:
-        hook = Hook(resctrl.root, tmp_path / "run").with_options("--rmid-wait=30", "--linger=60")
-        for name in ("c3", "c1", "c2"):
-            with task() as init:
-                hook(created(name, init.pid))
-            hook(stopped(name))
-        assert hook(created("late", late.pid)).stderr == ""
-        assert hook.groups() == {"oci-late", "oci-c1", "oci-c2"}
+def test_nobody_looks_around_before_the_kernel_said_no(hook: Hook, resctrl: Mounted, init: Task) -> None:
+    """The first who does gets an error: which is us, after both stages."""
+    resctrl.control(do="inject", op="listdir", path="/mon_groups", error="EIO")
+    assert hook(created("c1", init.pid)).stderr == ""
+    end(init)
+    assert hook(stopped("c1")).stderr == ""
+    with pytest.raises(OSError, match="Input/output"):
+        hook.groups()
 
 
-def test_nothing_is_reclaimed_from_the_living(tmp_path: Path) -> None:
-    with mounted(tmp_path, rmids=3) as resctrl, task() as a, task() as b, task() as late:
-        hook = Hook(resctrl.root, tmp_path / "run").with_options("--rmid-wait=30")
+@pytest.mark.knobs(rmids=4, decay_ms=0)
+def test_dead_keys_give_their_rmids_to_a_new_one(hook: Hook, resctrl: Mounted, init: Task) -> None:  # noqa: ARG001
+    hook = hook.with_options("--rmid-wait=30")
+    for number in range(3):
+        with task() as dead:
+            assert hook(created(f"c{number}", dead.pid)).stderr == ""
+    assert hook.groups() == {"oci-c0", "oci-c1", "oci-c2"}
+    assert hook(created("late", init.pid)).stderr == ""
+    assert hook.groups() == {"oci-late"}
+
+
+@pytest.mark.knobs(rmids=4, decay_ms=0)
+def test_what_lingers_longest_goes_if_nothing_is_dead(hook: Hook, resctrl: Mounted, init: Task) -> None:  # noqa: ARG001
+    hook = hook.with_options("--rmid-wait=30", "--linger=60")
+    for name in ("c3", "c1", "c2"):
+        with task() as dead:
+            hook(created(name, dead.pid))
+        hook(stopped(name))
+    assert hook(created("late", init.pid)).stderr == ""
+    assert hook.groups() == {"oci-late", "oci-c1", "oci-c2"}
+
+
+@pytest.mark.knobs(rmids=3)
+def test_nothing_is_reclaimed_from_the_living(hook: Hook, resctrl: Mounted, init: Task) -> None:  # noqa: ARG001
+    hook = hook.with_options("--rmid-wait=30")
+    with task() as a, task() as b:
         hook(created("c1", a.pid))
         hook(created("c2", b.pid))
-        said = hook(created("late", late.pid)).stderr
-        assert "no_rmids" in said
+        assert "no_rmids" in hook(created("late", init.pid)).stderr
         assert hook.groups() == {"oci-c1", "oci-c2"}
         assert hook.reasons() == {"late": "no_rmids"}

@@ -20,7 +20,8 @@ MACHINES = [
         "black box",
         ONE,
         tuple(
-            f"tests/fuse/test_{name}.py" for name in ("lifecycle", "refusals", "process", "corpus", "crowd", "hostile")
+            f"tests/fuse/test_{name}.py"
+            for name in ("lifecycle", "refusals", "process", "corpus", "crowd", "hostile", "reconcile")
         ),
     ),
     Machine(
@@ -28,6 +29,7 @@ MACHINES = [
         Vm(rmids=6, smp=1, sockets=1, timeout=600, append="fakerdt.decay_ms=1500"),
         (f"{HERE}/test_few.py",),
     ),
+    Machine("31 RMIDs", Vm(rmids=31, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_exhaustion.py",)),
     Machine("reused RMIDs", Vm(rmids=2, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_lifetime.py",)),
     Machine("monitoring only", Vm(closids=0, append="rdt=!energy,!perf"), HARDWARE),
     Machine("AET only", Vm(smp=1, sockets=1, append="rdt=!cmt,!mbmtotal,!mbmlocal"), HARDWARE),

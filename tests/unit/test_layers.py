@@ -118,9 +118,9 @@ def test_os_is_for_people() -> None:
 @pytest.mark.parametrize(
     ("pattern", "owners"),
     [
-        (r"^/proc", {"process", "tasks"}),
+        (r"^/proc(/|$)", {"process", "tasks"}),
         (r"^/sys/", {"cgroups", "models", "models_compiled"}),
-        (r"^/run/", {"models", "models_compiled"}),
+        (r"^/run/", {"models", "models_compiled", "runtimes"}),
         (r"^/dev/log", {"report"}),
         (r"/?(last_cmd_status|tasks)$", {"resctrl", "view"}),
         (r"^(groups|members|unmonitored|locks)(/|$)", {"rundir", "records"}),

@@ -10,6 +10,7 @@ import pytest
 
 from hook import system, tasks
 from hook.lifecycle import create_runtime, poststop
+from hook.models import Options
 from hook.reconcile import run
 from tests.unit.test_lifecycle import UID, Machine, container, machine
 from tests.unit.test_rundir import clock, directories
@@ -34,7 +35,7 @@ def pruned(machine: Machine, seconds: float, monkeypatch: pytest.MonkeyPatch) ->
     now = system.boottime()
     monkeypatch.setattr(system, "boottime", lambda: now + seconds)
     monkeypatch.setattr(tasks, "table", dict)  # the machine's processes are made up
-    outcomes = run(machine.node(snapshot_ttl=TTL).options)
+    outcomes = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), snapshot_ttl=TTL))
     return [it.action.key for it in outcomes if it.action.verb == "prune" and it.problem is None]
 
 

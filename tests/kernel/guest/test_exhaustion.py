@@ -1,0 +1,63 @@
+"""A machine with 31 RMIDs besides the root's, and more pods than that."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tests.kernel.inside import make_group
+from tests.support.hook import UID, Hook, created, end, finish, stopped, task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RMIDS = 31
+PODS = 200
+
+
+def uid(number: int) -> str:
+    return f"{number:08d}{UID[8:]}"
+
+
+def reconcile(hook: Hook) -> list[str]:
+    command = [*replace(hook, options=()).command("reconcile"), "--json"]
+    outcome = finish(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, env={}))
+    assert (outcome.status, outcome.stderr) == (0, "")
+    return [it["action"] for it in json.loads(outcome.stdout)["actions"] if it["problem"] is None]
+
+
+def test_200_pods_whose_poststops_never_come_are_all_monitored(hook: Hook) -> None:
+    """One after the other. --rmid-wait is what it is by default."""
+    for number in range(PODS):
+        with task() as init:
+            assert hook(created(f"c{number}", init.pid, pod_uid=uid(number))).stderr == "", number
+            assert hook.tasks(f"oci-{uid(number)}") == {init.pid}
+    assert len(hook.groups()) <= RMIDS
+    reconcile(hook)
+    assert hook.groups() == set()
+    assert hook.leftovers() == set()
+
+
+def test_the_32nd_starts_at_once_and_is_monitored_once_another_has_ended(hook: Hook, root: Path) -> None:
+    with ExitStack() as stack:
+        inits = [stack.enter_context(task()) for _ in range(RMIDS)]
+        for number, init in enumerate(inits):
+            assert hook(created(f"c{number}", init.pid, pod_uid=uid(number))).stderr == ""
+        late = stack.enter_context(task())
+        patient = hook.with_options("--rmid-wait=60")
+        began = time.monotonic()
+        patient(created("late", late.pid, pod_uid=UID))
+        assert time.monotonic() - began < 60, "nothing was freed: there was nothing to wait for"
+        record = hook.failures()["late"]
+        assert (record["reason"], record["kernel"]) == ("no_rmids", "Out of RMIDs")
+        end(inits[0])
+        assert hook(stopped("c0")).stderr == ""
+        make_group(root / "mon_groups" / "probe")  # its RMID has come back
+        (root / "mon_groups" / "probe").rename(root / "mon_groups" / f"oci-{UID}")  # without going through limbo again
+        assert "retry" in reconcile(hook)
+        assert hook.tasks(f"oci-{UID}") == {late.pid}
+        assert hook.reasons() == {}
