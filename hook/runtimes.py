@@ -39,8 +39,7 @@ _ROOTS = {
     # of containerd's namespaces a directory there: Kubernetes' (that of k3s, RKE2 and k0s, too), ctr's and nerdctl's.
     "/run/containerd/runc/k8s.io": ("runc", "crun"),
     "/run/containerd/runc/default": ("runc", "crun"),
-    "/run/containerd/runc/moby": ("runc", "crun"),
-    "/run/docker/runtime-runc/moby": ("runc", "crun"),  # dockerd tells the shim a root below its exec-root
+    # Docker's (moby) is left out: its users have no hooks, and what it starts would never be taken out again at its end.
 }
 _STATE_FILES = ("state.json", "status")  # runc's and crun's: a directory in a root without one holds no container
 _LIVE = ("created", "running", "paused")

@@ -242,8 +242,9 @@ def test_reconcile_forgets_what_was_completed(hook: Hook, init: Task) -> None:
     hook(created("c1", init.pid))
     end(init)
     hook(stopped("c1"))
-    assert answer(hook, "reconcile") == {"pruned": []}
-    assert answer(hook, "reconcile", "--snapshot-ttl=0") == {"pruned": ["c1"]}
+    assert answer(hook, "reconcile") == {"dry_run": False, "actions": [], "complaints": []}
+    (pruned,) = answer(hook, "reconcile", "--snapshot-ttl=0")["actions"]
+    assert (pruned["action"], pruned["key"], pruned["problem"]) == ("prune", "c1", None)
     assert hook.recorded("c1") is None
     assert list((hook.run_dir / "mon_groups").iterdir()) == []
     wrong = ask(hook, "reconcile", "--snapshot-ttl=-1")
