@@ -105,6 +105,28 @@ def end(
         raise refusal
 
 
+def retire(node: Node, locked: LockedKey) -> None:
+    """Take groups off the record of a key that goes on, which are gone and which no member needs.
+
+    What was used in them goes on as part of another group's `before`.
+    """
+    state = locked.state
+    if state is None or state.completed_at is not None:
+        return
+    gone = [group for group in state.groups if is_retired(node, state, group)]
+    kept = [group for group in state.groups if group not in gone]
+    if gone and kept:
+        over = [incarnation.ended(group, group.last or {}) if group.begin else group for group in gone]
+        locked.commit(incarnation.changed(state, groups=[incarnation.inherited(kept[0], over), *kept[1:]]))
+        node.show(locked.state or state)
+
+
+def is_retired(node: Node, state: KeyState, group: MonGroup) -> bool:
+    """Whether a group is gone, and no member needs it."""
+    needed = {member.group for member in state.members.values()}
+    return group.path not in needed and node.resctrl.inode(group.path) is None
+
+
 def _complete(node: Node, locked: LockedKey, state: KeyState, over: list[MonGroup]) -> None:
     """Put what a key used on record, and show it. A full /run costs that record, but must not cost RMIDs."""
     try:

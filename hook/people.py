@@ -121,7 +121,7 @@ def _reconcile(options: Options, given: argparse.Namespace) -> None:
         found = reconcile.run(options, live)
     complaints: list[str] = []
     if given.adopt:
-        states, complaints = runtimes.states()
+        states, complaints = runtimes.states(further=given.runtime_root)
         found += reconcile.adopt(options, states, dry_run=given.dry_run)
         if not given.dry_run:
             found += reconcile.run(options, live)
@@ -197,6 +197,7 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
     elif verb == "reconcile":
         parser.add_argument("--dry-run", action="store_true")
         parser.add_argument("--adopt", action="store_true")
+        parser.add_argument("--runtime-root", action="append", type=_checked(names.directory), default=[])
         parser.add_argument("--live")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true")

@@ -11,7 +11,21 @@ if TYPE_CHECKING:
     from hook.models import Failure, KeyState
     from hook.survey import Survey
 
-VERBS = ("rebuild", "drop", "end", "remove", "evict", "remake", "adopt", "retry", "forget", "prune", "show", "tidy")
+VERBS = (
+    "rebuild",
+    "drop",
+    "end",
+    "remove",
+    "evict",
+    "remake",
+    "adopt",
+    "retry",
+    "retire",
+    "forget",
+    "prune",
+    "show",
+    "tidy",
+)
 """In this order: what gives RMIDs back comes before what needs one."""
 _NOT_AGAIN = ("usage", "bad_state")
 
@@ -51,6 +65,7 @@ def plan(seen: Survey, snapshot_ttl: int, live: Collection[str] | None = None) -
     actions += [
         Action("forget", key, container, why="it is indexed, and no member") for container, key in seen.lost.items()
     ]
+    actions += [Action("retire", key, why="a group of it is gone, and nobody needs it") for key in seen.retired]
     actions += [Action("show", key, why="consumers see what it was") for key in seen.stale_views]
     actions += [Action("tidy", key, why="a hook that was killed left files of it") for key in seen.leftovers]
     return sorted(actions, key=lambda action: VERBS.index(action.verb))

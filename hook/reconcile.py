@@ -157,6 +157,10 @@ def _show(node: Node, locked: LockedKey, _action: Action) -> None:
         node.show(locked.state)
 
 
+def _retire(node: Node, locked: LockedKey, _action: Action) -> None:
+    ending.retire(node, locked)
+
+
 def _tidy(node: Node, locked: LockedKey, action: Action) -> None:
     node.tidy(action.key, locked.state)
 
@@ -370,6 +374,7 @@ _LOCKED: dict[str, Callable[[Node, LockedKey, Action], None]] = {
     "drop": _drop,
     "end": _end,
     "prune": _prune,
+    "retire": _retire,
     "show": _show,
     "tidy": _tidy,
 }

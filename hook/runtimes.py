@@ -39,7 +39,7 @@ _ROOTS = {
     # of containerd's namespaces a directory there: Kubernetes' (that of k3s, RKE2 and k0s, too), ctr's and nerdctl's.
     "/run/containerd/runc/k8s.io": ("runc", "crun"),
     "/run/containerd/runc/default": ("runc", "crun"),
-    # Docker's (moby) is left out: its users have no hooks, and what it starts would never be taken out again at its end.
+    # Docker's (moby) is left out: its users have no hooks, and what it starts would not be taken out at its end.
 }
 _STATE_FILES = ("state.json", "status")  # runc's and crun's: a directory in a root without one holds no container
 _LIVE = ("created", "running", "paused")
@@ -62,14 +62,17 @@ class _Unanswered(Exception):
     """A runtime did not answer, or not what was asked."""
 
 
-def states(runtimes: Sequence[Runtime] | None = None) -> tuple[list[dict[str, Any]], list[str]]:
+def states(
+    runtimes: Sequence[Runtime] | None = None, further: Sequence[str] = ()
+) -> tuple[list[dict[str, Any]], list[str]]:
     """The states of the containers that have a live process, and a line on each runtime or container that is not told.
 
     A state is what `RUNTIME --root ROOT state ID` prints, decoded, and suits models.State; its status is created,
     running or paused, its pid above 0. No ID comes twice. The containers that hold a pod's sandbox are left out: no
-    hook ever sees those. Without `runtimes` all that are installed are asked. Raises nothing, whatever a runtime does.
+    hook ever sees those. Without `runtimes` all that are installed are asked, also in the `further` root directories.
+    Raises nothing, whatever a runtime does.
     """
-    by_root: dict[str, list[str]] = {} if runtimes is not None else _installed()
+    by_root: dict[str, list[str]] = {} if runtimes is not None else _installed(further)
     for runtime in runtimes or ():
         by_root.setdefault(runtime.root, []).append(runtime.path)
     deadline = system.monotonic() + _PATIENCE_IN_ALL
@@ -84,10 +87,11 @@ def states(runtimes: Sequence[Runtime] | None = None) -> tuple[list[dict[str, An
     return list(found.values()), complaints
 
 
-def _installed() -> dict[str, list[str]]:
+def _installed(further: Sequence[str]) -> dict[str, list[str]]:
     """The root directories that there are, with the programs to ask there, which may be none."""
-    there = [root for root in _ROOTS if os.path.isdir(root)]
-    return {root: [path for name in _ROOTS[root] for path in _programs(name)] for root in there}
+    roots = {**dict.fromkeys(further, ("runc", "crun")), **_ROOTS}
+    there = [root for root in roots if os.path.isdir(root)]
+    return {root: [path for name in roots[root] for path in _programs(name)] for root in there}
 
 
 def _programs(name: str) -> list[str]:

@@ -32,6 +32,8 @@ class Survey:
     """Members whose process is known to be dead."""
     vanished: set[Place] = field(default_factory=set)
     """Live members whose group is not there, or is another one of that name."""
+    retired: list[str] = field(default_factory=list)
+    """Keys that go on, and have a group on record that is gone and that no member needs."""
     outside: dict[Place, int] = field(default_factory=dict)
     """Live members, and how many of their threads are in no group and should be in theirs."""
     elsewhere: dict[Place, int] = field(default_factory=dict)
@@ -100,6 +102,8 @@ def _look_at_key(node: Node, found: Survey, key: str, state: KeyState, processes
             live[container] = member
     if not found.mounted or state.completed_at is not None:
         return
+    if len(state.groups) > 1 and any(ending.is_retired(node, state, group) for group in state.groups):
+        found.retired.append(key)
     inside = {group.path: node.resctrl.tasks(group.path) for group in state.groups}
     owned: dict[str, set[int]] = {path: set() for path in inside}
     inodes = {group.path: group.inode for group in state.groups}

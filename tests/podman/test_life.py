@@ -153,6 +153,26 @@ def test_restart_by_policy(node: Node) -> None:
     node.assert_clean()
 
 
+def test_a_container_that_crashes_again_and_again_keeps_its_rmid(start_node: StartNode) -> None:
+    """Podman restarts it under the same ID, with poststop and createRuntime in between."""
+    node = start_node("--linger=60")
+    gate = node.lab.run("web", "--restart=always")
+    container = node.lab.container_id("web")
+    node.lab.watch.wait("createRuntime", container)
+    rmid = node.rmid(f"oci-{container}")
+    for _ in range(4):
+        before = node.lab.init("web")
+        gate.open()
+        gate.wait_up()
+        node.lab.watch.wait("createRuntime", container)
+        assert node.lab.init("web").starttime > before.starttime
+        assert node.groups() == {f"oci-{container}": [node.lab.init("web").pid]}
+        assert node.rmid(f"oci-{container}") == rmid
+    assert node.history(f"oci-{container}") == ["mkdir", *["tasks"] * 5]
+    node.lab.podman("rm", "-f", "-t", "0", "web")
+    assert node.groups() == {f"oci-{container}": []}
+
+
 def test_kill(node: Node) -> None:
     node.lab.run("web")
     container = node.lab.container_id("web")

@@ -6,6 +6,8 @@ import json
 import shlex
 import shutil
 import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +20,8 @@ from tests.support.containers import CRUN, Lab, missing, task
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from tests.podman.node import Node
 
 COMMAND = ["/bin/sleep", "100000"]
 ANNOTATIONS = {"io.kubernetes.pod.uid": "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"}
@@ -72,7 +76,7 @@ class Unhooked:
 
     def do(self, name: str, *words: str) -> None:
         """Have it done by a runtime. What it prints goes to a file: a container that is created keeps that open."""
-        log = self._lab.base / "log"
+        log = self._lab.base / f"log-{threading.get_ident()}"
         with log.open("wb") as file:
             done = subprocess.run(
                 [self.programs[name], f"--root={self.root}", *words],
@@ -192,3 +196,28 @@ def test_what_crun_needs_of_its_caller(unhooked: Unhooked, tmp_path: Path, capab
     found, complaints = runtimes.states([Runtime(str(program), str(unhooked.root))])
     assert [it["id"] for it in found] == (["web"] if told else [])
     assert bool(complaints) is not told
+
+
+def test_a_live_node_with_50_containers_is_brought_in_by_one_command(unhooked: Unhooked, node: Node) -> None:
+    """Ten of them have a pod of their own, forty share one; each has a process that exec brought in, too."""
+    shared = "11111111-6a0e-4a9f-9d43-5f5c1d3c7b11"
+
+    def start(number: int) -> None:
+        uid = f"{number:08d}-6a0e-4a9f-9d43-5f5c1d3c7b11" if number < 10 else shared
+        unhooked.start(f"c{number}", annotations={"io.kubernetes.pod.uid": uid})
+        unhooked.do(RUNC, "exec", "--detach", f"c{number}", *COMMAND)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(start, range(50)))
+    command = [str(node.lab.hook), "reconcile", *node.directories, "--adopt", f"--runtime-root={unhooked.root}"]
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=True, timeout=60)
+    said = json.loads(done.stdout)
+    assert [it for it in said["actions"] if it["problem"]] == []
+    ours = {f"oci-{uid}" for uid in (shared, *(f"{number:08d}-6a0e-4a9f-9d43-5f5c1d3c7b11" for number in range(10)))}
+    groups = node.groups()
+    assert ours <= set(groups)
+    assert {name: len(groups[name]) for name in ours} == {name: 80 if shared in name else 2 for name in ours}
+    again = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert again.stdout == ""
+    with ThreadPoolExecutor(8) as pool:  # the lab ends one after another
+        list(pool.map(lambda number: unhooked.do(RUNC, "delete", "--force", f"c{number}"), range(50)))
