@@ -115,19 +115,13 @@ def _metrics(options: Options, given: argparse.Namespace) -> None:
 
 def _reconcile(options: Options, given: argparse.Namespace) -> None:
     live = _keys_in(given.live) if given.live is not None else None
-    if given.dry_run:
-        found = [reconcile.Outcome(action, None) for action in reconcile.planned(options, live)]
-    else:
-        found = reconcile.run(options, live)
-    complaints: list[str] = []
+    done = reconcile.planned(options, live) if given.dry_run else reconcile.run(options, live)
+    outcomes, left = list(done.outcomes), list(done.left)
     if given.adopt:
         states, complaints = runtimes.states(further=given.runtime_root)
-        found += reconcile.adopt(options, states, dry_run=given.dry_run)
-        if not given.dry_run:
-            found += reconcile.run(options, live)
-    for complaint in complaints:
-        report.say(complaint, to_syslog=False)
-    _print(screens.done(found, complaints, dry_run=given.dry_run) if given.json else screens.deeds(found))
+        outcomes += reconcile.adopt(options, states, dry_run=given.dry_run)
+        left += complaints
+    _print(screens.done(outcomes, left, dry_run=given.dry_run) if given.json else screens.deeds(outcomes, left))
 
 
 def _keys_in(path: str) -> set[str]:

@@ -71,6 +71,14 @@ def plan(seen: Survey, snapshot_ttl: int, live: Collection[str] | None = None) -
     return sorted(actions, key=lambda action: VERBS.index(action.verb))
 
 
+def left(seen: Survey) -> list[str]:
+    """What is not as it should be and stays so, since others made it so: a line each."""
+    return [
+        f"{number} threads of {container} of {key} are in another ctrl_group, or a group of others, and stay there"
+        for (key, container), number in seen.elsewhere.items()
+    ]
+
+
 def _of_key(seen: Survey, key: str, state: KeyState, live: Collection[str] | None) -> Iterator[Action]:
     over = {container for container in state.members if (key, container) in seen.dead}
     why = "its process is dead"

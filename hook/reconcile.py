@@ -7,7 +7,7 @@ that can be killed at any point, since it is made of the steps of the hook path.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from hook import cgroups, ending, identity, incarnation, lifecycle, names, plan, process, reclaim, report, system, tasks
@@ -43,27 +43,39 @@ class Outcome:
     remark: str | None = None
 
 
-def planned(options: Options, live: Collection[str] | None = None) -> list[Action]:
+@dataclass(frozen=True)
+class Report:
+    """What was done, or is going to be, and a line on each thing that is wrong and none of ours to change."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+def planned(options: Options, live: Collection[str] | None = None) -> Report:
     """What `run` would begin with. Raises HookError, OSError."""
     if not _has_anything(options):
-        return []
-    return plan.plan(survey(_node(options)), options.snapshot_ttl, live)
+        return Report()
+    seen = survey(_node(options))
+    return Report([Outcome(it) for it in plan.plan(seen, options.snapshot_ttl, live)], plan.left(seen))
 
 
-def run(options: Options, live: Collection[str] | None = None) -> list[Outcome]:
+def run(options: Options, live: Collection[str] | None = None) -> Report:
     """Do what is to be done, and what that leads to; returns all of it. Raises HookError, OSError."""
     if not _has_anything(options):
-        return []
+        return Report()
     node = _node(options)
     outcomes: list[Outcome] = []
+    left: list[str] = []
     tried: set[Action] = set()
     for _ in range(_MOST_PASSES):
-        actions = [it for it in plan.plan(survey(node), options.snapshot_ttl, live) if it not in tried]
+        seen = survey(node)
+        left = plan.left(seen)
+        actions = [it for it in plan.plan(seen, options.snapshot_ttl, live) if it not in tried]
         if not actions:
             break
         tried.update(actions)
         outcomes += [_attempt(node, it, partial(_apply, node, it)) for it in actions]
-    return outcomes
+    return Report(outcomes, left)
 
 
 def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool) -> list[Outcome]:

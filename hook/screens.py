@@ -320,9 +320,9 @@ def _table(rows: Sequence[Sequence[str]], words: int) -> list[str]:
 # --- reconcile
 
 
-def deeds(outcomes: list[Outcome]) -> list[str]:
-    """What reconcile did, or is going to do, a line each."""
-    return [line for it in outcomes for line in _lines(it)]
+def deeds(outcomes: list[Outcome], left: list[str]) -> list[str]:
+    """What reconcile did, or is going to do, and what it left, a line each."""
+    return [*(line for it in outcomes for line in _lines(it)), *(f"left: {line}" for line in left)]
 
 
 def _lines(it: Outcome) -> list[str]:
@@ -330,9 +330,9 @@ def _lines(it: Outcome) -> list[str]:
     return [str(it.action), *problem, *([f"  {it.remark}"] if it.remark is not None else [])]
 
 
-def done(outcomes: list[Outcome], complaints: list[str], *, dry_run: bool) -> dict[str, Any]:
+def done(outcomes: list[Outcome], left: list[str], *, dry_run: bool) -> dict[str, Any]:
     """The same for programs."""
-    return {"dry_run": dry_run, "actions": [_deed(it) for it in outcomes], "complaints": complaints}
+    return {"dry_run": dry_run, "actions": [_deed(it) for it in outcomes], "left": left}
 
 
 def _deed(it: Outcome) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hook.records import Records, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.models import Member
+    from hook.models import Member, MonGroup
     from hook.node import Node
 
 Place = tuple[str, str]
@@ -100,27 +100,38 @@ def _look_at_key(node: Node, found: Survey, key: str, state: KeyState, processes
             found.dead.add((key, container))
         else:
             live[container] = member
-    if not found.mounted or state.completed_at is not None:
-        return
+    if found.mounted and state.completed_at is None:
+        _look_at_groups(node, found, state, live, processes)
+
+
+def _look_at_groups(
+    node: Node, found: Survey, state: KeyState, live: dict[str, Member], processes: tasks.Table
+) -> None:
+    """What is in the groups of a key, and what should be."""
     if len(state.groups) > 1 and any(ending.is_retired(node, state, group) for group in state.groups):
-        found.retired.append(key)
-    inside = {group.path: node.resctrl.tasks(group.path) for group in state.groups}
+        found.retired.append(state.key)
+    inside = {group.path: _tasks(node, group) for group in state.groups}
     owned: dict[str, set[int]] = {path: set() for path in inside}
-    inodes = {group.path: group.inode for group in state.groups}
     for container, member in live.items():
         there = inside.get(member.group)
-        known = inodes.get(member.group)
-        if there is None or (known is not None and node.resctrl.inode(member.group) != known):
-            found.vanished.add((key, container))
+        if there is None:
+            found.vanished.add((state.key, container))
             continue
         threads = tasks.threads(tasks.of_container(container, member, processes))
         owned[member.group] |= threads
-        _look_at_threads(node, found, (key, container), member.group, threads - there)
-    if all(cgroups.is_own(member.cgroup, container) for container, member in live.items()) and live:
+        _look_at_threads(node, found, (state.key, container), member.group, threads - there)
+    if live and all(cgroups.is_own(member.cgroup, container) for container, member in live.items()):
         for path, there in inside.items():
             strangers = {tid for tid in (there or set()) - owned[path] if _is_alive_elsewhere(tid, live)}
             if strangers:
                 found.strangers[path] = strangers
+
+
+def _tasks(node: Node, group: MonGroup) -> set[int] | None:
+    """The threads in a group; None if it is gone, or another one has its name."""
+    if group.inode is not None and node.resctrl.inode(group.path) != group.inode:
+        return None
+    return node.resctrl.tasks(group.path)
 
 
 def _look_at_threads(node: Node, found: Survey, place: Place, path: str, threads: set[int]) -> None:

@@ -35,8 +35,8 @@ def pruned(machine: Machine, seconds: float, monkeypatch: pytest.MonkeyPatch) ->
     now = system.boottime()
     monkeypatch.setattr(system, "boottime", lambda: now + seconds)
     monkeypatch.setattr(tasks, "table", dict)  # the machine's processes are made up
-    outcomes = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), snapshot_ttl=TTL))
-    return [it.action.key for it in outcomes if it.action.verb == "prune" and it.problem is None]
+    done = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), snapshot_ttl=TTL))
+    return [it.action.key for it in done.outcomes if it.action.verb == "prune" and it.problem is None]
 
 
 def shown(machine: Machine) -> set[str]:
