@@ -22,6 +22,7 @@ above it in this list:
     records, inventory  a look at /run and at /sys/fs/resctrl that takes no lock and writes nothing
     tasks, runtimes     the processes of containers; the containers that OCI runtimes know of
     survey, plan        what reconcile has to go by, and what it is going to do about it
+    movein, rebuild     containers that run already, into their groups; records that were lost
     reconcile           puts right what hooks cannot
     rates               how fast keys use what they use
     screens, metrics    what was seen, as text and as JSON; for Prometheus

@@ -27,7 +27,7 @@ VERBS = (
     "tidy",
 )
 """In this order: what gives RMIDs back comes before what needs one."""
-_NOT_AGAIN = ("usage", "bad_state")
+_NOT_AGAIN = ("usage", "bad_state", "bad_key")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ FOR_PEOPLE = {
     "screens",
     "survey",
 }
-FOR_PEOPLE |= {"tasks", "usage"}
+FOR_PEOPLE |= {"movein", "rebuild", "tasks", "usage"}
 PYDANTIC = {"models"}  # in the .pyz models_compiled stands under this name
 HOOK_PATH = sorted(set(TREES) - FOR_PEOPLE - PYDANTIC)
 each_module = pytest.mark.parametrize("module", sorted(TREES))
@@ -142,7 +142,7 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
     assert found == owners
 
 
-@pytest.mark.parametrize("module", sorted(FOR_PEOPLE - {"metrics", "reconcile"}))
+@pytest.mark.parametrize("module", sorted(FOR_PEOPLE - {"metrics", "movein", "rebuild", "reconcile"}))
 def test_who_looks_changes_nothing(module: str) -> None:
     """`metrics` alone writes a file, and that where it is told to, and `reconcile` is what changes things."""
     changes = {"chmod", "create_exclusively", "link", "make", "mkdir", "open_lock", "put", "remove"}
@@ -156,7 +156,7 @@ def test_who_looks_changes_nothing(module: str) -> None:
 def test_no_lock_is_taken_for_people_who_look() -> None:
     every = {
         name
-        for module in FOR_PEOPLE - {"plan", "reconcile", "survey"}
+        for module in FOR_PEOPLE - {"movein", "plan", "rebuild", "reconcile", "survey"}
         for node in ast.walk(TREES[module])
         for name in imported(node)
     }

@@ -60,6 +60,7 @@ def brief(actions: list[Action]) -> list[tuple[str, ...]]:
         ({"failures": [failure(pid=None)]}, []),
         ({"failures": [failure(monitored=True, reason="usage")]}, []),
         ({"failures": [failure(reason="bad_state")]}, []),
+        ({"failures": [failure(reason="bad_key")]}, []),
         ({"lost": {"c1": "k"}}, [("forget", "k", "c1")]),
         ({"stale_views": ["k"], "leftovers": ["j"], "retired": ["k"]}, [("retire", "k"), ("show", "k"), ("tidy", "j")]),
     ],
