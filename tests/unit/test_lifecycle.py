@@ -36,6 +36,7 @@ class Machine:
         self.proc = place / "proc"
         self.resctrl = place / "resctrl"
         self.run = place / "run"
+        self.cgroups = place / "cgroup"
         (self.proc / "1").mkdir(parents=True)
         (self.resctrl / "mon_groups").mkdir(parents=True)
         self.refusals: dict[str, list[int]] = {"mkdir": [], "rmdir": [], "put": []}
@@ -52,7 +53,9 @@ class Machine:
         place.mkdir()
         fields = ["S", *["0"] * 16, "1", "0", str(born)]
         (place / "stat").write_text(f"{pid} (init) {' '.join(fields)}\n")
-        (place / "cgroup").write_text(f"0::/pod/{pid}\n")
+        (place / "task" / str(pid)).mkdir(parents=True)
+        (place / "cgroup").write_text(f"0::/pod{UID}/{pid}\n")
+        (self.cgroups / f"pod{UID}").mkdir(parents=True, exist_ok=True)
         self.says(pid, ctrl_group, mon_group)
 
     def says(self, pid: int, ctrl_group: str, mon_group: str) -> None:
@@ -138,7 +141,9 @@ class Machine:
             posix.rmdir(path, dir_fd=dir_fd)
 
     def _here(self, path: bytes) -> bytes:
-        return os.fsencode(self.proc) + path[5:] if path.startswith(b"/proc/") else path
+        if path.startswith(b"/sys/fs/cgroup/"):
+            return os.fsencode(self.cgroups) + path[14:]
+        return os.fsencode(self.proc) + path[5:] if path.startswith(b"/proc/") or path == b"/proc" else path
 
     def _is_group(self, path: bytes) -> bool:
         return os.fsdecode(path).startswith(str(self.resctrl)) and b"/mon_groups/" in path
@@ -359,7 +364,7 @@ def test_what_is_on_record(machine: Machine) -> None:
     begin = {"mon_PERF_PKG_00/core_energy": "3.000000"}
     inode = os.stat(path).st_ino
     assert state.groups == [MonGroup(path=path, ctrl_group="/", inode=inode, begin=begin)]
-    member = {"pid": 7, "starttime": 1234, "group": path, "cgroup": ":/pod/7", "taken_from": None}
+    member = {"pid": 7, "starttime": 1234, "group": path, "cgroup": f":/pod{UID}/7", "taken_from": None}
     assert {name: member.model_dump() for name, member in state.members.items()} == {"c1": member}
     assert machine.leftovers() == {f"groups/{UID}.json", f"locks/{UID}", "members/c1.json"}
 

@@ -1,0 +1,259 @@
+"""How keys linger and end, RMIDs are reclaimed and reconcile works, also with each of their system calls failing."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook import reconcile, system
+from hook.lifecycle import create_runtime, poststop
+from hook.models import Options
+from tests.unit.faults import MANNERS, Clock, Faults, Manner, each_call_fails
+from tests.unit.test_lifecycle import GROUP, UID, Machine, container, live_and_die, machine, with_faults
+from tests.unit.test_rundir import clock, directories
+
+__all__ = ["clock", "directories", "machine"]  # fixtures
+OTHER = "00000000-4084-4186-9c0e-93cf8c32e2ce"
+LINGER: dict[str, Any] = {"linger": 60}
+each_manner = pytest.mark.parametrize("manner", MANNERS)
+
+
+def put_right(machine: Machine, **options: Any) -> reconcile.Result:  # noqa: ANN401
+    return reconcile.run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), **options))
+
+
+def recorded(machine: Machine, key: str = UID) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((machine.run / "groups" / f"{key}.json").read_text())
+    return found
+
+
+def pass_time(machine: Machine, key: str = UID) -> None:
+    """The time that a key may linger is over."""
+    path = machine.run / "groups" / f"{key}.json"
+    path.write_text(json.dumps({**recorded(machine, key), "lingering_until": 0.0}))
+
+
+def live(machine: Machine, name: str, pid: int, uid: str | None = UID, **options: Any) -> None:  # noqa: ANN401
+    machine.spawn(pid)
+    create_runtime(machine.node(**options), container(name, pid, uid))
+
+
+def die(machine: Machine, name: str, pid: int, **options: Any) -> None:  # noqa: ANN401
+    machine.die(pid)
+    poststop(machine.node(**options), name)
+
+
+# --- Linger
+
+
+@pytest.mark.parametrize("uid", [UID, None])
+def test_a_key_lingers_and_comes_back(machine: Machine, uid: str | None) -> None:
+    key = uid or "c1"
+    live(machine, "c1", 7, uid, **LINGER)
+    begin = recorded(machine, key)["groups"][0]["begin"]
+    die(machine, "c1", 7, **LINGER)
+    assert machine.groups() == {f"oci-{key}": set()}
+    assert recorded(machine, key)["groups"][0]["last"] == begin
+    live(machine, "c1", 8, uid, **LINGER)
+    state = recorded(machine, key)
+    assert machine.groups() == {f"oci-{key}": {8}}
+    assert (state["lingering_since"], state["lingering_until"], state["groups"][0]["last"]) == (None, None, None)
+    assert state["groups"][0]["begin"] == begin
+
+
+def test_a_pod_whose_cgroup_is_gone_does_not_linger(machine: Machine) -> None:
+    live(machine, "c1", 7, **LINGER)
+    (machine.cgroups / f"pod{UID}").rmdir()
+    die(machine, "c1", 7, **LINGER)
+    assert machine.groups() == {}
+
+
+def test_what_lingered_in_a_group_that_somebody_removed_is_not_lost(machine: Machine) -> None:
+    live(machine, "c1", 7, **LINGER)
+    counter = machine.resctrl / "mon_groups" / GROUP / "mon_data/mon_PERF_PKG_00/core_energy"
+    counter.write_text("10.000000\n")
+    die(machine, "c1", 7, **LINGER)
+    (machine.resctrl / "mon_groups" / GROUP).rename(machine.run.parent / "gone")  # the kernel gives no inode twice
+    live(machine, "c1", 8, **LINGER)
+    assert recorded(machine)["groups"][0]["before"] == {"mon_PERF_PKG_00/core_energy": "7"}
+
+
+def test_it_is_ended_when_its_time_is_over_and_what_it_used_stays(machine: Machine) -> None:
+    live(machine, "c1", 7, **LINGER)
+    die(machine, "c1", 7, **LINGER)
+    assert put_right(machine, **LINGER).outcomes == []
+    pass_time(machine)
+    assert [it.action.verb for it in put_right(machine, **LINGER).outcomes] == ["end"]
+    assert machine.groups() == {}
+    assert recorded(machine)["completed_at"] is not None
+    assert machine.leftovers() == set()
+
+
+@each_manner
+def test_an_end_that_failed_anywhere_lingers_or_can_be_repeated(machine: Machine, manner: Manner) -> None:
+    def attempt(faults: Faults) -> None:
+        live(machine, "c1", 7, **LINGER)
+        machine.die(7)
+        node = machine.node(**LINGER)
+        with_faults(faults, lambda: poststop(node, "c1"))
+        poststop(machine.node(**LINGER), "c1")
+        put_right(machine, **LINGER)
+        assert machine.groups() in ({}, {GROUP: set()})
+        live_and_die(machine)
+        put_right(machine)
+        assert machine.groups() == {}
+        assert machine.leftovers() == set()
+
+    assert each_call_fails(attempt, manner, errno.EIO, machine) > 15
+
+
+@each_manner
+def test_a_return_that_failed_anywhere_can_be_repeated(machine: Machine, manner: Manner) -> None:
+    def attempt(faults: Faults) -> None:
+        live(machine, "c1", 7, **LINGER)
+        die(machine, "c1", 7, **LINGER)
+        machine.spawn(8)
+        node = machine.node(rmid_wait=0.0, **LINGER)
+        with_faults(faults, lambda: create_runtime(node, container("c1", 8)))
+        assert create_runtime(machine.node(**LINGER), container("c1", 8))
+        assert machine.groups() == {GROUP: {8}}
+        assert recorded(machine)["lingering_since"] is None
+        die(machine, "c1", 8)
+        put_right(machine)
+        assert machine.groups() == {}
+        assert machine.leftovers() == set()
+
+    assert each_call_fails(attempt, manner, errno.EIO, machine) > 30
+
+
+# --- Reclaim
+
+
+def exhausted(machine: Machine) -> None:
+    machine.refusals["mkdir"] = [errno.ENOSPC]
+
+
+def test_the_dead_give_their_rmids(machine: Machine, clock: Clock) -> None:
+    live(machine, "c1", 7)
+    machine.die(7)
+    exhausted(machine)
+    live(machine, "c2", 8, OTHER)
+    assert machine.groups() == {f"oci-{OTHER}": {8}}
+    assert recorded(machine)["completed_at"] is not None
+    assert clock.slept == []
+
+
+def test_somebody_who_lives_in_a_dead_key_keeps_its_group(machine: Machine) -> None:
+    live(machine, "c1", 7)
+    machine.spawn(9)
+    (machine.resctrl / "mon_groups" / GROUP / "tasks").write_text("7\n9\n")
+    machine.die(7)
+    exhausted(machine)
+    machine.spawn(8)
+    assert not with_faults(Faults(0), lambda: create_runtime(machine.node(), container("c2", 8, OTHER)))
+    assert machine.groups() == {GROUP: {9}}
+
+
+def test_an_orphan_gives_its_rmid(machine: Machine) -> None:
+    for name in ("oci-lost", "theirs"):
+        system.mkdir(str(machine.resctrl / "mon_groups" / name), 0o755)
+    exhausted(machine)
+    live(machine, "c2", 8, OTHER)
+    assert machine.groups() == {f"oci-{OTHER}": {8}, "theirs": set()}
+
+
+def test_one_that_lingers_goes_only_if_nothing_is_dead(machine: Machine) -> None:
+    for number, name in enumerate(("c1", "c2")):
+        live(machine, name, 10 + number, None, **LINGER)
+        die(machine, name, 10 + number, **LINGER)
+    exhausted(machine)
+    live(machine, "c3", 20, None, **LINGER)
+    assert machine.groups() == {"oci-c2": set(), "oci-c3": {20}}
+    machine.die(20)
+    exhausted(machine)
+    live(machine, "c4", 21, None, **LINGER)
+    assert machine.groups() == {"oci-c2": set(), "oci-c4": {21}}
+
+
+def test_nobody_is_robbed_twice_for_one_start(machine: Machine) -> None:
+    live(machine, "c1", 7)
+    machine.die(7)
+    machine.refusals["mkdir"] = [errno.ENOSPC, errno.ENOSPC]
+    machine.spawn(8)
+    assert not with_faults(Faults(0), lambda: create_runtime(machine.node(), container("c2", 8, OTHER)))
+
+
+@each_manner
+def test_a_start_that_reclaims_and_failed_anywhere_can_be_repeated(machine: Machine, manner: Manner) -> None:
+    def attempt(faults: Faults) -> None:
+        live(machine, "c1", 7)
+        machine.die(7)
+        machine.spawn(8)
+        exhausted(machine)
+        node = machine.node(rmid_wait=0.0)
+        with_faults(faults, lambda: create_runtime(node, container("c2", 8, OTHER)))
+        machine.refusals["mkdir"] = []
+        put_right(machine)
+        assert create_runtime(machine.node(), container("c2", 8, OTHER))
+        assert machine.groups() == {f"oci-{OTHER}": {8}}
+        die(machine, "c2", 8)
+        put_right(machine)
+        assert machine.groups() == {}
+        assert machine.leftovers() == set()
+
+    assert each_call_fails(attempt, manner, errno.EIO, machine) > 60
+
+
+# --- reconcile
+
+
+def a_dead_member_beside_one_whose_group_is_gone(machine: Machine) -> None:
+    live(machine, "c1", 7)
+    live(machine, "c2", 8)
+    machine.die(7)
+    system.rmdir(str(machine.resctrl / "mon_groups" / GROUP))
+
+
+def a_dead_key_an_orphan_and_a_leftover(machine: Machine) -> None:
+    live(machine, "c3", 9, None)
+    machine.die(9)
+    system.mkdir(str(machine.resctrl / "mon_groups" / "oci-lost"), 0o755)
+    Path(machine.run, "groups", ".c5.tmp").touch()
+
+
+def an_unreadable_record(machine: Machine) -> None:
+    live(machine, "c4", 10, None)
+    (machine.run / "groups" / "c4.json").write_text("{")
+    machine.die(10)
+
+
+MESSES = [a_dead_member_beside_one_whose_group_is_gone, a_dead_key_an_orphan_and_a_leftover, an_unreadable_record]
+
+
+@pytest.mark.parametrize("mess", MESSES, ids=lambda mess: mess.__name__)
+@each_manner
+def test_a_reconcile_that_failed_anywhere_is_completed_by_the_next(
+    machine: Machine, manner: Manner, mess: Callable[[Machine], None]
+) -> None:
+    def attempt(faults: Faults) -> None:
+        mess(machine)
+        alive = (machine.proc / "8").exists()
+        with_faults(faults, lambda: put_right(machine))
+        put_right(machine)
+        assert machine.groups() == ({GROUP: {8}} if alive else {})
+        kept = {it for it in machine.leftovers() if "unreadable" in it}
+        needed = {f"groups/{UID}.json", f"locks/{UID}", "members/c2.json"} if alive else set()
+        assert machine.leftovers() - kept == needed
+        assert put_right(machine).outcomes == []
+        if alive:
+            die(machine, "c2", 8)
+        for name in kept:
+            (machine.run / name).unlink()
+        put_right(machine, snapshot_ttl=0)
+
+    assert each_call_fails(attempt, manner, errno.EIO, machine) > 50
