@@ -58,8 +58,8 @@ WORKLOADS = {
     "16 threads": Workload(f"/bin/work spin {{loops}} 16; {UP}; {GO}"),
     "daemon": Workload(f"(setsid sh -c '/bin/work spin {{loops}} 1; {UP}' &); {GO}"),
     "in a ctrl_group": Workload(f"/bin/work spin {{loops}} 1; {UP}; {GO}", in_ctrl_group=True),
-    "exec": Workload(f"{UP}; {GO}", execs=3),
-    "exec, reconciled": Workload(f"{UP}; {GO}", execs=3, is_reconciled=True),
+    "processes by exec": Workload(f"{UP}; {GO}", execs=3),
+    "exec, once reconciled": Workload(f"{UP}; {GO}", execs=3, is_reconciled=True),
 }
 
 
