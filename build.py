@@ -56,11 +56,22 @@ class BuildError(Exception):
 
 PYTHON = "/usr/bin/python3"
 # What starts the file. The kernel passes all that follows the interpreter as one argument, so Python takes it as its
-# options -I -S -c and the code; the file's own path comes next, which makes sys.argv ['-c', path, ...]. Compared with
-# `python3 file.pyz` this goes without runpy and site. Its point, though: a hook that fails stops containers, and from
-# atexit on, whatever goes wrong (a truncated file, a SyntaxError, no memory) prints its traceback and exits with 0.
-# No line can guard itself: a file cut within its first line has no such start, and neither has `python3 file.pyz`.
-BOOT = "import sys,atexit,posix;atexit.register(posix._exit,0);sys.path[:0]=sys.argv[1:2];import hook.start"
+# options -I -S -c and the code; the file's own path comes next, which makes sys.argv ['-c', path, ...]. That code runs
+# the file line by line: the first, which is a comment to Python, and the second, which never comes back (from one that
+# was cut it does, which is an error). There is no more to the contract between the two: who began with an older file
+# goes on with a newer one that took its place. The point, though: a hook that fails stops containers, and from atexit
+# on, whatever goes wrong (a truncated file, a SyntaxError, no memory) prints its traceback and exits with 0. No line
+# can guard itself: a file cut within its first line has no such start, and neither has `python3 file.pyz`.
+BOOT = "import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1],'rb');[*map(exec,f)];1/0"
+# The second line, of any length: it goes to the bytecode for this very Python, if the zip behind it has any, and past
+# the zip's directory. To import a module as source costs half a start, whatever its size (compile() makes Python's
+# whole AST module ready; exec() of a text does not), and each entry of the zip a thousandth.
+SECOND_LINE = (
+    "import sys,marshal;sys.path[:0]=sys.argv[1:2];"
+    "p={%s}.get(getattr(sys.modules.get('_frozen_importlib_external'),'MAGIC_NUMBER',None));"
+    "p and(f.seek(p[0]),exec(marshal.loads(f.read(p[1])),{'file':f,'place':p}));"
+    "import hook.start"
+)
 # Linux reads 256 bytes of a file to see what starts it, and 128 before 5.1 (BINPRM_BUF_SIZE): with the usual
 # interpreter the line is short enough for both. A longer one would be cut in silence.
 SHEBANG_LIMIT = 255
@@ -90,8 +101,9 @@ def entries(root: Path = ROOT) -> dict[str, bytes]:
 
 
 MINORS = range(9, 15)  # of the CPythons 3.x that the file is made for
-# What the modules are loaded for: those of the hook path together, and what people start from there on.
-PARTS = {"hook": ("entry",), "people": ("people", "usage")}
+# What the modules are loaded for: those of the hook path, what people start from there on, and what runs them.
+PARTS = {"hook": ("entry",), "people": ("people", "usage"), "start": ("start",)}
+LOADER = "hook/loader.py"
 # What each interpreter does for the build, alone, so that nothing but its version and the text has a part in the bytes:
 # the modules on its stdin become code objects. They are unmarshalled once before they are written, because the marks of
 # references in the bytes depend on who else held the same string at that time.
@@ -99,69 +111,73 @@ COMPILER = """\
 import base64, importlib.util, json, marshal, sys
 parts = {}
 for part, modules in json.load(sys.stdin).items():
-    codes = {name: compile(text, "hook/" + name + ".py", "exec", dont_inherit=True) for name, text in modules.items()}
+    codes = {name: compile(text, path, "exec", dont_inherit=True) for name, (path, text) in modules.items()}
+    codes = codes.popitem()[1] if part == "loader" else codes
     parts[part] = base64.b64encode(marshal.dumps(marshal.loads(marshal.dumps(codes)))).decode()
-place = sys.implementation.cache_tag + "-" + importlib.util.MAGIC_NUMBER.hex()
-print(json.dumps([place, "%d.%d.%d" % sys.version_info[:3], list(sys.version_info[:2]), parts]))
+magic = base64.b64encode(importlib.util.MAGIC_NUMBER).decode()
+version = list(sys.version_info[:3])
+print(json.dumps([sys.implementation.cache_tag, magic, version, parts]))
 """
 
 
 class Bytecode(NamedTuple):
-    """The modules as one interpreter compiled them; `place` and a part's name make that of its file below hook/."""
+    """The modules as one interpreter compiled them: what the second line runs, and the parts that that loads."""
 
-    place: str
-    version: str
-    minor: tuple[int, int]
+    tag: str
+    magic: bytes
+    version: tuple[int, ...]
     parts: dict[str, bytes]
+
+    def entries(self) -> dict[str, bytes]:
+        """What of it the zip holds; in this order, as the second line and hook/loader.py know it."""
+        return {f"bytecode/{self.tag}/{part}": code for part, code in self.parts.items()}
 
 
 def compiled(contents: dict[str, bytes], interpreter: str) -> Bytecode:
     """The bytecode that an interpreter makes of the modules."""
     command = [interpreter, "-I", "-S", "-X", "utf8", "-c", COMPILER]
-    text = json.dumps(parts(contents))
+    text = json.dumps({"loader": {"loader": (LOADER, contents[LOADER].decode())}, **parts(contents)})
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, timeout=120)
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
         raise BuildError(f"{interpreter} cannot compile: {said}") from error
-    place, version, minor, codes = json.loads(done.stdout)
-    return Bytecode(place, version, tuple(minor), {part: base64.b64decode(code) for part, code in codes.items()})
+    tag, magic, version, codes = json.loads(done.stdout)
+    found = {part: base64.b64decode(code) for part, code in codes.items()}
+    return Bytecode(tag, base64.b64decode(magic), tuple(version), found)
 
 
-def parts(contents: dict[str, bytes]) -> dict[str, dict[str, str]]:
-    """The texts of the modules of each part, every one behind those that it imports at once (see hook/start.py)."""
-    found: dict[str, dict[str, str]] = {}
+def parts(contents: dict[str, bytes]) -> dict[str, dict[str, tuple[str, str]]]:
+    """The modules of each part, by path and text, every one behind those that it imports at once (hook/loader.py)."""
+    found: dict[str, dict[str, tuple[str, str]]] = {}
     for part, modules in PARTS.items():
-        found[part] = {}
+        found[part] = {} if found else {"": ("hook/__init__.py", contents["hook/__init__.py"].decode())}
         for name in modules:
             _add_module(name, contents, [*found.values()])
     return found
 
 
-def _add_module(name: str, contents: dict[str, bytes], found: list[dict[str, str]]) -> None:
+def _add_module(name: str, contents: dict[str, bytes], found: list[dict[str, tuple[str, str]]]) -> None:
     """Put a module into the last of these, behind what it imports and they lack."""
     path = f"hook/{name}.py"
     if path not in contents or any(name in part for part in found):
         return
-    tree = ast.parse(contents[path], path)
-    for node in tree.body:
+    for node in ast.parse(contents[path], path).body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             package, _, module = node.module.partition(".")
             for inner in [module] if module else [alias.name for alias in node.names]:
                 if package == "hook":
                     _add_module(inner, contents, found)
-    found[-1][name] = contents[path].decode()
+    found[-1][name] = (path, contents[path].decode())
 
 
-def with_bytecode(contents: dict[str, bytes], interpreters: Iterable[str]) -> tuple[dict[str, bytes], list[Bytecode]]:
-    """The entries and their bytecode, and whose that is; of two interpreters of one version the first counts."""
+def all_bytecode(contents: dict[str, bytes], interpreters: Iterable[str]) -> list[Bytecode]:
+    """The bytecode of the interpreters, in the order of their versions; of two of one version the first counts."""
     found: dict[str, Bytecode] = {}
     for interpreter in interpreters:
         bytecode = compiled(contents, interpreter)
-        found.setdefault(bytecode.place, bytecode)
-    chosen = sorted(found.values(), key=lambda bytecode: bytecode.minor)
-    more = {f"hook/{it.place}-{part}": code for it in chosen for part, code in it.parts.items()}
-    return dict(sorted({**contents, **more}.items())), chosen
+        found.setdefault(bytecode.tag, bytecode)
+    return sorted(found.values(), key=lambda bytecode: bytecode.version)
 
 
 def at_hand() -> list[str]:
@@ -178,19 +194,41 @@ def _works(path: str) -> bool:
         return False
 
 
-def archive(contents: dict[str, bytes], first_line: bytes) -> bytes:
-    """The zip behind its first line. Everything that zipfile would take from the machine or its version is fixed."""
+def archive(contents: dict[str, bytes], first_line: bytes, bytecode: Sequence[Bytecode] = ()) -> bytes:
+    """The first line, the second, which knows where in the file the bytecode is, and the zip."""
+    held = {**contents, **{name: code for it in bytecode for name, code in it.entries().items()}}
+    places = {it.magic: (0,) * 2 * len(it.parts) for it in bytecode}
+    while True:  # until the second line is as long as it was when the places were found
+        data, found = _zipped(held, first_line + _second_line(places))
+        former, places = places, {it.magic: tuple(n for name in it.entries() for n in found[name]) for it in bytecode}
+        if places == former:
+            return data
+
+
+def _second_line(places: dict[bytes, tuple[int, ...]]) -> bytes:
+    return (
+        SECOND_LINE % ",".join(f"{magic!r}:{place}".replace(" ", "") for magic, place in places.items())
+    ).encode() + b"\n"
+
+
+def _zipped(contents: dict[str, bytes], head: bytes) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """A zip behind its head, and where in the whole each entry's content is, and how long.
+
+    Everything that zipfile would take from the machine or its version is fixed.
+    """
     buffer = io.BytesIO()
-    buffer.write(first_line)
+    buffer.write(head)
     with zipfile.ZipFile(buffer, "w") as file:
-        for name, content in contents.items():
+        for name, content in sorted(contents.items()):
             entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
             entry.compress_type = zipfile.ZIP_STORED  # deflate would need zlib at run time, and gains nothing
             entry.create_system = 3  # Unix, whose mode bits follow
             entry.create_version = entry.extract_version = 20
             entry.external_attr = 0o100644 << 16
             file.writestr(entry, content)
-    return buffer.getvalue()
+        header = 30  # APPNOTE.TXT 4.3.7; the name follows, and no extra field
+        places = {it.filename: (it.header_offset + header + len(it.filename), it.file_size) for it in file.infolist()}
+    return buffer.getvalue(), places
 
 
 def build(
@@ -202,11 +240,12 @@ def build(
 ) -> Path:
     """Writes the .pyz beside its place and renames it there: whoever starts it gets the old one or the new one."""
     target = output or root / OUTPUT
-    contents, chosen = with_bytecode(entries(root), bytecode)
-    lacking = [f"3.{minor}" for minor in MINORS if (3, minor) not in {it.minor for it in chosen}]
+    contents = entries(root)
+    chosen = all_bytecode(contents, bytecode)
+    lacking = [f"3.{minor}" for minor in MINORS if (3, minor) not in {it.version[:2] for it in chosen}]
     if release and lacking:
         raise BuildError(f"a release holds bytecode for every version; no interpreter of {', '.join(lacking)}")
-    data = archive(contents, shebang(python))
+    data = archive(contents, shebang(python), chosen)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
@@ -216,7 +255,7 @@ def build(
     finally:
         temporary.unlink(missing_ok=True)
     print(f"{hashlib.sha256(data).hexdigest()}  {target}  {len(data)} bytes", flush=True)
-    print("bytecode:", ", ".join(it.version for it in chosen) or "none", flush=True)
+    print("bytecode:", ", ".join(".".join(map(str, it.version)) for it in chosen) or "none", flush=True)
     return target
 
 

@@ -17,7 +17,7 @@ above it in this list:
     reclaim             RMIDs from the dead, once the kernel has none left
     lifecycle           the two stages
     report, entry       the traces of a failure; verbs and exit statuses
-    start               where the file's first line leads
+    loader, start       where the .pyz's first two lines lead
   for people only, never imported when a container starts:
     records, inventory  a look at /run and at /sys/fs/resctrl that takes no lock and writes nothing
     tasks, runtimes     the processes of containers; the containers that OCI runtimes know of

@@ -28,7 +28,7 @@ HELP_OF_VERBS = {
     "show": ("KEY", "a key, or that of a container: its life and counters"),
     "top": ("[--interval=SECONDS] [--count=N]", "who uses how much now"),
     "metrics": ("[--textfile=PATH]", "all of it for Prometheus"),
-    "reconcile": ("[--dry-run] [--adopt [--runtime-root=DIR]...] [--live=FILE]", "puts right what hooks cannot"),
+    "reconcile": ("[--dry-run] [--adopt] [--runtime-root=DIR] [--live=FILE]", "puts right what hooks cannot"),
 }
 _HEAD = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE

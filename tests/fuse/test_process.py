@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import build
 from tests.kernel.inside import few, pythons
 from tests.support.hook import PYZ, UID, Hook, created, end, finish, stopped
 from tests.support.interpreters import Interpreter
@@ -234,15 +235,10 @@ def test_a_file_that_is_broken_inside_fails_no_container(
     init: Task, tmp_path: Path, python: Interpreter, broken: str
 ) -> None:
     """Whatever is wrong behind the first line: its traceback is on stderr, and the exit status is 0."""
-    first = PYZ.read_bytes().split(b"\n", 1)[0]
-    path = python.path
+    with zipfile.ZipFile(PYZ) as whole:
+        sources = {name: whole.read(name) for name in whole.namelist() if name.endswith(".py")}
     copy = tmp_path / "broken.pyz"
-    with copy.open("wb") as out:
-        out.write(first.replace(b"/usr/bin/python3", str(path).encode(), 1) + b"\n")
-    with zipfile.ZipFile(PYZ) as whole, zipfile.ZipFile(copy, "a") as part:
-        for name in whole.namelist():
-            if name.endswith(".py"):
-                part.writestr(name, broken.encode() if name == "hook/lifecycle.py" else whole.read(name))
+    copy.write_bytes(build.archive({**sources, "hook/lifecycle.py": broken.encode()}, build.shebang(str(python.path))))
     copy.chmod(0o755)
     state = json.dumps(created("c1", init.pid)).encode()
     result = subprocess.run([copy, "hook"], input=state, capture_output=True, check=False, timeout=60)

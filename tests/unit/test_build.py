@@ -128,18 +128,19 @@ def test_the_zip_holds_the_sources_with_the_compiled_models_in_place(pyz: Path, 
 def test_the_zip_holds_bytecode_for_every_interpreter(pyz: Path) -> None:
     with zipfile.ZipFile(pyz) as file:
         held = {name for name in file.namelist() if not name.endswith(".py")}
-    places = [start([it.path, "-c", PLACE]).stdout.strip() for it in FOUND]
-    assert held == {f"hook/{place}-{part}" for place in places for part in build.PARTS}
+    tags = {start([it.path, "-c", "import sys; print(sys.implementation.cache_tag)"]).stdout.strip() for it in FOUND}
+    assert held == {f"bytecode/{tag}/{part}" for tag in tags for part in ("loader", *build.PARTS)}
 
 
 def test_the_bytecode_is_of_every_module_and_of_what_it_imports_before_it(texts: dict[str, str], source: Path) -> None:
     parts = build.parts(build.entries(source))
-    assert {f"hook.{name}" for name in parts["hook"]} == on_hook_path(texts) - {"hook.start", "hook"}
-    order = [f"hook.{name}" for part in parts.values() for name in part]
-    assert sorted(order) == sorted(set(texts) - {"__main__", "hook", "hook.start"})
+    named = {part: [f"hook.{name}" if name else "hook" for name in modules] for part, modules in parts.items()}
+    assert {*named["hook"], "hook.start"} == on_hook_path(texts)
+    order = [name for part in named.values() for name in part]
+    assert sorted(order) == sorted(set(texts) - {"__main__", "hook.loader"})
     for place, name in enumerate(order):
         needed = {module for module, at_once in imports(texts[name]) if at_once} & set(texts)
-        assert needed - {"hook"} <= set(order[:place]), name
+        assert needed <= set(order[:place]), name
 
 
 def test_a_release_needs_every_version(source: Path, tmp_path: Path) -> None:
@@ -176,12 +177,12 @@ def test_a_python_that_nobody_compiled_for_takes_the_sources(source: Path, pytho
 @each_python
 def test_bytecode_of_a_pre_release_is_passed_over(source: Path, python: str, tmp_path: Path) -> None:
     """It has the version's name, and another magic number."""
-    theirs = build.compiled(build.entries(source), python)
-    name, _, magic = theirs.place.rpartition("-")
-    stale = {f"hook/{name}-{'0' * len(magic)}-{part}": b"xxxx" + codes for part, codes in theirs.parts.items()}
+    contents = build.entries(source)
+    stale = [build.compiled(contents, python)._replace(magic=b"xx\r\n")]
     pyz = tmp_path / "x.pyz"
-    pyz.write_bytes(build.archive({**build.entries(source), **stale}, build.shebang()))
+    pyz.write_bytes(build.archive(contents, build.shebang(python), stale))
     assert "hook.errors" in imported(pyz, python, ["--help"])
+    assert start([python, pyz, "--help"]).returncode == 0
 
 
 def imported(pyz: Path, python: str, arguments: list[str]) -> set[str]:
@@ -193,10 +194,9 @@ def imported(pyz: Path, python: str, arguments: list[str]) -> set[str]:
 @pytest.mark.parametrize("name", ["lifecycle", "people"])
 def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Path, name: str) -> None:
     text = (source / f"hook/{name}.py").read_bytes() + b"\nraise MemoryError\n"
-    contents, _ = build.with_bytecode({**build.entries(source), f"hook/{name}.py": text}, [python])
-    pyz = tmp_path / "broken.pyz"
-    pyz.write_bytes(build.archive(contents, build.shebang(python)))
-    done = start([python, pyz, "list"])
+    contents = {**build.entries(source), f"hook/{name}.py": text}
+    data = build.archive(contents, build.shebang(python), build.all_bytecode(contents, [python]))
+    done = broken(tmp_path / "x", data, "broken.pyz", "list")
     assert f'"hook/{name}.py", line {len(text.splitlines())}' in done.stderr
 
 
@@ -255,12 +255,12 @@ def test_an_interpreter_that_no_first_line_can_name_is_refused(path: str) -> Non
 # --- Whatever goes wrong: 0
 
 
-def broken(pyz: Path, data: bytes, name: str) -> subprocess.CompletedProcess[str]:
+def broken(pyz: Path, data: bytes, name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """What becomes of a hook whose file holds this."""
     path = pyz.with_name(name)
     path.write_bytes(data)
     path.chmod(0o755)
-    return start([path, "createRuntime", "--strict"])
+    return start([path, *(arguments or ("createRuntime",))])
 
 
 def test_a_truncated_file_exits_with_0(pyz: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_truncated_file_exits_with_0(pyz: Path) -> None:
     for cut in sorted(cuts):
         done = broken(pyz, data[:cut], "cut.pyz")
         assert done.returncode == 0, cut
-        assert "Traceback" in done.stderr, cut
+        assert done.stderr, cut
 
 
 @each_python
@@ -376,7 +376,7 @@ def test_a_container_start_loads_nothing_else(pyz: Path, python: str, tmp_path: 
     bare = loaded(start([python, "-X", "importtime", "-ISc", "import atexit"]).stderr)
     allowed = HOOK_PATH_IMPORTS | {"_hashlib", "__future__", "hook"}
     extra = {package(module) for module in loaded(done.stderr) - bare}
-    assert "hook" in extra
+    assert "select" in extra
     assert extra <= allowed | {"_struct", "struct", "_sha2", "_sha256", "_blake2", "_sha512", "_md5", "_sha1", "_sha3"}
 
 
