@@ -83,7 +83,7 @@ def test_a_pod_that_restarts_five_times_is_billed_what_it_used(hook: Hook) -> No
     """Beside it the naive reading: each life for what its counters said at its end."""
     truth = naive = whole = 0.0
     for life in range(RESTARTS + 1):
-        with container(hook, f"life-{life}", UID, 0.5) as burner:
+        with container(hook, f"life-{life}", UID, 1.0) as burner:
             truth += burner.burn()
         whole, last = energy(hook)
         naive += last
