@@ -48,9 +48,11 @@ def dead_members(state: KeyState) -> list[str]:
     return [name for name, it in state.members.items() if process.is_dead(it.pid, it.starttime)]
 
 
-def has_lingered(state: KeyState) -> bool:
-    """Whether a key that lingers has done so for long enough, or its pod is gone."""
+def has_lingered(node: Node, state: KeyState) -> bool:
+    """Whether a key that lingers has done so for long enough, or has nothing to linger for: no pod, or no group."""
     if state.lingering_until is None or system.boottime() >= state.lingering_until:
+        return True
+    if node.resctrl.is_mounted() and all(node.resctrl.inode(group.path) is None for group in state.groups):
         return True
     return state.kind == "pod" and not (state.cgroup and cgroups.exists(state.cgroup))
 

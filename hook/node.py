@@ -83,6 +83,10 @@ class Node:
         """Whether consumers see a key as its state says."""
         return self._view.is_current(state)
 
+    def shown(self) -> list[str]:
+        """The keys that consumers see."""
+        return self._view.shown()
+
     def may_move(self, tid: int, path: str) -> bool:
         """Whether a thread can be moved into a group: it is in that one's ctrl_group, and in no mon_group of others.
 
@@ -99,7 +103,7 @@ class Node:
         """Remove what hooks that were killed left of a key, under its lock."""
         self.run.tidy(key)
         self._view.tidy(key)
-        if state is None:
+        if state is None or not state.generation:
             self._view.remove(key)
 
     def forget(self, locked: LockedKey) -> None:

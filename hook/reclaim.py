@@ -33,7 +33,7 @@ def reclaim(node: Node, own: str) -> bool:
     try:
         states = [node.run.glance(key) for key in node.run.recorded() if key != own]
         endable = [state for state in states if state is not None and is_deserted(state)]
-        waiting = [state for state in endable if _waits(state)]
+        waiting = [state for state in endable if _waits(node, state)]
         _end_all(node, (state.key for state in endable if state not in waiting), deadline)
         if node.freed - before < _MOST:
             remove_orphans(node, node.orphans(), deadline)
@@ -55,9 +55,9 @@ def is_deserted(state: KeyState) -> bool:
     return all(process.is_dead(member.pid, member.starttime) for member in state.members.values())
 
 
-def _waits(state: KeyState) -> bool:
+def _waits(node: Node, state: KeyState) -> bool:
     """Whether a key lingers, and has time left to do so."""
-    return state.lingering_since is not None and not state.members and not ending.has_lingered(state)
+    return state.lingering_since is not None and not state.members and not ending.has_lingered(node, state)
 
 
 def _end_all(node: Node, keys: Iterable[str], deadline: float, *, waiting: bool = False) -> None:
@@ -69,7 +69,7 @@ def _end_all(node: Node, keys: Iterable[str], deadline: float, *, waiting: bool 
         try:
             with node.run.lock(key, system.monotonic()) as locked:
                 state = locked.state  # read again: a hook, or another reclaim, may have been here since we looked
-                if state is not None and is_deserted(state) and (waiting or not _waits(state)):
+                if state is not None and is_deserted(state) and (waiting or not _waits(node, state)):
                     _end(node, locked, state)
         except HookError:
             continue  # busy, or the kernel has something against it: it stays on record

@@ -145,7 +145,7 @@ def _end(node: Node, locked: LockedKey, action: Action) -> None:
     state = locked.state
     if state is None or state.members or state.recovering or state.completed_at is not None:
         return
-    if action.forced or state.lingering_since is None or ending.has_lingered(state):
+    if action.forced or state.lingering_since is None or ending.has_lingered(node, state):
         ending.end(node, locked, state)
 
 

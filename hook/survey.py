@@ -69,6 +69,8 @@ def survey(node: Node) -> Survey:
     if found.mounted:
         found.orphans = {path: node.resctrl.has_live_task(path) for path in node.orphans()}
     found.leftovers = node.run.leftovers({key for key, it in found.states.items() if it.completed_at is None})
+    due = {key for key, state in found.states.items() if state.generation} | {*found.unreadable, *found.leftovers}
+    found.leftovers += [key for key in node.shown() if key not in due]
     found.stale_views = [key for key, state in found.states.items() if not node.is_shown(state)]
     return found
 
@@ -92,7 +94,7 @@ def _look_at_index(records: Records, found: Survey) -> None:
 
 
 def _look_at_key(node: Node, found: Survey, key: str, state: KeyState, processes: tasks.Table) -> None:
-    if state.lingering_since is not None and not state.members and ending.has_lingered(state):
+    if state.lingering_since is not None and not state.members and ending.has_lingered(node, state):
         found.lingered.add(key)
     live: dict[str, Member] = {}
     for container, member in state.members.items():

@@ -62,6 +62,13 @@ class View:
             return
         system.remove_tree(old, self._dir)
 
+    def shown(self) -> list[str]:
+        """The keys that something is shown of. Grows with the node: not for the hook path."""
+        try:
+            return system.list_directory(_PLACE, self._dir)
+        except FileNotFoundError:
+            return []
+
     def tidy(self, key: str) -> None:
         """Remove what hooks that were killed left half made, or half removed, of a key's view."""
         system.remove_tree(f"{_BUILDING}/{key}", self._dir)

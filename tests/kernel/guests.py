@@ -20,7 +20,7 @@ from tests.kernel.inside import VARIABLE
 from tests.kernel.told import REPORTS
 from tests.kernel.vm import ROOT, GuestFailed, GuestTimeout, Vm, run_in_guest
 
-AT_ONCE = 3
+AT_ONCE = 4
 RESCTRL = "/sys/fs/resctrl"
 
 

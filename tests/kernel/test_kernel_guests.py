@@ -10,26 +10,27 @@ import pytest
 from tests.kernel.guests import Case, Guests, Machine
 from tests.kernel.vm import Vm
 
+
+def black_box(*names: str) -> tuple[str, ...]:
+    """Tests that run on the model as well."""
+    return tuple(f"tests/fuse/test_{name}.py" for name in names)
+
+
 QUICK = "fakerdt.decay_ms=0"  # what is freed comes back at the next look, which the kernel takes once a second
 ONE = Vm(rmids=100, smp=1, sockets=1, append=QUICK, timeout=900)
 HERE = "tests/kernel/guest"
 HARDWARE = (f"{HERE}/test_hardware.py",)
-MACHINES = [
+MACHINES = [  # those that take longest come first
+    Machine("black box", ONE, black_box("lifecycle", "refusals", "process", "corpus", "crowd", "hostile")),
+    Machine("31 RMIDs", Vm(rmids=31, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_exhaustion.py",)),
+    Machine("storm", Vm(rmids=12, smp=1, sockets=1, append=QUICK), black_box("storm")),
     Machine("containers", Vm(append=QUICK, timeout=600), (f"{HERE}/test_containers.py", f"{HERE}/test_others.py")),
-    Machine(
-        "black box",
-        ONE,
-        tuple(
-            f"tests/fuse/test_{name}.py"
-            for name in ("lifecycle", "refusals", "process", "corpus", "crowd", "hostile", "reconcile")
-        ),
-    ),
+    Machine("reconcile", ONE, black_box("reconcile")),
     Machine(
         "few RMIDs",
         Vm(rmids=6, smp=1, sockets=1, timeout=600, append="fakerdt.decay_ms=1500"),
         (f"{HERE}/test_few.py",),
     ),
-    Machine("31 RMIDs", Vm(rmids=31, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_exhaustion.py",)),
     Machine("reused RMIDs", Vm(rmids=2, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_lifetime.py",)),
     Machine("monitoring only", Vm(closids=0, append="rdt=!energy,!perf"), HARDWARE),
     Machine("AET only", Vm(smp=1, sockets=1, append="rdt=!cmt,!mbmtotal,!mbmlocal"), HARDWARE),
