@@ -109,13 +109,13 @@ def unused(group: MonGroup) -> MonGroup:
     return MonGroup(path=path, ctrl_group=ctrl_group, begin=nothing, end=nothing, before=group.before)
 
 
-def remade(group: MonGroup, *, empty: bool) -> MonGroup:
+def remade(group: MonGroup, inode: int | None, *, empty: bool) -> MonGroup:
     """A group that vanished and was made again: a new incarnation, whose begin is to be read.
 
     What was used in the one that vanished nobody knows any more, unless it was `empty`, or had been left.
     """
     before = group.before if empty or group.begin is None else past([ended(group, group.last or {})])
-    return MonGroup(path=group.path, ctrl_group=group.ctrl_group, before=before)
+    return MonGroup(path=group.path, ctrl_group=group.ctrl_group, inode=inode, before=before)
 
 
 def past(groups: list[MonGroup]) -> dict[str, str]:

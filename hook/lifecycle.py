@@ -86,10 +86,11 @@ def _join(node: Node, container: Container, key: Key, pod: Pod, patience: _Patie
         # poststop of the last other member sees that the group is still needed.
         locked.commit(_joined(state, container.id, member, group))
         in_vain = group.path in patience.made
-        if node.resctrl.make(group.path):
+        made = node.resctrl.make(group.path)
+        if made:
             patience.made.add(group.path)
         # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
-        node.begin(locked, group.path, empty=in_vain)
+        node.begin(locked, group.path, made=made, empty=in_vain)
         # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
         node.resctrl.put(group.path, container.pid)
         patience.made.discard(group.path)

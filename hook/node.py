@@ -22,26 +22,28 @@ class Node:
         self.freed = 0
         self._view = view.View(run, resctrl.root)
 
-    def begin(self, locked: LockedKey, path: str, *, empty: bool) -> None:
+    def begin(self, locked: LockedKey, path: str, *, made: bool, empty: bool) -> None:
         """Read and commit the counters of a group that nobody is in yet, and show them to consumers.
 
-        What is on record of another directory is of an incarnation that vanished; `empty`: without anybody in it.
+        What is on record of another directory, or from before this one was `made` (numbers of directories come again
+        when resctrl is mounted anew), is of an incarnation that vanished; `empty`: without anybody in it.
         """
         state = locked.state
-        if state is None or not self.options.snapshot_ttl:
+        if state is None:
             return
         groups = list(state.groups)
         place = [group.path for group in groups].index(path)
         inode = self.resctrl.inode(path)
-        if groups[place].inode != inode:
-            groups[place] = incarnation.remade(groups[place], empty=empty)
-        if groups[place].begin is None:
+        if groups[place].inode != inode or made:
+            groups[place] = incarnation.remade(groups[place], inode, empty=empty)
+        if groups[place].begin is None and self.options.snapshot_ttl:
             begin = self.resctrl.counters(path)
             groups[place] = incarnation.begun(groups[place], inode, begin, late=state.recovering)
         if groups[place].last is not None:
             groups[place] = incarnation.left(groups[place], None)
         try:
-            locked.commit(incarnation.changed(state, groups=groups))
+            if groups != state.groups:
+                locked.commit(incarnation.changed(state, groups=groups))
         except OSError as error:  # the container is monitored all the same
             self.run.complaints.append(refused(f"what key {state.key} begins with is lost", error))
         # After the commit: killed in between, the next hook of this key finds the view older than the state.
@@ -92,12 +94,14 @@ class Node:
 
         Where the kernel does not say where it is, to try is the only way to find out.
         """
+        _, mon_group = process.resctrl_groups(tid) or ("/", "")
+        ours = not mon_group or mon_group.startswith(self.options.group_prefix)
+        return ours and self.is_in_parent_of(path, tid)
+
+    def is_in_parent_of(self, path: str, tid: int) -> bool:
+        """Whether a thread is in the ctrl_group that a group belongs to, as far as the kernel says."""
         groups = process.resctrl_groups(tid)
-        if groups is None:
-            return True
-        ctrl_group, mon_group = groups
-        same_parent = self.resctrl.path(ctrl_group, "x").rpartition("/")[0] == path.rpartition("/")[0]
-        return same_parent and (not mon_group or mon_group.startswith(self.options.group_prefix))
+        return groups is None or self.resctrl.path(groups[0], "x").rpartition("/")[0] == path.rpartition("/")[0]
 
     def tidy(self, key: str, state: KeyState | None) -> None:
         """Remove what hooks that were killed left of a key, under its lock."""

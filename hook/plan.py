@@ -65,6 +65,9 @@ def plan(seen: Survey, snapshot_ttl: int, live: Collection[str] | None = None) -
     actions += [
         Action("forget", key, container, why="it is indexed, and no member") for container, key in seen.lost.items()
     ]
+    actions += [
+        Action("forget", container=container, why="its record was never finished") for container in seen.half_failures
+    ]
     actions += [Action("retire", key, why="a group of it is gone, and nobody needs it") for key in seen.retired]
     actions += [Action("show", key, why="consumers see what it was") for key in seen.stale_views]
     actions += [Action("tidy", key, why="a hook that was killed left files of it") for key in seen.leftovers]
@@ -104,7 +107,10 @@ def _of_groups(seen: Survey) -> Iterator[Action]:
     for path, strangers in seen.strangers.items():
         names = ", ".join(map(str, sorted(strangers)[:5]))
         yield Action("evict", path=path, why=f"threads that are none of its containers': {names}")
+    completed = {group.path for state in seen.states.values() if state.completed_at for group in state.groups}
     for path, is_lived_in in seen.orphans.items():
+        if is_lived_in and path in completed:
+            continue  # somebody outlived the last member: the group goes when he does
         if is_lived_in:
             yield Action("rebuild", path=path, why="nothing is recorded of this group, and somebody lives in it")
         else:

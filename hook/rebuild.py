@@ -29,7 +29,7 @@ def rebuild(node: Node, action: Action) -> None:
             return
         for group in _find(node, locked, locked.state).groups:
             if node.resctrl.inode(group.path) is not None:
-                node.begin(locked, group.path, empty=False)
+                node.begin(locked, group.path, made=False, empty=False)
         state = locked.state
         if _has_unknown(node, state):
             raise HookError(Reason.IO, "somebody is in its group, and nothing tells which container that is")

@@ -172,7 +172,10 @@ def _tidy(node: Node, locked: LockedKey, action: Action) -> None:
 def _forget(node: Node, action: Action) -> None:
     """The record of a failure, or, with a key, what is noted in the index."""
     if not action.key:
-        node.run.remove_failure(action.container)
+        node.run.remove_half_failure(action.container)
+        failure = node.run.failure_of(action.container)  # again: the container's next life may have failed, too
+        if failure is not None and failure.pid is not None and process.is_dead(failure.pid, failure.starttime):
+            node.run.remove_failure(action.container)
         return
     with node.run.lock(action.key, system.monotonic()) as locked:
         state = locked.state

@@ -173,6 +173,15 @@ class RunDir:
         found |= {name for name in self._names("locks") if name not in live}
         return sorted(name for name in found if _is_key(name))
 
+    def half_failures(self) -> list[str]:
+        """The containers whose failure record is half written."""
+        found = [name[1 : -len(".tmp")] for name in self._names("unmonitored") if _is_tmp(name)]
+        return [name for name in found if _is_key(name)]
+
+    def remove_half_failure(self, container: str) -> None:
+        """Remove a half-written record. A hook that is at it begins once more."""
+        system.unlink(f"unmonitored/.{container}.tmp", self._dir)
+
     def tidy(self, key: str) -> None:
         """Remove the half-written files of a key, under its lock."""
         for part in ("groups", "members"):

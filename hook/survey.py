@@ -31,7 +31,7 @@ class Survey:
     dead: set[Place] = field(default_factory=set)
     """Members whose process is known to be dead."""
     vanished: set[Place] = field(default_factory=set)
-    """Live members whose group is not there, or is another one of that name."""
+    """Live members whose group is not there, is another one of that name, or one that they cannot be in any more."""
     retired: list[str] = field(default_factory=list)
     """Keys that go on, and have a group on record that is gone and that no member needs."""
     outside: dict[Place, int] = field(default_factory=dict)
@@ -42,6 +42,8 @@ class Survey:
     """Groups of keys, and the threads in them that are none of the key's containers'."""
     orphans: dict[str, bool] = field(default_factory=dict)
     """Groups with our prefix that nothing is recorded of, and whether a live task is in them."""
+    half_failures: list[str] = field(default_factory=list)
+    """Containers whose failure record was being written by a hook that was killed."""
     failures: list[Failure] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
     """Containers with a failure record that are known to be gone."""
@@ -71,6 +73,7 @@ def survey(node: Node) -> Survey:
     found.leftovers = node.run.leftovers({key for key, it in found.states.items() if it.completed_at is None})
     due = {key for key, state in found.states.items() if state.generation} | {*found.unreadable, *found.leftovers}
     found.leftovers += [key for key in node.shown() if key not in due]
+    found.half_failures = node.run.half_failures()
     found.stale_views = [key for key, state in found.states.items() if not node.is_shown(state)]
     return found
 
@@ -116,7 +119,7 @@ def _look_at_groups(
     owned: dict[str, set[int]] = {path: set() for path in inside}
     for container, member in live.items():
         there = inside.get(member.group)
-        if there is None:
+        if there is None or not node.is_in_parent_of(member.group, member.pid):
             found.vanished.add((state.key, container))
             continue
         threads = tasks.threads(tasks.of_container(container, member, processes))

@@ -276,7 +276,14 @@ def test_a_run_directory_that_was_lost_is_rebuilt(hook: Hook, family: Task, own:
 
 def test_what_a_killed_hook_left_half_written_goes(hook: Hook, init: Task) -> None:
     hook(created("c1", init.pid))
-    for name in ("groups/.c1.tmp", "members/.c2.tmp", "locks/c3", "building/c1/mon_data/x", "building/c4.old/tasks"):
+    for name in (
+        "groups/.c1.tmp",
+        "members/.c2.tmp",
+        "locks/c3",
+        "building/c1/mon_data/x",
+        "building/c4.old/tasks",
+        "unmonitored/.c5.tmp",
+    ):
         path = hook.run_dir / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

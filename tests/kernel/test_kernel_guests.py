@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.bench.attribution import CountingVm
 from tests.kernel.guests import Case, Guests, Machine
 from tests.kernel.vm import Vm
 
@@ -31,7 +32,7 @@ MACHINES = [  # those that take longest come first
         Vm(rmids=6, smp=1, sockets=1, timeout=600, append="fakerdt.decay_ms=1500"),
         (f"{HERE}/test_few.py",),
     ),
-    Machine("reused RMIDs", Vm(rmids=2, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_lifetime.py",)),
+    Machine("reused RMIDs", CountingVm(rmids=2, append=QUICK), (f"{HERE}/test_lifetime.py",)),
     Machine("monitoring only", Vm(closids=0, append="rdt=!energy,!perf"), HARDWARE),
     Machine("AET only", Vm(smp=1, sockets=1, append="rdt=!cmt,!mbmtotal,!mbmlocal"), HARDWARE),
     Machine("no occupancy", Vm(smp=1, sockets=1, append="rdt=!cmt", mount_options="cdp,debug"), HARDWARE),

@@ -87,14 +87,16 @@ def test_use_adds_up_over_lives(lives: list[tuple[int, int]]) -> None:
 
 
 def test_what_is_unknown_once_stays_unknown() -> None:
-    lost = incarnation.remade(group(begin={TRAFFIC: "1"}), empty=False)
+    lost = incarnation.remade(group(begin={TRAFFIC: "1"}), 7, empty=False)
     assert lost.before == {TRAFFIC: counters.UNKNOWN}
     again = incarnation.ended(incarnation.begun(lost, 5, {TRAFFIC: "1"}), {TRAFFIC: "2"})
     assert counters.lifetime(again, again.end or {}) == {TRAFFIC: None}
 
 
 def test_a_group_that_vanished_with_nobody_in_it_has_used_nothing() -> None:
-    assert incarnation.remade(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "7"}), empty=True).before == {TRAFFIC: "7"}
+    assert incarnation.remade(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "7"}), 7, empty=True).before == {
+        TRAFFIC: "7"
+    }
 
 
 def test_what_was_used_before_a_late_begin_is_unknown() -> None:

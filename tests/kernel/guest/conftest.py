@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     Set = Callable[[str, object], None]
-    Umount = Callable[[], None]
 
+Umount = Callable[[], None]
 PARAMETERS = Path("/sys/module/fakerdt/parameters")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import threading
 from contextlib import suppress
@@ -10,6 +11,7 @@ from typing import Callable
 
 import pytest
 
+from tests.kernel.guest.conftest import Umount, mount
 from tests.support.consumers import kepler
 from tests.support.hook import UID, Hook, created, end, finish, stopped, task
 
@@ -202,3 +204,34 @@ def test_kepler_finds_every_pod_in_whatever_ctrl_group(hook: Hook, root: Path) -
         hook.with_options("--group-prefix=other-")(created("c2", gold.pid, pod_uid=in_gold))
         found = kepler(hook.run_dir)
         assert {uid: pod.tasks for uid, pod in found.items()} == {UID: {plain.pid}, in_gold: {gold.pid}}
+
+
+def test_a_group_that_was_made_again_after_a_remount_is_another_one(hook: Hook, init: Task, umount: Umount) -> None:
+    """The kernel gives the directories of each mount the same numbers."""
+    umount()
+    mount(hook.resctrl_root)
+    assert hook(created("c1", init.pid)).stderr == ""
+    before = hook.key("c1")["groups"][0]
+    umount()
+    mount(hook.resctrl_root)
+    assert hook(created("c1", init.pid)).stderr == ""
+    after = hook.key("c1")["groups"][0]
+    assert after["inode"] == before["inode"], "nothing would be proved"
+    assert "Unavailable" in after["before"].values()
+    assert hook.key("c1")["generation"] == 2
+
+
+def test_a_member_whose_ctrl_group_went_and_came_back_without_it(hook: Hook, init: Task, root: Path) -> None:
+    hook = hook.with_options("--snapshot-ttl=0")
+    (root / "gold").mkdir()
+    (root / "gold" / "tasks").write_text(str(init.pid))
+    assert hook(created("c1", init.pid, pod_uid=UID)).stderr == ""
+    (root / "gold").rmdir()
+    (root / "gold").mkdir()
+    with task() as other:
+        (root / "gold" / "tasks").write_text(str(other.pid))
+        assert hook(created("c2", other.pid, pod_uid=UID)).stderr == ""
+        done = subprocess.run([*hook.command("reconcile"), "--json"], capture_output=True, check=True, env={})
+        assert [it["action"] for it in json.loads(done.stdout)["actions"]] == ["remake"]
+        assert hook.tasks(f"oci-{UID}") == {init.pid}
+        assert hook.tasks(f"gold/oci-{UID}") == {other.pid}
