@@ -188,7 +188,7 @@ def _health(seen: Inventory) -> dict[str, Values]:
 
 
 def _states(seen: Inventory) -> dict[str, int]:
-    counts = {"live": 0, "completed": 0, "recovering": 0, "unreadable": len(seen.unreadable)}
+    counts = {"live": 0, "lingering": 0, "completed": 0, "recovering": 0, "unreadable": len(seen.unreadable)}
     for key in seen.keys:
         counts[key.condition if key.condition in counts else "live"] += 1  # a group that is missing is remade
     return counts

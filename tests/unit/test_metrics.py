@@ -150,6 +150,7 @@ def test_the_health_of_a_node(node: FakeNode) -> None:
     path = node.live("live").groups[0].path
     node.completed("done")
     node.record("back", recovering=True, members={"x": dead(path)})
+    node.record("between", lingering_since=1.0, lingering_until=2.0)
     node.record("lost", groups=[{"path": str(node.path("oci-lost")), "ctrl_group": "/"}])
     node.record("taken", members={"y": alive(path, taken_from="theirs")})
     node.write("groups", "torn.json", "{")
@@ -161,8 +162,9 @@ def test_the_health_of_a_node(node: FakeNode) -> None:
     node.fail("c9", Reason.USAGE, monitored=True)
     node.write("runs", "createRuntime-ok", "....")
     found = scraped(node.options)
-    states = {state: value(found, "keys", state=state) for state in ("live", "completed", "recovering", "unreadable")}
-    assert states == {"live": 3, "completed": 1, "recovering": 1, "unreadable": 1}
+    names = ("live", "lingering", "completed", "recovering", "unreadable")
+    states = {state: value(found, "keys", state=state) for state in names}
+    assert states == {"live": 3, "lingering": 1, "completed": 1, "recovering": 1, "unreadable": 1}
     assert [value(found, "members", state=state) for state in ("alive", "dead")] == [2, 1]
     assert value(found, "members_taken_from_others") == 1
     assert value(found, "rmids") == 8
