@@ -62,7 +62,8 @@ def left(group: MonGroup, last: dict[str, str] | None) -> MonGroup:
 def completed(state: KeyState, groups: list[MonGroup], at: str, boottime: float) -> KeyState:
     """The state of a key whose last member is gone and whose groups, which have their ends, are about to go."""
     fields = changed(state, groups=groups, members={}).model_dump()
-    fields.update(lingering_since=None, lingering_until=None)
+    # In any case: of a group that had no begin yet nothing changes but that its key is over.
+    fields.update(lingering_since=None, lingering_until=None, generation=state.generation + 1)
     return KeyState(**{**fields, "completed_at": at, "completed_boottime": boottime})
 
 

@@ -13,8 +13,8 @@ import pytest
 from hook import reconcile, system
 from hook.lifecycle import create_runtime, poststop
 from hook.models import Options
-from tests.unit.faults import MANNERS, Clock, Faults, Manner, each_call_fails
-from tests.unit.test_lifecycle import GROUP, UID, Machine, container, live_and_die, machine, with_faults
+from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails
+from tests.unit.test_lifecycle import GROUP, UID, Machine, container, live_and_die, machine, refused, with_faults
 from tests.unit.test_rundir import clock, directories
 
 __all__ = ["clock", "directories", "machine"]  # fixtures
@@ -131,6 +131,29 @@ def test_a_return_that_failed_anywhere_can_be_repeated(machine: Machine, manner:
     assert each_call_fails(attempt, manner, errno.EIO, machine) > 30
 
 
+def test_a_key_that_came_back_in_vain_is_shown_as_completed_again(machine: Machine) -> None:
+    """Killed before its group was made, shown as it was then, and ended: consumers must see that it has."""
+    live(machine, "c1", 7)
+    die(machine, "c1", 7)
+    machine.spawn(8)
+    node = machine.node()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.resctrl, "make", killed)
+        with pytest.raises(Killed):
+            create_runtime(node, container("c1", 8))
+    machine.refusals["mkdir"] = [errno.EACCES] * 9
+    put_right(machine)
+    assert not (machine.run / "mon_groups" / UID / "completed_at").exists()
+    machine.die(8)
+    put_right(machine)
+    assert recorded(machine)["completed_at"] is not None
+    assert (machine.run / "mon_groups" / UID / "completed_at").exists()
+
+
+def killed(_path: str) -> bool:
+    raise Killed
+
+
 # --- Reclaim
 
 
@@ -155,7 +178,8 @@ def test_somebody_who_lives_in_a_dead_key_keeps_its_group(machine: Machine) -> N
     machine.die(7)
     exhausted(machine)
     machine.spawn(8)
-    assert not with_faults(Faults(0), lambda: create_runtime(machine.node(), container("c2", 8, OTHER)))
+    error = refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER)))
+    assert error.reason == "no_rmids"
     assert machine.groups() == {GROUP: {9}}
 
 
@@ -185,7 +209,8 @@ def test_nobody_is_robbed_twice_for_one_start(machine: Machine) -> None:
     machine.die(7)
     machine.refusals["mkdir"] = [errno.ENOSPC, errno.ENOSPC]
     machine.spawn(8)
-    assert not with_faults(Faults(0), lambda: create_runtime(machine.node(), container("c2", 8, OTHER)))
+    error = refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER)))
+    assert error.reason == "no_rmids"
 
 
 @each_manner
