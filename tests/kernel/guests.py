@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import sys
 import threading
 import time
@@ -21,6 +22,8 @@ from tests.kernel.told import REPORTS
 from tests.kernel.vm import ROOT, GuestFailed, GuestTimeout, Vm, run_in_guest
 
 AT_ONCE = 4
+STORM = "RESCTRL_MON_HOOK_TEST_STORM"
+"""Set in the environment, it makes the storm of tests/fuse whole, and lets it come over a guest, too."""
 RESCTRL = "/sys/fs/resctrl"
 
 
@@ -102,7 +105,13 @@ class Guest:
 
     def _boot(self, nodeids: list[str]) -> None:
         words = [sys.executable, "-m", "pytest", "-p", "tests.kernel.told", "-p", "no:cacheprovider", *nodeids]
-        env = {VARIABLE: RESCTRL, "PYTHONPATH": str(ROOT), "CI": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        env = {
+            VARIABLE: RESCTRL,
+            "PYTHONPATH": str(ROOT),
+            "CI": "",
+            STORM: os.environ.get(STORM, ""),
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        }
         try:
             with (self.place / "output").open("wb") as output:
                 run_in_guest(words, self.machine.vm, share=self.place, env=env, cwd=ROOT, stdout=output, stderr=output)
