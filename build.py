@@ -61,17 +61,20 @@ PYTHON = "/usr/bin/python3"
 # was cut it does, which is an error). There is no more to the contract between the two: who began with an older file
 # goes on with a newer one that took its place. The point, though: a hook that fails stops containers, and from atexit
 # on, whatever goes wrong (a truncated file, a SyntaxError, no memory) prints its traceback and exits with 0. No line
-# can guard itself: a file cut within its first line has no such start, and neither has `python3 file.pyz`.
+# can guard itself: a file cut within its first line has no such start.
 BOOT = "import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1],'rb');[*map(exec,f)];1/0"
 # The second line, of any length: it goes to the bytecode for this very Python, if the zip behind it has any, and past
 # the zip's directory. To import a module as source costs half a start, whatever its size (compile() makes Python's
-# whole AST module ready; exec() of a text does not), and each entry of the zip a thousandth.
+# whole AST module ready; exec() of a text does not), and each entry of the zip a thousandth. The places count from its
+# own end: `python3 -m zipapp --python=...` puts another first line there, and a file cut short ends within a part.
 SECOND_LINE = (
     "import sys,marshal;sys.path[:0]=sys.argv[1:2];"
     "p={%s}.get(getattr(sys.modules.get('_frozen_importlib_external'),'MAGIC_NUMBER',None));"
-    "p and(f.seek(p[0]),exec(marshal.loads(f.read(p[1])),{'file':f,'place':p}));"
+    "b=f.tell();p and(f.seek(b+p[0]),exec(marshal.loads(f.read(p[1])),{'file':f,'base':b,'place':p}));"
     "import hook.start"
 )
+# What the zip's own __main__.py does, for `python3 FILE.pyz`: the same.
+MAIN = f"import sys\n\nsys.argv[:0] = ['-c']\n{BOOT}\n"
 # Linux reads 256 bytes of a file to see what starts it, and 128 before 5.1 (BINPRM_BUF_SIZE): with the usual
 # interpreter the line is short enough for both. A longer one would be cut in silence.
 SHEBANG_LIMIT = 255
@@ -92,12 +95,11 @@ def entries(root: Path = ROOT) -> dict[str, bytes]:
     """What the zip holds: name to content, in the order of the zip."""
     found = {str(path.relative_to(root)): path.read_bytes() for path in (root / "hook").rglob("*.py")}
     try:
-        # The compiled models take the place of the pydantic ones, and the entry point that of the zip's own.
-        found[str(MODELS)] = found.pop(str(COMPILED))
-        found["__main__.py"] = found.pop("hook/__main__.py")
+        found[str(MODELS)] = found.pop(str(COMPILED))  # the plain ones take the place of pydantic's
+        del found["hook/__main__.py"]  # that is for the source tree
     except KeyError as error:
         raise BuildError(f"{error.args[0]} is missing") from error
-    return dict(sorted(found.items()))
+    return dict(sorted({**found, "__main__.py": MAIN.encode()}.items()))
 
 
 MINORS = range(9, 15)  # of the CPythons 3.x that the file is made for
@@ -197,12 +199,9 @@ def _works(path: str) -> bool:
 def archive(contents: dict[str, bytes], first_line: bytes, bytecode: Sequence[Bytecode] = ()) -> bytes:
     """The first line, the second, which knows where in the file the bytecode is, and the zip."""
     held = {**contents, **{name: code for it in bytecode for name, code in it.entries().items()}}
-    places = {it.magic: (0,) * 2 * len(it.parts) for it in bytecode}
-    while True:  # until the second line is as long as it was when the places were found
-        data, found = _zipped(held, first_line + _second_line(places))
-        former, places = places, {it.magic: tuple(n for name in it.entries() for n in found[name]) for it in bytecode}
-        if places == former:
-            return data
+    data, found = _zipped(held)
+    places = {it.magic: tuple(number for name in it.entries() for number in found[name]) for it in bytecode}
+    return first_line + _second_line(places) + data
 
 
 def _second_line(places: dict[bytes, tuple[int, ...]]) -> bytes:
@@ -211,13 +210,12 @@ def _second_line(places: dict[bytes, tuple[int, ...]]) -> bytes:
     ).encode() + b"\n"
 
 
-def _zipped(contents: dict[str, bytes], head: bytes) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """A zip behind its head, and where in the whole each entry's content is, and how long.
+def _zipped(contents: dict[str, bytes]) -> tuple[bytes, dict[str, tuple[int, int]]]:
+    """A zip, and where in it each entry's content is, and how long.
 
     Everything that zipfile would take from the machine or its version is fixed.
     """
     buffer = io.BytesIO()
-    buffer.write(head)
     with zipfile.ZipFile(buffer, "w") as file:
         for name, content in sorted(contents.items()):
             entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))

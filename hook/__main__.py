@@ -1,3 +1,7 @@
-"""For `python3 FILE.pyz`, and `python3 -m hook` in the source tree; the file's first line goes to `start` by itself."""
+"""For `python3 -m hook` in the source tree. The .pyz has one that goes the way of its first line (build.py)."""
 
-from hook import start  # noqa: F401  importing it is running it
+import sys
+
+sys.argv[:0] = ["-c"]
+
+from hook import start  # noqa: E402, F401  importing it is running it

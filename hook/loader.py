@@ -1,7 +1,8 @@
 """Makes the program's modules from the bytecode in the .pyz, for the Python that it was compiled by.
 
-The file's second line (build.py) runs this, and leaves it `file`, open, and `place`: where in it, and how long, are
-this loader and its parts: the hook path, what is for people, and `start`, which runs either. Nobody imports it.
+The file's second line (build.py) runs this, and leaves it `file`, open, and `place`: where in it, counted from `base`,
+and how long, are this loader and its parts: the hook path, what is for people, and `start`, which runs either. Nobody
+imports it.
 
 All modules of a part are made at once, in the order of their imports: an `import` that finds its module made costs
 nothing, one that has to search for it a quarter of a millisecond. Where there is no bytecode for a Python, this does
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
 file: BinaryIO
+base: int
 place: tuple[int, ...]
 
 
 def _load(offset: int, size: int) -> None:
-    file.seek(offset)
+    file.seek(base + offset)
     for name, code in marshal.loads(file.read(size)).items():  # noqa: S302  as trusted as the file that it is in
         module = type(sys)(f"hook.{name}" if name else "hook")
         sys.modules[module.__name__] = module

@@ -118,7 +118,7 @@ def test_the_entries_are_sorted_dated_and_stored(pyz: Path) -> None:
 def test_the_zip_holds_the_sources_with_the_compiled_models_in_place(pyz: Path, source: Path) -> None:
     with zipfile.ZipFile(pyz) as file:
         held = {name: file.read(name) for name in file.namelist()}
-    assert held["__main__.py"] == (source / "hook/__main__.py").read_bytes()
+    assert held["__main__.py"] == build.MAIN.encode()
     assert held["hook/models.py"] == (source / build.COMPILED).read_bytes()
     others = {path.name for path in (source / "hook").glob("*.py")} - {"__main__.py", "models_compiled.py"}
     texts = {name for name in held if name.endswith(".py")}
@@ -183,6 +183,26 @@ def test_bytecode_of_a_pre_release_is_passed_over(source: Path, python: str, tmp
     pyz.write_bytes(build.archive(contents, build.shebang(python), stale))
     assert "hook.errors" in imported(pyz, python, ["--help"])
     assert start([python, pyz, "--help"]).returncode == 0
+
+
+@each_python
+def test_started_by_name_it_finds_its_bytecode_too(pyz: Path, python: str) -> None:
+    done = start([python, "-X", "importtime", "-IS", pyz, "list", "--run-dir=/nowhere"])
+    assert "hook.errors" not in loaded(done.stderr)
+    assert done.returncode == 0
+
+
+@each_python
+@pytest.mark.parametrize("first_line", [b"", b"#!/bin/no such place\n", b"#!" + b"x" * 300 + b"\n"])
+def test_with_another_first_line_it_finds_its_bytecode_too(
+    pyz: Path, python: str, first_line: bytes, tmp_path: Path
+) -> None:
+    """As `python3 -m zipapp --python=...` makes it."""
+    changed = tmp_path / "x.pyz"
+    changed.write_bytes(first_line + pyz.read_bytes().partition(b"\n")[2])
+    done = start([python, "-X", "importtime", changed, "--help"])
+    assert "hook.errors" not in loaded(done.stderr)
+    assert "resctrl-mon-hook" in done.stdout
 
 
 def imported(pyz: Path, python: str, arguments: list[str]) -> set[str]:
