@@ -59,7 +59,10 @@ class Unhooked:
             "ociVersion": "1.0.2",
             "process": {"cwd": "/", "args": COMMAND, "env": ["PATH=/bin"], "user": {"uid": user, "gid": user}},
             "root": {"path": str(self._lab.rootfs), "readonly": True},
-            "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc"},
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},  # runc makes links there; many share a /
+            ],
             "annotations": ANNOTATIONS if annotations is None else annotations,
             "linux": {
                 "cgroupsPath": f"{self._lab.cgroups.path}/{container}",

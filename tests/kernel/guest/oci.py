@@ -138,11 +138,7 @@ class Runtimes:
             "root": {"path": str(self._rootfs), "readonly": True},
             "mounts": [
                 {"destination": "/proc", "type": "proc", "source": "proc"},
-                {
-                    "destination": "/dev",
-                    "type": "tmpfs",
-                    "source": "tmpfs",
-                },  # runc makes files there: not in a shared /
+                {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},  # runc makes links there; many share a /
                 gates,
             ],
             "hooks": {"createRuntime": [entry], "poststop": [entry]},
