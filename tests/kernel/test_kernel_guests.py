@@ -24,11 +24,10 @@ ONE = Vm(rmids=100, smp=1, sockets=1, append=QUICK, timeout=900)
 HERE = "tests/kernel/guest"
 HARDWARE = (f"{HERE}/test_hardware.py",)
 MACHINES = [  # those that take longest come first
-    Machine("black box", ONE, black_box("lifecycle", "refusals", "process", "corpus", "crowd", "hostile")),
+    Machine("black box", ONE, black_box("lifecycle", "refusals", "process", "corpus", "crowd", "hostile", "reconcile")),
     Machine("31 RMIDs", Vm(rmids=31, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_exhaustion.py",)),
     Machine("storm", Vm(rmids=12, smp=1, sockets=1, append=QUICK), black_box("storm")),
     Machine("containers", Vm(append=QUICK, timeout=600), (f"{HERE}/test_containers.py", f"{HERE}/test_others.py")),
-    Machine("reconcile", ONE, black_box("reconcile")),
     Machine(
         "few RMIDs",
         Vm(rmids=6, smp=1, sockets=1, timeout=600, append="fakerdt.decay_ms=1500"),
