@@ -50,7 +50,11 @@ class View:
         new = f"{_BUILDING}/{state.key}"
         self._build(new, state)
         self.remove(state.key)
-        system.rename(new, f"{_PLACE}/{state.key}", self._dir)
+        try:
+            system.rename(new, f"{_PLACE}/{state.key}", self._dir)
+        except FileNotFoundError:  # somebody cleared the place away
+            self._make_parts()
+            system.rename(new, f"{_PLACE}/{state.key}", self._dir)
 
     def remove(self, key: str) -> None:
         """Show nothing of a key: first in one step, then file by file."""
@@ -92,15 +96,16 @@ class View:
             system.symlink(target, f"{top}/{name}", self._dir)
 
     def _make_parts(self) -> None:
-        for part, mode in ((_BUILDING, 0o700), (_PLACE, 0o755)):
-            try:
-                system.mkdir(part, mode, self._dir)
-            except FileExistsError:
-                pass
+        """Make what all views need. _BUILDING comes last: where it is, a maker that was killed has left nothing out."""
         try:
             system.symlink(f"{self._resctrl_root}/mon_data", "mon_data", self._dir)
         except FileExistsError:
             pass
+        for part, mode in ((_PLACE, 0o755), (_BUILDING, 0o700)):
+            try:
+                system.mkdir(part, mode, self._dir)
+            except FileExistsError:
+                pass
 
 
 def _generation(state: KeyState) -> str:

@@ -157,6 +157,11 @@ def test_top_shows_who_uses_most_and_ends_with_a_closed_pipe(hook: Hook, resctrl
     process.stderr.close()
 
 
+def deaf_to_nothing() -> None:
+    """Ctrl-C ends what a terminal runs, also where the tests were started by a shell in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def on_a_terminal(
     hook: Hook, *arguments: str, rows: int = 24, columns: int = 80
 ) -> tuple[subprocess.Popen[bytes], int]:
@@ -164,7 +169,7 @@ def on_a_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     try:
-        return start(hook, *arguments, stdout=theirs), ours
+        return start(hook, *arguments, stdout=theirs, preexec_fn=deaf_to_nothing), ours
     finally:
         os.close(theirs)
 

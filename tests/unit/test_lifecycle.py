@@ -227,6 +227,27 @@ def test_a_start_that_failed_anywhere_can_be_repeated_and_ends_without_a_trace(
 
 
 @each_way
+def test_a_first_start_that_failed_anywhere_hides_no_key_from_consumers(
+    machine: Machine, manner: Manner, number: int
+) -> None:
+    """Nor any later one: what all views need is made by the first."""
+
+    def attempt(faults: Faults) -> None:
+        shutil.rmtree(machine.run)
+        machine.spawn(7)
+        with_faults(faults, lambda: create_runtime(machine.node(rmid_wait=0.0), container("c1", 7)))
+        node = machine.node()
+        assert create_runtime(node, container("c1", 7)) is True
+        assert (machine.run / "mon_groups" / UID / "generation").exists()
+        assert (machine.run / "mon_data").is_symlink()
+        assert node.run.complaints == []
+        machine.die(7)
+        poststop(machine.node(), "c1")
+
+    assert each_call_fails(attempt, manner, number, machine) > 40
+
+
+@each_way
 def test_a_start_that_failed_anywhere_harms_no_sibling(machine: Machine, manner: Manner, number: int) -> None:
     def attempt(faults: Faults) -> None:
         machine.spawn(7)
