@@ -41,17 +41,13 @@ def exists(cgroup: str) -> bool:
 
 def is_own(cgroup: str | None, container: str) -> bool:
     """Whether a cgroup is this container's alone: a component of its path is, or ends with, the container's ID."""
-    for component in (cgroup or "").partition(":")[2].split("/"):
-        name = component[: -len(".scope")] if component.endswith(".scope") else component
-        if name == container or name.endswith(("-" + container, ":" + container)):
-            return True
-    return False
+    ends = ("-" + container, ":" + container)
+    return any(name == container or name.endswith(ends) for name in _names(cgroup or ""))
 
 
 def container_id(cgroup: str) -> str | None:
     """The ID that the runtimes of Kubernetes and Podman name a container's cgroup by: 64 hex digits."""
-    for component in reversed(cgroup.partition(":")[2].split("/")):
-        name = component[: -len(".scope")] if component.endswith(".scope") else component
+    for name in reversed(_names(cgroup)):
         if len(name) >= _ID_LENGTH and _HEX.issuperset(name[-_ID_LENGTH:]):
             return name[-_ID_LENGTH:]
     return None
@@ -60,3 +56,9 @@ def container_id(cgroup: str) -> str | None:
 def is_within(cgroup: str, outer: str) -> bool:
     """Whether a cgroup is another one, or below it."""
     return cgroup == outer or cgroup.startswith(outer + "/")
+
+
+def _names(cgroup: str) -> list[str]:
+    """The components of a cgroup's path, without what systemd adds."""
+    components = cgroup.partition(":")[2].split("/")
+    return [name[: -len(".scope")] if name.endswith(".scope") else name for name in components]

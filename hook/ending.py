@@ -54,15 +54,18 @@ def has_lingered(node: Node, state: KeyState) -> bool:
         return True
     if node.resctrl.is_mounted() and all(node.resctrl.inode(group.path) is None for group in state.groups):
         return True
+    return _is_deleted(state)
+
+
+def _is_deleted(state: KeyState) -> bool:
+    """Whether a key is of a pod that is gone, as its cgroup tells, or that has none: nothing can come back to it."""
     return state.kind == "pod" and not (state.cgroup and cgroups.exists(state.cgroup))
 
 
 def _linger(node: Node, locked: LockedKey, state: KeyState, vain: frozenset[str]) -> bool:
     """Let a key without members keep its groups, if it may; returns whether it does."""
     there = [group for group in state.groups if group.path not in vain and node.resctrl.inode(group.path) is not None]
-    if not node.options.linger or not there:
-        return False
-    if state.kind == "pod" and not (state.cgroup and cgroups.exists(state.cgroup)):
+    if not node.options.linger or not there or _is_deleted(state):
         return False
     if state.lingering_since is None or state.members:
         now = system.boottime()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hook import jsontext, lifecycle, names, node, options, process, report, resctrl, rundir, system
-from hook.errors import HookError, Reason, explain, refused, unforeseen
+from hook.errors import HookError, Reason, explain, known, refused, unforeseen
 from hook.models import Annotations, State, ValidationError
 
 TYPE_CHECKING = False
@@ -57,8 +57,7 @@ class _Invocation:
         try:
             monitored = self._act(text, whole)
         except (HookError, OSError) as error:
-            known = error if isinstance(error, HookError) else refused("a file could not be read or written", error)
-            self._failed(known, monitored=False)
+            self._failed(known("a file could not be read or written", error), monitored=False)
             monitored, failed = False, True
         except BaseException as error:  # noqa: BLE001  reported as a defect, with all that is known of the container
             self._failed(unforeseen(error), monitored=False)

@@ -88,6 +88,11 @@ def refused(problem: str, error: OSError) -> HookError:
     return HookError(Reason.IO, problem, tried=tried, hint=hints.get(error.errno or 0, ""))
 
 
+def known(problem: str, error: HookError | OSError) -> HookError:
+    """A HookError as it is, or one with this problem for a system call of ours that failed."""
+    return error if isinstance(error, HookError) else refused(problem, error)
+
+
 def unforeseen(error: BaseException) -> HookError:
     """A HookError for an exception that nobody planned for: its type, its text and where it came from."""
     traceback = error.__traceback__

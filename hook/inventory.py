@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 _MOST_LOOKS = 5
-_NO_CTRL_GROUPS = ("info", "mon_data", "mon_groups")  # the directories of the root ctrl_group's own
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ def look(options: Options) -> Inventory:
     kernel = Resctrl(options.resctrl_root)
     with Records(options.run_dir) as records:
         # The groups first: createRuntime records a member before it makes the group.
-        ctrl_groups = _ctrl_groups(kernel) if kernel.is_mounted() else {}
+        ctrl_groups = kernel.ctrl_groups() if kernel.is_mounted() else {}
         keys, unreadable = _sorted_out(look_at(records, kernel, name) for name in records.recorded())
         failures, broken = _sorted_out(records.failure(name) for name in records.failed())
         runs = records.runs()
@@ -149,7 +148,7 @@ def look(options: Options) -> Inventory:
     recorded = {group.record.path for key in keys for group in key.groups if not group.is_over}
     ours = sum(path in recorded or _name(path).startswith(prefix) for path in mon_groups)
     others = len(ctrl_groups) + len(mon_groups) - ours
-    rmids = Rmids(_limit(kernel), ours, others) if ctrl_groups else None
+    rmids = Rmids(kernel.rmid_limit(), ours, others) if ctrl_groups else None
     orphans = _orphans((path for path in mon_groups if _name(path).startswith(prefix)), prefix, keys, unreadable)
     return Inventory(at, keys, unreadable, failures, broken, rmids, orphans, runs)
 
@@ -206,34 +205,6 @@ def _look_at_group(kernel: Resctrl, record: MonGroup) -> Group:
         now = {}  # it is gone, or cannot be read: what it used is unknown
     use = counters.lifetime(record, now)
     return Group(record, exists=system.is_directory(record.path), read_at=read_at, now=now, use=use)
-
-
-def _entries(path: str) -> list[str]:
-    """The names in a directory; none if it cannot be read, or is no directory."""
-    try:
-        return system.list_directory(path)
-    except OSError:
-        return []
-
-
-def _ctrl_groups(kernel: Resctrl) -> dict[str, list[str]]:
-    """The ctrl_groups by the paths of their `mon_groups`, each with the paths of its mon_groups."""
-    directories = [name for name in _entries(kernel.root) if name not in _NO_CTRL_GROUPS]
-    parents = [f"{kernel.root}/mon_groups", *(f"{kernel.root}/{name}/mon_groups" for name in directories)]
-    return {
-        parent: [f"{parent}/{name}" for name in _entries(parent)] for parent in parents if system.is_directory(parent)
-    }
-
-
-def _limit(kernel: Resctrl) -> int | None:
-    """The smallest of info/*/num_rmids: there is one for each kind of counter, and a group takes an RMID of all."""
-    limits = []
-    for name in _entries(kernel.root + "/info"):
-        try:
-            limits.append(int(system.read_file(f"{kernel.root}/info/{name}/num_rmids", 64)))
-        except (OSError, ValueError):
-            pass
-    return min(limits, default=None)
 
 
 def _orphans(paths: Iterable[str], prefix: str, keys: list[Key], unreadable: list[Unreadable]) -> list[str]:

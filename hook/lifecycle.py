@@ -7,7 +7,7 @@ it; the comments say how. What one hook leaves behind is put right by the next h
 from __future__ import annotations
 
 from hook import cgroups, ending, identity, incarnation, jsontext, names, process, reclaim, system
-from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup, refused
+from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup, known, refused
 from hook.models import Config, KeyState, Member, MonGroup, ValidationError
 
 TYPE_CHECKING = False
@@ -152,8 +152,7 @@ def _undo(node: Node, container_id: str, key: Key, patience: _Patience) -> None:
             _withdraw(node, locked, patience.made)
     except (HookError, OSError) as error:
         # The member stays on record; reconcile moves its process in, or drops it once it is dead.
-        complaint = error if isinstance(error, HookError) else refused("a failed start could not be undone", error)
-        node.run.complaints.append(complaint)
+        node.run.complaints.append(known("a failed start could not be undone", error))
 
 
 class _Patience:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hook import identity, lifecycle, names, process, report, system, tasks
 from hook.errors import HookError, Reason, WrongCtrlGroup
 from hook.identity import Key, Pod
@@ -11,6 +13,8 @@ from hook.survey import survey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hook.models import Member
     from hook.node import Node
     from hook.plan import Action
@@ -46,20 +50,24 @@ def _leave_to_others(node: Node, member: Member) -> None:
 
 
 def _enter(node: Node, container: Container, key: Key, pod: Pod) -> None:
-    """Put a container that runs already into its key's group; what goes wrong is on record as a hook's failure."""
-    try:
+    """Put a container that runs already into its key's group."""
+
+    def into_group() -> bool:
         lifecycle.enter(node, container, key, pod)
-        _bring_in(node, key.name, container.id)
-    except HookError as error:
-        report.record(node.run, report.failure_of(error, container.id, "reconcile", container))
-        raise
-    node.run.remove_failure(container.id)
+        return True
+
+    _with_all_tasks(node, container, into_group)
 
 
 def start(node: Node, container: Container) -> None:
     """createRuntime for a container that runs already."""
+    _with_all_tasks(node, container, partial(lifecycle.create_runtime, node, container))
+
+
+def _with_all_tasks(node: Node, container: Container, step: Callable[[], bool]) -> None:
+    """Do a step that gets a container monitored, and move all its tasks in; what fails is recorded as a hook's is."""
     try:
-        if lifecycle.create_runtime(node, container) and container.key is not None:
+        if step() and container.key is not None:
             _bring_in(node, container.key.name, container.id)
     except HookError as error:
         report.record(node.run, report.failure_of(error, container.id, "reconcile", container))

@@ -94,14 +94,20 @@ class Node:
 
         Where the kernel does not say where it is, to try is the only way to find out.
         """
-        _, mon_group = process.resctrl_groups(tid) or ("/", "")
+        groups = process.resctrl_groups(tid)
+        if groups is None:
+            return True
+        ctrl_group, mon_group = groups
         ours = not mon_group or mon_group.startswith(self.options.group_prefix)
-        return ours and self.is_in_parent_of(path, tid)
+        return ours and self._is_of(path, ctrl_group)
 
     def is_in_parent_of(self, path: str, tid: int) -> bool:
         """Whether a thread is in the ctrl_group that a group belongs to, as far as the kernel says."""
         groups = process.resctrl_groups(tid)
-        return groups is None or self.resctrl.path(groups[0], "x").rpartition("/")[0] == path.rpartition("/")[0]
+        return groups is None or self._is_of(path, groups[0])
+
+    def _is_of(self, path: str, ctrl_group: str) -> bool:
+        return self.resctrl.path(ctrl_group, "").rstrip("/") == path.rpartition("/")[0]
 
     def tidy(self, key: str, state: KeyState | None) -> None:
         """Remove what hooks that were killed left of a key, under its lock."""

@@ -56,11 +56,16 @@ def is_dead(pid: int, born: int | None = None) -> bool | None:
     try:
         fields = _stat_fields(pid)
         reused = born is not None and int(fields[19]) != born
-        return reused or (fields[0] in "ZX" and int(fields[17]) <= 1)
+        return reused or is_over(fields)
     except OSError as error:
         return True if error.errno in _GONE and _proc_answers() else None
     except (ValueError, IndexError):
         return None
+
+
+def is_over(fields: list[str]) -> bool:
+    """Whether the process with these stat_fields has ended: a zombie whose threads have, too."""
+    return fields[0] in "ZX" and int(fields[17]) <= 1
 
 
 def _proc_answers() -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from hook import cgroups, ending, incarnation, names, process, system, tasks
+from hook import cgroups, ending, incarnation, process, rundir, system, tasks
 from hook.errors import HookError, Reason
 from hook.models import KeyState, Member, MonGroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from typing import Any
 
     from hook.node import Node
     from hook.plan import Action
@@ -24,7 +23,7 @@ def rebuild(node: Node, action: Action) -> None:
     key = action.key or node.key_of(action.path) or ""
     with node.run.lock(key, system.monotonic()) as locked:
         if locked.state is None:
-            locked.commit(_unknown(key))
+            locked.commit(rundir.unknown(key))
         if locked.state is None or not locked.state.recovering:
             return
         for group in _find(node, locked, locked.state).groups:
@@ -54,16 +53,6 @@ def _has_unknown(node: Node, state: KeyState) -> bool:
     known = [pid for name, member in state.members.items() for pid in tasks.of_container(name, member, processes)]
     there = [tid for group in state.groups for tid in node.resctrl.tasks(group.path) or ()]
     return any(process.is_dead(tid) is False for tid in set(there) - tasks.threads(known))
-
-
-def _unknown(key: str) -> KeyState:
-    try:
-        is_pod = names.pod_uid(key) == key
-    except ValueError:
-        is_pod = False
-    kind: Any = "pod" if is_pod else "container"
-    now, boottime = system.now_utc(), system.boottime()
-    return KeyState(key=key, kind=kind, recovering=True, created_at=now, created_boottime=boottime)
 
 
 def _found(node: Node, path: str) -> MonGroup:

@@ -8,7 +8,7 @@ key that lingers longest. Each under its own lock, which is taken without waitin
 from __future__ import annotations
 
 from hook import ending, process, system
-from hook.errors import HookError, refused
+from hook.errors import HookError, known
 from hook.node import is_recorded
 
 TYPE_CHECKING = False
@@ -43,8 +43,7 @@ def reclaim(node: Node, own: str) -> bool:
                 if node.freed > before:
                     break
     except (HookError, OSError) as error:
-        complaint = error if isinstance(error, HookError) else refused("RMIDs could not be reclaimed", error)
-        node.run.complaints.append(complaint)
+        node.run.complaints.append(known("RMIDs could not be reclaimed", error))
     return node.freed > before
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hook import ending, movein, plan, process, rebuild, reclaim, system
-from hook.errors import HookError, Reason, explain, refused
+from hook.errors import HookError, Reason, explain, known, refused
 from hook.models import State, ValidationError
 from hook.node import Node
 from hook.plan import Action
@@ -123,10 +123,9 @@ def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome:
     problem = None
     try:
         step()
-    except HookError as error:
-        problem = _BUSY if error.reason == Reason.LOCK_TIMEOUT else str(error)
-    except OSError as error:
-        problem = str(refused("a file could not be read or written", error))
+    except (HookError, OSError) as error:
+        why = known("a file could not be read or written", error)
+        problem = _BUSY if why.reason == Reason.LOCK_TIMEOUT else str(why)
     remark = "; ".join(map(str, node.run.complaints)) or None
     node.run.complaints.clear()
     return Outcome(action, problem, remark)

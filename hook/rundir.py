@@ -127,8 +127,6 @@ class RunDir:
     def _set_aside(self, key: str, path: str, why: str) -> KeyState:
         # No two files have the same inode at a time, so this name is free, or a name of this very file already.
         aside = f"{path}.unreadable-{system.inode(path, self._dir)}"
-        now, boottime = system.now_utc(), system.boottime()
-        state = KeyState(key=key, kind=_kind_of(key), recovering=True, created_at=now, created_boottime=boottime)
         # A second name for what is there, then the new state over the first name: killed in between, or with no room
         # for the new state, the next hook finds the key as unreadable as this one did, and never takes it for new.
         try:
@@ -137,6 +135,7 @@ class RunDir:
             pass
         except PermissionError:  # a directory has one name only
             system.rename(path, aside, self._dir)
+        state = unknown(key)
         self.write_key(state)
         problem = f"the state of key {key} cannot be read ({why})"
         hint = f"it was kept as {self.path}/{aside}; `reconcile` rebuilds the key"
@@ -332,11 +331,16 @@ def _lock_timeout(run_dir: str, key: str) -> HookError:
     )
 
 
-def _kind_of(key: str) -> Kind:
+def unknown(key: str) -> KeyState:
+    """The state of a key of which nothing is known but its name."""
+    kind: Kind = "container"
     try:
-        return "pod" if names.pod_uid(key) == key else "container"
+        if names.pod_uid(key) == key:
+            kind = "pod"
     except ValueError:
-        return "container"
+        pass
+    now, boottime = system.now_utc(), system.boottime()
+    return KeyState(key=key, kind=kind, recovering=True, created_at=now, created_boottime=boottime)
 
 
 def _is_tmp(name: str) -> bool:

@@ -38,7 +38,7 @@ def table() -> Table:
 
 def _look_at(pid: int) -> Process | None:
     fields = process.stat_fields(pid)
-    if fields is None or process.is_dead(pid):
+    if fields is None or process.is_over(fields):
         return None
     return Process(pid, int(fields[1]), int(fields[19]), tuple(process.cgroups(pid)))
 
