@@ -291,9 +291,6 @@ Made by `python3 build.py compile` from the core schemas that pydantic itself ex
 tests prove both equal in what they accept, in the values, and in the place of the first error.
 """
 
-# Straight-line code, one block a field, is what makes it fast; the slots are in the order of the fields.
-# ruff: noqa: C901, PLR0912, PLR0915, PLW2901, RUF023, SIM102
-
 from __future__ import annotations
 
 from hook import names
@@ -306,6 +303,9 @@ if TYPE_CHECKING:
 
     ModelT = TypeVar("ModelT", bound="Model")
     # aliases
+    Check = tuple[Any, ...]
+    Fields = tuple[tuple[str, tuple[str], object, Check], ...]
+    Place = tuple[object, ...]
 
     class ErrorDetails(TypedDict):
         loc: tuple[int | str, ...]
@@ -314,24 +314,23 @@ if TYPE_CHECKING:
 
 
 _ABSENT = object()  # the value of a field that is not there: no check lets it pass
-_set = object.__setattr__  # models are frozen
 
 
 class ValidationError(ValueError):
     """What is wrong and where: the first error in the order of the fields."""
 
-    def __init__(self, title: str, loc: tuple[object, ...], kind: str, msg: str) -> None:
-        super().__init__(title, loc, kind, msg)
+    def __init__(self, title: str, place: Place, kind: str, msg: str) -> None:
+        super().__init__(title, place, kind, msg)
         self.title = title
-        self._details: ErrorDetails = {"loc": tuple(map(_place, loc)), "msg": msg, "type": kind}
+        self._details: ErrorDetails = {"loc": tuple(map(_part, place)), "msg": msg, "type": kind}
 
     def errors(self) -> list[ErrorDetails]:
         return [self._details]
 
-    def within(self, title: str, *loc: object) -> ValidationError:
+    def within(self, title: str, place: Place) -> ValidationError:
         """The same error, seen from the model that holds the one where it was found."""
         details = self._details
-        return ValidationError(title, loc + details["loc"], details["type"], details["msg"])
+        return ValidationError(title, place + details["loc"], details["type"], details["msg"])
 
     def __str__(self) -> str:
         place = ".".join(map(str, self._details["loc"]))
@@ -339,9 +338,12 @@ class ValidationError(ValueError):
 
 
 class Model:
-    """What the models share; each reads its own fields in `_read`."""
+    """What the models share. `_fields`: the name, the place in the input, the default and the check of each field.
 
-    __slots__: tuple[str, ...] = ()
+    A check is a function of those below, and what it goes by; it gets itself, a value, and what an error is to name.
+    """
+
+    _fields: Fields = ()
 
     def __init__(self, /, **fields: object) -> None:
         self._read(fields)
@@ -355,13 +357,15 @@ class Model:
         if isinstance(obj, cls):
             return obj
         name = cls.__name__
-        raise _wrong(obj, "model_type", f"Input should be a valid dictionary or instance of {name}", name)
+        raise _wrong(obj, "model_type", f"Input should be a valid dictionary or instance of {name}", name, ())
 
     def model_dump(self) -> dict[str, Any]:
-        return {}
+        return {name: _plain(value) for name, value in self.__dict__.items()}
 
     def _read(self, fields: dict[str, object]) -> None:
-        pass
+        get, own, title = fields.get, self.__dict__, type(self).__name__
+        for name, place, default, check in self._fields:
+            own[name] = check[0](check, get(place[0], default), title, place)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise ValidationError(type(self).__name__, (name,), "frozen_instance", "Instance is frozen")
@@ -370,97 +374,131 @@ class Model:
         raise ValidationError(type(self).__name__, (name,), "frozen_instance", "Instance is frozen")
 
     def __eq__(self, other: object) -> bool:
-        if self.__class__ is not other.__class__:
-            return False
-        return [getattr(self, name) for name in self.__slots__] == [getattr(other, name) for name in self.__slots__]
+        return self.__class__ is other.__class__ and self.__dict__ == other.__dict__
 
     def __hash__(self) -> int:
-        return hash(tuple([getattr(self, name) for name in self.__slots__]))
+        return hash(tuple(self.__dict__.values()))
 
 
-# The checks in the models look for what is right at a glance; what is not comes here, where it is refused or, as a
-# subclass or an integer for a float, made what it should be.
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.model_dump() if isinstance(value, Model) else value
 
 
-def _place(part: object) -> int | str:
-    """A part of a location as pydantic gives it: an index, or text without lone surrogates."""
-    if type(part) is int:
-        return part
-    return str(part).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+# The checks. What is not right at a glance is refused or, as a subclass or an integer for a float, made what it should
+# be. A check makes lists and dicts anew, so that a default is never shared.
 
 
-def _wrong(value: object, kind: str, msg: str, title: str, *loc: object) -> ValidationError:
-    if value is _ABSENT:
-        return ValidationError(title, loc, "missing", "Field required")
-    return ValidationError(title, loc, kind, msg)
-
-
-def _none_of(value: object, expected: tuple[str, ...], title: str, *loc: object) -> ValidationError:
-    if isinstance(value, str) and _place(value) != value:
-        return ValidationError(title, loc, "string_unicode", "Input should be a valid string, without lone surrogates")
-    *most, last = map(repr, expected)
-    choice = f"{', '.join(most)} or {last}" if most else last
-    return _wrong(value, "literal_error", f"Input should be {choice}", title, *loc)
-
-
-def _refused(error: Exception, title: str, *loc: object) -> ValidationError:
-    if isinstance(error, AssertionError):
-        return ValidationError(title, loc, "assertion_error", f"Assertion failed, {error}")
-    return ValidationError(title, loc, "value_error", f"Value error, {error}")
-
-
-def _text(value: object, title: str, *loc: object) -> str:
+def _str(_check: Check, value: object, title: str, place: Place) -> str:
+    if type(value) is str:
+        return value
     if isinstance(value, str):
         return str.__str__(value)
-    raise _wrong(value, "string_type", "Input should be a valid string", title, *loc)
+    raise _wrong(value, "string_type", "Input should be a valid string", title, place)
 
 
-def _integer(value: object, ge: int | None, le: int | None, title: str, *loc: object) -> int:
+def _bool(_check: Check, value: object, title: str, place: Place) -> bool:
+    if type(value) is bool:
+        return value
+    raise _wrong(value, "bool_type", "Input should be a valid boolean", title, place)
+
+
+def _int(check: Check, value: object, title: str, place: Place) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _wrong(value, "int_type", "Input should be a valid integer", title, *loc)
+        raise _wrong(value, "int_type", "Input should be a valid integer", title, place)
     number = int(value)
-    _bounds(number, ge, le, title, loc)
+    _bounds(number, check, title, place)
     return number
 
 
-def _number(value: object, ge: float | None, le: float | None, title: str, *loc: object) -> float:
+def _float(check: Check, value: object, title: str, place: Place) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         try:
             number = float(value)
         except OverflowError:
             pass
         else:
-            _bounds(number, ge, le, title, loc)
+            _bounds(number, check, title, place)
             return number
-    raise _wrong(value, "float_type", "Input should be a valid number", title, *loc)
+    raise _wrong(value, "float_type", "Input should be a valid number", title, place)
 
 
-def _bounds(number: float, ge: float | None, le: float | None, title: str, loc: tuple[object, ...]) -> None:
+def _bounds(number: float, check: Check, title: str, place: Place) -> None:
+    _, ge, le = check
     # Not the other way round: every comparison with NaN is false, and NaN is within no bounds.
     if le is not None and not number <= le:
-        raise ValidationError(title, loc, "less_than_equal", f"Input should be less than or equal to {le}")
+        raise ValidationError(title, place, "less_than_equal", f"Input should be less than or equal to {le}")
     if ge is not None and not number >= ge:
-        raise ValidationError(title, loc, "greater_than_equal", f"Input should be greater than or equal to {ge}")
+        raise ValidationError(title, place, "greater_than_equal", f"Input should be greater than or equal to {ge}")
+
+
+def _literal(check: Check, value: object, title: str, place: Place) -> object:
+    expected = check[1:]
+    if value in expected:
+        return value
+    if isinstance(value, str) and _part(value) != value:
+        problem = "Input should be a valid string, without lone surrogates"
+        raise ValidationError(title, place, "string_unicode", problem)
+    *most, last = map(repr, expected)
+    choice = f"{', '.join(most)} or {last}" if most else last
+    raise _wrong(value, "literal_error", f"Input should be {choice}", title, place)
+
+
+def _nullable(check: Check, value: object, title: str, place: Place) -> object:
+    inner = check[1]
+    return None if value is None else inner[0](inner, value, title, place)
+
+
+def _named(check: Check, value: object, title: str, place: Place) -> object:
+    text = _str(check, value, title, place)
+    try:
+        return check[1](text)
+    except AssertionError as error:
+        raise ValidationError(title, place, "assertion_error", f"Assertion failed, {error}") from error
+    except ValueError as error:
+        raise ValidationError(title, place, "value_error", f"Value error, {error}") from error
+
+
+def _model(check: Check, value: object, title: str, place: Place) -> object:
+    try:
+        return check[1].model_validate(value)
+    except ValidationError as error:
+        raise error.within(title, place) from None
+
+
+def _list(check: Check, value: object, title: str, place: Place) -> list[object]:
+    inner = check[1]
+    if isinstance(value, list):
+        return [inner[0](inner, item, title, (*place, index)) for index, item in enumerate(value)]
+    raise _wrong(value, "list_type", "Input should be a valid list", title, place)
+
+
+def _dict(check: Check, value: object, title: str, place: Place) -> dict[object, object]:
+    if not isinstance(value, dict):
+        raise _wrong(value, "dict_type", "Input should be a valid dictionary", title, place)
+    _, of_key, of_item = check
+    found: dict[object, object] = {}
+    for key, item in value.items():
+        name = of_key[0](of_key, key, title, (*place, key, "[key]"))
+        found[name] = of_item[0](of_item, item, title, (*place, key))
+    return found
+
+
+def _part(part: object) -> int | str:
+    """A part of a place as pydantic gives it: an index, or text without lone surrogates."""
+    if type(part) is int:
+        return part
+    return str(part).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def _wrong(value: object, kind: str, msg: str, title: str, place: Place) -> ValidationError:
+    if value is _ABSENT:
+        return ValidationError(title, place, "missing", "Field required")
+    return ValidationError(title, place, kind, msg)
 '''
-
-
-class _At(NamedTuple):
-    """Where the compiler is: in which model and, for its own messages, where in it; which variable holds the value."""
-
-    model: str
-    where: str
-    field: str
-    loc: tuple[str, ...] = ()  # the place of an error, as expressions of the compiled code
-    variable: str = "value"
-    depth: int = 0  # lists and dicts around this value
-
-    def name(self, base: str) -> str:
-        """A variable of its own for each depth."""
-        return base if self.depth < 2 else f"{base}{self.depth}"
-
-    @property
-    def arguments(self) -> str:
-        return ", ".join((_quoted(self.model), *self.loc))
 
 
 class Refused(BuildError):
@@ -522,15 +560,15 @@ def _own_class(cls: type[Any], base: Any) -> None:  # noqa: ANN401  a class to d
 
 
 class _Compiler:
-    """Compiles one model. Each node type has a method that gives the statements which check one variable."""
+    """Compiles one model. Each node type has a method that gives the check of it, as text."""
 
     def __init__(self, models: ModuleType, cls: type[Any]) -> None:
         _own_class(cls, models.Model)
         self.name: str = cls.__name__
         self.models = models
         self.definitions: list[Node] = []
-        self.checks: dict[str, Callable[[Node, _At], list[str]]] = {
-            "bool": self._bool,
+        self.checks: dict[str, Callable[[Node, str], str]] = {
+            "bool": lambda _node, _where: "(_bool,)",
             "definition-ref": self._model,
             "dict": self._dict,
             "float": self._number,
@@ -540,26 +578,15 @@ class _Compiler:
             "literal": self._literal,
             "model": self._model,
             "nullable": self._nullable,
-            "str": self._str,
+            "str": lambda _node, _where: "(_str,)",
         }
         self.fields = self._fields(cls.__pydantic_core_schema__)
 
     def text(self) -> str:
         """The class."""
-        nodes = {name: _inner(field["schema"]) for name, field in self.fields.items()}
-        names = list(nodes)
-        slots = _block("__slots__ = (", [f"{_quoted(name)}," for name in names], ")")
-        read = [line for name in names for line in self._field(name)]
-        types = [f"{name}: {self._type(node, f'{self.name}.{name}')}" for name, node in nodes.items()]
-        dump = [f"{_quoted(name)}: {self._dumped(node, f'self.{name}')}," for name, node in nodes.items()]
-        body = [
-            *(slots if len(names) > 1 else [f"__slots__ = {_tuple(names)}"]),
-            *types,
-            "",
-            *_block("def _read(self, fields: dict[str, object]) -> None:", ["get = fields.get", *read]),
-            "",
-            *_block("def model_dump(self) -> dict[str, Any]:", _block("return {", dump, "}")),
-        ]
+        fields = [f"{self._field(name)}," for name in self.fields]
+        head = "_fields: Fields = ("
+        body = _block(head, fields, ")") if len(fields) > 1 else [f"{head}{fields[0]})"]
         return "\n".join(_block(f"class {self.name}(Model):", body)) + "\n"
 
     def _fields(self, schema: Node) -> Node:
@@ -588,9 +615,7 @@ class _Compiler:
         if _known(schema["schema"], where) != "model-fields" or schema["schema"].get("computed_fields"):
             raise Refused(where, "something that is no field")
 
-    # The statements for one field
-
-    def _field(self, name: str) -> list[str]:
+    def _field(self, name: str) -> str:
         field = self.fields[name]
         where = f"{self.name}.{name}"
         _known(field, where)
@@ -598,17 +623,15 @@ class _Compiler:
         if not isinstance(alias, str):
             raise Refused(where, f"validation_alias {alias!r}")
         default = self._default(field["schema"], where)
-        fetch = f"value = get({_quoted(alias)}{default})"
-        at = _At(self.name, where, name, (_quoted(alias),))
-        return [fetch, *self._check(_inner(field["schema"]), at), f"_set(self, {_quoted(name)}, value)"]
+        return f"({_quoted(name)}, ({_quoted(alias)},), {default}, {self._check(_inner(field['schema']), where)})"
 
     def _default(self, schema: Node, where: str) -> str:
-        """The second argument of dict.get, if any. Written as a display, a list or a dict is fresh each time.
+        """What stands for a field that is absent. The check that follows makes a list or a dict anew each time.
 
         The compiled code checks the default as any value. pydantic does not, so it has to be what a check lets pass.
         """
         if _known(schema, where) != "default":
-            return ", _ABSENT"
+            return "_ABSENT"
         from pydantic_core import SchemaError, SchemaValidator, ValidationError  # noqa: PLC0415  as in _classes
 
         default = schema["default"]
@@ -619,140 +642,59 @@ class _Compiler:
             same = False
         if not same:
             raise Refused(where, f"default {default!r}, which is not what its own type makes of it")
-        return "" if default is None else f", {_display(default, where)}"
+        return _display(default, where)
 
-    def _check(self, node: Node, at: _At) -> list[str]:
-        kind = _known(node, at.where)
+    def _check(self, node: Node, where: str) -> str:
+        kind = _known(node, where)
         if kind not in self.checks:
-            raise Refused(at.where, f"node type {kind!r} in this place")
-        return self.checks[kind](node, at)
+            raise Refused(where, f"node type {kind!r} in this place")
+        return self.checks[kind](node, where)
 
-    def _str(self, _node: Node, at: _At) -> list[str]:
-        it = at.variable
-        return _block(f"if type({it}) is not str:", [f"{it} = _text({it}, {at.arguments})"])
-
-    def _bool(self, _node: Node, at: _At) -> list[str]:
-        return self._raise(f"type({at.variable}) is not bool", "bool_type", "Input should be a valid boolean", at)
-
-    def _number(self, node: Node, at: _At) -> list[str]:
-        kind, ge, le, it = node["type"], node.get("ge"), node.get("le"), at.variable
-        for bound in (ge, le):
+    def _number(self, node: Node, where: str) -> str:
+        bounds = (node.get("ge"), node.get("le"))
+        for bound in bounds:
             if type(bound) not in (int, type(None)) and not (type(bound) is float and isfinite(bound)):
-                raise Refused(at.where, f"bound {bound!r}")
-        within = f"{'' if ge is None else f'{ge} <= '}{it}{'' if le is None else f' <= {le}'}"
-        test = f"type({it}) is not {kind}" + ("" if within == it else f" or not {within}")
-        check = "_integer" if kind == "int" else "_number"
-        return _block(f"if {test}:", [f"{it} = {check}({it}, {ge}, {le}, {at.arguments})"])
+                raise Refused(where, f"bound {bound!r}")
+        return f"(_{node['type']}, {bounds[0]}, {bounds[1]})"
 
-    def _literal(self, node: Node, at: _At) -> list[str]:
+    def _literal(self, node: Node, where: str) -> str:
         expected: list[str] = node["expected"]
         if not all(type(value) is str for value in expected):
-            raise Refused(at.where, f"a literal that is no text in {expected!r}")
-        choice = _tuple(expected)
-        error = f"_none_of({at.variable}, {choice}, {at.arguments})"
-        return _block(f"if {at.variable} not in {choice}:", [f"raise {error}"])
+            raise Refused(where, f"a literal that is no text in {expected!r}")
+        return f"(_literal, {', '.join(map(_quoted, expected))})"
 
-    def _nullable(self, node: Node, at: _At) -> list[str]:
-        return _block(f"if {at.variable} is not None:", self._check(node["schema"], at))
+    def _nullable(self, node: Node, where: str) -> str:
+        return f"(_nullable, {self._check(node['schema'], where)})"
 
-    def _function(self, node: Node, at: _At) -> list[str]:
+    def _function(self, node: Node, where: str) -> str:
         """A function of hook/names.py from text to text: the one module that the compiled form imports."""
-        _known(node["function"], at.where)
+        _known(node["function"], where)
         function = node["function"]["function"]
         name = getattr(function, "__name__", repr(function))
         if getattr(self.models.names, name, None) is not function:
-            raise Refused(at.where, f"function {name}, which is not one of hook/names.py")
-        if _known(node["schema"], at.where) != "str" or function.__annotations__.get("return") not in ("str", str):
-            raise Refused(at.where, f"function {name} on something other than text")
-        return [
-            *self._check(node["schema"], at),
-            *_block("try:", [f"{at.variable} = names.{name}({at.variable})"]),
-            *_block(
-                "except (ValueError, AssertionError) as error:", [f"raise _refused(error, {at.arguments}) from error"]
-            ),
-        ]
+            raise Refused(where, f"function {name}, which is not one of hook/names.py")
+        if _known(node["schema"], where) != "str" or function.__annotations__.get("return") not in ("str", str):
+            raise Refused(where, f"function {name} on something other than text")
+        return f"(_named, names.{name})"
 
-    def _model(self, node: Node, at: _At) -> list[str]:
-        return [
-            *_block("try:", [f"{at.variable} = {self._model_name(node, at.where)}.model_validate({at.variable})"]),
-            *_block("except ValidationError as error:", [f"raise error.within({at.arguments}) from None"]),
-        ]
+    def _model(self, node: Node, where: str) -> str:
+        return f"(_model, {self._model_name(node, where)})"
 
-    def _list(self, node: Node, at: _At) -> list[str]:
-        inner = at._replace(depth=at.depth + 1, where=f"{at.where}[items]")
-        index, item, items = inner.name("index"), inner.name("item"), inner.name(f"{at.field}_items")
-        inner = inner._replace(variable=item, loc=(*at.loc, index))
-        return [
-            *self._raise(f"not isinstance({at.variable}, list)", "list_type", "Input should be a valid list", at),
-            f"{items}: list[object] = []",
-            *_block(
-                f"for {index}, {item} in enumerate({at.variable}):",
-                [*self._check(node["items_schema"], inner), f"{items}.append({item})"],
-            ),
-            f"{at.variable} = {items}",
-        ]
+    def _list(self, node: Node, where: str) -> str:
+        return f"(_list, {self._check(node['items_schema'], f'{where}[items]')})"
 
-    def _dict(self, node: Node, at: _At) -> list[str]:
-        inner = at._replace(depth=at.depth + 1)
-        key, name, item = inner.name("key"), inner.name("name"), inner.name("item")
-        items = inner.name(f"{at.field}_items")
-        of_key = inner._replace(variable=name, loc=(*at.loc, key, '"[key]"'), where=f"{at.where}[keys]")
-        of_item = inner._replace(variable=item, loc=(*at.loc, key), where=f"{at.where}[values]")
-        if _known(node["keys_schema"], of_key.where) not in ("str", "function-after"):
-            raise Refused(of_key.where, "keys other than text")
-        checks = [
-            f"{name} = {key}",
-            *self._check(node["keys_schema"], of_key),
-            *self._check(node["values_schema"], of_item),
-            f"{items}[{name}] = {item}",
-        ]
-        return [
-            *self._raise(f"not isinstance({at.variable}, dict)", "dict_type", "Input should be a valid dictionary", at),
-            f"{items}: dict[object, object] = {{}}",
-            *_block(f"for {key}, {item} in {at.variable}.items():", checks),
-            f"{at.variable} = {items}",
-        ]
-
-    def _raise(self, test: str, kind: str, message: str, at: _At) -> list[str]:
-        error = f"_wrong({at.variable}, {_quoted(kind)}, {_quoted(message)}, {at.arguments})"
-        return _block(f"if {test}:", [f"raise {error}"])
-
-    # What a node is to mypy, and how model_dump shows it
+    def _dict(self, node: Node, where: str) -> str:
+        of_key = f"{where}[keys]"
+        if _known(node["keys_schema"], of_key) not in ("str", "function-after"):
+            raise Refused(of_key, "keys other than text")
+        values = self._check(node["values_schema"], f"{where}[values]")
+        return f"(_dict, {self._check(node['keys_schema'], of_key)}, {values})"
 
     def _model_name(self, node: Node, where: str) -> str:
         if node["type"] == "definition-ref":
             node = next(known for known in self.definitions if known.get("ref") == node["schema_ref"])
         self._is_model(node, where)
         return str(node["cls"].__name__)
-
-    def _type(self, node: Node, where: str) -> str:
-        kind = node["type"]
-        if kind == "literal":
-            return f"Literal[{', '.join(map(_quoted, node['expected']))}]"
-        if kind == "nullable":
-            return f"{self._type(node['schema'], where)} | None"
-        if kind == "function-after":
-            return self._type(node["schema"], where)
-        if kind == "list":
-            return f"list[{self._type(node['items_schema'], where)}]"
-        if kind == "dict":
-            return f"dict[str, {self._type(node['values_schema'], where)}]"
-        return self._model_name(node, where) if kind in ("model", "definition-ref") else str(kind)
-
-    def _dumped(self, node: Node, it: str) -> str:
-        kind = node["type"]
-        if kind in ("model", "definition-ref"):
-            return f"{it}.model_dump()"
-        if kind == "nullable":
-            inner = self._dumped(node["schema"], it)
-            return it if inner == it else f"None if {it} is None else {inner}"
-        if kind == "list":
-            inner = self._dumped(node["items_schema"], "item")
-            return f"list({it})" if inner == "item" else f"[{inner} for item in {it}]"
-        if kind == "dict":
-            inner = self._dumped(node["values_schema"], "item")
-            return f"dict({it})" if inner == "item" else f"{{key: {inner} for key, item in {it}.items()}}"
-        return it
 
 
 def _known(node: Node, where: str) -> str:
@@ -791,10 +733,6 @@ def _display(value: object, where: str) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
-
-
-def _tuple(values: Sequence[str]) -> str:
-    return f"({', '.join(map(_quoted, values))}{',' if len(values) == 1 else ''})"
 
 
 def _block(head: str, body: Iterable[str], end: str = "") -> list[str]:
