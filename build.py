@@ -26,21 +26,25 @@ from __future__ import annotations
 
 import ast
 import base64
+import errno
 import hashlib
+import importlib.util
 import io
+import itertools
 import json
+import marshal
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
 if TYPE_CHECKING:
-    from types import ModuleType
+    from types import CodeType, ModuleType
 
 ROOT = Path(__file__).resolve().parent
 OUTPUT = Path("dist") / "resctrl-mon-hook.pyz"
@@ -63,16 +67,17 @@ PYTHON = "/usr/bin/python3"
 # on, whatever goes wrong (a truncated file, a SyntaxError, no memory) prints its traceback and exits with 0. No line
 # can guard itself: a file cut within its first line has no such start.
 BOOT = "import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1],'rb');[*map(exec,f)];1/0"
-# The second line, of any length: it goes to the bytecode for this very Python, if the zip behind it has any, and past
-# the zip's directory. To import a module as source costs half a start, whatever its size (compile() makes Python's
-# whole AST module ready; exec() of a text does not), and each entry of the zip a thousandth. The places count from its
-# own end: `python3 -m zipapp --python=...` puts another first line there, and a file cut short ends within a part.
+# The second line, of any length: it goes to the bytecode for this very Python, past the zip's directory, or has the
+# sources found. Behind it lies a table in marshal's second form, which every Python reads: where what is to be run
+# lies, counted from the table's end, and how long it is, by the magic number of Python's bytecode; by 0 for all others.
+# Compiling is dear: a module costs half a start, whatever its size (compile() makes Python's whole AST module ready;
+# exec() of a text does not), and this line a fiftieth. `python3 -m zipapp --python=...` may put another first line.
 SECOND_LINE = (
-    "import sys,marshal;sys.path[:0]=sys.argv[1:2];"
-    "p={%s}.get(getattr(sys.modules.get('_frozen_importlib_external'),'MAGIC_NUMBER',None));"
-    "b=f.tell();p and(f.seek(b+p[0]),exec(marshal.loads(f.read(p[1])),{'file':f,'base':b,'place':p}));"
-    "import hook.start"
+    "import marshal;t=marshal.load(f);"
+    "p=t.get(getattr(sys.modules.get('_frozen_importlib_external'),'MAGIC_NUMBER',0))or t[0];"
+    "f.seek(p[0],1);exec(marshal.loads(f.read(p[1])))\n"
 )
+FROM_SOURCES = "sys.path[:0]=sys.argv[1:2];import hook.start"
 # What the zip's own __main__.py does, for `python3 FILE.pyz`: the same.
 MAIN = f"import sys\n\nsys.argv[:0] = ['-c']\n{BOOT}\n"
 # Linux reads 256 bytes of a file to see what starts it, and 128 before 5.1 (BINPRM_BUF_SIZE): with the usual
@@ -103,81 +108,50 @@ def entries(root: Path = ROOT) -> dict[str, bytes]:
 
 
 MINORS = range(9, 15)  # of the CPythons 3.x that the file is made for
-# What the modules are loaded for: those of the hook path, what people start from there on, and what runs them.
-PARTS = {"hook": ("entry",), "people": ("people", "usage"), "start": ("start",)}
 LOADER = "hook/loader.py"
-# What each interpreter does for the build, alone, so that nothing but its version and the text has a part in the bytes:
-# the modules on its stdin become code objects. They are unmarshalled once before they are written, because the marks of
-# references in the bytes depend on who else held the same string at that time.
-COMPILER = """\
-import base64, importlib.util, json, marshal, sys
-parts = {}
-for part, modules in json.load(sys.stdin).items():
-    codes = {name: compile(text, path, "exec", dont_inherit=True) for name, (path, text) in modules.items()}
-    codes = codes.popitem()[1] if part == "loader" else codes
-    parts[part] = base64.b64encode(marshal.dumps(marshal.loads(marshal.dumps(codes)))).decode()
-magic = base64.b64encode(importlib.util.MAGIC_NUMBER).decode()
-version = list(sys.version_info[:3])
-print(json.dumps([sys.implementation.cache_tag, magic, version, parts]))
-"""
+START = "start"  # the module that runs the program
+HOT_PATH = Path("hook") / "hot_path.txt"
 
 
 class Bytecode(NamedTuple):
-    """The modules as one interpreter compiled them: what the second line runs, and the parts that that loads."""
+    """The modules as one interpreter compiled them: what the second line runs, and behind it what that finds there."""
 
     tag: str
     magic: bytes
     version: tuple[int, ...]
-    parts: dict[str, bytes]
+    loader: bytes
+    rest: bytes
 
-    def entries(self) -> dict[str, bytes]:
-        """What of it the zip holds; in this order, as the second line and hook/loader.py know it."""
-        return {f"bytecode/{self.tag}/{part}": code for part, code in self.parts.items()}
+    @property
+    def entry(self) -> str:
+        """Its name in the zip."""
+        return f"bytecode/{self.tag}"
 
 
-def compiled(contents: dict[str, bytes], interpreter: str) -> Bytecode:
-    """The bytecode that an interpreter makes of the modules."""
-    command = [interpreter, "-I", "-S", "-X", "utf8", "-c", COMPILER]
-    text = json.dumps({"loader": {"loader": (LOADER, contents[LOADER].decode())}, **parts(contents)})
+def compiled(contents: dict[str, bytes], interpreter: str, hot: Iterable[str]) -> Bytecode:
+    """The bytecode that an interpreter makes of the modules. `hot`: the functions that a usual start runs."""
+    command = [interpreter, "-I", "-S", "-X", "utf8", "-X", "no_debug_ranges", str(Path(__file__).resolve()), BYTECODE]
+    texts = {name: text.decode() for name, text in contents.items() if name.startswith("hook/")}
+    text = json.dumps({"texts": texts, "hot": sorted(hot)})
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=True, timeout=120)
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
         raise BuildError(f"{interpreter} cannot compile: {said}") from error
-    tag, magic, version, codes = json.loads(done.stdout)
-    found = {part: base64.b64decode(code) for part, code in codes.items()}
-    return Bytecode(tag, base64.b64decode(magic), tuple(version), found)
+    tag, magic, version, loader, rest = json.loads(done.stdout)
+    return Bytecode(tag, base64.b64decode(magic), tuple(version), base64.b64decode(loader), base64.b64decode(rest))
 
 
-def parts(contents: dict[str, bytes]) -> dict[str, dict[str, tuple[str, str]]]:
-    """The modules of each part, by path and text, every one behind those that it imports at once (hook/loader.py)."""
-    found: dict[str, dict[str, tuple[str, str]]] = {}
-    for part, modules in PARTS.items():
-        found[part] = {} if found else {"": ("hook/__init__.py", contents["hook/__init__.py"].decode())}
-        for name in modules:
-            _add_module(name, contents, [*found.values()])
-    return found
+def hot_path(root: Path = ROOT) -> list[str]:
+    """The functions that a container's usual start and end run, as `module:qualified.name`."""
+    return [line for line in (root / HOT_PATH).read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
 
 
-def _add_module(name: str, contents: dict[str, bytes], found: list[dict[str, tuple[str, str]]]) -> None:
-    """Put a module into the last of these, behind what it imports and they lack."""
-    path = f"hook/{name}.py"
-    if path not in contents or any(name in part for part in found):
-        return
-    for node in ast.parse(contents[path], path).body:
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            package, _, module = node.module.partition(".")
-            for inner in [module] if module else [alias.name for alias in node.names]:
-                if package == "hook":
-                    _add_module(inner, contents, found)
-    found[-1][name] = (path, contents[path].decode())
-
-
-def all_bytecode(contents: dict[str, bytes], interpreters: Iterable[str]) -> list[Bytecode]:
+def all_bytecode(contents: dict[str, bytes], interpreters: Iterable[str], hot: Iterable[str] = ()) -> list[Bytecode]:
     """The bytecode of the interpreters, in the order of their versions; of two of one version the first counts."""
     found: dict[str, Bytecode] = {}
     for interpreter in interpreters:
-        bytecode = compiled(contents, interpreter)
+        bytecode = compiled(contents, interpreter, hot)
         found.setdefault(bytecode.tag, bytecode)
     return sorted(found.values(), key=lambda bytecode: bytecode.version)
 
@@ -198,20 +172,22 @@ def _works(path: str) -> bool:
 
 def archive(contents: dict[str, bytes], first_line: bytes, bytecode: Sequence[Bytecode] = ()) -> bytes:
     """The first line, the second, which knows where in the file the bytecode is, and the zip."""
-    held = {**contents, **{name: code for it in bytecode for name, code in it.entries().items()}}
-    data, found = _zipped(held)
-    places = {it.magic: tuple(number for name in it.entries() for number in found[name]) for it in bytecode}
-    return first_line + _second_line(places) + data
+    data, found = _zipped({**contents, **{it.entry: it.loader + it.rest for it in bytecode}, SOURCES: _sources()})
+    places = {it.magic: (found[it.entry], len(it.loader)) for it in bytecode}
+    table = marshal.dumps({**places, 0: (found[SOURCES], len(_sources()))}, 2)
+    return first_line + SECOND_LINE.encode() + table + data
 
 
-def _second_line(places: dict[bytes, tuple[int, ...]]) -> bytes:
-    return (
-        SECOND_LINE % ",".join(f"{magic!r}:{place}".replace(" ", "") for magic, place in places.items())
-    ).encode() + b"\n"
+SOURCES = "bytecode/none"
 
 
-def _zipped(contents: dict[str, bytes]) -> tuple[bytes, dict[str, tuple[int, int]]]:
-    """A zip, and where in it each entry's content is, and how long.
+def _sources() -> bytes:
+    """What stands in for a loader where there is no bytecode."""
+    return marshal.dumps(FROM_SOURCES, 2)
+
+
+def _zipped(contents: dict[str, bytes]) -> tuple[bytes, dict[str, int]]:
+    """A zip, and where in it each entry's content is.
 
     Everything that zipfile would take from the machine or its version is fixed.
     """
@@ -225,7 +201,7 @@ def _zipped(contents: dict[str, bytes]) -> tuple[bytes, dict[str, tuple[int, int
             entry.external_attr = 0o100644 << 16
             file.writestr(entry, content)
         header = 30  # APPNOTE.TXT 4.3.7; the name follows, and no extra field
-        places = {it.filename: (it.header_offset + header + len(it.filename), it.file_size) for it in file.infolist()}
+        places = {it.filename: it.header_offset + header + len(it.filename) for it in file.infolist()}
     return buffer.getvalue(), places
 
 
@@ -239,7 +215,7 @@ def build(
     """Writes the .pyz beside its place and renames it there: whoever starts it gets the old one or the new one."""
     target = output or root / OUTPUT
     contents = entries(root)
-    chosen = all_bytecode(contents, bytecode)
+    chosen = all_bytecode(contents, bytecode, hot_path(root))
     lacking = [f"3.{minor}" for minor in MINORS if (3, minor) not in {it.version[:2] for it in chosen}]
     if release and lacking:
         raise BuildError(f"a release holds bytecode for every version; no interpreter of {', '.join(lacking)}")
@@ -255,6 +231,225 @@ def build(
     print(f"{hashlib.sha256(data).hexdigest()}  {target}  {len(data)} bytes", flush=True)
     print("bytecode:", ", ".join(".".join(map(str, it.version)) for it in chosen) or "none", flush=True)
     return target
+
+
+# --- Bytecode: what a container's start runs, and the rest
+#
+# To load a function costs more than to run most of them: the half of a thousandth of a start, and a class ten times
+# that. So each module of the hook path is cut in two. What the functions on the hot path need is loaded at once; the
+# rest lies behind it, and is run in the same module as soon as somebody asks for any of it: functions that the first
+# part mentions are stand-ins until then. Names, files and lines in a traceback are those of the source.
+
+BYTECODE = "bytecode"
+HELD = ("MODULES", "PLACES")  # in the loader: where the build puts what it has made
+
+
+class _Stripped(ast.NodeTransformer):
+    """A module without what nobody looks at when it runs: docstrings, annotations, what is for type checkers."""
+
+    reads_fields = False  # a dataclass is made by its annotations
+
+    def visit(self, node: ast.AST) -> Any:  # noqa: ANN401  as NodeTransformer has it
+        if isinstance(node, ast.ImportFrom) and node.module == "dataclasses":
+            self.reads_fields = True
+        super().generic_visit(node)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.body[0] if node.body else None
+            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and type(first.value.value) is str:
+                del node.body[0]
+            if not node.body and not isinstance(node, ast.Module):
+                node.body = [ast.copy_location(ast.Pass(), node)]
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "errno":
+            number = getattr(errno, node.attr)  # the same on every architecture that has resctrl; the import is dear
+            return ast.copy_location(ast.Constant(number), node) if isinstance(number, int) else node
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.returns = None
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        if isinstance(node, ast.AnnAssign) and not self.reads_fields:
+            plain = ast.Assign([node.target], node.value) if node.value else None
+            return plain and ast.copy_location(plain, node)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return node.orelse
+        return None if isinstance(node, ast.ImportFrom) and node.module == "__future__" else node
+
+
+class _Module:
+    """A module that is to be cut in two. `hot`: the qualified names of its functions on the hot path."""
+
+    def __init__(self, tree: ast.Module, hot: set[str]) -> None:
+        self.body = tree.body
+        self.hot = hot
+        self.binds: dict[str, ast.stmt] = {name: node for node in self.body for name in _bound(node)}
+        self.kept: set[str] = set()
+        self.stand_ins: set[str] = set()
+
+    def roots(self, module: str) -> list[tuple[str, str]]:
+        """What is needed in any case: the hot functions and their classes, and for statements that do something."""
+        hot = {name.partition(".")[0] for name in self.hot}
+        found = [(module, name) for name, node in self.binds.items() if name in hot or not isinstance(node, _PASSIVE)]
+        return found + [it for node in self.body if not _bound(node) for it in _used(node, module, self.binds)]
+
+    def need(self, name: str) -> ast.AST | None:
+        """Have a name in the first part; returns what that part runs for it and did not run before."""
+        node = self.binds.get(name)
+        if node is None or name in self.kept or name in self.stand_ins:
+            return None
+        if isinstance(node, ast.FunctionDef) and name not in self.hot and not node.decorator_list:
+            self.stand_ins.add(name)
+            return None
+        self.kept.add(name)
+        return self._first(node)
+
+    def _first(self, node: ast.stmt) -> ast.stmt:
+        """A statement as it is in the first part: stand-ins in place of the methods of a class that are not hot."""
+        if isinstance(node, ast.ClassDef):
+            body = [_stand_in(f"{node.name}.", it) if self._is_cold(node, it) else it for it in node.body]
+            node = ast.copy_location(ast.ClassDef(**{**vars(node), "body": body}), node)
+        return node
+
+    def _is_cold(self, cls: ast.ClassDef, node: ast.stmt) -> bool:
+        if not isinstance(node, ast.FunctionDef) or node.decorator_list or f"{cls.name}.{node.name}" in self.hot:
+            return False
+        return not any(isinstance(it, ast.Name) and it.id in ("super", "__class__") for it in ast.walk(node))
+
+    def first(self) -> ast.Module:
+        """The first part."""
+        body: list[ast.stmt] = []
+        for node in self.body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                body += _only(node, self.kept)
+            elif _bound(node) & self.stand_ins:
+                body.append(_stand_in("", node))
+            elif not _bound(node) or _bound(node) & self.kept:
+                body.append(self._first(node))
+        return ast.fix_missing_locations(ast.Module(body, []))
+
+    def rest(self) -> ast.Module:
+        """The other one."""
+        body: list[ast.stmt] = []
+        for node in self.body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                body += _only(node, set(self.binds) - self.kept)
+            elif _bound(node) and not _bound(node) & self.kept:
+                body.append(node)
+            elif isinstance(node, ast.ClassDef):
+                cold = [it for it in node.body if self._is_cold(node, it)]
+                if cold:
+                    methods = ast.ClassDef(**{**vars(node), "name": "_rest", "bases": [], "body": cold})
+                    merge = ast.parse(f"_merge({node.name}, _rest)").body[0]
+                    body += [ast.copy_location(methods, node), ast.copy_location(merge, node)]
+        return ast.fix_missing_locations(ast.Module(body, []))
+
+
+_PASSIVE = (ast.FunctionDef, ast.ClassDef, ast.Assign, ast.Import, ast.ImportFrom)
+
+
+def _bound(node: ast.stmt) -> set[str]:
+    """The names that a statement gives a meaning to."""
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return {node.name}
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return {alias.asname or alias.name for alias in node.names}
+    inner = [it for it in ast.walk(node) if isinstance(it, (ast.Import, ast.ImportFrom))]
+    stored = {it.id for it in ast.walk(node) if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)}
+    return stored.union(*map(_bound, inner))
+
+
+def _only(node: ast.Import | ast.ImportFrom, names: set[str]) -> list[ast.stmt]:
+    """An import of no more than these names."""
+    aliases = [alias for alias in node.names if (alias.asname or alias.name) in names]
+    return [ast.copy_location(type(node)(**{**vars(node), "names": aliases}), node)] if aliases else []
+
+
+def _stand_in(prefix: str, node: ast.stmt) -> ast.stmt:
+    """`name = _later("Class.name")`, which hook/loader.py explains."""
+    name = next(iter(_bound(node)))
+    return ast.copy_location(ast.parse(f"{name} = _later({prefix + name!r})").body[0], node)
+
+
+def _used(node: ast.AST, module: str, names: dict[str, ast.stmt]) -> Iterator[tuple[str, str]]:
+    """What code of a module refers to: names of its own, and of others of ours, each with the module that has it."""
+    for it in ast.walk(node):
+        if isinstance(it, ast.Name):
+            yield module, it.id
+        elif isinstance(it, ast.Attribute) and isinstance(it.value, ast.Name):
+            source = names.get(it.value.id)
+            if isinstance(source, ast.ImportFrom) and source.module == "hook":
+                yield it.value.id, it.attr
+
+
+def _cut(modules: dict[str, _Module]) -> list[str]:
+    """Find what the first part of each module holds; returns the modules that have one, by need from START on."""
+    waiting = [(START, "")]
+    present: set[str] = set()
+    while waiting:
+        module, name = waiting.pop()
+        if module not in present:
+            present.add(module)
+            waiting += modules[module].roots(module)
+        node = modules[module].need(name)
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("hook"):
+            source = node.module.partition(".")[2]
+            waiting.append((source, name) if source else (name, ""))
+        elif node is not None:
+            waiting += [it for it in _used(node, module, modules[module].binds) if it[0] in modules]
+    return [name for name in modules if name in present]
+
+
+def make_bytecode() -> None:
+    """What each interpreter does for the build: the texts of the modules on stdin become code objects on stdout.
+
+    It starts alone, so that nothing but its version and the texts has a part in the bytes.
+    """
+    given = json.load(sys.stdin)
+    texts: dict[str, str] = given["texts"]
+    names = {path[len("hook/") : -len(".py")]: path for path in texts}
+    order = [name for name in _by_imports({name: texts[path] for name, path in names.items()}) if name != "loader"]
+    trees = {name: _Stripped().visit(ast.parse(texts[names[name]])) for name in order}
+    hot: dict[str, set[str]] = {name: set() for name in order}
+    for line in given["hot"]:
+        module, _, function = line.partition(":")
+        hot[module].add(function)
+    on_path = [name for name in order if name != "__init__"]
+    modules = {name: _Module(trees[name], hot[name]) for name in on_path}
+    present = _cut(modules)
+    first = {"": trees["__init__"], **{name: modules[name].first() for name in present}}
+    others = {name: trees[name] for name in on_path if name not in present}
+    rest = {**others, **{f"{name}+": modules[name].rest() for name in present}}
+    codes = [_stable(compile(tree, names[name.rstrip("+")], "exec")) for name, tree in rest.items()]
+    ends = list(itertools.accumulate(map(len, codes)))
+    places = tuple((name, end - len(code), len(code)) for name, end, code in zip(rest, ends, codes))
+    made = tuple((name, compile(tree, names[name or "__init__"], "exec")) for name, tree in first.items())
+    loader = compile(_Stripped().visit(ast.parse(texts[LOADER])), LOADER, "exec")
+    held = dict(zip(HELD, (made, places)))
+    consts = tuple(held.get(it, it) if isinstance(it, str) else it for it in loader.co_consts)
+    result = [importlib.util.MAGIC_NUMBER, _stable(loader.replace(co_consts=consts)), b"".join(codes)]
+    magic, *parts = [base64.b64encode(it).decode() for it in result]
+    print(json.dumps([sys.implementation.cache_tag, magic, list(sys.version_info[:3]), *parts]))
+
+
+def _stable(code: CodeType) -> bytes:
+    """A code object's bytes. It is unmarshalled first: the marks of references depend on who else held a string."""
+    return marshal.dumps(marshal.loads(marshal.dumps(code)))  # noqa: S302  our own
+
+
+def _by_imports(texts: dict[str, str]) -> list[str]:
+    """The modules, every one behind those that it imports at once."""
+    found: list[str] = []
+
+    def add(name: str) -> None:
+        if name in texts and name not in found:
+            for node in ast.parse(texts[name]).body:
+                if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "hook":
+                    module = node.module.partition(".")[2]
+                    for inner in [module] if module else [alias.name for alias in node.names]:
+                        add(inner)
+            found.append(name)
+
+    for name in texts:
+        add(name)
+    return found
 
 
 # --- The compiler: pydantic's core schemas to plain Python
@@ -299,10 +494,10 @@ __all__ = []
 
 TYPE_CHECKING = False  # typing's, without importing it
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any, Literal, TypedDict, TypeVar
 
     ModelT = TypeVar("ModelT", bound="Model")
-    # aliases
     Check = tuple[Any, ...]
     Fields = tuple[tuple[str, tuple[str], object, Check], ...]
     Place = tuple[object, ...]
@@ -338,51 +533,85 @@ class ValidationError(ValueError):
 
 
 class Model:
-    """What the models share. `_fields`: the name, the place in the input, the default and the check of each field.
+    """A record of some form. A class for each of them would take as long to make as ten functions to load."""
 
-    A check is a function of those below, and what it goes by; it gets itself, a value, and what an error is to name.
-    """
+    __slots__ = ("__dict__", "_form")
 
-    _fields: Fields = ()
+    _form: Form
 
-    def __init__(self, /, **fields: object) -> None:
-        self._read(fields)
+    if TYPE_CHECKING:  # what a Form does, as if it were a class
 
-    @classmethod
-    def model_validate(cls: type[ModelT], obj: object) -> ModelT:
-        if isinstance(obj, dict):
-            self = cls.__new__(cls)
-            self._read(obj)
-            return self
-        if isinstance(obj, cls):
-            return obj
-        name = cls.__name__
-        raise _wrong(obj, "model_type", f"Input should be a valid dictionary or instance of {name}", name, ())
+        def __init__(self, /, **fields: object) -> None: ...
+
+        @classmethod
+        def model_validate(cls: type[ModelT], obj: object) -> ModelT: ...
 
     def model_dump(self) -> dict[str, Any]:
-        return {name: _plain(value) for name, value in self.__dict__.items()}
+        return {name: value if type(value) in _LEAVES else _plain(value) for name, value in self}
 
-    def _read(self, fields: dict[str, object]) -> None:
-        get, own, title = fields.get, self.__dict__, type(self).__name__
-        for name, place, default, check in self._fields:
-            own[name] = check[0](check, get(place[0], default), title, place)
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return iter(self.__dict__.items())
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise ValidationError(type(self).__name__, (name,), "frozen_instance", "Instance is frozen")
+        raise ValidationError(self._form.__name__, (name,), "frozen_instance", "Instance is frozen")
 
     def __delattr__(self, name: str) -> None:
-        raise ValidationError(type(self).__name__, (name,), "frozen_instance", "Instance is frozen")
+        raise ValidationError(self._form.__name__, (name,), "frozen_instance", "Instance is frozen")
 
     def __eq__(self, other: object) -> bool:
-        return self.__class__ is other.__class__ and self.__dict__ == other.__dict__
+        return type(other) is Model and self._form is other._form and self.__dict__ == other.__dict__
 
     def __hash__(self) -> int:
         return hash(tuple(self.__dict__.values()))
 
 
+class Form:
+    """A model: what makes and knows its records, as a class would.
+
+    For each field: its name, its place in the input, its default and its check, which is a function of those below and
+    what it goes by; it gets itself, a value, and what an error is to name.
+    """
+
+    __slots__ = ("__name__", "_fields")
+
+    def __init__(self, name: str, fields: Fields) -> None:
+        self.__name__ = name
+        self._fields = fields
+
+    def __call__(self, /, **fields: object) -> Model:
+        return self._made(fields)
+
+    def __instancecheck__(self, it: object) -> bool:
+        return type(it) is Model and it._form is self
+
+    def model_validate(self, obj: object) -> Model:
+        if isinstance(obj, dict):
+            return self._made(obj)
+        if type(obj) is Model and obj._form is self:
+            return obj
+        name = self.__name__
+        raise _wrong(obj, "model_type", f"Input should be a valid dictionary or instance of {name}", name, ())
+
+    def _made(self, fields: dict[str, object]) -> Model:
+        made = Model()
+        _set_form(made, self)
+        get, own, title = fields.get, made.__dict__, self.__name__
+        for name, place, default, check in self._fields:
+            value = get(place[0], default)
+            if value is default and type(value) in _LEAVES:
+                own[name] = value
+            else:
+                own[name] = check[0](check, value, title, place)
+        return made
+
+
+_set_form = Model._form.__set__  # type: ignore[attr-defined]  # models are frozen
+_LEAVES = frozenset({str, int, float, bool, type(None)})
+
+
 def _plain(value: object) -> object:
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: item if type(item) in _LEAVES else _plain(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return value.model_dump() if isinstance(value, Model) else value
@@ -487,6 +716,16 @@ def _dict(check: Check, value: object, title: str, place: Place) -> dict[object,
     return found
 
 
+def _texts(_check: Check, value: object, title: str, place: Place) -> dict[object, object]:
+    """A dict of texts by texts, which most are."""
+    if type(value) is dict and _STR.issuperset(map(type, value)) and _STR.issuperset(map(type, value.values())):
+        return value.copy()
+    return _dict((_dict, (_str,), (_str,)), value, title, place)
+
+
+_STR = frozenset({str})
+
+
 def _part(part: object) -> int | str:
     """A part of a place as pydantic gives it: an index, or text without lone surrogates."""
     if type(part) is int:
@@ -512,8 +751,11 @@ def compile_models(models: ModuleType) -> str:
     """The text of the compiled module for a module such as hook/models.py."""
     classes = _classes(models)
     exported = _block("__all__ = [", [f"{_quoted(name)}," for name in models.__all__], "]")
-    prelude = PRELUDE.replace("__all__ = []", "\n".join(exported)).replace("    # aliases\n", _aliases(models))
-    return "\n\n".join([prelude, *(_Compiler(models, cls).text() for cls in classes)])
+    prelude = PRELUDE.replace("__all__ = []", "\n".join(exported))
+    compilers = [_Compiler(models, cls) for cls in classes]
+    forms = _block("else:", [line for it in compilers for line in it.form()])
+    types = _block("if TYPE_CHECKING:", [*_aliases(models), *(line for it in compilers for line in it.types())])
+    return "\n".join([prelude, "", *types, *forms, ""])
 
 
 def _classes(models: ModuleType) -> list[type]:
@@ -529,10 +771,10 @@ def _classes(models: ModuleType) -> list[type]:
     return [cls for cls in own if cls is not models.Model]
 
 
-def _aliases(models: ModuleType) -> str:
+def _aliases(models: ModuleType) -> list[str]:
     """The named literals, which the callers' annotations use."""
     literals = {name: value for name, value in vars(models).items() if get_origin(value) is Literal}
-    return "".join(f"    {name} = Literal[{', '.join(map(_quoted, get_args(it)))}]\n" for name, it in literals.items())
+    return [f"{name} = Literal[{', '.join(map(_quoted, get_args(it)))}]" for name, it in literals.items()]
 
 
 def _own_class(cls: type[Any], base: Any) -> None:  # noqa: ANN401  a class to derive from
@@ -582,12 +824,17 @@ class _Compiler:
         }
         self.fields = self._fields(cls.__pydantic_core_schema__)
 
-    def text(self) -> str:
-        """The class."""
+    def types(self) -> list[str]:
+        """What the records of it are to those who check types."""
+        nodes = {name: _inner(field["schema"]) for name, field in self.fields.items()}
+        types = [f"{name}: {self._type(node, f'{self.name}.{name}')}" for name, node in nodes.items()]
+        return ["", *_block(f"class {self.name}(Model):", types)]
+
+    def form(self) -> list[str]:
+        """What makes the records of it."""
         fields = [f"{self._field(name)}," for name in self.fields]
-        head = "_fields: Fields = ("
-        body = _block(head, fields, ")") if len(fields) > 1 else [f"{head}{fields[0]})"]
-        return "\n".join(_block(f"class {self.name}(Model):", body)) + "\n"
+        body = [f"{_quoted(self.name)},", *(_block("(", fields, "),") if len(fields) > 1 else [f"({fields[0]}),"])]
+        return _block(f"{self.name} = Form(", body, ")")
 
     def _fields(self, schema: Node) -> Node:
         if _known(schema, self.name) == "definitions":
@@ -687,14 +934,28 @@ class _Compiler:
         of_key = f"{where}[keys]"
         if _known(node["keys_schema"], of_key) not in ("str", "function-after"):
             raise Refused(of_key, "keys other than text")
-        values = self._check(node["values_schema"], f"{where}[values]")
-        return f"(_dict, {self._check(node['keys_schema'], of_key)}, {values})"
+        keys, values = self._check(node["keys_schema"], of_key), self._check(node["values_schema"], f"{where}[values]")
+        return "(_texts,)" if keys == values == "(_str,)" else f"(_dict, {keys}, {values})"
 
     def _model_name(self, node: Node, where: str) -> str:
         if node["type"] == "definition-ref":
             node = next(known for known in self.definitions if known.get("ref") == node["schema_ref"])
         self._is_model(node, where)
         return str(node["cls"].__name__)
+
+    def _type(self, node: Node, where: str) -> str:
+        kind = node["type"]
+        if kind == "literal":
+            return f"Literal[{', '.join(map(_quoted, node['expected']))}]"
+        if kind == "nullable":
+            return f"{self._type(node['schema'], where)} | None"
+        if kind == "function-after":
+            return self._type(node["schema"], where)
+        if kind == "list":
+            return f"list[{self._type(node['items_schema'], where)}]"
+        if kind == "dict":
+            return f"dict[str, {self._type(node['values_schema'], where)}]"
+        return self._model_name(node, where) if kind in ("model", "definition-ref") else str(kind)
 
 
 def _known(node: Node, where: str) -> str:
@@ -839,6 +1100,9 @@ VERBS = {
 
 def main(arguments: Sequence[str]) -> int:
     try:
+        if arguments == [BYTECODE]:
+            make_bytecode()
+            return 0
         if arguments and arguments[0] in VERBS:
             return VERBS[arguments[0]](arguments[1:])
         if arguments and not arguments[0].startswith("-"):

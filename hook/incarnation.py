@@ -21,13 +21,13 @@ def changed(
 
     `generation` goes up with each change of what consumers see.
     """
-    fields = state.model_dump()
+    fields = dict(state)
     if cgroup is not None:
         fields["cgroup"] = cgroup
     if members is not None:
-        fields["members"] = {name: member.model_dump() for name, member in members.items()}
+        fields["members"] = members
     if groups is not None:
-        fields["groups"] = [group.model_dump() for group in groups]
+        fields["groups"] = groups
         if _shown(groups) != _shown(state.groups):
             fields["generation"] = state.generation + 1
     return KeyState(**fields)
@@ -40,28 +40,28 @@ def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
 
 def lingering(state: KeyState, groups: list[MonGroup], since: float, until: float) -> KeyState:
     """The state of a key whose last member is gone and whose groups, which have their `last`, wait for another one."""
-    fields = changed(state, groups=groups, members={}).model_dump()
+    fields = dict(changed(state, groups=groups, members={}))
     return KeyState(**{**fields, "lingering_since": since, "lingering_until": until})
 
 
 def returned(state: KeyState) -> KeyState:
     """The state of a key that lingered, and has a member again."""
-    return KeyState(**{**state.model_dump(), "lingering_since": None, "lingering_until": None})
+    return KeyState(**{**dict(state), "lingering_since": None, "lingering_until": None})
 
 
 def recovered(state: KeyState) -> KeyState:
     """The state of a key whose members are all known again."""
-    return KeyState(**{**state.model_dump(), "recovering": False})
+    return KeyState(**{**dict(state), "recovering": False})
 
 
 def left(group: MonGroup, last: dict[str, str] | None) -> MonGroup:
     """A group with its counters as its last member left it; None: it has one again."""
-    return MonGroup(**{**group.model_dump(), "last": last})
+    return MonGroup(**{**dict(group), "last": last})
 
 
 def completed(state: KeyState, groups: list[MonGroup], at: str, boottime: float) -> KeyState:
     """The state of a key whose last member is gone and whose groups, which have their ends, are about to go."""
-    fields = changed(state, groups=groups, members={}).model_dump()
+    fields = dict(changed(state, groups=groups, members={}))
     # In any case: of a group that had no begin yet nothing changes but that its key is over.
     fields.update(lingering_since=None, lingering_until=None, generation=state.generation + 1)
     return KeyState(**{**fields, "completed_at": at, "completed_boottime": boottime})
@@ -78,8 +78,8 @@ def surviving(state: KeyState, kept: list[MonGroup], over: list[MonGroup]) -> Ke
 
 
 def _reopened(state: KeyState, groups: list[MonGroup]) -> KeyState:
-    fields = state.model_dump()
-    fields.update(groups=[group.model_dump() for group in groups], members={}, generation=state.generation + 1)
+    fields = dict(state)
+    fields.update(groups=groups, members={}, generation=state.generation + 1)
     return KeyState(**{**fields, "completed_at": None, "completed_boottime": None})
 
 
@@ -99,8 +99,7 @@ def _lost(group: MonGroup, begin: dict[str, str]) -> MonGroup:
 
 def ended(group: MonGroup, end: dict[str, str]) -> MonGroup:
     """A group with its counters after its last member."""
-    fields = group.model_dump()
-    return MonGroup(**{**fields, "end": end})
+    return MonGroup(**{**dict(group), "end": end})
 
 
 def unused(group: MonGroup) -> MonGroup:
@@ -137,4 +136,4 @@ def inherited(group: MonGroup, over: list[MonGroup]) -> MonGroup:
     if not any(other.begin or other.before for other in over):
         return group
     more = past([MonGroup(path=group.path, ctrl_group=group.ctrl_group, before=group.before), *over])
-    return MonGroup(**{**group.model_dump(), "before": more})
+    return MonGroup(**{**dict(group), "before": more})

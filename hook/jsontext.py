@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import sys
+
 try:
     import _json
 
@@ -38,21 +40,22 @@ def _constant(text: str) -> object:
     raise ValueError(f"not JSON: {text}")
 
 
-class _Rules:
-    """What the C scanner asks of its context (json.decoder.JSONDecoder): RFC 8259, no number of absurd length."""
-
-    strict = True
-    object_hook = None
-    object_pairs_hook = None
-    parse_int = staticmethod(_integer)
-    parse_float = staticmethod(_fraction)
-    parse_constant = staticmethod(_constant)
+# What the C scanner asks of its context (json.decoder.JSONDecoder): RFC 8259, no number of absurd length. A namespace
+# of Python's own, for a class takes as long to make as ten functions to load.
+_RULES: Any = type(sys.implementation)(  # type: ignore[call-arg]
+    strict=True,
+    object_hook=None,
+    object_pairs_hook=None,
+    parse_int=_integer,
+    parse_float=_fraction,
+    parse_constant=_constant,
+)
 
 
 def _scan(text: str, start: int) -> tuple[object, int]:
     """The value that begins at `start`, and where it ends; StopIteration where none does."""
     try:
-        scanner = _json.make_scanner(_Rules())  # type: ignore[arg-type]  # typeshed wants a whole JSONDecoder
+        scanner = _json.make_scanner(_RULES)
     except NameError:
         from json import JSONDecoder  # noqa: PLC0415  the fallback
 
@@ -90,7 +93,7 @@ def dumps(value: object) -> str:
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_quoted(name)}: {dumps(item)}" for name, item in value.items()) + "}"
+        return "{" + ", ".join([f"{_quoted(name)}: {dumps(item)}" for name, item in value.items()]) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(dumps, value)) + "]"
     raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,12 +1,10 @@
 """Makes the program's modules from the bytecode in the .pyz, for the Python that it was compiled by.
 
-The file's second line (build.py) runs this, and leaves it `file`, open, and `place`: where in it, counted from `base`,
-and how long, are this loader and its parts: the hook path, what is for people, and `start`, which runs either. Nobody
-imports it.
-
-All modules of a part are made at once, in the order of their imports: an `import` that finds its module made costs
-nothing, one that has to search for it a quarter of a millisecond. Where there is no bytecode for a Python, this does
-not run, and the sources are found.
+The file's second line (build.py) runs this, and leaves it `f`, the file, open behind it. The build has put here what a
+container's usual start needs of each module, in the order of their imports, and where the rest lies in the file, module
+by module. The rest of a module is run in it as soon as anything of it is asked for: by its name, or by a call of a
+function that has only a stand-in so far. Where there is no bytecode for a Python, this does not run, and the sources
+are found.
 """
 
 from __future__ import annotations
@@ -17,26 +15,90 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import BinaryIO
+    from collections.abc import Callable
+    from types import CodeType, ModuleType
+    from typing import Any, BinaryIO
 
-file: BinaryIO
-base: int
-place: tuple[int, ...]
+    f: BinaryIO
+
+_modules: Any = "MODULES"  # name and code
+_places: Any = "PLACES"  # name, where, how long; of the rest of a module, the name with a +
+_base = f.tell()
 
 
-def _load(offset: int, size: int) -> None:
-    file.seek(base + offset)
-    for name, code in marshal.loads(file.read(size)).items():  # noqa: S302  as trusted as the file that it is in
-        module = type(sys)(f"hook.{name}" if name else "hook")
-        sys.modules[module.__name__] = module
-        if name:
-            setattr(sys.modules["hook"], name, module)
-        else:
-            module.__path__ = [sys.argv[1] + "/hook"]  # the sources, for whatever is not among these
+def _find_code(name: str) -> CodeType | None:
+    for found, at, size in _places:
+        if found == name:
+            f.seek(_base + at)
+            return marshal.loads(f.read(size))  # type: ignore[no-any-return]  # noqa: S302  as trusted as what runs this
+    return None
+
+
+def _make(name: str, code: CodeType) -> None:
+    module = type(sys)(f"hook.{name}" if name else "hook")
+    sys.modules[module.__name__] = module
+    if name:
+        setattr(sys.modules["hook"], name, module)
+        _make_whole_later(name, module)
+    else:
+        module.__path__ = [sys.argv[1] + "/hook"]
+    exec(code, module.__dict__)  # noqa: S102  the same
+
+
+def _make_whole_later(name: str, module: ModuleType) -> None:
+    """Give a module what finds its rest: __getattr__ (PEP 562), and _later, which makes stand-ins."""
+    space = module.__dict__
+
+    def whole() -> None:
+        if space.pop("__getattr__", None):
+            code = _find_code(name + "+")
+            if code is not None:
+                space["_merge"] = _merge
+                exec(code, space)  # noqa: S102  the same
+
+    def get(wanted: str) -> object:
+        if not wanted.startswith("__"):  # importlib asks for __path__
+            whole()
+        if wanted in space:
+            return space[wanted]
+        raise AttributeError(f"module {module.__name__!r} has no attribute {wanted!r}")
+
+    def later(path: str) -> Callable[..., Any]:
+        owner, _, function = path.rpartition(".")
+
+        def stand_in(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401  whatever the function takes and returns
+            whole()
+            place = space[owner].__dict__ if owner else space
+            return place[function](*arguments, **named)
+
+        return stand_in
+
+    space["__getattr__"], space["_later"] = get, later
+
+
+def _merge(owner: type, rest: type) -> None:
+    """Put the methods of a class in the places of their stand-ins."""
+    for name, function in rest.__dict__.items():
+        if type(function) is type(_merge):
+            setattr(owner, name, function)
+
+
+def _find_spec(name: str, _path: object = None, _target: object = None) -> object:
+    module = name[len("hook.") :]
+    if name.startswith("hook.") and any(found == module for found, _, _ in _places):
+        return sys.modules["_frozen_importlib"].ModuleSpec(name, _finder)
+    return None
+
+
+def _exec_module(module: ModuleType) -> None:
+    code = _find_code(module.__name__[len("hook.") :])
+    if code is not None:
         exec(code, module.__dict__)  # noqa: S102  the same
 
 
-_load(place[2], place[3])
-if not sys.modules["hook.entry"].is_stage(sys.argv[2:]):
-    _load(place[4], place[5])
-_load(place[6], place[7])
+# A finder of modules (importlib's protocol) that is no class: one takes as long to make as to load ten functions.
+_finder: Any = type(sys)("finder")
+_finder.find_spec, _finder.exec_module, _finder.create_module = _find_spec, _exec_module, lambda _spec: None
+sys.meta_path.insert(-1, _finder)
+for _name, _code in _modules:
+    _make(_name, _code)

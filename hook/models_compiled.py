@@ -26,10 +26,10 @@ __all__ = [
 
 TYPE_CHECKING = False  # typing's, without importing it
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any, Literal, TypedDict, TypeVar
 
     ModelT = TypeVar("ModelT", bound="Model")
-    Kind = Literal["pod", "container", "sandbox"]
     Check = tuple[Any, ...]
     Fields = tuple[tuple[str, tuple[str], object, Check], ...]
     Place = tuple[object, ...]
@@ -65,51 +65,85 @@ class ValidationError(ValueError):
 
 
 class Model:
-    """What the models share. `_fields`: the name, the place in the input, the default and the check of each field.
+    """A record of some form. A class for each of them would take as long to make as ten functions to load."""
 
-    A check is a function of those below, and what it goes by; it gets itself, a value, and what an error is to name.
-    """
+    __slots__ = ("__dict__", "_form")
 
-    _fields: Fields = ()
+    _form: Form
 
-    def __init__(self, /, **fields: object) -> None:
-        self._read(fields)
+    if TYPE_CHECKING:  # what a Form does, as if it were a class
 
-    @classmethod
-    def model_validate(cls: type[ModelT], obj: object) -> ModelT:
-        if isinstance(obj, dict):
-            self = cls.__new__(cls)
-            self._read(obj)
-            return self
-        if isinstance(obj, cls):
-            return obj
-        name = cls.__name__
-        raise _wrong(obj, "model_type", f"Input should be a valid dictionary or instance of {name}", name, ())
+        def __init__(self, /, **fields: object) -> None: ...
+
+        @classmethod
+        def model_validate(cls: type[ModelT], obj: object) -> ModelT: ...
 
     def model_dump(self) -> dict[str, Any]:
-        return {name: _plain(value) for name, value in self.__dict__.items()}
+        return {name: value if type(value) in _LEAVES else _plain(value) for name, value in self}
 
-    def _read(self, fields: dict[str, object]) -> None:
-        get, own, title = fields.get, self.__dict__, type(self).__name__
-        for name, place, default, check in self._fields:
-            own[name] = check[0](check, get(place[0], default), title, place)
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return iter(self.__dict__.items())
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise ValidationError(type(self).__name__, (name,), "frozen_instance", "Instance is frozen")
+        raise ValidationError(self._form.__name__, (name,), "frozen_instance", "Instance is frozen")
 
     def __delattr__(self, name: str) -> None:
-        raise ValidationError(type(self).__name__, (name,), "frozen_instance", "Instance is frozen")
+        raise ValidationError(self._form.__name__, (name,), "frozen_instance", "Instance is frozen")
 
     def __eq__(self, other: object) -> bool:
-        return self.__class__ is other.__class__ and self.__dict__ == other.__dict__
+        return type(other) is Model and self._form is other._form and self.__dict__ == other.__dict__
 
     def __hash__(self) -> int:
         return hash(tuple(self.__dict__.values()))
 
 
+class Form:
+    """A model: what makes and knows its records, as a class would.
+
+    For each field: its name, its place in the input, its default and its check, which is a function of those below and
+    what it goes by; it gets itself, a value, and what an error is to name.
+    """
+
+    __slots__ = ("__name__", "_fields")
+
+    def __init__(self, name: str, fields: Fields) -> None:
+        self.__name__ = name
+        self._fields = fields
+
+    def __call__(self, /, **fields: object) -> Model:
+        return self._made(fields)
+
+    def __instancecheck__(self, it: object) -> bool:
+        return type(it) is Model and it._form is self
+
+    def model_validate(self, obj: object) -> Model:
+        if isinstance(obj, dict):
+            return self._made(obj)
+        if type(obj) is Model and obj._form is self:
+            return obj
+        name = self.__name__
+        raise _wrong(obj, "model_type", f"Input should be a valid dictionary or instance of {name}", name, ())
+
+    def _made(self, fields: dict[str, object]) -> Model:
+        made = Model()
+        _set_form(made, self)
+        get, own, title = fields.get, made.__dict__, self.__name__
+        for name, place, default, check in self._fields:
+            value = get(place[0], default)
+            if value is default and type(value) in _LEAVES:
+                own[name] = value
+            else:
+                own[name] = check[0](check, value, title, place)
+        return made
+
+
+_set_form = Model._form.__set__  # type: ignore[attr-defined]  # models are frozen
+_LEAVES = frozenset({str, int, float, bool, type(None)})
+
+
 def _plain(value: object) -> object:
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: item if type(item) in _LEAVES else _plain(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
     return value.model_dump() if isinstance(value, Model) else value
@@ -214,6 +248,16 @@ def _dict(check: Check, value: object, title: str, place: Place) -> dict[object,
     return found
 
 
+def _texts(_check: Check, value: object, title: str, place: Place) -> dict[object, object]:
+    """A dict of texts by texts, which most are."""
+    if type(value) is dict and _STR.issuperset(map(type, value)) and _STR.issuperset(map(type, value.values())):
+        return value.copy()
+    return _dict((_dict, (_str,), (_str,)), value, title, place)
+
+
+_STR = frozenset({str})
+
+
 def _part(part: object) -> int | str:
     """A part of a place as pydantic gives it: an index, or text without lone surrogates."""
     if type(part) is int:
@@ -227,129 +271,233 @@ def _wrong(value: object, kind: str, msg: str, title: str, place: Place) -> Vali
     return ValidationError(title, place, kind, msg)
 
 
-class State(Model):
-    _fields: Fields = (
-        ("oci_version", ("ociVersion",), _ABSENT, (_str,)),
-        ("id", ("id",), _ABSENT, (_str,)),
-        ("status", ("status",), _ABSENT, (_str,)),
-        ("pid", ("pid",), None, (_nullable, (_int, 0, 2147483647))),
-        ("bundle", ("bundle",), _ABSENT, (_named, names.path)),
-        ("annotations", ("annotations",), None, (_nullable, (_dict, (_str,), (_str,)))),
+if TYPE_CHECKING:
+    Kind = Literal["pod", "container", "sandbox"]
+
+    class State(Model):
+        oci_version: str
+        id: str
+        status: str
+        pid: int | None
+        bundle: str
+        annotations: dict[str, str] | None
+
+    class Annotations(Model):
+        manager: str | None
+        pod_uid: str | None
+        pod_namespace: str | None
+        pod_name: str | None
+        container_name: str | None
+        sandbox_id: str | None
+        cri_sandbox_uid: str | None
+        cri_sandbox_namespace: str | None
+        cri_sandbox_name: str | None
+        cri_container_name: str | None
+
+    class IntelRdt(Model):
+        clos_id: str | None
+
+    class Linux(Model):
+        intel_rdt: IntelRdt | None
+
+    class Config(Model):
+        linux: Linux | None
+        annotations: dict[str, str] | None
+
+    class Options(Model):
+        resctrl_root: str
+        run_dir: str
+        group_prefix: str
+        key: Literal["auto", "container", "sandbox"]
+        namespace: list[str]
+        annotation: dict[str, str]
+        monitor: Literal["all", "opt-in", "opt-out"]
+        linger: int
+        snapshot_ttl: int
+        lock_timeout: float
+        rmid_wait: float
+        strict: bool
+
+    class Member(Model):
+        pid: int
+        starttime: int
+        group: str
+        cgroup: str | None
+        taken_from: str | None
+
+    class MonGroup(Model):
+        path: str
+        ctrl_group: str
+        inode: int | None
+        begin: dict[str, str] | None
+        end: dict[str, str] | None
+        before: dict[str, str]
+        last: dict[str, str] | None
+
+    class KeyState(Model):
+        version: int
+        key: str
+        kind: Literal["pod", "container", "sandbox"]
+        pod_namespace: str | None
+        pod_name: str | None
+        recovering: bool
+        generation: int
+        created_at: str
+        created_boottime: float | None
+        completed_at: str | None
+        completed_boottime: float | None
+        cgroup: str | None
+        lingering_since: float | None
+        lingering_until: float | None
+        groups: list[MonGroup]
+        members: dict[str, Member]
+
+    class Index(Model):
+        version: int
+        key: str
+
+    class Failure(Model):
+        version: int
+        container: str
+        stage: str
+        reason: str
+        problem: str
+        tried: str
+        kernel: str
+        hint: str
+        monitored: bool
+        time: str
+        bundle: str | None
+        pid: int | None
+        starttime: int | None
+        key: str | None
+        kind: Literal["pod", "container", "sandbox"] | None
+else:
+    State = Form(
+        "State",
+        (
+            ("oci_version", ("ociVersion",), _ABSENT, (_str,)),
+            ("id", ("id",), _ABSENT, (_str,)),
+            ("status", ("status",), _ABSENT, (_str,)),
+            ("pid", ("pid",), None, (_nullable, (_int, 0, 2147483647))),
+            ("bundle", ("bundle",), _ABSENT, (_named, names.path)),
+            ("annotations", ("annotations",), None, (_nullable, (_texts,))),
+        ),
     )
-
-
-class Annotations(Model):
-    _fields: Fields = (
-        ("manager", ("io.container.manager",), None, (_nullable, (_str,))),
-        ("pod_uid", ("io.kubernetes.pod.uid",), None, (_nullable, (_str,))),
-        ("pod_namespace", ("io.kubernetes.pod.namespace",), None, (_nullable, (_str,))),
-        ("pod_name", ("io.kubernetes.pod.name",), None, (_nullable, (_str,))),
-        ("container_name", ("io.kubernetes.container.name",), None, (_nullable, (_str,))),
-        ("sandbox_id", ("io.kubernetes.cri-o.SandboxID",), None, (_nullable, (_str,))),
-        ("cri_sandbox_uid", ("io.kubernetes.cri.sandbox-uid",), None, (_nullable, (_str,))),
-        ("cri_sandbox_namespace", ("io.kubernetes.cri.sandbox-namespace",), None, (_nullable, (_str,))),
-        ("cri_sandbox_name", ("io.kubernetes.cri.sandbox-name",), None, (_nullable, (_str,))),
-        ("cri_container_name", ("io.kubernetes.cri.container-name",), None, (_nullable, (_str,))),
+    Annotations = Form(
+        "Annotations",
+        (
+            ("manager", ("io.container.manager",), None, (_nullable, (_str,))),
+            ("pod_uid", ("io.kubernetes.pod.uid",), None, (_nullable, (_str,))),
+            ("pod_namespace", ("io.kubernetes.pod.namespace",), None, (_nullable, (_str,))),
+            ("pod_name", ("io.kubernetes.pod.name",), None, (_nullable, (_str,))),
+            ("container_name", ("io.kubernetes.container.name",), None, (_nullable, (_str,))),
+            ("sandbox_id", ("io.kubernetes.cri-o.SandboxID",), None, (_nullable, (_str,))),
+            ("cri_sandbox_uid", ("io.kubernetes.cri.sandbox-uid",), None, (_nullable, (_str,))),
+            ("cri_sandbox_namespace", ("io.kubernetes.cri.sandbox-namespace",), None, (_nullable, (_str,))),
+            ("cri_sandbox_name", ("io.kubernetes.cri.sandbox-name",), None, (_nullable, (_str,))),
+            ("cri_container_name", ("io.kubernetes.cri.container-name",), None, (_nullable, (_str,))),
+        ),
     )
-
-
-class IntelRdt(Model):
-    _fields: Fields = (("clos_id", ("closID",), None, (_nullable, (_str,))),)
-
-
-class Linux(Model):
-    _fields: Fields = (("intel_rdt", ("intelRdt",), None, (_nullable, (_model, IntelRdt))),)
-
-
-class Config(Model):
-    _fields: Fields = (
-        ("linux", ("linux",), None, (_nullable, (_model, Linux))),
-        ("annotations", ("annotations",), None, (_nullable, (_dict, (_str,), (_str,)))),
+    IntelRdt = Form(
+        "IntelRdt",
+        (("clos_id", ("closID",), None, (_nullable, (_str,))),),
     )
-
-
-class Options(Model):
-    _fields: Fields = (
-        ("resctrl_root", ("resctrl_root",), "/sys/fs/resctrl", (_named, names.directory)),
-        ("run_dir", ("run_dir",), "/run/resctrl-mon-hook", (_named, names.directory)),
-        ("group_prefix", ("group_prefix",), "oci-", (_named, names.group_prefix)),
-        ("key", ("key",), "auto", (_literal, "auto", "container", "sandbox")),
-        ("namespace", ("namespace",), [], (_list, (_str,))),
-        ("annotation", ("annotation",), {}, (_dict, (_str,), (_str,))),
-        ("monitor", ("monitor",), "all", (_literal, "all", "opt-in", "opt-out")),
-        ("linger", ("linger",), 0, (_int, 0, 86400)),
-        ("snapshot_ttl", ("snapshot_ttl",), 300, (_int, 0, 604800)),
-        ("lock_timeout", ("lock_timeout",), 1.0, (_float, 0, 60)),
-        ("rmid_wait", ("rmid_wait",), 1.5, (_float, 0, 60)),
-        ("strict", ("strict",), False, (_bool,)),
+    Linux = Form(
+        "Linux",
+        (("intel_rdt", ("intelRdt",), None, (_nullable, (_model, IntelRdt))),),
     )
-
-
-class Member(Model):
-    _fields: Fields = (
-        ("pid", ("pid",), _ABSENT, (_int, 1, 2147483647)),
-        ("starttime", ("starttime",), _ABSENT, (_int, 0, 9223372036854775807)),
-        ("group", ("group",), _ABSENT, (_named, names.mon_group)),
-        ("cgroup", ("cgroup",), None, (_nullable, (_str,))),
-        ("taken_from", ("taken_from",), None, (_nullable, (_str,))),
+    Config = Form(
+        "Config",
+        (
+            ("linux", ("linux",), None, (_nullable, (_model, Linux))),
+            ("annotations", ("annotations",), None, (_nullable, (_texts,))),
+        ),
     )
-
-
-class MonGroup(Model):
-    _fields: Fields = (
-        ("path", ("path",), _ABSENT, (_named, names.mon_group)),
-        ("ctrl_group", ("ctrl_group",), _ABSENT, (_named, names.ctrl_group)),
-        ("inode", ("inode",), None, (_nullable, (_int, 0, 9223372036854775807))),
-        ("begin", ("begin",), None, (_nullable, (_dict, (_str,), (_str,)))),
-        ("end", ("end",), None, (_nullable, (_dict, (_str,), (_str,)))),
-        ("before", ("before",), {}, (_dict, (_str,), (_str,))),
-        ("last", ("last",), None, (_nullable, (_dict, (_str,), (_str,)))),
+    Options = Form(
+        "Options",
+        (
+            ("resctrl_root", ("resctrl_root",), "/sys/fs/resctrl", (_named, names.directory)),
+            ("run_dir", ("run_dir",), "/run/resctrl-mon-hook", (_named, names.directory)),
+            ("group_prefix", ("group_prefix",), "oci-", (_named, names.group_prefix)),
+            ("key", ("key",), "auto", (_literal, "auto", "container", "sandbox")),
+            ("namespace", ("namespace",), [], (_list, (_str,))),
+            ("annotation", ("annotation",), {}, (_texts,)),
+            ("monitor", ("monitor",), "all", (_literal, "all", "opt-in", "opt-out")),
+            ("linger", ("linger",), 0, (_int, 0, 86400)),
+            ("snapshot_ttl", ("snapshot_ttl",), 300, (_int, 0, 604800)),
+            ("lock_timeout", ("lock_timeout",), 1.0, (_float, 0, 60)),
+            ("rmid_wait", ("rmid_wait",), 1.5, (_float, 0, 60)),
+            ("strict", ("strict",), False, (_bool,)),
+        ),
     )
-
-
-class KeyState(Model):
-    _fields: Fields = (
-        ("version", ("version",), 1, (_int, 1, 1)),
-        ("key", ("key",), _ABSENT, (_named, names.container_id)),
-        ("kind", ("kind",), _ABSENT, (_literal, "pod", "container", "sandbox")),
-        ("pod_namespace", ("pod_namespace",), None, (_nullable, (_str,))),
-        ("pod_name", ("pod_name",), None, (_nullable, (_str,))),
-        ("recovering", ("recovering",), False, (_bool,)),
-        ("generation", ("generation",), 0, (_int, 0, 9223372036854775807)),
-        ("created_at", ("created_at",), "", (_str,)),
-        ("created_boottime", ("created_boottime",), None, (_nullable, (_float, 0, 1000000000000.0))),
-        ("completed_at", ("completed_at",), None, (_nullable, (_str,))),
-        ("completed_boottime", ("completed_boottime",), None, (_nullable, (_float, 0, 1000000000000.0))),
-        ("cgroup", ("cgroup",), None, (_nullable, (_str,))),
-        ("lingering_since", ("lingering_since",), None, (_nullable, (_float, 0, 1000000000000.0))),
-        ("lingering_until", ("lingering_until",), None, (_nullable, (_float, 0, 1000000000000.0))),
-        ("groups", ("groups",), [], (_list, (_model, MonGroup))),
-        ("members", ("members",), {}, (_dict, (_str,), (_model, Member))),
+    Member = Form(
+        "Member",
+        (
+            ("pid", ("pid",), _ABSENT, (_int, 1, 2147483647)),
+            ("starttime", ("starttime",), _ABSENT, (_int, 0, 9223372036854775807)),
+            ("group", ("group",), _ABSENT, (_named, names.mon_group)),
+            ("cgroup", ("cgroup",), None, (_nullable, (_str,))),
+            ("taken_from", ("taken_from",), None, (_nullable, (_str,))),
+        ),
     )
-
-
-class Index(Model):
-    _fields: Fields = (
-        ("version", ("version",), 1, (_int, 1, 1)),
-        ("key", ("key",), _ABSENT, (_named, names.container_id)),
+    MonGroup = Form(
+        "MonGroup",
+        (
+            ("path", ("path",), _ABSENT, (_named, names.mon_group)),
+            ("ctrl_group", ("ctrl_group",), _ABSENT, (_named, names.ctrl_group)),
+            ("inode", ("inode",), None, (_nullable, (_int, 0, 9223372036854775807))),
+            ("begin", ("begin",), None, (_nullable, (_texts,))),
+            ("end", ("end",), None, (_nullable, (_texts,))),
+            ("before", ("before",), {}, (_texts,)),
+            ("last", ("last",), None, (_nullable, (_texts,))),
+        ),
     )
-
-
-class Failure(Model):
-    _fields: Fields = (
-        ("version", ("version",), 1, (_int, 1, 1)),
-        ("container", ("container",), _ABSENT, (_str,)),
-        ("stage", ("stage",), _ABSENT, (_str,)),
-        ("reason", ("reason",), _ABSENT, (_str,)),
-        ("problem", ("problem",), _ABSENT, (_str,)),
-        ("tried", ("tried",), "", (_str,)),
-        ("kernel", ("kernel",), "", (_str,)),
-        ("hint", ("hint",), "", (_str,)),
-        ("monitored", ("monitored",), False, (_bool,)),
-        ("time", ("time",), "", (_str,)),
-        ("bundle", ("bundle",), None, (_nullable, (_str,))),
-        ("pid", ("pid",), None, (_nullable, (_int, 1, 2147483647))),
-        ("starttime", ("starttime",), None, (_nullable, (_int, 0, 9223372036854775807))),
-        ("key", ("key",), None, (_nullable, (_named, names.container_id))),
-        ("kind", ("kind",), None, (_nullable, (_literal, "pod", "container", "sandbox"))),
+    KeyState = Form(
+        "KeyState",
+        (
+            ("version", ("version",), 1, (_int, 1, 1)),
+            ("key", ("key",), _ABSENT, (_named, names.container_id)),
+            ("kind", ("kind",), _ABSENT, (_literal, "pod", "container", "sandbox")),
+            ("pod_namespace", ("pod_namespace",), None, (_nullable, (_str,))),
+            ("pod_name", ("pod_name",), None, (_nullable, (_str,))),
+            ("recovering", ("recovering",), False, (_bool,)),
+            ("generation", ("generation",), 0, (_int, 0, 9223372036854775807)),
+            ("created_at", ("created_at",), "", (_str,)),
+            ("created_boottime", ("created_boottime",), None, (_nullable, (_float, 0, 1000000000000.0))),
+            ("completed_at", ("completed_at",), None, (_nullable, (_str,))),
+            ("completed_boottime", ("completed_boottime",), None, (_nullable, (_float, 0, 1000000000000.0))),
+            ("cgroup", ("cgroup",), None, (_nullable, (_str,))),
+            ("lingering_since", ("lingering_since",), None, (_nullable, (_float, 0, 1000000000000.0))),
+            ("lingering_until", ("lingering_until",), None, (_nullable, (_float, 0, 1000000000000.0))),
+            ("groups", ("groups",), [], (_list, (_model, MonGroup))),
+            ("members", ("members",), {}, (_dict, (_str,), (_model, Member))),
+        ),
+    )
+    Index = Form(
+        "Index",
+        (
+            ("version", ("version",), 1, (_int, 1, 1)),
+            ("key", ("key",), _ABSENT, (_named, names.container_id)),
+        ),
+    )
+    Failure = Form(
+        "Failure",
+        (
+            ("version", ("version",), 1, (_int, 1, 1)),
+            ("container", ("container",), _ABSENT, (_str,)),
+            ("stage", ("stage",), _ABSENT, (_str,)),
+            ("reason", ("reason",), _ABSENT, (_str,)),
+            ("problem", ("problem",), _ABSENT, (_str,)),
+            ("tried", ("tried",), "", (_str,)),
+            ("kernel", ("kernel",), "", (_str,)),
+            ("hint", ("hint",), "", (_str,)),
+            ("monitored", ("monitored",), False, (_bool,)),
+            ("time", ("time",), "", (_str,)),
+            ("bundle", ("bundle",), None, (_nullable, (_str,))),
+            ("pid", ("pid",), None, (_nullable, (_int, 1, 2147483647))),
+            ("starttime", ("starttime",), None, (_nullable, (_int, 0, 9223372036854775807))),
+            ("key", ("key",), None, (_nullable, (_named, names.container_id))),
+            ("kind", ("kind",), None, (_nullable, (_literal, "pod", "container", "sandbox"))),
+        ),
     )

@@ -12,6 +12,7 @@ _HEX = frozenset("0123456789abcdef")
 _ID_LIMIT = 200
 _PREFIX_LIMIT = 50  # prefix and ID together stay below NAME_MAX, 255
 _UID_DASHES = (8, 13, 18, 23)
+_NO_NAMES = frozenset(("", ".", ".."))
 
 
 def container_id(text: str) -> str:
@@ -62,7 +63,7 @@ def group_prefix(text: str) -> str:
 def directory(text: str) -> str:
     """An absolute path without `.` and `..`, with no slash at its end."""
     path = text.rstrip("/")
-    if not path.startswith("/") or "\0" in path or any(part in ("", ".", "..") for part in path[1:].split("/")):
+    if not path.startswith("/") or "\0" in path or not _NO_NAMES.isdisjoint(path[1:].split("/")):
         raise ValueError("not an absolute path")
     return path
 

@@ -129,18 +129,7 @@ def test_the_zip_holds_bytecode_for_every_interpreter(pyz: Path) -> None:
     with zipfile.ZipFile(pyz) as file:
         held = {name for name in file.namelist() if not name.endswith(".py")}
     tags = {start([it.path, "-c", "import sys; print(sys.implementation.cache_tag)"]).stdout.strip() for it in FOUND}
-    assert held == {f"bytecode/{tag}/{part}" for tag in tags for part in ("loader", *build.PARTS)}
-
-
-def test_the_bytecode_is_of_every_module_and_of_what_it_imports_before_it(texts: dict[str, str], source: Path) -> None:
-    parts = build.parts(build.entries(source))
-    named = {part: [f"hook.{name}" if name else "hook" for name in modules] for part, modules in parts.items()}
-    assert {*named["hook"], "hook.start"} == on_hook_path(texts)
-    order = [name for part in named.values() for name in part]
-    assert sorted(order) == sorted(set(texts) - {"__main__", "hook.loader"})
-    for place, name in enumerate(order):
-        needed = {module for module, at_once in imports(texts[name]) if at_once} & set(texts)
-        assert needed <= set(order[:place]), name
+    assert held == {f"bytecode/{tag}" for tag in tags} | {build.SOURCES}
 
 
 def test_a_release_needs_every_version(source: Path, tmp_path: Path) -> None:
@@ -178,7 +167,7 @@ def test_a_python_that_nobody_compiled_for_takes_the_sources(source: Path, pytho
 def test_bytecode_of_a_pre_release_is_passed_over(source: Path, python: str, tmp_path: Path) -> None:
     """It has the version's name, and another magic number."""
     contents = build.entries(source)
-    stale = [build.compiled(contents, python)._replace(magic=b"xx\r\n")]
+    stale = [build.compiled(contents, python, [])._replace(magic=b"xx\r\n")]
     pyz = tmp_path / "x.pyz"
     pyz.write_bytes(build.archive(contents, build.shebang(python), stale))
     assert "hook.errors" in imported(pyz, python, ["--help"])
@@ -215,7 +204,9 @@ def imported(pyz: Path, python: str, arguments: list[str]) -> set[str]:
 def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Path, name: str) -> None:
     text = (source / f"hook/{name}.py").read_bytes() + b"\nraise MemoryError\n"
     contents = {**build.entries(source), f"hook/{name}.py": text}
-    data = build.archive(contents, build.shebang(python), build.all_bytecode(contents, [python]))
+    data = build.archive(
+        contents, build.shebang(python), build.all_bytecode(contents, [python], build.hot_path(source))
+    )
     done = broken(tmp_path / "x", data, "broken.pyz", "list")
     assert f'"hook/{name}.py", line {len(text.splitlines())}' in done.stderr
 

@@ -1,0 +1,50 @@
+"""What a usual start has loaded: the functions that run, as hook/hot_path.txt lists them, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import build
+from tests.support import hot_path
+from tests.support.hook import UID, Hook, created, end, stopped, task
+from tests.support.interpreters import find
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.resctrlfs import Mounted
+
+WATCHED = (
+    "import sys,posix\n"
+    "leave=posix._exit\n"
+    "def told(status):\n"
+    "    posix.write(2,b'%d'%f.tell())\n"
+    "    leave(status)\n"
+    "posix._exit=told\n"
+)
+"""What a start does, and tells at its end where in the file it read last."""
+
+
+def test_the_list_is_what_a_usual_start_and_end_run(resctrl: Mounted, tmp_path: Path) -> None:
+    found = hot_path.functions(tmp_path / "traced", resctrl.root)
+    assert found == build.hot_path(), "run: python -m tests.support.hot_path > hook/hot_path.txt"
+
+
+def test_a_usual_start_and_end_read_the_bytecode_once(hook: Hook, resctrl: Mounted) -> None:
+    """A second read would cost each container what the modules are cut in two for."""
+    for number, python in enumerate(find()):
+        uid = f"{number:08d}{UID[8:]}"  # one that was not there before
+        command = (str(python.path), "-ISc", WATCHED + build.BOOT)
+        watched = Hook(resctrl.root, hook.run_dir, python=command)
+        with task() as one, task() as other:
+            watched(created("c0", one.pid))  # makes the run directory
+            unusual = watched(b"{").stderr
+            usual = [watched(created("c1", one.pid, pod_uid=uid)), watched(created("c2", other.pid, pod_uid=uid))]
+            for name, process in (("c2", other), ("c1", one)):
+                end(process)
+                usual.append(watched(stopped(name)))
+            watched(stopped("c0"))
+        first = usual[0].stderr
+        assert first.isdigit()
+        assert [it.stderr for it in usual] == [first] * 4
+        assert not unusual.endswith(first)
