@@ -39,16 +39,8 @@ Process = subprocess.Popen[bytes]
 Job = tuple[str, Container]
 """A hook that is to run."""
 
-IS_WHOLE = bool(os.environ.get("RESCTRL_MON_HOOK_TEST_STORM"))
-STEPS, STORMS, EACH = {
-    (True, True): (10_000, 51, 200),
-    (True, False): (500, 6, 86),
-    (False, True): (2_000, 11, 200),
-    (False, False): (120, 2, 65),
-}[IS_WHOLE, REAL_ROOT is None]
-"""How many steps there have to be, and how many storms of how many steps each make them: in the whole storm, on the
-model and on the kernel, and in the usual one, on both.
-"""
+STEPS, STORMS, EACH = (10_000, 51, 200) if REAL_ROOT is None else (500, 6, 86)
+"""How many steps there have to be, and how many storms of how many steps each make them."""
 MOMENT = 0.03 if REAL_ROOT is None else 0.4
 """About as many seconds as a hook takes."""
 WEIGHTS = {

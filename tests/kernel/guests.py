@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import sys
 import threading
 import time
@@ -22,8 +21,6 @@ from tests.kernel.told import REPORTS
 from tests.kernel.vm import ROOT, GuestFailed, GuestTimeout, Vm, run_in_guest
 
 AT_ONCE = 4
-STORM = "RESCTRL_MON_HOOK_TEST_STORM"
-"""Set in the environment, it makes the storm of tests/fuse whole, and lets it come over a guest, too."""
 RESCTRL = "/sys/fs/resctrl"
 
 
@@ -109,7 +106,6 @@ class Guest:
             VARIABLE: RESCTRL,
             "PYTHONPATH": str(ROOT),
             "CI": "",
-            STORM: os.environ.get(STORM, ""),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         }
         try:

@@ -5,8 +5,6 @@ Each test here is a test function there, with all its parameters; what fails is 
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.bench.attribution import CountingVm
@@ -27,21 +25,21 @@ MACHINES = [  # those that take longest come first
     Machine("black box", ONE, black_box("lifecycle", "refusals", "process", "corpus", "crowd", "hostile", "reconcile")),
     Machine("31 RMIDs", Vm(rmids=31, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_exhaustion.py",)),
     Machine("storm", Vm(rmids=12, smp=1, sockets=1, append=QUICK), black_box("storm")),
-    Machine("containers", Vm(append=QUICK, timeout=600), (f"{HERE}/test_containers.py", f"{HERE}/test_others.py")),
+    Machine(
+        "containers",
+        Vm(smp=1, sockets=1, append=QUICK, timeout=600),
+        (f"{HERE}/test_containers.py", f"{HERE}/test_others.py"),
+    ),
     Machine(
         "few RMIDs",
         Vm(rmids=6, smp=1, sockets=1, timeout=600, append="fakerdt.decay_ms=1500"),
         (f"{HERE}/test_few.py",),
     ),
     Machine("reused RMIDs", CountingVm(rmids=2, append=QUICK), (f"{HERE}/test_lifetime.py",)),
-    Machine("monitoring only", Vm(closids=0, append="rdt=!energy,!perf"), HARDWARE),
+    Machine("monitoring only", Vm(closids=0, smp=1, sockets=1, append="rdt=!energy,!perf"), HARDWARE),
     Machine("AET only", Vm(smp=1, sockets=1, append="rdt=!cmt,!mbmtotal,!mbmlocal"), HARDWARE),
     Machine("no occupancy", Vm(smp=1, sockets=1, append="rdt=!cmt", mount_options="cdp,debug"), HARDWARE),
 ]
-
-
-if not os.environ.get("RESCTRL_MON_HOOK_TEST_STORM"):  # the model has one in every run; here it takes a minute more
-    MACHINES = [machine for machine in MACHINES if machine.name != "storm"]
 
 
 @pytest.mark.parametrize("case", [case for machine in MACHINES for case in machine.cases()], ids=str)

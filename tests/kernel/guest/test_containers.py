@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 GROUP = f"oci-{UID}"
 POD = {"io.kubernetes.pod.uid": UID}
 BOTH = pytest.mark.parametrize("runtime", ["runc", "crun"])
-SCHEMA = "L3:0=f;1=f"
+SCHEMA = "L3:0=f"
 
 
 @BOTH
