@@ -23,6 +23,7 @@ root allows it).
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import base64
@@ -403,30 +404,37 @@ def make_bytecode() -> None:
     It starts alone, so that nothing but its version and the texts has a part in the bytes.
     """
     given = json.load(sys.stdin)
-    texts: dict[str, str] = given["texts"]
-    names = {path[len("hook/") : -len(".py")]: path for path in texts}
-    order = [name for name in _by_imports({name: texts[path] for name, path in names.items()}) if name != "loader"]
-    trees = {name: _Stripped().visit(ast.parse(texts[names[name]])) for name in order}
-    hot: dict[str, set[str]] = {name: set() for name in order}
-    for line in given["hot"]:
-        module, _, function = line.partition(":")
-        hot[module].add(function)
-    on_path = [name for name in order if name != "__init__"]
-    modules = {name: _Module(trees[name], hot[name]) for name in on_path}
-    present = _cut(modules)
-    first = {"": trees["__init__"], **{name: modules[name].first() for name in present}}
-    others = {name: trees[name] for name in on_path if name not in present}
-    rest = {**others, **{f"{name}+": modules[name].rest() for name in present}}
-    codes = [_stable(compile(tree, names[name.rstrip("+")], "exec")) for name, tree in rest.items()]
-    ends = list(itertools.accumulate(map(len, codes)))
+    loader = _code(_Stripped().visit(ast.parse(given["texts"].pop(LOADER))), "loader")
+    first, rest = _parts(given["texts"], given["hot"])
+    codes = [_stable(_code(tree, name)) for name, tree in rest.items()]
+    ends = itertools.accumulate(map(len, codes))
     places = tuple((name, end - len(code), len(code)) for name, end, code in zip(rest, ends, codes))
-    made = tuple((name, compile(tree, names[name or "__init__"], "exec")) for name, tree in first.items())
-    loader = compile(_Stripped().visit(ast.parse(texts[LOADER])), LOADER, "exec")
+    made = tuple((name, _code(tree, name)) for name, tree in first.items())
     held = dict(zip(HELD, (made, places)))
     consts = tuple(held.get(it, it) if isinstance(it, str) else it for it in loader.co_consts)
-    result = [importlib.util.MAGIC_NUMBER, _stable(loader.replace(co_consts=consts)), b"".join(codes)]
-    magic, *parts = [base64.b64encode(it).decode() for it in result]
-    print(json.dumps([sys.implementation.cache_tag, magic, list(sys.version_info[:3]), *parts]))
+    parts = [importlib.util.MAGIC_NUMBER, _stable(loader.replace(co_consts=consts)), b"".join(codes)]
+    magic, *others = [base64.b64encode(it).decode() for it in parts]
+    print(json.dumps([sys.implementation.cache_tag, magic, list(sys.version_info[:3]), *others]))
+
+
+def _parts(texts: dict[str, str], hot: list[str]) -> tuple[dict[str, ast.Module], dict[str, ast.Module]]:
+    """What is loaded at once, in the order of imports, and the rest; hook itself has no name, and a rest a +."""
+    trees = {path[len("hook/") : -len(".py")]: ast.parse(text, path) for path, text in texts.items()}
+    package = _Stripped().visit(trees.pop("__init__"))
+    functions = {name: {it.partition(":")[2] for it in hot if it.startswith(name + ":")} for name in trees}
+    modules = {name: _Module(_Stripped().visit(trees[name]), functions[name]) for name in _by_imports(trees)}
+    present = _cut(modules)
+    first = {name: modules[name].first() for name in present}
+    rest = {f"{name}+": modules[name].rest() for name in present}
+    others = {name: ast.Module(module.body, []) for name, module in modules.items() if name not in present}
+    return {"": package, **first}, {**rest, **others}
+
+
+def _code(tree: ast.Module, name: str) -> CodeType:
+    """The code object of a module, or a part of one."""
+    path = f"hook/{name.rstrip('+') or '__init__'}.py"
+    found: CodeType = compile(tree, path, "exec", __future__.annotations.compiler_flag, dont_inherit=True)
+    return found
 
 
 def _stable(code: CodeType) -> bytes:
@@ -434,20 +442,20 @@ def _stable(code: CodeType) -> bytes:
     return marshal.dumps(marshal.loads(marshal.dumps(code)))  # noqa: S302  our own
 
 
-def _by_imports(texts: dict[str, str]) -> list[str]:
+def _by_imports(trees: dict[str, ast.Module]) -> list[str]:
     """The modules, every one behind those that it imports at once."""
     found: list[str] = []
 
     def add(name: str) -> None:
-        if name in texts and name not in found:
-            for node in ast.parse(texts[name]).body:
+        if name in trees and name not in found:
+            for node in trees[name].body:
                 if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "hook":
                     module = node.module.partition(".")[2]
                     for inner in [module] if module else [alias.name for alias in node.names]:
                         add(inner)
             found.append(name)
 
-    for name in texts:
+    for name in trees:
         add(name)
     return found
 
