@@ -13,38 +13,73 @@ from hook.node import is_recorded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from hook.models import KeyState
     from hook.node import Node
-    from hook.rundir import LockedKey
 
 _MOST = 32
 _SECONDS = 1.0
+_SECONDS_IN_VAIN = 5.0
+
+
+class _Effort:
+    """How much one reclaim may do: free _MOST groups in _SECONDS, or look for one for as long as _SECONDS_IN_VAIN."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._before = node.freed
+        self._began = system.monotonic()
+
+    @property
+    def freed(self) -> int:
+        """How many groups gave their RMID back by now."""
+        return self._node.freed - self._before
+
+    def is_over(self) -> bool:
+        """Whether to leave it at that. On a slow node the first second may go by in looking."""
+        seconds = _SECONDS if self.freed else _SECONDS_IN_VAIN
+        return self.freed >= _MOST or system.monotonic() - self._began >= seconds
 
 
 def reclaim(node: Node, own: str) -> bool:
-    """Free some RMIDs, at most _MOST of them and within _SECONDS; returns whether there was any to free.
+    """Free some RMIDs; returns whether there was any to free.
 
     `own` is the key of the caller, who holds no lock. What goes wrong is said, and costs nobody more than that.
     """
-    deadline = system.monotonic() + _SECONDS
-    before = node.freed
+    effort = _Effort(node)
     try:
-        states = [node.run.glance(key) for key in node.run.recorded() if key != own]
-        endable = [state for state in states if state is not None and is_deserted(state)]
-        waiting = [state for state in endable if _waits(node, state)]
-        _end_all(node, (state.key for state in endable if state not in waiting), deadline)
-        if node.freed - before < _MOST:
-            remove_orphans(node, node.orphans(), deadline)
-        if node.freed == before:
-            for state in sorted(waiting, key=lambda state: state.lingering_since or 0.0):
-                _end_all(node, [state.key], deadline, waiting=True)
-                if node.freed > before:
-                    break
+        waiting = _end_dead(node, own, effort)
+        if not effort.is_over():
+            _remove_orphans(node, effort)
+        for state in sorted(waiting, key=lambda state: state.lingering_since or 0.0):
+            if effort.freed or effort.is_over():
+                break
+            _end(node, state.key, waiting=True)
     except (HookError, OSError) as error:
         node.run.complaints.append(known("RMIDs could not be reclaimed", error))
-    return node.freed > before
+    return effort.freed > 0
+
+
+def _end_dead(node: Node, own: str, effort: _Effort) -> list[KeyState]:
+    """End keys as long as one may; returns those seen that may still linger."""
+    waiting = []
+    for key in node.run.recorded():
+        if effort.is_over():
+            break
+        state = node.run.glance(key) if key != own else None
+        if state is None or not is_deserted(state):
+            continue
+        if _waits(node, state):
+            waiting.append(state)
+        else:
+            _end(node, key)
+    return waiting
+
+
+def _remove_orphans(node: Node, effort: _Effort) -> None:
+    for path in node.orphans():
+        if effort.is_over():
+            return
+        remove_orphan(node, path)
 
 
 def is_deserted(state: KeyState) -> bool:
@@ -59,41 +94,28 @@ def _waits(node: Node, state: KeyState) -> bool:
     return state.lingering_since is not None and not state.members and not ending.has_lingered(node, state)
 
 
-def _end_all(node: Node, keys: Iterable[str], deadline: float, *, waiting: bool = False) -> None:
-    """End keys, as long as there is time and they are as they looked; `waiting`: even those that may still linger."""
-    first = node.freed
-    for key in keys:
-        if node.freed - first >= _MOST or system.monotonic() >= deadline:
-            return
-        try:
-            with node.run.lock(key, system.monotonic()) as locked:
-                state = locked.state  # read again: a hook, or another reclaim, may have been here since we looked
-                if state is not None and is_deserted(state) and (waiting or not _waits(node, state)):
-                    _end(node, locked, state)
-        except HookError:
-            continue  # busy, or the kernel has something against it: it stays on record
+def _end(node: Node, key: str, *, waiting: bool = False) -> None:
+    """End a key, if it is as it looked; `waiting`: even if it may still linger."""
+    try:
+        with node.run.lock(key, system.monotonic()) as locked:
+            state = locked.state  # read again: a hook, or another reclaim, may have been here since we looked
+            if state is not None and is_deserted(state) and (waiting or not _waits(node, state)):
+                ending.end(node, locked, state)
+                for container in state.members:
+                    node.run.remove_index(container)
+    except HookError:
+        pass  # busy, or the kernel has something against it: it stays on record
 
 
-def _end(node: Node, locked: LockedKey, state: KeyState) -> None:
-    """End a key all of whose members are dead."""
-    members = list(state.members)
-    ending.end(node, locked, state)
-    for container in members:
-        node.run.remove_index(container)
-
-
-def remove_orphans(node: Node, paths: Iterable[str], deadline: float) -> None:
-    """Remove groups that look like ours and that nothing is recorded of, unless somebody is in them."""
-    for path in paths:
-        if system.monotonic() >= deadline:
-            return
-        key = node.key_of(path)
-        if key is None:
-            continue
-        try:
-            # Under the lock of the key that it would be of: a hook records a group before it makes it.
-            with node.run.lock(key, system.monotonic()) as locked:
-                if not is_recorded(path, locked.state) and not node.resctrl.has_live_task(path):
-                    node.remove(path)
-        except HookError:
-            continue
+def remove_orphan(node: Node, path: str) -> None:
+    """Remove a group that looks like ours and that nothing is recorded of, unless somebody is in it."""
+    key = node.key_of(path)
+    if key is None:
+        return
+    try:
+        # Under the lock of the key that it would be of: a hook records a group before it makes it.
+        with node.run.lock(key, system.monotonic()) as locked:
+            if not is_recorded(path, locked.state) and not node.resctrl.has_live_task(path):
+                node.remove(path)
+    except HookError:
+        pass

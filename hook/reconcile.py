@@ -183,7 +183,7 @@ def _forget(node: Node, action: Action) -> None:
 
 
 def _remove(node: Node, action: Action) -> None:
-    reclaim.remove_orphans(node, [action.path], system.monotonic() + 1)
+    reclaim.remove_orphan(node, action.path)
 
 
 _LOCKED: dict[str, Callable[[Node, LockedKey, Action], None]] = {

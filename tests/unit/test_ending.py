@@ -12,7 +12,8 @@ import pytest
 
 from hook import reconcile, system
 from hook.lifecycle import create_runtime, poststop
-from hook.models import Options
+from hook.models import KeyState, Options
+from hook.rundir import RunDir
 from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails
 from tests.unit.test_lifecycle import GROUP, UID, Machine, container, live_and_die, machine, refused, with_faults
 from tests.unit.test_rundir import clock, directories
@@ -169,6 +170,28 @@ def test_the_dead_give_their_rmids(machine: Machine, clock: Clock) -> None:
     assert machine.groups() == {f"oci-{OTHER}": {8}}
     assert recorded(machine)["completed_at"] is not None
     assert clock.slept == []
+
+
+@pytest.mark.parametrize(("dead", "left"), [(["c7"], []), (["c1", "c7", "c8"], ["c7", "c8"])])
+def test_a_node_where_looking_takes_long_frees_one_all_the_same(
+    machine: Machine, clock: Clock, monkeypatch: pytest.MonkeyPatch, dead: list[str], left: list[str]
+) -> None:
+    """And no more than one, once the time is over. It took an emulated machine a second to look at 150 records."""
+    for number in range(9):
+        live(machine, f"c{number}", 10 + number, None)
+    for name in dead:
+        machine.die(10 + int(name[1:]))
+    real = RunDir.glance
+
+    def glance(run: RunDir, key: str) -> KeyState | None:
+        clock.sleep(0.5)
+        return real(run, key)
+
+    monkeypatch.setattr(RunDir, "glance", glance)
+    exhausted(machine)
+    live(machine, "new", 30, None)
+    assert machine.groups()["oci-new"] == {30}
+    assert [name for name in dead if f"oci-{name}" in machine.groups()] == left
 
 
 def test_somebody_who_lives_in_a_dead_key_keeps_its_group(machine: Machine) -> None:
