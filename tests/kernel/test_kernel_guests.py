@@ -21,8 +21,10 @@ QUICK = "fakerdt.decay_ms=0"  # what is freed comes back at the next look, which
 ONE = Vm(rmids=100, smp=1, sockets=1, append=QUICK, timeout=900)
 HERE = "tests/kernel/guest"
 HARDWARE = (f"{HERE}/test_hardware.py",)
-MACHINES = [  # those that take longest come first
-    Machine("black box", ONE, black_box("lifecycle", "refusals", "process", "corpus", "crowd", "hostile", "reconcile")),
+# Those that take longest come first. reconcile is in the storm, in attribution and in exhaustion: its own file, which
+# runs on the model, would take the tier beyond five minutes.
+MACHINES = [
+    Machine("black box", ONE, black_box("lifecycle", "refusals", "process", "corpus", "crowd", "hostile")),
     Machine("31 RMIDs", Vm(rmids=31, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_exhaustion.py",)),
     Machine("storm", Vm(rmids=12, smp=1, sockets=1, append=QUICK), black_box("storm")),
     Machine(

@@ -65,11 +65,12 @@ KINDS = {  # in the order of their start: the sequences of the one that has most
         count=8,
         size=40,
     ),
-    # One CPU and few counters: quick
+    # One CPU, few counters and short sequences: quick
     "small": Kind(
         Vm(rmids=7, closids=4, mount_options="debug", append=f"{NO_LIMBO},!energy,!perf", **ONE_CPU),
         FEW | NO_DECAY | ONE_OF_ALL | {"packages": 0},
         count=1800,
+        size=6,
     ),
     "monitoring": Kind(
         Vm(rmids=7, closids=0, mount_options="debug", append=NO_LIMBO, **ONE_CPU),
