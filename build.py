@@ -78,6 +78,7 @@ SECOND_LINE = (
     "p=t.get(getattr(sys.modules.get('_frozen_importlib_external'),'MAGIC_NUMBER',0))or t[0];"
     "f.seek(p[0],1);exec(marshal.loads(f.read(p[1])))\n"
 )
+SOURCES = "bytecode/none"  # in the zip: what stands in for a loader where there is no bytecode
 FROM_SOURCES = "sys.path[:0]=sys.argv[1:2];import hook.start"
 # What the zip's own __main__.py does, for `python3 FILE.pyz`: the same.
 MAIN = f"import sys\n\nsys.argv[:0] = ['-c']\n{BOOT}\n"
@@ -173,18 +174,11 @@ def _works(path: str) -> bool:
 
 def archive(contents: dict[str, bytes], first_line: bytes, bytecode: Sequence[Bytecode] = ()) -> bytes:
     """The first line, the second, which knows where in the file the bytecode is, and the zip."""
-    data, found = _zipped({**contents, **{it.entry: it.loader + it.rest for it in bytecode}, SOURCES: _sources()})
+    sources = marshal.dumps(FROM_SOURCES, 2)
+    data, found = _zipped({**contents, **{it.entry: it.loader + it.rest for it in bytecode}, SOURCES: sources})
     places = {it.magic: (found[it.entry], len(it.loader)) for it in bytecode}
-    table = marshal.dumps({**places, 0: (found[SOURCES], len(_sources()))}, 2)
+    table = marshal.dumps({**places, 0: (found[SOURCES], len(sources))}, 2)
     return first_line + SECOND_LINE.encode() + table + data
-
-
-SOURCES = "bytecode/none"
-
-
-def _sources() -> bytes:
-    """What stands in for a loader where there is no bytecode."""
-    return marshal.dumps(FROM_SOURCES, 2)
 
 
 def _zipped(contents: dict[str, bytes]) -> tuple[bytes, dict[str, int]]:
