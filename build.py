@@ -312,7 +312,9 @@ class _Module:
         """The first part."""
         body: list[ast.stmt] = []
         for node in self.body:
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
+            if isinstance(node, ast.ImportFrom):
+                body += _present(node, self.kept)
+            elif isinstance(node, ast.Import):
                 body += _only(node, self.kept)
             elif _bound(node) & self.stand_ins:
                 body.append(_stand_in("", node))
@@ -355,6 +357,13 @@ def _only(node: ast.Import | ast.ImportFrom, names: set[str]) -> list[ast.stmt]:
     """An import of no more than these names."""
     aliases = [alias for alias in node.names if (alias.asname or alias.name) in names]
     return [ast.copy_location(type(node)(**{**vars(node), "names": aliases}), node)] if aliases else []
+
+
+def _present(node: ast.ImportFrom, names: set[str]) -> list[ast.stmt]:
+    """The same without Python's import, which is dear: all that the first parts import of ours is there already."""
+    source = (node.module or "").partition(".")[2]
+    made = [f"{it} = _ours['{source}'].{it}" if source else f"{it} = _ours['{it}']" for it in sorted(_bound(node) & names)]
+    return [ast.copy_location(it, node) for it in ast.parse("\n".join(made)).body]
 
 
 def _stand_in(prefix: str, node: ast.stmt) -> ast.stmt:

@@ -10,6 +10,7 @@ are found.
 from __future__ import annotations
 
 # ruff: noqa: F821  what the second line leaves
+import _imp
 import marshal
 import sys
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _modules: Any = "MODULES"  # name and code
 _places: Any = "PLACES"  # name, where, how long; of the rest of a module, the name with a +
 _base = f.tell()
+_ours: dict[str, ModuleType] = {}
 
 
 def _find_code(name: str) -> CodeType | None:
@@ -35,7 +37,7 @@ def _find_code(name: str) -> CodeType | None:
 
 
 def _make(name: str, code: CodeType) -> None:
-    module = type(sys)(f"hook.{name}" if name else "hook")
+    module = _ours[name] = type(sys)(f"hook.{name}" if name else "hook")
     sys.modules[module.__name__] = module
     if name:
         setattr(sys.modules["hook"], name, module)
@@ -73,7 +75,7 @@ def _make_whole_later(name: str, module: ModuleType) -> None:
 
         return stand_in
 
-    space["__getattr__"], space["_later"] = get, later
+    space["__getattr__"], space["_later"], space["_ours"] = get, later, _ours
 
 
 def _merge(owner: type, rest: type) -> None:
@@ -96,9 +98,27 @@ def _exec_module(module: ModuleType) -> None:
         exec(code, module.__dict__)  # noqa: S102  the same
 
 
+def _import_quickly(name: str) -> None:
+    """Import a module that is written in C where it usually is: to search for one takes a fiftieth of a start."""
+    spec: Any = type(sys.implementation)(name=name, origin=None)  # type: ignore[call-arg]
+    try:
+        if name in sys.builtin_module_names:
+            module = _imp.create_builtin(spec)
+            _imp.exec_builtin(module)
+        else:
+            spec.origin = f"{sys.path[-1]}/{name}{_imp.extension_suffixes()[0]}"
+            module = _imp.create_dynamic(spec)
+            _imp.exec_dynamic(module)
+    except (AttributeError, ImportError):
+        return  # whoever needs it has it searched for
+    sys.modules[name] = module
+
+
 # A finder of modules (importlib's protocol) that is no class: one takes as long to make as to load ten functions.
 _finder: Any = type(sys)("finder")
 _finder.find_spec, _finder.exec_module, _finder.create_module = _find_spec, _exec_module, lambda _spec: None
 sys.meta_path.insert(-1, _finder)
+_import_quickly("fcntl")
+_import_quickly("_json")
 for _name, _code in _modules:
     _make(_name, _code)

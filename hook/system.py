@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import posix
-import select
 import time
 
 READ_SIZE = 1 << 16
@@ -66,24 +65,50 @@ def read_stdin(limit: int, patience: float) -> tuple[bytes, bool]:
     Reading to the end matters to the writer: a runtime that gets EPIPE may call the hook failed.
     """
     deadline = monotonic() + patience
-    poll = select.poll()
-    poll.register(0, select.POLLIN)
+    source, waits = _own_stdin()
     chunks: list[bytes] = []
     size = 0
-    while True:
-        left = deadline - monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
-            return b"".join(chunks), False
-        chunk = posix.read(0, READ_SIZE)
+    while (left := deadline - monotonic()) > 0 and (not waits or _is_readable(source, left)):
+        try:
+            chunk = posix.read(source, READ_SIZE)
+        except BlockingIOError:  # the runtime is not as quick as we are
+            waits = True
+            continue
         if not chunk:
             return b"".join(chunks), size <= limit
         size += len(chunk)
         if size <= limit:
             chunks.append(chunk)
+    return b"".join(chunks), False
+
+
+def _own_stdin() -> tuple[int, bool]:
+    """A descriptor to read stdin from, and whether a read of it can wait.
+
+    Of a pipe we open a description of our own, since O_NONBLOCK on 0 would be for all that share it. What the runtime
+    has to say is usually in the pipe by now, and poll in a module that takes as long to load as the state to read.
+    """
+    try:
+        if posix.fstat(0).st_mode & 0o170000 == 0o010000:
+            return posix.open("/proc/self/fd/0", posix.O_RDONLY | posix.O_NONBLOCK), False
+    except OSError:
+        pass
+    return 0, True
+
+
+def _is_readable(descriptor: int, patience: float) -> bool:
+    """Whether there is something to read, or the end, within `patience` seconds."""
+    import select  # noqa: PLC0415  seldom needed
+
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(patience * 1000))
 
 
 def write_stderr(line: bytes) -> None:
     """One line on stderr, if it can be had without waiting: nobody may be reading there."""
+    import select  # noqa: PLC0415  seldom needed
+
     poll = select.poll()
     poll.register(2, select.POLLOUT)
     if any(event & select.POLLOUT for _, event in poll.poll(0)):
