@@ -27,6 +27,7 @@ import __future__
 
 import ast
 import base64
+import copy
 import errno
 import hashlib
 import importlib.util
@@ -39,7 +40,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
@@ -269,11 +270,37 @@ class _Stripped(ast.NodeTransformer):
         return None if isinstance(node, ast.ImportFrom) and node.module == "__future__" else node
 
 
+class _Late(ast.NodeTransformer):
+    """Has what only a failure needs, in `raise` and in `except` clauses, looked up when there is one.
+
+    `homes`: the functions and classes of ours that may be meant there, with the module of each.
+    """
+
+    def __init__(self, homes: Mapping[str, str]) -> None:
+        self.homes = dict(homes)
+        self.failing = False
+
+    def visit(self, node: ast.AST) -> Any:  # noqa: ANN401  as NodeTransformer has it
+        if self.failing and isinstance(node, ast.Name) and node.id in self.homes:
+            return ast.copy_location(_of_ours(self.homes[node.id], node.id), node)
+        before = self.homes, self.failing
+        self.failing = self.failing or isinstance(node, (ast.Raise, ast.ExceptHandler))
+        if isinstance(node, ast.FunctionDef):
+            self.homes = {name: home for name, home in self.homes.items() if name not in _locals(node)}
+        super().generic_visit(node)
+        self.homes, self.failing = before
+        return node
+
+
 class _Module:
     """A module that is to be cut in two. `hot`: the qualified names of its functions on the hot path."""
 
-    def __init__(self, tree: ast.Module, hot: set[str]) -> None:
-        self.body = tree.body
+    def __init__(self, name: str, tree: ast.Module, hot: set[str]) -> None:
+        homes = {it.name: name for it in tree.body if isinstance(it, (ast.FunctionDef, ast.ClassDef))}
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and _home(node):
+                homes.update((alias.name, _home(node)) for alias in node.names)
+        self.body = _Late(homes).visit(copy.deepcopy(tree)).body
         self.hot = hot
         self.binds: dict[str, ast.stmt] = {name: node for node in self.body for name in _bound(node)}
         self.kept: set[str] = set()
@@ -300,7 +327,8 @@ class _Module:
         """A statement as it is in the first part: stand-ins in place of the methods of a class that are not hot."""
         if isinstance(node, ast.ClassDef):
             body = [_stand_in(f"{node.name}.", it) if self._is_cold(node, it) else it for it in node.body]
-            node = ast.copy_location(ast.ClassDef(**{**vars(node), "body": body}), node)
+            how = [ast.keyword("metaclass", ast.Name("_class", ast.Load()))] if _is_plain(node) else node.keywords
+            node = ast.copy_location(ast.ClassDef(**{**vars(node), "body": body, "keywords": how}), node)
         return node
 
     def _is_cold(self, cls: ast.ClassDef, node: ast.stmt) -> bool:
@@ -359,11 +387,42 @@ def _only(node: ast.Import | ast.ImportFrom, names: set[str]) -> list[ast.stmt]:
     return [ast.copy_location(type(node)(**{**vars(node), "names": aliases}), node)] if aliases else []
 
 
+def _home(node: ast.ImportFrom) -> str:
+    """The module of ours that a statement imports something from, or nothing."""
+    package, _, module = (node.module or "").partition(".")
+    return module if package == "hook" else ""
+
+
+def _of_ours(module: str, name: str = "") -> ast.expr:
+    """A module of ours, or a name of one, without Python's import, which is dear: see hook/loader.py."""
+    found: ast.expr = ast.Subscript(ast.Name("_ours", ast.Load()), ast.Constant(module), ast.Load())
+    return ast.Attribute(found, name, ast.Load()) if name else found
+
+
 def _present(node: ast.ImportFrom, names: set[str]) -> list[ast.stmt]:
-    """The same without Python's import, which is dear: all that the first parts import of ours is there already."""
-    source = (node.module or "").partition(".")[2]
-    made = [f"{it} = _ours['{source}'].{it}" if source else f"{it} = _ours['{it}']" for it in sorted(_bound(node) & names)]
-    return [ast.copy_location(it, node) for it in ast.parse("\n".join(made)).body]
+    """An import of no more than these names. All that the first parts import of ours is there by then."""
+    sources = {name: _of_ours(_home(node), name) if _home(node) else _of_ours(name) for name in _bound(node) & names}
+    made = [ast.Assign([ast.Name(name, ast.Store())], source) for name, source in sorted(sources.items())]
+    return [ast.copy_location(it, node) for it in made]
+
+
+def _locals(function: ast.FunctionDef) -> set[str]:
+    """The names that mean something of a function's own in it."""
+    names = {it.id for it in ast.walk(function) if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)}
+    return names | {it.arg for it in ast.walk(function) if isinstance(it, ast.arg)}
+
+
+def _is_plain(cls: ast.ClassDef) -> bool:
+    """Whether a class does no more than to hold what its methods share: no base, nothing that Python itself calls."""
+    methods = [it for it in cls.body if isinstance(it, ast.FunctionDef)]
+    return not (
+        cls.bases
+        or cls.keywords
+        or cls.decorator_list
+        or any(it.decorator_list or (it.name.startswith("__") and it.name != "__init__") for it in methods)
+        or any(not isinstance(it, ast.FunctionDef) and _bound(it) != {"__slots__"} for it in cls.body)
+        or not any(it.name == "__init__" for it in methods)
+    )
 
 
 def _stand_in(prefix: str, node: ast.stmt) -> ast.stmt:
@@ -375,7 +434,9 @@ def _stand_in(prefix: str, node: ast.stmt) -> ast.stmt:
 def _used(node: ast.AST, module: str, names: dict[str, ast.stmt]) -> Iterator[tuple[str, str]]:
     """What code of a module refers to: names of its own, and of others of ours, each with the module that has it."""
     for it in ast.walk(node):
-        if isinstance(it, ast.Name):
+        if isinstance(it, ast.Subscript) and isinstance(it.value, ast.Name) and it.value.id == "_ours":
+            yield it.slice.value, ""
+        elif isinstance(it, ast.Name):
             yield module, it.id
         elif isinstance(it, ast.Attribute) and isinstance(it.value, ast.Name):
             source = names.get(it.value.id)
@@ -425,11 +486,11 @@ def _parts(texts: dict[str, str], hot: list[str]) -> tuple[dict[str, ast.Module]
     trees = {path[len("hook/") : -len(".py")]: ast.parse(text, path) for path, text in texts.items()}
     package = _Stripped().visit(trees.pop("__init__"))
     functions = {name: {it.partition(":")[2] for it in hot if it.startswith(name + ":")} for name in trees}
-    modules = {name: _Module(_Stripped().visit(trees[name]), functions[name]) for name in _by_imports(trees)}
+    modules = {name: _Module(name, _Stripped().visit(trees[name]), functions[name]) for name in _by_imports(trees)}
     present = _cut(modules)
     first = {name: modules[name].first() for name in present}
     rest = {f"{name}+": modules[name].rest() for name in present}
-    others = {name: ast.Module(module.body, []) for name, module in modules.items() if name not in present}
+    others = {name: trees[name] for name in modules if name not in present}
     return {"": package, **first}, {**rest, **others}
 
 

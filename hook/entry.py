@@ -64,7 +64,8 @@ class _Invocation:
             return 0
         else:
             failed = False
-        self._complain(complaints, monitored=monitored)
+        if complaints or (self.run_dir is not None and self.run_dir.complaints):
+            self._complain(complaints, monitored=monitored)
         if self.run_dir is not None:
             self.run_dir.count_run(self.stage, "failed" if failed else "monitored" if monitored else "done")
         return 1 if failed and self.options.strict and self.stage == "createRuntime" else 0
@@ -163,11 +164,8 @@ class _Invocation:
 
     def _complain(self, complaints: list[str], *, monitored: bool) -> None:
         """What was wrong but stopped nothing: bad options, and broken files that were dealt with."""
-        broken = self.run_dir.complaints if self.run_dir is not None else []
-        if not broken and not complaints:
-            return
         name = self._record_name()
-        for error in broken:
+        for error in self.run_dir.complaints if self.run_dir is not None else []:
             report.say(f"{self.stage} {name}: {error.reason}: {error}")
         if not complaints:
             return

@@ -9,10 +9,8 @@ import sys
 
 try:
     import _json
-
-    _quoted = _json.encode_basestring_ascii
 except ImportError:  # another Python than CPython
-    from json.encoder import encode_basestring_ascii as _quoted
+    pass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,15 +83,12 @@ def loads(text: str) -> Any:  # noqa: ANN401  that is what JSON is
 
 
 def dumps(value: object) -> str:
-    """The JSON text of dicts, lists, texts, numbers, booleans and None; ASCII, one line, in the given order."""
-    if isinstance(value, str):
-        return _quoted(value)
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, (int, float)):
-        return repr(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join([f"{_quoted(name)}: {dumps(item)}" for name, item in value.items()]) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(map(dumps, value)) + "]"
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+    """The JSON text of dicts, lists, texts, numbers, booleans, None and models; ASCII, one line, in the given order."""
+    try:
+        # As json.JSONEncoder(default=dict, allow_nan=False) does. `dict` makes of a model what its fields hold.
+        encoder = _json.make_encoder(None, dict, _json.encode_basestring_ascii, None, ": ", ", ", False, False, False)
+    except (NameError, AttributeError, TypeError):
+        import json  # noqa: PLC0415  the fallback
+
+        return json.dumps(value, default=dict, allow_nan=False)
+    return "".join(encoder(value, 0))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hook import cgroups, ending, identity, incarnation, jsontext, names, process, reclaim, system
 from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup, known, refused
-from hook.models import Config, KeyState, Member, MonGroup, ValidationError
+from hook.models import Config, KeyState, Member, MonGroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ def config_of(bundle: str) -> Config | None:
     """What a bundle's config.json says; None where it does not: the runtime has read it, and the kernel will say."""
     try:
         return Config.model_validate(jsontext.loads(system.read_file(bundle + "/config.json", limit=16 << 20)))
-    except (OSError, ValueError, ValidationError):
+    except (OSError, ValueError):
         return None
 
 

@@ -34,7 +34,10 @@ _UNREADABLE = (errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENXIO)  # a link, a
 
 
 class RunDir:
-    """The run directory, opened. `complaints` collects what was found broken and dealt with on the way."""
+    """The run directory, opened, with its `descriptor` for what others keep in it.
+
+    `complaints` collects what was found broken and dealt with on the way.
+    """
 
     def __init__(self, path: str) -> None:
         """Open the run directory, making it if need be. OSError or HookError `io` if it cannot be had or trusted."""
@@ -46,15 +49,11 @@ class RunDir:
             _make_directory(path, 0o755)
             self._dir = system.open_directory(path)
             self._make_parts()
+        self.descriptor = self._dir
         owner, mode = system.owner_and_mode(self._dir)
         if owner != system.user_id() or mode & 0o022:
             hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
             raise HookError(Reason.IO, f"the run directory {path} is not ours alone", hint=hint)
-
-    @property
-    def descriptor(self) -> int:
-        """The run directory itself, for what is kept in it by others."""
-        return self._dir
 
     def _make_parts(self) -> None:
         for part in _PARTS:
@@ -278,7 +277,7 @@ class RunDir:
     def _replace(self, path: str, temporary: str, record: KeyState | Index | Failure) -> None:
         """Write a file whole: a reader, or a crash, sees what was there before or all of this."""
         try:
-            system.write_new(temporary, jsontext.dumps(record.model_dump()) + "\n", self._dir)
+            system.write_new(temporary, jsontext.dumps(record) + "\n", self._dir)
             system.rename(temporary, path, self._dir)
         except BaseException:
             system.unlink(temporary, self._dir)
