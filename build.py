@@ -321,15 +321,16 @@ class _Module:
             self.stand_ins.add(name)
             return None
         self.kept.add(name)
-        return self._first(node)
+        return ast.Module(self._first(node), []) if isinstance(node, ast.ClassDef) else node
 
-    def _first(self, node: ast.stmt) -> ast.stmt:
+    def _first(self, node: ast.stmt) -> list[ast.stmt]:
         """A statement as it is in the first part: stand-ins in place of the methods of a class that are not hot."""
-        if isinstance(node, ast.ClassDef):
-            body = [_stand_in(f"{node.name}.", it) if self._is_cold(node, it) else it for it in node.body]
-            how = [ast.keyword("metaclass", ast.Name("_class", ast.Load()))] if _is_plain(node) else node.keywords
-            node = ast.copy_location(ast.ClassDef(**{**vars(node), "body": body, "keywords": how}), node)
-        return node
+        if not isinstance(node, ast.ClassDef):
+            return [node]
+        body = [_stand_in(f"{node.name}.", it) if self._is_cold(node, it) else it for it in node.body]
+        if _is_plain(node):
+            return _plain_class(node, body)
+        return [ast.copy_location(ast.ClassDef(**{**vars(node), "body": body}), node)]
 
     def _is_cold(self, cls: ast.ClassDef, node: ast.stmt) -> bool:
         if not isinstance(node, ast.FunctionDef) or node.decorator_list or f"{cls.name}.{node.name}" in self.hot:
@@ -347,7 +348,7 @@ class _Module:
             elif _bound(node) & self.stand_ins:
                 body.append(_stand_in("", node))
             elif not _bound(node) or _bound(node) & self.kept:
-                body.append(self._first(node))
+                body += self._first(node)
         return ast.fix_missing_locations(ast.Module(body, []))
 
     def rest(self) -> ast.Module:
@@ -406,6 +407,23 @@ def _present(node: ast.ImportFrom, names: set[str]) -> list[ast.stmt]:
     return [ast.copy_location(it, node) for it in made]
 
 
+def _plain_class(cls: ast.ClassDef, body: list[ast.stmt]) -> list[ast.stmt]:
+    """The methods of a class by their qualified names, and `name = _class({...})`, which hook/loader.py explains."""
+    made: list[ast.stmt] = []
+    methods: dict[str, ast.expr] = {}
+    for node in body:
+        name = next(iter(_bound(node)))
+        if isinstance(node, ast.FunctionDef):
+            qualified = f"{cls.name}.{name}"
+            made.append(ast.copy_location(ast.FunctionDef(**{**vars(node), "name": qualified}), node))
+            methods[name] = ast.Name(qualified, ast.Load())
+        elif isinstance(node, ast.Assign) and name != "__slots__":
+            methods[name] = node.value
+    table = ast.Dict([ast.Constant(name) for name in methods], list(methods.values()))
+    call = ast.Call(ast.Name("_class", ast.Load()), [table], [])
+    return [*made, ast.copy_location(ast.Assign([ast.Name(cls.name, ast.Store())], call), cls)]
+
+
 def _locals(function: ast.FunctionDef) -> set[str]:
     """The names that mean something of a function's own in it."""
     names = {it.id for it in ast.walk(function) if isinstance(it, ast.Name) and isinstance(it.ctx, ast.Store)}
@@ -435,7 +453,7 @@ def _used(node: ast.AST, module: str, names: dict[str, ast.stmt]) -> Iterator[tu
     """What code of a module refers to: names of its own, and of others of ours, each with the module that has it."""
     for it in ast.walk(node):
         if isinstance(it, ast.Subscript) and isinstance(it.value, ast.Name) and it.value.id == "_ours":
-            yield it.slice.value, ""
+            yield ast.literal_eval(it.slice), ""
         elif isinstance(it, ast.Name):
             yield module, it.id
         elif isinstance(it, ast.Attribute) and isinstance(it.value, ast.Name):

@@ -19,11 +19,11 @@ def of_pod(cgroup: str | None, uid: str) -> str | None:
     systemd's slices have `_` for the UID's dashes; static pods have their UID without any.
     """
     controllers, _, path = (cgroup or "").partition(":")
-    spellings = (uid, uid.replace("-", "_"), uid.replace("-", ""))
+    digits = uid.replace("-", "")
     above = path.rpartition("/")[0]
     while above:
-        name = above.rpartition("/")[2]
-        if any(spelling in name for spelling in spellings):
+        name = above.rpartition("/")[2].replace("_", "-")
+        if uid in name or digits in name:
             return f"{controllers}:{above}"
         above = above.rpartition("/")[0]
     return None

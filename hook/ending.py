@@ -98,16 +98,21 @@ def end(
         # between: a group that no member stands behind, which reconcile removes, or the key's next hook takes over.
         _complete(node, locked, state, over)
     kept, refusal = remove(node, going)
-    kept += [group for group in state.groups if group not in going]
-    if kept:
-        gone = [group for group in over if group.path not in [it.path for it in kept]]
-        locked.commit(incarnation.surviving(locked.state or state, kept, gone))
-        node.show(locked.state or state)
+    if kept or len(going) < len(state.groups):
+        kept += [group for group in state.groups if group not in going]
+        _survive(node, locked, locked.state or state, kept, over)
     elif locked.state is not None and locked.state.completed_at is None:
         # After rmdir: killed in between, the state names a group that is gone, which everybody takes for removed.
         node.forget(locked)
     if refusal is not None:
         raise refusal
+
+
+def _survive(node: Node, locked: LockedKey, state: KeyState, kept: list[MonGroup], over: list[MonGroup]) -> None:
+    """Keep on record, and show, a key whose last member is gone, but not all of its groups."""
+    gone = [group for group in over if group.path not in [it.path for it in kept]]
+    locked.commit(incarnation.surviving(state, kept, gone))
+    node.show(locked.state or state)
 
 
 def retire(node: Node, locked: LockedKey) -> None:

@@ -86,7 +86,7 @@ def is_wanted(options: Options, annotations: dict[str, str], pod: Pod) -> bool:
     """Whether the filters and, where the administrator allows it, the pod's author want this container monitored."""
     if options.namespace and pod.namespace not in options.namespace:
         return False
-    if any(annotations.get(name) != value for name, value in options.annotation.items()):
+    if not options.annotation.items() <= annotations.items():
         return False
     if options.monitor == "all":
         return True

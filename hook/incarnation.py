@@ -26,7 +26,7 @@ def changed(
         fields["cgroup"] = cgroup
     if members is not None:
         fields["members"] = members
-    if groups is not None:
+    if groups is not None and groups is not state.groups:
         fields["groups"] = groups
         if _shown(groups) != _shown(state.groups):
             fields["generation"] = state.generation + 1

@@ -94,7 +94,8 @@ def _join(node: Node, container: Container, key: Key, pod: Pod, patience: _Patie
         # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
         node.resctrl.put(group.path, container.pid)
         patience.made.discard(group.path)
-        _withdraw(node, locked, patience.made)
+        if patience.made:
+            _withdraw(node, locked, patience.made)
 
 
 def poststop(node: Node, container_id: str) -> None:
@@ -245,8 +246,10 @@ def _group_for(node: Node, state: KeyState, ctrl_group: str) -> MonGroup:
     """The key's mon_group in this ctrl_group: the recorded one, whatever prefix is set now, or a new one."""
     path = node.resctrl.path(ctrl_group, node.options.group_prefix + state.key)
     parent = path.rpartition("/")[0]
-    recorded = (group for group in state.groups if group.path.rpartition("/")[0] == parent and group.end is None)
-    return next(recorded, None) or MonGroup(path=path, ctrl_group=ctrl_group)
+    for group in state.groups:
+        if group.path.rpartition("/")[0] == parent and group.end is None:
+            return group
+    return MonGroup(path=path, ctrl_group=ctrl_group)
 
 
 def _member(container: Container, former: Member | None, group: MonGroup, mon_group: str | None) -> Member:

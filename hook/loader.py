@@ -78,27 +78,26 @@ def _make_whole_later(name: str, module: ModuleType) -> None:
     space.update(__getattr__=get, _later=later, _ours=_ours, _class=_class)
 
 
-def _class(_name: str, _bases: tuple[()], space: dict[str, Any]) -> Callable[..., object]:
-    """What a class statement makes of a class that has methods and nothing else: a function that makes its objects.
+def _class(methods: dict[str, Any]) -> Callable[..., object]:
+    """What the build has in place of a class that has methods and nothing else: a function that makes its objects.
 
     For a type Python looks up each of the hundred names that it calls by itself, which takes as long as to load ten
     functions.
     """
-    init = space.pop("__init__")
+    init = methods.pop("__init__")
 
     def make(*arguments: Any, **named: Any) -> object:  # noqa: ANN401  whatever __init__ takes
         made = _Object()
-        for name, function in methods.items():
+        for name, function in make.__dict__.items():
             made.__dict__[name] = _Method(function, made)
         init(made, *arguments, **named)
         return made
 
-    methods = make.__dict__
-    methods.update((name, it) for name, it in space.items() if type(it) is _Function)
+    make.__dict__.update(methods)
     return make
 
 
-_Object, _Function, _Method = type(sys.implementation), type(_find_code), type(_find_code.__get__(0))
+_Object, _Method = type(sys.implementation), type(_find_code.__get__(0))
 
 
 def _merge(owner: type, rest: type) -> None:

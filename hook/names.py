@@ -11,7 +11,6 @@ _ID_CHARACTERS = _ALPHANUMERIC | frozenset("_.+,-")
 _HEX = frozenset("0123456789abcdef")
 _ID_LIMIT = 200
 _PREFIX_LIMIT = 50  # prefix and ID together stay below NAME_MAX, 255
-_UID_DASHES = (8, 13, 18, 23)
 _NO_NAMES = frozenset(("", ".", ".."))
 
 
@@ -25,13 +24,11 @@ def container_id(text: str) -> str:
 def pod_uid(text: str) -> str:
     """A pod UID in its canonical form, lower case with dashes, from that form or from 32 hex digits (static pods)."""
     lower = text.lower()
-    if len(lower) == 36 and all(lower[at] == "-" for at in _UID_DASHES):
-        digits = lower[:8] + lower[9:13] + lower[14:18] + lower[19:23] + lower[24:]
-    else:
-        digits = lower
-    if len(digits) != 32 or not _HEX.issuperset(digits):
+    digits = lower.replace("-", "")
+    canonical = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    if len(digits) != 32 or not _HEX.issuperset(digits) or lower not in (canonical, digits):
         raise ValueError("not a pod UID")
-    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    return canonical
 
 
 def component(text: str) -> str:

@@ -20,7 +20,7 @@ def parse(arguments: list[str]) -> tuple[Options, list[str]]:
 
     What kind of value an option takes is what kind its default has: the model is the only table of them.
     """
-    defaults = Options().model_dump()
+    defaults = dict(Options())
     values: dict[str, Any] = {}
     complaints: list[str] = []
     rest = list(arguments)

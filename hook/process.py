@@ -80,12 +80,11 @@ def resctrl_groups(pid: int) -> tuple[str, str] | None:
     mounted). Source: Documentation/filesystems/resctrl.rst, kernel/fs/resctrl proc_resctrl_show().
     """
     try:
-        lines = system.read_file(f"/proc/{pid}/cpu_resctrl_groups").split("\n")
+        lines = "\n" + system.read_file(f"/proc/{pid}/cpu_resctrl_groups")
     except OSError:
         return None
-    found = {line[:4]: line[4:] for line in lines}
-    ctrl_group = found.get("res:", "")
-    return (ctrl_group, found.get("mon:", "")) if ctrl_group else None
+    ctrl_group = lines.partition("\nres:")[2].partition("\n")[0]
+    return (ctrl_group, lines.partition("\nmon:")[2].partition("\n")[0]) if ctrl_group else None
 
 
 def cgroup(pid: int) -> str | None:
@@ -94,10 +93,13 @@ def cgroup(pid: int) -> str | None:
     On hybrid hosts the container may have a path of its own in v1 hierarchies alone; the first of those is taken.
     Source: cgroups(7), /proc/PID/cgroup.
     """
-    places = cgroups(pid)
-    own = [place for place in places if not place.endswith(":/")]
-    unified = [place for place in own if place.startswith(":")]
-    return next(iter(unified or own or places), None)
+    own, places = "", cgroups(pid)
+    for place in places:
+        if not place.endswith(":/"):
+            if place.startswith(":"):
+                return place
+            own = own or place
+    return own or (places[0] if places else None)
 
 
 def cgroups(pid: int) -> list[str]:

@@ -20,9 +20,8 @@ def _encoded(path: str) -> bytes:
     return path.encode("utf-8", "surrogateescape")
 
 
-def monotonic() -> float:
-    """Seconds on the clock that every deadline here is measured by."""
-    return time.monotonic()
+monotonic = time.monotonic
+"""Seconds on the clock that every deadline here is measured by."""
 
 
 def boottime() -> float:
@@ -40,9 +39,8 @@ def syslog_time() -> str:
     return time.strftime("%b %e %H:%M:%S", time.localtime())
 
 
-def sleep(seconds: float) -> None:
-    """Wait; only ever called in a loop that has a deadline."""
-    time.sleep(seconds)
+sleep = time.sleep
+"""Wait these seconds; only ever called in a loop that has a deadline."""
 
 
 def ensure_standard_descriptors() -> None:
@@ -202,9 +200,8 @@ def open_lock(path: str, dir_fd: int) -> int:
     return posix.open(_encoded(path), posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW, 0o600, dir_fd=dir_fd)
 
 
-def close(descriptor: int) -> None:
-    """Close a descriptor, and with it give back the flock that it holds."""
-    posix.close(descriptor)
+close = posix.close
+"""Close a descriptor, and with it give back the flock that it holds."""
 
 
 def try_flock(descriptor: int) -> bool:
@@ -297,16 +294,13 @@ def unlink(path: str, dir_fd: int) -> bool:
     return True
 
 
-def user_id() -> int:
-    """The effective user ID."""
-    return posix.geteuid()
+user_id = posix.geteuid
+"""The effective user ID."""
 
 
-def process_id() -> int:
-    """Our own pid."""
-    return posix.getpid()
+process_id = posix.getpid
+"""Our own pid."""
 
 
-def leave(status: int) -> None:
-    """End the process at once, without the interpreter's own clean-up, which costs a fifth of its start."""
-    posix._exit(status)
+leave = posix._exit
+"""End the process at once, without the interpreter's own clean-up, which costs a fifth of its start."""
