@@ -589,7 +589,7 @@ if TYPE_CHECKING:
 
     ModelT = TypeVar("ModelT", bound="Model")
     Check = tuple[Any, ...]
-    Fields = tuple[tuple[str, tuple[str], object, Check], ...]
+    Fields = tuple[tuple[str, str, object, frozenset[type], Check], ...]
     Place = tuple[object, ...]
 
     class ErrorDetails(TypedDict):
@@ -658,8 +658,9 @@ class Model:
 class Form:
     """A model: what makes and knows its records, as a class would.
 
-    For each field: its name, its place in the input, its default and its check, which is a function of those below and
-    what it goes by; it gets itself, a value, and what an error is to name.
+    For each field: its name, its place in the input, its default, the types whose values are taken as they are, and its
+    check, which is a function of those below and what it goes by; it gets itself, a value, and what an error is to
+    name.
     """
 
     __slots__ = ("__name__", "_fields")
@@ -686,17 +687,19 @@ class Form:
         made = Model()
         _set_form(made, self)
         get, own, title = fields.get, made.__dict__, self.__name__
-        for name, place, default, check in self._fields:
-            value = get(place[0], default)
-            if value is default and type(value) in _LEAVES:
+        for name, place, default, taken, check in self._fields:
+            value = get(place, default)
+            if type(value) in taken or (value is default and type(value) in _LEAVES):
                 own[name] = value
             else:
-                own[name] = check[0](check, value, title, place)
+                own[name] = check[0](check, value, title, (place,))
         return made
 
 
 _set_form = Model._form.__set__  # type: ignore[attr-defined]  # models are frozen
-_LEAVES = frozenset({str, int, float, bool, type(None)})
+_LEAVES = frozenset((str, int, float, bool, type(None)))
+_STR, _BOOL, _NONE = frozenset((str,)), frozenset((bool,)), frozenset((type(None),))
+_STR_NONE, _NO_TYPE = _STR | _NONE, _STR - _STR
 
 
 def _plain(value: object) -> object:
@@ -726,11 +729,13 @@ def _bool(_check: Check, value: object, title: str, place: Place) -> bool:
 
 
 def _int(check: Check, value: object, title: str, place: Place) -> int:
+    _, ge, le = check
+    if type(value) is int and ge is not None and le is not None and ge <= value <= le:
+        return value
     if not isinstance(value, int) or isinstance(value, bool):
         raise _wrong(value, "int_type", "Input should be a valid integer", title, place)
-    number = int(value)
-    _bounds(number, check, title, place)
-    return number
+    _bounds(int(value), check, title, place)
+    return int(value)
 
 
 def _float(check: Check, value: object, title: str, place: Place) -> float:
@@ -811,9 +816,6 @@ def _texts(_check: Check, value: object, title: str, place: Place) -> dict[objec
     if type(value) is dict and _STR.issuperset(map(type, value)) and _STR.issuperset(map(type, value.values())):
         return value.copy()
     return _dict((_dict, (_str,), (_str,)), value, title, place)
-
-
-_STR = frozenset({str})
 
 
 def _part(part: object) -> int | str:
@@ -959,8 +961,8 @@ class _Compiler:
         alias = field.get("validation_alias", name)
         if not isinstance(alias, str):
             raise Refused(where, f"validation_alias {alias!r}")
-        default = self._default(field["schema"], where)
-        return f"({_quoted(name)}, ({_quoted(alias)},), {default}, {self._check(_inner(field['schema']), where)})"
+        default, check = self._default(field["schema"], where), self._check(_inner(field["schema"]), where)
+        return f"({_quoted(name)}, {_quoted(alias)}, {default}, {_taken(check)}, {check})"
 
     def _default(self, schema: Node, where: str) -> str:
         """What stands for a field that is absent. The check that follows makes a list or a dict anew each time.
@@ -1062,6 +1064,12 @@ def _known(node: Node, where: str) -> str:
 def _inner(schema: Node) -> Node:
     """A field's own node, without its default."""
     return schema["schema"] if schema["type"] == "default" else schema
+
+
+def _taken(check: str) -> str:
+    """The types whose every value such a check takes as it is."""
+    plain = {"(_str,)": "_STR", "(_bool,)": "_BOOL", "(_nullable, (_str,))": "_STR_NONE"}
+    return plain.get(check, "_NONE" if check.startswith("(_nullable, ") else "_NO_TYPE")
 
 
 def _same(one: object, other: object) -> bool:

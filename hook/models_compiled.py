@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     ModelT = TypeVar("ModelT", bound="Model")
     Check = tuple[Any, ...]
-    Fields = tuple[tuple[str, tuple[str], object, Check], ...]
+    Fields = tuple[tuple[str, str, object, frozenset[type], Check], ...]
     Place = tuple[object, ...]
 
     class ErrorDetails(TypedDict):
@@ -100,8 +100,9 @@ class Model:
 class Form:
     """A model: what makes and knows its records, as a class would.
 
-    For each field: its name, its place in the input, its default and its check, which is a function of those below and
-    what it goes by; it gets itself, a value, and what an error is to name.
+    For each field: its name, its place in the input, its default, the types whose values are taken as they are, and its
+    check, which is a function of those below and what it goes by; it gets itself, a value, and what an error is to
+    name.
     """
 
     __slots__ = ("__name__", "_fields")
@@ -128,17 +129,19 @@ class Form:
         made = Model()
         _set_form(made, self)
         get, own, title = fields.get, made.__dict__, self.__name__
-        for name, place, default, check in self._fields:
-            value = get(place[0], default)
-            if value is default and type(value) in _LEAVES:
+        for name, place, default, taken, check in self._fields:
+            value = get(place, default)
+            if type(value) in taken or (value is default and type(value) in _LEAVES):
                 own[name] = value
             else:
-                own[name] = check[0](check, value, title, place)
+                own[name] = check[0](check, value, title, (place,))
         return made
 
 
 _set_form = Model._form.__set__  # type: ignore[attr-defined]  # models are frozen
-_LEAVES = frozenset({str, int, float, bool, type(None)})
+_LEAVES = frozenset((str, int, float, bool, type(None)))
+_STR, _BOOL, _NONE = frozenset((str,)), frozenset((bool,)), frozenset((type(None),))
+_STR_NONE, _NO_TYPE = _STR | _NONE, _STR - _STR
 
 
 def _plain(value: object) -> object:
@@ -168,11 +171,13 @@ def _bool(_check: Check, value: object, title: str, place: Place) -> bool:
 
 
 def _int(check: Check, value: object, title: str, place: Place) -> int:
+    _, ge, le = check
+    if type(value) is int and ge is not None and le is not None and ge <= value <= le:
+        return value
     if not isinstance(value, int) or isinstance(value, bool):
         raise _wrong(value, "int_type", "Input should be a valid integer", title, place)
-    number = int(value)
-    _bounds(number, check, title, place)
-    return number
+    _bounds(int(value), check, title, place)
+    return int(value)
 
 
 def _float(check: Check, value: object, title: str, place: Place) -> float:
@@ -253,9 +258,6 @@ def _texts(_check: Check, value: object, title: str, place: Place) -> dict[objec
     if type(value) is dict and _STR.issuperset(map(type, value)) and _STR.issuperset(map(type, value.values())):
         return value.copy()
     return _dict((_dict, (_str,), (_str,)), value, title, place)
-
-
-_STR = frozenset({str})
 
 
 def _part(part: object) -> int | str:
@@ -376,128 +378,128 @@ else:
     State = Form(
         "State",
         (
-            ("oci_version", ("ociVersion",), _ABSENT, (_str,)),
-            ("id", ("id",), _ABSENT, (_str,)),
-            ("status", ("status",), _ABSENT, (_str,)),
-            ("pid", ("pid",), None, (_nullable, (_int, 0, 2147483647))),
-            ("bundle", ("bundle",), _ABSENT, (_named, names.path)),
-            ("annotations", ("annotations",), None, (_nullable, (_texts,))),
+            ("oci_version", "ociVersion", _ABSENT, _STR, (_str,)),
+            ("id", "id", _ABSENT, _STR, (_str,)),
+            ("status", "status", _ABSENT, _STR, (_str,)),
+            ("pid", "pid", None, _NONE, (_nullable, (_int, 0, 2147483647))),
+            ("bundle", "bundle", _ABSENT, _NO_TYPE, (_named, names.path)),
+            ("annotations", "annotations", None, _NONE, (_nullable, (_texts,))),
         ),
     )
     Annotations = Form(
         "Annotations",
         (
-            ("manager", ("io.container.manager",), None, (_nullable, (_str,))),
-            ("pod_uid", ("io.kubernetes.pod.uid",), None, (_nullable, (_str,))),
-            ("pod_namespace", ("io.kubernetes.pod.namespace",), None, (_nullable, (_str,))),
-            ("pod_name", ("io.kubernetes.pod.name",), None, (_nullable, (_str,))),
-            ("container_name", ("io.kubernetes.container.name",), None, (_nullable, (_str,))),
-            ("sandbox_id", ("io.kubernetes.cri-o.SandboxID",), None, (_nullable, (_str,))),
-            ("cri_sandbox_uid", ("io.kubernetes.cri.sandbox-uid",), None, (_nullable, (_str,))),
-            ("cri_sandbox_namespace", ("io.kubernetes.cri.sandbox-namespace",), None, (_nullable, (_str,))),
-            ("cri_sandbox_name", ("io.kubernetes.cri.sandbox-name",), None, (_nullable, (_str,))),
-            ("cri_container_name", ("io.kubernetes.cri.container-name",), None, (_nullable, (_str,))),
+            ("manager", "io.container.manager", None, _STR_NONE, (_nullable, (_str,))),
+            ("pod_uid", "io.kubernetes.pod.uid", None, _STR_NONE, (_nullable, (_str,))),
+            ("pod_namespace", "io.kubernetes.pod.namespace", None, _STR_NONE, (_nullable, (_str,))),
+            ("pod_name", "io.kubernetes.pod.name", None, _STR_NONE, (_nullable, (_str,))),
+            ("container_name", "io.kubernetes.container.name", None, _STR_NONE, (_nullable, (_str,))),
+            ("sandbox_id", "io.kubernetes.cri-o.SandboxID", None, _STR_NONE, (_nullable, (_str,))),
+            ("cri_sandbox_uid", "io.kubernetes.cri.sandbox-uid", None, _STR_NONE, (_nullable, (_str,))),
+            ("cri_sandbox_namespace", "io.kubernetes.cri.sandbox-namespace", None, _STR_NONE, (_nullable, (_str,))),
+            ("cri_sandbox_name", "io.kubernetes.cri.sandbox-name", None, _STR_NONE, (_nullable, (_str,))),
+            ("cri_container_name", "io.kubernetes.cri.container-name", None, _STR_NONE, (_nullable, (_str,))),
         ),
     )
     IntelRdt = Form(
         "IntelRdt",
-        (("clos_id", ("closID",), None, (_nullable, (_str,))),),
+        (("clos_id", "closID", None, _STR_NONE, (_nullable, (_str,))),),
     )
     Linux = Form(
         "Linux",
-        (("intel_rdt", ("intelRdt",), None, (_nullable, (_model, IntelRdt))),),
+        (("intel_rdt", "intelRdt", None, _NONE, (_nullable, (_model, IntelRdt))),),
     )
     Config = Form(
         "Config",
         (
-            ("linux", ("linux",), None, (_nullable, (_model, Linux))),
-            ("annotations", ("annotations",), None, (_nullable, (_texts,))),
+            ("linux", "linux", None, _NONE, (_nullable, (_model, Linux))),
+            ("annotations", "annotations", None, _NONE, (_nullable, (_texts,))),
         ),
     )
     Options = Form(
         "Options",
         (
-            ("resctrl_root", ("resctrl_root",), "/sys/fs/resctrl", (_named, names.directory)),
-            ("run_dir", ("run_dir",), "/run/resctrl-mon-hook", (_named, names.directory)),
-            ("group_prefix", ("group_prefix",), "oci-", (_named, names.group_prefix)),
-            ("key", ("key",), "auto", (_literal, "auto", "container", "sandbox")),
-            ("namespace", ("namespace",), [], (_list, (_str,))),
-            ("annotation", ("annotation",), {}, (_texts,)),
-            ("monitor", ("monitor",), "all", (_literal, "all", "opt-in", "opt-out")),
-            ("linger", ("linger",), 0, (_int, 0, 86400)),
-            ("snapshot_ttl", ("snapshot_ttl",), 300, (_int, 0, 604800)),
-            ("lock_timeout", ("lock_timeout",), 1.0, (_float, 0, 60)),
-            ("rmid_wait", ("rmid_wait",), 1.5, (_float, 0, 60)),
-            ("strict", ("strict",), False, (_bool,)),
+            ("resctrl_root", "resctrl_root", "/sys/fs/resctrl", _NO_TYPE, (_named, names.directory)),
+            ("run_dir", "run_dir", "/run/resctrl-mon-hook", _NO_TYPE, (_named, names.directory)),
+            ("group_prefix", "group_prefix", "oci-", _NO_TYPE, (_named, names.group_prefix)),
+            ("key", "key", "auto", _NO_TYPE, (_literal, "auto", "container", "sandbox")),
+            ("namespace", "namespace", [], _NO_TYPE, (_list, (_str,))),
+            ("annotation", "annotation", {}, _NO_TYPE, (_texts,)),
+            ("monitor", "monitor", "all", _NO_TYPE, (_literal, "all", "opt-in", "opt-out")),
+            ("linger", "linger", 0, _NO_TYPE, (_int, 0, 86400)),
+            ("snapshot_ttl", "snapshot_ttl", 300, _NO_TYPE, (_int, 0, 604800)),
+            ("lock_timeout", "lock_timeout", 1.0, _NO_TYPE, (_float, 0, 60)),
+            ("rmid_wait", "rmid_wait", 1.5, _NO_TYPE, (_float, 0, 60)),
+            ("strict", "strict", False, _BOOL, (_bool,)),
         ),
     )
     Member = Form(
         "Member",
         (
-            ("pid", ("pid",), _ABSENT, (_int, 1, 2147483647)),
-            ("starttime", ("starttime",), _ABSENT, (_int, 0, 9223372036854775807)),
-            ("group", ("group",), _ABSENT, (_named, names.mon_group)),
-            ("cgroup", ("cgroup",), None, (_nullable, (_str,))),
-            ("taken_from", ("taken_from",), None, (_nullable, (_str,))),
+            ("pid", "pid", _ABSENT, _NO_TYPE, (_int, 1, 2147483647)),
+            ("starttime", "starttime", _ABSENT, _NO_TYPE, (_int, 0, 9223372036854775807)),
+            ("group", "group", _ABSENT, _NO_TYPE, (_named, names.mon_group)),
+            ("cgroup", "cgroup", None, _STR_NONE, (_nullable, (_str,))),
+            ("taken_from", "taken_from", None, _STR_NONE, (_nullable, (_str,))),
         ),
     )
     MonGroup = Form(
         "MonGroup",
         (
-            ("path", ("path",), _ABSENT, (_named, names.mon_group)),
-            ("ctrl_group", ("ctrl_group",), _ABSENT, (_named, names.ctrl_group)),
-            ("inode", ("inode",), None, (_nullable, (_int, 0, 9223372036854775807))),
-            ("begin", ("begin",), None, (_nullable, (_texts,))),
-            ("end", ("end",), None, (_nullable, (_texts,))),
-            ("before", ("before",), {}, (_texts,)),
-            ("last", ("last",), None, (_nullable, (_texts,))),
+            ("path", "path", _ABSENT, _NO_TYPE, (_named, names.mon_group)),
+            ("ctrl_group", "ctrl_group", _ABSENT, _NO_TYPE, (_named, names.ctrl_group)),
+            ("inode", "inode", None, _NONE, (_nullable, (_int, 0, 9223372036854775807))),
+            ("begin", "begin", None, _NONE, (_nullable, (_texts,))),
+            ("end", "end", None, _NONE, (_nullable, (_texts,))),
+            ("before", "before", {}, _NO_TYPE, (_texts,)),
+            ("last", "last", None, _NONE, (_nullable, (_texts,))),
         ),
     )
     KeyState = Form(
         "KeyState",
         (
-            ("version", ("version",), 1, (_int, 1, 1)),
-            ("key", ("key",), _ABSENT, (_named, names.container_id)),
-            ("kind", ("kind",), _ABSENT, (_literal, "pod", "container", "sandbox")),
-            ("pod_namespace", ("pod_namespace",), None, (_nullable, (_str,))),
-            ("pod_name", ("pod_name",), None, (_nullable, (_str,))),
-            ("recovering", ("recovering",), False, (_bool,)),
-            ("generation", ("generation",), 0, (_int, 0, 9223372036854775807)),
-            ("created_at", ("created_at",), "", (_str,)),
-            ("created_boottime", ("created_boottime",), None, (_nullable, (_float, 0, 1000000000000.0))),
-            ("completed_at", ("completed_at",), None, (_nullable, (_str,))),
-            ("completed_boottime", ("completed_boottime",), None, (_nullable, (_float, 0, 1000000000000.0))),
-            ("cgroup", ("cgroup",), None, (_nullable, (_str,))),
-            ("lingering_since", ("lingering_since",), None, (_nullable, (_float, 0, 1000000000000.0))),
-            ("lingering_until", ("lingering_until",), None, (_nullable, (_float, 0, 1000000000000.0))),
-            ("groups", ("groups",), [], (_list, (_model, MonGroup))),
-            ("members", ("members",), {}, (_dict, (_str,), (_model, Member))),
+            ("version", "version", 1, _NO_TYPE, (_int, 1, 1)),
+            ("key", "key", _ABSENT, _NO_TYPE, (_named, names.container_id)),
+            ("kind", "kind", _ABSENT, _NO_TYPE, (_literal, "pod", "container", "sandbox")),
+            ("pod_namespace", "pod_namespace", None, _STR_NONE, (_nullable, (_str,))),
+            ("pod_name", "pod_name", None, _STR_NONE, (_nullable, (_str,))),
+            ("recovering", "recovering", False, _BOOL, (_bool,)),
+            ("generation", "generation", 0, _NO_TYPE, (_int, 0, 9223372036854775807)),
+            ("created_at", "created_at", "", _STR, (_str,)),
+            ("created_boottime", "created_boottime", None, _NONE, (_nullable, (_float, 0, 1000000000000.0))),
+            ("completed_at", "completed_at", None, _STR_NONE, (_nullable, (_str,))),
+            ("completed_boottime", "completed_boottime", None, _NONE, (_nullable, (_float, 0, 1000000000000.0))),
+            ("cgroup", "cgroup", None, _STR_NONE, (_nullable, (_str,))),
+            ("lingering_since", "lingering_since", None, _NONE, (_nullable, (_float, 0, 1000000000000.0))),
+            ("lingering_until", "lingering_until", None, _NONE, (_nullable, (_float, 0, 1000000000000.0))),
+            ("groups", "groups", [], _NO_TYPE, (_list, (_model, MonGroup))),
+            ("members", "members", {}, _NO_TYPE, (_dict, (_str,), (_model, Member))),
         ),
     )
     Index = Form(
         "Index",
         (
-            ("version", ("version",), 1, (_int, 1, 1)),
-            ("key", ("key",), _ABSENT, (_named, names.container_id)),
+            ("version", "version", 1, _NO_TYPE, (_int, 1, 1)),
+            ("key", "key", _ABSENT, _NO_TYPE, (_named, names.container_id)),
         ),
     )
     Failure = Form(
         "Failure",
         (
-            ("version", ("version",), 1, (_int, 1, 1)),
-            ("container", ("container",), _ABSENT, (_str,)),
-            ("stage", ("stage",), _ABSENT, (_str,)),
-            ("reason", ("reason",), _ABSENT, (_str,)),
-            ("problem", ("problem",), _ABSENT, (_str,)),
-            ("tried", ("tried",), "", (_str,)),
-            ("kernel", ("kernel",), "", (_str,)),
-            ("hint", ("hint",), "", (_str,)),
-            ("monitored", ("monitored",), False, (_bool,)),
-            ("time", ("time",), "", (_str,)),
-            ("bundle", ("bundle",), None, (_nullable, (_str,))),
-            ("pid", ("pid",), None, (_nullable, (_int, 1, 2147483647))),
-            ("starttime", ("starttime",), None, (_nullable, (_int, 0, 9223372036854775807))),
-            ("key", ("key",), None, (_nullable, (_named, names.container_id))),
-            ("kind", ("kind",), None, (_nullable, (_literal, "pod", "container", "sandbox"))),
+            ("version", "version", 1, _NO_TYPE, (_int, 1, 1)),
+            ("container", "container", _ABSENT, _STR, (_str,)),
+            ("stage", "stage", _ABSENT, _STR, (_str,)),
+            ("reason", "reason", _ABSENT, _STR, (_str,)),
+            ("problem", "problem", _ABSENT, _STR, (_str,)),
+            ("tried", "tried", "", _STR, (_str,)),
+            ("kernel", "kernel", "", _STR, (_str,)),
+            ("hint", "hint", "", _STR, (_str,)),
+            ("monitored", "monitored", False, _BOOL, (_bool,)),
+            ("time", "time", "", _STR, (_str,)),
+            ("bundle", "bundle", None, _STR_NONE, (_nullable, (_str,))),
+            ("pid", "pid", None, _NONE, (_nullable, (_int, 1, 2147483647))),
+            ("starttime", "starttime", None, _NONE, (_nullable, (_int, 0, 9223372036854775807))),
+            ("key", "key", None, _NONE, (_nullable, (_named, names.container_id))),
+            ("kind", "kind", None, _NONE, (_nullable, (_literal, "pod", "container", "sandbox"))),
         ),
     )

@@ -120,19 +120,14 @@ def read_file(path: str, limit: int = 1 << 20, dir_fd: int | None = None) -> str
     """
     descriptor = posix.open(_encoded(path), posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK, dir_fd=dir_fd)
     try:
-        chunks = []
-        left = limit + 1
-        while left > 0:
-            chunk = posix.read(descriptor, min(left, READ_SIZE))
-            if not chunk:
-                break
-            chunks.append(chunk)
-            left -= len(chunk)
+        data = b""
+        while chunk := posix.read(descriptor, READ_SIZE):
+            data += chunk
+            if len(data) > limit:
+                raise OSError(errno.EFBIG, "File too large", path)
     finally:
         posix.close(descriptor)
-    if left <= 0:
-        raise OSError(errno.EFBIG, "File too large", path)
-    return b"".join(chunks).decode("utf-8", "surrogateescape")
+    return data.decode("utf-8", "surrogateescape")
 
 
 def read_counter(path: str) -> str:
