@@ -300,6 +300,7 @@ class _Module:
         for node in tree.body:
             if isinstance(node, ast.ImportFrom) and _home(node):
                 homes.update((alias.name, _home(node)) for alias in node.names)
+        self.name = name
         self.body = _Late(homes).visit(copy.deepcopy(tree)).body
         self.hot = hot
         self.binds: dict[str, ast.stmt] = {name: node for node in self.body for name in _bound(node)}
@@ -327,8 +328,10 @@ class _Module:
         """A statement as it is in the first part: stand-ins in place of the methods of a class that are not hot."""
         if not isinstance(node, ast.ClassDef):
             return [node]
-        body = [_stand_in(f"{node.name}.", it) if self._is_cold(node, it) else it for it in node.body]
-        if _is_plain(node):
+        path, plain = f"{self.name}:{node.name}.", _is_plain(node)
+        how = "_Method(_call, {!r})" if plain else "_later({!r})"  # Python binds no more than a function to its object
+        body = [_stand_in(path, it, how) if self._is_cold(node, it) else it for it in node.body]
+        if plain:
             return _plain_class(node, body)
         return [ast.copy_location(ast.ClassDef(**{**vars(node), "body": body}), node)]
 
@@ -346,7 +349,7 @@ class _Module:
             elif isinstance(node, ast.Import):
                 body += _only(node, self.kept)
             elif _bound(node) & self.stand_ins:
-                body.append(_stand_in("", node))
+                body.append(_stand_in(f"{self.name}:", node))
             elif not _bound(node) or _bound(node) & self.kept:
                 body += self._first(node)
         return ast.fix_missing_locations(ast.Module(body, []))
@@ -443,10 +446,10 @@ def _is_plain(cls: ast.ClassDef) -> bool:
     )
 
 
-def _stand_in(prefix: str, node: ast.stmt) -> ast.stmt:
-    """`name = _later("Class.name")`, which hook/loader.py explains."""
+def _stand_in(path: str, node: ast.stmt, how: str = "_Method(_call, {!r})") -> ast.stmt:
+    """`name = ...`, what hook/loader.py has in place of a function: of `module:name`, or of `module:class.name`."""
     name = next(iter(_bound(node)))
-    return ast.copy_location(ast.parse(f"{name} = _later({prefix + name!r})").body[0], node)
+    return ast.copy_location(ast.parse(f"{name} = {how.format(path + name)}").body[0], node)
 
 
 def _used(node: ast.AST, module: str, names: dict[str, ast.stmt]) -> Iterator[tuple[str, str]]:

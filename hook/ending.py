@@ -36,7 +36,7 @@ def drop(
         members = {name: member for name, member in state.members.items() if name not in containers}
         if members or state.recovering:
             locked.commit(incarnation.changed(state, members=members))
-        elif not _linger(node, locked, state, vain):
+        elif not node.options.linger or not _linger(node, locked, state, vain):
             end(node, locked, state, vain=vain, own_poststop=own_poststop)
     # Last: killed before it, poststop when called again finds the key, and no member in it.
     for container_id in containers:
@@ -65,7 +65,7 @@ def _is_deleted(state: KeyState) -> bool:
 def _linger(node: Node, locked: LockedKey, state: KeyState, vain: frozenset[str]) -> bool:
     """Let a key without members keep its groups, if it may; returns whether it does."""
     there = [group for group in state.groups if group.path not in vain and node.resctrl.inode(group.path) is not None]
-    if not node.options.linger or not there or _is_deleted(state):
+    if not there or _is_deleted(state):
         return False
     if state.lingering_since is None or state.members:
         now = system.boottime()

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 _modules: Any = "MODULES"  # name and code
 _places: Any = "PLACES"  # name, where, how long; of the rest of a module, the name with a +
 _base = f.tell()
-_ours: dict[str, ModuleType] = {}
+_ours: dict[str, ModuleType] = {}  # the modules that have a first part, by name
 
 
-def _find_code(name: str) -> CodeType | None:
+def _code_of(name: str) -> CodeType | None:
     for found, at, size in _places:
         if found == name:
             f.seek(_base + at)
@@ -41,41 +41,40 @@ def _make(name: str, code: CodeType) -> None:
     sys.modules[module.__name__] = module
     if name:
         setattr(sys.modules["hook"], name, module)
-        _make_whole_later(name, module)
+        module.__dict__.update(_tools)
+        module.__dict__["__getattr__"] = _Method(_get, name)  # PEP 562
     else:
         module.__path__ = [sys.argv[1] + "/hook"]
     exec(code, module.__dict__)  # noqa: S102  the same
 
 
-def _make_whole_later(name: str, module: ModuleType) -> None:
-    """Give a module what finds its rest: __getattr__ (PEP 562), and _later, which makes stand-ins."""
-    space = module.__dict__
+def _get(name: str, wanted: str) -> object:
+    """What a module has by this name, in its rest if need be."""
+    if not wanted.startswith("__"):  # importlib asks for __path__
+        _have_rest(name)
+    if wanted in _ours[name].__dict__:
+        return _ours[name].__dict__[wanted]
+    raise AttributeError(f"module 'hook.{name}' has no attribute {wanted!r}")
 
-    def whole() -> None:
-        if space.pop("__getattr__", None):
-            code = _find_code(name + "+")
-            if code is not None:
-                space["_merge"] = _merge
-                exec(code, space)  # noqa: S102  the same
 
-    def get(wanted: str) -> object:
-        if not wanted.startswith("__"):  # importlib asks for __path__
-            whole()
-        if wanted in space:
-            return space[wanted]
-        raise AttributeError(f"module {module.__name__!r} has no attribute {wanted!r}")
+def _have_rest(name: str) -> None:
+    space = _ours[name].__dict__
+    if space.pop("__getattr__", None):
+        exec(_code_of(name + "+") or "", space)  # noqa: S102  the same
 
-    def later(path: str) -> Callable[..., Any]:
-        owner, _, function = path.rpartition(".")
 
-        def stand_in(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401  whatever the function takes and returns
-            whole()
-            place = space[owner].__dict__ if owner else space
-            return place[function](*arguments, **named)
+def _call(path: str, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401  whatever the function takes and returns
+    """Call `module:function` or `module:class.method`, for which there is only a stand-in: a method of this, bound."""
+    name, _, place = path.partition(":")
+    owner, _, function = place.rpartition(".")
+    _have_rest(name)
+    space = _ours[name].__dict__
+    return (space[owner].__dict__ if owner else space)[function](*arguments, **named)
 
-        return stand_in
 
-    space.update(__getattr__=get, _later=later, _ours=_ours, _class=_class)
+def _later(path: str) -> Callable[..., Any]:
+    """A stand-in for a method of a class that Python itself made."""
+    return lambda *arguments, **named: _call(path, *arguments, **named)
 
 
 def _class(methods: dict[str, Any]) -> Callable[..., object]:
@@ -97,9 +96,6 @@ def _class(methods: dict[str, Any]) -> Callable[..., object]:
     return make
 
 
-_Object, _Method = type(sys.implementation), type(_find_code.__get__(0))
-
-
 def _merge(owner: type, rest: type) -> None:
     """Put the methods of a class in the places of their stand-ins."""
     for name, function in rest.__dict__.items():
@@ -108,16 +104,13 @@ def _merge(owner: type, rest: type) -> None:
 
 
 def _find_spec(name: str, _path: object = None, _target: object = None) -> object:
-    module = name[len("hook.") :]
-    if name.startswith("hook.") and any(found == module for found, _, _ in _places):
+    if name.startswith("hook.") and _code_of(name[len("hook.") :]):
         return sys.modules["_frozen_importlib"].ModuleSpec(name, _finder)
     return None
 
 
 def _exec_module(module: ModuleType) -> None:
-    code = _find_code(module.__name__[len("hook.") :])
-    if code is not None:
-        exec(code, module.__dict__)  # noqa: S102  the same
+    exec(_code_of(module.__name__[len("hook.") :]) or "", module.__dict__)  # noqa: S102  the same
 
 
 def _import_quickly(name: str) -> None:
@@ -146,5 +139,7 @@ _import_quickly("gc")
 sys.modules["gc"].disable()
 _import_quickly("fcntl")
 _import_quickly("_json")
+_Object, _Method = type(sys.implementation), type(_code_of.__get__(0))
+_tools = {"_Method": _Method, "_call": _call, "_class": _class, "_later": _later, "_merge": _merge, "_ours": _ours}
 for _name, _code in _modules:
     _make(_name, _code)

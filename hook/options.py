@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LONGEST_NUMBER = 20
-_NUMBER = frozenset("0123456789.")  # what int and float take besides (signs, 1_0, other scripts) is a typo here
+_NUMBER = "0123456789."  # what int and float take besides (signs, 1_0, other scripts) is a typo here
 
 
 def parse(arguments: list[str]) -> tuple[Options, list[str]]:
@@ -50,7 +50,7 @@ def _value(default: object, former: Any, text: str) -> object:  # noqa: ANN401  
             raise ValueError("takes no value")
         return True
     if isinstance(default, (int, float)):
-        if len(text) > _LONGEST_NUMBER or not _NUMBER.issuperset(text):
+        if len(text) > _LONGEST_NUMBER or text.strip(_NUMBER):
             raise ValueError(f"{text[:80]!r} is not a number of seconds")
         return type(default)(text)
     if isinstance(default, list):
