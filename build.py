@@ -286,7 +286,8 @@ class _Late(ast.NodeTransformer):
         before = self.homes, self.failing
         self.failing = self.failing or isinstance(node, (ast.Raise, ast.ExceptHandler))
         if isinstance(node, ast.FunctionDef):
-            self.homes = {name: home for name, home in self.homes.items() if name not in _locals(node)}
+            own = _locals(node)
+            self.homes = {name: home for name, home in self.homes.items() if name not in own}
         super().generic_visit(node)
         self.homes, self.failing = before
         return node
