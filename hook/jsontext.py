@@ -85,10 +85,10 @@ def loads(text: str) -> Any:  # noqa: ANN401  that is what JSON is
 def dumps(value: object) -> str:
     """The JSON text of dicts, lists, texts, numbers, booleans, None and models; ASCII, one line, in the given order."""
     try:
-        # As json.JSONEncoder(default=dict, allow_nan=False) does. `dict` makes of a model what its fields hold.
-        encoder = _json.make_encoder(None, dict, _json.encode_basestring_ascii, None, ": ", ", ", False, False, False)
+        # As json.JSONEncoder(default=vars, allow_nan=False) does. `vars` of a model is what its fields hold.
+        encoder = _json.make_encoder(None, vars, _json.encode_basestring_ascii, None, ": ", ", ", False, False, False)
     except (NameError, AttributeError, TypeError):
         import json  # noqa: PLC0415  the fallback
 
-        return json.dumps(value, default=dict, allow_nan=False)
+        return json.dumps(value, default=vars, allow_nan=False)
     return "".join(encoder(value, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import sys
@@ -77,6 +78,7 @@ def main(arguments: list[str]) -> int:
     if arguments and arguments[0] in HELP_OF_VERBS:
         from hook import people  # noqa: PLC0415  not for a hook that is misspelt
 
+        gc.enable()  # which the loader does without: top and metrics may stay for long
         return people.main(arguments)
     problem = f"unknown verb {arguments[0][:80]!r}" if arguments else "no verb"
     report.say(f"usage: {problem}; see resctrl-mon-hook --help", to_syslog=_called_by_a_runtime())

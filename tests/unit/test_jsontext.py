@@ -176,9 +176,9 @@ def test_what_has_no_json_form_is_a_type_error(value: object) -> None:
         jsontext.dumps(value)
 
 
-def test_names_that_are_no_texts_are_a_type_error() -> None:
+def test_names_that_have_no_text_are_a_type_error() -> None:
     with pytest.raises(TypeError):
-        jsontext.dumps({1: 2})
+        jsontext.dumps({(1,): 2})
 
 
 @pytest.mark.parametrize("text", ['{"a', "[1,]", '{"a": 1', "", "nul", "[1}", '"\\u'])
