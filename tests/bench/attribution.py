@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -32,6 +31,7 @@ from typing import NamedTuple
 from tests import provision
 from tests.bench import attribution_guest
 from tests.bench.attribution_guest import COUNTER, HOOK, REFERENCE, WORKLOADS, Plan, Run
+from tests.bench.common import CannotMeasure, NotReady, as_markdown, as_text, compile_static
 from tests.kernel import kernel
 from tests.kernel.vm import GuestFailed, GuestTimeout, Output, Vm, run_in_guest
 from tests.support import containers
@@ -47,14 +47,6 @@ NOTHING = "nothing"
 GUEST = Path(attribution_guest.__file__)
 WORK = GUEST.with_name("work.c")
 IN_GUEST = "/tmp/share/work"
-
-
-class CannotMeasure(Exception):
-    """Something went wrong; the message says what."""
-
-
-class NotReady(CannotMeasure):
-    """Something is missing here, and cannot be installed."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +144,7 @@ def measure(what: Plan, stderr: Output = None) -> Result:
         raise CannotMeasure(f"no {containers.HOOK}: run `python3 build.py`")
     with tempfile.TemporaryDirectory(prefix="attribution-") as directory:
         share = Path(directory)
-        compile_work(share / "work")
+        compile_static(WORK, share / "work")
         command = shlex.join([sys.executable, "-IS", str(GUEST), json.dumps(what._asdict())])
         with (share / "out").open("w+", encoding="utf-8") as out:
             shown = [containers.HOOK.parent]
@@ -162,13 +154,6 @@ def measure(what: Plan, stderr: Output = None) -> Result:
     if status != 0:
         raise CannotMeasure(f"the guest's part ended with exit status {status}")
     return Result(what, lines[0]["rate"] / 1e9, [Run(**line) for line in lines[1:]])
-
-
-def compile_work(target: Path) -> None:
-    command = ["gcc", "-static", "-O1", "-Wall", "-Wextra", "-o", str(target), str(WORK)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0 or done.stderr:
-        raise CannotMeasure(f"gcc: {done.stderr.strip()}")
 
 
 # --- The tables
@@ -198,18 +183,6 @@ def spread(shares: Sequence[float]) -> str:
 def table(result: Result) -> list[list[str]]:
     pollers = [f"poller, every {period:g} s" for period in result.plan.periods]
     return [[*HEAD, *pollers], *(cells(row) for row in result.rows())]
-
-
-def as_text(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    padded = (zip(line, widths) for line in lines)
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in line).rstrip() for line in padded)
-
-
-def as_markdown(lines: Sequence[Sequence[str]]) -> str:
-    head, *body = ("| " + " | ".join(line) + " |" for line in lines)
-    rule = "|" + "|".join("---" if index < 2 else "---:" for index in range(len(lines[0]))) + "|"
-    return "\n".join([head, rule, *body])
 
 
 def as_json(result: Result) -> str:
@@ -260,7 +233,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if said.json:
         print(as_json(result))
     elif said.markdown:
-        print(as_markdown(table(result)))
+        print(as_markdown(table(result), names=2))
     else:
         print(f"{as_text(table(result))}\n\n{notes(result)}")
     for row in result.broken():

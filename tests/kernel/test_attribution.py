@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import attribution, attribution_guest
+from tests.bench.common import CannotMeasure, NotReady
 from tests.kernel import kernel
 from tests.kernel.guests import Guests
 
@@ -29,9 +30,9 @@ def result(guests: Guests, tmp_path_factory: pytest.TempPathFactory) -> attribut
         reduced = attribution.plan(WORKLOADS, rounds=1, polls=0, seconds=0.5, forks=200)
         try:
             return attribution.measure(reduced, stderr=file)
-        except (kernel.CannotBuild, attribution.NotReady) as error:
+        except (kernel.CannotBuild, NotReady) as error:
             pytest.skip(str(error))
-        except attribution.CannotMeasure as error:
+        except CannotMeasure as error:
             raise AssertionError(f"{error}\n{log.read_text(encoding='utf-8')}") from error
 
 
