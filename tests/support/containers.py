@@ -265,10 +265,11 @@ class Lab:
         when: Mapping[str, object],
         path: Path | None = None,
         args: Sequence[str] | None = None,
+        directory: Path | None = None,
     ) -> None:
         """Put a hooks.d file in place; without path and args it is for ours."""
         content = {"version": "1.0.0", "hook": self.hook_entry(path, args), "when": when, "stages": STAGES}
-        (self.hooks_dir / name).write_text(json.dumps(content, indent=2))
+        ((directory or self.hooks_dir) / name).write_text(json.dumps(content, indent=2))
 
     def hook_entry(self, path: Path | None = None, args: Sequence[str] | None = None) -> dict[str, object]:
         """One hook as hooks.d and config.json both have it."""
@@ -289,7 +290,7 @@ class Lab:
     def podman(self, *words: str, check: bool = True, timeout: float = DEADLINE) -> subprocess.CompletedProcess[str]:
         """Run Podman on the lab's storage to its end. A failure's message holds what Podman said."""
         done = subprocess.run(
-            [*self._podman_command(), *words],
+            [*self.podman_command(), *words],
             env=self.environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -301,7 +302,8 @@ class Lab:
             raise RuntimeError(f"podman {' '.join(words)}: exit status {done.returncode}: {done.stderr.strip()}")
         return done
 
-    def _podman_command(self) -> list[str]:
+    def podman_command(self) -> list[str]:
+        """Podman on the lab's storage."""
         return [
             "podman",
             f"--root={self.base}/root",
@@ -348,7 +350,7 @@ class Lab:
     ) -> RuncContainer:
         """Start a container by runc (or CRUN) itself, in the foreground; returns when its command is running."""
         gate = self.gate(name)
-        config = self._runc_config(name, gate.command, annotations or {})
+        config = self.runc_config(name, gate.command, annotations or {})
         bundle = self._directory(f"bundle-{name}")
         (bundle / "config.json").write_text(json.dumps(config))
         container = RuncContainer(self, name, bundle, gate, runtime)
@@ -359,8 +361,16 @@ class Lab:
             raise RuntimeError(f"{runtime[-1]} run {name}: {container.output()}") from None
         return container
 
-    def _runc_config(self, name: str, command: Sequence[str], annotations: Mapping[str, str]) -> dict[str, Any]:
-        both = [self.hook_entry(), self.hook_entry(self.watch.program, ["watch"])]
+    def runc_config(
+        self,
+        name: str,
+        command: Sequence[str],
+        annotations: Mapping[str, str],
+        hooks: Sequence[Mapping[str, object]] | None = None,
+    ) -> dict[str, Any]:
+        """A bundle's config.json. `hooks`: for both stages; ours and the watch's unless given."""
+        if hooks is None:
+            hooks = [self.hook_entry(), self.hook_entry(self.watch.program, ["watch"])]
         return {
             "ociVersion": "1.0.2",
             "process": {"cwd": "/", "args": list(command), "env": ["PATH=/bin"], "user": {"uid": 0, "gid": 0}},
@@ -370,7 +380,7 @@ class Lab:
                 {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
                 {"destination": "/gates", "type": "bind", "source": str(self.gates), "options": ["bind", "rw"]},
             ],
-            "hooks": dict.fromkeys(STAGES, both),
+            "hooks": dict.fromkeys(STAGES, hooks),
             "annotations": dict(annotations),
             "linux": {
                 "cgroupsPath": f"{self.cgroups.path}/{name}",

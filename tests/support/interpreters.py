@@ -32,6 +32,9 @@ if sys.implementation.name == "cpython" and sys.prefix == sys.base_prefix and no
     print(*sys.version_info[:3], sys.prefix)
 """
 
+_WRAPPER = "#!/bin/sh\nexec "
+"""How the script begins that starts a fetched one; it ends with `"$@"`."""
+
 
 class Interpreter(NamedTuple):
     version: tuple[int, int, int]
@@ -102,6 +105,15 @@ def directories(environment: Mapping[str, str]) -> Iterator[Path]:
 def cache(environment: Mapping[str, str] = os.environ) -> Path:
     base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root"), ".cache")
     return Path(base, "resctrl-mon-hook", "pythons")
+
+
+def start_command(program: Path) -> list[str]:
+    """What starts an interpreter, without the shell that starts a fetched one: that would be the most of a start."""
+    with program.open("rb") as file:
+        text = file.read(4096)
+    if not text.startswith(_WRAPPER.encode()):
+        return [str(program)]
+    return shlex.split(text.decode()[len(_WRAPPER) :])[:-1]
 
 
 # --- fetching
@@ -189,7 +201,7 @@ def _wrap(tree: Path, target: Path, name: str) -> None:
     command = [final[loader], "--library-path", ":".join(final[path] for path in folders)]
     if b"--argv0" in loader.read_bytes():  # makes sys.executable this script, where the loader can (glibc 2.33)
         command += ["--argv0", final[program]]
-    program.write_text(f'#!/bin/sh\nexec {shlex.join([*command, final[real]])} "$@"\n', encoding="utf-8")
+    program.write_text(f'{_WRAPPER}{shlex.join([*command, final[real]])} "$@"\n', encoding="utf-8")
     program.chmod(0o755)
 
 

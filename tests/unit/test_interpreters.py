@@ -133,7 +133,13 @@ def test_a_wrapper_starts_the_program_with_its_own_loader(tmp_path: Path, loader
     done = subprocess.run([program, "-c", "a b"], capture_output=True, text=True, check=True)
     argv0 = ["--argv0", str(program)] if knows_argv0 else []
     libraries = str((target / loader).parent)
-    assert done.stdout.splitlines() == ["--library-path", libraries, *argv0, f"{program}.real", "-c", "a b"]
+    passed = ["--library-path", libraries, *argv0, f"{program}.real"]
+    assert done.stdout.splitlines() == [*passed, "-c", "a b"]
+    assert interpreters.start_command(program) == [str(target / loader), *passed]
+
+
+def test_what_is_no_wrapper_starts_itself() -> None:
+    assert interpreters.start_command(Path(sys.executable)) == [sys.executable]
 
 
 def test_fetching_never_fails_the_caller(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
