@@ -13,6 +13,8 @@
                              (`test tests/unit -k shebang`; with CI set, or `test --require fuse,podman,kernel`, a
                              skip in those tiers is a failure)
   python3 build.py demo ...  build, then show the hook at work on containers and a resctrl double
+  python3 build.py bench [speed] ...
+                             build, then measure what the hook takes of time, instructions and memory
   python3 build.py bench attribution ...
                              build, then measure in a guest what share of a container's work its group is charged
   python3 build.py --help    print this
@@ -1136,14 +1138,15 @@ def demo_verb(arguments: Sequence[str]) -> int:
 
 def bench_verb(arguments: Sequence[str]) -> int:
     from tests import provision  # noqa: PLC0415
+    from tests.support import interpreters  # noqa: PLC0415
 
-    if not arguments or arguments[0] not in BENCHES:
-        given = f"unknown benchmark {arguments[0]}" if arguments else "bench takes the name of a benchmark"
-        raise BuildError(f"{given} (there is: {', '.join(BENCHES)})")
+    named = bool(arguments) and not arguments[0].startswith("-")
+    name, rest = (arguments[0], arguments[1:]) if named else (BENCHES[0], arguments)
+    if name not in BENCHES:
+        raise BuildError(f"unknown benchmark {name} (there is: {', '.join(BENCHES)})")
     _under_venv(provision.TEST)
-    build(bytecode=at_hand())
-    command = [sys.executable, "-m", f"tests.bench.{arguments[0]}", *arguments[1:]]
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    build(bytecode=[str(it.path) for it in interpreters.find()])
+    return subprocess.run([sys.executable, "-m", f"tests.bench.{name}", *rest], cwd=ROOT, check=False).returncode
 
 
 def build_verb(arguments: Sequence[str]) -> int:
@@ -1189,7 +1192,7 @@ def _under_venv(packages: Iterable[str] = ()) -> None:
         os.execv(python, [str(python), *sys.argv])  # noqa: S606  the same command, under another python
 
 
-BENCHES = ("attribution",)
+BENCHES = ("speed", "attribution")
 VERBS = {
     "compile": compile_verb,
     "test": test_verb,

@@ -418,7 +418,6 @@ def test_help_names_every_verb() -> None:
         (["--python"], "--python takes a value"),
         (["--python=python3"], "absolute path"),
         (["compile", "more"], "one argument too many: more"),
-        (["bench"], "bench takes the name of a benchmark"),
         (["bench", "no-such-bench"], "unknown benchmark no-such-bench"),
     ],
 )

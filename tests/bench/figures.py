@@ -1,0 +1,68 @@
+"""What benchmarks print: numbers with their spread and their targets, in tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+
+MISSED = "(!)"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number of a table, which has a value from each round. `target`: what their median is to be at most."""
+
+    row: str
+    column: str
+    values: Sequence[float]
+    target: float | None = None
+    digits: int = 2
+
+    @property
+    def median(self) -> float:
+        return median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """Half of what the middle half of the values lies within."""
+        if len(self.values) == 1:
+            return 0
+        low, _, high = quantiles(self.values, n=4, method="inclusive")
+        return (high - low) / 2
+
+    @property
+    def is_missed(self) -> bool:
+        return self.target is not None and self.median > self.target
+
+    def __str__(self) -> str:
+        spread = f" ±{self.spread:.{self.digits}f}" if self.digits else ""
+        return f"{self.median:.{self.digits}f}{spread}{' ' + MISSED if self.is_missed else ''}"
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    figures: Sequence[Figure]
+
+    def lines(self) -> list[list[str]]:
+        """The head, and a line for each row, in the order in which rows and columns first come."""
+        columns = list(dict.fromkeys(it.column for it in self.figures))
+        rows = list(dict.fromkeys(it.row for it in self.figures))
+        return [[self.title, "target", *columns], *(self._line(row, columns) for row in rows)]
+
+    def _line(self, row: str, columns: Sequence[str]) -> list[str]:
+        found = {it.column: it for it in self.figures if it.row == row}
+        targets = {f"≤ {it.target:.{it.digits}f}" for it in found.values() if it.target is not None}
+        cells = [str(found[column]) if column in found else "-" for column in columns]
+        return [row, " ".join(sorted(targets)) or "-", *cells]
+
+    def missed(self) -> list[str]:
+        """Each target that was not reached, as a sentence."""
+        missed = [it for it in self.figures if it.is_missed]
+        return [f"{self.title}: {it.row}, {it.column}: {it.median:.3f}, target {it.target:g}" for it in missed]
+
+
+def ratios(values: Iterable[float], to: Iterable[float]) -> list[float]:
+    """Round by round."""
+    return [value / other for value, other in zip(values, to)]

@@ -1,0 +1,120 @@
+"""Runs commands and says what they took: wall time and peak memory (launch.c), instructions (valgrind)."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.bench.common import CannotMeasure, compile_static
+
+LAUNCH = Path(__file__).with_name("launch.c")
+CALLGRIND = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
+ALONE = "-r"
+"""One process, which waits for no other: measured as if the machine did nothing else."""
+LEAVES_BEHIND = "-w"
+"""Processes, whose end is waited for, but not measured."""
+DEADLINE = 300
+"""Seconds; only to end what hangs."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to measure: a command, started once for each of `states`, which is its stdin, all at once.
+
+    `subject` and `name` say what it stands for; `options` are launch.c's.
+    """
+
+    subject: str
+    name: str
+    command: Sequence[str]
+    states: Sequence[str] = ("",)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    options: Sequence[str] = ()
+
+
+class Taken(NamedTuple):
+    """What a step took: seconds until the last had ended, MiB of the one that needed most; and what they said."""
+
+    seconds: float
+    memory: float
+    said: str
+
+
+class Launcher:
+    """A program of next to no memory that starts what is to be measured. `directory`: for the program."""
+
+    def __init__(self, directory: Path) -> None:
+        self._program = directory / "launch"
+        compile_static(LAUNCH, self._program)
+
+    def run(self, step: Step) -> Taken:
+        """What a step took, which has nothing to say: a hook that reports a failure was not measured at its work."""
+        it = self.run_anyhow(step)
+        if it.said:
+            raise CannotMeasure(f"{step.name}, {step.subject}: {it.said.strip()}")
+        return it
+
+    def run_anyhow(self, step: Step) -> Taken:
+        """What a step took. CannotMeasure if it could not be started, or its exit status is not 0."""
+        command = [str(self._program), *step.options, *step.command]
+        # A file, since containers may go on holding it
+        with tempfile.TemporaryFile() as stderr:
+            done = subprocess.run(
+                command,
+                input="".join(f"{state}\0" for state in step.states).encode(),
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                env=step.environment,
+                cwd="/",
+                timeout=DEADLINE,
+                check=False,
+            )
+            stderr.seek(0)
+            said = stderr.read().decode(errors="replace")
+        return taken(step, done.returncode, done.stdout.decode(), said)
+
+
+def taken(step: Step, returncode: int, report: str, said: str) -> Taken:
+    """What launch.c's report says."""
+    rows = [tuple(map(int, line.split())) for line in report.splitlines()]
+    failed = [os.waitstatus_to_exitcode(status) for *_, status in rows if status]
+    if returncode or failed or len(rows) != len(step.states):
+        raise CannotMeasure(f"{step.name}, {step.subject}: exit status {returncode or failed}: {said.strip()}")
+    return Taken(max(row[0] for row in rows) / 1e9, max(row[1] for row in rows) / 1024, said)
+
+
+def has_valgrind() -> bool:
+    return shutil.which(CALLGRIND[0]) is not None
+
+
+def instructions(step: Step) -> int:
+    """Instructions of a step in user space. They repeat to 0.2 %, whatever else the machine does."""
+    (state,) = step.states
+    done = subprocess.run(
+        [*CALLGRIND, *step.command],
+        input=state.encode(),
+        capture_output=True,
+        env=step.environment,
+        cwd="/",
+        timeout=DEADLINE,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise CannotMeasure(f"{step.name}, {step.subject}: exit status {done.returncode} under valgrind")
+    return collected(done.stderr.decode(errors="replace"))
+
+
+def collected(stderr: str) -> int:
+    """The count in what callgrind prints at the end. What the program itself has to say is a failure of its."""
+    other = [line for line in stderr.splitlines() if not re.match(r"==\d+==", line)]
+    count = re.search(r"^==\d+== Collected : (\d+)$", stderr, re.MULTILINE)
+    if other or count is None:
+        raise CannotMeasure(f"valgrind: {' '.join(other) or stderr.strip()}")
+    return int(count[1])

@@ -1,0 +1,161 @@
+"""How much the hook costs: beside the least that Python costs, in a container's start, on a busy node.
+
+    python3 build.py bench speed [--json | --markdown] [--only TABLE]... [--python PATH]... [--rounds N] [--seed N]
+
+Whatever is compared is measured once in each round, in an order by chance. A figure is the median of the rounds' ratios
+± half of what the middle half of them lies within; (!) marks a target that is missed. The exit status is 1 if there is
+one, or if something could not be measured.
+
+Hooks are the shipped file, started as the kernel starts it, with an empty environment, default options and a state of
+CRI-O's on a pipe. The exit floor is `python3 -I -S -c 'import posix;posix._exit(0)'`.
+
+wall time: from just before the exec until the process has been waited for, before all else on the machine (SCHED_FIFO;
+many at once: a priority). /run and resctrl are on tmpfs (plain_node.py): what the kernel itself takes to make, fill and
+remove a group and to ask the hardware is not in it. instructions: those in user space, counted by valgrind, where there
+is one; they repeat to 0.2 %. peak memory: the maximum resident set of the process.
+
+starts     createRuntime and poststop with 24 counters, snapshots and all, on each CPython that the machine has
+runtimes   `runc create` and `podman run --rm`, with the hook, with one that only starts and exits Python, with none
+groups     the same as starts on nodes with 1 to 5,000 groups
+crowds     200 hooks that wait to be let go at the same moment, all before their exec; and as many exit floors
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import build
+from tests import provision
+from tests.bench import speed_hooks, speed_runtimes
+from tests.bench.common import CannotMeasure, NotReady, as_markdown, as_text
+from tests.bench.figures import Table
+from tests.bench.launcher import Launcher, has_valgrind
+from tests.bench.plain_node import TMPFS
+from tests.bench.rounds import Bench
+from tests.support import interpreters
+from tests.support.hook import PYZ
+
+TABLES = ("starts", "runtimes", "groups", "crowds")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure. `pythons`: programs, all that can be found unless given."""
+
+    tables: Sequence[str] = TABLES
+    pythons: Sequence[Path] = ()
+    rounds: int = 60
+    seed: int = 1
+    groups: Sequence[int] = (1, 100, 1000, 5000)
+    crowd: int = 200
+    counts_instructions: bool = True
+
+
+def ways(plan: Plan, directory: Path) -> Mapping[str, Callable[[], Table]]:
+    """What measures each table. Raises NotReady if nothing can be measured here; `directory`: for a program."""
+    check()
+    pythons = commands(plan.pythons)
+    usual = next(iter(pythons.values())) if plan.pythons else [build.PYTHON]
+    counts = plan.counts_instructions and has_valgrind()
+    bench = Bench(Launcher(directory), random.Random(plan.seed), plan.rounds, counts)
+    return {
+        "starts": lambda: speed_hooks.starts(bench, pythons),
+        "runtimes": lambda: speed_runtimes.runtimes(bench),
+        "groups": lambda: speed_hooks.groups(bench, usual, plan.groups),
+        "crowds": lambda: speed_hooks.crowds(bench, usual, plan.crowd),
+    }
+
+
+def measure(plan: Plan) -> Iterator[Table]:
+    """The tables, each as soon as it is there; some minutes for all. Raises CannotMeasure."""
+    with tempfile.TemporaryDirectory(prefix="speed-") as directory:
+        found = ways(plan, Path(directory))
+        for name in plan.tables:
+            yield found[name]()
+
+
+def check() -> None:
+    """Raises NotReady if nothing can be measured here."""
+    if os.geteuid() != 0:
+        raise NotReady("not root")
+    if absent := provision.install(("gcc", "libc6-dev")):
+        raise NotReady("; ".join(absent))
+    if not PYZ.is_file():
+        raise NotReady(f"no {PYZ}: run `python3 build.py`")
+    if not Path(TMPFS).is_dir():
+        raise NotReady(f"no {TMPFS}")
+
+
+def commands(programs: Sequence[Path]) -> dict[str, list[str]]:
+    """What starts these interpreters, or all that can be found, by version."""
+    found = [interpreters.probe(path) for path in programs] if programs else interpreters.find()
+    named = {".".join(map(str, it.minor)): interpreters.start_command(it.path) for it in found if it}
+    if None in found or not named:
+        raise NotReady("--python: not a base installation of CPython")
+    return named
+
+
+# --- The command
+
+
+def parser() -> argparse.ArgumentParser:
+    told = argparse.ArgumentParser(
+        prog="python3 build.py bench speed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    form = told.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print everything as JSON, each round's ratios too")
+    form.add_argument("--markdown", action="store_true", help="print the tables alone, as Markdown")
+    default = Plan()
+    told.add_argument("--only", action="append", choices=TABLES, help="this table; may be given more than once [all]")
+    told.add_argument(
+        "--python", action="append", type=Path, help="may be given more than once; the first for all [each found]"
+    )
+    told.add_argument("--rounds", type=int, default=default.rounds, help="fewer of what takes longer [60]")
+    told.add_argument("--seed", type=int, default=default.seed, help="of the orders by chance [1]")
+    return told
+
+
+def notes(plan: Plan) -> str:
+    """What to know beside the tables."""
+    counted = "" if has_valgrind() else " No valgrind here: no instructions."
+    return f"Medians of {plan.rounds} rounds, fewer of what takes longer, ± half the interquartile range.{counted}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    said = parser().parse_args(arguments)
+    plan = Plan(said.only or TABLES, said.python or (), max(1, said.rounds), said.seed)
+    form = as_markdown if said.markdown else as_text
+    tables: list[Table] = []
+    try:
+        for table in measure(plan):
+            tables.append(table)
+            if not said.json:
+                print(f"{form(table.lines())}\n", flush=True)
+    except CannotMeasure as error:
+        print(f"speed: {error}", file=sys.stderr)
+        return 1
+    if said.json:
+        print(json.dumps([asdict(table) for table in tables], indent=2))
+    elif not said.markdown:
+        print(notes(plan))
+    missed = [line for table in tables for line in table.missed()]
+    for line in missed:
+        print(f"speed: {line}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

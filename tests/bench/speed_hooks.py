@@ -1,0 +1,163 @@
+"""The hook by itself: beside the exit floor, on a node with many groups, and many at once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+
+from tests.bench.common import CannotMeasure
+from tests.bench.figures import Figure, Table, ratios
+from tests.bench.launcher import ALONE, Step, Taken
+from tests.bench.plain_node import PlainNode, created, plain_node, stopped
+from tests.bench.rounds import Bench
+from tests.support.hook import end, task
+
+FLOOR = "exit floor"
+EXIT = ("-I", "-S", "-c", "import posix;posix._exit(0)")
+FIRST, FURTHER = "createRuntime, first of a key", "createRuntime, a further one"
+NOT_LAST, LAST = "poststop, not the last", "poststop, last of a key"
+TARGETS = {FIRST: 1.50, FURTHER: 1.25, NOT_LAST: 1.25, LAST: 1.50}
+MEMORY_TARGET = 3.0
+GROUPS_TARGET = 1.01
+CREATE, STOP = "createRuntime", "poststop"
+CROWD_TARGET = 1.25
+ONE_KEY_TARGET = 1.15
+
+Python = Sequence[str]
+"""The command that starts an interpreter."""
+
+
+def floor(subject: str, python: Python, times: int = 1) -> Step:
+    return Step(subject, FLOOR, [*python, *EXIT], [""] * times, options=() if times > 1 else (ALONE,))
+
+
+def life(node: PlainNode, subject: str, python: Python) -> Iterator[Step]:
+    """A pod of two containers, of which the second ends first."""
+    key, one, two = node.new_key(), node.new_container(), node.new_container()
+    command = node.hook(python).command("hook")
+
+    def alone(name: str, state: str) -> Step:
+        return Step(subject, name, command, [state], options=(ALONE,))
+
+    with task() as first, task() as further:
+        yield alone(FIRST, created(one, first.pid, key))
+        yield alone(FURTHER, created(two, further.pid, key))
+        if node.members([key]) != {one, two}:
+            raise CannotMeasure(f"{subject}: the hook did not do its work: {node.hook().failures()}")
+        end(further)
+        yield alone(NOT_LAST, stopped(two, key))
+        end(first)
+        yield alone(LAST, stopped(one, key))
+    if left := node.left():
+        raise CannotMeasure(f"{subject}: left behind: {left}")
+
+
+# --- Beside the exit floor
+
+
+def starts(bench: Bench, pythons: Mapping[str, Python]) -> Table:
+    """Complete hooks, and the least that a start and an exit of the same Python take."""
+    with ExitStack() as stack:
+        nodes = {name: stack.enter_context(plain_node()) for name in pythons}
+
+        def sequences() -> Iterator[Iterator[Step]]:
+            for name, python in pythons.items():
+                yield life(nodes[name], name, python)
+                yield iter([floor(name, python)])
+
+        times = bench.measure(bench.rounds, sequences, bench.launcher.run)
+        counts = bench.instructions(sequences)
+    seconds = {key: [it.seconds for it in values] for key, values in times.items()}
+    figures = [it for name in pythons for it in _beside_floor(name, seconds, "wall time")]
+    figures += [it for name in pythons for it in _beside_floor(name, counts, "instructions")]
+    figures += [_memory(name, times) for name in pythons]
+    return Table("hook / exit floor", figures)
+
+
+def _beside_floor(python: str, found: Mapping[tuple[str, str], Sequence[float]], what: str) -> Iterator[Figure]:
+    for step, target in TARGETS.items():
+        if found:
+            values = ratios(found[python, step], found[python, FLOOR])
+            yield Figure(f"{step}: {what}", python, values, target)
+
+
+def _memory(python: str, times: Mapping[tuple[str, str], Sequence[Taken]]) -> Figure:
+    most = [max(it.memory for it in steps) for steps in zip(*(times[python, step] for step in TARGETS))]
+    values = [it - least.memory for it, least in zip(most, times[python, FLOOR])]
+    return Figure("peak memory of any of them: MiB more", python, values, MEMORY_TARGET, digits=1)
+
+
+# --- Many groups
+
+
+def groups(bench: Bench, python: Python, sizes: Sequence[int]) -> Table:
+    """The same hooks on nodes with so many groups; the first number is what the others are compared with."""
+    base, *others = map(str, sizes)
+    with ExitStack() as stack:
+        nodes = {str(size): stack.enter_context(plain_node(size)) for size in sizes}
+
+        def sequences() -> Iterator[Iterator[Step]]:
+            return (life(node, size, python) for size, node in nodes.items())
+
+        times = bench.seconds(bench.fewer(2), sequences)
+        counts = bench.instructions(sequences)
+    figures = [
+        Figure(f"{size} groups: {what}", step, ratios(found[size, step], found[base, step]), target, digits=3)
+        for found, what, target in ((times, "wall time", None), (counts, "instructions", GROUPS_TARGET))
+        if found
+        for size in others
+        for step in TARGETS
+    ]
+    return Table(f"hook on a node with N groups / with {base}", figures)
+
+
+# --- Many at once
+
+
+def crowds(bench: Bench, python: Python, count: int) -> Table:
+    """So many hooks at the same moment, each for a pod of its own or all for one pod; and as many exit floors."""
+    different, same = f"{count} on different keys", f"{count} on one key"
+    lost: Counter[tuple[str, str]] = Counter()
+
+    def sequences() -> Iterator[Iterator[Step]]:
+        yield iter([floor(FLOOR, python, count)])
+        yield crowd(different, python, count, count, lost)
+        yield crowd(same, python, count, 1, lost)
+
+    times = bench.measure(bench.fewer(6), sequences, lambda step: bench.launcher.run_anyhow(step).seconds)
+    floors = times[FLOOR, FLOOR]
+    stages = (CREATE, STOP)
+    figures = [
+        Figure(f"{subject} / {count} exit floors", stage, ratios(times[subject, stage], floors), CROWD_TARGET)
+        for subject in (different, same)
+        for stage in stages
+    ]
+    figures += [
+        Figure("on one key / on different keys", stage, ratios(times[same, stage], times[different, stage]), target)
+        for stage, target in ((CREATE, ONE_KEY_TARGET), (STOP, ONE_KEY_TARGET))
+    ]
+    figures += [
+        Figure(f"{subject}: members lost, things left behind", stage, [lost[subject, stage]], 0, digits=0)
+        for subject in (different, same)
+        for stage in stages
+    ]
+    return Table("many hooks at once", figures)
+
+
+def crowd(subject: str, python: Python, count: int, pods: int, lost: Counter[tuple[str, str]]) -> Iterator[Step]:
+    """All containers of some pods come at once, and go at once. Adds to `lost` who is on record of no pod, and what is
+    left when all are gone.
+    """
+    with plain_node() as node, ExitStack() as stack:
+        keys = [node.new_key() for _ in range(pods)]
+        inits = {node.new_container(): stack.enter_context(task()) for _ in range(count)}
+        places = {container: keys[index % pods] for index, container in enumerate(inits)}
+        command = node.hook(python).command("hook")
+        coming = [created(container, init.pid, places[container]) for container, init in inits.items()]
+        yield Step(subject, CREATE, command, coming)
+        lost[subject, CREATE] += len(inits.keys() - node.members(keys))
+        for init in inits.values():
+            end(init)
+        yield Step(subject, STOP, command, [stopped(container, key) for container, key in places.items()])
+        lost[subject, STOP] += len(node.left())
