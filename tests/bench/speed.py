@@ -15,9 +15,9 @@ remove a group and to ask the hardware is not in it. instructions: those in user
 is one; they repeat to 0.2 %. peak memory: the maximum resident set of the process.
 
 starts     createRuntime and poststop with 24 counters, snapshots and all, on each CPython that the machine has
-runtimes   `runc create` and `podman run --rm`, with the hook, with one that only starts and exits Python, with none
 groups     the same as starts on nodes with 1 to 5,000 groups
 crowds     200 hooks that wait to be let go at the same moment, all before their exec; and as many exit floors
+runtimes   `runc create` and `podman run --rm`, with the hook, with one that only starts and exits Python, with none
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tests.bench.rounds import Bench
 from tests.support import interpreters
 from tests.support.hook import PYZ
 
-TABLES = ("starts", "runtimes", "groups", "crowds")
+TABLES = ("starts", "groups", "crowds", "runtimes")
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ def ways(plan: Plan, directory: Path) -> Mapping[str, Callable[[], Table]]:
     bench = Bench(Launcher(directory), random.Random(plan.seed), plan.rounds, counts)
     return {
         "starts": lambda: speed_hooks.starts(bench, pythons),
-        "runtimes": lambda: speed_runtimes.runtimes(bench),
         "groups": lambda: speed_hooks.groups(bench, usual, plan.groups),
         "crowds": lambda: speed_hooks.crowds(bench, usual, plan.crowd),
+        "runtimes": lambda: speed_runtimes.runtimes(bench),
     }
 
 
