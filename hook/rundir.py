@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 _PARTS = ("groups", "members", "unmonitored", "runs", "locks")  # where locks is, the others are
 _STATE_LIMIT = 16 << 20
-_LOCK_POLL = 0.002
-_LOCK_POLL_MOST = 0.02
 _UNREADABLE = (errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENXIO)  # a link, a directory, a giant, a socket
 
 
@@ -62,19 +60,15 @@ class RunDir:
     def lock(self, key: str, deadline: float) -> LockedKey:
         """Take a key's lock, waiting until `deadline` (system.monotonic) at the most: HookError `lock_timeout` then.
 
-        Polling, not a blocking flock with an alarm: the runtime may hand us SIGALRM blocked, and then nothing would
-        end the wait. The inode is compared since whoever empties the key unlinks the file that others wait for.
+        Who waits gets it in turn. The inode is compared since whoever empties the key unlinks the file that others
+        wait for.
         """
         path = "locks/" + key
-        pause = _LOCK_POLL
         while True:
             descriptor = self._open_lock(path)
             try:
-                while not system.try_flock(descriptor):
-                    if system.monotonic() >= deadline:
-                        raise _lock_timeout(self.path, key)
-                    system.sleep(pause)
-                    pause = min(pause * 1.5, _LOCK_POLL_MOST)
+                if not system.try_flock(descriptor) and not system.wait_for_flock(descriptor, deadline):
+                    raise _lock_timeout(self.path, key)
                 if system.same_file(descriptor, path, self._dir):
                     return LockedKey(self, key, descriptor)
             except BaseException:

@@ -13,6 +13,7 @@ import posix
 import time
 
 READ_SIZE = 1 << 16
+_SOON = 0.01
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 
 
@@ -205,6 +206,37 @@ def try_flock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    return True
+
+
+def wait_for_flock(descriptor: int, deadline: float) -> bool:
+    """Take the exclusive flock, waiting until `deadline` (monotonic) at the most; whether it was had.
+
+    The kernel serves who waits in turn; of many that poll, some would never be lucky. An alarm ends the wait: the
+    runtime may have handed us SIGALRM blocked, and one that comes just before flock begins to wait would be lost, so
+    it comes again and again.
+    """
+    import _signal  # type: ignore[import-not-found]  # noqa: PLC0415  what `signal` is without its enums: there already
+
+    if monotonic() >= deadline:
+        return False
+    waiting = ["for the lock"]
+
+    def give_up(_number: int, _frame: object) -> None:
+        if waiting:
+            waiting.clear()
+            raise TimeoutError  # else flock(2) would be repeated (PEP 475)
+
+    _signal.signal(_signal.SIGALRM, give_up)
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, [_signal.SIGALRM])
+    try:
+        _signal.setitimer(_signal.ITIMER_REAL, max(deadline - monotonic(), _SOON), _SOON)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        waiting.clear()
+    except TimeoutError:
+        return False
+    finally:
+        _signal.setitimer(_signal.ITIMER_REAL, 0)
     return True
 
 
