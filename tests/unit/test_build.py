@@ -257,6 +257,22 @@ def test_the_usual_first_line_is_whole_for_kernels_before_5_1(path: str) -> None
     assert len(build.shebang(path)) <= build.OLD_SHEBANG_LIMIT
 
 
+RELEASED = ("import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1],'rb');[*map(exec,f)];1/0",)
+"""What the first line of every release until now ran."""
+
+
+@each_python
+@pytest.mark.parametrize("boot", RELEASED)
+def test_who_began_with_an_older_file_goes_on_with_the_one_in_its_place(pyz: Path, python: str, boot: str) -> None:
+    done = start([python, "-ISc", boot, pyz, "--version"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("resctrl-mon-hook ")
+
+
+def test_what_the_first_line_runs_is_on_record() -> None:
+    assert build.BOOT in RELEASED, "a first line that changes is another contract: keep the old ones working"
+
+
 @pytest.mark.parametrize("path", ["python3", "", "/a b", "/a\nb", "/a\tb"])
 def test_an_interpreter_that_no_first_line_can_name_is_refused(path: str) -> None:
     with pytest.raises(build.BuildError, match="absolute path"):
