@@ -266,6 +266,16 @@ def imported(command: list[str], state: bytes) -> set[str]:
     return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
 
 
+def test_what_ps_shows_of_it_is_what_the_readme_says(hook: Hook) -> None:
+    first_line = PYZ.read_bytes().partition(b"\n")[0].removeprefix(b"#!").decode()
+    with subprocess.Popen(hook.command("hook"), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        proc = Path(f"/proc/{process.pid}")
+        assert (proc / "comm").read_text() == "resctrl-mon-hoo\n"  # it waits for its stdin to end
+        shown = (proc / "cmdline").read_bytes().decode().split("\0")
+    assert shown[:-1] == [*first_line.split(" ", 1), *map(str, hook.command("hook"))]
+    assert " ".join(shown).startswith("/usr/bin/python3 -IScimport sys,atexit,posix;")
+
+
 def test_help_and_version() -> None:
     result = subprocess.run([PYZ, "--help"], capture_output=True, check=True, timeout=60, text=True)
     for option in ("--resctrl-root", "--lock-timeout", "[1.0]", "--strict"):
