@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import zipfile
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 import build
 from tests.kernel.inside import few, pythons
+from tests.support.devlog import DevLog
 from tests.support.hook import PYZ, UID, Hook, created, end, finish, stopped
 from tests.support.interpreters import Interpreter
 
@@ -144,41 +144,9 @@ def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
         subprocess.run(["umount", "-l", hook.run_dir], check=True)
 
 
-class DevLog:
-    """A /dev/log of our own, in a private mount namespace of the hook."""
-
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / "log"
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        here = os.open(directory, os.O_PATH)
-        try:
-            self.socket.bind(f"/proc/self/fd/{here}/log")
-        finally:
-            os.close(here)
-        script = (
-            "mount -t tmpfs tmpfs /dev && for d in null zero; do mknod /dev/$d c 1 3; done && touch /dev/log"
-            f" && mount --bind '{self.path}' /dev/log && exec \"$@\""
-        )
-        self.wrapper = ("unshare", "--mount", "sh", "-c", script, "sh")
-
-    def fill(self) -> None:
-        """Send until a sender would have to wait."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
-            here = os.open(self.path.parent, os.O_PATH)
-            try:
-                while True:
-                    sender.sendto(b"x", f"/proc/self/fd/{here}/log")
-            except BlockingIOError:
-                pass
-            finally:
-                os.close(here)
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[DevLog]:
-    log = DevLog(tmp_path)
-    with log.socket:
+    with DevLog(tmp_path) as log:
         yield log
 
 

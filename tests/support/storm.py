@@ -15,7 +15,7 @@ import sys
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Union
 
 from tests.kernel.inside import REAL_ROOT, make_group, remove_groups
 from tests.resctrlfs import Mounted, mounted
@@ -24,7 +24,7 @@ from tests.support.cgroups import Cgroup, mount_point
 from tests.support.hook import created, stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 OURS = "oci-"
 PR_SET_CHILD_SUBREAPER = 36
@@ -162,6 +162,11 @@ class Container:
 
     def _annotations(self) -> dict[str, str]:
         return {"pod_uid": self.uid} if self.uid else {}
+
+
+def haunted(containers: Iterable[Container]) -> list[Container]:
+    """Those that are dead, but for processes that outlived their init."""
+    return [it for it in containers if not it.init and it.pids()]
 
 
 def cgroup_of(top: str, uid: str | None, container: str) -> Cgroup:
@@ -322,6 +327,9 @@ class Kernel:
         foreign = [Deed("tasks", path, frozenset(now[path] ^ self._before[path])) for path in changed]
         self._before = now
         return [*gone, *(deed for deed in foreign if deed.tasks)]
+
+
+World = Union[Model, Kernel]
 
 
 def worlds(directory: Path, few: int, many: int) -> Iterator[AbstractContextManager[Model | Kernel]]:

@@ -1,0 +1,76 @@
+"""A /dev/log of our own, in a private mount namespace of the hook."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class DevLog:
+    """The socket, for `with`. `wrapper`: what to start a hook by that is to find it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / "log"
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        here = os.open(directory, os.O_PATH)
+        try:
+            self.socket.bind(f"/proc/self/fd/{here}/log")
+        finally:
+            os.close(here)
+        script = (
+            "mount -t tmpfs tmpfs /dev && for d in null zero; do mknod /dev/$d c 1 3; done && touch /dev/log"
+            f" && mount --bind '{self.path}' /dev/log && exec \"$@\""
+        )
+        self.wrapper: tuple[str, ...] = ("unshare", "--mount", "sh", "-c", script, "sh")
+
+    def __enter__(self) -> DevLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    @contextmanager
+    def held(self) -> Iterator[tuple[str, ...]]:
+        """A namespace that is made once, for many hooks: gives the wrapper by which they enter it."""
+        holder = subprocess.Popen(
+            [*self.wrapper, "sh", "-c", "echo ready; exec cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        try:
+            assert holder.stdout.readline() == b"ready\n"
+            yield ("nsenter", f"--mount=/proc/{holder.pid}/ns/mnt")
+        finally:
+            holder.stdin.close()
+            holder.stdout.close()
+            holder.wait()
+
+    def lines(self) -> list[str]:
+        """What has come since the last look."""
+        self.socket.setblocking(False)
+        found = []
+        while True:
+            try:
+                found.append(self.socket.recv(65536).decode())
+            except BlockingIOError:
+                return found
+
+    def fill(self) -> None:
+        """Send until a sender would have to wait."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.setblocking(False)
+            here = os.open(self.path.parent, os.O_PATH)
+            try:
+                while True:
+                    sender.sendto(b"x", f"/proc/self/fd/{here}/log")
+            except BlockingIOError:
+                pass
+            finally:
+                os.close(here)
