@@ -17,6 +17,9 @@
                              build, then measure what the hook takes of time, instructions and memory
   python3 build.py bench attribution ...
                              build, then measure in a guest what share of a container's work its group is charged
+  python3 build.py faults [PART ...]
+                             build, then let everything fail that the hook relies on, and see that nothing is lost
+                             (PART: syscalls, kills, broken, crowds; `faults --help` tells more)
   python3 build.py --help    print this
 
 Building needs any CPython from 3.9 on and nothing else: the same sources, compiled by the same interpreters, give the
@@ -1149,6 +1152,14 @@ def bench_verb(arguments: Sequence[str]) -> int:
     return subprocess.run([sys.executable, "-m", f"tests.bench.{name}", *rest], cwd=ROOT, check=False).returncode
 
 
+def faults_verb(arguments: Sequence[str]) -> int:
+    from tests import provision  # noqa: PLC0415
+
+    _under_venv(provision.FAULTS)
+    build(bytecode=at_hand())
+    return subprocess.run([sys.executable, "-m", "tests.faults", *arguments], cwd=ROOT, check=False).returncode
+
+
 def build_verb(arguments: Sequence[str]) -> int:
     options: dict[str, list[str]] = {"--python": [], "--output": [], "--bytecode": []}
     rest = [argument for argument in arguments if argument != "--release"]
@@ -1198,6 +1209,7 @@ VERBS = {
     "test": test_verb,
     "demo": demo_verb,
     "bench": bench_verb,
+    "faults": faults_verb,
     "--help": help_verb,
     "-h": help_verb,
 }

@@ -32,8 +32,13 @@ DEMO = (
     "podman",  # brings conmon, a network stack and containers-common; a rootful `--network none` needs no more
     "runc",
 )
+FAULTS = (
+    "fuse3",
+    "strace",  # lets system calls fail
+)
 TEST = (
     *DEMO,
+    *FAULTS,
     "catatonit",  # the infra container of a Podman pod
     "crun",  # the other runtime, whose states differ
 )

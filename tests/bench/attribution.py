@@ -35,6 +35,7 @@ from tests.bench.common import CannotMeasure, NotReady, as_markdown, as_text, co
 from tests.kernel import kernel
 from tests.kernel.vm import GuestFailed, GuestTimeout, Output, Vm, run_in_guest
 from tests.support import containers
+from tests.support.tables import as_markdown, as_text
 
 RUNTIMES = ("runc", "crun")
 PERIODS = (1.0, 3.0)

@@ -1,0 +1,78 @@
+"""The command line of the campaign: see the package."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests import faults, provision
+from tests.faults import campaign, kills, syscalls
+from tests.support.tables import as_markdown, as_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.faults.campaign import Campaign, Row
+
+PARTS: dict[str, Callable[[Campaign], None]] = {"syscalls": syscalls.run, "kills": kills.run}
+HEAD = ("part", "what", "cases", "failures", "time")
+
+
+def _part(name: str) -> str:
+    if name not in PARTS:
+        raise argparse.ArgumentTypeError(f"there is no {name!r}, but {', '.join(PARTS)}")
+    return name
+
+
+def parser() -> argparse.ArgumentParser:
+    told = argparse.ArgumentParser(
+        prog="python3 build.py faults",
+        description=faults.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    told.add_argument("part", nargs="*", type=_part, metavar="PART", help=f"of {', '.join(PARTS)} [all]")
+    told.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    told.add_argument("--most", type=int, default=0, help="run no more than this many cases of a kind, by chance [all]")
+    told.add_argument("--seed", type=int, default=1, help="of that choice, and of the pairs of kills [1]")
+    told.add_argument("--jobs", type=int, default=2, help="cases that run at the same time [2]")
+    told.add_argument("--only", metavar="CASE", help="the case of this name, and no other")
+    return told
+
+
+def table(rows: Sequence[Row]) -> list[list[str]]:
+    lines = [[it.part, it.what, f"{it.cases:,}", str(it.failures), f"{it.seconds:.0f} s"] for it in rows]
+    numbers = [[it.cases, it.failures, it.seconds] for it in rows]
+    cases, failures, seconds = (sum(column) for column in zip(*numbers))
+    return [[*HEAD], *lines, ["all", "", f"{cases:,.0f}", f"{failures:.0f}", f"{seconds:.0f} s"]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    said = parser().parse_args(arguments)
+    if absent := provision.missing(provision.FAULTS):
+        print(f"faults: {'; '.join(absent)}", file=sys.stderr)
+        return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is mounted is unmounted
+    with (
+        tempfile.TemporaryDirectory(prefix="faults-") as directory,
+        campaign.opened(Path(directory), jobs=said.jobs, most=said.most, seed=said.seed, only=said.only) as run,
+    ):
+        for part in said.part or PARTS:
+            run.part = part
+            PARTS[part](run)
+    if not run.rows:
+        print("faults: no such case", file=sys.stderr)
+        return 2
+    print((as_markdown if said.markdown else as_text)(table(run.rows)))
+    print(*run.notes, sep="\n")
+    return 1 if run.failures else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

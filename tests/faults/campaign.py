@@ -1,0 +1,190 @@
+"""Runs the cases of a campaign, and says what became of them.
+
+Each worker is a process of its own, and never has two threads: a child that is made while another thread has a file of
+the model open inherits that file, and closes it at exec, when nobody can look at it in /proc, the model neither.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import shlex
+import sys
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from queue import SimpleQueue
+from random import Random
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar
+
+from tests.faults.scene import Scene
+from tests.support.storm import reaper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+
+T = TypeVar("T")
+Step = Callable[[Scene], T]
+"""What a worker does with its scene; it and its result travel between processes."""
+
+
+class Case(NamedTuple):
+    """One thing that goes wrong. Raises AssertionError if something is not as it must be.
+
+    A case named `X at ...` needs the case `X` to have been run before.
+    """
+
+    name: str
+    run: Step[Any]
+
+
+class Row(NamedTuple):
+    """A line of the table. `seconds`: by the clock."""
+
+    part: str
+    what: str
+    cases: int
+    failures: int
+    seconds: float
+
+
+class Failure(NamedTuple):
+    """A case that failed; `problem` tells what was wrong, and every command that was run."""
+
+    part: str
+    case: str
+    problem: str
+
+    def __str__(self) -> str:
+        again = f"python3 build.py faults {self.part} --only {shlex.quote(self.case)}"
+        return f"FAILED {self.part}: {self.case}\n  again: {again}\n  {self.problem}"
+
+
+class Failed(Exception):
+    """Something was not as it must be: what, and every command that was run."""
+
+
+class Worker:
+    """A process with a scene below `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        fork = multiprocessing.get_context("fork")
+        self._pipe, theirs = fork.Pipe()
+        self._process = fork.Process(target=_serve, args=(directory, theirs, self._pipe))
+        self._process.start()
+        theirs.close()
+
+    def __call__(self, step: Step[T]) -> T:
+        """Take a step. Raises Failed."""
+        self._pipe.send(step)
+        result, problem = self._pipe.recv()
+        if problem is not None:
+            raise Failed(problem)
+        done: T = result
+        return done
+
+    def close(self) -> None:
+        with suppress(BrokenPipeError):  # it was interrupted
+            self._pipe.send(None)
+        self._process.join()
+        self._pipe.close()
+
+
+def _serve(directory: Path, pipe: Connection, theirs: Connection) -> None:
+    """Take steps until there is none, or nobody any more who asks for one."""
+    theirs.close()
+    with reaper(), Scene.opened(directory) as scene:
+        while (step := _received(pipe)) is not None:
+            result, problem = None, None
+            try:
+                result = step(scene)
+            except AssertionError as error:
+                problem = str(error)
+            except Exception:  # noqa: BLE001  it is told, and the next step is to be taken all the same
+                problem = traceback.format_exc()
+            pipe.send((result, problem))
+
+
+def _received(pipe: Connection) -> Step[Any] | None:
+    try:
+        step: Step[Any] | None = pipe.recv()
+    except EOFError:
+        return None
+    return step
+
+
+class Campaign:
+    """`most`: of each kind of case run no more than this many, chosen by `seed`; 0: all. `only`: the case of that name.
+
+    `notes` are for whoever reads the table.
+    """
+
+    def __init__(self, workers: list[Worker], *, most: int = 0, seed: int = 1, only: str | None = None) -> None:
+        self.most = most
+        self.seed = seed
+        self.only = only
+        self.part = ""
+        self.rows: list[Row] = []
+        self.failures: list[Failure] = []
+        self.notes: list[str] = []
+        self._jobs = len(workers)
+        self._workers: SimpleQueue[Worker] = SimpleQueue()
+        for worker in workers:
+            self._workers.put(worker)
+
+    def ask(self, step: Step[T]) -> T:
+        """What a step gives that is no case. Raises Failed."""
+        worker = self._workers.get()
+        try:
+            return worker(step)
+        finally:
+            self._workers.put(worker)
+
+    def all(self, what: str, cases: Iterable[Case]) -> dict[str, Any]:
+        """Run cases of one kind, a row of the table. Returns by name what those gave that did not fail."""
+        chosen = self._chosen(what, list(cases))
+        if not chosen:
+            return {}
+        begin, before = time.monotonic(), len(self.failures)
+        with ThreadPoolExecutor(self._jobs) as pool:
+            results = dict(zip([case.name for case in chosen], pool.map(self._try, chosen)))
+        failures = len(self.failures) - before
+        self.rows.append(Row(self.part, what, len(chosen), failures, time.monotonic() - begin))
+        return {name: result for name, result in results.items() if result is not None}
+
+    def note(self, text: str) -> None:
+        self.notes.append(f"{self.part}: {text}")
+
+    def _chosen(self, what: str, cases: list[Case]) -> list[Case]:
+        names = [case.name for case in cases]
+        assert len(set(names)) == len(names), "cases of the same name"
+        if self.only is not None:
+            return [case for case in cases if self.only == case.name or self.only.startswith(f"{case.name} at ")]
+        if not self.most or len(cases) <= self.most:
+            return cases
+        places = Random(f"{self.seed} {what}").sample(range(len(cases)), self.most)
+        return [cases[place] for place in sorted(places)]
+
+    def _try(self, case: Case) -> Any:  # noqa: ANN401  what the case gives
+        try:
+            return self.ask(case.run)
+        except Failed as error:
+            failure = Failure(self.part, case.name, str(error).replace("\n", "\n  "))
+            self.failures.append(failure)
+            print(failure, file=sys.stderr, flush=True)
+            return None
+
+
+@contextmanager
+def opened(
+    directory: Path, *, jobs: int = 2, most: int = 0, seed: int = 1, only: str | None = None
+) -> Iterator[Campaign]:
+    """A campaign with its workers, whose scenes lie below `directory`."""
+    with ExitStack() as stack:
+        workers = []
+        for number in range(jobs):
+            workers.append(Worker(directory / str(number)))
+            stack.callback(workers[-1].close)
+        yield Campaign(workers, most=most, seed=seed, only=only)

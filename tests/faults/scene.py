@@ -1,0 +1,412 @@
+"""A node with one pod on which one thing goes wrong: what is there before, the hook that it hits, what must be after.
+
+Each worker of the campaign has one of these, and makes it anew for each case.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import stat
+import subprocess
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tests.resctrlfs import Mounted, mounted
+from tests.support import consumers, oracle, storm
+from tests.support.cgroups import mount_point
+from tests.support.devlog import DevLog
+from tests.support.hook import UID, Hook, Outcome
+from tests.support.storm import Container, Model
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+WAITS = ("--lock-timeout=0.2", "--rmid-wait=0.2")
+"""The options that allow a hook to wait."""
+PATIENCE = 20.0
+"""Seconds; many times what they allow, so that it ends what hangs and nothing else."""
+CREATE, POSTSTOP, RECONCILE = "createRuntime", "poststop", "reconcile"
+AMOUNT = 1000
+"""What a group that somebody is in counts at a time, of each event."""
+MACHINE = {"rmids": 8, "l3_domains": 1, "packages": 1, "perf": False, "limbo_tick_ms": 10}
+"""Small: each counter is a dozen system calls more in a life."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What became of a hook: as its runtime sees it, and what it sent to syslog."""
+
+    outcome: Outcome
+    syslog: list[str]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to run: a hook of a container, or reconcile."""
+
+    verb: str
+    container: Container
+
+    def state(self) -> dict[str, object]:
+        return self.container.created() if self.verb == CREATE else self.container.stopped()
+
+
+class Scene:
+    """See above. `hook` runs where our /dev/log is; `used`: what the pod's containers used as members until now."""
+
+    def __init__(self, directory: Path, resctrl: Mounted, world: Model, log: DevLog, enter: Sequence[str]) -> None:
+        self.directory = directory
+        self.resctrl = resctrl
+        self.world: storm.World = world
+        self.log = log
+        self.room = directory / "room"
+        self.trace = directory / "trace"
+        self.hook = Hook(resctrl.root, self.room / "run", options=WAITS, wrapper=tuple(enter))
+        self.containers: list[Container] = []
+        self.foreign: dict[str, set[int]] = {}
+        self.lingers = False
+        self.stranger = storm.spawn("sleep", "infinity")
+        self.used = 0
+        self.story: list[str] = []
+        self._top = f"/faults-{os.getpid()}-{directory.name}"
+
+    @classmethod
+    @contextmanager
+    def opened(cls, directory: Path) -> Iterator[Scene]:
+        """`directory` is made. The run directory lies on a file system of its own, with what is not ours beside it."""
+        (directory / "room").mkdir(parents=True)
+        with ExitStack() as stack:
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "room", directory / "room"], check=True)
+            stack.callback(lambda: subprocess.run(["umount", "-l", directory / "room"], check=True))
+            resctrl = stack.enter_context(mounted(directory, **MACHINE))
+            world = stack.enter_context(closing(Model(resctrl, scarce=False)))
+            log = stack.enter_context(DevLog(directory))
+            enter = stack.enter_context(log.held())
+            yield stack.enter_context(closing(cls(directory, resctrl, world, log, enter)))
+
+    def close(self) -> None:
+        self._clear()
+        storm.kill(self.stranger)
+
+    def _clear(self) -> None:
+        for container in self.containers:
+            container.kill()
+        self.containers.clear()
+        storm.remove_cgroups(mount_point() / self._top.lstrip("/"))
+        for path in self.room.iterdir():
+            shutil.rmtree(path)
+
+    # --- What is there before
+
+    def fresh(self) -> None:
+        """No hook has run yet; groups, tasks and files of others are there."""
+        self._clear()
+        self.world.reset(0)
+        self.world.born(self.stranger)
+        self.story.clear()
+        self.used = 0
+        root = self.world.root
+        for path in ("mon_groups/theirs", "gold", f"gold/mon_groups/{UID}"):
+            (root / path).mkdir()
+        (root / "mon_groups/theirs/tasks").write_text(str(self.stranger))
+        self.foreign = {"mon_groups/theirs": {self.stranger}, f"gold/mon_groups/{UID}": set()}
+        neighbour = self.room / "neighbour"
+        neighbour.mkdir(mode=0o750)
+        (neighbour / f"{UID}.json").write_text("theirs")
+        (neighbour / "link").symlink_to("nowhere")
+        self._neighbours = contents(neighbour)
+        self.log.lines()
+
+    def born(self, number: int) -> Container:
+        """A container of the pod; its hook has not run yet."""
+        name = f"{number:064x}"
+        cgroup = storm.cgroup_of(self._top, UID, name)
+        container = Container(name, UID, cgroup, self.directory / "bundles" / name)
+        self.containers.append(container)
+        container.start(threaded=False)
+        container.be_in("")
+        self.world.born(container.init)
+        return container
+
+    def living(self, number: int) -> Container:
+        """A container that is in its group."""
+        container = self.born(number)
+        self.expect(self.run(Job(CREATE, container)) == Ran(Outcome(0, "", ""), []), "it cannot be made ready")
+        container.known = True
+        return container
+
+    def count(self) -> None:
+        """Whoever is in a group uses something."""
+        self.resctrl.control(do="grow", amount=AMOUNT)
+        tasks = [tasks for path, tasks in self.world.groups().items() if storm.is_ours(path)]
+        self.used += AMOUNT * sum(map(bool, tasks))
+
+    def hoard(self) -> None:
+        """Others take all RMIDs that are left."""
+        number = 0
+        while self.world.free():
+            path = f"mon_groups/hoard-{number}"
+            (self.world.root / path).mkdir()
+            self.foreign[path] = set()
+            number += 1
+
+    def give_back(self) -> None:
+        for path in [path for path in self.foreign if "hoard" in path]:
+            (self.world.root / path).rmdir()
+            del self.foreign[path]
+        self.world.settle()
+
+    def state_of(self, container: Container) -> Path:
+        """The record of its key."""
+        return self.hook.run_dir / "groups" / f"{container.key}.json"
+
+    def change(self, container: Container, **fields: object) -> None:
+        """Change what is recorded of its key."""
+        path = self.state_of(container)
+        path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+    # --- What happens
+
+    def perform(self, job: Job, before: Sequence[str] = ()) -> Outcome:
+        """Run a hook, or reconcile."""
+        return self.reconcile(before=before) if job.verb == RECONCILE else self.run(job, before).outcome
+
+    def run(self, job: Job, before: Sequence[str] = (), options: Sequence[str] = ()) -> Ran:
+        """Run a hook to its end, started by `before`: it may be killed, but never hangs."""
+        hook = replace(self.hook, wrapper=(*self.hook.wrapper, *before)).with_options(*options)
+        state = job.state()
+        self.story.append(f"{job.verb}: echo {shlex.quote(json.dumps(state))} | {shlex.join(hook.command('hook'))}")
+        outcome = self._finish(hook.start(state))
+        self.story.append(f"  exit status {outcome.status}, {outcome.stderr.strip() or 'nothing on stderr'}")
+        return Ran(outcome, self.log.lines())
+
+    def _finish(self, process: subprocess.Popen[bytes]) -> Outcome:
+        try:
+            stdout, stderr = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # strace, too, ends what it started
+            process.communicate()
+            self.expect(False, f"it has not ended after {PATIENCE:.0f} s")
+            raise
+        return Outcome(process.returncode, stdout.decode(), stderr.decode(errors="replace"))
+
+    def reconcile(self, *more: str, before: Sequence[str] = ()) -> Outcome:
+        hook = replace(self.hook, wrapper=(*self.hook.wrapper, *before))
+        command = [*hook.command("reconcile"), "--json", *more]
+        self.story.append(shlex.join(command))
+        pipe = subprocess.PIPE
+        started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env={}, cwd="/")
+        outcome = self._finish(started)
+        self.story.append(f"  exit status {outcome.status}, {outcome.stdout.strip()}, {outcome.stderr.strip()}")
+        self.log.lines()
+        return outcome
+
+    def actions(self, *more: str) -> list[Any]:
+        outcome = self.reconcile(*more)
+        self.expect((outcome.status, outcome.stderr) == (0, ""), "reconcile failed")
+        found: list[Any] = json.loads(outcome.stdout)["actions"]
+        return found
+
+    # --- What must be after
+
+    def expect(self, condition: object, *problem: object) -> None:
+        if not condition:
+            raise AssertionError("\n".join([" ".join(map(str, problem)), *self.story]))
+
+    def is_member(self, container: Container) -> bool:
+        return container.id in (self.hook.key(container.key) or {"members": {}})["members"]
+
+    def in_group(self, container: Container) -> bool:
+        return self.world.is_in(container.init, container.group)
+
+    def is_done(self, job: Job) -> bool:
+        """Whether a hook did what it is for."""
+        if job.verb == CREATE:
+            return self.in_group(job.container)
+        is_last = not any(it.init for it in self.containers if it.key == job.container.key)
+        return not self.is_member(job.container) and not (is_last and job.container.group in self.world.groups())
+
+    def remember(self) -> None:
+        """Whoever is on any record by now must stay on it as long as he lives."""
+        recorded = self.hook.reasons()
+        for container in self.containers:
+            if container.init and not container.known:
+                container.known = container.id in recorded or self.is_member(container)
+
+    def judge(self, *, exact: bool, again: bool = True) -> None:
+        """After a repair all is as if nothing had happened. `again`: see oracle.Verdict.give.
+
+        What the pod used is what it used; or, unless that is to be `exact`, unknown.
+        """
+        self.remember()
+        oracle.Verdict(self).give(again=again)
+        self.expect_foreign()
+        self.count()
+        entry = consumers.read(self.hook.run_dir / "mon_groups" / UID)
+        use = entry.use() if entry is not None else {}
+        if exact and entry is not None:
+            entry.check()
+        self.expect(use or not exact or not self.used, "nothing is shown of what the pod used")
+        wrong = {name: it for name, it in use.items() if it != self.used and (exact or it is not None)}
+        self.expect(not wrong, "the pod used", self.used, "and not", wrong)
+
+    def forget_nameless(self) -> None:
+        """Remove the records that nobody can say the container of."""
+        for path in self.hook.run_dir.glob("unmonitored/bad-*"):
+            path.unlink()
+
+    def expect_foreign(self) -> None:
+        """What is not ours is what it was."""
+        now = contents(self.room / "neighbour")
+        self.expect(now == self._neighbours, "not ours:", now, "was", self._neighbours)
+        groups = {path: tasks for path, tasks in self.world.groups().items() if not storm.is_ours(path)}
+        self.expect(groups == self.foreign, "not ours:", groups, "was", self.foreign)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A moment in the life of a pod, and what is to run then. `exact`: what the pod used can be known after it."""
+
+    name: str
+    verb: str
+    prepare: Callable[[Scene], Container]
+    exact: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.verb})"
+
+    def set(self, scene: Scene) -> Job:
+        """Bring the scene to that moment."""
+        scene.fresh()
+        return Job(self.verb, self.prepare(scene))
+
+
+def _first(scene: Scene) -> Container:
+    return scene.born(1)
+
+
+def _return(scene: Scene) -> Container:
+    """The pod was there before, and has used something then."""
+    scene.expect(not scene.run(Job(POSTSTOP, _last(scene))).outcome.stderr, "it cannot be made ready")
+    return scene.born(2)
+
+
+def _further(scene: Scene) -> Container:
+    scene.living(1)
+    scene.count()
+    return scene.born(2)
+
+
+def _further_end(scene: Scene) -> Container:
+    scene.living(1)
+    container = scene.living(2)
+    scene.count()
+    container.kill()
+    return container
+
+
+def _last(scene: Scene) -> Container:
+    container = scene.living(1)
+    scene.count()
+    container.kill()
+    return container
+
+
+def _refused(scene: Scene) -> Container:
+    """No RMID is left."""
+    scene.hoard()
+    return scene.born(1)
+
+
+STAGES = (
+    Stage("first", CREATE, _first),
+    Stage("return", CREATE, _return),
+    Stage("further", CREATE, _further),
+    Stage("further's end", POSTSTOP, _further_end),
+    Stage("last", POSTSTOP, _last),
+    Stage("refused", CREATE, _refused),
+)
+"""A pod comes, or comes back; a further container comes, and ends; the last ends; one comes, but no RMID is left."""
+
+
+def _vanished(scene: Scene) -> Container:
+    """Another tool has removed the group."""
+    container = scene.living(1)
+    scene.count()
+    (scene.world.root / container.group).rmdir()
+    return container
+
+
+def _orphan(scene: Scene) -> Container:
+    """Nothing is recorded of a group of ours."""
+    container = scene.born(1)
+    (scene.world.root / container.group).mkdir()
+    return container
+
+
+def _torn(scene: Scene) -> Container:
+    container = scene.living(1)
+    scene.count()
+    path = scene.state_of(container)
+    path.write_text(path.read_text()[:100])
+    return container
+
+
+def _unmonitored(scene: Scene) -> Container:
+    container = _refused(scene)
+    scene.run(Job(CREATE, container))
+    scene.give_back()
+    scene.remember()
+    return container
+
+
+def _by_exec(scene: Scene) -> Container:
+    """It has a process that is not in its group."""
+    container = scene.living(1)
+    scene.count()
+    scene.world.born(container.join())
+    return container
+
+
+def _lingering(scene: Scene) -> Container:
+    container = _last(scene)
+    scene.run(Job(POSTSTOP, container), options=["--linger=60"])
+    scene.change(container, lingering_until=0.0)
+    return container
+
+
+def _completed(scene: Scene) -> Container:
+    """What is kept of it has been kept for long enough."""
+    container = _last(scene)
+    scene.run(Job(POSTSTOP, container))
+    scene.change(container, completed_boottime=0.0)
+    return container
+
+
+RECONCILES = (
+    Stage("dead without a poststop", RECONCILE, _last),
+    Stage("vanished", RECONCILE, _vanished, exact=False),
+    Stage("orphan", RECONCILE, _orphan),
+    Stage("torn", RECONCILE, _torn, exact=False),
+    Stage("unmonitored", RECONCILE, _unmonitored),
+    Stage("by exec", RECONCILE, _by_exec),
+    Stage("lingering", RECONCILE, _lingering),
+    Stage("completed", RECONCILE, _completed, exact=False),
+)
+"""What reconcile is for."""
+
+
+def contents(top: Path) -> dict[str, tuple[str, int, bytes]]:
+    """Everything below a directory, and itself: kind, mode and owner, and what is in it."""
+    found = {}
+    for path in [top, *sorted(top.rglob("*"))]:
+        status = path.lstat()
+        kind = stat.filemode(status.st_mode)
+        text = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
+        found[str(path.relative_to(top))] = (kind, status.st_uid, text)
+    return found

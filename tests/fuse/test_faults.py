@@ -1,0 +1,73 @@
+"""A little of each part of the fault campaign, and that strace does to a hook what the campaign takes it to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import provision
+from tests.faults import campaign, kills, strace, syscalls
+from tests.faults.campaign import Campaign
+from tests.faults.scene import RECONCILES, STAGES
+from tests.faults.strace import Call
+from tests.kernel.inside import REAL_ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def ready() -> None:
+    if REAL_ROOT is not None:
+        pytest.skip("needs the model, and this resctrl is real")
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    if absent := provision.missing(provision.FAULTS):
+        pytest.skip("; ".join(absent))
+
+
+@contextmanager
+def some(directory: Path, part: str, most: int) -> Iterator[Campaign]:
+    """A campaign that tries this many cases of each kind."""
+    with campaign.opened(directory, most=most) as run:
+        run.part = part
+        yield run
+    assert run.rows
+    assert not run.failures, "\n".join(map(str, run.failures))
+
+
+def test_some_system_calls_fail(tmp_path: Path) -> None:
+    with some(tmp_path, "syscalls", 4) as run:
+        syscalls.run(run, [stage for stage in STAGES if stage.name in ("first", "last", "refused")])
+
+
+def test_some_are_killed(tmp_path: Path) -> None:
+    with some(tmp_path, "kills", 3) as run:
+        kills.run(run, [stage for stage in (*STAGES, *RECONCILES) if stage.name in ("first", "last", "vanished")])
+
+
+@pytest.mark.parametrize(("nth", "made"), [(1, set()), (2, {"a"}), (3, {"a", "b"})])
+def test_a_process_is_killed_before_its_call(tmp_path: Path, nth: int, made: set[str]) -> None:
+    script = "import posix; [posix.mkdir(name) for name in 'abc']"
+    call = Call("mkdir", nth, "", is_ours=True)
+    command = [*strace.killed(tmp_path / "trace", call), "/usr/bin/python3", "-ISc", script]
+    (tmp_path / "here").mkdir()
+    assert subprocess.run(command, cwd=tmp_path / "here", check=False, timeout=60).returncode == -9
+    assert set(os.listdir(tmp_path / "here")) == made
+
+
+def test_a_call_that_fails_is_not_made(tmp_path: Path) -> None:
+    script = "import posix; posix.mkdir('a'); posix.mkdir('b')"
+    call = Call("mkdir", 1, '"a", 0777) = 0', is_ours=True)
+    command = [*strace.failing(tmp_path / "trace", call, "ENOSPC", for_good=False), "/usr/bin/python3", "-ISc", script]
+    (tmp_path / "here").mkdir()
+    done = subprocess.run(command, cwd=tmp_path / "here", check=False, timeout=60, capture_output=True, text=True)
+    assert "No space left on device: 'a'" in done.stderr
+    assert os.listdir(tmp_path / "here") == []
+    (line,) = strace.injected(tmp_path / "trace")
+    assert call.is_same(line.partition("(")[2])
