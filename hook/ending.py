@@ -150,11 +150,10 @@ def _complete(node: Node, locked: LockedKey, state: KeyState, over: list[MonGrou
 
 def _ended(node: Node, group: MonGroup, vain: frozenset[str]) -> MonGroup:
     """A group with its counters as they are now, as far as they can be had."""
-    if group.begin is None:
-        return group
     if group.path in vain:
         return incarnation.unused(group)
-    return incarnation.ended(group, _now(node, group))
+    # One whose begin was lost is over as well: else the key's next life would take it, and its `before`, once more.
+    return incarnation.ended(group, _now(node, group) if group.begin is not None else {})
 
 
 def _now(node: Node, group: MonGroup) -> dict[str, str]:

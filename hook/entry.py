@@ -46,11 +46,15 @@ class _Invocation:
         self.run_dir: rundir.RunDir | None = None
         self.container_id: str | None = None
         self.unnamed = b""
+        self.unread: OSError | None = None
         self.container: lifecycle.Container | None = None
 
     def run(self, arguments: list[str]) -> int:
         """Read, act, report; returns the exit status."""
-        text, whole = system.read_stdin(_STDIN_LIMIT, _STDIN_PATIENCE)
+        try:
+            text, whole = system.read_stdin(_STDIN_LIMIT, _STDIN_PATIENCE)
+        except OSError as error:
+            text, whole, self.unread = b"", False, error
         if process.in_user_namespace():
             return 0
         self.options, complaints = options.parse(arguments)
@@ -98,6 +102,8 @@ class _Invocation:
 
     def _state(self, text: bytes, whole: bool) -> State:
         self.unnamed = text
+        if self.unread is not None:
+            raise _bad_state(f"stdin cannot be read ({self.unread})")
         if not whole:
             raise _bad_state(f"stdin did not end within {_STDIN_LIMIT} bytes and {_STDIN_PATIENCE:.0f} seconds")
         try:

@@ -109,6 +109,8 @@ def poststop(node: Node, container_id: str) -> None:
         node.run.remove_failure(container_id)
     key = node.run.key_of(container_id)
     if key is None:
+        if node.run.complaints:  # there is an index, which cannot be read
+            raise node.run.complaints.pop()
         return
     with node.run.lock(key, system.monotonic() + node.options.lock_timeout) as locked:
         member = locked.state.members.get(container_id) if locked.state else None

@@ -38,7 +38,8 @@ class Node:
             groups[place] = incarnation.remade(groups[place], inode, empty=empty)
         if groups[place].begin is None and self.options.snapshot_ttl:
             begin = self.resctrl.counters(path)
-            groups[place] = incarnation.begun(groups[place], inode, begin, late=state.recovering)
+            late = state.recovering or (not made and self.resctrl.has_live_task(path))
+            groups[place] = incarnation.begun(groups[place], inode, begin, late=late)
         if groups[place].last is not None:
             groups[place] = incarnation.left(groups[place], None)
         try:

@@ -93,14 +93,23 @@ def _of_key(seen: Survey, key: str, state: KeyState, live: Collection[str] | Non
             yield Action("drop", key, container, why=why, forced=live is not None)
         elif place in seen.vanished and place not in seen.dead:
             yield Action("remake", key, container, why="its group is gone")
+        elif place in seen.unindexed and place not in seen.dead:
+            yield Action("remake", key, container, why="nothing tells its poststop of this key")
         elif place in seen.outside:
-            yield Action("adopt", key, container, why=f"{seen.outside[place]} of its threads are not in its group")
+            # Before the first one is in it the begin has to be read, as createRuntime does.
+            verb = "adopt" if _has_begun(state, container) else "remake"
+            yield Action(verb, key, container, why=f"{seen.outside[place]} of its threads are not in its group")
     if not state.members and (live is None or key not in live):
         if state.lingering_since is None:
             yield Action("end", key, why="it has no members", forced=live is not None)
         elif key in seen.lingered or live is not None:
             why = "it has lingered for long enough, or its pod is gone"
             yield Action("end", key, why=why, forced=live is not None)
+
+
+def _has_begun(state: KeyState, container: str) -> bool:
+    """Whether the counters of a member's group were read."""
+    return any(it.path == state.members[container].group and it.begin is not None for it in state.groups)
 
 
 def _of_groups(seen: Survey) -> Iterator[Action]:

@@ -173,7 +173,9 @@ def _forget(node: Node, action: Action) -> None:
     if not action.key:
         node.run.remove_half_failure(action.container)
         failure = node.run.failure_of(action.container)  # again: the container's next life may have failed, too
-        if failure is not None and failure.pid is not None and process.is_dead(failure.pid, failure.starttime):
+        if failure is None:
+            return
+        if failure.stage == "poststop" if failure.pid is None else process.is_dead(failure.pid, failure.starttime):
             node.run.remove_failure(action.container)
         return
     with node.run.lock(action.key, system.monotonic()) as locked:

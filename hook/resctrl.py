@@ -27,7 +27,11 @@ class Resctrl:
 
     def exists(self) -> bool:
         """Whether there is a resctrl directory at all; a kernel without it, or a CPU without RDT, has none."""
-        return system.is_directory(self.root)
+        try:
+            system.inode(self.root)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def is_mounted(self) -> bool:
         """Whether groups can be made: `mon_groups` is a directory, and nothing else counts."""

@@ -49,6 +49,8 @@ class Survey:
     """Containers with a failure record that are known to be gone."""
     lost: dict[str, str] = field(default_factory=dict)
     """Containers in the index that are no members of the key which it names, and that key."""
+    unindexed: set[Place] = field(default_factory=set)
+    """Members whose key is not in the index, or not readable there: their poststop could not find it."""
     leftovers: list[str] = field(default_factory=list)
     """Keys that a hook which was killed left files of."""
 
@@ -83,13 +85,19 @@ def _look_at_failures(records: Records, found: Survey) -> None:
         failure = records.failure(container)
         if isinstance(failure, Failure):
             found.failures.append(failure)
-            if failure.pid is not None and process.is_dead(failure.pid, failure.starttime):
+            if failure.pid is None:
+                # A poststop's: it was dead by then, and its record goes with its membership.
+                if failure.stage == "poststop" and records.key_of(container) is None:
+                    found.gone.add(container)
+            elif process.is_dead(failure.pid, failure.starttime):
                 found.gone.add(container)
 
 
 def _look_at_index(records: Records, found: Survey) -> None:
-    for container in records.indexed():
-        key = records.key_of(container)
+    noted = {container: records.key_of(container) for container in records.indexed()}
+    members = ((key, container) for key, state in found.states.items() for container in state.members)
+    found.unindexed = {place for place in members if noted.get(place[1]) is None}
+    for container, key in noted.items():
         state = found.states.get(key) if key is not None else None
         recovering = key in found.unreadable or (state is not None and state.recovering)
         if key is not None and not recovering and (state is None or container not in state.members):

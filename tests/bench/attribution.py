@@ -31,7 +31,7 @@ from typing import NamedTuple
 from tests import provision
 from tests.bench import attribution_guest
 from tests.bench.attribution_guest import COUNTER, HOOK, REFERENCE, WORKLOADS, Plan, Run
-from tests.bench.common import CannotMeasure, NotReady, as_markdown, as_text, compile_static
+from tests.bench.common import CannotMeasure, NotReady, compile_static
 from tests.kernel import kernel
 from tests.kernel.vm import GuestFailed, GuestTimeout, Output, Vm, run_in_guest
 from tests.support import containers

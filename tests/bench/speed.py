@@ -35,13 +35,14 @@ from pathlib import Path
 import build
 from tests import provision
 from tests.bench import speed_hooks, speed_runtimes
-from tests.bench.common import CannotMeasure, NotReady, as_markdown, as_text
+from tests.bench.common import CannotMeasure, NotReady
 from tests.bench.figures import Table
 from tests.bench.launcher import Launcher, has_valgrind
 from tests.bench.plain_node import TMPFS
 from tests.bench.rounds import Bench
 from tests.support import interpreters
 from tests.support.hook import PYZ
+from tests.support.tables import as_markdown, as_text
 
 TABLES = ("starts", "groups", "crowds", "runtimes")
 

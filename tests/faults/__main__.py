@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not run.rows:
         print("faults: no such case", file=sys.stderr)
         return 2
-    print((as_markdown if said.markdown else as_text)(table(run.rows)))
+    print(as_markdown(table(run.rows), names=2) if said.markdown else as_text(table(run.rows)))
     print(*run.notes, sep="\n")
     return 1 if run.failures else 0
 

@@ -234,6 +234,15 @@ def imported(command: list[str], state: bytes) -> set[str]:
     return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
 
 
+def test_a_stdin_that_cannot_be_read_is_a_bad_state(hook: Hook) -> None:
+    """It was called a defect of ours, and there was no record of it."""
+    with open(os.devnull, "wb") as stdin:
+        done = subprocess.run(hook.command("createRuntime"), stdin=stdin, capture_output=True, check=False, text=True)
+    assert done.returncode == 0
+    assert "bad_state: stdin cannot be read" in done.stderr
+    assert set(hook.reasons().values()) == {"bad_state"}
+
+
 def test_what_ps_shows_of_it_is_what_the_readme_says(hook: Hook) -> None:
     first_line = PYZ.read_bytes().partition(b"\n")[0].removeprefix(b"#!").decode()
     with subprocess.Popen(hook.command("hook"), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:

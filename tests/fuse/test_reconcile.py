@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -319,6 +320,46 @@ def test_the_record_of_what_failed_and_is_gone_goes(hook: Hook, init: Task) -> N
 
 
 # --- Somebody who knows
+
+
+def test_the_record_of_a_poststop_that_failed_goes_with_its_member(hook: Hook, init: Task) -> None:
+    """It names no process, so that it stayed for ever."""
+    hook(created("c1", init.pid, pod_uid=UID))
+    end(init)
+    lock = hook.run_dir / "locks" / UID
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        replace(hook, options=("--lock-timeout=0",))(stopped("c1"))
+    assert hook.reasons() == {"c1": "lock_timeout"}
+    reconcile(hook)
+    reconcile(hook)
+    assert hook.reasons() == {}
+    assert hook.leftovers() == set()
+
+
+@pytest.mark.parametrize("index", ["", '{"key": '])
+def test_an_index_that_was_lost_is_written_anew(hook: Hook, init: Task, index: str) -> None:
+    """Its container's poststop found no key, and the group stayed."""
+    hook(created("c1", init.pid, pod_uid=UID))
+    path = hook.run_dir / "members/c1.json"
+    path.write_text(index) if index else path.unlink()
+    reconcile(hook)
+    end(init)
+    assert hook(stopped("c1")).stderr == ""
+    assert hook.groups() == set()
+    assert hook.leftovers() == set()
+
+
+def test_who_was_killed_before_the_begin_was_read_has_it_read_before_his_tasks_are_in(hook: Hook, init: Task) -> None:
+    hook(created("c1", init.pid, pod_uid=UID))
+    record = hook.run_dir / f"groups/{UID}.json"
+    state = json.loads(record.read_text())
+    state["groups"][0].update(begin=None, inode=None)  # as it is between mkdir and the begin
+    record.write_text(json.dumps(state))
+    (hook.resctrl_root / "tasks").write_text(str(init.pid))
+    reconcile(hook)
+    assert hook.tasks(f"oci-{UID}") == {init.pid}
+    assert json.loads(record.read_text())["groups"][0]["begin"]
 
 
 def test_an_explicit_list_of_live_keys(hook: Hook, init: Task, tmp_path: Path) -> None:

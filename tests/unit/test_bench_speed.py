@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.bench import plain_node, speed
-from tests.bench.common import CannotMeasure, NotReady, as_markdown, as_text
+from tests.bench.common import CannotMeasure, NotReady
 from tests.bench.figures import Figure, Table, ratios
 from tests.bench.launcher import Launcher, Step, collected, taken
 from tests.bench.rounds import Bench, mixed
 from tests.support.hook import UID
+from tests.support.tables import as_markdown, as_text
 
 CALLGRIND = "==12== Callgrind\n==12== \n==12== Events    : Ir\n==12== Collected : 14853039\n==12== \n"
 

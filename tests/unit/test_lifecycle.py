@@ -16,7 +16,7 @@ import pytest
 from hook import system
 from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
 from hook.lifecycle import Container, create_runtime, poststop
-from hook.models import Annotations, Failure, MonGroup, Options
+from hook.models import Annotations, Failure, KeyState, MonGroup, Options
 from hook.node import Node
 from hook.resctrl import Resctrl
 from hook.rundir import RunDir
@@ -847,3 +847,76 @@ def test_a_lock_that_another_holds_ends_in_its_reason(machine: Machine, clock: C
         assert refused(lambda: poststop(machine.node(), "c1")).reason == Reason.LOCK_TIMEOUT
     poststop(machine.node(), "c1")
     assert (machine.groups(), machine.leftovers()) == ({}, set())
+
+
+# --- What the fault campaign has found
+
+
+def test_what_was_used_is_not_counted_twice_when_a_return_fails_before_its_begin_is_read(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key's next life took the group that had no end, and its `before`, once more."""
+    machine.spawn(7)
+    create_runtime(machine.node(), container("c1", 7))
+    (machine.resctrl / f"mon_groups/{GROUP}/mon_data/mon_PERF_PKG_00/core_energy").write_text("5.000000\n")
+    machine.die(7)
+    poststop(machine.node(), "c1")
+    machine.spawn(8)
+    with monkeypatch.context() as broken:
+        broken.setattr(Resctrl, "counters", fails(errno.EMFILE))
+        with pytest.raises(OSError, match="open files"):
+            create_runtime(machine.node(), container("c1", 8))
+    create_runtime(machine.node(), container("c1", 8))
+    state = machine.node().run.glance(UID)
+    assert state is not None
+    assert [group.before for group in state.groups] == [{"mon_PERF_PKG_00/core_energy": "2"}]
+
+
+def test_a_begin_that_could_not_be_recorded_is_not_read_later_with_tasks_in_the_group(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they had used by then would have been nobody's, and nothing would have said so."""
+    machine.spawn(7)
+    write_key, kept = RunDir.write_key, []
+
+    def full(run: RunDir, state: KeyState) -> None:
+        if any(group.begin is not None for group in state.groups):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        kept.append(state)
+        write_key(run, state)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(RunDir, "write_key", full)
+        create_runtime(machine.node(), container("c1", 7))
+    assert kept
+    machine.spawn(8)
+    create_runtime(machine.node(), container("c2", 8))
+    state = machine.node().run.glance(UID)
+    assert state is not None
+    assert [group.before for group in state.groups] == [{"mon_PERF_PKG_00/core_energy": "Unavailable"}]
+
+
+def test_a_poststop_that_cannot_read_its_index_fails(machine: Machine) -> None:
+    """It did nothing, and was counted among those that had nothing to do."""
+    machine.spawn(7)
+    create_runtime(machine.node(), container("c1", 7))
+    (machine.run / "members/c1.json").write_text("{")
+    machine.die(7)
+    assert refused(lambda: poststop(machine.node(), "c1")).reason == Reason.IO
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENOMEM])
+def test_a_resctrl_that_cannot_be_looked_at_is_not_taken_for_none(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """`no resctrl here` was said once a boot, and no container was monitored, without a record."""
+    monkeypatch.setattr(machine, "stat", fails(number), raising=False)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        Resctrl(str(machine.resctrl)).exists()
+
+
+def fails(number: int) -> Callable[..., Any]:
+    def fail(*_arguments: object, **_named: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
