@@ -47,6 +47,7 @@ class Mounted:
         )
         try:
             self._await_ready()
+            self._flush()
         except BaseException:
             self.close()
             raise
@@ -64,6 +65,14 @@ class Mounted:
         readable, _, _ = select.select([stdout], [], [], DEADLINE)
         if not readable or stdout.readline() != b"ready\n":
             raise RuntimeError(f"resctrlfs did not mount {self.root}; exit status {self.process.poll()}")
+
+    def _flush(self) -> None:
+        """Have the kernel learn from a first close that the server takes no flushes, so that it sends no more of them.
+
+        One from an execve, which closes what the parent had open, could wait for ever: the server looks at all
+        processes in /proc, and /proc/PID/stat of that one waits until its execve is over.
+        """
+        os.close(os.open(self.root / "tasks", os.O_RDONLY))
 
     def events(self) -> list[Event]:
         """What happened so far, oldest first."""
