@@ -14,6 +14,8 @@ from hook.survey import Survey
 
 TTL = 300
 PATH = "/sys/fs/resctrl/mon_groups/oci-k"
+NEW = MonGroup(path=PATH, ctrl_group="/")
+BEGUN = MonGroup(path=PATH, ctrl_group="/", begin={})
 
 
 def survey(**facts: Any) -> Survey:  # noqa: ANN401
@@ -21,7 +23,7 @@ def survey(**facts: Any) -> Survey:  # noqa: ANN401
 
 
 def state(*members: str, **fields: Any) -> KeyState:  # noqa: ANN401
-    groups = [MonGroup(path=PATH, ctrl_group="/")]
+    groups = [NEW]
     found = {name: Member(pid=7, starttime=1, group=PATH) for name in members}
     return KeyState(**{"key": "k", "kind": "container", "groups": groups, "members": found, **fields})
 
@@ -43,7 +45,10 @@ def brief(actions: list[Action]) -> list[tuple[str, ...]]:
         ({"states": {"k": state("c1", "c2")}, "dead": {("k", "c1")}}, [("drop", "k", "c1")]),
         ({"states": {"k": state("c1")}, "dead": {("k", "c1")}, "vanished": {("k", "c1")}}, [("drop", "k", "c1")]),
         ({"states": {"k": state("c1")}, "vanished": {("k", "c1")}}, [("remake", "k", "c1")]),
-        ({"states": {"k": state("c1")}, "outside": {("k", "c1"): 3}}, [("adopt", "k", "c1")]),
+        ({"states": {"k": state("c1", groups=[BEGUN])}, "outside": {("k", "c1"): 3}}, [("adopt", "k", "c1")]),
+        ({"states": {"k": state("c1")}, "outside": {("k", "c1"): 3}}, [("remake", "k", "c1")]),
+        ({"states": {"k": state("c1")}, "unindexed": {("k", "c1")}}, [("remake", "k", "c1")]),
+        ({"states": {"k": state("c1")}, "unindexed": {("k", "c1")}, "dead": {("k", "c1")}}, [("drop", "k", "c1")]),
         ({"states": {"k": state("c1")}, "elsewhere": {("k", "c1"): 3}}, []),
         ({"states": {"k": state()}}, [("end", "k")]),
         ({"states": {"k": state(lingering_since=1.0, lingering_until=2000.0)}}, []),
