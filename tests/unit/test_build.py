@@ -22,9 +22,10 @@ FOUND = interpreters.find()
 CUTS = 40
 
 # What a container start may import, each of which is cheap. `json` is for a Python without the C half of it; hashlib
-# and _socket are imported only once something is wrong.
+# and _socket are imported only once something is wrong; _signal is a part of the interpreter.
 HOOK_PATH_IMPORTS = {
     "_json",
+    "_signal",
     "_socket",
     "errno",
     "fcntl",
