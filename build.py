@@ -239,7 +239,8 @@ def build(
 # To load a function costs more than to run most of them: the half of a thousandth of a start, and a class ten times
 # that. So each module of the hook path is cut in two. What the functions on the hot path need is loaded at once; the
 # rest lies behind it, and is run in the same module as soon as somebody asks for any of it: functions that the first
-# part mentions are stand-ins until then. Names, files and lines in a traceback are those of the source.
+# part mentions are stand-ins until then, and what only a failure needs is not even that. A class that has methods and
+# nothing else is no type there (see hook/loader.py). Names, files and lines in a traceback are those of the source.
 
 BYTECODE = "bytecode"
 HELD = ("MODULES", "PLACES")  # in the loader: where the build puts what it has made

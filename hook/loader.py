@@ -116,6 +116,8 @@ def _exec_module(module: ModuleType) -> None:
 def _import_quickly(name: str) -> None:
     """Import a module that is written in C where it usually is: to search for one takes a fiftieth of a start."""
     spec: Any = type(sys.implementation)(name=name, origin=None)  # type: ignore[call-arg]
+    if name in sys.modules:
+        return
     try:
         if name in sys.builtin_module_names:
             module = _imp.create_builtin(spec)
@@ -124,8 +126,8 @@ def _import_quickly(name: str) -> None:
             spec.origin = f"{sys.path[-1]}/{name}{_imp.extension_suffixes()[0]}"
             module = _imp.create_dynamic(spec)
             _imp.exec_dynamic(module)
-    except (AttributeError, ImportError):
-        return  # whoever needs it has it searched for
+    except Exception:  # noqa: BLE001  whatever it is: whoever needs the module has it searched for
+        return
     sys.modules[name] = module
 
 
@@ -133,12 +135,13 @@ def _import_quickly(name: str) -> None:
 _finder: Any = type(sys)("finder")
 _finder.find_spec, _finder.exec_module, _finder.create_module = _find_spec, _exec_module, lambda _spec: None
 sys.meta_path.insert(-1, _finder)
+for _name in ("gc", "fcntl", "_json"):
+    _import_quickly(_name)
+import gc  # noqa: E402
+
 # What a start makes it needs to its end; to look for garbage in it, again and again, takes a fiftieth of a start.
 # Who stays longer has it looked for again (hook/usage.py).
-_import_quickly("gc")
-sys.modules["gc"].disable()
-_import_quickly("fcntl")
-_import_quickly("_json")
+gc.disable()
 _Object, _Method = type(sys.implementation), type(_code_of.__get__(0))
 _tools = {"_Method": _Method, "_call": _call, "_class": _class, "_later": _later, "_merge": _merge, "_ours": _ours}
 for _name, _code in _modules:
