@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
+import termios
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -246,8 +248,13 @@ def test_a_stdin_that_cannot_be_read_is_a_bad_state(hook: Hook) -> None:
 def test_what_ps_shows_of_it_is_what_the_readme_says(hook: Hook) -> None:
     first_line = PYZ.read_bytes().partition(b"\n")[0].removeprefix(b"#!").decode()
     with subprocess.Popen(hook.command("hook"), stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"{")
+        process.stdin.flush()
+        while any(fcntl.ioctl(process.stdin, termios.FIONREAD, bytes(4))):
+            pass  # until it has read that, and waits for more
         proc = Path(f"/proc/{process.pid}")
-        assert (proc / "comm").read_text() == "resctrl-mon-hoo\n"  # it waits for its stdin to end
+        assert (proc / "comm").read_text() == "resctrl-mon-hoo\n"
         shown = (proc / "cmdline").read_bytes().decode().split("\0")
     assert shown[:-1] == [*first_line.split(" ", 1), *map(str, hook.command("hook"))]
     assert " ".join(shown).startswith("/usr/bin/python3 -IScimport sys,atexit,posix;")
