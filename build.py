@@ -305,8 +305,8 @@ class _Module:
     def __init__(self, name: str, tree: ast.Module, hot: set[str]) -> None:
         homes = {it.name: name for it in tree.body if isinstance(it, (ast.FunctionDef, ast.ClassDef))}
         for node in tree.body:
-            if isinstance(node, ast.ImportFrom) and _home(node):
-                homes.update((alias.name, _home(node)) for alias in node.names)
+            if home := _home(node):
+                homes.update(dict.fromkeys(_bound(node), home))
         self.name = name
         self.body = _Late(homes).visit(copy.deepcopy(tree)).body
         self.hot = hot
@@ -351,9 +351,9 @@ class _Module:
         """The first part."""
         body: list[ast.stmt] = []
         for node in self.body:
-            if isinstance(node, ast.ImportFrom):
+            if _home(node) is not None:
                 body += _present(node, self.kept)
-            elif isinstance(node, ast.Import):
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
                 body += _only(node, self.kept)
             elif _bound(node) & self.stand_ins:
                 body.append(_stand_in(f"{self.name}:", node))
@@ -398,10 +398,10 @@ def _only(node: ast.Import | ast.ImportFrom, names: set[str]) -> list[ast.stmt]:
     return [ast.copy_location(type(node)(**{**vars(node), "names": aliases}), node)] if aliases else []
 
 
-def _home(node: ast.ImportFrom) -> str:
-    """The module of ours that a statement imports something from, or nothing."""
-    package, _, module = (node.module or "").partition(".")
-    return module if package == "hook" else ""
+def _home(node: ast.AST | None) -> str | None:
+    """The module of ours that a statement imports from; empty if it imports modules of ours, None if neither."""
+    package, _, module = ((isinstance(node, ast.ImportFrom) and node.module) or "").partition(".")
+    return module if package == "hook" else None
 
 
 def _of_ours(module: str, name: str = "") -> ast.expr:
@@ -410,9 +410,10 @@ def _of_ours(module: str, name: str = "") -> ast.expr:
     return ast.Attribute(found, name, ast.Load()) if name else found
 
 
-def _present(node: ast.ImportFrom, names: set[str]) -> list[ast.stmt]:
-    """An import of no more than these names. All that the first parts import of ours is there by then."""
-    sources = {name: _of_ours(_home(node), name) if _home(node) else _of_ours(name) for name in _bound(node) & names}
+def _present(node: ast.stmt, names: set[str]) -> list[ast.stmt]:
+    """An import of ours, of no more than these names. All that the first parts import of ours is there by then."""
+    home = _home(node)
+    sources = {name: _of_ours(home, name) if home else _of_ours(name) for name in _bound(node) & names}
     made = [ast.Assign([ast.Name(name, ast.Store())], source) for name, source in sorted(sources.items())]
     return [ast.copy_location(it, node) for it in made]
 
@@ -466,10 +467,8 @@ def _used(node: ast.AST, module: str, names: dict[str, ast.stmt]) -> Iterator[tu
             yield ast.literal_eval(it.slice), ""
         elif isinstance(it, ast.Name):
             yield module, it.id
-        elif isinstance(it, ast.Attribute) and isinstance(it.value, ast.Name):
-            source = names.get(it.value.id)
-            if isinstance(source, ast.ImportFrom) and source.module == "hook":
-                yield it.value.id, it.attr
+        elif isinstance(it, ast.Attribute) and isinstance(it.value, ast.Name) and _home(names.get(it.value.id)) == "":
+            yield it.value.id, it.attr
 
 
 def _cut(modules: dict[str, _Module]) -> list[str]:
@@ -482,9 +481,9 @@ def _cut(modules: dict[str, _Module]) -> list[str]:
             present.add(module)
             waiting += modules[module].roots(module)
         node = modules[module].need(name)
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("hook"):
-            source = node.module.partition(".")[2]
-            waiting.append((source, name) if source else (name, ""))
+        home = _home(node)
+        if home is not None:
+            waiting.append((home, name) if home else (name, ""))
         elif node is not None:
             waiting += [it for it in _used(node, module, modules[module].binds) if it[0] in modules]
     return [name for name in modules if name in present]
@@ -541,9 +540,9 @@ def _by_imports(trees: dict[str, ast.Module]) -> list[str]:
     def add(name: str) -> None:
         if name in trees and name not in found:
             for node in trees[name].body:
-                if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "hook":
-                    module = node.module.partition(".")[2]
-                    for inner in [module] if module else [alias.name for alias in node.names]:
+                home = _home(node)
+                if home is not None:
+                    for inner in [home] if home else sorted(_bound(node)):
                         add(inner)
             found.append(name)
 
