@@ -29,7 +29,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from tests import provision
-from tests.bench import attribution_guest
+from tests.bench import attribution_guest, common
 from tests.bench.attribution_guest import COUNTER, HOOK, REFERENCE, WORKLOADS, Plan, Run
 from tests.bench.common import CannotMeasure, NotReady, compile_static
 from tests.kernel import kernel
@@ -204,14 +204,7 @@ Between hook and first instruction the runtime itself used: {"; ".join(result.st
 
 
 def parser() -> argparse.ArgumentParser:
-    told = argparse.ArgumentParser(
-        prog="python3 build.py bench attribution",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    form = told.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print everything as JSON")
-    form.add_argument("--markdown", action="store_true", help="print the table alone, as Markdown")
+    told = common.parser("attribution", __doc__)
     default = plan()
     told.add_argument("--seconds", type=float, default=default.seconds, help="of CPU time for a container [2]")
     told.add_argument("--forks", type=int, default=default.forks, help="children of the forking shell [1000]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,19 @@ class CannotMeasure(Exception):
 
 class NotReady(CannotMeasure):
     """Something is missing here, and cannot be installed."""
+
+
+def parser(name: str, about: str | None) -> argparse.ArgumentParser:
+    """The command line of a benchmark, with the forms that each can print its figures in."""
+    told = argparse.ArgumentParser(
+        prog=f"python3 build.py bench {name}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    form = told.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print everything as JSON")
+    form.add_argument("--markdown", action="store_true", help="print nothing but tables, as Markdown")
+    return told
 
 
 def compile_static(source: Path, target: Path) -> None:

@@ -34,7 +34,7 @@ from pathlib import Path
 
 import build
 from tests import provision
-from tests.bench import speed_hooks, speed_runtimes
+from tests.bench import common, speed_hooks, speed_runtimes
 from tests.bench.common import CannotMeasure, NotReady
 from tests.bench.figures import Table
 from tests.bench.launcher import Launcher, has_valgrind
@@ -108,14 +108,7 @@ def commands(programs: Sequence[Path]) -> dict[str, list[str]]:
 
 
 def parser() -> argparse.ArgumentParser:
-    told = argparse.ArgumentParser(
-        prog="python3 build.py bench speed",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    form = told.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print everything as JSON, each round's ratios too")
-    form.add_argument("--markdown", action="store_true", help="print the tables alone, as Markdown")
+    told = common.parser("speed", __doc__)
     default = Plan()
     told.add_argument("--only", action="append", choices=TABLES, help="this table; may be given more than once [all]")
     told.add_argument(
