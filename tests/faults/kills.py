@@ -57,10 +57,7 @@ def _again(_scene: Scene, job: Job) -> Job:
 
 def _further(scene: Scene, _job: Job) -> Job:
     """A further container comes and goes; the hook that is to run is its poststop."""
-    container = scene.living(3)
-    scene.count()
-    container.kill()
-    return Job(POSTSTOP, container)
+    return Job(POSTSTOP, scene.over(3))
 
 
 WAYS: dict[str, Callable[[Scene, Job], Job]] = {

@@ -140,6 +140,18 @@ class Scene:
         container.known = True
         return container
 
+    def busy(self, number: int) -> Container:
+        """One that has used something in it."""
+        container = self.living(number)
+        self.count()
+        return container
+
+    def over(self, number: int) -> Container:
+        """One that is dead, and whose poststop has not come yet."""
+        container = self.busy(number)
+        container.kill()
+        return container
+
     def count(self) -> None:
         """Whoever is in a group uses something."""
         self.resctrl.control(do="grow", amount=AMOUNT)
@@ -297,24 +309,17 @@ def _return(scene: Scene) -> Container:
 
 
 def _further(scene: Scene) -> Container:
-    scene.living(1)
-    scene.count()
+    scene.busy(1)
     return scene.born(2)
 
 
 def _further_end(scene: Scene) -> Container:
     scene.living(1)
-    container = scene.living(2)
-    scene.count()
-    container.kill()
-    return container
+    return scene.over(2)
 
 
 def _last(scene: Scene) -> Container:
-    container = scene.living(1)
-    scene.count()
-    container.kill()
-    return container
+    return scene.over(1)
 
 
 def _refused(scene: Scene) -> Container:
@@ -336,8 +341,7 @@ STAGES = (
 
 def _vanished(scene: Scene) -> Container:
     """Another tool has removed the group."""
-    container = scene.living(1)
-    scene.count()
+    container = scene.busy(1)
     (scene.world.root / container.group).rmdir()
     return container
 
@@ -350,8 +354,7 @@ def _orphan(scene: Scene) -> Container:
 
 
 def _torn(scene: Scene) -> Container:
-    container = scene.living(1)
-    scene.count()
+    container = scene.busy(1)
     path = scene.state_of(container)
     path.write_text(path.read_text()[:100])
     return container
@@ -367,8 +370,7 @@ def _unmonitored(scene: Scene) -> Container:
 
 def _by_exec(scene: Scene) -> Container:
     """It has a process that is not in its group."""
-    container = scene.living(1)
-    scene.count()
+    container = scene.busy(1)
     scene.world.born(container.join())
     return container
 
