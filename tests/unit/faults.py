@@ -19,6 +19,15 @@ import pytest
 from hook import system
 
 
+def fails(number: int) -> Callable[..., Any]:
+    """A call that fails with this errno, whatever it is given."""
+
+    def fail(*_arguments: object, **_named: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
 class Killed(BaseException):
     """The process ends here: nothing that it would have done comes after this."""
 

@@ -20,7 +20,7 @@ from hook.models import Annotations, Failure, KeyState, MonGroup, Options
 from hook.node import Node
 from hook.resctrl import Resctrl
 from hook.rundir import RunDir
-from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails
+from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails, fails
 from tests.unit.test_rundir import clock, directories, names_in
 
 __all__ = ["clock", "directories"]  # fixtures
@@ -913,10 +913,3 @@ def test_a_resctrl_that_cannot_be_looked_at_is_not_taken_for_none(
     monkeypatch.setattr(machine, "stat", fails(number), raising=False)
     with pytest.raises(OSError, match=os.strerror(number)):
         Resctrl(str(machine.resctrl)).exists()
-
-
-def fails(number: int) -> Callable[..., Any]:
-    def fail(*_arguments: object, **_named: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    return fail

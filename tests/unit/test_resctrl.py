@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +12,7 @@ from pyfakefs.fake_os import FakeOsModule
 from hook import process, system
 from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
 from hook.resctrl import Resctrl
+from tests.unit.faults import fails
 
 ROOT = "/sys/fs/resctrl"
 GROUP = ROOT + "/mon_groups/oci-c1"
@@ -42,10 +42,7 @@ Fail = Callable[[str, int], None]
 @pytest.fixture
 def fail(monkeypatch: pytest.MonkeyPatch) -> Fail:
     def arrange(call: str, number: int) -> None:
-        def failing(*_arguments: object) -> None:
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr(system, call, failing)
+        monkeypatch.setattr(system, call, fails(number))
 
     return arrange
 
@@ -280,8 +277,5 @@ def test_a_task_lives_unless_it_is_known_to_be_dead(
 def test_what_cannot_be_read_may_hold_live_tasks(
     resctrl: Resctrl, monkeypatch: pytest.MonkeyPatch, number: int, expected: bool
 ) -> None:
-    def read_file(_path: str, **_limits: int) -> str:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(system, "read_file", read_file)
+    monkeypatch.setattr(system, "read_file", fails(number))
     assert resctrl.has_live_task(GROUP) is expected
