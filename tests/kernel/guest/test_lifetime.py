@@ -19,8 +19,8 @@ RESTARTS = 5
 OTHERS = 2  # as many as the machine has RMIDs: whatever RMID the pod gets, others have used it since
 BURN = """\
 import sys, time
-sys.stdin.readline()
 print(time.process_time(), flush=True)
+sys.stdin.readline()
 end = time.process_time() + float(sys.argv[1])
 while time.process_time() < end:
     pass
@@ -28,12 +28,17 @@ while time.process_time() < end:
 
 
 class Burner:
-    """A container's process that waits, burns so many seconds of CPU time, and ends."""
+    """A container's process that waits, burns so many seconds of CPU time, and ends.
+
+    It is waiting when this returns: a Python that was still starting would be charged to the group for some of that.
+    """
 
     def __init__(self, seconds: float) -> None:
         words = [sys.executable, "-ISc", BURN, str(seconds)]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self.pid = self._process.pid
+        assert self._process.stdout is not None
+        self._before = float(self._process.stdout.readline())
 
     def burn(self) -> float:
         """Let it run to its end; the joules that its group was charged, by the kernel's own account of its time.
@@ -41,16 +46,12 @@ class Burner:
         What it had run before somebody let it is not its group's.
         """
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdin = None
-        before = float(self._process.stdout.read())
-        self._process.stdout.close()
-        self._process.stdout = None
         _, status, usage = os.wait4(self.pid, 0)
         self._process.returncode = os.waitstatus_to_exitcode(status)
         assert self._process.returncode == 0
-        return (usage.ru_utime + usage.ru_stime - before) * JOULES_PER_SECOND
+        return (usage.ru_utime + usage.ru_stime - self._before) * JOULES_PER_SECOND
 
     def close(self) -> None:
         self._process.kill()
