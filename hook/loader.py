@@ -104,13 +104,12 @@ def _merge(owner: type, rest: type) -> None:
 
 
 def _find_spec(name: str, _path: object = None, _target: object = None) -> object:
-    if name.startswith("hook.") and _code_of(name[len("hook.") :]):
-        return sys.modules["_frozen_importlib"].ModuleSpec(name, _finder)
-    return None
+    code = _code_of(name[len("hook.") :]) if name.startswith("hook.") else None
+    return code and sys.modules["_frozen_importlib"].ModuleSpec(name, _finder, loader_state=code)
 
 
-def _exec_module(module: ModuleType) -> None:
-    exec(_code_of(module.__name__[len("hook.") :]) or "", module.__dict__)  # noqa: S102  the same
+def _exec_module(module: Any) -> None:  # noqa: ANN401  a ModuleType whose __spec__ is there
+    exec(module.__spec__.loader_state, module.__dict__)  # noqa: S102  the same
 
 
 def _import_quickly(name: str) -> None:
