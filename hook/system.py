@@ -196,8 +196,9 @@ def open_lock(path: str, dir_fd: int) -> int:
     return posix.open(_encoded(path), posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW, 0o600, dir_fd=dir_fd)
 
 
-close = posix.close
-"""Close a descriptor, and with it give back the flock that it holds."""
+def close(descriptor: int) -> None:
+    """Close a descriptor, and with it give back the flock that it holds."""
+    posix.close(descriptor)
 
 
 def try_flock(descriptor: int) -> bool:
