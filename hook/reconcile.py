@@ -17,7 +17,7 @@ from hook.node import Node
 from hook.plan import Action
 from hook.resctrl import Resctrl
 from hook.rundir import RunDir
-from hook.survey import survey
+from hook.survey import is_of_the_dead, survey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -173,9 +173,7 @@ def _forget(node: Node, action: Action) -> None:
     if not action.key:
         node.run.remove_half_failure(action.container)
         failure = node.run.failure_of(action.container)  # again: the container's next life may have failed, too
-        if failure is None:
-            return
-        if failure.stage == "poststop" if failure.pid is None else process.is_dead(failure.pid, failure.starttime):
+        if failure is not None and is_of_the_dead(failure):
             node.run.remove_failure(action.container)
         return
     with node.run.lock(action.key, system.monotonic()) as locked:

@@ -85,12 +85,16 @@ def _look_at_failures(records: Records, found: Survey) -> None:
         failure = records.failure(container)
         if isinstance(failure, Failure):
             found.failures.append(failure)
-            if failure.pid is None:
-                # A poststop's: it was dead by then, and its record goes with its membership.
-                if failure.stage == "poststop" and records.key_of(container) is None:
-                    found.gone.add(container)
-            elif process.is_dead(failure.pid, failure.starttime):
+            # A poststop's goes with the membership.
+            if is_of_the_dead(failure) and (failure.pid is not None or records.key_of(container) is None):
                 found.gone.add(container)
+
+
+def is_of_the_dead(failure: Failure) -> bool:
+    """Whether the container of a failure is known to be dead: one whose poststop it was has been dead by then."""
+    if failure.pid is None:
+        return failure.stage == "poststop"
+    return process.is_dead(failure.pid, failure.starttime) is True
 
 
 def _look_at_index(records: Records, found: Survey) -> None:
