@@ -125,7 +125,7 @@ def _withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
     What goes wrong with that is said, and changes nothing for the container; the groups go with their key then.
     """
     state = locked.state
-    if state is None or state.completed_at is not None or not made:
+    if state is None or state.completed_at is not None:
         return
     used = {member.group for member in state.members.values()}
     vain = [group for group in state.groups if group.path in made - used]
@@ -152,7 +152,8 @@ def _undo(node: Node, container_id: str, key: Key, patience: _Patience) -> None:
     try:
         with node.run.lock(key.name, patience.deadline) as locked:
             ending.leave(node, locked, container_id, vain=frozenset(patience.made))
-            _withdraw(node, locked, patience.made)
+            if patience.made:
+                _withdraw(node, locked, patience.made)
     except (HookError, OSError) as error:
         # The member stays on record; reconcile moves its process in, or drops it once it is dead.
         node.run.complaints.append(known("a failed start could not be undone", error))
