@@ -42,20 +42,19 @@ class RunDir:
         self.path = path
         self.complaints: list[HookError] = []
         try:
-            self._dir = system.open_directory(path)
+            self.descriptor = system.open_directory(path)
         except FileNotFoundError:
             _make_directory(path, 0o755)
-            self._dir = system.open_directory(path)
+            self.descriptor = system.open_directory(path)
             self._make_parts()
-        self.descriptor = self._dir
-        owner, mode = system.owner_and_mode(self._dir)
+        owner, mode = system.owner_and_mode(self.descriptor)
         if owner != system.user_id() or mode & 0o022:
             hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
             raise HookError(Reason.IO, f"the run directory {path} is not ours alone", hint=hint)
 
     def _make_parts(self) -> None:
         for part in _PARTS:
-            _make_directory(part, 0o700, self._dir)
+            _make_directory(part, 0o700, self.descriptor)
 
     def lock(self, key: str, deadline: float) -> LockedKey:
         """Take a key's lock, waiting until `deadline` (system.monotonic) at the most: HookError `lock_timeout` then.
@@ -69,7 +68,7 @@ class RunDir:
             try:
                 if not system.try_flock(descriptor) and not system.wait_for_flock(descriptor, deadline):
                     raise _lock_timeout(self.path, key)
-                if system.same_file(descriptor, path, self._dir):
+                if system.same_file(descriptor, path, self.descriptor):
                     return LockedKey(self, key, descriptor)
             except BaseException:
                 system.close(descriptor)
@@ -80,16 +79,16 @@ class RunDir:
 
     def _open_lock(self, path: str) -> int:
         try:
-            return system.open_lock(path, self._dir)
+            return system.open_lock(path, self.descriptor)
         except FileNotFoundError:  # the maker of the run directory was killed before it had made its parts
             self._make_parts()
-            return system.open_lock(path, self._dir)
+            return system.open_lock(path, self.descriptor)
 
     def unlock(self, key: str, descriptor: int, *, unlink: bool) -> None:
         """Give a lock back, removing its file first if the key is empty: the other way round could unlink another's."""
         try:
             if unlink:
-                system.unlink("locks/" + key, self._dir)
+                system.unlink("locks/" + key, self.descriptor)
         finally:
             system.close(descriptor)
 
@@ -101,7 +100,7 @@ class RunDir:
         """
         path = f"groups/{key}.json"
         try:
-            state = KeyState.model_validate(jsontext.loads(system.read_file(path, _STATE_LIMIT, self._dir)))
+            state = KeyState.model_validate(jsontext.loads(system.read_file(path, _STATE_LIMIT, self.descriptor)))
             if state.key == key:
                 return state
             why = f"it is of {state.key!r}"
@@ -119,15 +118,15 @@ class RunDir:
 
     def _set_aside(self, key: str, path: str, why: str) -> KeyState:
         # No two files have the same inode at a time, so this name is free, or a name of this very file already.
-        aside = f"{path}.unreadable-{system.inode(path, self._dir)}"
+        aside = f"{path}.unreadable-{system.inode(path, self.descriptor)}"
         # A second name for what is there, then the new state over the first name: killed in between, or with no room
         # for the new state, the next hook finds the key as unreadable as this one did, and never takes it for new.
         try:
-            system.link(path, aside, self._dir)
+            system.link(path, aside, self.descriptor)
         except FileExistsError:
             pass
         except PermissionError:  # a directory has one name only
-            system.rename(path, aside, self._dir)
+            system.rename(path, aside, self.descriptor)
         state = unknown(key)
         self.write_key(state)
         problem = f"the state of key {key} cannot be read ({why})"
@@ -141,7 +140,7 @@ class RunDir:
 
     def remove_key(self, key: str) -> None:
         """Forget a key. To be called under its lock."""
-        system.unlink(f"groups/{key}.json", self._dir)
+        system.unlink(f"groups/{key}.json", self.descriptor)
 
     def recorded(self) -> list[str]:
         """The keys that something is recorded of. Grows with the node: not for a start that succeeds."""
@@ -151,7 +150,7 @@ class RunDir:
     def glance(self, key: str) -> KeyState | None:
         """What is recorded of a key, read without its lock: it may have changed already. None: nothing readable."""
         try:
-            text = system.read_file(f"groups/{names.container_id(key)}.json", _STATE_LIMIT, self._dir)
+            text = system.read_file(f"groups/{names.container_id(key)}.json", _STATE_LIMIT, self.descriptor)
             return KeyState.model_validate(jsontext.loads(text))
         except (OSError, ValueError):
             return None
@@ -172,16 +171,16 @@ class RunDir:
 
     def remove_half_failure(self, container: str) -> None:
         """Remove a half-written record. A hook that is at it begins once more."""
-        system.unlink(f"unmonitored/.{container}.tmp", self._dir)
+        system.unlink(f"unmonitored/.{container}.tmp", self.descriptor)
 
     def tidy(self, key: str) -> None:
         """Remove the half-written files of a key, under its lock."""
         for part in ("groups", "members"):
-            system.unlink(f"{part}/.{key}.tmp", self._dir)
+            system.unlink(f"{part}/.{key}.tmp", self.descriptor)
 
     def _names(self, part: str) -> list[str]:
         try:
-            return system.list_directory(part, self._dir)
+            return system.list_directory(part, self.descriptor)
         except FileNotFoundError:
             return []
 
@@ -189,7 +188,7 @@ class RunDir:
         """The key that a container is indexed under, or None."""
         path = f"members/{container}.json"
         try:
-            return Index.model_validate(jsontext.loads(system.read_file(path, dir_fd=self._dir))).key
+            return Index.model_validate(jsontext.loads(system.read_file(path, dir_fd=self.descriptor))).key
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -210,12 +209,12 @@ class RunDir:
 
     def remove_index(self, container: str) -> None:
         """Forget which key a container belongs to."""
-        system.unlink(f"members/{container}.json", self._dir)
+        system.unlink(f"members/{container}.json", self.descriptor)
 
     def failure_of(self, container: str) -> Failure | None:
         """The record of why a container is not monitored, or None."""
         try:
-            text = system.read_file(f"unmonitored/{container}.json", dir_fd=self._dir)
+            text = system.read_file(f"unmonitored/{container}.json", dir_fd=self.descriptor)
             return Failure.model_validate(jsontext.loads(text))
         except (OSError, ValueError):
             return None
@@ -231,7 +230,7 @@ class RunDir:
 
     def remove_failure(self, container: str) -> None:
         """Forget why a container is not monitored."""
-        system.unlink(f"unmonitored/{container}.json", self._dir)
+        system.unlink(f"unmonitored/{container}.json", self.descriptor)
 
     def note_freed(self) -> None:
         """Note that an RMID was just given back: whoever meets EBUSY soon knows that waiting helps.
@@ -239,21 +238,21 @@ class RunDir:
         No more than a hint, so that a full /run does not keep a key whose groups are gone on record.
         """
         try:
-            system.write_new("freed", f"{system.boottime():.3f}\n", self._dir)
+            system.write_new("freed", f"{system.boottime():.3f}\n", self.descriptor)
         except OSError:
             pass
 
     def count_run(self, stage: str, result: str) -> None:
         """Count this hook for `metrics`: a byte more in a file needs no lock, and costs next to nothing."""
         try:
-            system.append(f"runs/{stage}-{result}", ".", self._dir)
+            system.append(f"runs/{stage}-{result}", ".", self.descriptor)
         except OSError:
             pass
 
     def freed_within(self, seconds: float) -> bool:
         """Whether one of our hooks gave an RMID back that lately."""
         try:
-            freed = float(system.read_file("freed", limit=64, dir_fd=self._dir))
+            freed = float(system.read_file("freed", limit=64, dir_fd=self.descriptor))
         except (OSError, ValueError):
             return False
         return system.boottime() - freed <= seconds
@@ -261,7 +260,7 @@ class RunDir:
     def first_time(self, what: str) -> bool:
         """Whether this is the first time in this boot that `what` is to be said: /run does not outlive it."""
         try:
-            system.create_exclusively("said-" + what, self._dir)
+            system.create_exclusively("said-" + what, self.descriptor)
         except FileExistsError:
             return False
         except OSError:
@@ -271,10 +270,10 @@ class RunDir:
     def _replace(self, path: str, temporary: str, record: KeyState | Index | Failure) -> None:
         """Write a file whole: a reader, or a crash, sees what was there before or all of this."""
         try:
-            system.write_new(temporary, jsontext.dumps(record) + "\n", self._dir)
-            system.rename(temporary, path, self._dir)
+            system.write_new(temporary, jsontext.dumps(record) + "\n", self.descriptor)
+            system.rename(temporary, path, self.descriptor)
         except BaseException:
-            system.unlink(temporary, self._dir)
+            system.unlink(temporary, self.descriptor)
             raise
 
 
