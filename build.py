@@ -708,7 +708,8 @@ class Form:
 _set_form = Model._form.__set__  # type: ignore[attr-defined]  # models are frozen
 _LEAVES = frozenset((str, int, float, bool, type(None)))
 _STR, _BOOL, _NONE = frozenset((str,)), frozenset((bool,)), frozenset((type(None),))
-_STR_NONE, _NO_TYPE = _STR | _NONE, _STR - _STR
+_STR_NONE = _STR | _NONE
+_NO_TYPE: frozenset[type] = frozenset()
 
 
 def _plain(value: object) -> object:
