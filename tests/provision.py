@@ -2,6 +2,7 @@
 
     python = provision.ensure(apt=provision.TEST)     # may install, and says so first; the venv's python
     reasons = provision.missing(provision.TEST)       # never installs; one sentence each, [] if nothing is missing
+    python = provision.campaign()                     # of another venv, with what only tests/faults takes as well
 
 Only the venv is indispensable: without it ensure() raises CannotProvision. A package that cannot be had is named in one
 line, and whatever needs it is for the caller to skip (or to fail, in CI). Where everything is there, neither apt nor
@@ -71,6 +72,11 @@ def ensure(apt: Iterable[str] = ()) -> Path:
     if reasons := install(apt):
         _say("; ".join(reasons))
     return _venv()
+
+
+def campaign() -> Path:
+    """The python of a venv that has the tools of the fault campaign as well, which no other command takes."""
+    return _venv(ROOT / ".venv-faults", ("dev", "faults"))
 
 
 def install(apt: Iterable[str]) -> list[str]:
@@ -182,17 +188,18 @@ def _run(command: Sequence[str], environment: dict[str, str] | None = None) -> s
 # --- the venv
 
 
-def requirements(pyproject: str) -> list[str]:
+def requirements(pyproject: str, name: str = "dev") -> list[str]:
     """The pinned tools. By a regular expression: tomllib came with 3.11, and this starts on less. A test compares."""
-    group = re.search(r"^dev = \[\n(.*?)^\]", pyproject, re.MULTILINE | re.DOTALL)
+    group = re.search(rf"^{name} = \[\n(.*?)^\]", pyproject, re.MULTILINE | re.DOTALL)
     if group is None:
-        raise CannotProvision("pyproject.toml has no dependency group `dev`")
+        raise CannotProvision(f"pyproject.toml has no dependency group `{name}`")
     return re.findall(r'^\s*"([^"]+)"', group[1], re.MULTILINE)
 
 
-def _venv(directory: Path = ROOT / ".venv") -> Path:
+def _venv(directory: Path = ROOT / ".venv", groups: Iterable[str] = ("dev",)) -> Path:
     """The venv's python; made, or made anew, unless its stamp says that it is whole and still what is asked for."""
-    pins = requirements((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    pins = [pin for name in groups for pin in requirements(pyproject, name)]
     python = directory / "bin" / "python"
     if _is_current(directory, pins):
         return python

@@ -120,7 +120,7 @@ def nearly_valid(model: type[Any], base: st.SearchStrategy[Any] | None = None) -
 
 def absurd(model: type[Any]) -> st.SearchStrategy[Any]:
     """Any tree of JSON, with the model's own names for keys here and there."""
-    keys = st.sampled_from(sorted(_names(model.__pydantic_core_schema__))) | _TEXT
+    keys = st.sampled_from(sorted(names(model.__pydantic_core_schema__))) | _TEXT
     return st.recursive(
         _strange(model),
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=5),
@@ -132,15 +132,15 @@ def substitutions(model: type[Any]) -> Iterator[Any]:
     """One document with one mutation, for every place in it and every mutation that needs no chance."""
     document = full(model)
     strange = [*strange_values(model), Instance(model.__name__, document)]
-    for place in range(len(list(_places([document])))):
+    for place in range(len(list(places([document])))):
         for value in strange:
             holder = [copy.deepcopy(document)]
-            container, key = list(_places(holder))[place]
+            container, key = list(places(holder))[place]
             container[key] = copy.deepcopy(value)
             yield holder[0]
         if place:  # the first one is the document itself
             holder = [copy.deepcopy(document)]
-            container, key = list(_places(holder))[place]
+            container, key = list(places(holder))[place]
             del container[key]
             yield holder[0]
             if isinstance(container, dict):
@@ -151,7 +151,7 @@ def _renamed(document: Any, original: Any, place: int) -> Iterator[Any]:  # noqa
     """The key of this place written otherwise, beside nothing: an alias is exact, and a dict's key is any text."""
     for name in ("", "other", "\ud800", "a/b"):
         holder = [copy.deepcopy(original)]
-        container, key = list(_places(holder))[place]
+        container, key = list(places(holder))[place]
         value = container.pop(key)
         container[name] = value
         yield holder[0]
@@ -195,7 +195,7 @@ def _around(bound: float) -> list[float]:
 def _mutated(draw: st.DrawFn, base: st.SearchStrategy[Any], strange: st.SearchStrategy[Any]) -> Any:  # noqa: ANN401
     holder = [copy.deepcopy(draw(base))]
     for _ in range(draw(st.integers(1, 3))):
-        container, key = draw(st.sampled_from(list(_places(holder))))
+        container, key = draw(st.sampled_from(list(places(holder))))
         what = draw(st.sampled_from(["replace", "replace", "drop", "add", "rename", "wrap", "text"]))
         value = container[key]
         if what == "drop" and container is not holder:
@@ -213,13 +213,13 @@ def _mutated(draw: st.DrawFn, base: st.SearchStrategy[Any], strange: st.SearchSt
     return holder[0]
 
 
-def _places(container: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401
+def places(container: Any) -> Iterator[tuple[Any, Any]]:  # noqa: ANN401
     """Each place in a tree, as a container and a key."""
     pairs = list(container.items()) if isinstance(container, dict) else list(enumerate(container))
     for key, value in pairs:
         yield container, key
         if isinstance(value, (list, dict)):
-            yield from _places(value)
+            yield from places(value)
 
 
 def _walk(node: Any) -> Iterator[Node]:  # noqa: ANN401
@@ -239,7 +239,7 @@ def _literals(schema: Node) -> set[str]:
     return {text for node in _walk(schema) for text in node.get("expected", ())}
 
 
-def _names(schema: Node) -> set[str]:
+def names(schema: Node) -> set[str]:
     found = set()
     for node in _walk(schema):
         if node.get("type") == "model-fields":

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -40,15 +41,31 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
     return tell
 
 
-def test_the_requirements_are_the_dependency_group() -> None:
+@pytest.mark.parametrize("group", ["dev", "faults"])
+def test_the_requirements_are_the_dependency_group(group: str) -> None:
     tomllib = pytest.importorskip("tomllib", reason="came with Python 3.11")
     text = (provision.ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert provision.requirements(text) == tomllib.loads(text)["dependency-groups"]["dev"]
+    assert provision.requirements(text, group) == tomllib.loads(text)["dependency-groups"][group]
 
 
-def test_every_requirement_is_pinned() -> None:
+@pytest.mark.parametrize("group", ["dev", "faults"])
+def test_every_requirement_is_pinned(group: str) -> None:
     text = (provision.ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert all("==" in pin for pin in provision.requirements(text))
+    assert all("==" in pin for pin in provision.requirements(text, group))
+
+
+def test_the_campaign_has_a_venv_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, list[str]]] = []
+
+    def make(directory: Path, pins: list[str]) -> None:
+        made.append((directory.name, pins))
+
+    monkeypatch.setattr(provision, "_make_venv", make)
+    monkeypatch.setattr(provision, "_is_current", lambda *_: False)
+    monkeypatch.setattr(provision, "_alone", lambda _: nullcontext())
+    text = (provision.ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert provision.campaign() == provision.ROOT / ".venv-faults/bin/python"
+    assert made == [(".venv-faults", [*provision.requirements(text), *provision.requirements(text, "faults")])]
 
 
 def test_a_pyproject_without_the_group_is_named() -> None:

@@ -1,0 +1,144 @@
+"""What the fuzzing of tests/faults does with a million inputs and a fuzzer, with a few and without one."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.faults import mutator, targets
+from tests.faults.targets import FILES, RUN, SEPARATOR, SHARES, UID, Difference, Program, Share
+from tests.support.hook import created, stopped
+from tests.support.memory import RESCTRL, Hang
+
+INPUTS = 20_000  # of all targets together
+
+
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Program]:
+    return targets.both_forms(tmp_path_factory.mktemp("forms"))
+
+
+@pytest.mark.parametrize("share", SHARES, ids=lambda share: share.target)
+def test_hostile_input(forms: tuple[Program, Program], share: Share) -> None:
+    dice = Random(share.target)
+    target, seeds = targets.TARGETS[share.target], mutator.seeds(share.target, forms[0])
+    for data in [*seeds, *mutator.stream(seeds, dice, round(INPUTS * share.part))]:
+        try:
+            targets.check(target, forms, data)
+        except BaseException as error:
+            raise AssertionError(f"{share.target} of {data!r}") from error
+
+
+def test_every_target_has_its_share() -> None:
+    assert [it.target for it in SHARES] == list(targets.TARGETS)
+    assert sum(it.part for it in SHARES) == pytest.approx(1)
+
+
+# --- Whether what is wrong would be seen
+
+
+def whole(stdin: dict[str, object], files: dict[str, object] | None = None, words: str = "") -> bytes:
+    """An input of the target `whole`; `files`: what lies in some of FILES."""
+    texts = {
+        name: text if isinstance(text, bytes) else json.dumps(text).encode() for name, text in (files or {}).items()
+    }
+    known = {**dict.fromkeys(FILES, b""), **mutator.PROCESS}
+    assert known.keys() >= texts.keys()
+    return SEPARATOR.join([*{**known, **texts}.values(), json.dumps(stdin).encode(), words.encode()])
+
+
+def of_pod(state: dict[str, object]) -> dict[str, object]:
+    return {**state, "bundle": "/bundle", "annotations": {"io.kubernetes.pod.uid": UID}}
+
+
+USUAL = whole(of_pod(created("c1", 7)))
+
+
+def patched(patch: pytest.MonkeyPatch, forms: tuple[Program, Program], place: str, function: object) -> None:
+    """Give both forms another function in the place of `module.function` or `module.Class.function`."""
+    module, *path, name = place.split(".")
+    for form in forms:
+        owner = getattr(form, module)
+        for part in path:
+            owner = getattr(owner, part)
+        patch.setattr(owner, name, function)
+
+
+def test_a_difference_is_seen(forms: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch) -> None:
+    patched(monkeypatch, forms[1:], "names.container_id", lambda text: text)  # type: ignore[arg-type]
+    with pytest.raises((Difference, AssertionError)):
+        targets.check(targets.names, forms, b"a/b")
+
+
+def test_a_defect_is_seen(forms: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch) -> None:
+    def cgroup(_pid: int) -> str:
+        raise KeyError("cgroup")
+
+    patched(monkeypatch, forms, "process.cgroup", cgroup)
+    with pytest.raises(AssertionError, match="unforeseen KeyError"):
+        targets.check(targets.whole, forms, USUAL)
+
+
+@pytest.mark.parametrize("path", ["../x", "/run/x"])
+def test_a_file_elsewhere_is_seen(forms: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    for form in forms:
+        write_new = form.system.write_new
+
+        def write(name: str, *rest: Any, real: Any = write_new, **named: Any) -> None:  # noqa: ANN401
+            real(path if name.endswith("created_at") else name, *rest, **named)
+
+        monkeypatch.setattr(form.system, "write_new", write)
+    with pytest.raises(AssertionError, match="/run/x"):
+        targets.check(targets.whole, forms, USUAL)
+
+
+def test_a_hang_is_seen(forms: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch) -> None:
+    patched(monkeypatch, forms, "lifecycle._Patience.again", lambda *_: True)
+    for form in forms:
+        monkeypatch.setattr(form.resctrl.Resctrl, "make", no_room_of(form))
+    with pytest.raises(Hang):
+        targets.check(targets.whole, forms, USUAL)
+
+
+def no_room_of(form: Program) -> Any:  # noqa: ANN401
+    def make(_self: object, _path: str) -> bool:
+        raise form.errors.HookError("no_rmids", "none is left")
+
+    return make
+
+
+# --- What the fuzzers have found, and whoever wrote them
+
+EVIL = "a/../../../../../../sys/x"
+RECORD: dict[str, Any] = {
+    "key": UID,
+    "kind": "pod",
+    "groups": [{"path": f"{RESCTRL}/mon_groups/oci-c1", "ctrl_group": "/"}],
+    "members": {"c1": {"pid": 4711, "starttime": 99, "group": f"{RESCTRL}/mon_groups/oci-c1"}},
+}
+ON_RECORD = {f"{RUN}/members/c1.json": {"key": UID}, "/sys/fs/resctrl/mon_groups/oci-c1/tasks": b"\n"}
+FOUND = {
+    "a ctrl_group that has no UTF-8": whole(
+        of_pod(created("c1", 7)),
+        {"/bundle/config.json": {"linux": {"intelRdt": {"closID": "\ud800"}}}, "cpu_resctrl_groups": b""},
+    ),
+    "a cgroup on record with a NUL": whole(
+        stopped("c1"), {**ON_RECORD, f"{RUN}/groups/{UID}.json": {**RECORD, "cgroup": ":/a\0b"}}, "--linger=60"
+    ),
+    "a counter on record that leads elsewhere": whole(
+        stopped("c1"),
+        {
+            **ON_RECORD,
+            f"{RUN}/groups/{UID}.json": {**RECORD, "groups": [{**RECORD["groups"][0], "begin": {EVIL: "1"}}]},
+        },
+    ),
+}
+
+
+@pytest.mark.xfail(reason="not mended yet", raises=AssertionError)
+@pytest.mark.parametrize("data", FOUND.values(), ids=FOUND)
+def test_what_was_found_once(forms: tuple[Program, Program], data: bytes) -> None:
+    targets.check(targets.whole, forms, data)
