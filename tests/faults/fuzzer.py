@@ -29,11 +29,14 @@ def main(name: str, arguments: list[str]) -> NoReturn:
     def one(data: bytes) -> None:
         targets.check(target, forms, data)
 
-    def havoc(text: bytes) -> bytes:
-        return bytes(atheris.Mutate(text, len(text) + 64))
-
     def mutated(data: bytes, most: int, seed: int) -> bytes:
-        return mutator.mutated(bytes(data), most, Random(seed), havoc)
+        dice = Random(seed)
+        ours = mutator.havoc(dice)
+
+        def havoc(text: bytes) -> bytes:
+            return ours(text) if dice.random() < 0.25 else bytes(atheris.Mutate(text, len(text) + 64))
+
+        return mutator.mutated(bytes(data), most, dice, havoc)
 
     atheris.Setup([sys.argv[0], *arguments], one, custom_mutator=mutated)
     atheris.Fuzz()

@@ -34,6 +34,7 @@ PROCESS = {
 }
 COMMANDS = (
     b"--strict",
+    b"--linger=1e1\n--rmid-wait=1_0\n--lock-timeout=nan",
     b"--linger=60\n--key\nauto\n--monitor=opt-in\n--namespace=default\n--annotation=a=b",
     b"--resctrl-root=/sys/fs/resctrl\n--run-dir=/run/resctrl-mon-hook\n--group-prefix\noci-\n--snapshot-ttl=0",
     b"--lock-timeout=0.5\n--rmid-wait\n1.5\n--key=sandbox\n--monitor\nopt-out\nstray\n-x\n--linger",
@@ -55,7 +56,7 @@ def _seeds(program: Program) -> dict[str, Sequence[tuple[bytes, ...]]]:
     process = [tuple(PROCESS.values()), (STAT.replace(b") S ", b") Z "), CGROUPS_V1, b"res:gold\nmon:x\n", b"0 1000 1")]
     texts = [UID, UID.upper(), UID.replace("-", ""), "a" * 200, "/r/gold/mon_groups/oci-1", "oci-", "..", "/"]
     return {
-        "jsontext": [(it,) for it in states] + [(b'[1e9, -0.5, true, null, "\\ud83d\\ude00", {}]',), (b"NaN",)],
+        "jsontext": [(it,) for it in (*states, b'[1e9, -0.5, true, null, "\\ud83d\\ude00", {}]', b"NaN", b"[" * 5000)],
         "state": [(it,) for it in states],
         "records": [*records, (b"config", config)],
         "options": [(it,) for it in COMMANDS],
@@ -84,7 +85,7 @@ def _lives(states: list[bytes], config: bytes, records: dict[bytes, bytes]) -> l
     return [
         (*place.values(), text, command)
         for text in texts
-        for place, command in ((fresh, b""), (known, b"createRuntime\n" + COMMANDS[0]), (dead, COMMANDS[1]))
+        for place, command in ((fresh, b""), (known, b"createRuntime\n" + COMMANDS[0]), (dead, COMMANDS[2]))
     ]
 
 

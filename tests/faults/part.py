@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import json
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+ALONE = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
+"""A command behind this sees no process but its own, and none of those outlives it."""
 
 
 class Row(NamedTuple):
@@ -32,6 +41,21 @@ def main(
     told = f"{row.part}: {row.cases} {row.what}, {len(row.failures)} failed, {row.seconds:.0f} s"
     print(f"{told}; {row.note}" if row.note else told)
     return 1 if row.failures else 0
+
+
+def elsewhere(name: str, given: argparse.Namespace, *python: str) -> Row:
+    """Run a part in a process of its own, by another Python or behind another command."""
+    with tempfile.NamedTemporaryFile() as result:
+        words = [f"tests.faults.{name}", json.dumps(vars(given)), result.name]
+        subprocess.run([*python, "-c", "from tests.faults import part; part.told()", *words], cwd=ROOT, check=True)
+        return Row(*json.loads(result.read()))
+
+
+def told() -> None:
+    """What that process does: run the part, and put its row into a file."""
+    module, given, result = sys.argv[1:]
+    row = importlib.import_module(module).run(argparse.Namespace(**json.loads(given)))
+    Path(result).write_text(json.dumps(row), encoding="utf-8")
 
 
 def cache(name: str) -> Path:

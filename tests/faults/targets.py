@@ -241,11 +241,16 @@ def _read(program: Program) -> list[str]:
     return [repr(it.model_dump()) if hasattr(it, "model_dump") else repr(it) for it in found]
 
 
+_NO_NUMBER = re.compile(r"--(linger|snapshot-ttl|lock-timeout|rmid-wait)=(.*[^0-9.].*)?", re.DOTALL)
+
+
 def options(program: Program, texts: Texts) -> object:
     """A command line, of which each wrong option is complained of and ignored."""
     arguments = _text(texts, 0).split("\n")
     found, complaints = program.options.parse(list(arguments))
     assert len(complaints) <= len(arguments)
+    if all("=" in word for word in arguments):  # so that none is the value of the one before it
+        assert len(complaints) >= len([word for word in arguments if _NO_NUMBER.fullmatch(word)])
     accepted, _ = _model(program, "Options", found.model_dump())
     assert accepted == found
     return found.model_dump(), complaints
