@@ -6,19 +6,27 @@ import argparse
 import signal
 import sys
 import tempfile
+import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests import faults, provision
-from tests.faults import campaign, kills, syscalls
+from tests.faults import fuzz, kills, soak, syscalls
+from tests.faults.campaign import Campaign
 from tests.support.tables import as_markdown, as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.faults.campaign import Campaign, Row
+    from tests.faults.campaign import Row
 
-PARTS: dict[str, Callable[[Campaign], None]] = {"syscalls": syscalls.run, "kills": kills.run}
+PARTS: dict[str, Callable[[Campaign], None]] = {
+    "syscalls": syscalls.run,
+    "kills": kills.run,
+    "fuzz": fuzz.run,
+    "soak": soak.run,
+}
 HEAD = ("part", "what", "cases", "failures", "time")
 
 
@@ -36,8 +44,9 @@ def parser() -> argparse.ArgumentParser:
     )
     told.add_argument("part", nargs="*", type=_part, metavar="PART", help=f"of {', '.join(PARTS)} [all]")
     told.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    told.add_argument("--most", type=int, default=0, help="run no more than this many cases of a kind, by chance [all]")
-    told.add_argument("--seed", type=int, default=1, help="of that choice, and of the pairs of kills [1]")
+    few = "run no more than this many cases of a kind (inputs, pods), by chance [all]"
+    told.add_argument("--most", type=int, default=0, metavar="N", help=few)
+    told.add_argument("--seed", type=int, default=1, help="of that choice, and of all that is left to chance [1]")
     told.add_argument("--jobs", type=int, default=2, help="cases that run at the same time [2]")
     told.add_argument("--only", metavar="CASE", help="the case of this name, and no other")
     return told
@@ -58,11 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is mounted is unmounted
     with (
         tempfile.TemporaryDirectory(prefix="faults-") as directory,
-        campaign.opened(Path(directory), jobs=said.jobs, most=said.most, seed=said.seed, only=said.only) as run,
+        closing(Campaign(Path(directory), jobs=said.jobs, most=said.most, seed=said.seed, only=said.only)) as run,
     ):
         for part in said.part or PARTS:
             run.part = part
-            PARTS[part](run)
+            try:
+                PARTS[part](run)
+            except provision.CannotProvision as error:
+                run.tally("what it takes", 0, {part: str(error)}, time.monotonic())
     if not run.rows:
         print("faults: no such case", file=sys.stderr)
         return 2

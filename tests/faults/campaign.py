@@ -12,7 +12,7 @@ import sys
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from queue import SimpleQueue
 from random import Random
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar
@@ -21,7 +21,7 @@ from tests.faults.scene import Scene
 from tests.support.storm import reaper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Mapping
     from multiprocessing.connection import Connection
     from pathlib import Path
 
@@ -118,10 +118,16 @@ def _received(pipe: Connection) -> Step[Any] | None:
 class Campaign:
     """`most`: of each kind of case run no more than this many, chosen by `seed`; 0: all. `only`: the case of that name.
 
-    `notes` are for whoever reads the table.
+    A part has its cases run by `all`, each on a scene, or runs them itself and says by `tally` what became of them.
+    `directory` is for scenes, which are opened when the first part asks for one: `jobs` of them. `notes` are for
+    whoever reads the table.
     """
 
-    def __init__(self, workers: list[Worker], *, most: int = 0, seed: int = 1, only: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, jobs: int = 2, most: int = 0, seed: int = 1, only: str | None = None
+    ) -> None:
+        self.directory = directory
+        self.jobs = jobs
         self.most = most
         self.seed = seed
         self.only = only
@@ -129,39 +135,57 @@ class Campaign:
         self.rows: list[Row] = []
         self.failures: list[Failure] = []
         self.notes: list[str] = []
-        self._jobs = len(workers)
-        self._workers: SimpleQueue[Worker] = SimpleQueue()
-        for worker in workers:
-            self._workers.put(worker)
+        self._open: list[Worker] = []
+        self._idle: SimpleQueue[Worker] = SimpleQueue()
 
     def ask(self, step: Step[T]) -> T:
         """What a step gives that is no case. Raises Failed."""
-        worker = self._workers.get()
+        self._start()
+        worker = self._idle.get()
         try:
             return worker(step)
         finally:
-            self._workers.put(worker)
+            self._idle.put(worker)
 
     def all(self, what: str, cases: Iterable[Case]) -> dict[str, Any]:
         """Run cases of one kind, a row of the table. Returns by name what those gave that did not fail."""
         chosen = self._chosen(what, list(cases))
         if not chosen:
             return {}
+        self._start()  # while there is one thread
         begin, before = time.monotonic(), len(self.failures)
-        with ThreadPoolExecutor(self._jobs) as pool:
+        with ThreadPoolExecutor(self.jobs) as pool:
             results = dict(zip([case.name for case in chosen], pool.map(self._try, chosen)))
-        failures = len(self.failures) - before
-        self.rows.append(Row(self.part, what, len(chosen), failures, time.monotonic() - begin))
+        self._add(what, len(chosen), len(self.failures) - before, begin)
         return {name: result for name, result in results.items() if result is not None}
+
+    def tally(self, what: str, cases: int, problems: Mapping[str, str], begin: float) -> None:
+        """A row of cases that the part has run itself. `problems`: by case, what was wrong; `begin`: time.monotonic."""
+        for name, problem in problems.items():
+            self._fail(name, problem)
+        self._add(what, cases, len(problems), begin)
+
+    def is_chosen(self, name: str) -> bool:
+        """Whether a case is to be run, as far as `only` goes."""
+        return self.only is None or self.only == name or self.only.startswith(f"{name} at ")
 
     def note(self, text: str) -> None:
         self.notes.append(f"{self.part}: {text}")
+
+    def close(self) -> None:
+        for worker in self._open:
+            worker.close()
+
+    def _start(self) -> None:
+        while len(self._open) < self.jobs:
+            self._open.append(Worker(self.directory / str(len(self._open))))
+            self._idle.put(self._open[-1])
 
     def _chosen(self, what: str, cases: list[Case]) -> list[Case]:
         names = [case.name for case in cases]
         assert len(set(names)) == len(names), "cases of the same name"
         if self.only is not None:
-            return [case for case in cases if self.only == case.name or self.only.startswith(f"{case.name} at ")]
+            return [case for case in cases if self.is_chosen(case.name)]
         if not self.most or len(cases) <= self.most:
             return cases
         places = Random(f"{self.seed} {what}").sample(range(len(cases)), self.most)
@@ -171,20 +195,13 @@ class Campaign:
         try:
             return self.ask(case.run)
         except Failed as error:
-            failure = Failure(self.part, case.name, str(error).replace("\n", "\n  "))
-            self.failures.append(failure)
-            print(failure, file=sys.stderr, flush=True)
+            self._fail(case.name, str(error))
             return None
 
+    def _fail(self, case: str, problem: str) -> None:
+        failure = Failure(self.part, case, problem.replace("\n", "\n  "))
+        self.failures.append(failure)
+        print(failure, file=sys.stderr, flush=True)
 
-@contextmanager
-def opened(
-    directory: Path, *, jobs: int = 2, most: int = 0, seed: int = 1, only: str | None = None
-) -> Iterator[Campaign]:
-    """A campaign with its workers, whose scenes lie below `directory`."""
-    with ExitStack() as stack:
-        workers = []
-        for number in range(jobs):
-            workers.append(Worker(directory / str(number)))
-            stack.callback(workers[-1].close)
-        yield Campaign(workers, most=most, seed=seed, only=only)
+    def _add(self, what: str, cases: int, failures: int, begin: float) -> None:
+        self.rows.append(Row(self.part, what, cases, failures, time.monotonic() - begin))

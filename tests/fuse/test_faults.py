@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import provision
-from tests.faults import campaign, kills, strace, syscalls
+from tests.faults import kills, strace, syscalls
 from tests.faults.campaign import Campaign
 from tests.faults.scene import RECONCILES, STAGES
 from tests.faults.strace import Call
@@ -34,7 +34,7 @@ def ready() -> None:
 @contextmanager
 def some(directory: Path, part: str, most: int) -> Iterator[Campaign]:
     """A campaign that tries this many cases of each kind."""
-    with campaign.opened(directory, most=most) as run:
+    with closing(Campaign(directory, most=most)) as run:
         run.part = part
         yield run
     assert run.rows

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.faults import soak
+from tests.faults.campaign import Campaign
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.resctrlfs import Mounted
-    from tests.support.hook import Hook
 
-PODS = 300
-BATCH = 100
+PODS = 100
 
 
-@pytest.mark.knobs(**soak.MACHINE)
-def test_what_lives_has_its_group_and_its_files_and_nothing_else_has(
-    hook: Hook, resctrl: Mounted, tmp_path: Path
-) -> None:
-    assert resctrl.root == hook.resctrl_root
-    node = soak.soak(hook, tmp_path / "errors", PODS, BATCH, seed=1)
-    assert len(node.sizes) == PODS // BATCH
-    assert sum(worker.zygote.hooks for worker in node.workers) > 3 * PODS
+@pytest.mark.usefixtures("resctrl")  # or is skipped where it cannot be had
+def test_what_lives_has_its_group_and_its_files_and_nothing_else_has(tmp_path: Path) -> None:
+    with closing(Campaign(tmp_path, most=PODS, only="model")) as campaign:
+        soak.run(campaign)
+    assert not campaign.failures
+    assert [row.cases for row in campaign.rows] == [PODS]
