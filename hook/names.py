@@ -31,16 +31,24 @@ def pod_uid(text: str) -> str:
     return canonical
 
 
+def _can_be_told(text: str) -> bool:
+    """Whether the kernel could be given a text: no NUL, and no half of a surrogate pair, which JSON lets pass."""
+    try:
+        return b"\0" not in text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+
+
 def component(text: str) -> str:
     """One path component that stays where it is put: a ctrl_group's name, for instance."""
-    if text in ("", ".", "..") or len(text) > 255 or "/" in text or "\0" in text or "\n" in text:
+    if text in ("", ".", "..") or len(text) > 255 or "/" in text or "\n" in text or not _can_be_told(text):
         raise ValueError("not one path component")
     return text
 
 
 def path(text: str) -> str:
     """A path that the kernel would look at."""
-    if not text or len(text) > 4095 or "\0" in text:
+    if not text or len(text) > 4095 or not _can_be_told(text):
         raise ValueError("not a path")
     return text
 
@@ -60,7 +68,8 @@ def group_prefix(text: str) -> str:
 def directory(text: str) -> str:
     """An absolute path without `.` and `..`, with no slash at its end."""
     path = text.rstrip("/")
-    if not path.startswith("/") or "\0" in path or "//" in path or "/./" in path + "/" or "/../" in path + "/":
+    strays = "//" in path or "/./" in path + "/" or "/../" in path + "/"
+    if not path.startswith("/") or strays or not _can_be_told(path):
         raise ValueError("not an absolute path")
     return path
 

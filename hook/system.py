@@ -266,7 +266,7 @@ def is_directory(path: str) -> bool:
     """Whether `path` is a directory; False for whatever cannot be looked at."""
     try:
         return posix.stat(_encoded(path)).st_mode & 0o170000 == 0o040000
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no path at all, with a NUL or half of a surrogate pair in it
         return False
 
 

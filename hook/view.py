@@ -15,7 +15,7 @@ All of it is derived from the key's state (models.KeyState), and made anew, besi
 
 from __future__ import annotations
 
-from hook import system
+from hook import names, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,11 +130,20 @@ def _content(state: KeyState) -> tuple[list[str], dict[str, str], dict[str, str]
             links["tasks" + of_group] = group.path + "/tasks"
         for counter in {**group.begin, **group.before}:
             domain, _, event = counter.partition("/")
+            if not _stay_in_place(domain, event):  # no record of ours
+                continue
             place = f"mon_data/{domain}{of_group}"
             if place not in directories:
                 directories.append(place)
             _counter(group, counter, f"{place}/{event}", files, links)
     return directories, files, links
+
+
+def _stay_in_place(*components: str) -> bool:
+    try:
+        return all(map(names.component, components))
+    except ValueError:
+        return False
 
 
 def _counter(group: MonGroup, counter: str, place: str, files: dict[str, str], links: dict[str, str]) -> None:

@@ -45,11 +45,14 @@ ACCEPTED: list[tuple[Rule, str]] = [
 REFUSED: list[tuple[Rule, str]] = [
     *((names.container_id, text) for text in ("", "a" * 201, "a/b", "a b", "a\n", "\na", "a\0", "ä", "\u0661", "%s")),
     *((names.container_id, first + "a") for first in "-_.+,"),
-    *((names.component, text) for text in ("", ".", "..", "a/b", "/", "/a", "a/", "a\0", "a\n", "a" * 256)),
-    *((names.path, text) for text in ("", "a\0b", "a" * 4096)),
+    *((names.component, text) for text in ("", ".", "..", "a/b", "/", "/a", "a/", "a\0", "a\n", "a\ud800", "a" * 256)),
+    *((names.path, text) for text in ("", "a\0b", "a\ud800", "a" * 4096)),
     *((names.ctrl_group, text) for text in ("", ".", "..", "//", "a/b", "gold/", "gold\n")),
     *((names.group_prefix, text) for text in ("", "a" * 51, "../", "a/", "-a", ".a", "a b", "a\n")),
-    *((names.directory, text) for text in ("", "/", "//", "a", "a/b", "/a//b", "/a/./b", "/a/../b", "/..", "/a\0")),
+    *(
+        (names.directory, text)
+        for text in ("", "/", "//", "a", "a/b", "/a//b", "/a/./b", "/a/../b", "/..", "/a\0", "/\ud800")
+    ),
     *((names.mon_group, text) for text in ("", "/", "/x", "/mon_groups", "/mon_groups/", "/mon_groups/..", "/r/a/b")),
     *((names.mon_group, text) for text in ("mon_groups/x", "/r/mon_groups/x/", "/r/mon_groups//x", "/mon_groups/a/b")),
 ]
