@@ -23,6 +23,7 @@ above it in this list:
     tasks, runtimes     the processes of containers; the containers that OCI runtimes know of
     survey, plan        what reconcile has to go by, and what it is going to do about it
     movein, rebuild     containers that run already, into their groups; records that were lost
+    room                what it takes in /run to count hooks is given back
     reconcile           puts right what hooks cannot
     rates               how fast keys use what they use
     screens, metrics    what was seen, as text and as JSON; for Prometheus

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
-from hook import ending, movein, plan, process, rebuild, reclaim, system
+from hook import ending, movein, plan, process, rebuild, reclaim, room, system
 from hook.errors import HookError, Reason, explain, known, refused
 from hook.models import State, ValidationError
 from hook.node import Node
@@ -61,6 +61,7 @@ def run(options: Options, live: Collection[str] | None = None) -> Result:
     if not _has_anything(options):
         return Result()
     node = _node(options)
+    room.give_back(node.run.descriptor)
     outcomes: list[Outcome] = []
     left: list[str] = []
     tried: set[Action] = set()

@@ -4,7 +4,8 @@
     locks/<key>                 its flock; unlinked by whoever empties the key, while holding it
     members/<container>.json    the index: which key a container belongs to
     unmonitored/<container>.json  why a container is not monitored
-    runs/<stage>-<result>       as many bytes as there were hooks of that stage with that result
+    runs/<stage>-<result>       as many bytes as there were hooks of that stage with that result; reconcile makes holes
+                                of them (room), which leaves the size as it is
     freed                       CLOCK_BOOTTIME at which one of our groups last gave its RMID back
     said-<what>                 that a line was logged already in this boot
 

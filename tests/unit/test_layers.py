@@ -21,6 +21,7 @@ FOR_PEOPLE = {
     "rates",
     "reconcile",
     "records",
+    "room",
     "runtimes",
     "screens",
     "survey",
