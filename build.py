@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent
 OUTPUT = Path("dist") / "resctrl-mon-hook.pyz"
+INSTALLED = ("oci-hooks/*.json", "packaging/systemd/*.*", "packaging/tmpfiles.d/*.conf")  # by the file itself
 MODELS = Path("hook") / "models.py"
 COMPILED = Path("hook") / "models_compiled.py"
 
@@ -112,6 +113,11 @@ def entries(root: Path = ROOT) -> dict[str, bytes]:
         del found["hook/__main__.py"]  # that is for the source tree
     except KeyError as error:
         raise BuildError(f"{error.args[0]} is missing") from error
+    for pattern in INSTALLED:
+        paths = sorted(root.glob(pattern))
+        if not paths:
+            raise BuildError(f"{pattern} is missing")
+        found.update({str(path.relative_to(root)): path.read_bytes() for path in paths})
     return dict(sorted({**found, "__main__.py": MAIN.encode()}.items()))
 
 

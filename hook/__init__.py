@@ -26,7 +26,12 @@ above it in this list:
     room                what it takes in /run to count hooks is given back
     reconcile           puts right what hooks cannot
     rates               how fast keys use what they use
+    machine, hooksd     the machine that we are to be installed on; hooks.d as its readers have it
+    shipped, places     the .pyz as a file; where an installation has what
+    steps               what is put into its place, or taken away, durably and at once
+    install, uninstall  in what order, whether it may be, and who still needs it
     screens, metrics    what was seen, as text and as JSON; for Prometheus
+    upkeep              the verbs of whoever looks after the node
     people, usage       the verbs for people; --help and what is wrong with a command line
 """
 

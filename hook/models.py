@@ -18,6 +18,9 @@ __all__ = [
     "Annotations",
     "Config",
     "Failure",
+    "HookFile",
+    "HookProgram",
+    "HookWhen",
     "Index",
     "IntelRdt",
     "KeyState",
@@ -199,3 +202,30 @@ class Failure(Model):
     starttime: Natural | None = None
     key: Key | None = None
     kind: Kind | None = None
+
+
+class HookProgram(Model):
+    """What a hooks.d file has called. Source: runtime-spec, config.md "POSIX-platform Hooks"."""
+
+    path: str
+    args: list[str] | None = None
+    env: list[str] | None = None
+    timeout: int | None = None
+
+
+class HookWhen(Model):
+    """Which containers a hooks.d file is for. What is said must all hold: `hooksd`."""
+
+    always: bool | None = None
+    annotations: dict[str, str] | None = None
+    commands: list[str] | None = None
+    has_bind_mounts: bool | None = Field(None, alias="hasBindMounts")
+
+
+class HookFile(Model):
+    """A file of hooks.d. Source: oci-hooks(5), "1.0.0 Hook Schema"."""
+
+    version: Literal["1.0.0"]
+    hook: HookProgram
+    when: HookWhen
+    stages: list[str]

@@ -12,6 +12,9 @@ __all__ = [
     "Annotations",
     "Config",
     "Failure",
+    "HookFile",
+    "HookProgram",
+    "HookWhen",
     "Index",
     "IntelRdt",
     "KeyState",
@@ -375,6 +378,24 @@ if TYPE_CHECKING:
         starttime: int | None
         key: str | None
         kind: Literal["pod", "container", "sandbox"] | None
+
+    class HookProgram(Model):
+        path: str
+        args: list[str] | None
+        env: list[str] | None
+        timeout: int | None
+
+    class HookWhen(Model):
+        always: bool | None
+        annotations: dict[str, str] | None
+        commands: list[str] | None
+        has_bind_mounts: bool | None
+
+    class HookFile(Model):
+        version: Literal["1.0.0"]
+        hook: HookProgram
+        when: HookWhen
+        stages: list[str]
 else:
     State = Form(
         "State",
@@ -502,5 +523,32 @@ else:
             ("starttime", "starttime", None, _NONE, (_nullable, (_int, 0, 9223372036854775807))),
             ("key", "key", None, _NONE, (_nullable, (_named, names.container_id))),
             ("kind", "kind", None, _NONE, (_nullable, (_literal, "pod", "container", "sandbox"))),
+        ),
+    )
+    HookProgram = Form(
+        "HookProgram",
+        (
+            ("path", "path", _ABSENT, _STR, (_str,)),
+            ("args", "args", None, _NONE, (_nullable, (_list, (_str,)))),
+            ("env", "env", None, _NONE, (_nullable, (_list, (_str,)))),
+            ("timeout", "timeout", None, _NONE, (_nullable, (_int, None, None))),
+        ),
+    )
+    HookWhen = Form(
+        "HookWhen",
+        (
+            ("always", "always", None, _NONE, (_nullable, (_bool,))),
+            ("annotations", "annotations", None, _NONE, (_nullable, (_texts,))),
+            ("commands", "commands", None, _NONE, (_nullable, (_list, (_str,)))),
+            ("has_bind_mounts", "hasBindMounts", None, _NONE, (_nullable, (_bool,))),
+        ),
+    )
+    HookFile = Form(
+        "HookFile",
+        (
+            ("version", "version", _ABSENT, _NO_TYPE, (_literal, "1.0.0")),
+            ("hook", "hook", _ABSENT, _NO_TYPE, (_model, HookProgram)),
+            ("when", "when", _ABSENT, _NO_TYPE, (_model, HookWhen)),
+            ("stages", "stages", _ABSENT, _NO_TYPE, (_list, (_str,))),
         ),
     )

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from hook import inventory, jsontext, metrics, names, rates, reconcile, report, runtimes, screens, system
+from hook import inventory, jsontext, metrics, names, rates, reconcile, report, runtimes, screens, steps, system, upkeep
 from hook.errors import HookError, refused, unforeseen
 from hook.models import Failure, Options
 from hook.options import parse as parse_options
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _OPTIONS = {"resctrl_root": names.directory, "run_dir": names.directory, "group_prefix": names.group_prefix}
 _CLEAR = "\x1b[H\x1b[2J"  # the cursor home, and the screen erased: ECMA-48 CUP and ED
 _LONGEST_INTERVAL = 86400.0
+_WITH_HOOK_OPTIONS = ("reconcile", "install")
 
 
 class Usage(Exception):
@@ -32,14 +33,17 @@ def main(arguments: list[str]) -> int:
     try:
         parser = parser_of(arguments[0])
         given, rest = parser.parse_known_args(arguments[1:])
-        if rest and arguments[0] != "reconcile":
+        if rest and arguments[0] not in _WITH_HOOK_OPTIONS:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        options = Options(**{**_hook_options(rest), **{name: getattr(given, name) for name in _OPTIONS}})
+        given.words = _words(given, rest)
+        options = Options(**{**_hook_options(arguments[0], rest), **{name: getattr(given, name) for name in _OPTIONS}})
         VERBS[arguments[0]](options, given)
     except BrokenPipeError:  # the reader has seen enough, as `head` has
         return 0
     except KeyboardInterrupt:
         return _said("interrupted")
+    except steps.Refused as error:
+        return max(_said(problem) for problem in error.problems)
     except (HookError, Usage) as error:
         return _said(str(error))
     except OSError as error:
@@ -49,12 +53,25 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _hook_options(arguments: list[str]) -> dict[str, Any]:
-    """Those that the hook was installed with: what reconcile does in its place goes by the same ones."""
+def _hook_options(verb: str, arguments: list[str]) -> dict[str, Any]:
+    """Those of the hook: what reconcile does in its place goes by the same ones, and install hands them on."""
     found, complaints = parse_options(arguments)
     if complaints:
-        raise Usage(f"reconcile: {'; '.join(complaints)}; see resctrl-mon-hook --help")
+        raise Usage(f"{verb}: {'; '.join(complaints)}; see resctrl-mon-hook --help")
     return found.model_dump()
+
+
+def _words(given: argparse.Namespace, rest: list[str]) -> list[str]:
+    """The options of the hook that were given, each as one word."""
+    defaults = Options().model_dump()
+    common = {name: getattr(given, name) for name in _OPTIONS}
+    words = [f"--{it.replace('_', '-')}={text}" for it, text in common.items() if text != defaults[it]]
+    waiting = list(rest)
+    while waiting:
+        word = waiting.pop(0)
+        takes_value = "=" not in word and defaults.get(word[2:].replace("-", "_")) is not False
+        words.append(f"{word}={waiting.pop(0)}" if takes_value and waiting else word)
+    return words
 
 
 def _said(problem: str) -> int:
@@ -124,6 +141,14 @@ def _reconcile(options: Options, given: argparse.Namespace) -> None:
     _print(screens.done(outcomes, left, dry_run=given.dry_run) if given.json else screens.deeds(outcomes, left))
 
 
+def _install(options: Options, given: argparse.Namespace) -> None:
+    _print(upkeep.install(options, given))
+
+
+def _uninstall(options: Options, given: argparse.Namespace) -> None:
+    _print(upkeep.uninstall(options, given))
+
+
 def _keys_in(path: str) -> set[str]:
     """The keys in a file, one on a line. Usage for one that is none: it would end what lives."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -140,6 +165,8 @@ VERBS: dict[str, Callable[[Options, argparse.Namespace], None]] = {
     "top": _top,
     "metrics": _metrics,
     "reconcile": _reconcile,
+    "install": _install,
+    "uninstall": _uninstall,
 }
 
 
@@ -193,11 +220,26 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
         parser.add_argument("--adopt", action="store_true")
         parser.add_argument("--runtime-root", action="append", type=_checked(names.directory), default=[])
         parser.add_argument("--live")
+    elif verb == "install":
+        parser.add_argument("--for", dest="targets", choices=list(upkeep.TARGETS))
+        _add_places(parser)
+        parser.add_argument("--python")
+        parser.add_argument("--adopt", action="store_true")
+    elif verb == "uninstall":
+        _add_places(parser)
+        parser.add_argument("--runtime-root", action="append", type=_checked(names.directory), default=[])
+        parser.add_argument("--force", action="store_true")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true")
     if verb == "metrics":
         form.add_argument("--textfile")
     return parser
+
+
+def _add_places(parser: argparse.ArgumentParser) -> None:
+    for name in ("prefix", "hooks-dir", "destdir"):
+        parser.add_argument(f"--{name}", type=_checked(names.directory))
+    parser.add_argument("--dry-run", action="store_true")
 
 
 def _checked(check: Callable[[str], str]) -> Callable[[str], str]:

@@ -30,20 +30,30 @@ HELP_OF_VERBS = {
     "top": ("[--interval=SECONDS] [--count=N]", "who uses how much now"),
     "metrics": ("[--textfile=PATH]", "all of it for Prometheus"),
     "reconcile": ("[--dry-run] [--adopt] [--runtime-root=DIR] [--live=FILE]", "puts right what hooks cannot"),
+    "install": (
+        "[--for=kubernetes|podman|both] [--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR]\n"
+        "[--python=PATH] [--adopt] [--dry-run]",
+        "this file, hooks.d, a timer for reconcile",
+    ),
+    "uninstall": (
+        "[--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR] [--runtime-root=DIR]\n[--force] [--dry-run]",
+        "what nobody calls any more; hooks.d at once",
+    ),
 }
 _HEAD = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
-       resctrl-mon-hook list|show KEY|top|metrics|reconcile [OPTION...]
+       resctrl-mon-hook list|show KEY|top|metrics|reconcile|install|uninstall [OPTION...]
 
 Puts a container's first process into a resctrl mon_group of its pod (createRuntime), and removes
 the group when the pod's last container is gone (poststop). `hook` is what hooks.d calls: it takes
 the stage from the state's status. Exits 0, whatever happens, unless --strict says otherwise;
 failures are in syslog and in RUN-DIR/unmonitored.
 
-for people; only reconcile changes anything (exit status 0, or 2 with a line on stderr):
+for people; the last three change something (exit status 0, or 2 with a line on stderr):
 """
 _MIDDLE = """
   each of them with --json, --resctrl-root, --run-dir and --group-prefix
+  reconcile takes the options of the hook, too, and install, which writes them down for both
 
 options, as --x=v or --x v:
 """
@@ -61,8 +71,14 @@ def text() -> str:
         option = "--" + name.replace("_", "-") + ("=" + metavar if metavar else "")
         shown = "" if default is False or default in ([], {}) else f" [{default}]"
         lines.append(f"  {option:<34}  {meaning}{shown}")
-    verbs = [f"  {f'{verb} {arguments}':<36}  {meaning}" for verb, (arguments, meaning) in HELP_OF_VERBS.items()]
+    verbs = [_line(f"{verb} {arguments}", meaning) for verb, (arguments, meaning) in HELP_OF_VERBS.items()]
     return _HEAD + "\n".join(verbs) + _MIDDLE + "\n".join(lines) + _TAIL
+
+
+def _line(call: str, meaning: str) -> str:
+    """A verb with its arguments, which may take several lines, and its meaning behind the last of them."""
+    *first, last = f"  {call}".replace("\n", "\n      ").split("\n")
+    return "\n".join([*first, f"{last:<38}  {meaning}"])
 
 
 def main(arguments: list[str]) -> int:

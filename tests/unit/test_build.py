@@ -47,6 +47,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sources") / "a copy"
     shutil.copytree(ROOT / "hook", root / "hook", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "build.py", root)
+    for name in ("oci-hooks", "packaging"):
+        shutil.copytree(ROOT / name, root / name)
     return root
 
 
@@ -126,9 +128,26 @@ def test_the_zip_holds_the_sources_with_the_compiled_models_in_place(pyz: Path, 
     assert texts == {"__main__.py"} | {f"hook/{name}" for name in others}
 
 
+def test_the_zip_holds_what_install_puts_in_place(pyz: Path, source: Path) -> None:
+    with zipfile.ZipFile(pyz) as file:
+        held = {name: file.read(name) for name in file.namelist() if not name.startswith(("hook/", "bytecode/"))}
+    del held["__main__.py"]
+    directories = ("oci-hooks", "packaging/systemd", "packaging/tmpfiles.d")
+    paths = [path for name in directories for path in (source / name).iterdir()]
+    assert held == {str(path.relative_to(source)): path.read_bytes() for path in paths}
+
+
+def test_a_file_to_be_installed_is_missing(source: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy)
+    shutil.rmtree(copy / "oci-hooks")
+    with pytest.raises(build.BuildError, match=r"oci-hooks/\*.json is missing"):
+        build.entries(copy)
+
+
 def test_the_zip_holds_bytecode_for_every_interpreter(pyz: Path) -> None:
     with zipfile.ZipFile(pyz) as file:
-        held = {name for name in file.namelist() if not name.endswith(".py")}
+        held = {name for name in file.namelist() if name.startswith("bytecode/")}
     tags = {start([it.path, "-c", "import sys; print(sys.implementation.cache_tag)"]).stdout.strip() for it in FOUND}
     assert held == {f"bytecode/{tag}" for tag in tags} | {build.SOURCES}
 
@@ -362,7 +381,8 @@ def package(module: str) -> str:
 @pytest.fixture(scope="module")
 def texts(source: Path) -> dict[str, str]:
     """The modules in the zip, by the names that imports give them."""
-    named = {name[: -len(".py")].replace("/", "."): text.decode() for name, text in build.entries(source).items()}
+    entries = {name: text.decode() for name, text in build.entries(source).items() if name.endswith(".py")}
+    named = {name[: -len(".py")].replace("/", "."): text for name, text in entries.items()}
     return {name[: -len(".__init__")] if name.endswith(".__init__") else name: text for name, text in named.items()}
 
 

@@ -27,6 +27,7 @@ FOR_PEOPLE = {
     "survey",
 }
 FOR_PEOPLE |= {"movein", "rebuild", "tasks", "usage"}
+FOR_PEOPLE |= {"hooksd", "install", "machine", "places", "shipped", "steps", "uninstall", "upkeep"}
 PYDANTIC = {"models"}  # in the .pyz models_compiled stands under this name
 HOOK_PATH = sorted(set(TREES) - FOR_PEOPLE - PYDANTIC)
 each_module = pytest.mark.parametrize("module", sorted(TREES))
@@ -120,8 +121,8 @@ def test_os_is_for_people() -> None:
     ("pattern", "owners"),
     [
         (r"^/proc(/|$)", {"process", "system", "tasks"}),
-        (r"^/sys/", {"cgroups", "models", "models_compiled"}),
-        (r"^/run/", {"models", "models_compiled", "runtimes"}),
+        (r"^/sys/", {"cgroups", "machine", "models", "models_compiled"}),
+        (r"^/run/", {"machine", "models", "models_compiled", "runtimes"}),
         (r"^/dev/log", {"report"}),
         (r"/?(last_cmd_status|tasks)$", {"resctrl", "view"}),
         (r"^(groups|members|unmonitored|locks)(/|$)", {"rundir", "records"}),
@@ -143,9 +144,9 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
     assert found == owners
 
 
-@pytest.mark.parametrize("module", sorted(FOR_PEOPLE - {"metrics", "movein", "rebuild", "reconcile"}))
+@pytest.mark.parametrize("module", sorted(FOR_PEOPLE - {"metrics", "movein", "rebuild", "reconcile", "steps"}))
 def test_who_looks_changes_nothing(module: str) -> None:
-    """`metrics` alone writes a file, and that where it is told to, and `reconcile` is what changes things."""
+    """`metrics` alone writes a file, and that where it is told to; `reconcile` and `steps` are what changes things."""
     changes = {"chmod", "create_exclusively", "link", "make", "mkdir", "open_lock", "put", "remove"}
     changes |= {"remove_tree", "rename", "rmdir", "symlink", "try_flock", "unlink", "write_new"}
     changes |= {"write_once", "makedirs", "mkstemp", "truncate"}

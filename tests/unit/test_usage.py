@@ -70,14 +70,16 @@ def test_it_is_ascii() -> None:
 
 VERBS = {
     found["verb"]: found["arguments"]
-    for line in usage.text().split("for people", 1)[1].splitlines()
-    if (found := re.match(r"^  (?P<verb>[a-z]+)(?P<arguments>( \S+)*)  +\S", line)) and found["verb"] != "each"
+    for line in usage.text().split("for people", 1)[1].replace("\n      ", " ").splitlines()
+    if (found := re.match(r"^  (?P<verb>[a-z]+)(?P<arguments>( \S+)*)  +\S", line))
 }
 
 
 def test_every_verb_for_people_has_its_line() -> None:
     assert set(VERBS) == set(people.VERBS) == set(usage.HELP_OF_VERBS)
-    assert usage.text().splitlines()[1].strip() == "resctrl-mon-hook list|show KEY|top|metrics|reconcile [OPTION...]"
+    assert usage.text().splitlines()[1].strip() == (
+        "resctrl-mon-hook list|show KEY|top|metrics|reconcile|install|uninstall [OPTION...]"
+    )
 
 
 def accepted(verb: str) -> tuple[set[str], set[str]]:

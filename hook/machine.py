@@ -1,0 +1,152 @@
+"""The machine itself, for install and doctor: its init, its interpreters, what runs containers, what forbids to run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import dataclass
+
+from hook.errors import errno_name
+
+OLDEST = (3, 9)
+"""The first CPython that the program runs on."""
+KUBERNETES, PODMAN = "kubernetes", "podman"
+TARGETS = (KUBERNETES, PODMAN)
+"""What the hook can be installed for: those that hand containers of pods to a runtime, and Podman."""
+RUNTIMES = {"crio": KUBERNETES, "containerd": KUBERNETES, "k3s": KUBERNETES, "rke2": KUBERNETES, "podman": PODMAN}
+"""The programs that start containers, and which of the targets each is."""
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PATIENCE = 60.0
+_LONGEST_REMARK = 300
+_TELLS_ITS_VERSION = "import sys;print(*sys.version_info[:2],sys.implementation.cache_tag)"
+# What SELinux calls files that are nobody's program: a runtime may be kept from starting one of these, root is not.
+_NO_PROGRAMS = ("admin_home_t", "data_home_t", "default_t", "tmp_t", "unlabeled_t", "user_home_t", "user_tmp_t")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What became of a program. `status`: None if it could not be started, or did not end; `error` says why."""
+
+    status: int | None
+    output: str
+    error: str
+
+    @property
+    def problem(self) -> str | None:
+        """What went wrong, in a line; None: nothing."""
+        if self.status == 0:
+            return None
+        said = (self.error.strip() or "it does not say why").splitlines()[-1][:_LONGEST_REMARK]
+        return said if self.status is None else f"exit status {self.status}: {said}"
+
+
+def run(command: list[str], stdin: str = "", seconds: float = _PATIENCE) -> Ended:
+    """Run a program to its end, in the environment that a service has."""
+    try:
+        done = subprocess.run(
+            command,
+            input=stdin.encode(),
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+            cwd="/",
+            env={"PATH": _PATH, "LC_ALL": "C"},
+        )
+    except OSError as error:
+        return Ended(None, "", f"{error.strerror}: {errno_name(error)}")
+    except subprocess.TimeoutExpired:
+        return Ended(None, "", f"it has not ended after {seconds:.0f} s")
+    return Ended(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
+
+
+def program(name: str, top: str = "") -> str | None:
+    """Where a program lies, as seen below `top`; None: nowhere."""
+    paths = (f"{directory}/{name}" for directory in _PATH.split(":"))
+    return next((path for path in paths if os.access(top + path, os.X_OK) and os.path.isfile(top + path)), None)
+
+
+def targets(top: str = "") -> list[str]:
+    """The targets that there is something to start containers for."""
+    found = [target for name, target in RUNTIMES.items() if program(name, top)]
+    return [target for target in TARGETS if target in found]
+
+
+def has_systemd() -> bool:
+    """Whether systemd is the init that runs: sd_booted(3)."""
+    return os.path.isdir("/run/systemd/system")
+
+
+# --- Interpreters
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python. `tag` names its bytecode (sys.implementation.cache_tag)."""
+
+    path: str
+    version: tuple[int, int]
+    tag: str
+
+
+def interpreter(path: str) -> Interpreter | str:
+    """What Python that is, or why it is none."""
+    ended = run([path, "-ISc", _TELLS_ITS_VERSION])
+    try:
+        major, minor, tag = ended.output.split()
+        return Interpreter(path, (int(major), int(minor)), tag)
+    except ValueError:
+        return f"{path} is no Python that runs here: {ended.problem or 'it does not tell its version'}"
+
+
+# --- What forbids to run a program
+
+
+def selinux() -> str | None:
+    """`enforcing` or `permissive`; None: SELinux is not in force."""
+    try:
+        with open("/sys/fs/selinux/enforce", encoding="ascii") as file:
+            return "enforcing" if file.read().strip() == "1" else "permissive"
+    except OSError:
+        return None
+
+
+def label(path: str) -> str | None:
+    """The SELinux type of a file; None: it has none."""
+    try:
+        context = os.getxattr(path, "security.selinux").decode("utf-8", "replace").rstrip("\0")
+    except OSError:
+        return None
+    parts = context.split(":")
+    return parts[2] if len(parts) > 2 else None
+
+
+def is_noexec(path: str) -> bool:
+    """Whether the file system of a file is mounted so that none of its programs can be started."""
+    return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
+
+
+def has_fapolicyd() -> bool:
+    """Whether fapolicyd decides what may run."""
+    return os.path.exists("/run/fapolicyd/fapolicyd.fifo") or os.path.exists("/run/fapolicyd.pid")
+
+
+def why_forbidden(path: str) -> str:
+    """What may keep a program from being run, each with its remedy; empty: nothing that is known."""
+    reasons = []
+    if is_noexec(path):
+        reasons.append(f"the file system of {path} is mounted noexec: choose another --prefix")
+    if selinux() == "enforcing":
+        reasons.append(f"SELinux: {path} is {label(path)}: restorecon it, or see ausearch -m avc")
+    if has_fapolicyd():
+        reasons.append(f"fapolicyd: fapolicyd-cli --file add {path} && fapolicyd-cli --update")
+    return "; ".join(reasons)
+
+
+def mislabelled(path: str) -> str | None:
+    """What is wrong with a program's SELinux label for whoever is not as free as root's shell; None: nothing."""
+    found = label(path) if selinux() == "enforcing" else None
+    if found not in _NO_PROGRAMS:
+        return None
+    remedy = f"semanage fcontext -a -t bin_t {path} && restorecon {path}"
+    return f"SELinux: {path} is {found}, which runtimes may not start; remedy: {remedy}"

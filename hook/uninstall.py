@@ -1,0 +1,169 @@
+"""Takes away what install put in place, in the reverse order: the JSON first, so that no new container is hooked.
+
+The hooks of a container are fixed when it is created: the ones that are there still call the program when they end,
+and with runc 1.3 and later a hook that is missing then fails their removal. So it stays as long as it is called.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+
+from hook import machine, process, reconcile, runtimes, steps
+from hook.models import KeyState
+from hook.places import NAME, Places
+from hook.records import Records
+from hook.steps import Outcome, Remove, RemoveDirectory, Run, Step
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from hook.models import Options
+
+
+@dataclass(frozen=True)
+class Callers:
+    """The containers that call the program when they end. `untold`: a line on each thing that was not found out."""
+
+    containers: list[str] = field(default_factory=list)
+    untold: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.containers or self.untold)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was done. `kept` is not None if the program is still called; `strange`: files of others, which stay."""
+
+    outcomes: list[Outcome]
+    kept: Callers | None
+    strange: list[str]
+
+
+def run(places: Places, options: Options, roots: Sequence[str] = (), *, force: bool, dry_run: bool) -> Result:
+    """Uninstall. `roots`: see runtimes.states. Raises Refused, HookError."""
+    with steps.alone(places.at(places.program_dir)):
+        strange = [path for path in places.files() if places.is_strange(path)]
+        done = steps.take(_without(plan(places), places, strange), dry_run=dry_run)
+        # Looked at only now: a container that was being created until the JSON went may have been given the hook.
+        found = Callers() if force or places.top else callers(places, options, roots)
+        if not found:
+            done += steps.take(_without(plan_of_program(places, options), places, strange), dry_run=dry_run)
+    is_left = os.path.lexists(places.at(places.program)) and places.program not in strange
+    return Result(done, found if found and is_left else None, [places.at(path) for path in strange])
+
+
+def plan(places: Places) -> list[Step]:
+    """What goes at once."""
+    here = not places.top and machine.has_systemd()
+    timer = os.path.basename(places.timer)
+    return [
+        *(Remove(places.at(places.json(target))) for target in machine.TARGETS),
+        # Disabled while its unit is there: systemd takes away its own link to it.
+        *([Run(("systemctl", "disable", "--now", timer))] if here and os.path.exists(places.timer) else []),
+        *(Remove(places.at(path)) for path in (places.timer, places.service, places.tmpfiles, places.conf)),
+        *([RemoveDirectory(places.at(places.conf_dir))] if _is_ours_alone(places) else []),
+        *([Run(("systemctl", "daemon-reload"))] if here else []),
+    ]
+
+
+def _is_ours_alone(places: Places) -> bool:
+    """Whether the directory of the options holds nothing else."""
+    directory = places.at(places.conf_dir)
+    names = set(os.listdir(directory)) if os.path.isdir(directory) else set()
+    return names <= {os.path.basename(places.conf)} and not places.is_strange(places.conf)
+
+
+def plan_of_program(places: Places, options: Options) -> list[Step]:
+    """What goes once nobody calls it."""
+    here: list[Step] = [] if places.top else [End(options)]
+    return [*here, Remove(places.at(places.link)), Remove(places.at(places.program))]
+
+
+@dataclass(frozen=True)
+class End(Step):
+    """The groups of keys without a live member are ended: nobody would do that later, and each holds an RMID."""
+
+    options: Options
+    verb = "end"
+
+    @property
+    def what(self) -> str:
+        return "the groups that nobody is in any more"
+
+    def is_done(self) -> bool:
+        return not os.path.isdir(self.options.run_dir) or not reconcile.planned(self.options, self._live()).outcomes
+
+    def do(self) -> str | None:
+        outcomes = reconcile.run(self.options, self._live()).outcomes
+        return "; ".join(f"{it.action}: {it.problem}" for it in outcomes if it.problem is not None) or None
+
+    def _live(self) -> set[str]:
+        return set(_recorded(self.options).values())
+
+
+def _without(planned: list[Step], places: Places, strange: list[str]) -> list[Step]:
+    theirs = {places.at(path) for path in strange}
+    return [step for step in planned if step.what not in theirs]
+
+
+def told(result: Result) -> list[str]:
+    """What is not done, and why, a line each."""
+    lines = [f"left: {path} is not of {NAME}" for path in result.strange]
+    if result.kept is None:
+        return lines
+    lines += [f"kept for container {container}, which calls it when it ends" for container in result.kept.containers]
+    lines += [f"kept, since this cannot be told: {line}" for line in result.kept.untold]
+    return [*lines, "uninstall again once they are gone, or with --force: some runtimes then fail to remove them once"]
+
+
+def objects(result: Result) -> dict[str, Any]:
+    """The same for programs. `kept` is null if the program is gone."""
+    kept = result.kept and {"containers": result.kept.containers, "untold": result.kept.untold}
+    return {"kept": kept, "left": result.strange}
+
+
+# --- Who still calls it
+
+
+def callers(places: Places, options: Options, roots: Sequence[str] = ()) -> Callers:
+    """Who calls the program, by the list of hooks in each live container's configuration.
+
+    A member on record that no runtime tells of counts as well. One that is told of need not: reconcile brings in
+    containers that were created without the hook.
+    """
+    names = {places.program, places.link}
+    states, untold = runtimes.states(further=roots)
+    found = []
+    for state in states:
+        try:
+            if names & _programs(state["bundle"]):
+                found.append(state["id"])
+        except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:  # whatever stands in there
+            if os.path.isdir(state["bundle"]):  # else it is gone meanwhile
+                untold.append(f"{state['id']}: its configuration cannot be read: {error}")
+    known = {state["id"] for state in states}
+    return Callers(sorted({*found, *(_recorded(options).keys() - known)}), untold)
+
+
+def _programs(bundle: str) -> set[str]:
+    """The programs of all hooks of a container. Raises what reading and taking apart its bundle's file may raise."""
+    with open(f"{bundle}/config.json", encoding="utf-8", errors="surrogateescape") as file:
+        stages = json.load(file).get("hooks") or {}
+    return {hook["path"] for stage in stages.values() for hook in stage or []}
+
+
+def _recorded(options: Options) -> dict[str, str]:
+    """The members on record that are not known to be dead, and the key of each."""
+    found: dict[str, str] = {}
+    with Records(options.run_dir) as records:
+        for key in records.recorded():
+            state = records.state(key)
+            if isinstance(state, KeyState):
+                members = state.members.items()
+                found.update({it: key for it, who in members if process.is_dead(who.pid, who.starttime) is not True})
+    return found

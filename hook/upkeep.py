@@ -1,0 +1,65 @@
+"""The verbs of whoever looks after the node: from what was given on the command line to what is printed."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from hook import install as installing
+from hook import machine, steps
+from hook import uninstall as uninstalling
+from hook.places import USR, Places, hooks_dir
+from hook.shipped import Shipped
+from hook.steps import Refused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from hook.models import Options
+
+TARGETS = {**{target: (target,) for target in machine.TARGETS}, "both": machine.TARGETS}
+"""What --for takes."""
+
+
+def install(options: Options, given: argparse.Namespace) -> list[str] | dict[str, Any]:
+    """What was installed. `given.words`: the options of the hook. Raises Refused, OSError."""
+    places = _places(given, USR)
+    targets = TARGETS[given.targets] if given.targets else tuple(machine.targets(places.top))
+    if not targets:
+        raise Refused(f"found no {', '.join(machine.RUNTIMES)} here; remedy: --for=kubernetes, podman or both")
+    try:
+        shipped = Shipped(_own_path())
+    except ValueError as error:
+        raise Refused(f"{error}; remedy: start the file that `python3 build.py` makes") from None
+    wanted = installing.Wanted(shipped, places, targets, tuple(given.words), options, given.adopt, given.python)
+    outcomes, remarks = installing.run(wanted, dry_run=given.dry_run)
+    if given.json:
+        return {"dry_run": given.dry_run, "steps": steps.objects(outcomes), "remarks": remarks}
+    return [*steps.told(outcomes), *remarks]
+
+
+def uninstall(options: Options, given: argparse.Namespace) -> list[str] | dict[str, Any]:
+    """What was taken away, and what was not. Raises Refused, HookError, OSError."""
+    places = _places(given, _own_prefix())
+    done = uninstalling.run(places, options, given.runtime_root, force=given.force, dry_run=given.dry_run)
+    if given.json:
+        return {"dry_run": given.dry_run, "steps": steps.objects(done.outcomes), **uninstalling.objects(done)}
+    return [*steps.told(done.outcomes), *uninstalling.told(done)]
+
+
+def _places(given: argparse.Namespace, default: str) -> Places:
+    prefix = given.prefix or default
+    return Places(prefix, given.hooks_dir or hooks_dir(prefix), given.destdir or "")
+
+
+def _own_path() -> str:
+    """The file that runs: see hook/start.py."""
+    return sys.argv[1]
+
+
+def _own_prefix() -> str:
+    """Where that is installed; /usr if it is not."""
+    own, end = os.path.realpath(_own_path()), Places("").program
+    return own[: -len(end)] if own.endswith(end) else USR

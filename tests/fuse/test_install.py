@@ -1,0 +1,505 @@
+"""install and uninstall as the shipped file does them, on a machine whose /usr, /etc and /run are scratch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from hook.models import Options
+from tests.kernel.inside import REAL_ROOT
+from tests.support import machine
+from tests.support.hook import PYZ, UID, Hook, created, stopped, task
+from tests.support.machine import CONF, HOOKS_DIR, LINK, PROGRAM, Machine
+
+if TYPE_CHECKING:
+    from tests.resctrlfs import Mounted
+
+ROOT = Path(__file__).resolve().parents[2]
+KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman"))
+UNITS = "/usr/lib/systemd/system/resctrl-mon-hook-reconcile"
+TMPFILES = "/usr/lib/tmpfiles.d/resctrl-mon-hook.conf"
+EVERYTHING = {PROGRAM, LINK, f"{UNITS}.service", f"{UNITS}.timer", TMPFILES, CONF, KUBERNETES, PODMAN}
+
+
+@pytest.fixture(autouse=True)
+def ready() -> None:
+    if REAL_ROOT is not None:
+        pytest.skip("nothing of it touches resctrl")
+    if reason := machine.missing():
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Machine:
+    return Machine(tmp_path / "machine")
+
+
+def done(node: Machine, *words: str) -> list[str]:
+    """What a command that succeeds prints."""
+    ended = node.run(*words)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout.splitlines()
+
+
+def refused(node: Machine, *words: str) -> str:
+    """What one that is refused says; it prints nothing."""
+    ended = node.run(*words)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    return ended.stderr
+
+
+def hook_of(node: Machine, path: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(node.path(path).read_text())["hook"]
+    return found
+
+
+# --- What is where
+
+
+def test_everything_is_where_it_belongs(node: Machine) -> None:
+    done(node, "install", "--for=both")
+    written = node.written()
+    assert set(written) == EVERYTHING
+    assert node.path(PROGRAM).read_bytes() == PYZ.read_bytes()
+    for path, shipped in {
+        KUBERNETES: "oci-hooks/10-resctrl-mon-hook-kubernetes.json",
+        PODMAN: "oci-hooks/10-resctrl-mon-hook-podman.json",
+        f"{UNITS}.service": "packaging/systemd/resctrl-mon-hook-reconcile.service",
+        f"{UNITS}.timer": "packaging/systemd/resctrl-mon-hook-reconcile.timer",
+        TMPFILES: "packaging/tmpfiles.d/resctrl-mon-hook.conf",
+    }.items():
+        assert written[path] == (ROOT / shipped).read_text()
+    assert written[CONF].splitlines()[1:] == ["OPTIONS=--linger=60"]
+    modes = {path: node.path(path).lstat().st_mode & 0o7777 for path in written}
+    assert modes == {path: 0o777 if path == LINK else 0o755 if path == PROGRAM else 0o644 for path in EVERYTHING}
+
+
+def test_it_runs_from_there(node: Machine) -> None:
+    done(node, "install", "--for=podman")
+    ended = node.run(LINK, "--version")
+    assert ended.stdout.startswith("resctrl-mon-hook ")
+
+
+def test_again_it_changes_nothing(node: Machine) -> None:
+    done(node, "install", "--for=both")
+    before = {path: node.path(path).lstat() for path in EVERYTHING}
+    assert [line for line in done(node, "install", "--for=both") if line.startswith(("write", "link", "remove"))] == []
+    after = {path: node.path(path).lstat() for path in EVERYTHING}
+    assert {path: (it.st_ino, it.st_mtime_ns) for path, it in after.items()} == {
+        path: (it.st_ino, it.st_mtime_ns) for path, it in before.items()
+    }
+
+
+def test_a_dry_run_tells_the_same_steps_and_takes_none(node: Machine) -> None:
+    plan = json.loads("\n".join(done(node, "install", "--for=both", "--dry-run", "--json")))
+    assert node.written() == {}
+    assert plan["dry_run"] is True
+    taken = json.loads("\n".join(done(node, "install", "--for=both", "--json")))
+    assert taken == {**plan, "dry_run": False}
+    writes = [it["what"] for it in plan["steps"] if it["step"] == "write"]
+    assert writes[0] == PROGRAM
+    assert writes[-2:] == [KUBERNETES, PODMAN]
+
+
+@pytest.mark.parametrize(("target", "left"), [("kubernetes", KUBERNETES), ("podman", PODMAN)])
+def test_what_is_not_asked_for_any_more_goes(node: Machine, target: str, left: str) -> None:
+    done(node, "install", "--for=both")
+    lines = done(node, "install", f"--for={target}")
+    (gone,) = {KUBERNETES, PODMAN} - {left}
+    assert lines[0] == f"remove {gone}"
+    assert set(node.written()) == EVERYTHING - {gone}
+
+
+def test_options_reach_the_hooks_and_the_timer_from_one_place(node: Machine) -> None:
+    words = ["--linger", "5", "--monitor=opt-in", "--group-prefix=mine-", "--annotation=a=b", "--strict"]
+    done(node, "install", "--for=both", "--adopt", *words)
+    expected = ["--group-prefix=mine-", "--linger=5", "--monitor=opt-in", "--annotation=a=b", "--strict"]
+    for path in (KUBERNETES, PODMAN):
+        assert hook_of(node, path)["args"] == ["resctrl-mon-hook", "hook", *expected]
+    assert node.written()[CONF].splitlines()[1:] == [f"OPTIONS={' '.join([*expected, '--adopt'])}"]
+
+
+def test_podman_alone_lingers_nowhere(node: Machine) -> None:
+    done(node, "install", "--for=podman")
+    assert hook_of(node, PODMAN)["args"] == ["resctrl-mon-hook", "hook"]
+    assert node.written()[CONF].splitlines()[1:] == ["OPTIONS="]
+
+
+def test_other_directories_reach_the_units(node: Machine) -> None:
+    done(node, "install", "--for=podman", "--run-dir=/run/other", "--resctrl-root=/mnt/resctrl")
+    service = node.written()[f"{UNITS}.service"].splitlines()
+    assert "ConditionPathIsDirectory=/mnt/resctrl/mon_groups" in service
+    assert [line for line in service if line.startswith("ReadWritePaths=")] == [
+        "ReadWritePaths=/mnt/resctrl",
+        "ReadWritePaths=-/run/other",
+    ]
+    assert node.written()[TMPFILES].splitlines()[-1] == "d /run/other 0755 root root -"
+
+
+def test_another_prefix_leaves_usr_alone(node: Machine) -> None:
+    done(node, "install", "--for=both", "--prefix=/etc/opt/x")
+    below = "/etc/opt/x/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
+    hooks_dir = "/etc/containers/oci/hooks.d"
+    names = [f"{hooks_dir}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman")]
+    units = [f"/etc/systemd/system/resctrl-mon-hook-reconcile.{name}" for name in ("service", "timer")]
+    link = "/etc/opt/x/bin/resctrl-mon-hook"
+    assert set(node.written()) == {below, link, CONF, "/etc/tmpfiles.d/resctrl-mon-hook.conf", *units, *names}
+    assert hook_of(node, names[0])["path"] == below
+    assert f"ExecStart={link} reconcile $OPTIONS" in node.written()[units[0]]
+    done(node, link, "uninstall")  # from there it knows what to take away
+    assert node.written() == {}
+
+
+def test_podman_does_not_read_that_directory_unless_told(node: Machine) -> None:
+    lines = done(node, "install", "--for=podman", "--prefix=/etc/opt/x")
+    assert any("Podman reads /etc/containers/oci/hooks.d only if" in line for line in lines)
+    lines = done(node, "install", "--for=kubernetes", "--prefix=/etc/opt/x")
+    assert not any("Podman" in line for line in lines)
+
+
+def test_another_interpreter(node: Machine) -> None:
+    python = os.path.realpath("/usr/bin/python3")
+    done(node, "install", "--for=podman", f"--python={python}")
+    line, _, rest = node.path(PROGRAM).read_bytes().partition(b"\n")
+    assert line.startswith(b"#!" + python.encode() + b" -ISc")
+    assert rest == PYZ.read_bytes().partition(b"\n")[2]
+    done(node, "install", "--for=podman")
+    assert node.path(PROGRAM).read_bytes() == PYZ.read_bytes()
+
+
+def test_into_a_tree_for_another_machine(tmp_path: Path) -> None:
+    """Nothing of this machine counts: neither its interpreters, nor its systemd, nor who runs containers here."""
+    top = tmp_path / "tree"
+    words = [str(PYZ), "install", f"--destdir={top}", "--python=/opt/no/such/python3"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 2
+    assert "remedy: --for=kubernetes, podman or both" in ended.stderr
+    assert not top.exists()
+    (top / "usr/bin").mkdir(parents=True)
+    (top / "usr/bin/crio").write_text("#!/bin/sh\n")
+    (top / "usr/bin/crio").chmod(0o755)
+    ended = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert "run " not in ended.stdout
+    assert {f"/{path.relative_to(top)}" for path in top.rglob("*") if not path.is_dir()} == (
+        EVERYTHING - {PODMAN} | {"/usr/bin/crio"}
+    )
+    assert os.readlink(top / LINK[1:]) == "../libexec/oci/hooks.d/resctrl-mon-hook.pyz"
+    subprocess.run([str(PYZ), "uninstall", f"--destdir={top}"], check=True, timeout=60, capture_output=True)
+    assert [path.name for path in top.rglob("*") if not path.is_dir()] == ["crio"]
+
+
+# --- systemd
+
+
+def give_systemd(node: Machine, status: int = 0) -> Path:
+    """A systemd that runs, whose programs note what they are called with."""
+    node.path("/run/systemd/system").mkdir(parents=True)
+    log = node.directory / "systemd.log"
+    directory = node.path("/usr/local/sbin")
+    directory.mkdir(parents=True)
+    for name in ("systemctl", "systemd-tmpfiles"):
+        (directory / name).write_text(f'#!/bin/sh\necho {name} "$@" >>{log}\necho no luck >&2\nexit {status}\n')
+        (directory / name).chmod(0o755)
+    return log
+
+
+def test_the_timer_is_started_and_stopped(node: Machine) -> None:
+    log = give_systemd(node)
+    done(node, "install", "--for=podman")
+    assert log.read_text().splitlines() == [
+        f"systemd-tmpfiles --create {TMPFILES}",
+        "systemctl daemon-reload",
+        "systemctl enable --now resctrl-mon-hook-reconcile.timer",
+    ]
+    log.unlink()
+    done(node, "uninstall")
+    assert log.read_text().splitlines() == [
+        "systemctl disable --now resctrl-mon-hook-reconcile.timer",
+        "systemctl daemon-reload",
+    ]
+    log.unlink()
+    done(node, "install", "--for=podman", f"--destdir={node.directory}/tree")
+    assert not log.exists()
+
+
+def test_a_systemd_that_fails_stops_nothing(node: Machine) -> None:
+    give_systemd(node, status=1)
+    lines = done(node, "install", "--for=podman")
+    assert lines.count("  failed: exit status 1: no luck") == 3
+    assert PODMAN in node.written()
+
+
+# --- What is refused: nothing is in place then that anybody would call
+
+
+def others(node: Machine) -> set[str]:
+    return {path for path in node.written() if "/usr/local/sbin/" not in path}
+
+
+@pytest.mark.parametrize("path", sorted(EVERYTHING - {CONF}))
+def test_a_file_of_others_is_in_the_way(node: Machine, path: str) -> None:
+    target = node.path(path)
+    target.parent.mkdir(parents=True)
+    target.write_text('{"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": true}, "stages": []}')
+    said = refused(node, "install", "--for=both")
+    assert f"{path} is not of resctrl-mon-hook; remedy: move it away" in said
+    assert set(node.written()) == {path}
+    assert done(node, "uninstall") == [f"left: {path} is not of resctrl-mon-hook"]
+    assert set(node.written()) == {path}
+
+
+def test_the_options_that_an_administrator_wrote_down_stay(node: Machine) -> None:
+    conf = node.path(CONF)
+    conf.parent.mkdir()
+    conf.write_text("OPTIONS=--adopt\n")
+    assert f"{CONF} is the administrator's and stays as it is" in done(node, "install", "--for=podman")
+    done(node, "uninstall")
+    assert node.written() == {CONF: "OPTIONS=--adopt\n"}
+
+
+def test_the_hook_is_called_from_another_directory_already(node: Machine) -> None:
+    done(node, "install", "--for=podman", "--hooks-dir=/etc/containers/oci/hooks.d")
+    said = refused(node, "install", "--for=podman")
+    assert "/etc/containers/oci/hooks.d/10-resctrl-mon-hook-podman.json has the hook called already" in said
+    assert "remedy: remove it, or uninstall --hooks-dir=/etc/containers/oci/hooks.d" in said
+    assert PODMAN not in node.written()
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        (None, "No such file or directory: ENOENT; remedy: install it, or name another one by --python=PATH"),
+        ("echo 3 8 cpython-38", "is Python 3.8, and 3.9 is the oldest that will do; remedy: --python=PATH"),
+        ("echo hello", "is no Python that runs here"),
+        ("echo broken >&2; exit 1", "exit status 1: broken; remedy"),
+    ],
+)
+def test_an_interpreter_that_will_not_do(node: Machine, script: str | None, said: str) -> None:
+    python = node.path("/usr/local/python")
+    if script is not None:
+        python.parent.mkdir()
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o755)
+    assert said in refused(node, "install", "--for=podman", "--python=/usr/local/python")
+    assert set(node.written()) <= {"/usr/local/python"}
+
+
+def test_an_interpreter_that_nobody_compiled_for_is_said(node: Machine) -> None:
+    python = node.path("/usr/local/python")
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\ncase "$*" in *version_info*) echo 3 99 cpython-399;; *) exec python3 "$@";; esac\n')
+    python.chmod(0o755)
+    lines = done(node, "install", "--for=podman", "--python=/usr/local/python")
+    assert any("takes ten times as long to start" in line for line in lines)
+
+
+@pytest.mark.parametrize("path", ["python3", "/with a/blank", "/" + "x" * 200, "/\u00e9"])
+def test_an_interpreter_that_the_kernel_would_not_start(node: Machine, path: str) -> None:
+    assert "--python: " in refused(node, "install", "--for=podman", f"--python={path}")
+    assert node.written() == {}
+
+
+@pytest.mark.parametrize("word", ["--annotation=a=b c", "--annotation=a=%h", "--annotation=a=$HOME", "--namespace='x'"])
+def test_an_option_that_systemd_would_take_for_another(node: Machine, word: str) -> None:
+    assert "as one plain word" in refused(node, "install", "--for=podman", word)
+
+
+@pytest.mark.parametrize("word", ["--lingr=5", "--linger=x", "--linger", "nonsense", "--for=docker", "--destdir=here"])
+def test_a_wrong_command_line(node: Machine, word: str) -> None:
+    assert "see resctrl-mon-hook --help" in refused(node, "install", "--for=podman", word)
+    assert node.written() == {}
+
+
+def test_a_file_system_without_programs(tmp_path: Path) -> None:
+    place = tmp_path / "x"
+    place.mkdir()
+    node = Machine(tmp_path / "machine", f"mount -t tmpfs -o noexec x {place}")
+    said = refused(node, "install", "--for=podman", f"--prefix={place}")
+    assert "does not run: Permission denied: EACCES; remedy: the file system of" in said
+    assert "is mounted noexec: choose another --prefix" in said
+    assert node.written() == {}
+
+
+def test_a_file_system_that_is_read_only(tmp_path: Path) -> None:
+    node = Machine(tmp_path / "machine", "mount -o remount,ro /usr")
+    said = refused(node, "install", "--for=podman")
+    assert "/usr/libexec/oci/hooks.d is on a read-only file system; remedy: --prefix=/usr/local" in said
+    assert node.written() == {}
+    done(node, "install", "--for=podman", "--prefix=/etc/opt/x")
+
+
+def test_a_new_program_that_does_not_run_does_not_take_the_place_of_one_that_does(node: Machine) -> None:
+    """Containers call it, and would fail."""
+    done(node, "install", "--for=podman")
+    before = node.path(PROGRAM).read_bytes()
+    python = node.path("/usr/local/python")
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\ncase "$*" in *version_info*) echo 3 11 cpython-311;; *) exit 1;; esac\n')
+    python.chmod(0o755)
+    assert "does not run: exit status 1" in refused(node, "install", "--for=podman", "--python=/usr/local/python")
+    assert node.path(PROGRAM).read_bytes() == before
+    assert [path.name for path in node.path(PROGRAM).parent.iterdir()] == ["resctrl-mon-hook.pyz"]
+
+
+def test_it_is_not_installed_from_the_sources(node: Machine) -> None:
+    ended = node.run("/usr/bin/env", f"PYTHONPATH={ROOT}", "python3", "-m", "hook", "install", "--for=podman")
+    assert ended.returncode != 0
+    assert node.written() == {}
+
+
+def test_two_at_once(node: Machine) -> None:
+    done(node, "install", "--for=podman")
+    said = node.run("install", "--for=podman", before=["flock", os.path.dirname(PROGRAM)])
+    assert said.returncode == 2
+    assert "another install or uninstall is at work" in said.stderr
+    said = node.run("uninstall", before=["flock", os.path.dirname(PROGRAM)])
+    assert said.returncode == 2
+
+
+# --- Upgrades
+
+
+def test_hooks_start_while_the_program_is_replaced(tmp_path: Path) -> None:
+    """Each of them is the old one or the new one."""
+    node = Machine(tmp_path / "machine")
+    prefix = tmp_path / "prefix"
+    pythons = ["/usr/bin/python3", os.path.realpath("/usr/bin/python3")]
+    words = ["install", "--for=podman", f"--prefix={prefix}", f"--hooks-dir={tmp_path}/hooks.d"]
+    done(node, *words)
+    program = prefix / "libexec/oci/hooks.d/resctrl-mon-hook.pyz"
+    started = tmp_path / "started"
+    script = f'while {program} hook --run-dir={tmp_path}/run <"$0"; do echo >>{started}; done'
+    state = tmp_path / "state"
+    state.write_text(json.dumps(stopped("nobody")))
+    with subprocess.Popen(["sh", "-c", script, str(state)], stderr=subprocess.PIPE, text=True) as hooks:
+        for number in range(6):
+            done(node, *words, f"--python={pythons[number % 2]}")
+            assert hooks.poll() is None
+        hooks.terminate()
+        _, said = hooks.communicate(timeout=30)
+    assert said == ""
+    assert started.stat().st_size > 1
+
+
+# --- uninstall
+
+
+def test_nothing_is_left(node: Machine) -> None:
+    done(node, "install", "--for=both")
+    lines = done(node, "uninstall")
+    assert node.written() == {}
+    assert lines[:2] == [f"remove {KUBERNETES}", f"remove {PODMAN}"]
+    assert lines[-1] == f"remove {PROGRAM}"
+    assert not node.path("/etc/resctrl-mon-hook").exists()
+    assert done(node, "uninstall") == []
+
+
+def test_uninstall_tells_what_it_would_do(node: Machine) -> None:
+    done(node, "install", "--for=both")
+    before = node.written()
+    plan = done(node, "uninstall", "--dry-run")
+    assert node.written() == before
+    assert done(node, "uninstall") == plan
+
+
+def record(node: Machine, pid: int) -> None:
+    """Have a process on record as a container's."""
+    starttime = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    group = f"{Options().resctrl_root}/mon_groups/oci-{UID}"
+    member = {"pid": pid, "starttime": starttime, "group": group}
+    state = {"version": 1, "key": UID, "kind": "pod", "groups": [{"path": group, "ctrl_group": "/"}]}
+    place = node.path("/run/resctrl-mon-hook/groups")
+    place.mkdir(parents=True)
+    (place / f"{UID}.json").write_text(json.dumps({**state, "members": {"web": member}}))
+
+
+def test_the_program_stays_while_a_container_on_record_lives(node: Machine) -> None:
+    done(node, "install", "--for=both")
+    with task() as init:
+        record(node, init.pid)
+        lines = done(node, "uninstall")
+        assert "kept for container web, which calls it when it ends" in lines
+        assert "uninstall again once they are gone" in lines[-1]
+        assert set(node.written()) == {PROGRAM, LINK}
+        told = json.loads("\n".join(done(node, "uninstall", "--json")))
+        assert told == {"dry_run": False, "steps": [], "kept": {"containers": ["web"], "untold": []}, "left": []}
+    done(node, "uninstall")
+    assert node.written() == {}
+
+
+def test_unless_told_otherwise(node: Machine) -> None:
+    done(node, "install", "--for=both")
+    with task() as init:
+        record(node, init.pid)
+        done(node, "uninstall", "--force")
+    assert node.written() == {}
+
+
+RUNTIME = """\
+#!/bin/sh
+case "$*" in
+*list*) echo '[{"id":"told","status":"running","bundle":"%s"}]';;
+*) echo '{"ociVersion":"1.0","id":"told","status":"running","pid":1,"bundle":"%s"}';;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "kept"),
+    [
+        ({"hooks": {"poststop": [{"path": PROGRAM}]}}, "kept for container told"),
+        (
+            {"hooks": {"createRuntime": [{"path": "/bin/true"}], "poststop": [{"path": LINK}]}},
+            "kept for container told",
+        ),
+        ({"hooks": {"poststop": [{"path": "/bin/true"}], "prestart": None}}, None),
+        ({"hooks": None}, None),
+        ({}, None),
+        ("{", "kept, since this cannot be told: told: its configuration cannot be read"),
+        ("[]", "kept, since this cannot be told: told: its configuration cannot be read"),
+        (None, "kept, since this cannot be told: told: its configuration cannot be read"),
+    ],
+)
+def test_the_configuration_of_a_container_tells_whether_it_calls(
+    node: Machine, config: object, kept: str | None
+) -> None:
+    done(node, "install", "--for=both")
+    bundle = node.directory / "bundle"
+    bundle.mkdir()
+    if config is not None:
+        (bundle / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    (node.path("/run/runc/told")).mkdir(parents=True)
+    (node.path("/run/runc/told/state.json")).write_text("{}")
+    runc = node.path("/usr/local/sbin/runc")
+    runc.parent.mkdir(parents=True)
+    runc.write_text(RUNTIME % (bundle, bundle))
+    runc.chmod(0o755)
+    lines = done(node, "uninstall")
+    found = [line for line in lines if line.startswith("kept")]
+    assert bool(found) is (PROGRAM in node.written()) is (kept is not None)
+    assert not found or found[0].startswith(kept or "")
+
+
+def test_groups_that_linger_end_with_it(resctrl: Mounted, tmp_path: Path) -> None:
+    """Nobody would end them later, and each holds an RMID. What lives stays."""
+    node = Machine(tmp_path / "machine")
+    done(node, "install", "--for=both")
+    run_dir = tmp_path / "run"
+    hook = Hook(resctrl.root, run_dir).with_options("--linger=3600")
+    with task() as init, task() as other:
+        hook(created("web", init.pid))
+        hook(created("shop", other.pid))
+        init.kill()
+        init.wait()
+        hook(stopped("web"))
+        assert hook.groups() == {"oci-web", "oci-shop"}
+        lines = done(node, "uninstall", f"--run-dir={run_dir}", f"--resctrl-root={resctrl.root}", "--force")
+        assert "end the groups that nobody is in any more" in lines
+        assert hook.groups() == {"oci-shop"}
+        assert hook.tasks("oci-shop") == {other.pid}
+    assert node.written() == {}

@@ -1,0 +1,78 @@
+"""A machine to install on: /usr, /etc and /run as a command sees them are scratch, over what this one has.
+
+Nothing of the real ones is changed. Each command runs in a mount namespace of its own; what it wrote is kept, and lies
+below the directory of the machine, where `path` finds it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.support.hook import PYZ
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LAYERED = ("usr", "etc")
+PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
+LINK = "/usr/bin/resctrl-mon-hook"
+HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
+CONF = "/etc/resctrl-mon-hook/reconcile.conf"
+
+
+def missing() -> str | None:
+    """Why there cannot be such a machine here; None if there can."""
+    if os.geteuid() != 0:
+        return "not root"
+    if "\toverlay\n" not in Path("/proc/filesystems").read_text():
+        return "no overlayfs"
+    return None
+
+
+class Machine:
+    """See above. `mounts`: shell commands that mount more; `has_run`: whether its /run is its own, too."""
+
+    def __init__(self, directory: Path, *mounts: str, has_run: bool = True) -> None:
+        self.directory = directory
+        self._mounts = list(mounts)
+        self._has_run = has_run
+        for name in LAYERED:
+            (directory / name).mkdir(parents=True)
+            (directory / f".{name}").mkdir()
+        (directory / "run").mkdir()
+
+    def enter(self) -> list[str]:
+        """What a command is started by, to run there."""
+        lines = ["set -e"]
+        for name in LAYERED:
+            upper, work = self.directory / name, self.directory / f".{name}"
+            lines.append(f"mount -t overlay over -o lowerdir=/{name},upperdir={upper},workdir={work} /{name}")
+        if self._has_run:
+            lines.append(f"mount --bind {shlex.quote(str(self.directory / 'run'))} /run")
+        return ["unshare", "-m", "sh", "-c", "\n".join([*lines, *self._mounts, 'exec "$@"']), "sh"]
+
+    def run(self, *words: str | Path, before: Sequence[str] = (), **more: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401  subprocess.run's
+        """Run a command there; by default the shipped file, if the first word is no path."""
+        command = [*words] if str(words[0]).startswith("/") else [PYZ, *words]
+        more = {"stdin": subprocess.DEVNULL, "timeout": 120, "cwd": "/", **more}
+        return subprocess.run([*self.enter(), *before, *command], capture_output=True, text=True, check=False, **more)
+
+    def path(self, path: str) -> Path:
+        """Where a path of it lies, if it was written there."""
+        return self.directory / path.lstrip("/")
+
+    def written(self) -> dict[str, str]:
+        """What was put below /usr and /etc: the text of each file, the target of each link."""
+        found = {}
+        for top in LAYERED:
+            for path in (self.directory / top).rglob("*"):
+                name = "/" + str(path.relative_to(self.directory))
+                if path.is_symlink():
+                    found[name] = os.readlink(path)
+                elif path.is_file():
+                    found[name] = path.read_text(errors="replace")
+        return found

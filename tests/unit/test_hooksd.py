@@ -1,0 +1,158 @@
+"""hooks.d as its readers have it: what a file must hold, in which order files count, and whom a file is for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook import hooksd
+from hook.hooksd import Subject
+from hook.models import HookFile
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = "/bin/true"
+
+
+def content(when: object = None, **changes: object) -> dict[str, Any]:
+    hook = {"path": PROGRAM, "args": ["true"]}
+    when = {"always": True} if when is None else when
+    return {"version": "1.0.0", "hook": hook, "when": when, "stages": ["poststop"], **changes}
+
+
+def write(directory: Path, name: str, text: object) -> Path:
+    directory.mkdir(exist_ok=True)
+    path = directory / name
+    path.write_text(text if isinstance(text, str) else json.dumps(text))
+    return path
+
+
+def why_not(when: dict[str, object], subject: Subject) -> str | None:
+    return hooksd.why_not(HookFile.model_validate(content(when)), subject)
+
+
+# --- What a file must hold
+
+
+def test_a_right_one(tmp_path: Path) -> None:
+    entry = hooksd.read(str(write(tmp_path, "a.json", content())))
+    assert (entry.problem, entry.remark) == (None, None)
+    assert entry.file is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "not JSON"),
+        ("{", "Expecting"),
+        ("[]", "all of it"),
+        (content(version="2.0.0"), "version"),
+        (content(hook={}), "hook.path"),
+        (content(hook={"path": ""}), "hook.path"),
+        (content(hook={"path": PROGRAM, "timeout": "60"}), "hook.timeout"),
+        (content(stages=["createRunTime"]), "stages: there is no 'createRunTime'"),
+        (content(stages=None), "stages"),
+        (content(when={"annotations": ["x"]}), "when.annotations"),
+    ],
+)
+def test_what_readers_refuse(tmp_path: Path, text: object, problem: str) -> None:
+    entry = hooksd.read(str(write(tmp_path, "a.json", text)))
+    assert entry.file is None
+    assert entry.problem is not None
+    assert problem in entry.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "remark"),
+    [
+        ({"hook": "/bin/true", "stages": ["prestart"], "cmds": [".*"]}, "before 1.0.0"),
+        (content(version="0.1.0"), "before 1.0.0"),
+        (content(hook={"path": "/nowhere/x"}), "is missing: it is passed over"),
+        (content(when={"annotations": {"[": "x"}}), "no regular expression"),
+        (content(when={"annotations": {"x": "(?=y)"}}), "no regular expression of Go's"),
+        (content(when={"commands": [r"(a)\1"]}), "no regular expression of Go's"),
+    ],
+)
+def test_what_is_odd_and_stops_nobody_as_far_as_we_know(tmp_path: Path, text: object, remark: str) -> None:
+    entry = hooksd.read(str(write(tmp_path, "a.json", text)))
+    assert entry.problem is None
+    assert entry.remark is not None
+    assert remark in entry.remark
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "oci-hooks").glob("*.json")), ids=lambda path: path.name)
+def test_the_shipped_ones_have_no_odd_pattern(path: Path) -> None:
+    file = hooksd.read(str(path)).file
+    assert file is not None
+    assert hooksd.patterns(file)
+    assert [hooksd._odd_pattern(it) for it in hooksd.patterns(file)] == [None, None]
+
+
+# --- In which order
+
+
+def test_files_run_in_the_order_of_their_lower_case_names(tmp_path: Path) -> None:
+    for name in ("B.json", "a.json", "10-c.json", "d.JSON", ".new.json.new", "readme"):
+        write(tmp_path, name, content())
+    assert [entry.name for entry in hooksd.read_directory(str(tmp_path))] == ["10-c.json", "a.json", "B.json"]
+
+
+def test_a_later_directory_replaces_a_file_of_the_same_name(tmp_path: Path) -> None:
+    write(tmp_path / "1", "a.json", content())
+    write(tmp_path / "1", "c.json", content())
+    write(tmp_path / "2", "a.json", content(stages=[]))
+    write(tmp_path / "2", "b.json", content())
+    found = hooksd.effective([str(tmp_path / name) for name in ("1", "2", "3")])
+    assert [Path(entry.path).relative_to(tmp_path).as_posix() for entry in found] == [
+        "2/a.json",
+        "2/b.json",
+        "1/c.json",
+    ]
+
+
+# --- Whom a file is for
+
+POD = Subject({"io.kubernetes.container.restartCount": "3", "app": "shop"}, "/bin/sh", has_bind_mounts=True)
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        {"always": True},
+        {"hasBindMounts": True},
+        {"annotations": {"restart": "3"}},
+        {"annotations": {"^app$": "^shop$", "count$|Count$": ""}},
+        {"commands": ["nothing", "^/bin/"]},
+        {"always": True, "hasBindMounts": True, "annotations": {"a": ""}, "commands": ["sh"]},
+    ],
+)
+def test_it_is_for_this_container(when: dict[str, object]) -> None:
+    assert why_not(when, POD) is None
+
+
+@pytest.mark.parametrize(
+    ("when", "why"),
+    [
+        ({}, "it has no condition"),
+        ({"always": False}, "always is false"),
+        ({"always": False, "annotations": {"app": "shop"}}, "always is false"),
+        ({"hasBindMounts": False}, "never matches"),
+        ({"annotations": {"^ap$": ""}}, "no key has '^ap$'"),
+        ({"annotations": {"app": "^hop"}}, "the value of app='shop' has no '^hop'"),
+        ({"always": True, "annotations": {"app": "^hop"}}, "app='shop'"),
+        ({"annotations": {"app": "shop", "other": ""}}, "no key has 'other'"),
+        ({"commands": ["^sh"]}, "none of them is found in '/bin/sh'"),
+        ({"annotations": {"[": ""}}, "no key has '['"),
+    ],
+)
+def test_it_is_not_for_this_container(when: dict[str, object], why: str) -> None:
+    found = why_not(when, POD)
+    assert found is not None
+    assert why in found
+
+
+def test_what_is_not_known_of_a_container_is_said() -> None:
+    assert why_not({"hasBindMounts": True}, Subject()) == "hasBindMounts: it has none"
+    assert why_not({"commands": [""]}, Subject()) == "commands: what it runs is not known here"
