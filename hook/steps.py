@@ -123,12 +123,14 @@ class Remove(Step):
         return self.path
 
     def is_done(self) -> bool:
-        return not os.path.lexists(self.path)
+        return not os.path.lexists(self.path) and not os.path.lexists(_temporary(self.path))
 
     def do(self) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(self.path)
-            _to_disk(os.path.dirname(self.path))
+        """What a step that was killed left beside it goes, too."""
+        for path in (self.path, _temporary(self.path)):
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+                _to_disk(os.path.dirname(path))
 
 
 @dataclass(frozen=True)
@@ -218,11 +220,15 @@ def objects(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
     return [{"step": it.step.verb, "what": it.step.what, "problem": it.problem} for it in outcomes]
 
 
+def _temporary(path: str) -> str:
+    directory, name = os.path.split(path)
+    return os.path.join(directory, f".{name}.new")
+
+
 @contextmanager
 def _beside(path: str) -> Iterator[str]:
     """A name beside a place, for what is renamed there; what a step that was killed left under it is removed."""
-    directory, name = os.path.split(path)
-    temporary = os.path.join(directory, f".{name}.new")
+    temporary = _temporary(path)
     with suppress(FileNotFoundError):
         os.unlink(temporary)
     try:

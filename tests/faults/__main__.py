@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests import faults, provision
-from tests.faults import fuzz, kills, soak, syscalls
+from tests.faults import fuzz, installs, kills, soak, syscalls
 from tests.faults.campaign import Campaign
 from tests.support.tables import as_markdown, as_text
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PARTS: dict[str, Callable[[Campaign], None]] = {
     "syscalls": syscalls.run,
     "kills": kills.run,
+    "installs": installs.run,
     "fuzz": fuzz.run,
     "soak": soak.run,
 }

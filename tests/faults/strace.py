@@ -16,7 +16,7 @@ from tests.support.hook import PYZ
 if TYPE_CHECKING:
     from pathlib import Path
 
-_LINE = re.compile(r"\d+ +(\w+)\((.*)")
+_LINE = re.compile(r"(?:\d+ +)?(\w+)\((.*)")
 _NUMBERS = re.compile(r"\d+")  # pids, descriptors
 _OPENED = re.compile(r"<([^>]*)>")
 _NAMES = re.compile(r'"([^"]*)"')
@@ -51,7 +51,8 @@ class Call:
         return self.name in _EFFECTS
 
 
-_EFFECTS = frozenset({"flock", "linkat", "mkdir", "mkdirat", "renameat", "rmdir", "symlinkat", "unlinkat"})
+_EFFECTS = frozenset({"fchmod", "flock", "linkat", "mkdir", "mkdirat", "rename", "renameat", "rmdir", "symlink"})
+_EFFECTS |= {"symlinkat", "unlink", "unlinkat"}
 
 
 def _files(name: str, text: str) -> list[str]:
@@ -59,9 +60,9 @@ def _files(name: str, text: str) -> list[str]:
     return [_NUMBERS.sub("N", file) for file in found]
 
 
-def watched(trace: Path) -> list[str]:
+def watched(trace: Path, *, children: bool = True) -> list[str]:
     """What a command is started by, so that its calls are written to `trace`."""
-    return ["strace", "-f", "-qq", "-y", "-e", "signal=none", "-o", str(trace)]
+    return ["strace", *(["-f"] if children else []), "-qq", "-y", "-e", "signal=none", "-o", str(trace)]
 
 
 def failing(trace: Path, call: Call, errno: str, *, for_good: bool) -> list[str]:
@@ -73,9 +74,9 @@ def failing(trace: Path, call: Call, errno: str, *, for_good: bool) -> list[str]
     return [*watched(trace), "--seccomp-bpf", "-e", f"trace={call.name}", "-e", fault]
 
 
-def killed(trace: Path, call: Call) -> list[str]:
+def killed(trace: Path, call: Call, *, children: bool = True) -> list[str]:
     """The same; and SIGKILL comes when it makes that call, which is not done any more."""
-    return _signalled(trace, call, "KILL")
+    return _signalled(trace, call, "KILL", children=children)
 
 
 def stopped(trace: Path, call: Call) -> list[str]:
@@ -83,8 +84,14 @@ def stopped(trace: Path, call: Call) -> list[str]:
     return _signalled(trace, call, "STOP")
 
 
-def _signalled(trace: Path, call: Call, signal: str) -> list[str]:
-    return [*watched(trace), "-e", f"trace={call.name}", "-e", f"inject={call.name}:signal={signal}:when={call.nth}"]
+def _signalled(trace: Path, call: Call, signal: str, *, children: bool = True) -> list[str]:
+    return [
+        *watched(trace, children=children),
+        "-e",
+        f"trace={call.name}",
+        "-e",
+        f"inject={call.name}:signal={signal}:when={call.nth}",
+    ]
 
 
 def calls(trace: Path) -> list[Call]:
