@@ -177,7 +177,7 @@ class Soak:
                 self.look()
                 if all(runtime.is_full() for runtime in self.runtimes):
                     self.sizes.append(_size(self.hook.run_dir))
-                    _is_flat(self.sizes[0], self.sizes[-1])
+                    is_flat(self.sizes[0], self.sizes[-1])
         for runtime in self.runtimes:
             runtime.end()
         self.look()
@@ -233,8 +233,8 @@ def _below(top: str | Path) -> Iterator[os.DirEntry[str]]:
             yield from _below(entry.path)
 
 
-def _is_flat(first: Size, now: Size) -> None:
-    """Each stage's count of hooks may have begun another page."""
+def is_flat(first: Size, now: Size) -> None:
+    """Raises Failed if a run directory has grown; but each stage's count of hooks may have begun another page."""
     pages = 8 * os.sysconf("SC_PAGESIZE")
     if now.inodes != first.inodes or abs(now.used - first.used) > pages:
         raise Failed(f"the run directory was {first}, and is {now}")
