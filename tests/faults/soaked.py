@@ -96,7 +96,7 @@ class Key(NamedTuple):
 class Runtime:
     """Starts and ends pods, one after the other. `live`: SLOTS keys, of which every fourth is no pod's.
 
-    `lost`: the containers whose poststop never came, and their keys.
+    `lost`: the containers whose poststop never came, and their keys, since the last look.
     """
 
     def __init__(self, zygote: Zygote, dice: Random) -> None:
@@ -199,6 +199,8 @@ class Soak:
         due = {f"groups/{name}.json" for name in live} | {f"locks/{name}" for name in live}
         _same("files", self.hook.leftovers(), due | {f"members/{name}.json" for name in containers})
         _same("views", set(os.listdir(self.hook.run_dir / "mon_groups")), set(live))
+        for runtime in self.runtimes:
+            runtime.lost.clear()
 
     def _reconciled(self) -> list[Any]:
         command = [*self.hook.command("reconcile"), "--snapshot-ttl=0", "--json"]
