@@ -19,7 +19,7 @@
                              build, then measure in a guest what share of a container's work its group is charged
   python3 build.py faults [PART ...]
                              build, then let everything fail that the hook relies on, and see that nothing is lost
-                             (PART: syscalls, kills; `faults --help` tells more)
+                             (`faults --help` names the parts)
   python3 build.py --help    print this
 
 Building needs any CPython from 3.9 on and nothing else: the same sources, compiled by the same interpreters, give the
