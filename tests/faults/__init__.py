@@ -3,8 +3,9 @@
     python3 build.py faults [PART ...] [--markdown] [--most N] [--only CASE]
 
 Parts, each a module here: `syscalls` (every system call fails), `kills` (killed at every one that has an effect, and
-again while that is repaired), `installs` (install and uninstall are killed so), `broken` (full, read-only, torn, hidden), `crowds` (many at once): these work on the
-model of resctrl, with the shipped .pyz, and what must hold is in tests/support/oracle.py, for all of them the same.
+again while that is repaired), `installs` (install and uninstall are killed so), `broken` (full, read-only, torn,
+hidden), `crowds` (many at once): these work on the model of resctrl, with the shipped .pyz, and what must hold is in
+tests/support/oracle.py, for all of them the same.
 `fuzz` (a million hostile inputs to all that parses, and to the whole hook), `soak` (a hundred thousand pods come and go
 on one node, and two thousand on the kernel's own resctrl): these look after themselves.
 """
