@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests import faults, provision
-from tests.faults import fuzz, installs, kills, soak, syscalls
+from tests.faults import broken, crowds, fuzz, installs, kills, soak, syscalls
 from tests.faults.campaign import Campaign
 from tests.support.tables import as_markdown, as_text
 
@@ -25,6 +25,8 @@ PARTS: dict[str, Callable[[Campaign], None]] = {
     "syscalls": syscalls.run,
     "kills": kills.run,
     "installs": installs.run,
+    "broken": broken.run,
+    "crowds": crowds.run,
     "fuzz": fuzz.run,
     "soak": soak.run,
 }

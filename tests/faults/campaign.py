@@ -38,6 +38,8 @@ class Case(NamedTuple):
 
     name: str
     run: Step[Any]
+    counts: int = 1
+    """For how many."""
 
 
 class Row(NamedTuple):
@@ -156,7 +158,7 @@ class Campaign:
         begin, before = time.monotonic(), len(self.failures)
         with ThreadPoolExecutor(self.jobs) as pool:
             results = dict(zip([case.name for case in chosen], pool.map(self._try, chosen)))
-        self._add(what, len(chosen), len(self.failures) - before, begin)
+        self._add(what, sum(case.counts for case in chosen), len(self.failures) - before, begin)
         return {name: result for name, result in results.items() if result is not None}
 
     def tally(self, what: str, cases: int, problems: Mapping[str, str], begin: float) -> None:

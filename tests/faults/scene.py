@@ -9,15 +9,18 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tests.faults import strace
 from tests.resctrlfs import Mounted, mounted
 from tests.support import consumers, oracle, storm
 from tests.support.cgroups import mount_point
+from tests.support.containers import Deadline, LineFifo
 from tests.support.devlog import DevLog
 from tests.support.hook import UID, Hook, Outcome
 from tests.support.storm import Container, Model
@@ -25,6 +28,8 @@ from tests.support.storm import Container, Model
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from tests.faults.strace import Call
 
 WAITS = ("--lock-timeout=0.2", "--rmid-wait=0.2")
 """The options that allow a hook to wait."""
@@ -77,13 +82,16 @@ class Scene:
 
     @classmethod
     @contextmanager
-    def opened(cls, directory: Path) -> Iterator[Scene]:
-        """`directory` is made. The run directory lies on a file system of its own, with what is not ours beside it."""
+    def opened(cls, directory: Path, **machine: object) -> Iterator[Scene]:
+        """`directory` is made. The run directory lies on a file system of its own, with what is not ours beside it.
+
+        `machine`: what is not as in MACHINE.
+        """
         (directory / "room").mkdir(parents=True)
         with ExitStack() as stack:
             subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "room", directory / "room"], check=True)
             stack.callback(lambda: subprocess.run(["umount", "-l", directory / "room"], check=True))
-            resctrl = stack.enter_context(mounted(directory, **MACHINE))
+            resctrl = stack.enter_context(mounted(directory, **{**MACHINE, **machine}))
             world = stack.enter_context(closing(Model(resctrl, scarce=False)))
             log = stack.enter_context(DevLog(directory))
             enter = stack.enter_context(log.held())
@@ -122,11 +130,11 @@ class Scene:
         self._neighbours = contents(neighbour)
         self.log.lines()
 
-    def born(self, number: int) -> Container:
+    def born(self, number: int, uid: str = UID) -> Container:
         """A container of the pod; its hook has not run yet."""
         name = f"{number:064x}"
-        cgroup = storm.cgroup_of(self._top, UID, name)
-        container = Container(name, UID, cgroup, self.directory / "bundles" / name)
+        cgroup = storm.cgroup_of(self._top, uid, name)
+        container = Container(name, uid, cgroup, self.directory / "bundles" / name)
         self.containers.append(container)
         container.start(threaded=False)
         container.be_in("")
@@ -173,6 +181,11 @@ class Scene:
             del self.foreign[path]
         self.world.settle()
 
+    def pod_is_gone(self) -> None:
+        """Its cgroup, if nobody lives in it."""
+        if not any(it.pids() for it in self.containers):
+            storm.remove_cgroups(mount_point() / self._top.lstrip("/"))
+
     def state_of(self, container: Container) -> Path:
         """The record of its key."""
         return self.hook.run_dir / "groups" / f"{container.key}.json"
@@ -195,7 +208,27 @@ class Scene:
         self.story.append(f"{job.verb}: echo {shlex.quote(json.dumps(state))} | {shlex.join(hook.command('hook'))}")
         outcome = self._finish(hook.start(state))
         self.story.append(f"  exit status {outcome.status}, {outcome.stderr.strip() or 'nothing on stderr'}")
-        return Ran(outcome, self.log.lines())
+        ran = Ran(outcome, self.log.lines())
+        if any("used is lost" in line for line in (outcome.stderr, *ran.syslog)):
+            self.used = 0  # what is said is no lie
+        return ran
+
+    def run_stopped(self, job: Job, call: Call, meanwhile: Callable[[], object]) -> Ran:
+        """Run a hook that is stopped behind a call, and goes on when something was done."""
+        fifo = LineFifo(self.directory / "stops")
+        hook = replace(self.hook, wrapper=(*self.hook.wrapper, *strace.stopped(fifo.path, call)))
+        self.story.append(f"{job.verb}: {shlex.join(hook.command('hook'))}")
+        process = hook.start(job.state())
+        try:
+            pid = strace.wait_for_stop(lambda: fifo.line(Deadline(PATIENCE), f"the stop at {call}"))
+            meanwhile()
+            os.kill(pid, signal.SIGCONT)
+            return Ran(self._finish(process), self.log.lines())
+        finally:
+            process.terminate()
+            process.communicate()
+            fifo.close()
+            fifo.path.unlink()
 
     def _finish(self, process: subprocess.Popen[bytes]) -> Outcome:
         try:
@@ -231,7 +264,11 @@ class Scene:
             raise AssertionError("\n".join([" ".join(map(str, problem)), *self.story]))
 
     def is_member(self, container: Container) -> bool:
-        return container.id in (self.hook.key(container.key) or {"members": {}})["members"]
+        try:
+            state = self.hook.key(container.key)
+        except (OSError, ValueError):  # somebody has spoilt it
+            return False
+        return state is not None and container.id in state["members"]
 
     def in_group(self, container: Container) -> bool:
         return self.world.is_in(container.init, container.group)
@@ -242,6 +279,21 @@ class Scene:
             return self.in_group(job.container)
         is_last = not any(it.init for it in self.containers if it.key == job.container.key)
         return not self.is_member(job.container) and not (is_last and job.container.group in self.world.groups())
+
+    def expect_told(
+        self, job: Job, ran: Ran, *, stderr: bool = True, syslog: bool = True, record: bool = True, named: bool = True
+    ) -> None:
+        """Each failure leaves three traces; of some it may be known that they could not be left.
+
+        `named`: whether the hook could know whose it was.
+        """
+        told = f"{job.container.id}: " if named else "resctrl-mon-hook"
+        self.expect(not stderr or told in ran.outcome.stderr, "nothing on stderr:", ran)
+        self.expect(not syslog or any(told in line for line in ran.syslog), "nothing in syslog:", ran)
+        self.expect(not record or not named or job.container.id in self.hook.reasons(), "no record:", ran)
+        if not named:
+            for path in self.hook.run_dir.glob("unmonitored/bad-*"):
+                path.unlink()
 
     def remember(self) -> None:
         """Whoever is on any record by now must stay on it as long as he lives."""
@@ -266,11 +318,6 @@ class Scene:
         self.expect(use or not exact or not self.used, "nothing is shown of what the pod used")
         wrong = {name: it for name, it in use.items() if it != self.used and (exact or it is not None)}
         self.expect(not wrong, "the pod used", self.used, "and not", wrong)
-
-    def forget_nameless(self) -> None:
-        """Remove the records that nobody can say the container of."""
-        for path in self.hook.run_dir.glob("unmonitored/bad-*"):
-            path.unlink()
 
     def expect_foreign(self) -> None:
         """What is not ours is what it was."""

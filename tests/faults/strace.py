@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from tests.support.hook import PYZ
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 _LINE = re.compile(r"(?:\d+ +)?(\w+)\((.*)")
@@ -42,6 +43,10 @@ class Call:
         return _files(self.name, self.text) == _files(self.name, text)
 
     @property
+    def is_on_resctrl(self) -> bool:
+        return "/resctrl/" in self.text.partition(" = ")[0]
+
+    @property
     def has_effect(self) -> bool:
         """Whether it changes something that outlives the process."""
         if self.name == "openat":
@@ -62,7 +67,7 @@ def _files(name: str, text: str) -> list[str]:
 
 def watched(trace: Path, *, children: bool = True) -> list[str]:
     """What a command is started by, so that its calls are written to `trace`."""
-    return ["strace", *(["-f"] if children else []), "-qq", "-y", "-e", "signal=none", "-o", str(trace)]
+    return ["strace", *(["-f"] if children else []), "-q", "-y", "-e", "signal=STOP", "-o", str(trace)]
 
 
 def failing(trace: Path, call: Call, errno: str, *, for_good: bool) -> list[str]:
@@ -92,6 +97,15 @@ def _signalled(trace: Path, call: Call, signal: str, *, children: bool = True) -
         "-e",
         f"inject={call.name}:signal={signal}:when={call.nth}",
     ]
+
+
+def wait_for_stop(line: Callable[[], str]) -> int:
+    """Read the lines of a trace until the process stops; returns its pid."""
+    while True:
+        pid, _, text = line().partition(" ")
+        if "stopped by SIGSTOP" in text:
+            return int(pid)
+        assert "+++" not in text, "it has ended, and was not stopped"
 
 
 def calls(trace: Path) -> list[Call]:
