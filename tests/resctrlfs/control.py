@@ -90,23 +90,24 @@ class Control:
         """Everything: knobs, groups (path, closid, rmid, mode, tasks), free and limbo RMIDs, injections, status."""
         model = self._model
         model.rmids.look()
+        groups = model.groups() if model.mounted else []
         return {
             "knobs": asdict(model.knobs),
             "mounted": model.mounted,
-            "groups": [self._group(group) for group in model.groups()] if model.mounted else [],
+            "groups": list(map(self._group, groups, model.tids_of(groups))),
             "free": list(model.rmids.free),
             "limbo": sorted(model.rmids.limbo),
             "injections": [asdict(injection) for injection in model.injections],
             "status": model.status or "ok\n",
         }
 
-    def _group(self, group: Group) -> dict[str, Any]:
+    def _group(self, group: Group, tids: list[int]) -> dict[str, Any]:
         return {
             "path": group.path.rstrip("/") or "/",
             "closid": group.closid,
             "rmid": group.rmid,
             "mode": group.modes.get("", group.mode),
-            "tasks": self._model.tids(group),
+            "tasks": tids,
         }
 
 

@@ -23,7 +23,7 @@ from tests.resctrlfs.counters import MODES, Counters, as_value
 from tests.resctrlfs.rmids import Rmids
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.resctrlfs.tasks import Task, Tasks
 
@@ -676,8 +676,12 @@ class ResctrlModel:
 
     def tids(self, group: Group) -> list[int]:
         """The tasks that are in it."""
+        return self.tids_of([group])[0]
+
+    def tids_of(self, groups: Sequence[Group]) -> list[list[int]]:
+        """The tasks of each, as they are at one moment."""
         self._refresh()
-        return [tid for tid, state in self._states.items() if self._in_group(state, group)]
+        return [[tid for tid, state in self._states.items() if self._in_group(state, group)] for group in groups]
 
     def _in_group(self, state: TaskState, group: Group) -> bool:
         """On x86 a mon_group's tasks are told by their RMID alone."""
