@@ -48,11 +48,11 @@ def _find(node: Node, locked: LockedKey, state: KeyState) -> KeyState:
 
 
 def _has_unknown(node: Node, state: KeyState) -> bool:
-    """Whether a live task is in a group of the key that is none of its members'."""
+    """Whether a task that is not known to be dead is in a group of the key, and is none of its members'."""
     processes = tasks.table()
     known = [pid for name, member in state.members.items() for pid in tasks.of_container(name, member, processes)]
     there = [tid for group in state.groups for tid in node.resctrl.tasks(group.path) or ()]
-    return any(process.is_dead(tid) is False for tid in set(there) - tasks.threads(known))
+    return any(process.is_dead(tid) is not True for tid in set(there) - tasks.threads(known))
 
 
 def _found(node: Node, path: str) -> MonGroup:

@@ -105,7 +105,9 @@ def _has_anything(options: Options) -> bool:
 
 def _node(options: Options) -> Node:
     try:
-        return Node(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+        run_dir = RunDir(options.run_dir)
+        run_dir.make_parts()  # hooks make them with the run directory, and rely on them
+        return Node(Resctrl(options.resctrl_root), run_dir, options)
     except OSError as error:
         raise refused("the run directory cannot be had", error) from error
 

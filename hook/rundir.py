@@ -47,13 +47,14 @@ class RunDir:
         except FileNotFoundError:
             _make_directory(path, 0o755)
             self.descriptor = system.open_directory(path)
-            self._make_parts()
+            self.make_parts()
         owner, mode = system.owner_and_mode(self.descriptor)
         if owner != system.user_id() or mode & 0o022:
             hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
             raise HookError(Reason.IO, f"the run directory {path} is not ours alone", hint=hint)
 
-    def _make_parts(self) -> None:
+    def make_parts(self) -> None:
+        """Make what is missing of its directories."""
         for part in _PARTS:
             _make_directory(part, 0o700, self.descriptor)
 
@@ -82,7 +83,7 @@ class RunDir:
         try:
             return system.open_lock(path, self.descriptor)
         except FileNotFoundError:  # the maker of the run directory was killed before it had made its parts
-            self._make_parts()
+            self.make_parts()
             return system.open_lock(path, self.descriptor)
 
     def unlock(self, key: str, descriptor: int, *, unlink: bool) -> None:
@@ -226,7 +227,7 @@ class RunDir:
         try:
             self._replace(place, f"unmonitored/.{failure.container}.tmp", failure)
         except FileNotFoundError:
-            self._make_parts()
+            self.make_parts()
             self._replace(place, f"unmonitored/.{failure.container}.tmp", failure)
 
     def remove_failure(self, container: str) -> None:

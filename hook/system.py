@@ -151,7 +151,7 @@ def list_directory(path: str, dir_fd: int | None = None) -> list[str]:
 
 def append(path: str, text: str, dir_fd: int | None = None) -> None:
     """Add to the end of a file, made if it is not there, in one write(2): appends of two processes never mix."""
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NOFOLLOW
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NOFOLLOW | posix.O_NONBLOCK
     descriptor = posix.open(_encoded(path), flags, 0o600, dir_fd=dir_fd)
     try:
         posix.write(descriptor, text.encode("ascii"))
@@ -160,8 +160,8 @@ def append(path: str, text: str, dir_fd: int | None = None) -> None:
 
 
 def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600) -> None:
-    """Write a file whole, made or emptied first; never through a link."""
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NOFOLLOW
+    """Write a file whole, made or emptied first; never through a link, and OSError(ENXIO) for a FIFO, at once."""
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NOFOLLOW | posix.O_NONBLOCK
     descriptor = posix.open(_encoded(path), flags, mode, dir_fd=dir_fd)
     try:
         data = text.encode("utf-8", "surrogateescape")

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import termios
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ import pytest
 import build
 from tests.kernel.inside import few, pythons
 from tests.support.devlog import DevLog
-from tests.support.hook import PYZ, UID, Hook, created, end, finish, stopped
+from tests.support.hook import PYZ, UID, Hook, created, end, finish, stopped, task
 from tests.support.interpreters import Interpreter
 
 if TYPE_CHECKING:
@@ -120,6 +121,19 @@ def test_a_run_directory_that_others_could_write_is_not_used(hook: Hook, init: T
     assert ": io: " in outcome.stderr
     assert hook.groups() == set()
     assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", [f"members/.{UID}.tmp", f"groups/.{UID}.tmp", "runs/createRuntime-monitored"])
+def test_a_fifo_where_a_file_is_written_holds_nobody(hook: Hook, init: Task, place: str) -> None:
+    """Opened to be written, it used to wait for somebody who reads it."""
+    hook(created("c1", init.pid, pod_uid=UID))
+    (hook.run_dir / place).unlink(missing_ok=True)
+    os.mkfifo(hook.run_dir / place)
+    with task() as other:
+        started = created("c2", other.pid, pod_uid=UID)
+        assert replace(hook, wrapper=("timeout", "20"))(started).status == 0
+        assert hook(started).stderr == ""
+        assert hook.tasks(f"oci-{UID}") == {init.pid, other.pid}
 
 
 def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:

@@ -276,6 +276,35 @@ def test_a_run_directory_that_was_lost_is_rebuilt(hook: Hook, family: Task, own:
     assert hook.groups() == set()
 
 
+@pytest.mark.parametrize("part", few(["groups", "locks", "members", "unmonitored"]))
+def test_a_part_of_the_run_directory_that_was_lost_is_made_again(hook: Hook, family: Task, part: str) -> None:
+    """Hooks rely on it: without `groups` none could record anything, for good."""
+    hook(created(ID, family.pid, pod_uid=UID))
+    reconcile(hook)
+    shutil.rmtree(hook.run_dir / part)
+    with task() as other:
+        hook(created("c2", other.pid))
+        reconcile(hook)
+        assert set(hook.key(UID)["members"]) == {ID}
+        assert set(hook.key("c2")["members"]) == {"c2"}
+        assert hook.failures() == {}
+        settled(hook)
+
+
+def test_a_record_is_not_rebuilt_where_proc_hides_who_is_in_the_group(hook: Hook, family: Task, own: Cgroup) -> None:
+    """It was, without its members, which then lived on in a group of a key that was over."""
+    hook(created(ID, family.pid, pod_uid=UID))
+    reconcile(hook)
+    (hook.run_dir / "groups" / f"{UID}.json").write_text("{")
+    blind = replace(hook, wrapper=("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"))
+    reconcile(blind, refused=["rebuild"])
+    assert hook.recorded(UID)["recovering"]
+    reconcile(hook)
+    assert set(hook.key(UID)["members"]) == {ID}
+    assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
+    settled(hook)
+
+
 def test_what_a_killed_hook_left_half_written_goes(hook: Hook, init: Task) -> None:
     hook(created("c1", init.pid))
     for name in (
