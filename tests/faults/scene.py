@@ -208,6 +208,9 @@ class Scene:
         self.story.append(f"{job.verb}: echo {shlex.quote(json.dumps(state))} | {shlex.join(hook.command('hook'))}")
         outcome = self._finish(hook.start(state))
         self.story.append(f"  exit status {outcome.status}, {outcome.stderr.strip() or 'nothing on stderr'}")
+        return self._ran(outcome)
+
+    def _ran(self, outcome: Outcome) -> Ran:
         ran = Ran(outcome, self.log.lines())
         if any("used is lost" in line for line in (outcome.stderr, *ran.syslog)):
             self.used = 0  # what is said is no lie
@@ -223,7 +226,7 @@ class Scene:
             pid = strace.wait_for_stop(lambda: fifo.line(Deadline(PATIENCE), f"the stop at {call}"))
             meanwhile()
             os.kill(pid, signal.SIGCONT)
-            return Ran(self._finish(process), self.log.lines())
+            return self._ran(self._finish(process))
         finally:
             process.terminate()
             process.communicate()
@@ -266,9 +269,9 @@ class Scene:
     def is_member(self, container: Container) -> bool:
         try:
             state = self.hook.key(container.key)
-        except (OSError, ValueError):  # somebody has spoilt it
+            return state is not None and container.id in state["members"]
+        except (OSError, ValueError, TypeError, LookupError):  # somebody has spoilt it
             return False
-        return state is not None and container.id in state["members"]
 
     def in_group(self, container: Container) -> bool:
         return self.world.is_in(container.init, container.group)
@@ -302,6 +305,31 @@ class Scene:
             if container.init and not container.known:
                 container.known = container.id in recorded or self.is_member(container)
 
+    def endure(self, job: Job, before: Sequence[str] = (), **traces: bool) -> Ran | None:
+        """Run what may fail, but is to end as it should, and to tell it; `traces`: see expect_told.
+
+        Returns what became of it, if it is a hook.
+        """
+        ran = None
+        if job.verb == RECONCILE:
+            self.expect(self.reconcile(before=before).status in (0, 2), "how does reconcile end?")
+        else:
+            ran = self.run(job, before)
+            self.expect(ran.outcome.status == 0, "exit status", ran.outcome.status)
+            if not self.is_done(job):
+                # A container that goes leaves no record of what was dealt with on the way.
+                self.expect_told(job, ran, **{"record": job.verb == CREATE, **traces})
+        self.expect_foreign()
+        return ran
+
+    def recover(self) -> None:
+        """What was broken is mended: one reconcile, and all is well."""
+        self.count()
+        self.give_back()
+        self.remember()
+        self.actions()
+        self.judge(exact=False)
+
     def judge(self, *, exact: bool, again: bool = True) -> None:
         """After a repair all is as if nothing had happened. `again`: see oracle.Verdict.give.
 
@@ -325,129 +353,6 @@ class Scene:
         self.expect(now == self._neighbours, "not ours:", now, "was", self._neighbours)
         groups = {path: tasks for path, tasks in self.world.groups().items() if not storm.is_ours(path)}
         self.expect(groups == self.foreign, "not ours:", groups, "was", self.foreign)
-
-
-@dataclass(frozen=True)
-class Stage:
-    """A moment in the life of a pod, and what is to run then. `exact`: what the pod used can be known after it."""
-
-    name: str
-    verb: str
-    prepare: Callable[[Scene], Container]
-    exact: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.verb})"
-
-    def set(self, scene: Scene) -> Job:
-        """Bring the scene to that moment."""
-        scene.fresh()
-        return Job(self.verb, self.prepare(scene))
-
-
-def _first(scene: Scene) -> Container:
-    return scene.born(1)
-
-
-def _return(scene: Scene) -> Container:
-    """The pod was there before, and has used something then."""
-    scene.expect(not scene.run(Job(POSTSTOP, _last(scene))).outcome.stderr, "it cannot be made ready")
-    return scene.born(2)
-
-
-def _further(scene: Scene) -> Container:
-    scene.busy(1)
-    return scene.born(2)
-
-
-def _further_end(scene: Scene) -> Container:
-    scene.living(1)
-    return scene.over(2)
-
-
-def _last(scene: Scene) -> Container:
-    return scene.over(1)
-
-
-def _refused(scene: Scene) -> Container:
-    """No RMID is left."""
-    scene.hoard()
-    return scene.born(1)
-
-
-STAGES = (
-    Stage("first", CREATE, _first),
-    Stage("return", CREATE, _return),
-    Stage("further", CREATE, _further),
-    Stage("further's end", POSTSTOP, _further_end),
-    Stage("last", POSTSTOP, _last),
-    Stage("refused", CREATE, _refused),
-)
-"""A pod comes, or comes back; a further container comes, and ends; the last ends; one comes, but no RMID is left."""
-
-
-def _vanished(scene: Scene) -> Container:
-    """Another tool has removed the group."""
-    container = scene.busy(1)
-    (scene.world.root / container.group).rmdir()
-    return container
-
-
-def _orphan(scene: Scene) -> Container:
-    """Nothing is recorded of a group of ours."""
-    container = scene.born(1)
-    (scene.world.root / container.group).mkdir()
-    return container
-
-
-def _torn(scene: Scene) -> Container:
-    container = scene.busy(1)
-    path = scene.state_of(container)
-    path.write_text(path.read_text()[:100])
-    return container
-
-
-def _unmonitored(scene: Scene) -> Container:
-    container = _refused(scene)
-    scene.run(Job(CREATE, container))
-    scene.give_back()
-    scene.remember()
-    return container
-
-
-def _by_exec(scene: Scene) -> Container:
-    """It has a process that is not in its group."""
-    container = scene.busy(1)
-    scene.world.born(container.join())
-    return container
-
-
-def _lingering(scene: Scene) -> Container:
-    container = _last(scene)
-    scene.run(Job(POSTSTOP, container), options=["--linger=60"])
-    scene.change(container, lingering_until=0.0)
-    return container
-
-
-def _completed(scene: Scene) -> Container:
-    """What is kept of it has been kept for long enough."""
-    container = _last(scene)
-    scene.run(Job(POSTSTOP, container))
-    scene.change(container, completed_boottime=0.0)
-    return container
-
-
-RECONCILES = (
-    Stage("dead without a poststop", RECONCILE, _last),
-    Stage("vanished", RECONCILE, _vanished, exact=False),
-    Stage("orphan", RECONCILE, _orphan),
-    Stage("torn", RECONCILE, _torn, exact=False),
-    Stage("unmonitored", RECONCILE, _unmonitored),
-    Stage("by exec", RECONCILE, _by_exec),
-    Stage("lingering", RECONCILE, _lingering),
-    Stage("completed", RECONCILE, _completed, exact=False),
-)
-"""What reconcile is for."""
 
 
 def contents(top: Path) -> dict[str, tuple[str, int, bytes]]:

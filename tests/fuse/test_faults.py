@@ -12,7 +12,7 @@ import pytest
 from tests import provision
 from tests.faults import kills, strace, syscalls
 from tests.faults.campaign import Campaign
-from tests.faults.scene import RECONCILES, STAGES
+from tests.faults.stages import RECONCILES, STAGES
 from tests.faults.strace import Call
 from tests.kernel.inside import REAL_ROOT
 

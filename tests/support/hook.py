@@ -103,7 +103,7 @@ class Hook:
     def recorded(self, key: str) -> Any:  # noqa: ANN401  JSON
         """What is recorded of a key, completed or not, or None."""
         path = self.run_dir / "groups" / f"{key}.json"
-        return json.loads(path.read_text()) if path.exists() else None
+        return json.loads(path.read_text()) if path.is_file() else None
 
     def failures(self) -> dict[str, Any]:
         """The records of what is not monitored, by container."""

@@ -1,0 +1,111 @@
+"""Files of ours that are not what we wrote: cut at every byte, replaced by something else, hostile, of others."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from itertools import cycle, product
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.faults.campaign import Campaign, Case
+from tests.faults.scene import POSTSTOP
+from tests.faults.spoils import DIRECTORIES, FILES, RUN_DIRECTORY, Spoil, identity, remove
+from tests.faults.stages import COMPLETED, LIVING, TURNS, UNMONITORED, Stage, turn
+from tests.support.hook import UID
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from tests.faults.scene import Scene
+
+ID = f"{1:064x}"
+
+
+class Record(NamedTuple):
+    """A file of ours: the stage in whose scene there is one, and where it is in the run directory."""
+
+    stage: Stage
+    place: str
+
+    def __str__(self) -> str:
+        part = self.place.replace(UID, "KEY").replace(ID, "CONTAINER") or "the run directory"
+        return f"{part} ({self.stage.name})"
+
+
+RECORDS = (
+    Record(LIVING, f"groups/{UID}.json"),
+    Record(COMPLETED, f"groups/{UID}.json"),
+    Record(LIVING, f"members/{ID}.json"),
+    Record(UNMONITORED, f"unmonitored/{ID}.json"),
+    Record(COMPLETED, "freed"),
+)
+OTHERS = tuple(
+    Record(LIVING, place)
+    for place in (
+        f"locks/{UID}",
+        f"groups/.{UID}.tmp",
+        f"members/.{UID}.tmp",
+        f"unmonitored/.{ID}.tmp",
+        f"building/{UID}",
+        f"building/{UID}.old",
+        f"mon_groups/{UID}",
+        "runs/createRuntime-monitored",
+        "mon_data",
+    )
+)
+"""What else there can be a file of."""
+PARTS = tuple(Record(LIVING, place) for place in ("groups", "members", "locks", "unmonitored", "runs", "building"))
+RUN = (Record(LIVING, ""),)
+
+
+def run(campaign: Campaign) -> None:
+    for record in RECORDS:
+        size = campaign.ask(partial(_size, record))
+        cases = (
+            Case(f"{record} cut at {at}: {verb}", partial(_spoilt, record, partial(_cut, at), verb))
+            for at, verb in zip(range(size), cycle(TURNS))
+        )
+        campaign.all(f"{record} cut at each of {size} bytes", cases)
+    _replaced(campaign, "files of ours", (*RECORDS, *OTHERS), FILES)
+    _replaced(campaign, "directories of ours", PARTS, DIRECTORIES)
+    _replaced(campaign, "the run directory", RUN, RUN_DIRECTORY)
+
+
+def _replaced(campaign: Campaign, what: str, records: Sequence[Record], spoils: Mapping[str, Spoil]) -> None:
+    cases = (
+        Case(f"{record} is {name}: {verb}", partial(_spoilt, record, spoil, verb))
+        for record, (name, spoil), verb in product(records, spoils.items(), TURNS)
+    )
+    campaign.all(f"{what}, replaced in {len(spoils)} ways", cases)
+
+
+def _size(record: Record, scene: Scene) -> int:
+    record.stage.set(scene)
+    return (scene.hook.run_dir / record.place).stat().st_size
+
+
+def _cut(at: int, path: Path) -> None:
+    os.truncate(path, at)
+
+
+def _spoilt(record: Record, spoil: Spoil, verb: str, scene: Scene) -> None:
+    """Something comes upon a file that is spoilt. What that has left as it was is taken away then."""
+    container = record.stage.set(scene).container
+    path = scene.hook.run_dir / record.place
+    spoil(path)
+    spoilt = identity(path)
+    records = (scene.state_of(container), scene.hook.run_dir / f"members/{container.id}.json")
+    is_recorded = all(map(os.path.lexists, records))
+    job = turn(scene, container, verb)
+    if job.verb == POSTSTOP and not is_recorded:  # it may be a second one, or of a container that was none of ours
+        scene.endure(job, stderr=False, syslog=False)
+    elif record.place in ("", "unmonitored"):
+        scene.endure(job, record=False)
+    else:
+        scene.endure(job)
+    scene.count()
+    if spoilt is not None and identity(path) == spoilt:
+        remove(path)
+    container.known = None
+    scene.recover()
