@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import provision
-from tests.faults import kills, strace, syscalls
+from tests.faults import broken, crowds, kills, strace, syscalls
 from tests.faults.campaign import Campaign
 from tests.faults.stages import RECONCILES, STAGES
 from tests.faults.strace import Call
@@ -49,6 +49,16 @@ def test_some_system_calls_fail(tmp_path: Path) -> None:
 def test_some_are_killed(tmp_path: Path) -> None:
     with some(tmp_path, "kills", 3) as run:
         kills.run(run, [stage for stage in (*STAGES, *RECONCILES) if stage.name in ("first", "last", "vanished")])
+
+
+def test_some_nodes_are_broken(tmp_path: Path) -> None:
+    with some(tmp_path, "broken", 1) as run:
+        broken.run(run)
+
+
+def test_some_come_and_go_at_once(tmp_path: Path) -> None:
+    with some(tmp_path, "crowds", 24) as run:
+        crowds.run(run, size=8, pods=4)
 
 
 @pytest.mark.parametrize(("nth", "made"), [(1, set()), (2, {"a"}), (3, {"a", "b"})])
