@@ -47,6 +47,8 @@ def _starts(limit: Sequence[str]) -> bool:
 
 def _with_limit(stage: Stage, limit: tuple[str, ...], scene: Scene) -> None:
     job = stage.set(scene)
-    ran = scene.endure(job, limit, stderr=False, syslog=False, record=False)
-    scene.expect(scene.is_done(job) or (ran and ran.outcome.stderr), "not even Python says anything")
+    outcome = scene.run(job, limit).outcome
+    scene.expect(outcome.status == 0, "exit status", outcome.status)
+    scene.expect(scene.is_done(job) or outcome.stderr, "not even Python says anything")
+    scene.expect_foreign()
     scene.recover()

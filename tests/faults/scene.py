@@ -305,22 +305,22 @@ class Scene:
             if container.init and not container.known:
                 container.known = container.id in recorded or self.is_member(container)
 
-    def endure(self, job: Job, before: Sequence[str] = (), **traces: bool) -> Ran | None:
-        """Run what may fail, but is to end as it should, and to tell it; `traces`: see expect_told.
-
-        Returns what became of it, if it is a hook.
-        """
-        ran = None
+    def endure(self, job: Job, before: Sequence[str] = (), **traces: bool) -> None:
+        """Run what may fail, but is to end as it should, and to tell it; `traces`: see expect_told."""
         if job.verb == RECONCILE:
-            self.expect(self.reconcile(before=before).status in (0, 2), "how does reconcile end?")
+            outcome = self.reconcile(before=before)
+            self.expect(outcome.status in (0, 2), "how does reconcile end?")
         else:
             ran = self.run(job, before)
-            self.expect(ran.outcome.status == 0, "exit status", ran.outcome.status)
+            outcome = ran.outcome
+            self.expect(outcome.status == 0, "exit status", outcome.status)
             if not self.is_done(job):
                 # A container that goes leaves no record of what was dealt with on the way.
                 self.expect_told(job, ran, **{"record": job.verb == CREATE, **traces})
+        self.expect(
+            not any(word in outcome.stderr for word in ("unforeseen", "Traceback")), "a defect:", outcome.stderr
+        )
         self.expect_foreign()
-        return ran
 
     def recover(self) -> None:
         """What was broken is mended: one reconcile, and all is well."""

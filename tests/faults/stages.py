@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from tests.support.storm import Container
 
+FOR_EVER = 10**9
+"""Milliseconds that an RMID stays in limbo."""
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -140,8 +143,18 @@ def _living(scene: Scene) -> Container:
     return scene.busy(1)
 
 
+def _limbo(scene: Scene) -> Container:
+    container = _last(scene)
+    scene.hoard()
+    scene.resctrl.control(do="set", decay_ms=FOR_EVER)
+    scene.run(Job(POSTSTOP, container))
+    return container
+
+
 LIVING = Stage("living", CREATE, _living)
 """A container is in its group, and lives."""
+LIMBO = Stage("in limbo", CREATE, _limbo)
+"""The one RMID that is left was given back just now, and cannot be given out yet."""
 UNMONITORED, COMPLETED, LINGERING = (
     next(stage for stage in RECONCILES if stage.name == name) for name in ("unmonitored", "completed", "lingering")
 )

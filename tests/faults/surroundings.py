@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Callable
 from tests.faults import strace
 from tests.faults.campaign import Campaign, Case
 from tests.faults.scene import POSTSTOP
-from tests.faults.stages import COMPLETED, LINGERING, LIVING, RECONCILES, STAGES, TURNS, Stage, turn
+from tests.faults.stages import COMPLETED, LIMBO, LINGERING, LIVING, RECONCILES, STAGES, TURNS, Stage, turn
 from tests.faults.syscalls import ERRNOS_OF_RESCTRL
 from tests.support.storm import is_ours
 
@@ -23,7 +23,9 @@ STAMPS = (
     (COMPLETED, "completed_boottime"),
     (LINGERING, "lingering_since"),
     (LINGERING, "lingering_until"),
+    (LIMBO, "freed"),
 )
+"""Each in the record of the pod, but `freed`, which is a file of its own."""
 TIMES = (0.0, 1.5e9, 1e12, -1.0, 1e300, float("nan"), float("inf"))
 """Seconds since boot, for those who come after a clock has jumped."""
 STARTTIMES = (0, 1, 2**31, 2**63 - 1)
@@ -53,8 +55,10 @@ def _jumps(campaign: Campaign) -> None:
 
 def _stamped(stage: Stage, field: str, value: float, verb: str, scene: Scene) -> None:
     container = stage.set(scene).container
-    scene.change(container, **{field: value})
-    (scene.hook.run_dir / "freed").write_text(f"{value}\n")
+    if field == "freed":
+        (scene.hook.run_dir / field).write_text(f"{value}\n")
+    else:
+        scene.change(container, **{field: value})
     scene.endure(turn(scene, container, verb))
     scene.pod_is_gone()
     scene.recover()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.faults.campaign import Campaign, Case
 from tests.faults.scene import POSTSTOP
 from tests.faults.spoils import DIRECTORIES, FILES, RUN_DIRECTORY, Spoil, identity, remove
-from tests.faults.stages import COMPLETED, LIVING, TURNS, UNMONITORED, Stage, turn
+from tests.faults.stages import COMPLETED, LIMBO, LIVING, TURNS, UNMONITORED, Stage, turn
 from tests.support.hook import UID
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ RECORDS = (
     Record(COMPLETED, f"groups/{UID}.json"),
     Record(LIVING, f"members/{ID}.json"),
     Record(UNMONITORED, f"unmonitored/{ID}.json"),
-    Record(COMPLETED, "freed"),
+    Record(LIMBO, "freed"),
 )
 OTHERS = tuple(
     Record(LIVING, place)
