@@ -95,6 +95,8 @@ def _spoilt(record: Record, spoil: Spoil, verb: str, scene: Scene) -> None:
     path = scene.hook.run_dir / record.place
     spoil(path)
     spoilt = identity(path)
+    if record.stage is COMPLETED and not os.path.lexists(scene.state_of(container)):
+        scene.used = 0  # nobody can know of it any more
     records = (scene.state_of(container), scene.hook.run_dir / f"members/{container.id}.json")
     is_recorded = all(map(os.path.lexists, records))
     job = turn(scene, container, verb)
