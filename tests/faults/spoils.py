@@ -13,6 +13,8 @@ from typing import Callable
 from tests.support.hook import UID
 
 Spoil = Callable[[Path], object]
+ANOTHER = b'{"version": 1, "key": "other", "kind": "pod"}'
+"""A record that is right, but is of another key."""
 GIANT = 17 << 20
 """Bytes; more than any file of ours has."""
 
@@ -121,7 +123,7 @@ FILES: dict[str, Spoil] = {
     "a giant": partial(_anew, _giant),
     "a number of many digits": _written(b'{"version": 1' + b"0" * 10_000 + b"}"),
     "of a newer version": _written(b'{"version": 2, "key": "%s"}' % UID.encode()),
-    "of another key": _written(b'{"version": 1, "key": "other", "kind": "pod"}'),
+    "of another key": _written(ANOTHER),
     "of a key that is a path": _written(b'{"version": 1, "key": "../../neighbour/%s", "kind": "pod"}' % UID.encode()),
     "of another user": _others,
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.faults.campaign import Campaign, Case
 from tests.faults.scene import POSTSTOP
-from tests.faults.spoils import DIRECTORIES, FILES, RUN_DIRECTORY, Spoil, identity, remove
+from tests.faults.spoils import ANOTHER, DIRECTORIES, FILES, RUN_DIRECTORY, Spoil, identity, remove
 from tests.faults.stages import COMPLETED, LIMBO, LIVING, TURNS, UNMONITORED, Stage, turn
 from tests.support.hook import UID
 
@@ -95,13 +95,12 @@ def _spoilt(record: Record, spoil: Spoil, verb: str, scene: Scene) -> None:
     path = scene.hook.run_dir / record.place
     spoil(path)
     spoilt = identity(path)
-    if record.stage is COMPLETED and not os.path.lexists(scene.state_of(container)):
+    state, index = scene.state_of(container), scene.hook.run_dir / f"members/{container.id}.json"
+    if record.stage == COMPLETED and not os.path.lexists(state):
         scene.used = 0  # nobody can know of it any more
-    records = (scene.state_of(container), scene.hook.run_dir / f"members/{container.id}.json")
-    is_recorded = all(map(os.path.lexists, records))
     job = turn(scene, container, verb)
-    if job.verb == POSTSTOP and not is_recorded:  # it may be a second one, or of a container that was none of ours
-        scene.endure(job, stderr=False, syslog=False)
+    if verb == POSTSTOP and (not os.path.lexists(state) or _leads_nowhere(index)):
+        scene.endure(job, stderr=False, syslog=False)  # it may be a second one, or of a container that was none of ours
     elif record.place in ("", "unmonitored"):
         scene.endure(job, record=False)
     else:
@@ -111,3 +110,8 @@ def _spoilt(record: Record, spoil: Spoil, verb: str, scene: Scene) -> None:
         remove(path)
     container.known = None
     scene.recover()
+
+
+def _leads_nowhere(index: Path) -> bool:
+    """Whether an index has nothing to say, or what it says is no lie that could be seen."""
+    return not os.path.lexists(index) or (index.is_file() and index.read_bytes() == ANOTHER)
