@@ -108,7 +108,8 @@ def _spoilt(record: Record, spoil: Spoil, verb: str, scene: Scene) -> None:
     scene.count()
     if spoilt is not None and identity(path) == spoilt:
         remove(path)
-    container.known = None
+    if record.stage == UNMONITORED:
+        container.known = None  # that record was all there is of it
     scene.recover()
 
 
