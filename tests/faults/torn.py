@@ -8,7 +8,7 @@ from itertools import cycle, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.faults.campaign import Campaign, Case
-from tests.faults.scene import POSTSTOP
+from tests.faults.scene import CREATE, POSTSTOP
 from tests.faults.spoils import ANOTHER, DIRECTORIES, FILES, RUN_DIRECTORY, Spoil, identity, remove
 from tests.faults.stages import COMPLETED, LIMBO, LIVING, TURNS, UNMONITORED, Stage, turn
 from tests.support.hook import UID
@@ -105,6 +105,8 @@ def _spoilt(record: Record, spoil: Spoil, verb: str, scene: Scene) -> None:
         scene.endure(job, record=False)
     else:
         scene.endure(job)
+    is_ours = record.place != "" or spoilt is None
+    scene.expect(is_ours or verb != CREATE or not scene.is_done(job), "what is not ours alone was trusted")
     scene.count()
     if spoilt is not None and identity(path) == spoilt:
         remove(path)
