@@ -96,10 +96,11 @@ def _spoilt(record: Record, spoil: Spoil, verb: str, scene: Scene) -> None:
     spoil(path)
     spoilt = identity(path)
     state, index = scene.state_of(container), scene.hook.run_dir / f"members/{container.id}.json"
-    if record.stage == COMPLETED and not os.path.lexists(state):
+    is_lost = not os.path.lexists(state)
+    if record.stage == COMPLETED and is_lost:
         scene.used = 0  # nobody can know of it any more
     job = turn(scene, container, verb)
-    if verb == POSTSTOP and (not os.path.lexists(state) or _leads_nowhere(index)):
+    if verb == POSTSTOP and (is_lost or _leads_nowhere(index)):
         scene.endure(job, stderr=False, syslog=False)  # it may be a second one, or of a container that was none of ours
     elif record.place in ("", "unmonitored"):
         scene.endure(job, record=False)
@@ -110,8 +111,8 @@ def _spoilt(record: Record, spoil: Spoil, verb: str, scene: Scene) -> None:
     scene.count()
     if spoilt is not None and identity(path) == spoilt:
         remove(path)
-    if record.stage == UNMONITORED:
-        container.known = None  # that record was all there is of it
+    if record.stage == UNMONITORED or (is_lost and verb == CREATE):
+        container.known = None  # that record was all there is of it, or a new one is there in which it is not
     scene.recover()
 
 
