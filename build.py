@@ -75,16 +75,17 @@ PYTHON = "/usr/bin/python3"
 # on, whatever goes wrong (a truncated file, a SyntaxError, no memory) prints its traceback and exits with 0. No line
 # can guard itself: a file cut within its first line has no such start.
 BOOT = "import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1],'rb');[*map(exec,f)];1/0"
-# The second line, of any length: it goes to the bytecode for this very Python, past the zip's directory, or has the
-# sources found. Behind it lies a table in marshal's second form, which every Python reads: where what is to be run
-# lies, counted from the table's end, and how long it is, by the magic number of Python's bytecode; by 0 for all others.
-# Compiling is dear: a module costs half a start, whatever its size (compile() makes Python's whole AST module ready;
-# exec() of a text does not), and this line a fiftieth. `python3 -m zipapp --python=...` may put another first line.
+# The second line, of any length: it goes to the loader for this very Python, past the zip's directory, or has the
+# sources found. Behind it lies a table in marshal's second form, which every Python reads: where the loader lies,
+# counted from the table's end, by the magic number of Python's bytecode. Whatever lies behind what it unmarshals does
+# not matter to marshal, so all sizes are one. Compiling is dear: a module costs half a start, whatever its size
+# (compile() makes Python's whole AST module ready; exec() of a text does not), and each word of this line the half of a
+# thousandth. `python3 -m zipapp --python=...` may put another first line.
 SECOND_LINE = (
-    "import marshal;t=marshal.load(f);"
-    "p=t.get(getattr(sys.modules.get('_frozen_importlib_external'),'MAGIC_NUMBER',0))or t[0];"
-    "f.seek(p[0],1);exec(marshal.loads(f.read(p[1])))\n"
+    "import marshal as m,_frozen_importlib_external as x;"
+    "f.seek(m.loads(f.read({table})).get(x.MAGIC_NUMBER,{sources}),1);exec(m.loads(f.read({room})))\n"
 )
+ROOM = 1 << 13  # for a loader; what it loads in turn lies behind that
 SOURCES = "bytecode/none"  # in the zip: what stands in for a loader where there is no bytecode
 FROM_SOURCES = "sys.path[:0]=sys.argv[1:2];import hook.start"
 # What the zip's own __main__.py does, for `python3 FILE.pyz`: the same.
@@ -128,13 +129,12 @@ HOT_PATH = Path("hook") / "hot_path.txt"
 
 
 class Bytecode(NamedTuple):
-    """The modules as one interpreter compiled them: what the second line runs, and behind it what that finds there."""
+    """The modules as one interpreter compiled them: what the second line runs, in ROOM bytes, and the rest."""
 
     tag: str
     magic: bytes
     version: tuple[int, ...]
-    loader: bytes
-    rest: bytes
+    content: bytes
 
     @property
     def entry(self) -> str:
@@ -152,8 +152,8 @@ def compiled(contents: dict[str, bytes], interpreter: str, hot: Iterable[str]) -
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
         raise BuildError(f"{interpreter} cannot compile: {said}") from error
-    tag, magic, version, loader, rest = json.loads(done.stdout)
-    return Bytecode(tag, base64.b64decode(magic), tuple(version), base64.b64decode(loader), base64.b64decode(rest))
+    tag, magic, version, content = json.loads(done.stdout)
+    return Bytecode(tag, base64.b64decode(magic), tuple(version), base64.b64decode(content))
 
 
 def hot_path(root: Path = ROOT) -> list[str]:
@@ -187,10 +187,10 @@ def _works(path: str) -> bool:
 def archive(contents: dict[str, bytes], first_line: bytes, bytecode: Sequence[Bytecode] = ()) -> bytes:
     """The first line, the second, which knows where in the file the bytecode is, and the zip."""
     sources = marshal.dumps(FROM_SOURCES, 2)
-    data, found = _zipped({**contents, **{it.entry: it.loader + it.rest for it in bytecode}, SOURCES: sources})
-    places = {it.magic: (found[it.entry], len(it.loader)) for it in bytecode}
-    table = marshal.dumps({**places, 0: (found[SOURCES], len(sources))}, 2)
-    return first_line + SECOND_LINE.encode() + table + data
+    data, found = _zipped({**contents, **{it.entry: it.content for it in bytecode}, SOURCES: sources})
+    table = marshal.dumps({it.magic: found[it.entry] for it in bytecode}, 2)
+    second_line = SECOND_LINE.format(table=len(table), sources=found[SOURCES], room=ROOM)
+    return first_line + second_line.encode() + table + data
 
 
 def _zipped(contents: dict[str, bytes]) -> tuple[bytes, dict[str, int]]:
@@ -249,7 +249,7 @@ def build(
 # nothing else is no type there (see hook/loader.py). Names, files and lines in a traceback are those of the source.
 
 BYTECODE = "bytecode"
-HELD = ("MODULES", "PLACES")  # in the loader: where the build puts what it has made
+HELD = "PLACES"  # in the loader: where the build puts where all else lies
 
 
 class _Stripped(ast.NodeTransformer):
@@ -503,15 +503,17 @@ def make_bytecode() -> None:
     given = json.load(sys.stdin)
     loader = _code(_Stripped().visit(ast.parse(given["texts"].pop(LOADER))), "loader")
     first, rest = _parts(given["texts"], given["hot"])
-    codes = [_stable(_code(tree, name)) for name, tree in rest.items()]
-    ends = itertools.accumulate(map(len, codes))
-    places = tuple((name, end - len(code), len(code)) for name, end, code in zip(rest, ends, codes))
     made = tuple((name, _code(tree, name)) for name, tree in first.items())
-    held = dict(zip(HELD, (made, places)))
-    consts = tuple(held.get(it, it) if isinstance(it, str) else it for it in loader.co_consts)
-    parts = [importlib.util.MAGIC_NUMBER, _stable(loader.replace(co_consts=consts)), b"".join(codes)]
-    magic, *others = [base64.b64encode(it).decode() for it in parts]
-    print(json.dumps([sys.implementation.cache_tag, magic, list(sys.version_info[:3]), *others]))
+    contents = {"": _stable(made), **{name: _stable(_code(tree, name)) for name, tree in rest.items()}}
+    ends = itertools.accumulate(map(len, contents.values()))
+    places = tuple((name, end - len(it), len(it)) for (name, it), end in zip(contents.items(), ends))
+    consts = tuple(places if it == HELD else it for it in loader.co_consts)
+    head = _stable(loader.replace(co_consts=consts)).ljust(ROOM, b"\0")
+    if len(head) > ROOM:
+        raise BuildError(f"the loader has {len(head)} bytes, and room for {ROOM}")
+    parts = [importlib.util.MAGIC_NUMBER, head + b"".join(contents.values())]
+    magic, content = [base64.b64encode(it).decode() for it in parts]
+    print(json.dumps([sys.implementation.cache_tag, magic, list(sys.version_info[:3]), content]))
 
 
 def _parts(texts: dict[str, str], hot: list[str]) -> tuple[dict[str, ast.Module], dict[str, ast.Module]]:
@@ -534,8 +536,8 @@ def _code(tree: ast.Module, name: str) -> CodeType:
     return found
 
 
-def _stable(code: CodeType) -> bytes:
-    """A code object's bytes. It is unmarshalled first: the marks of references depend on who else held a string."""
+def _stable(code: object) -> bytes:
+    """Bytes of code objects. They are unmarshalled first: the marks of references depend on who else held a string."""
     return marshal.dumps(marshal.loads(marshal.dumps(code)))  # noqa: S302  our own
 
 

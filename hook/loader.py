@@ -22,17 +22,16 @@ if TYPE_CHECKING:
 
     f: BinaryIO
 
-_modules: Any = "MODULES"  # name and code
-_places: Any = "PLACES"  # name, where, how long; of the rest of a module, the name with a +
+_places: Any = "PLACES"  # name, where, how long; no name: what comes first; with a +: the rest of a module
 _base = f.tell()
 _ours: dict[str, ModuleType] = {}  # the modules that have a first part, by name
 
 
-def _code_of(name: str) -> CodeType | None:
+def _code_of(name: str) -> Any:  # noqa: ANN401  the code, names with the code of each, or None
     for found, at, size in _places:
         if found == name:
             f.seek(_base + at)
-            return marshal.loads(f.read(size))  # type: ignore[no-any-return]  # noqa: S302  as trusted as what runs this
+            return marshal.loads(f.read(size))  # noqa: S302  as trusted as what runs this
     return None
 
 
@@ -143,5 +142,5 @@ import gc  # noqa: E402
 gc.disable()
 _Object, _Method = type(sys.implementation), type(_code_of.__get__(0))
 _tools = {"_Method": _Method, "_call": _call, "_class": _class, "_later": _later, "_merge": _merge, "_ours": _ours}
-for _name, _code in _modules:
+for _name, _code in _code_of(""):
     _make(_name, _code)
