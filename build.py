@@ -85,7 +85,7 @@ SECOND_LINE = (
     "import marshal as m,_frozen_importlib_external as x;"
     "f.seek(m.loads(f.read({table})).get(x.MAGIC_NUMBER,{sources}),1);exec(m.loads(f.read({room})))\n"
 )
-ROOM = 1 << 13  # for a loader; what it loads in turn lies behind that
+ROOM = 1 << 14  # for a loader; what it loads in turn lies behind that
 SOURCES = "bytecode/none"  # in the zip: what stands in for a loader where there is no bytecode
 FROM_SOURCES = "sys.path[:0]=sys.argv[1:2];import hook.start"
 # What the zip's own __main__.py does, for `python3 FILE.pyz`: the same.
@@ -143,7 +143,7 @@ class Bytecode(NamedTuple):
 
 
 def compiled(contents: dict[str, bytes], interpreter: str, hot: Iterable[str]) -> Bytecode:
-    """The bytecode that an interpreter makes of the modules. `hot`: the functions that a usual start runs."""
+    """The bytecode that an interpreter makes of the modules. `hot`: see hot_path."""
     command = [interpreter, "-I", "-S", "-X", "utf8", "-X", "no_debug_ranges", str(Path(__file__).resolve()), BYTECODE]
     texts = {name: text.decode() for name, text in contents.items() if name.startswith("hook/")}
     text = json.dumps({"texts": texts, "hot": sorted(hot)})
@@ -157,7 +157,7 @@ def compiled(contents: dict[str, bytes], interpreter: str, hot: Iterable[str]) -
 
 
 def hot_path(root: Path = ROOT) -> list[str]:
-    """The functions that a container's usual start and end run, as `module:qualified.name`."""
+    """The functions that a container's usual start and end run, as `module:qualified.name part`."""
     return [line for line in (root / HOT_PATH).read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
 
 
@@ -243,13 +243,17 @@ def build(
 # --- Bytecode: what a container's start runs, and the rest
 #
 # To load a function costs more than to run most of them: the half of a thousandth of a start, and a class ten times
-# that. So each module of the hook path is cut in two. What the functions on the hot path need is loaded at once; the
-# rest lies behind it, and is run in the same module as soon as somebody asks for any of it: functions that the first
-# part mentions are stand-ins until then, and what only a failure needs is not even that. A class that has methods and
-# nothing else is no type there (see hook/loader.py). Names, files and lines in a traceback are those of the source.
+# that. So what the functions on the hot path need is cut into the parts that hook/hot_path.txt names, of all modules
+# together, of which a start loads the first, and another one or two once it is clear what it is about. The rest of each
+# module lies behind them, and is run in the same module as soon as somebody asks for any of it. Functions that a part
+# mentions and another one has are stand-ins until then; what only a failure needs is not even that. A class that has
+# methods and nothing else is no type there (see hook/loader.py). Names, files and lines in a traceback are those of the
+# source.
 
 BYTECODE = "bytecode"
 HELD = "PLACES"  # in the loader: where the build puts where all else lies
+FIRST, REST = "first", ""
+PARTS = (FIRST, "start", "end", "edge")
 
 
 class _Stripped(ast.NodeTransformer):
@@ -306,9 +310,13 @@ class _Late(ast.NodeTransformer):
 
 
 class _Module:
-    """A module that is to be cut in two. `hot`: the qualified names of its functions on the hot path."""
+    """A module that is to be cut into parts. `hot`: the part of each of its functions on the hot path.
 
-    def __init__(self, name: str, tree: ast.Module, hot: set[str]) -> None:
+    `parts`: that of each other name that the hot path needs, and by no name that of the module itself. `stand_ins`: the
+    functions that a part mentions and another one has.
+    """
+
+    def __init__(self, name: str, tree: ast.Module, hot: dict[str, str]) -> None:
         homes = {it.name: name for it in tree.body if isinstance(it, (ast.FunctionDef, ast.ClassDef))}
         for node in tree.body:
             if home := _home(node):
@@ -317,71 +325,88 @@ class _Module:
         self.body = _Late(homes).visit(copy.deepcopy(tree)).body
         self.hot = hot
         self.binds: dict[str, ast.stmt] = {name: node for node in self.body for name in _bound(node)}
-        self.kept: set[str] = set()
+        self.parts: dict[str, str] = {}
         self.stand_ins: set[str] = set()
 
-    def roots(self, module: str) -> list[tuple[str, str]]:
-        """What is needed in any case: the hot functions and their classes, and for statements that do something."""
-        hot = {name.partition(".")[0] for name in self.hot}
-        found = [(module, name) for name, node in self.binds.items() if name in hot or not isinstance(node, _PASSIVE)]
-        return found + [it for node in self.body if not _bound(node) for it in _used(node, module, self.binds)]
+    def functions(self) -> Iterator[tuple[str, ast.FunctionDef, ast.ClassDef | None]]:
+        """The functions and methods that may be in another part than what is around them, by qualified name."""
+        for node in self.body:
+            if isinstance(node, ast.FunctionDef) and not node.decorator_list:
+                yield node.name, node, None
+            elif isinstance(node, ast.ClassDef) and _is_plain(node):
+                for it in node.body:
+                    if isinstance(it, ast.FunctionDef) and it.name != "__init__":
+                        yield f"{node.name}.{it.name}", it, node
 
-    def need(self, name: str) -> ast.AST | None:
-        """Have a name in the first part; returns what that part runs for it and did not run before."""
-        node = self.binds.get(name)
-        if node is None or name in self.kept or name in self.stand_ins:
-            return None
-        if isinstance(node, ast.FunctionDef) and name not in self.hot and not node.decorator_list:
-            self.stand_ins.add(name)
-            return None
-        self.kept.add(name)
-        return ast.Module(self._first(node), []) if isinstance(node, ast.ClassDef) else node
-
-    def _first(self, node: ast.stmt) -> list[ast.stmt]:
-        """A statement as it is in the first part: stand-ins in place of the methods of a class that are not hot."""
-        if not isinstance(node, ast.ClassDef):
-            return [node]
-        path, plain = f"{self.name}:{node.name}.", _is_plain(node)
-        how = "_Method(_call, {!r})" if plain else "_later({!r})"  # Python binds no more than a function to its object
-        body = [_stand_in(path, it, how) if self._is_cold(node, it) else it for it in node.body]
-        if plain:
-            return _plain_class(node, body)
-        return [ast.copy_location(ast.ClassDef(**{**vars(node), "body": body}), node)]
+    def with_class(self, cls: ast.ClassDef) -> list[ast.stmt]:
+        """What is in the part that a class itself is in, in any case."""
+        if _is_plain(cls):
+            return [it for it in cls.body if _bound(it) == {"__init__"}]
+        return [it for it in cls.body if not self._is_cold(cls, it)]
 
     def _is_cold(self, cls: ast.ClassDef, node: ast.stmt) -> bool:
         if not isinstance(node, ast.FunctionDef) or node.decorator_list or f"{cls.name}.{node.name}" in self.hot:
             return False
         return not any(isinstance(it, ast.Name) and it.id in ("super", "__class__") for it in ast.walk(node))
 
-    def first(self) -> ast.Module:
-        """The first part."""
+    def part(self, part: str) -> ast.Module:
+        """What a part has of this module."""
         body: list[ast.stmt] = []
         for node in self.body:
-            if _home(node) is not None:
-                body += _present(node, self.kept)
+            names = {name for name in _bound(node) if self.parts.get(name, REST) == part}
+            if part != REST and _home(node) is not None:
+                body += _present(node, names)
             elif isinstance(node, (ast.Import, ast.ImportFrom)):
-                body += _only(node, self.kept)
-            elif _bound(node) & self.stand_ins:
-                body.append(_stand_in(f"{self.name}:", node))
-            elif not _bound(node) or _bound(node) & self.kept:
-                body += self._first(node)
+                body += _only(node, names)
+            elif isinstance(node, ast.FunctionDef) and not node.decorator_list:
+                if self.hot.get(node.name, REST) == part:
+                    body.append(node)
+                elif part == FIRST and node.name in self.stand_ins:
+                    body.append(_assigned(node.name, self._stand_in(node.name), node))
+            elif isinstance(node, ast.ClassDef) and node.name in self.parts:
+                body += (self._plain_class if _is_plain(node) else self._class)(node, part)
+            elif names or (not _bound(node) and self.parts[""] == part):
+                body.append(node)
         return ast.fix_missing_locations(ast.Module(body, []))
 
-    def rest(self) -> ast.Module:
-        """The other one."""
-        body: list[ast.stmt] = []
-        for node in self.body:
-            if isinstance(node, (ast.Import, ast.ImportFrom)):
-                body += _only(node, set(self.binds) - self.kept)
-            elif _bound(node) and not _bound(node) & self.kept:
-                body.append(node)
-            elif isinstance(node, ast.ClassDef):
-                cold = [it for it in node.body if self._is_cold(node, it)]
-                if cold:
-                    methods = ast.ClassDef(**{**vars(node), "name": "_rest", "bases": [], "body": cold})
-                    merge = ast.parse(f"_merge({node.name}, _rest)").body[0]
-                    body += [ast.copy_location(methods, node), ast.copy_location(merge, node)]
-        return ast.fix_missing_locations(ast.Module(body, []))
+    def _class(self, cls: ast.ClassDef, part: str) -> list[ast.stmt]:
+        """A class that Python itself makes, with stand-ins for its cold methods; in the rest, those."""
+        if self.parts[cls.name] == part:
+            path = f"{self.name}:{cls.name}."  # Python binds no more than a function to its object
+            later = {
+                name: _call("_later", path + name) for it in cls.body if self._is_cold(cls, it) for name in _bound(it)
+            }
+            warm = [it for it in cls.body if not self._is_cold(cls, it)]
+            body = [*warm, *(_assigned(name, it, cls) for name, it in later.items())]
+            return [ast.copy_location(ast.ClassDef(**{**vars(cls), "body": body}), cls)]
+        cold = [it for it in cls.body if part == REST and self._is_cold(cls, it)]
+        methods = ast.ClassDef(**{**vars(cls), "name": "_rest", "bases": [], "body": cold})
+        merge = ast.parse(f"_merge({cls.name}, _rest)").body[0]
+        return [ast.copy_location(it, cls) for it in (methods, merge)] if cold else []
+
+    def _plain_class(self, cls: ast.ClassDef, part: str) -> list[ast.stmt]:
+        """Methods by their qualified names, and `name = _class(...)`, or more methods for it: see hook/loader.py."""
+        own = self.parts[cls.name]
+        made: list[ast.stmt] = []
+        methods: dict[str, ast.expr] = {}
+        for node in cls.body:
+            if isinstance(node, ast.FunctionDef):
+                name = f"{cls.name}.{node.name}"
+                if (own if node.name == "__init__" else self.hot.get(name, REST)) == part:
+                    made.append(ast.copy_location(ast.FunctionDef(**{**vars(node), "name": name}), node))
+                    methods[node.name] = ast.Name(name, ast.Load())
+                elif own == part and name in self.stand_ins:
+                    methods[node.name] = self._stand_in(name)
+        table = ast.Dict([ast.Constant(name) for name in methods], list(methods.values()))
+        if own == part:
+            return [*made, _assigned(cls.name, _call("_class", self.name, table), cls)]
+        more = ast.Expr(_call(f"{cls.name}.__dict__.update", table))
+        return [*made, ast.copy_location(more, cls)] if made else []
+
+    def _stand_in(self, function: str) -> ast.expr:
+        """What hook/loader.py has in place of a function that is in a part which was not loaded yet."""
+        part = self.hot.get(function, REST)
+        return _call("_Method", ast.Name("_call", ast.Load()), f"{part}/{self.name}:{function}".lstrip("/"))
 
 
 _PASSIVE = (ast.FunctionDef, ast.ClassDef, ast.Assign, ast.Import, ast.ImportFrom)
@@ -424,21 +449,15 @@ def _present(node: ast.stmt, names: set[str]) -> list[ast.stmt]:
     return [ast.copy_location(it, node) for it in made]
 
 
-def _plain_class(cls: ast.ClassDef, body: list[ast.stmt]) -> list[ast.stmt]:
-    """The methods of a class by their qualified names, and `name = _class({...})`, which hook/loader.py explains."""
-    made: list[ast.stmt] = []
-    methods: dict[str, ast.expr] = {}
-    for node in body:
-        name = next(iter(_bound(node)))
-        if isinstance(node, ast.FunctionDef):
-            qualified = f"{cls.name}.{name}"
-            made.append(ast.copy_location(ast.FunctionDef(**{**vars(node), "name": qualified}), node))
-            methods[name] = ast.Name(qualified, ast.Load())
-        elif isinstance(node, ast.Assign) and name != "__slots__":
-            methods[name] = node.value
-    table = ast.Dict([ast.Constant(name) for name in methods], list(methods.values()))
-    call = ast.Call(ast.Name("_class", ast.Load()), [table], [])
-    return [*made, ast.copy_location(ast.Assign([ast.Name(cls.name, ast.Store())], call), cls)]
+def _assigned(name: str, value: ast.expr, node: ast.stmt) -> ast.stmt:
+    """`name = value`, in the place of a statement."""
+    return ast.copy_location(ast.Assign([ast.Name(name, ast.Store())], value), node)
+
+
+def _call(function: str, *arguments: str | ast.expr) -> ast.expr:
+    """A call of a function, or of a method of what a name stands for."""
+    called = ast.parse(function, mode="eval").body
+    return ast.Call(called, [ast.Constant(it) if isinstance(it, str) else it for it in arguments], [])
 
 
 def _locals(function: ast.FunctionDef) -> set[str]:
@@ -460,39 +479,83 @@ def _is_plain(cls: ast.ClassDef) -> bool:
     )
 
 
-def _stand_in(path: str, node: ast.stmt, how: str = "_Method(_call, {!r})") -> ast.stmt:
-    """`name = ...`, what hook/loader.py has in place of a function: of `module:name`, or of `module:class.name`."""
-    name = next(iter(_bound(node)))
-    return ast.copy_location(ast.parse(f"{name} = {how.format(path + name)}").body[0], node)
+class _Cut:
+    """Finds the part of each name, by need, from START on. What more than one part needs is in the first."""
 
+    def __init__(self, modules: dict[str, _Module]) -> None:
+        self.modules = modules
+        self.needed: dict[tuple[str, str], set[str]] = {}
+        self.attributes: dict[str, set[str]] = {part: set() for part in PARTS}
+        self._need(START, "", FIRST)
+        for (module, name), parts in self.needed.items():
+            modules[module].parts[name] = next(iter(parts)) if len(parts) == 1 else FIRST
+        for it in [modules[name] for name in self.present()]:
+            for name, method, cls in it.functions():
+                part = it.hot.get(name, REST)
+                others = [self.attributes[other] for other in PARTS if other != part]
+                if cls and part not in (FIRST, REST) and any(method.name in found for found in others):
+                    it.stand_ins.add(name)
 
-def _used(node: ast.AST, module: str, names: dict[str, ast.stmt]) -> Iterator[tuple[str, str]]:
-    """What code of a module refers to: names of its own, and of others of ours, each with the module that has it."""
-    for it in ast.walk(node):
-        if isinstance(it, ast.Subscript) and isinstance(it.value, ast.Name) and it.value.id == "_ours":
-            yield ast.literal_eval(it.slice), ""
-        elif isinstance(it, ast.Name):
-            yield module, it.id
-        elif isinstance(it, ast.Attribute) and isinstance(it.value, ast.Name) and _home(names.get(it.value.id)) == "":
-            yield it.value.id, it.attr
+    def present(self) -> list[str]:
+        """The modules that the hot path needs."""
+        return [name for name in self.modules if (name, "") in self.needed]
 
-
-def _cut(modules: dict[str, _Module]) -> list[str]:
-    """Find what the first part of each module holds; returns the modules that have one, by need from START on."""
-    waiting = [(START, "")]
-    present: set[str] = set()
-    while waiting:
-        module, name = waiting.pop()
-        if module not in present:
-            present.add(module)
-            waiting += modules[module].roots(module)
-        node = modules[module].need(name)
+    def _need(self, module: str, name: str, part: str) -> None:
+        """Have a part have a name of a module; no name: the module itself."""
+        parts = self.needed.setdefault((module, name), set())
+        if part in parts:
+            return
+        parts.add(part)
+        it = self.modules[module]
+        if not name:
+            self._start(it, part, new=len(parts) == 1)
+            return
+        self._need(module, "", part)
+        node = it.binds[name]
         home = _home(node)
         if home is not None:
-            waiting.append((home, name) if home else (name, ""))
-        elif node is not None:
-            waiting += [it for it in _used(node, module, modules[module].binds) if it[0] in modules]
-    return [name for name in modules if name in present]
+            self._mention(home or name, name if home else "", part)
+            return
+        for other in set() if isinstance(node, (ast.Import, ast.ImportFrom)) else _bound(node):
+            self._need(module, other, part)
+        for inner in it.with_class(node) if isinstance(node, ast.ClassDef) else [node]:
+            self._use(module, inner, part)
+
+    def _start(self, module: _Module, part: str, *, new: bool) -> None:
+        """Have a part have what a module runs in any case, and if it is `new` each part the functions that it has."""
+        for node in module.body:
+            if not _bound(node):
+                self._use(module.name, node, part)
+            elif not isinstance(node, _PASSIVE):
+                self._need(module.name, min(_bound(node)), part)
+        for name, node, cls in module.functions() if new else ():
+            if name in module.hot:
+                self._need(module.name, cls.name if cls else "", module.hot[name])
+                self._use(module.name, node, module.hot[name])
+
+    def _use(self, module: str, node: ast.AST, part: str) -> None:
+        """Have a part have what code of a module refers to: a function does so later, everything else at once."""
+        later = isinstance(node, ast.FunctionDef)
+        for it in ast.walk(node):
+            if isinstance(it, ast.Subscript) and isinstance(it.value, ast.Name) and it.value.id == "_ours":
+                self._need(ast.literal_eval(it.slice), "", part)
+            elif isinstance(it, ast.Name):
+                self._mention(module, it.id, part)
+            elif isinstance(it, ast.Attribute):
+                self.attributes[part].add(it.attr)
+                if isinstance(it.value, ast.Name) and _home(self.modules[module].binds.get(it.value.id)) == "":
+                    self._mention(it.value.id, it.attr, part, asked=later)
+
+    def _mention(self, module: str, name: str, part: str, *, asked: bool = False) -> None:
+        """Have a part have a name, or a stand-in for a function (for one of the rest, unless a module is `asked`)."""
+        it = self.modules[module]
+        node = it.binds.get(name)
+        own = it.hot.get(name, REST)
+        if not name or (node and not (isinstance(node, ast.FunctionDef) and not node.decorator_list)):
+            self._need(module, name, part)
+        elif node and own not in (part, FIRST) and not (asked and own == REST):
+            it.stand_ins.add(name)
+            self._need(module, "", FIRST)
 
 
 def make_bytecode() -> None:
@@ -502,9 +565,8 @@ def make_bytecode() -> None:
     """
     given = json.load(sys.stdin)
     loader = _code(_Stripped().visit(ast.parse(given["texts"].pop(LOADER))), "loader")
-    first, rest = _parts(given["texts"], given["hot"])
-    made = tuple((name, _code(tree, name)) for name, tree in first.items())
-    contents = {"": _stable(made), **{name: _stable(_code(tree, name)) for name, tree in rest.items()}}
+    codes = _parts(given["texts"], given["hot"])
+    contents = {name: _stable(code) for name, code in codes.items()}
     ends = itertools.accumulate(map(len, contents.values()))
     places = tuple((name, end - len(it), len(it)) for (name, it), end in zip(contents.items(), ends))
     consts = tuple(places if it == HELD else it for it in loader.co_consts)
@@ -516,17 +578,28 @@ def make_bytecode() -> None:
     print(json.dumps([sys.implementation.cache_tag, magic, list(sys.version_info[:3]), content]))
 
 
-def _parts(texts: dict[str, str], hot: list[str]) -> tuple[dict[str, ast.Module], dict[str, ast.Module]]:
-    """What is loaded at once, in the order of imports, and the rest; hook itself has no name, and a rest a +."""
+def _parts(texts: dict[str, str], hot: list[str]) -> dict[str, Any]:
+    """What lies behind the loader: the parts, each as modules with their code in the order of imports; the rests of
+    these modules, whose names have a +; and the modules that the hot path does not need.
+    """
     trees = {path[len("hook/") : -len(".py")]: ast.parse(text, path) for path, text in texts.items()}
     package = _Stripped().visit(trees.pop("__init__"))
-    functions = {name: {it.partition(":")[2] for it in hot if it.startswith(name + ":")} for name in trees}
+    functions: dict[str, dict[str, str]] = {name: {} for name in trees}
+    for line in hot:
+        place, part = line.split()
+        module, _, function = place.partition(":")
+        functions[module][function] = part
     modules = {name: _Module(name, _Stripped().visit(trees[name]), functions[name]) for name in _by_imports(trees)}
-    present = _cut(modules)
-    first = {name: modules[name].first() for name in present}
-    rest = {f"{name}+": modules[name].rest() for name in present}
+    present = _Cut(modules).present()
+    found: dict[str, Any] = {}
+    for part in PARTS:
+        of_part = {name: modules[name].part(part) for name in present}
+        made = {name: tree for name, tree in of_part.items() if tree.body or modules[name].parts[""] == part}
+        first = {"": package} if part == FIRST else {}
+        found[part] = tuple((name, _code(tree, name)) for name, tree in {**first, **made}.items())
+    rests = {f"{name}+": modules[name].part(REST) for name in present}
     others = {name: trees[name] for name in modules if name not in present}
-    return {"": package, **first}, {**rest, **others}
+    return {**found, **{name: _code(tree, name) for name, tree in {**rests, **others}.items()}}
 
 
 def _code(tree: ast.Module, name: str) -> CodeType:
@@ -536,7 +609,7 @@ def _code(tree: ast.Module, name: str) -> CodeType:
     return found
 
 
-def _stable(code: object) -> bytes:
+def _stable(code: Any) -> bytes:  # noqa: ANN401  whatever marshal takes
     """Bytes of code objects. They are unmarshalled first: the marks of references depend on who else held a string."""
     return marshal.dumps(marshal.loads(marshal.dumps(code)))  # noqa: S302  our own
 

@@ -1,10 +1,10 @@
 """Makes the program's modules from the bytecode in the .pyz, for the Python that it was compiled by.
 
-The file's second line (build.py) runs this, and leaves it `f`, the file, open behind it. The build has put here what a
-container's usual start needs of each module, in the order of their imports, and where the rest lies in the file, module
-by module. The rest of a module is run in it as soon as anything of it is asked for: by its name, or by a call of a
-function that has only a stand-in so far. Where there is no bytecode for a Python, this does not run, and the sources
-are found.
+The file's second line (build.py) runs this, and leaves it `f`, the file, open behind it. There lies what a container's
+usual starts and ends need of the modules, in parts, and then the rest, module by module. The first part is run at once.
+Another part, or the rest of a module, is run in the same modules as soon as anything of it is asked for: by its name,
+or by a call of a function that has only a stand-in so far. Where there is no bytecode for a Python, this does not run,
+and the sources are found.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType, ModuleType
+    from types import ModuleType
     from typing import Any, BinaryIO
 
     f: BinaryIO
 
-_places: Any = "PLACES"  # name, where, how long; no name: what comes first; with a +: the rest of a module
+_places: Any = "PLACES"  # name, where, how long: of the parts, of the rests of modules (with a +), of other modules
+_parts = ["first", "start", "end", "edge"]  # that are still to be run
 _base = f.tell()
-_ours: dict[str, ModuleType] = {}  # the modules that have a first part, by name
+_ours: dict[str, ModuleType] = {}  # the modules that have a part, by name
 
 
-def _code_of(name: str) -> Any:  # noqa: ANN401  the code, names with the code of each, or None
+def _code_of(name: str) -> Any:  # noqa: ANN401  the code of a module or, for a part, names of modules and their code
     for found, at, size in _places:
         if found == name:
             f.seek(_base + at)
@@ -35,7 +36,15 @@ def _code_of(name: str) -> Any:  # noqa: ANN401  the code, names with the code o
     return None
 
 
-def _make(name: str, code: CodeType) -> None:
+def _have(part: str) -> None:
+    """Run a part, unless it was."""
+    if part in _parts:
+        _parts.remove(part)
+        for name, code in _code_of(part):
+            exec(code, (_ours.get(name) or _made(name)).__dict__)  # noqa: S102  the same
+
+
+def _made(name: str) -> ModuleType:
     module = _ours[name] = type(sys)(f"hook.{name}" if name else "hook")
     sys.modules[module.__name__] = module
     if name:
@@ -44,7 +53,7 @@ def _make(name: str, code: CodeType) -> None:
         module.__dict__["__getattr__"] = _Method(_get, name)  # PEP 562
     else:
         module.__path__ = [sys.argv[1] + "/hook"]
-    exec(code, module.__dict__)  # noqa: S102  the same
+    return module
 
 
 def _get(name: str, wanted: str) -> object:
@@ -57,16 +66,26 @@ def _get(name: str, wanted: str) -> object:
 
 
 def _have_rest(name: str) -> None:
+    """Run the rest of a module, which may refer to anything of any part."""
     space = _ours[name].__dict__
     if space.pop("__getattr__", None):
+        for part in tuple(_parts):
+            _have(part)
         exec(_code_of(name + "+") or "", space)  # noqa: S102  the same
 
 
 def _call(path: str, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401  whatever the function takes and returns
-    """Call `module:function` or `module:class.method`, for which there is only a stand-in: a method of this, bound."""
+    """Call `part/module:function` or `part/module:class.method` (no part: the rest), which has only a stand-in so far.
+
+    A stand-in is a method of this, bound.
+    """
+    part, _, path = path.rpartition("/")
     name, _, place = path.partition(":")
     owner, _, function = place.rpartition(".")
-    _have_rest(name)
+    if part:
+        _have(part)
+    else:
+        _have_rest(name)
     space = _ours[name].__dict__
     return (space[owner].__dict__ if owner else space)[function](*arguments, **named)
 
@@ -76,23 +95,36 @@ def _later(path: str) -> Callable[..., Any]:
     return lambda *arguments, **named: _call(path, *arguments, **named)
 
 
-def _class(methods: dict[str, Any]) -> Callable[..., object]:
+def _class(module: str, methods: dict[str, Any]) -> Callable[..., object]:
     """What the build has in place of a class that has methods and nothing else: a function that makes its objects.
 
     For a type Python looks up each of the hundred names that it calls by itself, which takes as long as to load ten
-    functions.
+    functions. The objects are modules, since those can be asked for what was not loaded yet (PEP 562).
     """
     init = methods.pop("__init__")
 
     def make(*arguments: Any, **named: Any) -> object:  # noqa: ANN401  whatever __init__ takes
-        made = _Object()
+        made = _Module(module)
+        space = made.__dict__
         for name, function in make.__dict__.items():
-            made.__dict__[name] = _Method(function, made)
+            space[name] = _Method(function, made)
+        space["__getattr__"] = _Method(_missing, (module, make.__dict__, made))
         init(made, *arguments, **named)
         return made
 
     make.__dict__.update(methods)
     return make
+
+
+def _missing(of: tuple[str, dict[str, Any], ModuleType], wanted: str) -> object:
+    """A method of such an object that was loaded later than it was made, or is to be loaded now."""
+    module, methods, made = of
+    if wanted not in methods:
+        _have_rest(module)
+    if wanted not in methods:
+        raise AttributeError(f"no attribute {wanted!r}")
+    found = made.__dict__[wanted] = _Method(methods[wanted], made)
+    return found
 
 
 def _merge(owner: type, rest: type) -> None:
@@ -103,8 +135,16 @@ def _merge(owner: type, rest: type) -> None:
 
 
 def _find_spec(name: str, _path: object = None, _target: object = None) -> object:
-    code = _code_of(name[len("hook.") :]) if name.startswith("hook.") else None
-    return code and sys.modules["_frozen_importlib"].ModuleSpec(name, _finder, loader_state=code)
+    if not name.startswith("hook."):
+        return None
+    for part in tuple(_parts):
+        _have(part)
+    code = "" if name in sys.modules else _code_of(name[len("hook.") :])
+    return None if code is None else sys.modules["_frozen_importlib"].ModuleSpec(name, _finder, loader_state=code)
+
+
+def _create_module(spec: Any) -> ModuleType | None:  # noqa: ANN401  a ModuleSpec
+    return sys.modules.get(spec.name)
 
 
 def _exec_module(module: Any) -> None:  # noqa: ANN401  a ModuleType whose __spec__ is there
@@ -131,7 +171,7 @@ def _import_quickly(name: str) -> None:
 
 # A finder of modules (importlib's protocol) that is no class: one takes as long to make as to load ten functions.
 _finder: Any = type(sys)("finder")
-_finder.find_spec, _finder.exec_module, _finder.create_module = _find_spec, _exec_module, lambda _spec: None
+_finder.find_spec, _finder.create_module, _finder.exec_module = _find_spec, _create_module, _exec_module
 sys.meta_path.insert(-1, _finder)
 for _name in ("gc", "fcntl", "_json"):
     _import_quickly(_name)
@@ -140,7 +180,6 @@ import gc  # noqa: E402
 # What a start makes it needs to its end; to look for garbage in it, again and again, takes a fiftieth of a start.
 # Who stays longer has it looked for again (hook/usage.py).
 gc.disable()
-_Object, _Method = type(sys.implementation), type(_code_of.__get__(0))
+_Module, _Method = type(sys), type(_code_of.__get__(0))
 _tools = {"_Method": _Method, "_call": _call, "_class": _class, "_later": _later, "_merge": _merge, "_ours": _ours}
-for _name, _code in _code_of(""):
-    _make(_name, _code)
+_have("first")

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 HEAD = """\
-# What a container's usual start and end run, as module:function: the build has it loaded first (see hook/loader.py).
+# What a container's usual start and end run, as module:function, and which part of the bytecode it is to be in:
+# `start`, `end`: what only starts, or ends, of any container of a key run; `edge`: what only the first start and the
+# last end of a key run; `first`: all the others (see build.py, hook/loader.py).
 # Made by `python -m tests.support.hot_path > hook/hot_path.txt`
 """
 TRACER = """\
@@ -55,7 +57,7 @@ with open(output, "a") as file:
 
 
 def functions(directory: Path, resctrl_root: Path) -> list[str]:
-    """The list, sorted, of the sources as they are now."""
+    """The list, sorted, of the sources as they are now: each function with its part."""
     directory.mkdir()
     pyz = build.build(output=directory / "traced.pyz", bytecode=())
     trace = directory / "trace"
@@ -63,22 +65,27 @@ def functions(directory: Path, resctrl_root: Path) -> list[str]:
         options = (f"--resctrl-root={resctrl_root}", f"--run-dir={directory}/run")
         command = [sys.executable, "-I", "-c", TRACER, str(pyz), str(trace), "hook", *options]
 
-        def hook(state: Mapping[str, object]) -> None:
+        def hook(state: Mapping[str, object]) -> set[tuple[str, int]]:
             subprocess.run(command, input=json.dumps(state).encode(), check=True, stderr=subprocess.DEVNULL)
+            rows = (row.partition(" ") for row in trace.read_text().splitlines())
+            trace.unlink()
+            return {(name, int(line)) for name, _, line in rows}
 
         pod = {"pod_uid": UID, "io.kubernetes.pod.namespace": "default"}
         hook(created("first", one.pid))  # the first of all makes the run directory
-        trace.unlink()
-        hook(created("c1", one.pid, **pod))
-        hook(created("c2", other.pid, **pod))
-        for name, process in (("c2", other), ("c1", one), ("first", one)):
-            end(process)
-            hook(stopped(name))
-    seen = {(name, int(line)) for name, _, line in (row.partition(" ") for row in trace.read_text().splitlines())}
+        first = hook(created("c1", one.pid, **pod))
+        further = hook(created("c2", other.pid, **pod))
+        end(other)
+        early = hook(stopped("c2"))
+        end(one)
+        last = hook(stopped("c1")) | hook(stopped("first"))
+    edge = (first | last) - further - early
+    parts = {"start": further - early - last, "end": early - further - first, "edge": edge}
+    seen = first | further | early | last
     with zipfile.ZipFile(pyz) as file:
         trees = {name: ast.parse(file.read(name)) for name in {name for name, _ in seen}}
     found = {
-        f"{Path(name).stem}:{function}"
+        f"{Path(name).stem}:{function} {next((part for part, own in parts.items() if (name, line) in own), 'first')}"
         for name, tree in trees.items()
         for function, line in named(tree)
         if (name, line) in seen
