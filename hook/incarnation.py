@@ -49,6 +49,11 @@ def returned(state: KeyState) -> KeyState:
     return KeyState(**{**dict(state), "lingering_since": None, "lingering_until": None})
 
 
+def unsure(state: KeyState) -> KeyState:
+    """The state of a key that may have members which nobody knows of."""
+    return KeyState(**{**dict(state), "recovering": True})
+
+
 def recovered(state: KeyState) -> KeyState:
     """The state of a key whose members are all known again."""
     return KeyState(**{**dict(state), "recovering": False})

@@ -74,7 +74,7 @@ def _join(node: Node, container: Container, key: Key, pod: Pod, patience: _Patie
     """One try to put the container into its group, under its key's lock."""
     ctrl_group, taken_from = _whereabouts(container)
     with node.run.lock(key.name, patience.deadline) as locked:
-        state = locked.state or _new_state(key, pod)
+        known, state = locked.state is not None, locked.state or _new_state(key, pod)
         group = _group_for(node, state, ctrl_group)
         member = _member(container, state.members.get(container.id), group, taken_from)
         if not patience.recorded:
@@ -84,11 +84,15 @@ def _join(node: Node, container: Container, key: Key, pod: Pod, patience: _Patie
         node.run.write_index(container.id, key.name)
         # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
         # poststop of the last other member sees that the group is still needed.
-        locked.commit(_joined(state, container.id, member, group))
+        joined = _joined(state, container.id, member, group)
+        locked.commit(joined)
         in_vain = group.path in patience.made
         made = node.resctrl.make(group.path)
         if made:
             patience.made.add(group.path)
+        elif not known and node.resctrl.has_live_task(group.path):
+            # The key's record was lost while somebody lived: reconcile is to find out who.
+            locked.commit(incarnation.unsure(joined))
         # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
         node.begin(locked, group.path, made=made, empty=in_vain)
         # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.

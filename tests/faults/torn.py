@@ -111,8 +111,8 @@ def _spoilt(record: Record, spoil: Spoil, verb: str, scene: Scene) -> None:
     scene.count()
     if spoilt is not None and identity(path) == spoilt:
         remove(path)
-    if record.stage == UNMONITORED or (is_lost and verb == CREATE):
-        container.known = None  # that record was all there is of it, or a new one is there in which it is not
+    if record.stage == UNMONITORED:
+        container.known = None  # that record was all there is of it
     scene.recover()
 
 

@@ -276,6 +276,20 @@ def test_a_run_directory_that_was_lost_is_rebuilt(hook: Hook, family: Task, own:
     assert hook.groups() == set()
 
 
+def test_who_lived_when_the_run_directory_was_lost_is_known_again(
+    hook: Hook, family: Task, own: Cgroup, init: Task
+) -> None:
+    """The pod's next container makes a record anew, in which that one is not."""
+    hook(created(ID, family.pid, pod_uid=UID))
+    reconcile(hook)
+    shutil.rmtree(hook.run_dir)
+    assert hook(created("c2", init.pid, pod_uid=UID)).stderr == ""
+    reconcile(hook)
+    assert set(hook.key(UID)["members"]) == {ID, "c2"}
+    assert hook.tasks(f"oci-{UID}") == threads(init.pid, *own.pids())
+    settled(hook)
+
+
 @pytest.mark.parametrize("part", few(["groups", "locks", "members", "unmonitored"]))
 def test_a_part_of_the_run_directory_that_was_lost_is_made_again(hook: Hook, family: Task, part: str) -> None:
     """Hooks rely on it: without `groups` none could record anything, for good."""
