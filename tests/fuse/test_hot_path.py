@@ -45,4 +45,6 @@ def test_a_usual_start_and_end_read_no_part_that_they_do_not_need(hook: Hook, re
                 usual.append(watched(stopped(name)))
             watched(stopped("c0"))
         first, further, early, last = (int(it.stderr) for it in usual)
-        assert further < early < first == last < int(unusual.stderr.rpartition("\n")[2]), "the parts' order in the file"
+        # How far beyond a part is read in one go depends on where the one before it ends.
+        rest = int(unusual.stderr.rpartition("\n")[2])
+        assert further < early < min(first, last) <= max(first, last) < rest, "the parts' order in the file"
