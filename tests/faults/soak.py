@@ -24,6 +24,7 @@ PODS = 100_000
 PODS_IN_GUEST = 2_000
 ALONE = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
 """A command behind this sees no process but its own, and none of those outlives it."""
+TMPFS = "/dev/shm"
 RESCTRL = "/sys/fs/resctrl"
 GUEST = Vm(rmids=soaked.RMIDS, smp=1, sockets=1, append="fakerdt.decay_ms=0", timeout=5400)
 
@@ -58,12 +59,14 @@ def _soak(campaign: Campaign, case: str, most: int, start: Callable[[list[str], 
 
 def _here(command: list[str], output: IO[str]) -> int:
     """The model looks at every process that it sees: let there be few."""
-    return subprocess.run([*ALONE, *command], cwd=ROOT, stdout=output, stderr=output, check=False).returncode
+    with tempfile.TemporaryDirectory(dir=TMPFS) as directory:
+        alone = [*ALONE, *command, directory]
+        return subprocess.run(alone, cwd=ROOT, stdout=output, stderr=output, check=False).returncode
 
 
 def _in_guest(command: list[str], output: IO[str]) -> int:
     try:
-        return run_in_guest([*command, RESCTRL], GUEST, cwd=ROOT, stdout=output, stderr=output)
+        return run_in_guest([*command, TMPFS, RESCTRL], GUEST, cwd=ROOT, stdout=output, stderr=output)
     except (GuestFailed, GuestTimeout) as error:
         print(error, file=output)
         return 1

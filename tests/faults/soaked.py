@@ -1,9 +1,10 @@
 """The node that is soaked: pods come and go, and what lives has its group and its files, and nothing else has.
 
-    python -m tests.faults.soaked PODS SEED [RESCTRL]
+    python -m tests.faults.soaked PODS SEED DIRECTORY [RESCTRL]
 
-RESCTRL: a real one, which is this command's alone; without it a model is mounted. What was soaked is said in a line;
-exit status 1, and what is not as it should be, at the first thing that is not.
+DIRECTORY gets the run directory, and lies on a tmpfs as /run does. RESCTRL: a real one, which is this command's alone;
+without it a model is mounted. What was soaked is said in a line; exit status 1, and what is not as it should be, at the
+first thing that is not.
 
 Compressed, and how: each hook is a process of its own that runs the shipped file from its first line, but is forked
 from an interpreter that has started already (zygote.py), and so is each container's init; nor is time waited for: RMIDs
@@ -18,7 +19,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, nullcontext
@@ -37,16 +37,14 @@ if TYPE_CHECKING:
 BATCH = 250
 """Or a quarter of all."""
 RUNTIMES = 2
-SLOTS = 12
-RMIDS = 40
+SLOTS = 8
+RMIDS = 28
 LOST = 0.1
 """Of the containers' ends: no poststop ever comes."""
 MACHINE = {"rmids": RMIDS, "l3_domains": 1, "packages": 1, "perf": False, "decay_ms": 0, "limbo_tick_ms": 10}
 WAITS = ("--lock-timeout=60", "--rmid-wait=60")
 """How long a hook may take is not what this is about."""
 PYTHON = ("/usr/bin/python3", "-IS")
-SHM = "/dev/shm"
-"""A tmpfs, as /run is."""
 
 
 class Failed(AssertionError):
@@ -253,16 +251,13 @@ def soak(hook: Hook, errors: Path, pods: int, seed: int) -> Soak:
 
 
 def main(arguments: Sequence[str]) -> int:
-    pods, seed, *real = arguments
+    pods, seed, directory, *real = arguments
+    here = Path(directory)
     assert PYZ.exists(), "python3 build.py makes the file that soaks"
-    with (
-        tempfile.TemporaryDirectory(dir=SHM) as name,
-        nullcontext(None) if real else mounted(Path(name), **MACHINE) as model,
-    ):
-        root = Path(real[0]) if model is None else model.root
-        hook = Hook(root, Path(name) / "run", options=WAITS)
+    with nullcontext() if real else mounted(here, **MACHINE) as model:
+        hook = Hook(model.root if model else Path(real[0]), here / "run", options=WAITS)
         try:
-            node = soak(hook, Path(name) / "errors", int(pods), int(seed))
+            node = soak(hook, here / "errors", int(pods), int(seed))
         except Failed as failure:
             print(failure)
             return 1
