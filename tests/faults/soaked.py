@@ -169,11 +169,12 @@ class Soak:
         each, left = min(BATCH, max(pods // 4, 1)), pods
         with ThreadPoolExecutor(len(self.runtimes)) as pool:
             while left > 0:
+                steady = all(runtime.is_full() for runtime in self.runtimes)
                 share = -(-min(each, left) // len(self.runtimes))
                 list(pool.map(Runtime.work, self.runtimes, [share] * len(self.runtimes)))
                 left -= share * len(self.runtimes)
                 self.look()
-                if all(runtime.is_full() for runtime in self.runtimes):
+                if steady:
                     self.sizes.append(_size(self.hook.run_dir))
                     is_flat(self.sizes[0], self.sizes[-1])
         for runtime in self.runtimes:
