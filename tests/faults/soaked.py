@@ -149,7 +149,7 @@ class Runtime:
 
 
 class Size(NamedTuple):
-    """Of the run directory. `used`: the bytes that its file system has given it."""
+    """Of the run directory: all that is in it, and the bytes that its file system has given that."""
 
     inodes: int
     used: int
@@ -263,7 +263,9 @@ def main(arguments: Sequence[str]) -> int:
             print(failure)
             return 1
     hooks = sum(runtime.zygote.hooks for runtime in node.runtimes)
-    print(f"{hooks:,} hooks; the run directory: {node.sizes[0]}, at the end {node.sizes[-1]}")
+    sizes = [f"{it.inodes} files of {it.used:,} bytes" for it in node.sizes]
+    told = ", at the end ".join(sizes[:1] + sizes[-1:]) or "too few pods to tell"
+    print(f"{hooks:,} hooks; the run directory: {told}")
     return 0
 
 
