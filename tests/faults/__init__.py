@@ -7,5 +7,6 @@ again while that is repaired), `installs` (install and uninstall are killed so),
 hidden), `crowds` (many at once): these work on the model of resctrl, with the shipped .pyz, and what must hold is in
 tests/support/oracle.py, for all of them the same.
 `fuzz` (a million hostile inputs to all that parses, and to the whole hook), `soak` (a hundred thousand pods come and go
-on one node, and two thousand on the kernel's own resctrl): these look after themselves.
+on one node, and two thousand on the kernel's own resctrl): these look after themselves. `coverage` (each branch of the
+hook path is run by a test) and `mutants` (each change of it fails one) are about the tests.
 """

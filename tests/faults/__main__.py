@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests import faults, provision
-from tests.faults import broken, crowds, fuzz, installs, kills, soak, syscalls
+from tests.faults import broken, coverage, crowds, fuzz, installs, kills, mutants, soak, syscalls
 from tests.faults.campaign import Campaign
 from tests.support.tables import as_markdown, as_text
 
@@ -29,6 +29,8 @@ PARTS: dict[str, Callable[[Campaign], None]] = {
     "crowds": crowds.run,
     "fuzz": fuzz.run,
     "soak": soak.run,
+    "coverage": coverage.run,
+    "mutants": mutants.run,
 }
 HEAD = ("part", "what", "cases", "failures", "time")
 

@@ -1,0 +1,91 @@
+"""That the campaign sees what a hook runs as a process, and tells a change that matters from one that does not."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import provision
+from tests.faults import mutants
+from tests.faults.coverage import Measured
+from tests.faults.mutant import Mutant
+from tests.faults.mutants import Known, Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+UNIT = "tests/unit/test_names.py::test_a_directory_loses_the_slashes_at_its_end"
+FUSE = "tests/fuse/test_lifecycle.py::test_a_container_is_in_its_group_and_leaves_nothing_behind"
+KNOWN = Known("these", {UNIT: 0.1, FUSE: 0.5}, {"names": {"1": [UNIT]}, "lifecycle": {"1": [FUSE]}})
+pytestmark = pytest.mark.usefixtures("resctrl")  # or they are skipped where it cannot be had
+
+
+def test_what_a_hook_runs_as_a_process_is_seen(tmp_path: Path) -> None:
+    measured = Measured(tmp_path / "copy")
+    measured.run(FUSE)
+    assert (measured.passed, measured.failed) == (1, 0)
+    assert list(measured.seconds()) == [FUSE]
+    lines = measured.lines()
+    for module in ("lifecycle", "loader", "models_compiled", "start", "system"):
+        assert any(FUSE in tests for tests in lines[module].values()), module
+    lifecycle = next(it for it in measured.missing() if it.module == "lifecycle")
+    assert 0 < lifecycle.missed < lifecycle.all
+    assert any("never run: return self._moves == 1" in line for line in lifecycle.told)
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    place = tmp_path_factory.mktemp("mutants")
+    with closing(Worker(KNOWN, place / "copy")) as worker:
+        yield worker
+    shutil.rmtree(place)
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "other", "outcome", "by"),
+    [
+        ("names", 'path = text.rstrip("/")', "path = text", "killed", UNIT),
+        ("names", 'path = text.rstrip("/")', 'path = text.rstrip("//")', "survived", ""),
+        ("names", 'path = text.rstrip("/")', "path = text.rstrip(", "killed", "tests/unit/test_names.py"),
+        ("names", 'path = text.rstrip("/")', "while True: pass", "late", ""),
+        ("lifecycle", "node.resctrl.put(group.path, container.pid)", "pass", "killed", FUSE),
+        ("lifecycle", "return self._moves == 1", "return False", "survived", ""),
+    ],
+    ids=["unit", "equivalent", "no Python", "endless", "process", "not run"],
+)
+def test_a_mutant_is_judged(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, module: str, text: str, other: str, outcome: str, by: str
+) -> None:
+    if outcome == "late":
+        monkeypatch.setattr(mutants, "PATIENCE", 1.0)
+    source = (provision.ROOT / f"hook/{module}.py").read_text(encoding="utf-8")
+    assert text in source
+    changed = source.replace(text, other)
+    digest = hashlib.sha256(changed.encode()).hexdigest()
+    verdict = worker.judge(Mutant(f"{module}: {text}", digest, module, [1], [1], changed))
+    assert (verdict.outcome, verdict.by, verdict.tests) == (outcome, by, 1)
+
+
+def test_unit_tests_of_the_module_come_first_and_the_quickest_ahead() -> None:
+    quick, slow = "tests/unit/test_node.py::a", "tests/unit/test_node.py::b"
+    other, process = "tests/unit/test_process.py::a", "tests/fuse/test_process.py::a"
+    seconds = {quick: 1.0, slow: 2.0, other: 0.5, process: 0.1}
+    known = Known("these", seconds, {"node": {"7": [process, other, slow, quick]}})
+    mutant = Mutant("node: ...", "id", "node", [7, 8], [1, 9], "")
+    assert list(known.steps(mutant)) == [[quick, slow], [other], [process]]
+
+
+def test_what_runs_at_import_is_left_to_the_tests_of_what_is_beside_it() -> None:
+    unit, process = "tests/unit/test_node.py::a", "tests/fuse/x.py::a"
+    known = Known("these", {unit: 1, process: 1}, {"node": {"1": [process], "3": [unit]}})
+    assert list(known.steps(Mutant("node: ...", "id", "node", [1], [1, 2, 3], ""))) == [[unit], [process]]
+
+
+def test_of_a_few_mutants_one_tells_how_many_of_all_may_be_killed() -> None:
+    dead, low, high = mutants.share(360, 400)
+    assert (dead, round(low, 3), round(high, 3)) == (0.9, 0.867, 0.926)
