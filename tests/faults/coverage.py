@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 # What runs little or nothing of the hook path, or takes its time and goes by chance.
 LEFT_OUT = {
-    "tests/unit": "bench_speed build grafana interpreters layers linters provision readme resctrl_model systemd tiers",
-    "tests/fuse": "bench_speed faults hot_path mutants resctrlfs storm",
+    "tests/unit": "bench_speed build fuzz grafana interpreters layers linters provision readme resctrl_model systemd"
+    " tiers",
+    "tests/fuse": "bench_speed faults hot_path mutants resctrlfs soak storm",
 }
 ALONE = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "setsid")
 """A command behind this sees no process but its own, and none of those outlives it."""

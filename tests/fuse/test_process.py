@@ -250,6 +250,39 @@ def imported(command: list[str], state: bytes) -> set[str]:
     return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
 
 
+@pytest.mark.parametrize(
+    "before", ["import fcntl", "sys.path.append('/nowhere')"], ids=["imported before", "not at its usual place"]
+)
+def test_a_module_written_in_c_is_had_wherever_it_is(hook: Hook, init: Task, before: str) -> None:
+    """The loader looks at one place, and leaves the search to Python."""
+    outcome = started_after(f"import sys; {before}", hook)(created("c1", init.pid))
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert hook.tasks("oci-c1") == {init.pid}
+
+
+def test_a_module_that_the_file_has_not_is_not_found(hook: Hook, init: Task) -> None:
+    before = """
+import time
+gmtime = time.gmtime
+def asks():
+    try:
+        import hook.no_such_module
+    except ModuleNotFoundError as error:
+        print(error, flush=True)
+    return gmtime()
+time.gmtime = asks
+"""
+    outcome = started_after(before, hook)(created("c1", init.pid))
+    assert set(outcome.stdout.splitlines()) == {"No module named 'hook.no_such_module'"}
+    assert hook.tasks("oci-c1") == {init.pid}
+
+
+def started_after(code: str, hook: Hook) -> Hook:
+    """A hook in an interpreter that has run other code before."""
+    boot = PYZ.read_bytes().split(b"\n", 1)[0].decode().partition("ISc")[2]
+    return replace(hook, python=("/usr/bin/python3", "-ISc", f"{code}\n{boot}"))
+
+
 def test_a_stdin_that_cannot_be_read_is_a_bad_state(hook: Hook) -> None:
     """It was called a defect of ours, and there was no record of it."""
     with open(os.devnull, "wb") as stdin:
