@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -158,6 +159,14 @@ def test_unmounted_meanwhile(resctrl: Mounted, hook: Hook, init: Task) -> None:
     outcome = hook(stopped("c1"))
     assert (outcome.status, outcome.stderr) == (0, "")
     assert hook.leftovers() == set()
+
+
+def test_no_resctrl_is_said_also_where_nothing_can_be_recorded(hook: Hook, init: Task, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    outcome = Hook(hook.run_dir / "no-such-directory", tmp_path / "file")(created("c1", init.pid))
+    assert outcome.status == 0
+    assert "nothing is monitored" in outcome.stderr
+    assert len(outcome.stderr.splitlines()) == 1
 
 
 def test_no_resctrl_at_all_is_said_once_and_recorded_nowhere(hook: Hook, init: Task) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hook import reconcile, system
+from hook import ending, reclaim, reconcile, system
 from hook.lifecycle import create_runtime, poststop
 from hook.models import KeyState, Options
 from hook.rundir import RunDir
@@ -93,6 +94,47 @@ def test_it_is_ended_when_its_time_is_over_and_what_it_used_stays(machine: Machi
     assert machine.groups() == {}
     assert recorded(machine)["completed_at"] is not None
     assert machine.leftovers() == set()
+
+
+def test_one_whose_group_somebody_removed_has_lingered(machine: Machine) -> None:
+    live(machine, "c1", 7, **LINGER)
+    die(machine, "c1", 7, **LINGER)
+    system.rmdir(str(machine.resctrl / "mon_groups" / GROUP))
+    assert [it.action.verb for it in put_right(machine, **LINGER).outcomes] == ["end"]
+    assert recorded(machine)["completed_at"] is not None
+
+
+def test_a_poststop_again_does_not_have_it_linger_longer(machine: Machine) -> None:
+    live(machine, "c1", 7, **LINGER)
+    die(machine, "c1", 7, **LINGER)
+    before = recorded(machine)
+    machine.node().run.write_index("c1", UID)  # the first one was killed before that went
+    poststop(machine.node(**LINGER), "c1")
+    assert recorded(machine) == before
+    assert not (machine.run / "members/c1.json").exists()
+
+
+def test_counters_that_cannot_be_read_do_not_keep_a_key_from_ending(machine: Machine) -> None:
+    live(machine, "c1", 7)
+    data = machine.resctrl / "mon_groups" / GROUP / "mon_data"
+    shutil.rmtree(data)
+    data.touch()
+    die(machine, "c1", 7)
+    assert machine.groups() == {}
+    assert recorded(machine)["groups"][0]["end"] == {}
+
+
+@pytest.mark.parametrize("linger", [0, 60])
+def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(machine: Machine, linger: int) -> None:
+    """Whether it has ended since it was looked at, or lingers."""
+    live(machine, "c1", 7, linger=linger)
+    die(machine, "c1", 7, linger=linger)
+    shutil.rmtree(machine.resctrl / "mon_groups" / GROUP, ignore_errors=True)
+    before = recorded(machine)
+    node = machine.node()
+    with node.run.lock(UID, system.monotonic()) as locked:
+        ending.retire(node, locked)
+    assert recorded(machine) == before
 
 
 @each_manner
@@ -207,11 +249,63 @@ def test_somebody_who_lives_in_a_dead_key_keeps_its_group(machine: Machine) -> N
 
 
 def test_an_orphan_gives_its_rmid(machine: Machine) -> None:
-    for name in ("oci-lost", "theirs"):
+    for name in ("oci-lost", "oci-", "theirs"):
         system.mkdir(str(machine.resctrl / "mon_groups" / name), 0o755)
     exhausted(machine)
     live(machine, "c2", 8, OTHER)
-    assert machine.groups() == {f"oci-{OTHER}": {8}, "theirs": set()}
+    assert machine.groups() == {f"oci-{OTHER}": {8}, "oci-": set(), "theirs": set()}
+
+
+def test_an_orphan_that_somebody_lives_in_keeps_its_group(machine: Machine) -> None:
+    system.mkdir(str(machine.resctrl / "mon_groups" / "oci-lost"), 0o755)
+    machine.spawn(9)
+    (machine.resctrl / "mon_groups" / "oci-lost" / "tasks").write_text("9\n")
+    exhausted(machine)
+    machine.spawn(8)
+    assert refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER))).reason == "no_rmids"
+    assert machine.groups() == {"oci-lost": {9}}
+
+
+def test_an_orphan_that_cannot_be_removed_costs_nobody_more_than_that(machine: Machine) -> None:
+    for name in ("oci-lost", "oci-too"):
+        system.mkdir(str(machine.resctrl / "mon_groups" / name), 0o755)
+    machine.refusals["rmdir"] = [errno.EACCES]
+    exhausted(machine)
+    live(machine, "c2", 8, OTHER)
+    assert len(machine.groups()) == 2
+    assert machine.groups()[f"oci-{OTHER}"] == {8}
+
+
+def test_one_start_frees_no_more_than_a_few(machine: Machine) -> None:
+    for number in range(40):
+        system.mkdir(str(machine.resctrl / "mon_groups" / f"oci-lost{number}"), 0o755)
+    exhausted(machine)
+    live(machine, "c2", 8, OTHER)
+    assert len(machine.groups()) == 40 - 32 + 1
+
+
+def test_a_group_that_is_not_ours_is_no_orphan(machine: Machine) -> None:
+    path = str(machine.resctrl / "mon_groups" / "theirs")
+    system.mkdir(path, 0o755)
+    reclaim.remove_orphan(machine.node(), path)
+    assert machine.groups() == {"theirs": set()}
+
+
+def test_a_key_that_comes_back_as_it_is_to_be_ended_stays(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    live(machine, "c1", 7)
+    machine.die(7)
+    real = RunDir.glance
+
+    def glance(run: RunDir, key: str) -> KeyState | None:
+        state = real(run, key)
+        monkeypatch.setattr(RunDir, "glance", real)
+        live(machine, "c1", 9)
+        return state
+
+    monkeypatch.setattr(RunDir, "glance", glance)
+    node = machine.node()
+    assert not reclaim.reclaim(node, OTHER)
+    assert machine.groups() == {GROUP: {9}}
 
 
 def test_one_that_lingers_goes_only_if_nothing_is_dead(machine: Machine) -> None:

@@ -608,6 +608,46 @@ def test_a_group_made_in_vain_that_cannot_be_removed_stays_on_record_and_fails_n
     assert machine.groups() == {}
 
 
+def test_what_was_used_in_a_group_made_in_vain_goes_on_in_the_other(machine: Machine) -> None:
+    """A pod that lingered, whose group somebody removed, comes back and is moved to another class meanwhile."""
+    machine.add_class("gold")
+    machine.spawn(7)
+    create_runtime(machine.node(), container("c1", 7))
+    group = machine.resctrl / "mon_groups" / GROUP
+    (group / "mon_data/mon_PERF_PKG_00/core_energy").write_text("10.000000\n")
+    machine.die(7)
+    poststop(machine.node(linger=60), "c1")
+    group.rename(machine.run.parent / "gone")  # the kernel gives no inode twice
+    machine.spawn(8)
+    machine.before_put = lambda: machine.says(8, "gold", "")
+    create_runtime(machine.node(), container("c1", 8))
+    state = machine.node().run.read_key(UID)
+    assert state is not None
+    found = [(it.ctrl_group, it.before) for it in state.groups]
+    assert found == [("gold", {"mon_PERF_PKG_00/core_energy": "7"})]
+
+
+def test_a_full_run_directory_does_not_fail_a_start_that_made_a_group_in_vain(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.add_class("gold")
+    machine.spawn(7)
+    machine.before_put = lambda: machine.says(7, "gold", "")
+    node = machine.node()
+    remove = node.remove
+
+    def remove_and_fill(path: str) -> None:
+        remove(path)
+        monkeypatch.setattr(system, "write_new", fails(errno.ENOSPC))
+
+    monkeypatch.setattr(node, "remove", remove_and_fill)
+    assert create_runtime(node, container("c1", 7)) is True
+    (complaint,) = node.run.complaints
+    assert str(complaint).startswith("a group that was made in vain is still on record;")
+    assert machine.groups() == {f"gold/{GROUP}": {7}}
+    monkeypatch.undo()
+
+
 def test_a_start_that_failed_is_undone_beside_a_sibling_in_another_class(machine: Machine) -> None:
     machine.add_class("gold")
     machine.spawn(7)

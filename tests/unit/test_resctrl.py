@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
@@ -279,3 +280,51 @@ def test_what_cannot_be_read_may_hold_live_tasks(
 ) -> None:
     monkeypatch.setattr(system, "read_file", fails(number))
     assert resctrl.has_live_task(GROUP) is expected
+
+
+def test_counters_are_what_the_kernel_gives_and_nothing_beside_them(tmp_path: Path) -> None:
+    """A directory in a domain is part of its sums (sub-NUMA clusters), and AMD keeps a setting there."""
+    data = tmp_path / "mon_groups/oci-c1/mon_data"
+    for place in ("mon_L3_00/mon_sub_L3_00", "mon_L3_01"):
+        (data / place).mkdir(parents=True)
+        (data / place / "llc_occupancy").write_text("1024\n")
+    (data / "mon_L3_00/llc_occupancy").write_text("4096\n")
+    (data / "mon_L3_00/mbm_total_bytes").write_text("Unavailable\n")
+    (data / "mon_L3_00/mbm_L3_assignments").write_text("0=e\n")
+    found = Resctrl(str(tmp_path)).counters(str(data.parent))
+    domain = {"mon_L3_00/llc_occupancy": "4096", "mon_L3_00/mbm_total_bytes": "Unavailable"}
+    assert found == {**domain, "mon_L3_01/llc_occupancy": "1024"}
+
+
+def test_a_counter_that_cannot_be_read_is_an_error_and_the_others_are_read(
+    kernel: FakeFilesystem, resctrl: Resctrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        kernel.create_file(f"{GROUP}/mon_data/mon_L3_00/{name}", contents="7\n")
+    real = system.read_counter
+
+    def read(path: str) -> str:
+        if path.endswith("/a"):
+            fails(errno.EIO)()
+        return real(path)
+
+    monkeypatch.setattr(system, "read_counter", read)
+    assert resctrl.counters(GROUP) == {"mon_L3_00/a": "Error", "mon_L3_00/b": "7"}
+
+
+@pytest.mark.parametrize("call", ["list_directory", "read_counter"])
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
+def test_a_group_that_goes_while_its_counters_are_read_is_gone(
+    kernel: FakeFilesystem, resctrl: Resctrl, fail: Fail, call: str, number: int
+) -> None:
+    kernel.create_file(GROUP + "/mon_data/mon_L3_00/llc_occupancy", contents="4096\n")
+    fail(call, number)
+    with pytest.raises(GroupGone):
+        resctrl.counters(GROUP)
+
+
+def test_counters_that_cannot_be_looked_for_are_refused(resctrl: Resctrl, fail: Fail) -> None:
+    fail("list_directory", errno.EACCES)
+    with pytest.raises(HookError) as caught:
+        resctrl.counters(GROUP)
+    assert caught.value.reason == Reason.DENIED

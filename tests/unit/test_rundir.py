@@ -195,6 +195,20 @@ def test_the_wait_ends_where_the_runtime_left_us_sigalrm_blocked(run: RunDir, pl
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
+def test_an_alarm_that_comes_late_does_nothing(tmp_path: Path) -> None:
+    """The lock was had in the instant in which the wait was over."""
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    assert system.wait_for_flock(descriptor, system.monotonic() + FOR_EVER)
+    signal.raise_signal(signal.SIGALRM)
+    os.close(descriptor)
+
+
+def test_a_file_that_is_named_like_no_container_is_none_of_the_index(run: RunDir, place: Path) -> None:
+    run.write_index("c1", KEY)
+    (place / "members" / "a b.json").write_text((place / "members" / "c1.json").read_text())
+    assert run.indexed(KEY) == ["c1"]
+
+
 def test_who_waits_has_the_lock_once_it_is_given_back(run: RunDir, place: Path) -> None:
     locked = run.lock(KEY, FOR_EVER)
     locked.commit(state())

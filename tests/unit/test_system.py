@@ -1,0 +1,36 @@
+"""What the kernel is asked on the way in, where it is of no help."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from hook import system
+from tests.unit.faults import Faults
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """The end to write to of a pipe that stands for stdin."""
+    reading, writing = os.pipe()
+    monkeypatch.setattr(system, "_own_stdin", lambda: (reading, True))
+    yield writing
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_stdin_that_does_not_end_is_given_up_with_what_there_is(stdin: int) -> None:
+    os.write(stdin, b"half a state")
+    assert system.read_stdin(100, 0.01) == (b"half a state", False)
+
+
+def test_who_has_no_patience_reads_nothing(stdin: int) -> None:
+    os.write(stdin, b"half a state")
+    assert system.read_stdin(100, 0.0) == (b"", False)
+
+
+def test_a_stdin_that_cannot_be_looked_at_is_read_as_it_is() -> None:
+    with Faults(at=1).injected():
+        assert system._own_stdin() == (0, True)
