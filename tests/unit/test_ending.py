@@ -15,7 +15,7 @@ from hook import ending, reclaim, reconcile, system
 from hook.lifecycle import create_runtime, poststop
 from hook.models import KeyState, Options
 from hook.rundir import RunDir
-from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails
+from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails, fails
 from tests.unit.test_lifecycle import GROUP, UID, Machine, container, live_and_die, machine, refused, with_faults
 from tests.unit.test_rundir import clock, directories
 
@@ -274,6 +274,18 @@ def test_an_orphan_that_cannot_be_removed_costs_nobody_more_than_that(machine: M
     live(machine, "c2", 8, OTHER)
     assert len(machine.groups()) == 2
     assert machine.groups()[f"oci-{OTHER}"] == {8}
+
+
+def test_records_that_cannot_be_listed_are_said_and_nothing_is_freed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunDir, "recorded", fails(errno.EIO))
+    exhausted(machine)
+    machine.spawn(8)
+    node = machine.node()
+    assert refused(lambda: create_runtime(node, container("c2", 8))).reason == "no_rmids"
+    (complaint,) = node.run.complaints
+    assert str(complaint).startswith("RMIDs could not be reclaimed;")
 
 
 def test_one_start_frees_no_more_than_a_few(machine: Machine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from typing import Any
 
@@ -11,6 +12,7 @@ from hook import system
 from hook.lifecycle import create_runtime
 from hook.models import MonGroup
 from hook.node import Node
+from tests.unit.faults import fails
 from tests.unit.test_lifecycle import GROUP, UID, Machine, container, machine
 from tests.unit.test_rundir import directories, state
 
@@ -51,6 +53,18 @@ def test_what_a_killed_hook_has_left_half_made_is_no_part_of_it(machine: Machine
     start(machine, "c1", 7)
     assert "half" not in shown(machine)
     assert not half.exists()
+
+
+def test_a_full_run_directory_costs_the_view_and_nothing_more(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "symlink", fails(errno.ENOSPC))
+    machine.spawn(7)
+    node = machine.node()
+    assert create_runtime(node, container("c1", 7))
+    (complaint,) = node.run.complaints
+    assert str(complaint).startswith(f"what key {UID} used cannot be shown;")
+    assert machine.groups() == {GROUP: {7}}
 
 
 @pytest.mark.parametrize(
