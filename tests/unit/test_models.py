@@ -182,6 +182,54 @@ def test_both_forms_export_the_same() -> None:
     assert all(hasattr(models_compiled, name) for name in models.__all__)
 
 
+class Text(str):
+    """A text that is not of the type itself."""
+
+    __slots__ = ()
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "expected"),
+    [
+        ((models_compiled._str,), Text("x"), "x"),
+        ((models_compiled._list, (models_compiled._bool,)), [True, False], [True, False]),
+        ((models_compiled._int, None, None), 7, 7),
+        ((models_compiled._float, None, None), 7, 7.0),
+    ],
+)
+def test_a_check_gives_a_value_of_the_type_itself(check: tuple[Any, ...], value: object, expected: object) -> None:
+    """Also where no model of ours leads to it."""
+    found = check[0](check, value, "Model", ("field",))
+    assert (found, type(found)) == (expected, type(expected))
+
+
+def asserts(_text: str) -> str:
+    raise AssertionError("never")
+
+
+@pytest.mark.parametrize(
+    ("check", "value", "problem"),
+    [
+        ((models_compiled._list, (models_compiled._str,)), "x", "Input should be a valid list"),
+        ((models_compiled._float, None, None), 10**400, "Input should be a valid number"),
+        ((models_compiled._named, asserts), "x", "Assertion failed, never"),
+    ],
+)
+def test_a_check_says_what_is_wrong_and_where(check: tuple[Any, ...], value: object, problem: str) -> None:
+    with pytest.raises(models_compiled.ValidationError) as caught:
+        check[0](check, value, "Model", ("field", 3))
+    assert str(caught.value) == f"Model: field.3: {problem}"
+
+
+def test_a_record_is_never_changed_and_can_be_a_key() -> None:
+    record = models_compiled.Index(key="a")
+    with pytest.raises(models_compiled.ValidationError, match="frozen"):
+        record.key = "b"
+    with pytest.raises(models_compiled.ValidationError, match="frozen"):
+        del record.key
+    assert {record: 1}[models_compiled.Index(key="a")] == 1
+
+
 @each_model
 def test_mutable_defaults_are_fresh(model: type[BaseModel]) -> None:
     @examples(1)
