@@ -52,11 +52,9 @@ exclude_also =
     from __future__ import annotations
 """
 BOOT = """\
-import sys
-if sys.version_info[:2] == {version}:
-    before = set(sys.modules)
-    sys.path.insert(0, "{libraries}")
-    import coverage, posix
+import sys, posix
+def measure(before):
+    import coverage
     leave = posix._exit
     with open("{copy}/build/context") as file:
         measured = coverage.Coverage(config_file="{copy}/build/coveragerc", context=file.read())
@@ -69,10 +67,16 @@ if sys.version_info[:2] == {version}:
             leave(status)
     posix._exit = end
     measured.start()
-    del sys.path[0]
     for name in ("gc", "fcntl", "_json", "json", "json.decoder"):  # the hook finds what a start finds
         if name not in before:
             sys.modules.pop(name, None)
+if sys.version_info[:2] == {version}:
+    sys.path.insert(0, "{libraries}")
+    try:
+        measure(set(sys.modules))
+    except OSError:  # there is no working directory, which coverage asks for: nobody looks
+        pass
+    del sys.path[0]
 """
 PLUGIN = """\
 import json, pytest, coverage

@@ -260,20 +260,29 @@ def test_a_module_written_in_c_is_had_wherever_it_is(hook: Hook, init: Task, bef
     assert hook.tasks("oci-c1") == {init.pid}
 
 
-def test_a_module_that_the_file_has_not_is_not_found(hook: Hook, init: Task) -> None:
-    before = """
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("import hook.no_such_module", "No module named 'hook.no_such_module'"),
+        ("hook.identity.nothing", "module 'hook.identity' has no attribute 'nothing'"),
+        ("hook.identity.Key('c1', 'container').nothing", "no attribute 'nothing'"),
+    ],
+)
+def test_what_the_file_has_not_is_not_found(hook: Hook, init: Task, asked: str, said: str) -> None:
+    before = f"""
 import time
 gmtime = time.gmtime
 def asks():
+    import hook.identity
     try:
-        import hook.no_such_module
-    except ModuleNotFoundError as error:
+        {asked}
+    except (ImportError, AttributeError) as error:
         print(error, flush=True)
     return gmtime()
 time.gmtime = asks
 """
     outcome = started_after(before, hook)(created("c1", init.pid))
-    assert set(outcome.stdout.splitlines()) == {"No module named 'hook.no_such_module'"}
+    assert set(outcome.stdout.splitlines()) == {said}
     assert hook.tasks("oci-c1") == {init.pid}
 
 
