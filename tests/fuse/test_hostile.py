@@ -180,7 +180,9 @@ def test_a_bad_option_is_said_and_ignored(hook: Hook, init: Task, words: list[st
     assert (record["reason"], record["monitored"]) == ("usage", True)
     assert hook.tasks("oci-c1") == {init.pid}
     end(init)
-    assert hook.with_options(*words)(stopped("c1")).status == 0
+    outcome = hook.with_options(*words)(stopped("c1"), verb="poststop")
+    assert outcome.status == 0
+    assert "poststop c1: usage: " in outcome.stderr
     assert hook.leftovers() == set()
 
 

@@ -24,6 +24,8 @@ def test_a_container_is_in_its_group_and_leaves_nothing_behind(hook: Hook, init:
     assert hook(stopped("c1")).status == 0
     assert hook.groups() == set()
     assert hook.leftovers() == set()
+    runs = {path.name: path.stat().st_size for path in (hook.run_dir / "runs").iterdir()}
+    assert runs == {"createRuntime-monitored": 1, "poststop-done": 1}
 
 
 def test_containers_of_a_pod_share_a_group_until_the_last_is_gone(hook: Hook, init: Task) -> None:

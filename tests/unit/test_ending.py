@@ -276,6 +276,19 @@ def test_an_orphan_that_cannot_be_removed_costs_nobody_more_than_that(machine: M
     assert machine.groups()[f"oci-{OTHER}"] == {8}
 
 
+def test_what_another_hook_has_locked_is_not_waited_for(machine: Machine, clock: Clock) -> None:
+    live(machine, "c1", 7)
+    machine.die(7)
+    system.mkdir(str(machine.resctrl / "mon_groups" / "oci-lost"), 0o755)
+    exhausted(machine)
+    machine.spawn(8)
+    node = machine.node()
+    with node.run.lock(UID, clock.now), node.run.lock("lost", clock.now):
+        assert refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER))).reason == "no_rmids"
+    assert machine.groups() == {GROUP: set(), "oci-lost": set()}
+    assert clock.slept == []
+
+
 def test_records_that_cannot_be_listed_are_said_and_nothing_is_freed(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -499,6 +499,9 @@ def test_where_the_kernel_does_not_tell_the_bundle_does(
         (tmp_path / "config.json").write_text(config)
     create_runtime(machine.node(), container("c1", 7, bundle=str(tmp_path)))
     assert machine.groups() == {expected: {7}}
+    state = machine.node().run.read_key(UID)
+    assert state is not None
+    assert state.members["c1"].taken_from is None
 
 
 def test_the_kernels_word_counts_more_than_the_bundles(machine: Machine, tmp_path: Path) -> None:
