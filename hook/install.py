@@ -56,7 +56,13 @@ def run(wanted: Wanted, *, dry_run: bool) -> tuple[list[Outcome], list[str]]:
     problems, remarks = look(wanted)
     if problems:
         raise Refused(*problems)
-    with steps.alone(wanted.places.at(wanted.places.program_dir)):
+    directory = wanted.places.at(wanted.places.program_dir)
+    if not dry_run:
+        try:
+            steps.make_directory(directory)
+        except OSError as error:
+            raise Refused(f"{directory} cannot be made: {error.strerror}; remedy: as root, or --prefix=DIR") from error
+    with steps.alone(directory):
         return steps.take(plan(wanted), dry_run=dry_run), remarks
 
 

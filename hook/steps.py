@@ -66,7 +66,7 @@ class Write(Step):
     def is_done(self) -> bool:
         try:
             found = os.lstat(self.path)
-            if not stat.S_ISREG(found.st_mode) or stat.S_IMODE(found.st_mode) != self.mode:
+            if not stat.S_ISREG(found.st_mode) or stat.S_IMODE(found.st_mode) != self.mode or _is_half_done(self.path):
                 return False
             with open(self.path, "rb") as file:
                 return file.read() == self.content
@@ -74,7 +74,7 @@ class Write(Step):
             return False
 
     def do(self) -> None:
-        _make_directory(os.path.dirname(self.path))
+        make_directory(os.path.dirname(self.path))
         with _beside(self.path) as temporary:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with open(descriptor, "wb") as file:
@@ -101,10 +101,11 @@ class Link(Step):
         return f"{self.path} -> {self.target}"
 
     def is_done(self) -> bool:
-        return os.path.islink(self.path) and os.readlink(self.path) == self.target
+        is_there = os.path.islink(self.path) and os.readlink(self.path) == self.target
+        return is_there and not _is_half_done(self.path)
 
     def do(self) -> None:
-        _make_directory(os.path.dirname(self.path))
+        make_directory(os.path.dirname(self.path))
         with _beside(self.path) as temporary:
             os.symlink(self.target, temporary)
             os.rename(temporary, self.path)
@@ -123,7 +124,7 @@ class Remove(Step):
         return self.path
 
     def is_done(self) -> bool:
-        return not os.path.lexists(self.path) and not os.path.lexists(_temporary(self.path))
+        return not os.path.lexists(self.path) and not _is_half_done(self.path)
 
     def do(self) -> None:
         """What a step that was killed left beside it goes, too."""
@@ -196,7 +197,7 @@ def take(steps: Iterable[Step], *, dry_run: bool) -> list[Outcome]:
 
 @contextmanager
 def alone(directory: str) -> Iterator[None]:
-    """While no other install or uninstall works with this directory, which may be absent: then nobody has begun."""
+    """While no other install or uninstall works with this directory. Nobody has begun where it is not there."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
@@ -225,6 +226,11 @@ def _temporary(path: str) -> str:
     return os.path.join(directory, f".{name}.new")
 
 
+def _is_half_done(path: str) -> bool:
+    """Whether a step that was killed left something beside a place."""
+    return os.path.lexists(_temporary(path))
+
+
 @contextmanager
 def _beside(path: str) -> Iterator[str]:
     """A name beside a place, for what is renamed there; what a step that was killed left under it is removed."""
@@ -238,12 +244,12 @@ def _beside(path: str) -> Iterator[str]:
             os.unlink(temporary)
 
 
-def _make_directory(path: str) -> None:
+def make_directory(path: str) -> None:
     """Make a directory and those above it, durably."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
-    _make_directory(above)
+    make_directory(above)
     with suppress(FileExistsError):
         os.mkdir(path, 0o755)
     _to_disk(above)

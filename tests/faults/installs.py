@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 FULL = ("install", "--for=both")
 OTHER = ("install", "--for=podman", "--python=/usr/bin/../bin/python3", "--linger=7")
 REMOVAL = ("uninstall",)
+PLACES = (None, FULL, OTHER, REMOVAL)
 
 
 @dataclass(frozen=True)
@@ -50,18 +51,22 @@ CHANGES = (
 
 
 class Place:
-    """A machine with an installation as a change finds it."""
+    """A machine on which a command has been done, or nothing yet. `found`: what was in place then."""
 
-    def __init__(self, scene: Scene, change: Change) -> None:
+    def __init__(self, scene: Scene, before: tuple[str, ...] | None) -> None:
         self._scene = scene
         self._trace = scene.trace
+        scene.story.clear()
         directory = scene.directory / "machine"
         shutil.rmtree(directory, ignore_errors=True)
-        scene.story.clear()
+        ready = scene.directory / f"machine-after-{PLACES.index(before)}"
+        if ready.exists():
+            shutil.copytree(ready, directory, symlinks=True)
         self.node = Machine(directory)
-        self.program: bytes | None = None
-        if change.before is not None:
-            self.do(change.before)
+        if before is not None and not ready.exists():
+            self.do(before)
+            shutil.copytree(directory, ready, symlinks=True)
+        self.found = self.node.written()
 
     def _run(self, command: Iterable[str], before: list[str]) -> CompletedProcess[str]:
         done = self.node.run(*command, before=before)
@@ -77,7 +82,8 @@ class Place:
     def points(self, command: tuple[str, ...]) -> list[Call]:
         """Where it changes something. Its children are not its own calls."""
         self._run(command, strace.watched(self._trace, children=False))
-        return [call for call in strace.calls(self._trace) if call.is_ours and call.has_effect]
+        found = [call for call in strace.calls(self._trace) if call.is_ours and call.has_effect]
+        return [call for call in found if " = -1 " not in call.text and "/tmp/resctrl-mon-hook" not in call.text]
 
     def kill(self, command: tuple[str, ...], call: Call) -> None:
         done = self._run(command, strace.killed(self._trace, call, children=False))
@@ -115,13 +121,12 @@ WAYS: dict[str, tuple[str, ...] | None] = {"once more": None, "install": FULL, "
 
 
 def _points(change: Change, scene: Scene) -> list[Call]:
-    return Place(scene, change).points(change.command)
+    return Place(scene, change.before).points(change.command)
 
 
 def _kill(change: Change, call: Call, way: tuple[str, ...] | None, scene: Scene) -> None:
-    command = way or change.command
-    undisturbed = Place(scene, Change("", command)).do(command)
-    place = Place(scene, change)
+    undisturbed = Place(scene, way or change.command).found
+    place = Place(scene, change.before)
     place.kill(change.command, call)
-    found = place.do(command)
+    found = place.do(way or change.command)
     scene.expect(found == undisturbed, "left:", found.keys() ^ undisturbed.keys() or "other contents")

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import provision
-from tests.faults import broken, crowds, kills, strace, syscalls
+from tests.faults import broken, crowds, installs, kills, strace, syscalls
 from tests.faults.campaign import Campaign
 from tests.faults.stages import RECONCILES, STAGES
 from tests.faults.strace import Call
 from tests.kernel.inside import REAL_ROOT
+from tests.support import machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,6 +60,13 @@ def test_some_nodes_are_broken(tmp_path: Path) -> None:
 def test_some_come_and_go_at_once(tmp_path: Path) -> None:
     with some(tmp_path, "crowds", 24) as run:
         crowds.run(run, size=8, pods=4)
+
+
+def test_some_installs_are_killed(tmp_path: Path) -> None:
+    if reason := machine.missing():
+        pytest.skip(reason)
+    with some(tmp_path, "installs", 4) as run:
+        installs.run(run)
 
 
 @pytest.mark.parametrize(("nth", "made"), [(1, set()), (2, {"a"}), (3, {"a", "b"})])

@@ -34,16 +34,19 @@ def missing() -> str | None:
 
 
 class Machine:
-    """See above. `mounts`: shell commands that mount more; `has_run`: whether its /run is its own, too."""
+    """See above; what is in its directory already stays.
+
+    `mounts`: shell commands that mount more; `has_run`: whether its /run is its own, too.
+    """
 
     def __init__(self, directory: Path, *mounts: str, has_run: bool = True) -> None:
         self.directory = directory
         self._mounts = list(mounts)
         self._has_run = has_run
         for name in LAYERED:
-            (directory / name).mkdir(parents=True)
-            (directory / f".{name}").mkdir()
-        (directory / "run").mkdir()
+            (directory / name).mkdir(parents=True, exist_ok=True)
+            (directory / f".{name}").mkdir(exist_ok=True)
+        (directory / "run").mkdir(exist_ok=True)
 
     def enter(self) -> list[str]:
         """What a command is started by, to run there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -50,6 +51,17 @@ def test_what_a_step_that_was_killed_left_beside_is_removed(tmp_path: Path) -> N
     take(Write(str(tmp_path / "file"), b"ours"), Link(str(tmp_path / "link"), "file"))
     assert sorted(os.listdir(tmp_path)) == ["file", "link", "victim"]
     assert victim.read_text() == "theirs"
+
+
+@pytest.mark.parametrize("step", [Write("x", b"ours"), Link("x", "ours"), Remove("x")], ids=lambda step: step.verb)
+def test_what_was_left_beside_is_removed_where_nothing_else_is_to_be_done(tmp_path: Path, step: Step) -> None:
+    """An upgrade was killed, and what was there before it is installed again."""
+    step = dataclasses.replace(step, path=str(tmp_path / "x"))  # type: ignore[type-var]
+    take(step)
+    there = os.listdir(tmp_path)
+    (tmp_path / ".x.new").write_text("of another version")
+    assert take(step)
+    assert os.listdir(tmp_path) == there
 
 
 def test_a_file_whose_proof_fails_is_not_taken(tmp_path: Path) -> None:
