@@ -31,6 +31,10 @@ above it in this list:
     steps               what is put into its place, or taken away, durably and at once
     install, uninstall  in what order, whether it may be, and who still needs it
     screens, metrics    what was seen, as text and as JSON; for Prometheus
+    configured          what CRI-O and Podman are told of hooks.d and RDT
+    injection           would this container get the hook, and if not, why not
+    selftest            a group, a child in it, its counters, and all of it gone again
+    doctor              is all well here, and what is to be done
     upkeep              the verbs of whoever looks after the node
     people, usage       the verbs for people; --help and what is wrong with a command line
 """

@@ -77,6 +77,32 @@ def has_systemd() -> bool:
     return os.path.isdir("/run/systemd/system")
 
 
+def commands() -> list[list[str]]:
+    """The command line of each process, by its words."""
+    found = []
+    for name in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="replace") as file:
+                words = file.read().split("\0")[:-1]
+        except OSError:  # no process, or not any more
+            continue
+        found += [words] if words else []
+    return found
+
+
+def shows_processes() -> bool:
+    """Whether /proc is mounted, and hides none from us."""
+    return os.path.isdir("/proc/1")
+
+
+def cgroup_version() -> str | None:
+    """`v1`, `v2` or both; None: there are none."""
+    with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
+        kinds = {line.split(" ")[2] for line in file}
+    found = [version for kind, version in (("cgroup", "v1"), ("cgroup2", "v2")) if kind in kinds]
+    return " and ".join(found) or None
+
+
 # --- Interpreters
 
 

@@ -1,4 +1,7 @@
-"""The verbs for people: their command lines, what they print, and their exit status: 0, or 2 with a line on stderr."""
+"""The verbs for people: their command lines, what they print, and their exit status.
+
+That is 0, or 2 with a line on stderr; `doctor` ends with 1 if it found a failure.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def main(arguments: list[str]) -> int:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
         given.words = _words(given, rest)
         options = Options(**{**_hook_options(arguments[0], rest), **{name: getattr(given, name) for name in _OPTIONS}})
-        VERBS[arguments[0]](options, given)
+        status = VERBS[arguments[0]](options, given)
     except BrokenPipeError:  # the reader has seen enough, as `head` has
         return 0
     except KeyboardInterrupt:
@@ -50,7 +53,7 @@ def main(arguments: list[str]) -> int:
         return _said(str(refused("a file could not be read or written", error)))
     except Exception as error:  # noqa: BLE001  nothing that this process prints may look like an answer and be none
         return _said(str(unforeseen(error)))
-    return 0
+    return status or 0
 
 
 def _hook_options(verb: str, arguments: list[str]) -> dict[str, Any]:
@@ -149,6 +152,12 @@ def _uninstall(options: Options, given: argparse.Namespace) -> None:
     _print(upkeep.uninstall(options, given))
 
 
+def _doctor(options: Options, given: argparse.Namespace) -> int:
+    answer, is_well = upkeep.doctor(options, given)
+    _print(answer)
+    return 0 if is_well else 1
+
+
 def _keys_in(path: str) -> set[str]:
     """The keys in a file, one on a line. Usage for one that is none: it would end what lives."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -159,11 +168,12 @@ def _keys_in(path: str) -> set[str]:
         raise Usage(f"{path}: {error}") from None
 
 
-VERBS: dict[str, Callable[[Options, argparse.Namespace], None]] = {
+VERBS: dict[str, Callable[[Options, argparse.Namespace], int | None]] = {
     "list": _list,
     "show": _show,
     "top": _top,
     "metrics": _metrics,
+    "doctor": _doctor,
     "reconcile": _reconcile,
     "install": _install,
     "uninstall": _uninstall,
@@ -225,6 +235,11 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
         _add_places(parser)
         parser.add_argument("--python")
         parser.add_argument("--adopt", action="store_true")
+    elif verb == "doctor":
+        parser.add_argument("--prefix", type=_checked(names.directory))
+        parser.add_argument("--hooks-dir", action="append", type=_checked(names.directory), default=[])
+        parser.add_argument("--inject", metavar="FILE")
+        parser.add_argument("--self-test", action="store_true")
     elif verb == "uninstall":
         _add_places(parser)
         parser.add_argument("--runtime-root", action="append", type=_checked(names.directory), default=[])

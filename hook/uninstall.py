@@ -18,7 +18,7 @@ from hook.steps import Outcome, Remove, RemoveDirectory, Run, Step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from hook.models import Options
@@ -141,20 +141,24 @@ def callers(places: Places, options: Options, roots: Sequence[str] = ()) -> Call
     found = []
     for state in states:
         try:
-            if names & _programs(state["bundle"]):
+            if names & programs_of(state):
                 found.append(state["id"])
-        except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:  # whatever stands in there
+        except (OSError, ValueError) as error:
             if os.path.isdir(state["bundle"]):  # else it is gone meanwhile
                 untold.append(f"{state['id']}: its configuration cannot be read: {error}")
     known = {state["id"] for state in states}
     return Callers(sorted({*found, *(_recorded(options).keys() - known)}), untold)
 
 
-def _programs(bundle: str) -> set[str]:
-    """The programs of all hooks of a container. Raises what reading and taking apart its bundle's file may raise."""
-    with open(f"{bundle}/config.json", encoding="utf-8", errors="surrogateescape") as file:
-        stages = json.load(file).get("hooks") or {}
-    return {hook["path"] for stage in stages.values() for hook in stage or []}
+def programs_of(state: Mapping[str, Any]) -> set[str]:
+    """The programs of all hooks of a container. OSError, ValueError if its bundle does not tell."""
+    with open(f"{state['bundle']}/config.json", encoding="utf-8", errors="surrogateescape") as file:
+        config = json.load(file)
+    try:
+        stages = config.get("hooks") or {}
+        return {hook["path"] for stage in stages.values() for hook in stage or []}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"not as the specification has it: {error!r}") from None
 
 
 def _recorded(options: Options) -> dict[str, str]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
+from hook import configured, hooksd, machine, steps
+from hook import doctor as diagnosis
 from hook import install as installing
-from hook import machine, steps
 from hook import uninstall as uninstalling
 from hook.places import USR, Places, hooks_dir
 from hook.shipped import Shipped
@@ -47,6 +48,26 @@ def uninstall(options: Options, given: argparse.Namespace) -> list[str] | dict[s
     if given.json:
         return {"dry_run": given.dry_run, "steps": steps.objects(done.outcomes), **uninstalling.objects(done)}
     return [*steps.told(done.outcomes), *uninstalling.told(done)]
+
+
+def doctor(options: Options, given: argparse.Namespace) -> tuple[list[str] | dict[str, Any], bool]:
+    """What was found, and whether none of it is a failure. Raises Refused, OSError."""
+    prefix = given.prefix or _own_prefix()
+    if given.inject is not None:
+        try:
+            findings = list(diagnosis.inject(given.inject, given.hooks_dir))
+        except ValueError as error:
+            raise Refused(f"{given.inject} cannot be understood: {error}; remedy: a state, or a config.json") from None
+    elif given.self_test:
+        findings = list(diagnosis.self_test(options.resctrl_root))
+    else:
+        places = Places(prefix, hooks_dir(prefix))
+        usual = dict.fromkeys([*hooksd.READERS, *configured.of_crio(), *configured.of_podman()])
+        site = diagnosis.Site(places, options, tuple(given.hooks_dir or usual))
+        findings = list(diagnosis.examine(site))
+    is_well = all(it.level != diagnosis.FAILURE for it in findings)
+    answer = {"well": is_well, "findings": diagnosis.objects(findings)} if given.json else diagnosis.told(findings)
+    return answer, is_well
 
 
 def _places(given: argparse.Namespace, default: str) -> Places:

@@ -29,6 +29,10 @@ HELP_OF_VERBS = {
     "show": ("KEY", "a key, or that of a container: its life and counters"),
     "top": ("[--interval=SECONDS] [--count=N]", "who uses how much now"),
     "metrics": ("[--textfile=PATH]", "all of it for Prometheus"),
+    "doctor": (
+        "[--prefix=DIR] [--hooks-dir=DIR]...\n[--inject=FILE | --self-test]",
+        "what is wrong here, and the remedy",
+    ),
     "reconcile": ("[--dry-run] [--adopt] [--runtime-root=DIR] [--live=FILE]", "puts right what hooks cannot"),
     "install": (
         "[--for=kubernetes|podman|both] [--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR]\n"
@@ -42,14 +46,15 @@ HELP_OF_VERBS = {
 }
 _HEAD = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
-       resctrl-mon-hook list|show KEY|top|metrics|reconcile|install|uninstall [OPTION...]
+       resctrl-mon-hook list|show KEY|top|metrics|doctor|reconcile|install|uninstall [OPTION...]
 
 Puts a container's first process into a resctrl mon_group of its pod (createRuntime), and removes
 the group when the pod's last container is gone (poststop). `hook` is what hooks.d calls: it takes
 the stage from the state's status. Exits 0, whatever happens, unless --strict says otherwise;
 failures are in syslog and in RUN-DIR/unmonitored.
 
-for people; the last three change something (exit status 0, or 2 with a line on stderr):
+for people; the last three change something (exit status 0, or 2 with a line on stderr;
+doctor: 1 if it found a failure):
 """
 _MIDDLE = """
   each of them with --json, --resctrl-root, --run-dir and --group-prefix

@@ -12,7 +12,7 @@ import pytest
 
 from hook.models import Options
 from tests.kernel.inside import REAL_ROOT
-from tests.support import machine
+from tests.support import interpreters, machine
 from tests.support.hook import PYZ, UID, Hook, created, stopped, task
 from tests.support.machine import CONF, HOOKS_DIR, LINK, PROGRAM, Machine
 
@@ -191,6 +191,20 @@ def test_into_a_tree_for_another_machine(tmp_path: Path) -> None:
     assert os.readlink(top / LINK[1:]) == "../libexec/oci/hooks.d/resctrl-mon-hook.pyz"
     subprocess.run([str(PYZ), "uninstall", f"--destdir={top}"], check=True, timeout=60, capture_output=True)
     assert [path.name for path in top.rglob("*") if not path.is_dir()] == ["crio"]
+
+
+@pytest.mark.parametrize("python", [str(it.path) for it in interpreters.find()])
+def test_by_every_interpreter(tmp_path: Path, python: str) -> None:
+    def done(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([python, PYZ, *words], capture_output=True, text=True, check=False, timeout=120)
+
+    top = tmp_path / "tree"
+    assert done("install", f"--destdir={top}", "--for=both", f"--python={python}").stderr == ""
+    assert (top / PROGRAM[1:]).read_bytes().startswith(f"#!{python} -IS".encode())
+    assert done("uninstall", f"--destdir={top}").stderr == ""
+    assert [path for path in top.rglob("*") if not path.is_dir()] == []
+    ended = done("doctor", f"--run-dir={tmp_path}/run", f"--resctrl-root={tmp_path}")
+    assert (ended.returncode, ended.stderr) == (1, "")
 
 
 # --- systemd

@@ -27,6 +27,7 @@ FOR_PEOPLE = {
     "survey",
 }
 FOR_PEOPLE |= {"movein", "rebuild", "tasks", "usage"}
+FOR_PEOPLE |= {"configured", "doctor", "injection", "selftest"}
 FOR_PEOPLE |= {"hooksd", "install", "machine", "places", "shipped", "steps", "uninstall", "upkeep"}
 PYDANTIC = {"models"}  # in the .pyz models_compiled stands under this name
 HOOK_PATH = sorted(set(TREES) - FOR_PEOPLE - PYDANTIC)
@@ -120,10 +121,10 @@ def test_os_is_for_people() -> None:
 @pytest.mark.parametrize(
     ("pattern", "owners"),
     [
-        (r"^/proc(/|$)", {"process", "system", "tasks"}),
+        (r"^/proc(/|$)", {"injection", "machine", "process", "system", "tasks"}),
         (r"^/sys/", {"cgroups", "machine", "models", "models_compiled"}),
-        (r"^/run/", {"machine", "models", "models_compiled", "runtimes"}),
-        (r"^/dev/log", {"report"}),
+        (r"^/run/", {"injection", "machine", "models", "models_compiled", "runtimes"}),
+        (r"^/dev/log", {"doctor", "report"}),
         (r"/?(last_cmd_status|tasks)$", {"resctrl", "view"}),
         (r"^(groups|members|unmonitored|locks)(/|$)", {"rundir", "records"}),
         (r"^said-|^freed$", {"rundir"}),
@@ -144,9 +145,14 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
     assert found == owners
 
 
-@pytest.mark.parametrize("module", sorted(FOR_PEOPLE - {"metrics", "movein", "rebuild", "reconcile", "steps"}))
+@pytest.mark.parametrize(
+    "module", sorted(FOR_PEOPLE - {"metrics", "movein", "rebuild", "reconcile", "selftest", "steps"})
+)
 def test_who_looks_changes_nothing(module: str) -> None:
-    """`metrics` alone writes a file, and that where it is told to; `reconcile` and `steps` are what changes things."""
+    """`metrics` alone writes a file, and that where it is told to; `reconcile` and `steps` change things.
+
+    `selftest` makes a group of its own, and removes it.
+    """
     changes = {"chmod", "create_exclusively", "link", "make", "mkdir", "open_lock", "put", "remove"}
     changes |= {"remove_tree", "rename", "rmdir", "symlink", "try_flock", "unlink", "write_new"}
     changes |= {"write_once", "makedirs", "mkstemp", "truncate"}

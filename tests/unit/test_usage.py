@@ -78,7 +78,7 @@ VERBS = {
 def test_every_verb_for_people_has_its_line() -> None:
     assert set(VERBS) == set(people.VERBS) == set(usage.HELP_OF_VERBS)
     assert usage.text().splitlines()[1].strip() == (
-        "resctrl-mon-hook list|show KEY|top|metrics|reconcile|install|uninstall [OPTION...]"
+        "resctrl-mon-hook list|show KEY|top|metrics|doctor|reconcile|install|uninstall [OPTION...]"
     )
 
 

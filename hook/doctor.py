@@ -1,0 +1,528 @@
+"""Is all well on this node, and if not, what is to be done? Each check finds something out, and changes nothing.
+
+What is looked for are the preconditions of the hook, and what is known to go wrong on real nodes: in hooks.d, with the
+runtimes, with other tools that use resctrl.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+from hook import configured, hooksd, injection, install, inventory, machine, names, process, runtimes, selftest, system
+from hook.errors import HookError
+from hook.machine import KUBERNETES, PODMAN, Interpreter
+from hook.options import parse
+from hook.places import NAME, PROGRAM
+from hook.records import Records
+from hook.resctrl import Resctrl
+from hook.shipped import Shipped
+from hook.steps import Refused
+from hook.uninstall import programs_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any
+
+    from hook.hooksd import Entry
+    from hook.models import Options
+    from hook.places import Places
+
+OK, WARNING, FAILURE = "ok", "warning", "FAIL"
+_MOST_NAMED = 5
+_SHORTEST_TIMEOUT = 10  # seconds: our own waits take 2.5, and a node may be starved
+# Programs that make or remove mon_groups as well, by the names of their processes, and what follows from that.
+_PEERS = {
+    "nri-resctrl-mon": "it makes groups for the same pods, and whoever comes last has them: stop one of the two",
+    "resctrl-mon": "it makes groups for the same pods, and whoever comes last has them: stop one of the two",
+    "kepler": "let it read ours (passive mode, base-path={run_dir}): in active mode it makes groups for the same pods",
+    "pqos": "its reset (-R) removes every group on the machine; reconcile makes ours anew",
+    "cadvisor": "with resctrl enabled it makes groups of its own, which take RMIDs",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found. `subject`: what it was about; `remedy`: what to do unless all is well."""
+
+    level: str
+    subject: str
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What is to be looked at. `hooks_dirs`: the directories of hooks.d, in the order of their weight."""
+
+    places: Places
+    options: Options
+    hooks_dirs: tuple[str, ...] = tuple(hooksd.READERS)
+
+    def ours(self) -> list[Entry]:
+        """The files that have the hook called. Raises OSError."""
+        return [entry for directory in self.hooks_dirs for entry in hooksd.read_directory(directory) if _is_ours(entry)]
+
+
+def examine(site: Site) -> Iterator[Finding]:
+    """All checks. One that cannot be made is a failure of its own."""
+    for name, check in CHECKS.items():
+        try:
+            yield from check(site)
+        except (HookError, OSError) as error:
+            yield Finding(FAILURE, name, f"cannot be looked at: {error}", "run it as root")
+
+
+def told(findings: Iterable[Finding]) -> list[str]:
+    """A line on each finding, and one on its remedy."""
+    lines = []
+    for it in findings:
+        lines.append(f"{it.level:<8} {it.subject}: {it.found}")
+        lines += [f"{'':<8}   {it.remedy}"] if it.remedy and it.level != OK else []
+    return lines
+
+
+def objects(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    return [
+        {"level": it.level.lower(), "subject": it.subject, "found": it.found, "remedy": it.remedy or None}
+        for it in findings
+    ]
+
+
+# --- The kernel
+
+
+def _root(_site: Site) -> Iterator[Finding]:
+    if process.in_user_namespace():
+        yield Finding(FAILURE, "root", "of a user namespace only (rootless)", "nothing can be monitored from in here")
+    elif system.user_id() != 0:
+        yield Finding(FAILURE, "root", "this is somebody else", "run it as root: most of the rest cannot be seen")
+    else:
+        yield Finding(OK, "root", "yes")
+
+
+def _resctrl(site: Site) -> Iterator[Finding]:
+    root = site.options.resctrl_root
+    kernel = Resctrl(root)
+    if not kernel.exists():
+        found = f"no {root}: this kernel or this CPU has no resctrl"
+        yield Finding(FAILURE, "resctrl", found, "Intel RDT or AMD QoS, and CONFIG_X86_CPU_RESCTRL; not in most VMs")
+    elif not kernel.is_mounted():
+        yield _unmounted(root)
+    else:
+        yield Finding(OK, "resctrl", f"mounted on {root}")
+        if os.statvfs(root).f_flag & os.ST_RDONLY:
+            yield Finding(FAILURE, "resctrl", "it is mounted read-only", f"mount -o remount,rw {root}")
+        yield from _monitoring(root)
+        yield from _limbo(root)
+
+
+def _unmounted(root: str) -> Finding:
+    if system.is_directory(root + "/info"):
+        remedy = "a CPU that monitors (CMT, MBM, AET); look for rdt= and clearcpuid= on the kernel's command line"
+        return Finding(FAILURE, "resctrl", f"{root} is mounted, and cannot monitor: no mon_groups", remedy)
+    if process.resctrl_groups(system.process_id()) is not None:
+        remedy = "end whatever keeps it (lsns -t mnt; a container that has it mounted), then mount it"
+        return Finding(FAILURE, "resctrl", "not mounted here, but in another mount namespace, which keeps it", remedy)
+    remedy = f"mount -t resctrl resctrl {root}; for each boot: `resctrl {root} resctrl defaults 0 0` in /etc/fstab"
+    return Finding(FAILURE, "resctrl", f"not mounted on {root}", remedy)
+
+
+def _monitoring(root: str) -> Iterator[Finding]:
+    kinds = [name for name in system.list_directory(root + "/info") if name.endswith("_MON")]
+    if "PERF_PKG_MON" in kinds:
+        yield Finding(OK, "counters", ", ".join(kinds))
+    else:
+        remedy = "energy needs a CPU with AET and Linux 7.0; cache and memory traffic are counted all the same"
+        yield Finding(WARNING, "counters", f"{', '.join(kinds) or 'none'}; no energy (PERF_PKG_MON)", remedy)
+
+
+def _limbo(root: str) -> Iterator[Finding]:
+    path = f"{root}/info/L3_MON/max_threshold_occupancy"
+    try:
+        threshold = int(system.read_file(path, 64))
+    except (OSError, ValueError):
+        return
+    if threshold == 0:
+        yield Finding(WARNING, "limbo", f"{path} is 0: an RMID that was used never comes back", f"echo 65536 > {path}")
+
+
+def _rmids(site: Site) -> Iterator[Finding]:
+    seen = inventory.look(site.options)
+    if seen.rmids is None:
+        return
+    limit, ours, others = seen.rmids.limit, seen.rmids.ours, seen.rmids.others
+    found = f"{ours + others} in use of {limit or '?'} ({ours} ours, {others} of others)"
+    free = None if limit is None else limit - ours - others
+    remedy = "fewer pods or ctrl_groups on this node, or end what others hold; reconcile takes back those of the dead"
+    if free is not None and free <= 0:
+        yield Finding(FAILURE, "RMIDs", f"{found}: none is left", remedy)
+    elif free is not None and free * 10 < (limit or 0):
+        yield Finding(WARNING, "RMIDs", f"{found}: few are left", remedy)
+    else:
+        yield Finding(OK, "RMIDs", found)
+    if seen.orphans:
+        yield Finding(WARNING, "RMIDs", f"groups that nobody is behind: {_named(seen.orphans)}", f"{NAME} reconcile")
+    yield from _groups_of_others(site)
+
+
+def _groups_of_others(site: Site) -> Iterator[Finding]:
+    """Who holds RMIDs besides us, as far as names tell."""
+    found: dict[str, list[str]] = {}
+    for path in Resctrl(site.options.resctrl_root).mon_groups():
+        name = os.path.basename(path)
+        if not name.startswith(site.options.group_prefix):
+            found.setdefault(_maker_of(name), []).append(path)
+    for maker, paths in found.items():
+        remedy = "each takes an RMID; what nobody needs any more: rmdir"
+        yield Finding(WARNING, "RMIDs", f"{len(paths)} groups {maker}: {_named(paths)}", remedy)
+
+
+def _maker_of(name: str) -> str:
+    try:
+        names.pod_uid(name)
+    except ValueError:
+        is_container = len(name) == 64 and not name.strip("0123456789abcdef")
+        return "of containers (linux.intelRdt.enableMonitoring of runc or crun?)" if is_container else "of others"
+    return "of pods (nri-resctrl-mon, or Kepler in active mode?)"
+
+
+def _processes(site: Site) -> Iterator[Finding]:
+    """What is looked at of processes."""
+    if not machine.shows_processes():
+        yield Finding(FAILURE, "processes", "/proc does not show them", "mount it, without hidepid= for root")
+    elif process.resctrl_groups(system.process_id()) is None and Resctrl(site.options.resctrl_root).is_mounted():
+        remedy = "CONFIG_PROC_CPU_RESCTRL; without it the class of a container is taken from its config.json"
+        yield Finding(WARNING, "processes", "the kernel does not tell their ctrl_groups (cpu_resctrl_groups)", remedy)
+    else:
+        yield Finding(OK, "processes", "are shown")
+    version = machine.cgroup_version()
+    if version is None:
+        remedy = "mount them: what exec brings into a container, and whether a pod is there, is told by cgroups"
+        yield Finding(FAILURE, "cgroups", "none are mounted", remedy)
+    else:
+        yield Finding(OK, "cgroups", version)
+
+
+# --- The program
+
+
+def _program(site: Site) -> Iterator[Finding]:
+    path = site.places.program
+    try:
+        shipped = Shipped(path)
+    except FileNotFoundError:
+        remedy = f"{NAME}.pyz install; elsewhere: doctor --prefix=DIR"
+        yield Finding(FAILURE, "program", f"no {path}", remedy)
+        return
+    except ValueError as error:
+        yield Finding(FAILURE, "program", str(error), f"move it away, and {NAME}.pyz install")
+        return
+    found = os.stat(path)
+    if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        remedy = f"chown root {path}; chmod 755 {path}: runtimes start it as root"
+        yield Finding(FAILURE, "program", f"{path} can be changed by others than root", remedy)
+    yield from _python(shipped)
+    try:
+        install.prove(path)
+    except Refused as error:
+        yield Finding(FAILURE, "program", str(error), "until then each container that has the hook fails to start")
+    else:
+        yield Finding(OK, "program", f"{path} runs")
+    if os.path.realpath(site.places.link) != os.path.realpath(path):
+        yield Finding(WARNING, "program", f"{site.places.link} does not lead to it", f"{NAME}.pyz install")
+
+
+def _python(shipped: Shipped) -> Iterator[Finding]:
+    found = machine.interpreter(shipped.python)
+    if not isinstance(found, Interpreter):
+        yield Finding(FAILURE, "Python", found, "install it, or install --python=PATH")
+        return
+    version = ".".join(map(str, found.version))
+    if found.version < machine.OLDEST:
+        yield Finding(FAILURE, "Python", f"{found.path} is {version}, which is too old", "install --python=PATH")
+    elif not shipped.has_bytecode(found.tag):
+        remedy = f"python3 build.py --bytecode={found.path}, and install that"
+        yield Finding(
+            WARNING, "Python", f"{found.path} is {version}: no bytecode for it, each hook starts slowly", remedy
+        )
+    else:
+        yield Finding(OK, "Python", f"{found.path}, {version}")
+
+
+# --- hooks.d
+
+
+def _hooks_d(site: Site) -> Iterator[Finding]:
+    for directory in site.hooks_dirs:
+        entries = hooksd.read_directory(directory)
+        readers = hooksd.READERS.get(directory, "whoever is told to")
+        yield Finding(OK, directory, f"{len(entries)} files; read by {readers}")
+        for entry in entries:
+            yield from _file(site, entry)
+    ours = site.ours()
+    if not ours:
+        yield Finding(
+            FAILURE, "hooks.d", f"none of {', '.join(site.hooks_dirs)} has the hook called", f"{NAME} install"
+        )
+    if len({os.path.dirname(entry.path) for entry in ours}) > 1:
+        remedy = "remove all but one: readers of both directories call the hook twice, or the wrong one"
+        yield Finding(FAILURE, "hooks.d", f"it is called from {_named([entry.path for entry in ours])}", remedy)
+
+
+def _file(site: Site, entry: Entry) -> Iterator[Finding]:
+    if entry.problem is not None:
+        remedy = "mend or remove it: Podman starts no container, CRI-O and the hook-injector do not start"
+        yield Finding(FAILURE, entry.path, f"readers refuse it: {entry.problem}", remedy)
+    elif _is_ours(entry):
+        yield from _own_file(site, entry)
+    elif entry.remark is not None:
+        yield Finding(WARNING, entry.path, entry.remark, "it is another program's: see there")
+    elif entry.file and "poststop" in entry.file.stages and any(_runs_before(entry, it) for it in site.ours()):
+        remedy = "under runc a poststop that fails keeps those after it from running: let its name sort after ours"
+        yield Finding(WARNING, entry.path, "its poststop comes before ours", remedy)
+
+
+def _own_file(site: Site, entry: Entry) -> Iterator[Finding]:
+    if entry.file is None:
+        return
+    hook, again = entry.file.hook, f"{NAME} install"
+    options, complaints = parse(list(hook.args or [])[2:])
+    problems = [f"--help: {it}" for it in complaints]
+    if entry.remark is not None:
+        problems.append(entry.remark)
+    if not {"createRuntime", "poststop"} <= set(entry.file.stages):
+        problems.append("it needs both stages, createRuntime and poststop")
+    if not hook.env:
+        problems.append("no env: createRuntime has its caller's environment then, and Podman's poststop none")
+    if hook.timeout is None or hook.timeout < _SHORTEST_TIMEOUT:
+        problems.append(f"timeout {hook.timeout}: too short kills containers, none at all may hold one for ever")
+    if options.strict:
+        problems.append("--strict: a container that cannot be monitored does not start")
+    if (options.run_dir, options.resctrl_root) != (site.options.run_dir, site.options.resctrl_root):
+        problems.append(f"other directories than here: doctor --run-dir={options.run_dir}")
+    for problem in problems:
+        yield Finding(WARNING, entry.path, problem, again)
+    if not problems:
+        yield Finding(OK, entry.path, f"calls {hook.path}")
+
+
+def _is_ours(entry: Entry) -> bool:
+    return entry.file is not None and os.path.basename(entry.file.hook.path) == PROGRAM
+
+
+def _runs_before(entry: Entry, other: Entry) -> bool:
+    return entry.name.lower() < other.name.lower()
+
+
+# --- Who starts containers
+
+
+def _runtimes(site: Site) -> Iterator[Finding]:
+    found = [name for name in machine.RUNTIMES if machine.program(name)]
+    if not found:
+        yield Finding(
+            WARNING, "runtimes", f"found no {', '.join(machine.RUNTIMES)}", "Docker has no hooks for its users"
+        )
+        return
+    yield Finding(OK, "runtimes", ", ".join(found))
+    directories = {os.path.dirname(entry.path) for entry in site.ours()}
+    if "crio" in found:
+        yield from _reads("CRI-O", configured.of_crio(), directories)
+        yield from _rdt()
+    if "podman" in found and any(PODMAN in entry.name for entry in site.ours()):
+        yield from _reads("Podman", configured.of_podman(), directories)
+    if set(found) & {"containerd", "k3s", "rke2"} and "crio" not in found:
+        yield from _hook_injector(site)
+
+
+def _reads(who: str, reads: list[str], directories: set[str]) -> Iterator[Finding]:
+    if not directories or directories & set(reads):
+        yield Finding(OK, who, f"reads {', '.join(reads)}")
+    else:
+        remedy = f"install --hooks-dir={reads[-1] if reads else hooksd.SYSTEM}, or name ours in its hooks_dir"
+        yield Finding(FAILURE, who, f"reads {', '.join(reads) or 'no hooks.d'}: none of our files is there", remedy)
+
+
+def _rdt() -> Iterator[Finding]:
+    path = configured.rdt_config_file()
+    if path is not None:
+        found = (
+            f"rdt_config_file is {path}: each start of CRI-O removes ctrl_groups that are not in it, and empty groups"
+        )
+        yield Finding(WARNING, "CRI-O", found, "what it removes of ours, reconcile makes anew: keep the timer running")
+
+
+def _hook_injector(site: Site) -> Iterator[Finding]:
+    if not any(KUBERNETES in entry.name for entry in site.ours()):
+        return
+    if any(word.endswith("hook-injector") for command in machine.commands() for word in command[:1]):
+        yield Finding(OK, "containerd", "the NRI hook-injector runs")
+    else:
+        remedy = "run the hook-injector of containerd/nri, or name the hook in base_runtime_spec"
+        yield Finding(WARNING, "containerd", "it reads no hooks.d itself, and no NRI hook-injector runs", remedy)
+
+
+def _peers(site: Site) -> Iterator[Finding]:
+    running = {os.path.basename(word) for command in machine.commands() for word in command[:2]}
+    for name, remedy in _PEERS.items():
+        if any(it == name or it.endswith("-" + name) for it in running):
+            yield Finding(WARNING, "beside us", f"{name} runs", remedy.format(run_dir=site.options.run_dir))
+
+
+# --- What was recorded
+
+
+def _records(site: Site) -> Iterator[Finding]:
+    run_dir = site.options.run_dir
+    if not os.path.isdir(run_dir):
+        yield Finding(OK, "records", f"no {run_dir} yet: no hook has run since the boot")
+        return
+    room = os.statvfs(run_dir)
+    if room.f_files and (room.f_favail < 1000 or room.f_bavail * room.f_frsize < 1 << 20):
+        yield Finding(
+            FAILURE, "records", f"the file system of {run_dir} is full", "containers run unmonitored: make room"
+        )
+    seen = inventory.look(site.options)
+    yield Finding(OK, "records", f"{len(seen.keys)} keys")
+    for broken in [*seen.unreadable, *seen.unreadable_failures]:
+        yield Finding(WARNING, broken.file, broken.problem, f"{NAME} reconcile")
+    for condition in ("group missing", "recovering"):
+        keys = [key.state.key for key in seen.keys if key.condition == condition]
+        if keys:
+            yield Finding(WARNING, "records", f"{condition}: {_named(keys)}", f"{NAME} reconcile")
+    by_reason: dict[str, list[str]] = {}
+    for failure in seen.failures:
+        by_reason.setdefault(failure.reason, []).append(failure.container)
+    for reason, containers in by_reason.items():
+        found = f"{len(containers)} containers: {reason}: {_named(containers)}"
+        yield Finding(WARNING, "failures", found, f"{NAME} list tells more of each")
+
+
+def _containers(site: Site) -> Iterator[Finding]:
+    """Live containers without the hook, or with it and on no record."""
+    states, complaints = runtimes.states()
+    with Records(site.options.run_dir) as records:
+        recorded = set(records.indexed())
+    hooked = [state["id"] for state in states if _has_hook(site, state)]
+    lost = [container for container in hooked if container not in recorded]
+    unhooked = [it["id"] for it in states if it["id"] not in recorded and it["id"] not in hooked]
+    yield Finding(OK, "containers", f"{len(states)} run, {len(hooked)} of them with the hook")
+    if lost:
+        remedy = f"filters and --monitor leave some out on purpose; else {NAME} reconcile --adopt"
+        yield Finding(WARNING, "containers", f"on no record, though they have the hook: {_named(lost)}", remedy)
+    if unhooked:
+        remedy = f"{NAME} reconcile --adopt, if they are meant to be monitored; doctor --inject=FILE tells why not"
+        yield Finding(WARNING, "containers", f"without the hook: {_named(unhooked)}", remedy)
+    for line in complaints:
+        yield Finding(WARNING, "containers", line, "its containers cannot be looked at, by reconcile --adopt neither")
+
+
+def _has_hook(site: Site, state: dict[str, Any]) -> bool:
+    try:
+        return site.places.program in programs_of(state)
+    except (OSError, ValueError):  # it went meanwhile
+        return False
+
+
+# --- What is there besides
+
+
+def _timer(site: Site) -> Iterator[Finding]:
+    timer = os.path.basename(site.places.timer)
+    if not machine.has_systemd():
+        remedy = f"have `{NAME} reconcile` called once a minute by other means"
+        yield Finding(WARNING, "timer", "systemd does not run here", remedy)
+        return
+    if (problem := machine.run(["systemctl", "is-active", timer]).problem) is not None:
+        yield Finding(WARNING, "timer", f"{timer} is not active ({problem})", f"systemctl enable --now {timer}")
+    elif machine.run(["systemctl", "is-failed", "--quiet", os.path.basename(site.places.service)]).status == 0:
+        service = os.path.basename(site.places.service)
+        yield Finding(WARNING, "timer", f"{service} failed", f"journalctl -u {service}")
+    else:
+        yield Finding(OK, "timer", f"{timer} is active")
+    yield from _options_of_timer(site)
+
+
+def _options_of_timer(site: Site) -> Iterator[Finding]:
+    """What reconcile does in a hook's place is done by the hook's options."""
+    try:
+        with open(site.places.conf, encoding="utf-8", errors="replace") as file:
+            lines = [line.partition("OPTIONS=")[2].strip() for line in file if line.startswith("OPTIONS=")]
+    except FileNotFoundError:
+        return  # the unit has those of the shipped file
+    options, _own = parse([word for word in " ".join(lines[-1:]).split() if word != "--adopt"])
+    theirs = [parse(list(entry.file.hook.args or [])[2:])[0] for entry in site.ours() if entry.file is not None]
+    if theirs and options not in theirs:
+        found = f"{site.places.conf} has other options than the hook"
+        yield Finding(WARNING, "timer", found, f"{NAME} install with those that are meant, which writes both")
+
+
+def _log(_site: Site) -> Iterator[Finding]:
+    if os.path.exists("/dev/log"):
+        yield Finding(OK, "syslog", "there")
+    else:
+        yield Finding(WARNING, "syslog", "no /dev/log: failures are in the records alone", "run journald or a syslogd")
+
+
+CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
+    "root": _root,
+    "resctrl": _resctrl,
+    "RMIDs": _rmids,
+    "processes": _processes,
+    "program": _program,
+    "hooks.d": _hooks_d,
+    "runtimes": _runtimes,
+    "beside us": _peers,
+    "records": _records,
+    "containers": _containers,
+    "timer": _timer,
+    "syslog": _log,
+}
+"""The checks, by what they are about."""
+
+
+# --- Would this container get the hook?
+
+
+def inject(path: str, directories: Iterable[str] = ()) -> Iterator[Finding]:
+    """What readers of hooks.d make of a container, and what our hook then makes of it. Raises OSError, ValueError."""
+    container = injection.told(path, tuple(directories))
+    yield Finding(OK, "read by", f"{container.reader}, from {', '.join(container.directories)}")
+    if container.remark:
+        yield Finding(WARNING, "read by", container.remark, "give the bundle's config.json, or what kubelet sent")
+    gets = False
+    for verdict in injection.judge(container):
+        entry, why_not = verdict.entry, verdict.why_not
+        if entry.problem is not None:
+            yield Finding(FAILURE, entry.path, f"readers refuse it, and every container: {entry.problem}", "mend it")
+        elif not _is_ours(entry):
+            yield Finding(OK, entry.path, f"no: {why_not}" if why_not else "yes; it is another program's")
+        elif why_not is not None:
+            yield Finding(OK, entry.path, f"no: {why_not}")
+        elif entry.file is not None:
+            gets = True
+            yield Finding(OK, entry.path, f"yes: {injection.becomes(container, entry.file.hook.args or [])}")
+    if not gets:
+        yield Finding(FAILURE, "the hook", "this container does not get it", f"see above; {NAME} install --for=both")
+
+
+# --- Does it work here?
+
+
+def self_test(root: str) -> Iterator[Finding]:
+    """Make a group, put a child into it, read its counters, and remove it. What does not work is the last finding."""
+    try:
+        for line in selftest.run(root):
+            yield Finding(OK, "self-test", line)
+    except (HookError, OSError) as error:
+        yield Finding(FAILURE, "self-test", str(error), "doctor without --self-test may tell why")
+
+
+def _named(things: Iterable[str]) -> str:
+    first = list(things)
+    more = f" and {len(first) - _MOST_NAMED} more" if len(first) > _MOST_NAMED else ""
+    return ", ".join(first[:_MOST_NAMED]) + more

@@ -1,0 +1,384 @@
+"""doctor on a machine where all is well, and on the same with one thing wrong with it at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable
+
+import pytest
+
+from tests.kernel.inside import REAL_ROOT
+from tests.resctrlfs import mounted
+from tests.support import machine
+from tests.support.hook import PYZ, UID, Hook, created, task
+from tests.support.machine import CONF, HOOKS_DIR, LINK, PROGRAM, Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.resctrlfs import Mounted
+
+KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman"))
+# What this machine has, or has not, is no matter of these tests.
+ASIDE = ("syslog", "containers", "root", "beside us", "processes")
+OTHER = f"{HOOKS_DIR}/50-x.json"
+THEIRS: dict[str, Any] = {
+    "version": "1.0.0",
+    "hook": {"path": "/bin/true"},
+    "when": {"always": True},
+    "stages": ["poststop"],
+}
+
+
+class Node:
+    """A machine with an installation, the model of resctrl, and a systemd whose timer is active."""
+
+    def __init__(self, directory: Path, resctrl: Mounted) -> None:
+        self.resctrl = resctrl
+        self.run_dir = directory / "records"
+        self.machine = Machine(directory / "machine")
+        self.path = self.machine.path
+        self.options = [f"--resctrl-root={resctrl.root}", f"--run-dir={self.run_dir}"]
+        self.hook = Hook(resctrl.root, self.run_dir)
+        self.path("/run/systemd/system").mkdir(parents=True)
+        for name in ("systemctl", "systemd-tmpfiles", "podman", "crio"):
+            self.program(f"/usr/local/sbin/{name}", '[ "$1" != is-failed ]')
+        done = self.machine.run("install", "--for=both", *self.options)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def program(self, path: str, text: str) -> None:
+        place = self.path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(f"#!/bin/sh\n{text}\n")
+        place.chmod(0o755)
+
+    def write(self, path: str, text: object) -> None:
+        place = self.path(path)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text if isinstance(text, str) else json.dumps(text))
+
+    def change(self, path: str, change: Callable[[Any], object]) -> None:
+        content = json.loads(self.path(path).read_text())
+        change(content)
+        self.write(path, content)
+
+    def doctor(self, *words: str) -> tuple[int, list[dict[str, str]]]:
+        """Its exit status, and what it found that is not well."""
+        done = self.machine.run("doctor", "--json", *self.options, *words)
+        assert done.stderr == ""
+        told = json.loads(done.stdout)
+        assert told["well"] is (done.returncode == 0)
+        found = [it for it in told["findings"] if it["level"] != "ok" and it["subject"] not in ASIDE]
+        assert all(it["remedy"] for it in found)
+        return done.returncode, found
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    if REAL_ROOT is not None:
+        pytest.skip("needs the model, and this resctrl is real")
+    if not Path("/dev/fuse").exists():
+        pytest.skip("needs /dev/fuse")
+    if reason := machine.missing():
+        pytest.skip(reason)
+    with mounted(tmp_path) as resctrl:
+        yield Node(tmp_path, resctrl)
+
+
+def test_all_is_well(node: Node) -> None:
+    assert node.doctor() == (0, [])
+
+
+def test_what_people_see(node: Node) -> None:
+    node.path(LINK).unlink()
+    done = node.machine.run("doctor", *node.options)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert f"ok       program: {PROGRAM} runs" in lines
+    place = lines.index(f"warning  program: {LINK} does not lead to it")
+    assert lines[place + 1] == "           resctrl-mon-hook.pyz install"
+
+
+def remove(path: str) -> Callable[[Node], object]:
+    return lambda node: node.path(path).unlink()
+
+
+def changed(path: str, change: Callable[[Any], object]) -> Callable[[Node], object]:
+    return lambda node: node.change(path, change)
+
+
+def written(path: str, text: object) -> Callable[[Node], object]:
+    return lambda node: node.write(path, text)
+
+
+def hook_field(**fields: object) -> Callable[[Node], object]:
+    return changed(PODMAN, lambda content: content["hook"].update(fields))
+
+
+def systemctl(text: str) -> Callable[[Node], object]:
+    return lambda node: node.program("/usr/local/sbin/systemctl", text)
+
+
+def group(name: str) -> Callable[[Node], object]:
+    return lambda node: (node.resctrl.root / "mon_groups" / name).mkdir()
+
+
+def without_ours(node: Node) -> None:
+    for path in (KUBERNETES, PODMAN):
+        node.path(path).unlink()
+
+
+def torn_record(node: Node) -> None:
+    node.hook(created("web", 1 << 22 | 7))
+    (node.run_dir / "groups/x.json").write_text("{")
+
+
+AILMENTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
+    "no program": (remove(PROGRAM), "fail", "program", f"no {PROGRAM}"),
+    "another program": (lambda node: node.program(PROGRAM, ""), "fail", "program", "is no .pyz"),
+    "a program that all can write": (
+        lambda node: node.path(PROGRAM).chmod(0o777),
+        "fail",
+        "program",
+        "can be changed by others than root",
+    ),
+    "a program that cannot be run": (lambda node: node.path(PROGRAM).chmod(0o644), "fail", "program", "does not run"),
+    "no interpreter": (
+        lambda node: node.path(PROGRAM).write_bytes(
+            PYZ.read_bytes().replace(b"#!/usr/bin/python3", b"#!/usr/bin/python9", 1)
+        ),
+        "fail",
+        "Python",
+        "/usr/bin/python9 is no Python that runs here",
+    ),
+    "no link": (remove(LINK), "warning", "program", "does not lead to it"),
+    "no files of ours": (without_ours, "fail", "hooks.d", "has the hook called"),
+    "a neighbour that is broken": (written(OTHER, "{"), "fail", OTHER, "readers refuse"),
+    "a neighbour whose stage is none": (
+        written(OTHER, {**THEIRS, "stages": ["poststopp"]}),
+        "fail",
+        OTHER,
+        "'poststopp'",
+    ),
+    "a neighbour whose program is missing": (
+        written(OTHER, {**THEIRS, "hook": {"path": "/nowhere"}}),
+        "warning",
+        OTHER,
+        "is missing: it is passed over",
+    ),
+    "a neighbour of the old form": (written(OTHER, {"hook": "/bin/true"}), "warning", OTHER, "before 1.0.0"),
+    "a neighbour whose poststop comes first": (
+        written(f"{HOOKS_DIR}/05-x.json", THEIRS),
+        "warning",
+        f"{HOOKS_DIR}/05-x.json",
+        "its poststop comes before ours",
+    ),
+    "ours in two directories": (
+        lambda node: shutil.copytree(node.path(HOOKS_DIR), node.path("/etc/containers/oci/hooks.d")),
+        "fail",
+        "hooks.d",
+        "it is called from",
+    ),
+    "no timeout": (changed(PODMAN, lambda it: it["hook"].pop("timeout")), "warning", PODMAN, "timeout None"),
+    "a short timeout": (hook_field(timeout=2), "warning", PODMAN, "timeout 2"),
+    "no environment": (hook_field(env=[]), "warning", PODMAN, "no env"),
+    "a bad option": (hook_field(args=["x", "hook", "--lingr=5"]), "warning", PODMAN, "unknown option '--lingr'"),
+    "strict": (hook_field(args=["x", "hook", "--strict"]), "warning", PODMAN, "does not start"),
+    "other directories": (hook_field(args=["x", "hook"]), "warning", PODMAN, "other directories than here"),
+    "one stage": (changed(PODMAN, lambda it: it.update(stages=["poststop"])), "warning", PODMAN, "needs both stages"),
+    "Podman reads another directory": (
+        written("/etc/containers/containers.conf", '[engine]\nhooks_dir = ["/elsewhere"]\n'),
+        "fail",
+        "Podman",
+        "reads /elsewhere",
+    ),
+    "CRI-O reads another directory": (
+        written("/etc/crio/crio.conf.d/50-x.conf", "[crio.runtime]\nhooks_dir = [\n  '/else/where/',\n]\n"),
+        "fail",
+        "CRI-O",
+        "reads /else/where:",
+    ),
+    "CRI-O manages RDT": (
+        written("/etc/crio/crio.conf", '# rdt_config_file = "no"\nrdt_config_file = "/etc/rdt.yaml"\n'),
+        "warning",
+        "CRI-O",
+        "rdt_config_file is /etc/rdt.yaml",
+    ),
+    "no timer": (
+        systemctl("[ $1 != is-active ] && exit 1; echo inactive >&2; exit 3"),
+        "warning",
+        "timer",
+        "is not active (exit status 3: inactive)",
+    ),
+    "a service that fails": (systemctl("exit 0"), "warning", "timer", "reconcile.service failed"),
+    "no systemd": (
+        lambda node: node.path("/run/systemd/system").rmdir(),
+        "warning",
+        "timer",
+        "systemd does not run here",
+    ),
+    "a timer with other options": (
+        written(CONF, "OPTIONS=--linger=1\n"),
+        "warning",
+        "timer",
+        "other options than the hook",
+    ),
+    "a record that is torn": (torn_record, "warning", "groups/x.json", "Expecting"),
+    "others hold RMIDs": (group("theirs"), "warning", "RMIDs", "1 groups of others: "),
+    "a pod's group of others": (
+        group(UID),
+        "warning",
+        "RMIDs",
+        "1 groups of pods (nri-resctrl-mon",
+    ),
+    "a container's group of others": (
+        group("a1" * 32),
+        "warning",
+        "RMIDs",
+        "1 groups of containers (linux.intelRdt.enableMonitoring",
+    ),
+    "an orphan": (group("oci-x"), "warning", "RMIDs", "groups that nobody is behind"),
+}
+
+
+@pytest.mark.parametrize("name", AILMENTS)
+def test_what_is_wrong_is_found(node: Node, name: str) -> None:
+    spoil, level, subject, text = AILMENTS[name]
+    spoil(node)
+    status, found = node.doctor()
+    assert any(it["level"] == level and it["subject"].endswith(subject) and text in it["found"] for it in found), found
+    assert status == int(any(it["level"] == "fail" for it in found))
+
+
+@pytest.mark.parametrize(("rmids", "level"), [(4, "fail"), (40, "warning")])
+def test_no_rmids_are_left(tmp_path: Path, node: Node, rmids: int, level: str) -> None:
+    (tmp_path / "small").mkdir()
+    with mounted(tmp_path / "small", rmids=rmids) as resctrl:
+        for number in range(rmids - (1 if level == "fail" else 3)):
+            (resctrl.root / f"mon_groups/oci-{number}").mkdir()
+        _, found = node.doctor(f"--resctrl-root={resctrl.root}")
+    assert [it["found"].partition(" in use")[2] for it in found if it["subject"] == "RMIDs" and it["level"] == level]
+
+
+def test_failures_are_counted_by_their_reasons(node: Node) -> None:
+    node.hook(created("web", 1 << 22 | 7))
+    _, found = node.doctor()
+    assert [it["found"] for it in found] == ["1 containers: task_gone: web"]
+
+
+def test_resctrl_is_not_mounted(node: Node, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    _, found = node.doctor(f"--resctrl-root={tmp_path}/empty")
+    assert next(it["remedy"] for it in found if it["subject"] == "resctrl").startswith("mount -t resctrl resctrl ")
+    _, found = node.doctor(f"--resctrl-root={tmp_path}/nothing")
+    assert next(it["found"] for it in found if it["subject"] == "resctrl").endswith("has no resctrl")
+    (tmp_path / "empty/info").mkdir()
+    _, found = node.doctor(f"--resctrl-root={tmp_path}/empty")
+    assert "cannot monitor" in next(it["found"] for it in found if it["subject"] == "resctrl")
+
+
+@pytest.mark.parametrize("name", ["kepler", "nri-resctrl-mon", "10-resctrl-mon"])
+def test_who_runs_beside_us(node: Node, tmp_path: Path, name: str) -> None:
+    program = tmp_path / name
+    program.symlink_to("/bin/sleep")
+    with subprocess.Popen([program, "1000"]) as process:
+        told = json.loads(node.machine.run("doctor", "--json", *node.options).stdout)["findings"]
+        process.kill()
+    assert any(it["subject"] == "beside us" and it["remedy"] and name.endswith(it["found"].split()[0]) for it in told)
+
+
+def test_it_changes_nothing(node: Node) -> None:
+    before = node.machine.written()
+    (node.resctrl.root / "mon_groups/oci-x").mkdir()
+    node.doctor()
+    assert node.machine.written() == before
+    assert not node.run_dir.exists()
+    assert node.hook.groups() == {"oci-x"}
+
+
+def test_it_can_be_asked_by_somebody_else(node: Node) -> None:
+    """Then most cannot be seen, and that is what is said."""
+    done = node.machine.run("doctor", *node.options, before=["setpriv", "--reuid=65534", "--clear-groups"])
+    assert done.returncode == 1
+    assert "FAIL     root: this is somebody else" in done.stdout
+
+
+# --- Would this container get the hook?
+
+STATES = Path(__file__).resolve().parents[1] / "states"
+
+
+def inject(node: Node, path: Path, *words: str) -> tuple[int, dict[str, str]]:
+    done = node.machine.run("doctor", "--json", f"--inject={path}", *words)
+    assert done.stderr == ""
+    return done.returncode, {os.path.basename(it["subject"]): it["found"] for it in json.loads(done.stdout)["findings"]}
+
+
+@pytest.mark.parametrize("path", sorted(STATES.glob("*-createRuntime.json")), ids=lambda path: path.stem)
+def test_each_real_container_gets_the_hook_that_is_meant_for_it(node: Node, path: Path) -> None:
+    status, found = inject(node, path)
+    expected = None if "build" in path.name else PODMAN if path.name.startswith("podman") else KUBERNETES
+    assert {name for name, text in found.items() if text.startswith("yes: monitored as ")} == (
+        {os.path.basename(expected)} if expected else set()
+    )
+    assert status == (0 if expected else 1)
+    assert expected or found["the hook"] == "this container does not get it"
+
+
+def test_why_it_does_not_get_it(node: Node) -> None:
+    state = STATES / "podman-5.8.6-runc-1.3.6-container-createRuntime.json"
+    node.path(PODMAN).unlink()
+    status, found = inject(node, state)
+    assert status == 1
+    assert found[os.path.basename(KUBERNETES)].startswith("no: annotations: no key has '^io")
+    node.write(PODMAN, "{")
+    _, found = inject(node, state)
+    assert found[os.path.basename(PODMAN)].startswith("readers refuse it, and every container")
+    _, found = inject(node, state, "--hooks-dir=/nowhere")
+    assert found["read by"] == "Podman, from /nowhere"
+
+
+def test_a_hook_that_leaves_a_container_out_says_so(node: Node) -> None:
+    state = STATES / "crio-1.36.3-runc-1.3.6-createRuntime.json"
+    node.change(KUBERNETES, lambda content: content["hook"]["args"].append("--namespace=none-of-them"))
+    status, found = inject(node, state)
+    assert status == 0
+    assert found[os.path.basename(KUBERNETES)].startswith("yes: not monitored: --namespace")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "7"])
+def test_what_is_no_container(node: Node, tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    done = node.machine.run("doctor", f"--inject={path}")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot be understood" in done.stderr
+
+
+# --- Does it work here?
+
+
+def test_self_test(node: Node) -> None:
+    done = node.machine.run("doctor", "--self-test", *node.options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split()[2] for line in done.stdout.splitlines()] == ["made", "read", "put", "its", "removed"]
+    assert node.hook.groups() == set()
+    assert [event.op for event in node.resctrl.events() if event.op in ("mkdir", "tasks", "rmdir")] == [
+        "mkdir",
+        "tasks",
+        "rmdir",
+    ]
+
+
+def test_self_test_where_nothing_can_be_made(tmp_path: Path, node: Node) -> None:
+    (tmp_path / "small").mkdir()
+    with task(), mounted(tmp_path / "small", rmids=1) as resctrl:
+        done = node.machine.run("doctor", "--self-test", f"--resctrl-root={resctrl.root}")
+    assert done.returncode == 1
+    assert done.stdout.startswith("FAIL     self-test: no RMID is left")
+    done = node.machine.run("doctor", "--self-test", f"--resctrl-root={tmp_path}")
+    assert done.stdout.startswith(f"FAIL     self-test: {tmp_path} is not mounted, or cannot monitor")
