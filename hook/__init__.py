@@ -27,11 +27,11 @@ above it in this list:
     reconcile           puts right what hooks cannot
     rates               how fast keys use what they use
     machine, hooksd     the machine that we are to be installed on; hooks.d as its readers have it
+    configured          what CRI-O and Podman are told of hooks.d and RDT
     shipped, places     the .pyz as a file; where an installation has what
     steps               what is put into its place, or taken away, durably and at once
     install, uninstall  in what order, whether it may be, and who still needs it
     screens, metrics    what was seen, as text and as JSON; for Prometheus
-    configured          what CRI-O and Podman are told of hooks.d and RDT
     injection           would this container get the hook, and if not, why not
     selftest            a group, a child in it, its counters, and all of it gone again
     doctor              is all well here, and what is to be done

@@ -11,6 +11,10 @@ import re
 
 from hook import hooksd
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 _CRIO = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*")
 _PODMAN = (
     "/usr/share/containers/containers.conf",
@@ -21,14 +25,14 @@ _COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 _TEXT = re.compile(r'"([^"]*)"|\'([^\']*)\'')
 
 
-def of_crio() -> list[str]:
-    """The hooks directories that CRI-O reads, the one that counts most last."""
-    return _hooks_dirs(_CRIO)
+def of_crio(top: str = "") -> list[str]:
+    """The hooks directories that CRI-O reads, the one that counts most last, by its configuration below `top`."""
+    return _hooks_dirs(_CRIO, top)
 
 
-def of_podman() -> list[str]:
+def of_podman(top: str = "") -> list[str]:
     """The same of Podman, if nobody tells it otherwise by an option."""
-    return _hooks_dirs(_PODMAN)
+    return _hooks_dirs(_PODMAN, top)
 
 
 def rdt_config_file() -> str | None:
@@ -38,15 +42,15 @@ def rdt_config_file() -> str | None:
     return texts[0] if texts and texts[0] else None
 
 
-def _hooks_dirs(patterns: tuple[str, ...]) -> list[str]:
+def _hooks_dirs(patterns: tuple[str, ...], top: str) -> list[str]:
     directories = [hooksd.SYSTEM]
-    for value in _settings(patterns, r"^\s*hooks_dir\s*=\s*\[([^\]]*)\]"):
+    for value in _settings([top + pattern for pattern in patterns], r"^\s*hooks_dir\s*=\s*\[([^\]]*)\]"):
         texts = [text.rstrip("/") for text in _texts(value)]
         directories = [*directories, *texts] if re.search(r"append\s*=\s*true", value) else texts
     return directories
 
 
-def _settings(patterns: tuple[str, ...], setting: str) -> list[str]:
+def _settings(patterns: Iterable[str], setting: str) -> list[str]:
     """What is said, the one that counts last. What cannot be read says nothing."""
     found: list[str] = []
     for path in [path for pattern in patterns for path in sorted(glob.glob(pattern))]:

@@ -12,8 +12,8 @@ import os
 import tempfile
 from dataclasses import dataclass
 
-from hook import hooksd, machine, steps
-from hook.machine import PODMAN, TARGETS, Interpreter
+from hook import configured, hooksd, machine, steps
+from hook.machine import KUBERNETES, PODMAN, TARGETS, Interpreter
 from hook.models import Options
 from hook.places import CONF_MARK, NAME, PROGRAM, Places
 from hook.steps import Link, Outcome, Refused, Remove, Run, Step, Try, Write
@@ -221,12 +221,7 @@ def _read_only(places: Places) -> list[str]:
 
 def _remarks(wanted: Wanted) -> list[str]:
     places = wanted.places
-    found = []
-    if PODMAN in wanted.targets and places.hooks_dir != hooksd.SYSTEM:
-        setting = f'hooks_dir = ["{hooksd.SYSTEM}", "{places.hooks_dir}"]'
-        found.append(f"Podman reads {places.hooks_dir} only if [engine] of its containers.conf says {setting}")
-    if places.hooks_dir not in hooksd.READERS:
-        found.append(f"no runtime reads {places.hooks_dir} unless its configuration says so")
+    found = _unread(places, wanted.targets)
     if _has_own_conf(places):
         found.append(f"{places.at(places.conf)} is the administrator's and stays as it is")
     if not places.top and not machine.has_systemd():
@@ -234,6 +229,18 @@ def _remarks(wanted: Wanted) -> list[str]:
     if not wanted.shipped.needs_new_kernel(wanted.interpreter):
         return found
     return [*found, f"with {wanted.interpreter} the first line is too long for kernels before Linux 5.1"]
+
+
+def _unread(places: Places, targets: Sequence[str]) -> list[str]:
+    """Who does not read the directory that the files go to, as far as their configurations tell."""
+    reads = {"Podman": configured.of_podman(places.top)} if PODMAN in targets else {}
+    if KUBERNETES in targets and machine.program("crio", places.top):
+        reads["CRI-O"] = configured.of_crio(places.top)
+    return [
+        f"{who} reads {', '.join(directories)}, not {places.hooks_dir}: name that in its hooks_dir, too"
+        for who, directories in reads.items()
+        if places.hooks_dir not in directories
+    ]
 
 
 # --- That it works

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,11 +157,19 @@ def test_another_prefix_leaves_usr_alone(node: Machine) -> None:
     assert node.written() == {}
 
 
-def test_podman_does_not_read_that_directory_unless_told(node: Machine) -> None:
-    lines = done(node, "install", "--for=podman", "--prefix=/etc/opt/x")
-    assert any("Podman reads /etc/containers/oci/hooks.d only if" in line for line in lines)
-    lines = done(node, "install", "--for=kubernetes", "--prefix=/etc/opt/x")
-    assert not any("Podman" in line for line in lines)
+def test_who_does_not_read_that_directory_is_said(node: Machine) -> None:
+    told = f"Podman reads {HOOKS_DIR}, not /etc/containers/oci/hooks.d: name that in its hooks_dir, too"
+    words = ["install", "--prefix=/etc/opt/x"]
+    assert told in done(node, *words, "--for=podman")
+    assert told not in done(node, *words, "--for=kubernetes")
+    conf = node.path("/etc/containers/containers.conf.d/x.conf")
+    conf.parent.mkdir(parents=True)
+    conf.write_text('[engine]\nhooks_dir = ["/etc/containers/oci/hooks.d", {append=true}]\n')
+    assert told not in done(node, *words, "--for=podman")
+    crio = node.path("/usr/local/bin/crio")
+    crio.parent.mkdir(parents=True)
+    crio.touch(mode=0o755)
+    assert any(line.startswith("CRI-O reads /usr/share") for line in done(node, *words, "--for=kubernetes"))
 
 
 def test_another_interpreter(node: Machine) -> None:
@@ -366,6 +376,12 @@ def test_it_is_not_installed_from_the_sources(node: Machine) -> None:
     assert node.written() == {}
 
 
+def test_by_somebody_else(node: Machine) -> None:
+    ended = node.run("install", "--for=podman", before=["setpriv", "--reuid=65534", "--clear-groups"])
+    assert ended.returncode == 2
+    assert "cannot be made: Permission denied; remedy: as root, or --prefix=DIR" in ended.stderr
+
+
 def test_two_at_once(node: Machine) -> None:
     done(node, "install", "--for=podman")
     said = node.run("install", "--for=podman", before=["flock", os.path.dirname(PROGRAM)])
@@ -398,6 +414,39 @@ def test_hooks_start_while_the_program_is_replaced(tmp_path: Path) -> None:
         _, said = hooks.communicate(timeout=30)
     assert said == ""
     assert started.stat().st_size > 1
+
+
+# --- A loss of power
+
+CALL = re.compile(r"(fsync|rename|unlink)\((?:[0-9]+<([^>]*)>|\"([^\"]*)\"(?:, \"([^\"]*)\")?)\) += 0")
+
+
+def calls(node: Machine, *words: str) -> list[tuple[str, str, str]]:
+    """What a command does to files' places and to the disk, in this order: the call, its file, a rename's target."""
+    trace = node.directory / "trace"
+    ended = node.run(*words, before=["strace", "-qq", "-y", "-o", str(trace)])
+    assert ended.returncode == 0, ended.stderr
+    found = [match.groups(default="") for match in map(CALL.match, trace.read_text().splitlines()) if match]
+    return [
+        (call, opened or path, target)
+        for call, opened, path, target in found
+        if not (opened + path).startswith("/tmp/")
+    ]
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
+def test_each_step_is_on_the_disk_before_the_next_is_taken(node: Machine) -> None:
+    """Else a JSON might survive a loss of power, and its program not."""
+    taken = calls(node, "install", "--for=both")
+    assert [target for call, _, target in taken if call == "rename"][0::7] == [PROGRAM, PODMAN]
+    for place, (call, path, target) in enumerate(taken):
+        if call == "rename":
+            assert path.endswith("/.resctrl-mon-hook.new") or ("fsync", path, "") == taken[place - 1]
+            assert taken[place + 1] == ("fsync", os.path.dirname(target), "")
+    gone = calls(node, "uninstall")
+    assert next(path for call, path, _ in gone if call == "unlink") == KUBERNETES
+    for place, (call, path, _) in enumerate(gone):
+        assert call != "unlink" or gone[place + 1] == ("fsync", os.path.dirname(path), "")
 
 
 # --- uninstall
