@@ -65,6 +65,11 @@ class Site:
         """The files that have the hook called. Raises OSError."""
         return [entry for directory in self.hooks_dirs for entry in hooksd.read_directory(directory) if _is_ours(entry)]
 
+    def programs(self) -> list[str]:
+        """The programs that are called; where none is, the one that would be. Raises OSError."""
+        called = {entry.file.hook.path for entry in self.ours() if entry.file is not None}
+        return sorted(called) or [self.places.program]
+
 
 def examine(site: Site) -> Iterator[Finding]:
     """All checks. One that cannot be made is a failure of its own."""
@@ -136,7 +141,9 @@ def _monitoring(root: str) -> Iterator[Finding]:
     if "PERF_PKG_MON" in kinds:
         yield Finding(OK, "counters", ", ".join(kinds))
     else:
-        remedy = "energy needs a CPU with AET and Linux 7.0; cache and memory traffic are counted all the same"
+        remedy = (
+            "energy needs a CPU with AET, and a kernel that reads it; cache and memory traffic are counted all the same"
+        )
         yield Finding(WARNING, "counters", f"{', '.join(kinds) or 'none'}; no energy (PERF_PKG_MON)", remedy)
 
 
@@ -210,13 +217,19 @@ def _processes(site: Site) -> Iterator[Finding]:
 # --- The program
 
 
-def _program(site: Site) -> Iterator[Finding]:
-    path = site.places.program
+def _programs(site: Site) -> Iterator[Finding]:
+    for path in site.programs():
+        yield from _program(path)
+    if os.path.realpath(site.places.link) not in map(os.path.realpath, site.programs()):
+        remedy = f"{NAME}.pyz install; elsewhere: doctor --prefix=DIR"
+        yield Finding(WARNING, "program", f"{site.places.link} does not lead to it", remedy)
+
+
+def _program(path: str) -> Iterator[Finding]:
     try:
         shipped = Shipped(path)
     except FileNotFoundError:
-        remedy = f"{NAME}.pyz install; elsewhere: doctor --prefix=DIR"
-        yield Finding(FAILURE, "program", f"no {path}", remedy)
+        yield Finding(FAILURE, "program", f"no {path}", f"{NAME}.pyz install")
         return
     except ValueError as error:
         yield Finding(FAILURE, "program", str(error), f"move it away, and {NAME}.pyz install")
@@ -232,8 +245,6 @@ def _program(site: Site) -> Iterator[Finding]:
         yield Finding(FAILURE, "program", str(error), "until then each container that has the hook fails to start")
     else:
         yield Finding(OK, "program", f"{path} runs")
-    if os.path.realpath(site.places.link) != os.path.realpath(path):
-        yield Finding(WARNING, "program", f"{site.places.link} does not lead to it", f"{NAME}.pyz install")
 
 
 def _python(shipped: Shipped) -> Iterator[Finding]:
@@ -423,7 +434,7 @@ def _containers(site: Site) -> Iterator[Finding]:
 
 def _has_hook(site: Site, state: dict[str, Any]) -> bool:
     try:
-        return site.places.program in programs_of(state)
+        return bool(programs_of(state) & {*site.programs(), site.places.link})
     except (OSError, ValueError):  # it went meanwhile
         return False
 
@@ -473,7 +484,7 @@ CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
     "resctrl": _resctrl,
     "RMIDs": _rmids,
     "processes": _processes,
-    "program": _program,
+    "program": _programs,
     "hooks.d": _hooks_d,
     "runtimes": _runtimes,
     "beside us": _peers,

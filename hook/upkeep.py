@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from hook import configured, hooksd, machine, steps
+from hook import configured, hooksd, machine, report, steps
 from hook import doctor as diagnosis
 from hook import install as installing
 from hook import uninstall as uninstalling
@@ -38,7 +38,7 @@ def install(options: Options, given: argparse.Namespace) -> list[str] | dict[str
     outcomes, remarks = installing.run(wanted, dry_run=given.dry_run)
     if given.json:
         return {"dry_run": given.dry_run, "steps": steps.objects(outcomes), "remarks": remarks}
-    return [*steps.told(outcomes), *remarks]
+    return _printable([*steps.told(outcomes), *remarks])
 
 
 def uninstall(options: Options, given: argparse.Namespace) -> list[str] | dict[str, Any]:
@@ -47,7 +47,7 @@ def uninstall(options: Options, given: argparse.Namespace) -> list[str] | dict[s
     done = uninstalling.run(places, options, given.runtime_root, force=given.force, dry_run=given.dry_run)
     if given.json:
         return {"dry_run": given.dry_run, "steps": steps.objects(done.outcomes), **uninstalling.objects(done)}
-    return [*steps.told(done.outcomes), *uninstalling.told(done)]
+    return _printable([*steps.told(done.outcomes), *uninstalling.told(done)])
 
 
 def doctor(options: Options, given: argparse.Namespace) -> tuple[list[str] | dict[str, Any], bool]:
@@ -56,7 +56,7 @@ def doctor(options: Options, given: argparse.Namespace) -> tuple[list[str] | dic
     if given.inject is not None:
         try:
             findings = list(diagnosis.inject(given.inject, given.hooks_dir))
-        except ValueError as error:
+        except (ValueError, TypeError, AttributeError) as error:  # whatever stands in there
             raise Refused(f"{given.inject} cannot be understood: {error}; remedy: a state, or a config.json") from None
     elif given.self_test:
         findings = list(diagnosis.self_test(options.resctrl_root))
@@ -66,8 +66,14 @@ def doctor(options: Options, given: argparse.Namespace) -> tuple[list[str] | dic
         site = diagnosis.Site(places, options, tuple(given.hooks_dir or usual))
         findings = list(diagnosis.examine(site))
     is_well = all(it.level != diagnosis.FAILURE for it in findings)
-    answer = {"well": is_well, "findings": diagnosis.objects(findings)} if given.json else diagnosis.told(findings)
-    return answer, is_well
+    if given.json:
+        return {"well": is_well, "findings": diagnosis.objects(findings)}, is_well
+    return _printable(diagnosis.told(findings)), is_well
+
+
+def _printable(lines: list[str]) -> list[str]:
+    """Names of files, and what files hold, are anybody's words."""
+    return [report.printable(line) for line in lines]
 
 
 def _places(given: argparse.Namespace, default: str) -> Places:

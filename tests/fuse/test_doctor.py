@@ -100,7 +100,7 @@ def test_what_people_see(node: Node) -> None:
     lines = done.stdout.splitlines()
     assert f"ok       program: {PROGRAM} runs" in lines
     place = lines.index(f"warning  program: {LINK} does not lead to it")
-    assert lines[place + 1] == "           resctrl-mon-hook.pyz install"
+    assert lines[place + 1] == "           resctrl-mon-hook.pyz install; elsewhere: doctor --prefix=DIR"
 
 
 def remove(path: str) -> Callable[[Node], object]:
@@ -291,6 +291,13 @@ def test_who_runs_beside_us(node: Node, tmp_path: Path, name: str) -> None:
     assert any(it["subject"] == "beside us" and it["remedy"] and name.endswith(it["found"].split()[0]) for it in told)
 
 
+def test_names_are_printed_so_that_they_do_no_harm(node: Node) -> None:
+    node.write(f"{HOOKS_DIR}/\x1b[2J\u00e9.json", "{")
+    done = node.machine.run("doctor", *node.options)
+    assert f"FAIL     {HOOKS_DIR}/\\x1b[2J\\xe9.json: readers refuse it" in done.stdout
+    assert done.stdout.isascii()
+
+
 def test_it_changes_nothing(node: Node) -> None:
     before = node.machine.written()
     (node.resctrl.root / "mon_groups/oci-x").mkdir()
@@ -305,6 +312,15 @@ def test_it_can_be_asked_by_somebody_else(node: Node) -> None:
     done = node.machine.run("doctor", *node.options, before=["setpriv", "--reuid=65534", "--clear-groups"])
     assert done.returncode == 1
     assert "FAIL     root: this is somebody else" in done.stdout
+
+
+def test_an_installation_elsewhere_is_found_by_the_files_that_call_it(node: Node) -> None:
+    words = ["--prefix=/usr/opt/x", f"--hooks-dir={HOOKS_DIR}"]
+    assert node.machine.run("uninstall", *node.options).returncode == 0
+    assert node.machine.run("install", "--for=both", *words, *node.options).returncode == 0
+    status, found = node.doctor()
+    assert (status, [it["found"] for it in found]) == (0, [f"{LINK} does not lead to it"])
+    assert node.doctor(words[0]) == (0, [])
 
 
 # --- Would this container get the hook?
@@ -350,7 +366,7 @@ def test_a_hook_that_leaves_a_container_out_says_so(node: Node) -> None:
     assert found[os.path.basename(KUBERNETES)].startswith("yes: not monitored: --namespace")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "7"])
+@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"process": [7]}', '{"mounts": 7}'])
 def test_what_is_no_container(node: Node, tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)

@@ -85,6 +85,17 @@ def test_the_kubernetes_file_is_not_podmans(node: Node, installation: Installati
     node.assert_clean()
 
 
+def test_doctor_says_of_podmans_containers_what_podman_did(node: Node, installation: Installation) -> None:
+    installation("install", "--for=podman")
+    node.lab.run("web")
+    config = node.lab.inspect("web", "{{.OCIConfigPath}}")
+    command = [str(installation.program), "doctor", f"--inject={config}", f"--hooks-dir={node.lab.hooks_dir}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert f"{node.lab.hooks_dir}/10-resctrl-mon-hook-podman.json: yes: monitored as container" in done.stdout
+    assert f"{node.lab.hooks_dir}/99-watch.json: yes; it is another program's" in done.stdout
+    node.lab.podman("rm", "-f", "-t", "0", "web")
+
+
 def test_what_is_installed_survives_a_shell(node: Node, installation: Installation) -> None:
     """By its link, as an administrator calls it."""
     installation("install", "--for=podman")

@@ -119,6 +119,13 @@ def test_what_reconcile_writes_can_be_written() -> None:
     assert only(SERVICE, "Service", "RuntimeDirectoryPreserve") == "yes"
 
 
+def test_the_run_directory_is_there_from_the_boot_on() -> None:
+    """As the hook makes it, and for good: no age."""
+    text = (ROOT / "packaging" / "tmpfiles.d" / "resctrl-mon-hook.conf").read_text(encoding="ascii")
+    (line,) = [line for line in text.splitlines() if not line.startswith("#")]
+    assert line == f"d {Options().run_dir} 0755 root root -"
+
+
 @pytest.mark.parametrize(
     "name",
     [
