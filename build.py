@@ -10,7 +10,7 @@
                              unless there is bytecode for each version from 3.9 to 3.14
   python3 build.py compile   make hook/models_compiled.py anew from the pydantic models in hook/models.py
   python3 build.py test ...  build, then run the tests; what follows goes to pytest
-                             (`test tests/unit -k shebang`; with CI set, or `test --require fuse,podman,kernel`, a
+                             (`test tests/unit -k shebang`; with CI set, or with `--require fuse,podman,kernel`, say, a
                              skip in those tiers is a failure)
   python3 build.py demo ...  build, then show the hook at work on containers and a resctrl double
   python3 build.py bench [speed] ...

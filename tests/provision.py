@@ -41,6 +41,7 @@ TEST = (
     *DEMO,
     *FAULTS,
     "catatonit",  # the infra container of a Podman pod
+    "containerd",  # speaks the CRI; brings its shim and ctr
     "crun",  # the other runtime, whose states differ
 )
 KERNEL = (
@@ -60,7 +61,7 @@ _PROBES = {
     "qemu-system-x86": "qemu-system-x86_64",
     "xz-utils": "xz",
 }
-_NEED_ROOT = frozenset({"catatonit", "crun", "podman", "runc"})
+_NEED_ROOT = frozenset({"catatonit", "containerd", "crun", "podman", "runc"})
 
 
 class CannotProvision(Exception):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from hook import hooksd
 from hook.hooksd import Subject
-from tests.podman.node import assert_runtime_init
 from tests.support.containers import ALWAYS, REPOSITORY
+from tests.support.observed import assert_runtime_init
 
 if TYPE_CHECKING:
     from tests.podman.node import Node

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.podman.node import assert_runtime_init
 from tests.support.containers import CRUN, IMAGE_COMMAND, task
+from tests.support.observed import assert_runtime_init
 
 if TYPE_CHECKING:
     from tests.podman.conftest import StartNode

@@ -411,7 +411,7 @@ class Lab:
         for gate in self._open_gates:
             gate.close()
         self.watch.close()
-        _unmount_below(self.base)
+        unmount_below(self.base)
         shutil.rmtree(self.base)
 
 
@@ -479,7 +479,8 @@ def _short_temporary_directory() -> str:
     return usual if len(f"{usual}/rmh-12345678/runroot") <= 50 else "/tmp"
 
 
-def _unmount_below(base: Path) -> None:
+def unmount_below(base: Path) -> None:
+    """Take off whatever is mounted in a directory that is to be removed."""
     targets = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for target in reversed(targets):
         if target.startswith(f"{base}/"):

@@ -1,0 +1,263 @@
+"""A containerd of its own, with the hook in its base_runtime_spec, driven through the CRI as kubelet does it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+
+from tests.containerd.cri import Cri
+from tests.support.containers import (
+    DEADLINE,
+    HOOK,
+    IMAGE_COMMAND,
+    Cgroups,
+    Gate,
+    Watch,
+    make_rootfs,
+    task,
+    unmount_below,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from tests.containerd.cri import Service
+    from tests.support.containers import Task
+
+IMAGE = "localhost/gate:1"
+RUNTIMES = ("runc", "crun")
+HOST_NETWORK = {"network": 2}  # NamespaceMode.NODE: no CNI plugin is asked for
+# crun refuses cgroup v1 and v2 side by side: in its mount namespace there is but v2. And what a small VM has no
+# controllers for, nor the right to load BPF programs for, it is not asked to limit.
+CRUN = """\
+#!/usr/bin/python3 -IS
+import json, os, sys
+if "--bundle" in sys.argv:
+    path = sys.argv[sys.argv.index("--bundle") + 1] + "/config.json"
+    config = json.load(open(path))
+    config["linux"].pop("resources", None)
+    json.dump(config, open(path, "w"))
+script = 'mount -t cgroup2 none /sys/fs/cgroup && exec crun "$@"'
+os.execvp("unshare", ["unshare", "-m", "sh", "-c", script, "sh", *sys.argv[1:]])
+"""
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+CONFIGURATION = """\
+version = 2
+root = "{base}/root"
+state = "{base}/state"
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+[grpc]
+  address = "{base}/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{image}"
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    conf_dir = "{base}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+"""
+RUNTIME = """\
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
+      runtime_type = "io.containerd.runc.v2"
+      base_runtime_spec = "{base}/base-runtime-spec.json"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}.options]
+        BinaryName = "{binary}"
+"""
+
+
+class Containerd:
+    """The daemon; its containers outlive it, and go with `close`."""
+
+    def __init__(self, hook_options: Sequence[str]) -> None:
+        self.base = Path(tempfile.mkdtemp(prefix="rmh-", dir="/tmp"))  # a short path: sockets lie in it
+        self.cgroups = Cgroups(f"resctrl-mon-hook-{self.base.name}")
+        self.gates = self.base / "gates"
+        self.gates.mkdir()
+        (self.base / "cni").mkdir()
+        self.watch = Watch(self.base)
+        self._gates: list[Gate] = []
+        self._write_configuration(hook_options)
+        self._process = self._started()
+        self._import_image()
+
+    def _write_configuration(self, options: Sequence[str]) -> None:
+        spec = subprocess.run(["ctr", "oci", "spec"], check=True, capture_output=True, timeout=DEADLINE).stdout
+        hooks = [
+            {"path": str(HOOK), "args": ["resctrl-mon-hook", "hook", *options], "timeout": 60},
+            {"path": str(self.watch.program), "args": ["watch"], "timeout": 60},
+        ]
+        whole = {**json.loads(spec), "hooks": {"createRuntime": hooks, "poststop": hooks}}
+        (self.base / "base-runtime-spec.json").write_text(json.dumps(whole))
+        text = CONFIGURATION.format(base=self.base, image=IMAGE)
+        text += RUNTIME.format(base=self.base, name="runc", binary="runc")
+        text += RUNTIME.format(base=self.base, name="crun", binary=self.base / "crun")
+        (self.base / "crun").write_text(CRUN)
+        (self.base / "crun").chmod(0o755)
+        (self.base / "config.toml").write_text(text)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        with (self.base / "log").open("ab") as log:
+            process = subprocess.Popen(
+                ["containerd", f"--config={self.base}/config.toml"],
+                env=ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        channel = grpc.insecure_channel(self.address)
+        try:
+            grpc.channel_ready_future(channel).result(DEADLINE)
+        except grpc.FutureTimeoutError:
+            raise RuntimeError(f"containerd: {(self.base / 'log').read_text()[-2000:]}") from None
+        finally:
+            channel.close()
+        self.cri = Cri(self.address)
+        return process
+
+    @property
+    def address(self) -> str:
+        return f"unix://{self.base}/containerd.sock"
+
+    def kill(self) -> None:
+        """As kill -9 does, which leaves the containers and their shims running."""
+        self.cri.close()
+        self._process.kill()
+        self._process.wait()
+
+    def start_again(self) -> None:
+        self._process = self._started()
+
+    def _import_image(self) -> None:
+        make_rootfs(self.base / "rootfs")
+        archive = self.base / "image.tar"
+        _write_image(archive, self.base / "rootfs", IMAGE)
+        command = ["ctr", f"--address={self.base}/containerd.sock", "--namespace=k8s.io", "images", "import"]
+        subprocess.run([*command, str(archive)], check=True, capture_output=True, timeout=DEADLINE)
+
+    def gate(self, name: str) -> Gate:
+        self._gates.append(Gate(name, self.gates))
+        return self._gates[-1]
+
+    def __enter__(self) -> Containerd:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(grpc.RpcError):
+            for sandbox in self.cri.runtime.ListPodSandbox().items:
+                self.cri.runtime.RemovePodSandbox(pod_sandbox_id=sandbox.id)
+        self.cgroups.end()
+        self.kill()
+        for gate in self._gates:
+            gate.close()
+        self.watch.close()
+        unmount_below(self.base)
+        shutil.rmtree(self.base)
+
+
+class Pod:
+    """A pod sandbox, and containers in it, as kubelet makes them: in cgroups below the pod's, which is kubelet's."""
+
+    def __init__(self, node: Containerd, uid: str, runtime: str) -> None:
+        self.node, self.uid = node, uid
+        self.cgroup = f"{node.cgroups.path}/kubepods/pod{uid}"
+        self._config = {
+            "metadata": {"name": "pod", "uid": uid, "namespace": "default", "attempt": 0},
+            "labels": {"io.kubernetes.pod.uid": uid},
+            "log_directory": str(node.base),
+            "linux": {"cgroup_parent": self.cgroup, "security_context": {"namespace_options": HOST_NETWORK}},
+        }
+        response = self._runtime.RunPodSandbox(config=self._config, runtime_handler=runtime)
+        self.id: str = response.pod_sandbox_id
+
+    @property
+    def _runtime(self) -> Service:
+        return self.node.cri.runtime
+
+    def start(self, name: str, attempt: int = 0) -> Running:
+        """Create and start a container; returns when its command is running."""
+        gate = self.node.gate(f"{name}.{attempt}")
+        config = {
+            "metadata": {"name": name, "attempt": attempt},
+            "image": {"image": IMAGE},
+            "command": gate.command,
+            "annotations": {"io.kubernetes.container.restartCount": str(attempt)},
+            "mounts": [{"container_path": "/gates", "host_path": str(self.node.gates)}],
+            "log_path": f"{name}.{attempt}.log",
+            "linux": {"security_context": {"namespace_options": HOST_NETWORK}},
+        }
+        response = self._runtime.CreateContainer(pod_sandbox_id=self.id, config=config, sandbox_config=self._config)
+        self._runtime.StartContainer(container_id=response.container_id)
+        gate.wait_up()
+        return Running(self.node, response.container_id, gate)
+
+    def remove(self) -> None:
+        self._runtime.StopPodSandbox(pod_sandbox_id=self.id)
+        self._runtime.RemovePodSandbox(pod_sandbox_id=self.id)
+
+
+class Running:
+    """A container that runs. To be ended by its gate, or by one of these."""
+
+    def __init__(self, node: Containerd, container_id: str, gate: Gate) -> None:
+        self.node, self.id, self.gate = node, container_id, gate
+
+    def init(self) -> Task:
+        info = self.node.cri.runtime.ContainerStatus(container_id=self.id, verbose=True).info
+        return task(json.loads(info["info"])["pid"])
+
+    def end(self) -> None:
+        """Let its command end, and wait until its poststop hooks are through."""
+        self.gate.open()
+        self.node.watch.wait("poststop", self.id)
+
+    def stop(self) -> None:
+        """As kubelet stops it, and without waiting for it to end by itself."""
+        self.node.cri.runtime.StopContainer(container_id=self.id, timeout=0)
+        self.node.watch.wait("poststop", self.id)
+
+    def exec(self, *command: str) -> str:
+        """What a command prints that runs beside the container's own."""
+        done = self.node.cri.runtime.ExecSync(container_id=self.id, cmd=command)
+        assert done.exit_code == 0, done.stderr
+        return str(done.stdout.decode())
+
+
+def _write_image(path: Path, rootfs: Path, name: str) -> None:
+    """A file for `ctr images import`: one layer, in the format of `docker save`."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        tar.add(rootfs, arcname=".")
+    digest = hashlib.sha256(layer.getvalue()).hexdigest()
+    machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(os.uname().machine, os.uname().machine)
+    config = {
+        "architecture": machine,
+        "os": "linux",
+        "config": {"Cmd": IMAGE_COMMAND},
+        "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+    }
+    manifest = [{"Config": "config.json", "RepoTags": [name], "Layers": ["layer.tar"]}]
+    parts = {
+        "layer.tar": layer.getvalue(),
+        "config.json": json.dumps(config).encode(),
+        "manifest.json": json.dumps(manifest).encode(),
+    }
+    with tarfile.open(path, "w") as tar:
+        for part, content in parts.items():
+            member = tarfile.TarInfo(part)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))

@@ -1,0 +1,82 @@
+"""What can be said at any moment of a machine with resctrl (the model) and our hook, whatever runs its containers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.resctrlfs import Event, Mounted, Seen
+from tests.support.hook import is_completed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.containers import Task
+
+PARTS = ("groups", "locks", "members", "unmonitored")
+RUNC_INIT = "runc:[2:INIT]"
+
+
+class Observed:
+    """Its hook is to be called with `directories`."""
+
+    def __init__(self, directory: Path, resctrl: Mounted) -> None:
+        self.resctrl = resctrl
+        self.run_dir = directory / "run"
+        self.directories = [f"--resctrl-root={resctrl.root}", f"--run-dir={self.run_dir}"]
+
+    def groups(self) -> dict[str, list[int]]:
+        """The mon_groups of the root ctrl_group by name, with their tasks."""
+        found = self.resctrl.groups().items()
+        return {path[len("/mon_groups/") :]: group["tasks"] for path, group in found if path.startswith("/mon_groups/")}
+
+    def rmid(self, group: str) -> int:
+        rmid: int = self.resctrl.groups()[f"/mon_groups/{group}"]["rmid"]
+        return rmid
+
+    def root_tasks(self) -> list[int]:
+        """The tasks that are in no mon_group."""
+        tasks: list[int] = self.resctrl.groups()["/"]["tasks"]
+        return tasks
+
+    def history(self, group: str) -> list[str]:
+        """What was done to a group, in order: "mkdir", "tasks", "rmdir"."""
+        below = f"/mon_groups/{group}"
+        return [event.op for event in self.resctrl.events() if event.path in (below, f"{below}/tasks")]
+
+    def moves(self) -> list[tuple[Event, Seen]]:
+        """Every pid that was written into a tasks file, with what it was at that moment."""
+        return [(event, seen) for event in self.resctrl.events() if event.op == "tasks" for seen in event.pids]
+
+    def assert_placed_before_exec(self, now: Task, group: str, command: list[str], comm: str = RUNC_INIT) -> None:
+        """The process was put into the group once, as the runtime's init, and is the container's command by now."""
+        moves = [
+            (event, seen) for event, seen in self.moves() if (seen.pid, seen.starttime) == (now.pid, now.starttime)
+        ]
+        assert [(event.path, event.result) for event, _ in moves] == [(f"/mon_groups/{group}/tasks", "ok")]
+        assert_runtime_init(moves[0][1], comm)
+        assert now.cmdline == command
+        assert now.pid in self.groups()[group]
+
+    def left(self) -> dict[str, list[str]]:
+        """Our files by directory of the run directory, but for what is kept of completed keys."""
+        return {
+            part: sorted(path.name for path in (self.run_dir / part).iterdir() if not is_completed(path))
+            for part in PARTS
+        }
+
+    def assert_clean(self) -> None:
+        """No group and no file of ours is left, and nothing failed on the way."""
+        assert self.groups() == {}
+        assert self.left() == {part: [] for part in PARTS}
+        assert {event.result for event in self.resctrl.events()} <= {"ok", "EEXIST"}
+
+
+def assert_runtime_init(seen: Seen, comm: str = RUNC_INIT) -> None:
+    """It was the runtime's own process, stopped before it becomes the container's command.
+
+    The exe says nothing but what it is not: the runtimes run from copies of themselves that no path leads to.
+    """
+    assert seen.comm == comm
+    assert seen.cmdline[0].endswith(comm.partition(":")[0])
+    assert seen.exe is not None
+    assert "busybox" not in seen.exe
