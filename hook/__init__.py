@@ -31,6 +31,7 @@ above it in this list:
     shipped, places     the .pyz as a file; where an installation has what
     steps               what is put into its place, or taken away, durably and at once
     install, uninstall  in what order, whether it may be, and who still needs it
+    basespec            the hook where containerd takes it from
     screens, metrics    what was seen, as text and as JSON; for Prometheus
     injection           would this container get the hook, and if not, why not
     selftest            a group, a child in it, its counters, and all of it gone again

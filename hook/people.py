@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _OPTIONS = {"resctrl_root": names.directory, "run_dir": names.directory, "group_prefix": names.group_prefix}
 _CLEAR = "\x1b[H\x1b[2J"  # the cursor home, and the screen erased: ECMA-48 CUP and ED
 _LONGEST_INTERVAL = 86400.0
-_WITH_HOOK_OPTIONS = ("reconcile", "install")
+_WITH_HOOK_OPTIONS = ("reconcile", "install", "base-runtime-spec")
 
 
 class Usage(Exception):
@@ -158,6 +158,10 @@ def _doctor(options: Options, given: argparse.Namespace) -> int:
     return 0 if is_well else 1
 
 
+def _base_runtime_spec(options: Options, given: argparse.Namespace) -> None:
+    _print(upkeep.base_runtime_spec(options, given))
+
+
 def _keys_in(path: str) -> set[str]:
     """The keys in a file, one on a line. Usage for one that is none: it would end what lives."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
@@ -177,6 +181,7 @@ VERBS: dict[str, Callable[[Options, argparse.Namespace], int | None]] = {
     "reconcile": _reconcile,
     "install": _install,
     "uninstall": _uninstall,
+    "base-runtime-spec": _base_runtime_spec,
 }
 
 
@@ -244,6 +249,8 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
         _add_places(parser)
         parser.add_argument("--runtime-root", action="append", type=_checked(names.directory), default=[])
         parser.add_argument("--force", action="store_true")
+    elif verb == "base-runtime-spec":
+        parser.add_argument("--prefix", type=_checked(names.directory))
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true")
     if verb == "metrics":

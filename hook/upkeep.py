@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
-from hook import configured, hooksd, machine, report, steps
+from hook import basespec, configured, hooksd, jsontext, machine, report, steps
 from hook import doctor as diagnosis
 from hook import install as installing
 from hook import uninstall as uninstalling
-from hook.places import USR, Places, hooks_dir
+from hook.places import NAME, USR, Places, hooks_dir
 from hook.shipped import Shipped
 from hook.steps import Refused
 
@@ -30,11 +31,7 @@ def install(options: Options, given: argparse.Namespace) -> list[str] | dict[str
     targets = TARGETS[given.targets] if given.targets else tuple(machine.targets(places.top))
     if not targets:
         raise Refused(f"found no {', '.join(machine.RUNTIMES)} here; remedy: --for=kubernetes, podman or both")
-    try:
-        shipped = Shipped(_own_path())
-    except ValueError as error:
-        raise Refused(f"{error}; remedy: start the file that `python3 build.py` makes") from None
-    wanted = installing.Wanted(shipped, places, targets, tuple(given.words), options, given.adopt, given.python)
+    wanted = installing.Wanted(_shipped(), places, targets, tuple(given.words), options, given.adopt, given.python)
     outcomes, remarks = installing.run(wanted, dry_run=given.dry_run)
     if given.json:
         return {"dry_run": given.dry_run, "steps": steps.objects(outcomes), "remarks": remarks}
@@ -74,6 +71,25 @@ def doctor(options: Options, given: argparse.Namespace) -> tuple[list[str] | dic
 def _printable(lines: list[str]) -> list[str]:
     """Names of files, and what files hold, are anybody's words."""
     return [report.printable(line) for line in lines]
+
+
+def base_runtime_spec(options: Options, given: argparse.Namespace) -> dict[str, Any]:
+    """The specification on stdin with the hook in it, as install would have it called. Raises Refused."""
+    places = Places(given.prefix or _own_prefix())
+    wanted = installing.Wanted(_shipped(), places, (machine.KUBERNETES,), tuple(given.words), options)
+    hook = json.loads(installing.hook_file(wanted, machine.KUBERNETES))["hook"]
+    try:
+        return basespec.with_hook(jsontext.loads(sys.stdin.read()), hook)
+    except ValueError as error:
+        raise Refused(f"{error}; remedy: ctr oci spec | {NAME} base-runtime-spec") from None
+
+
+def _shipped() -> Shipped:
+    """What runs here. Raises Refused."""
+    try:
+        return Shipped(_own_path())
+    except ValueError as error:
+        raise Refused(f"{error}; remedy: start the file that `python3 build.py` makes") from None
 
 
 def _places(given: argparse.Namespace, default: str) -> Places:

@@ -43,22 +43,25 @@ HELP_OF_VERBS = {
         "[--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR] [--runtime-root=DIR]\n[--force] [--dry-run]",
         "what nobody calls any more; hooks.d at once",
     ),
+    "base-runtime-spec": ("[--prefix=DIR]", "stdin, which `ctr oci spec` prints, with the hook in it"),
 }
 _HEAD = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
-       resctrl-mon-hook list|show KEY|top|metrics|doctor|reconcile|install|uninstall [OPTION...]
+       resctrl-mon-hook list|show KEY|top|metrics|doctor|reconcile [OPTION...]
+       resctrl-mon-hook install|uninstall|base-runtime-spec [OPTION...]
 
 Puts a container's first process into a resctrl mon_group of its pod (createRuntime), and removes
 the group when the pod's last container is gone (poststop). `hook` is what hooks.d calls: it takes
 the stage from the state's status. Exits 0, whatever happens, unless --strict says otherwise;
 failures are in syslog and in RUN-DIR/unmonitored.
 
-for people; the last three change something (exit status 0, or 2 with a line on stderr;
+for people; only reconcile, install and uninstall change anything (exit status 0, or 2 on error;
 doctor: 1 if it found a failure):
 """
 _MIDDLE = """
   each of them with --json, --resctrl-root, --run-dir and --group-prefix
-  reconcile takes the options of the hook, too, and install, which writes them down for both
+  reconcile takes the options of the hook, too, and so do install and base-runtime-spec, which write
+  them down
 
 options, as --x=v or --x v:
 """

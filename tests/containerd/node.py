@@ -94,13 +94,16 @@ class Containerd:
         self._import_image()
 
     def _write_configuration(self, options: Sequence[str]) -> None:
-        spec = subprocess.run(["ctr", "oci", "spec"], check=True, capture_output=True, timeout=DEADLINE).stdout
-        hooks = [
-            {"path": str(HOOK), "args": ["resctrl-mon-hook", "hook", *options], "timeout": 60},
-            {"path": str(self.watch.program), "args": ["watch"], "timeout": 60},
-        ]
-        whole = {**json.loads(spec), "hooks": {"createRuntime": hooks, "poststop": hooks}}
-        (self.base / "base-runtime-spec.json").write_text(json.dumps(whole))
+        program = self.base / "libexec/oci/hooks.d" / HOOK.name  # as `install --prefix` puts it
+        program.parent.mkdir(parents=True)
+        program.symlink_to(HOOK)
+        plain = subprocess.run(["ctr", "oci", "spec"], check=True, capture_output=True, timeout=DEADLINE).stdout
+        command = [str(program), "base-runtime-spec", f"--prefix={self.base}", *options]
+        printed = subprocess.run(command, input=plain, check=True, capture_output=True, timeout=DEADLINE).stdout
+        spec = json.loads(printed)
+        for hooks in spec["hooks"].values():
+            hooks.append({"path": str(self.watch.program), "args": ["watch"], "timeout": 60})
+        (self.base / "base-runtime-spec.json").write_text(json.dumps(spec))
         text = CONFIGURATION.format(base=self.base, image=IMAGE)
         text += RUNTIME.format(base=self.base, name="runc", binary="runc")
         text += RUNTIME.format(base=self.base, name="crun", binary=self.base / "crun")

@@ -28,7 +28,7 @@ FOR_PEOPLE = {
 }
 FOR_PEOPLE |= {"movein", "rebuild", "tasks", "usage"}
 FOR_PEOPLE |= {"configured", "doctor", "injection", "selftest"}
-FOR_PEOPLE |= {"hooksd", "install", "machine", "places", "shipped", "steps", "uninstall", "upkeep"}
+FOR_PEOPLE |= {"basespec", "hooksd", "install", "machine", "places", "shipped", "steps", "uninstall", "upkeep"}
 PYDANTIC = {"models"}  # in the .pyz models_compiled stands under this name
 HOOK_PATH = sorted(set(TREES) - FOR_PEOPLE - PYDANTIC)
 each_module = pytest.mark.parametrize("module", sorted(TREES))

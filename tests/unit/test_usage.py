@@ -71,15 +71,16 @@ def test_it_is_ascii() -> None:
 VERBS = {
     found["verb"]: found["arguments"]
     for line in usage.text().split("for people", 1)[1].replace("\n      ", " ").splitlines()
-    if (found := re.match(r"^  (?P<verb>[a-z]+)(?P<arguments>( \S+)*)  +\S", line))
+    if (found := re.match(r"^  (?P<verb>[a-z][a-z-]*)(?P<arguments>( \S+)*)  +\S", line))
 }
 
 
 def test_every_verb_for_people_has_its_line() -> None:
     assert set(VERBS) == set(people.VERBS) == set(usage.HELP_OF_VERBS)
-    assert usage.text().splitlines()[1].strip() == (
-        "resctrl-mon-hook list|show KEY|top|metrics|doctor|reconcile|install|uninstall [OPTION...]"
-    )
+    heads = "|".join(usage.text().splitlines()[1:3])
+    for word in ("resctrl-mon-hook", "KEY", "[OPTION...]", " "):
+        heads = heads.replace(word, "")
+    assert heads.split("|") == list(usage.HELP_OF_VERBS)
 
 
 def accepted(verb: str) -> tuple[set[str], set[str]]:

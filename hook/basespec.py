@@ -1,0 +1,35 @@
+"""containerd's base_runtime_spec: a specification of which every container of a runtime begins, with our hooks in it.
+
+Source: config.md of the OCI runtime specification (hooks), and containerd's docs/cri/config.md (base_runtime_spec).
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+STAGES = ("createRuntime", "poststop")
+
+
+def with_hook(spec: object, hook: dict[str, Any]) -> dict[str, Any]:
+    """A specification, as `ctr oci spec` prints it, with this hook at both stages. ValueError: it is none.
+
+    Ours goes before those of others, since runc ends a stage at the first hook that fails; in the place of one that was
+    put there before.
+    """
+    if not isinstance(spec, dict) or not isinstance(spec.get("ociVersion"), str):
+        raise ValueError("this is no OCI runtime specification: it has no ociVersion")
+    hooks = spec.get("hooks") or {}
+    if not isinstance(hooks, dict):
+        raise ValueError("hooks: it is no object")
+    return {**spec, "hooks": {**hooks, **{stage: [hook, *_others(hooks, stage, hook)] for stage in STAGES}}}
+
+
+def _others(hooks: dict[str, Any], stage: str, hook: dict[str, Any]) -> list[Any]:
+    found = hooks.get(stage) or []
+    if not isinstance(found, list) or not all(isinstance(it, dict) and isinstance(it.get("path"), str) for it in found):
+        raise ValueError(f"hooks.{stage}: it is no list of hooks, each with its path")
+    return [it for it in found if os.path.basename(it["path"]) != os.path.basename(hook["path"])]

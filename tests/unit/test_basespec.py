@@ -1,0 +1,44 @@
+"""The specification that containerd begins with: our hook is in it, once, and nothing else of it has changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from hook import basespec
+
+OURS = {"path": "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz", "args": ["resctrl-mon-hook", "hook", "--linger=60"]}
+OLDER = {"path": "/opt/resctrl-mon-hook.pyz", "args": ["resctrl-mon-hook", "hook"]}
+OTHER = {"path": "/usr/bin/other"}
+BOTH = {"createRuntime": [OURS], "poststop": [OURS]}
+
+
+@pytest.mark.parametrize("hooks", [{}, {"hooks": None}, {"hooks": {}}, {"hooks": {"poststop": None}}])
+def test_the_hook_is_put_in(hooks: dict[str, object]) -> None:
+    spec = {"ociVersion": "1.0.2", "process": {"cwd": "/"}, **hooks}
+    assert basespec.with_hook(spec, OURS) == {"ociVersion": "1.0.2", "process": {"cwd": "/"}, "hooks": BOTH}
+
+
+def test_those_of_others_stay_behind_it() -> None:
+    spec = {"ociVersion": "1.0.2", "hooks": {"createRuntime": [OTHER, OLDER], "prestart": [OTHER]}}
+    assert basespec.with_hook(spec, OURS)["hooks"] == {**BOTH, "createRuntime": [OURS, OTHER], "prestart": [OTHER]}
+
+
+def test_twice_is_once() -> None:
+    once = basespec.with_hook({"ociVersion": "1.0.2"}, OURS)
+    assert basespec.with_hook(once, OURS) == once
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ([], "no OCI runtime specification"),
+        ({}, "no ociVersion"),
+        ({"ociVersion": 1}, "no ociVersion"),
+        ({"ociVersion": "1", "hooks": ["x"]}, "hooks: it is no object"),
+        ({"ociVersion": "1", "hooks": {"poststop": {"path": "x"}}}, "hooks.poststop: it is no list"),
+        ({"ociVersion": "1", "hooks": {"createRuntime": [{"path": 1}]}}, "hooks.createRuntime: it is no list"),
+    ],
+)
+def test_what_is_no_specification_is_refused(spec: object, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        basespec.with_hook(spec, OURS)
