@@ -43,6 +43,9 @@ TEST = (
     "catatonit",  # the infra container of a Podman pod
     "containerd",  # speaks the CRI; brings its shim and ctr
     "crun",  # the other runtime, whose states differ
+    # what Helm is made of, to render the chart: 93 MB
+    *("golang-go", "golang-github-masterminds-sprig-dev", "golang-k8s-sigs-yaml-dev"),
+    "ignition",  # what RHEL CoreOS reads a MachineConfig by
 )
 KERNEL = (
     "qemu-system-x86",  # runs it; the others build it
@@ -55,6 +58,10 @@ _PROBES = {
     "busybox-static": "busybox",
     "catatonit": "/usr/*/podman/catatonit",
     "fuse3": "fusermount3",
+    "golang-github-masterminds-sprig-dev": "/usr/share/gocode/src/github.com/Masterminds/sprig*",
+    "golang-go": "go",
+    "golang-k8s-sigs-yaml-dev": "/usr/share/gocode/src/sigs.k8s.io/yaml",
+    "ignition": "ignition-validate",
     "iproute2": "ip",
     "libc6-dev": "/usr/include/stdio.h",
     "libelf-dev": "/usr/include/libelf.h",

@@ -1,0 +1,143 @@
+{{- define "hook.name" -}}
+{{- /* 35 of the 63 characters that a label may have: the longest suffix is "-remove-program-" and ten digits */ -}}
+{{ .Release.Name | trunc 35 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "hook.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "hook.labels" -}}
+{{ include "hook.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "hook.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{ printf "%s@%s" .repository .digest | quote }}
+{{- else -}}
+{{ printf "%s:%s" .repository (.tag | default $.Chart.AppVersion) | quote }}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "hook.programDir" -}}
+{{ .Values.prefix }}/libexec/oci/hooks.d
+{{- end }}
+
+{{- /* A container's image and command line: the verb, and the options of the hook from their one place. */ -}}
+{{- define "hook.command" -}}
+image: {{ include "hook.image" .root }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+terminationMessagePolicy: FallbackToLogsOnError # what it says when it refuses is what `kubectl describe` shows
+args:
+  - {{ .verb }}
+  - --prefix={{ .root.Values.prefix }}
+  - --hooks-dir={{ .root.Values.hooksDir }}
+  {{- range .root.Values.options }}
+  - {{ . | quote }}
+  {{- end }}
+{{- end }}
+
+{{- /*
+The host's files are root's, and root writes them without any capability. spc_t: SELinux lets no other type of
+container write to the host's directories.
+*/ -}}
+{{- define "hook.fileSecurity" -}}
+runAsUser: 0
+runAsGroup: 0
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+seLinuxOptions:
+  type: spc_t
+{{- end }}
+
+{{- /*
+What reconcile takes, and no more. It keeps the first two, as the systemd unit does; the others are dropped as soon as
+it is in the host's cgroup namespace, before it does anything else (image/privileges.py):
+  DAC_OVERRIDE  resctrl's directories are 0555, also for root
+  KILL          to ask whether a process of another user lives
+  SYS_ADMIN     setns to the host's cgroup namespace: otherwise the whole container would have to be privileged
+  SYS_PTRACE    to open that namespace, by /proc/1/ns/cgroup
+  SETPCAP       to drop capabilities for good
+AppArmor's usual profile forbids to write to /sys/fs/resctrl, SELinux the same to all but spc_t.
+No allowPrivilegeEscalation: Kubernetes takes it for true with SYS_ADMIN; no_new_privs is set when that is dropped.
+*/ -}}
+{{- define "hook.reconcileSecurity" -}}
+runAsUser: 0
+runAsGroup: 0
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+  add: [DAC_OVERRIDE, KILL, SETPCAP, SYS_ADMIN, SYS_PTRACE]
+seccompProfile:
+  type: RuntimeDefault
+appArmorProfile:
+  type: Unconfined
+seLinuxOptions:
+  type: spc_t
+{{- end }}
+
+{{- /* At the very paths of the host: records hold full paths, and so do the links of the consumers' view. */ -}}
+{{- define "hook.reconcileMounts" -}}
+- name: resctrl
+  mountPath: /sys/fs/resctrl
+  mountPropagation: HostToContainer # also when resctrl is mounted, or unmounted, only later
+- name: run
+  mountPath: /run/resctrl-mon-hook
+- name: cgroup # whether a pod's cgroup is still there
+  mountPath: /sys/fs/cgroup
+  mountPropagation: HostToContainer
+  readOnly: true
+{{- end }}
+
+{{- define "hook.reconcileVolumes" -}}
+- name: resctrl
+  hostPath: {path: /sys/fs/resctrl}
+- name: run
+  hostPath: {path: /run/resctrl-mon-hook, type: DirectoryOrCreate}
+- name: cgroup
+  hostPath: {path: /sys/fs/cgroup, type: Directory}
+{{- end }}
+
+{{- /* The host's directories, below /host. */ -}}
+{{- define "hook.programVolume" -}}
+- name: programs
+  hostPath: {path: {{ include "hook.programDir" . }}, type: DirectoryOrCreate}
+{{- end }}
+
+{{- define "hook.programMount" -}}
+- name: programs
+  mountPath: /host{{ include "hook.programDir" . }}
+{{- end }}
+
+{{- define "hook.jsonVolume" -}}
+- name: hooks
+  hostPath: {path: {{ .Values.hooksDir }}, type: DirectoryOrCreate}
+{{- end }}
+
+{{- define "hook.jsonMount" -}}
+- name: hooks
+  mountPath: /host{{ .Values.hooksDir }}
+{{- end }}
+
+{{- /* What all pods have in common. */ -}}
+{{- define "hook.pod" -}}
+serviceAccountName: {{ .Values.serviceAccountName }}
+automountServiceAccountToken: false
+enableServiceLinks: false
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+terminationGracePeriodSeconds: 5
+{{- end }}

@@ -1,0 +1,78 @@
+{{- /* The Jobs that `helm uninstall` makes on each node (image/cluster.py), which names and places them. */ -}}
+{{- define "hook.removeJson" -}}
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {{ include "hook.name" . }}-remove-json
+  namespace: {{ .Release.Namespace }}
+  labels: &labels
+    app.kubernetes.io/name: {{ .Chart.Name }}
+    app.kubernetes.io/instance: {{ .Release.Name }}
+    app.kubernetes.io/component: remove-json
+spec:
+  suspend: true # until the DaemonSet is gone
+  backoffLimit: 1000
+  template:
+    metadata:
+      labels: *labels
+    spec:
+      {{- include "hook.pod" . | nindent 6 }}
+      restartPolicy: OnFailure
+      tolerations: [{operator: Exists}]
+      containers:
+        - name: remove-json
+          {{- include "hook.command" (dict "root" . "verb" "remove-json") | nindent 10 }}
+          resources: {{- toYaml .Values.resources | nindent 12 }}
+          securityContext: {{- include "hook.fileSecurity" . | nindent 12 }}
+          volumeMounts: {{- include "hook.jsonMount" . | nindent 12 }}
+      volumes:
+        {{- include "hook.jsonVolume" . | nindent 8 }}
+{{- end }}
+
+{{- define "hook.removeProgram" -}}
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {{ include "hook.name" . }}-remove-program
+  namespace: {{ .Release.Namespace }}
+  labels: &labels
+    app.kubernetes.io/name: {{ .Chart.Name }}
+    app.kubernetes.io/instance: {{ .Release.Name }}
+    app.kubernetes.io/component: remove-program
+spec:
+  backoffLimit: 1000
+  ttlSecondsAfterFinished: 60
+  template:
+    metadata:
+      labels: *labels
+    spec:
+      {{- include "hook.pod" . | nindent 6 }}
+      hostPID: true # it reconciles until the last container is gone
+      restartPolicy: OnFailure
+      tolerations: [{operator: Exists}]
+      containers:
+        - name: remove-program
+          {{- include "hook.command" (dict "root" . "verb" "remove-program") | nindent 10 }}
+          resources: {{- toYaml .Values.resources | nindent 12 }}
+          securityContext: {{- include "hook.reconcileSecurity" . | nindent 12 }}
+          volumeMounts:
+            {{- include "hook.programMount" . | nindent 12 }}
+            - name: bundles # which containers still call the program
+              mountPath: /bundles
+              mountPropagation: HostToContainer # a copy of containers' mounts would outlive them
+              readOnly: true
+            {{- include "hook.reconcileMounts" . | nindent 12 }}
+      volumes:
+        {{- include "hook.programVolume" . | nindent 8 }}
+        - name: bundles
+          hostPath:
+            type: Directory
+            {{- if eq .Values.runtime "crio" }}
+            path: /run/containers/storage/overlay-containers
+            {{- else if eq .Values.runtime "containerd" }}
+            path: /run/containerd/io.containerd.runtime.v2.task/k8s.io
+            {{- else }}
+            path: /run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io
+            {{- end }}
+        {{- include "hook.reconcileVolumes" . | nindent 8 }}
+{{- end }}

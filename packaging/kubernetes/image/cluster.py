@@ -1,0 +1,138 @@
+"""Takes the hook off all nodes: a Job for each, since a Job's pod runs on one node and a cluster's nodes come and go.
+
+Which nodes is asked when it happens: those that a pod of the DaemonSet is on. In steps, each of which is over before
+the next begins; started again after a failure they go on where they were.
+
+1. a Job for each node, that does not start yet: from then on it is on record which nodes they are
+2. the DaemonSet goes, with its pods: nothing is installed anew
+3. those Jobs start, and remove the JSON: no new container gets the hook
+4. a second Job for each node waits until no container calls the program, ends the groups that linger, and removes it.
+   These outlive the release, for containers may run on for months; they vanish once done (ttlSecondsAfterFinished)
+5. the first Jobs go, whose own containers had the hook
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+PLAN = Path("/plan/plan.json")
+"""From the chart: `namespace`, `daemonset`, `selector` of its pods, and the Jobs `remove-json`, `remove-program`."""
+POLL = 2.0  # seconds between two looks; that it all ends is the uninstall Job's activeDeadlineSeconds' affair
+
+_CONFLICT, _NOT_FOUND = 409, 404
+_WITH_PODS = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+_RESUME = {"spec": {"suspend": False}}
+
+
+class Failed(Exception):
+    """What the API server did not do, in a line."""
+
+
+class Api:
+    """The API server as a pod reaches it, in the namespace of the release."""
+
+    def __init__(self, url: str, namespace: str, token: str = "", context: ssl.SSLContext | None = None) -> None:
+        self._url = url
+        self._namespace = namespace
+        self._token = token
+        self._context = context
+
+    def call(self, method: str, kind: str, name: str = "", selector: str = "", body: Any = None) -> dict[str, Any]:  # noqa: ANN401  JSON
+        """One request; `{}` for what is not there, or there already. Failed."""
+        group = {"daemonsets": "apis/apps", "jobs": "apis/batch", "pods": "api"}[kind]
+        path = f"/{group}/v1/namespaces/{self._namespace}/{kind}{'/' if name else ''}{name}"
+        query = f"?{urllib.parse.urlencode({'labelSelector': selector})}" if selector else ""
+        data = None if body is None else json.dumps(body).encode()
+        form = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": form}
+        request = urllib.request.Request(self._url + path + query, data, headers, method=method)  # noqa: S310  https
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=self._context) as answer:  # noqa: S310  as above
+                found: dict[str, Any] = json.load(answer)
+                return found
+        except urllib.error.HTTPError as error:
+            if error.code in (_CONFLICT, _NOT_FOUND):
+                return {}
+            raise Failed(f"{method} {path}: {error.code} {error.read().decode(errors='replace')[:300]}") from None
+        except (OSError, ValueError) as error:
+            raise Failed(f"{method} {path}: {error}") from None
+
+    def items(self, kind: str, selector: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.call("GET", kind, selector=selector).get("items", [])
+        return found
+
+
+def uninstall() -> None:
+    """See above. Failed."""
+    plan = json.loads(PLAN.read_text(encoding="utf-8"))
+    url = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
+    context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
+    run(Api(url, plan["namespace"], (ACCOUNT / "token").read_text(encoding="ascii"), context), plan)
+
+
+def run(api: Api, plan: dict[str, Any]) -> None:
+    """See above. Failed."""
+    first, second = plan["remove-json"], plan["remove-program"]
+    pods = api.items("pods", plan["selector"])
+    nodes = sorted({_node(it) for it in (*pods, *_pods_of(api, first))} - {""})
+    print(f"taking the hook off {len(nodes)} nodes")
+    jobs = [_job(first, node) for node in nodes]
+    for job in jobs:
+        api.call("POST", "jobs", body=job)
+    api.call("DELETE", "daemonsets", plan["daemonset"], body=_WITH_PODS)
+    while left := api.items("pods", plan["selector"]):
+        _wait("pods of the DaemonSet", left)
+    for job in jobs:
+        api.call("PATCH", "jobs", job["metadata"]["name"], body=_RESUME)
+    while left := [it["spec"]["template"] for it in _jobs(api, first) if not _done(it)]:
+        _wait("the JSON", left)
+    for node in nodes:
+        api.call("POST", "jobs", body=_job(second, node))
+    api.call("DELETE", "jobs", selector=_selector(first), body=_WITH_PODS)
+    print("no container gets the hook any more; a Job on each node removes the program once nobody calls it")
+
+
+def _wait(what: str, pods: list[dict[str, Any]]) -> None:
+    print(f"there are still {what} on {' '.join(sorted(map(_node, pods)))}")
+    time.sleep(POLL)
+
+
+def _done(job: dict[str, Any]) -> bool:
+    return bool(job.get("status", {}).get("succeeded"))
+
+
+def _jobs(api: Api, job: dict[str, Any]) -> list[dict[str, Any]]:
+    return api.items("jobs", _selector(job))
+
+
+def _pods_of(api: Api, job: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the pods of these Jobs are made from."""
+    return [it["spec"]["template"] for it in _jobs(api, job)]
+
+
+def _selector(job: dict[str, Any]) -> str:
+    return ",".join(f"{name}={value}" for name, value in job["metadata"]["labels"].items())
+
+
+def _node(pod: dict[str, Any]) -> str:
+    """Empty: it is on none yet."""
+    return pod["spec"].get("nodeName") or ""
+
+
+def _job(job: dict[str, Any], node: str) -> dict[str, Any]:
+    """The Job for a node, under a name that is the same each time."""
+    made: dict[str, Any] = json.loads(json.dumps(job))
+    digest = hashlib.sha256(node.encode()).hexdigest()[:10]  # a node's name may be longer than that of a Job
+    made["metadata"]["name"] = f"{job['metadata']['name']}-{digest}"
+    made["spec"]["template"]["spec"]["nodeName"] = node
+    return made

@@ -1,0 +1,147 @@
+"""What the containers of the chart run: node.py VERB [--prefix DIR] [--hooks-dir DIR] [OPTION...]
+
+install         put the program and its JSON onto the host, and stay until told to end, which changes nothing there
+ready           whether both are in place as this version has them, by the exit status
+reconcile       put right once a minute what hooks cannot
+remove-json     no more container gets the hook
+remove-program  go on reconciling until no container calls the program, then end the groups and remove it
+uninstall       the last two on each node, by Jobs: see cluster.py
+
+OPTION: of the hook, as --x=v. Exits 1, with a line on why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from hook.steps import Refused
+
+import cluster
+import host
+import privileges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import FrameType
+
+EVERY = 60.0  # seconds between two reconciles, as the systemd timer has it
+LONGEST = 50.0  # seconds that one may take, likewise
+_MARK = "RESCTRL_MON_HOOK_CONFINED"
+
+
+def install(node: host.Host) -> None:
+    for line in node.install() or ["everything is in place"]:
+        print(line)
+    while True:
+        signal.pause()
+
+
+def ready(node: host.Host) -> None:
+    if not node.is_installed():
+        raise Refused("not in place")
+
+
+def reconcile(node: host.Host) -> None:
+    _confine()
+    while True:
+        _reconcile_once(node)
+        time.sleep(EVERY)
+
+
+def remove_json(node: host.Host) -> None:
+    for line in node.remove_json():
+        print(line)
+
+
+def remove_program(node: host.Host) -> None:
+    _confine()
+    told: list[str] = []
+    while callers := node.callers():
+        if callers != told:
+            print(f"{len(callers)} containers call {node.program} when they end: {' '.join(callers)}")
+            told = callers
+        _reconcile_once(node)
+        time.sleep(EVERY)
+    # No key has a container that would come back: what lingers is ended now, for nobody would do it later.
+    _reconcile_once(node, "--live=/dev/null")
+    for line in node.remove_program():
+        print(line)
+
+
+def uninstall(_node: host.Host) -> None:
+    cluster.uninstall()
+
+
+VERBS: dict[str, Callable[[host.Host], None]] = {
+    "install": install,
+    "ready": ready,
+    "reconcile": reconcile,
+    "remove-json": remove_json,
+    "remove-program": remove_program,
+    "uninstall": uninstall,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(usage=__doc__, add_help=False, allow_abbrev=False)
+    parser.add_argument("verb", choices=VERBS)
+    parser.add_argument("--prefix", required=True)
+    parser.add_argument("--hooks-dir", required=True)
+    given, words = parser.parse_known_args(arguments)
+    try:
+        VERBS[given.verb](host.Host(given.prefix, given.hooks_dir, tuple(words)))
+    except (Refused, cluster.Failed, OSError) as error:
+        return _said(str(error))
+    return 0
+
+
+# --- Processes
+
+_child: subprocess.Popen[bytes] | None = None
+
+
+def _confine() -> None:
+    """Go on in the host's cgroup namespace and with no more capabilities than reconcile takes: start anew, so."""
+    if _MARK not in os.environ:
+        privileges.join_hosts_cgroups()
+        privileges.keep(privileges.DAC_OVERRIDE, privileges.KILL)
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, _MARK: "1"})  # noqa: S606  ourselves
+    if not privileges.is_in_hosts_cgroups():
+        raise Refused("not in the host's cgroup namespace: reconcile would take containers' tasks for strangers")
+
+
+def _reconcile_once(node: host.Host, *words: str) -> None:
+    """What it does and what goes wrong it says itself; either way there is a next time."""
+    global _child  # noqa: PLW0603  for _end, which a signal calls
+    if not os.path.isdir(f"{node.resctrl_root}/mon_groups"):
+        return  # the systemd unit is skipped then, too: not mounted (yet), or a machine that cannot monitor
+    _child = subprocess.Popen([sys.executable, "-I", "-S", host.PYZ, "reconcile", *node.options, *words])
+    try:
+        _child.wait(LONGEST)
+    except subprocess.TimeoutExpired:  # it can be killed at any point
+        _said(f"reconcile has not ended after {LONGEST:.0f} s")
+        _child.kill()
+        _child.wait()
+
+
+def _end(_signal: int, _frame: FrameType | None) -> None:
+    """At once, whatever is going on: every step on the host is whole or not done."""
+    if _child is not None:
+        _child.kill()
+    os._exit(0)
+
+
+def _said(problem: str) -> int:
+    print(f"resctrl-mon-hook: {problem}", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _end)  # the init of a pid namespace would ignore it
+    sys.exit(main(sys.argv[1:]))

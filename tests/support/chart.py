@@ -1,0 +1,86 @@
+"""The Helm chart, rendered by what Helm itself is made of (chart_renderer/main.go): Helm is in no package registry."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "packaging" / "kubernetes" / "chart"
+VALUES = CHART / "values.yaml"
+RENDERER = Path(__file__).with_name("chart_renderer") / "main.go"
+LIBRARIES = Path("/usr/share/gocode")  # Debian's, as sources
+NEEDED = ("src/github.com/Masterminds/sprig", "src/sigs.k8s.io/yaml")
+RELEASE = {"Name": "hook", "Namespace": "monitoring", "Service": "Helm"}
+
+Object = dict[str, Any]
+
+
+def missing() -> str | None:
+    """Why the chart cannot be rendered here; None if it can."""
+    if shutil.which("go") is None:
+        return "no go (Debian: golang-go)"
+    absent = [name for name in NEEDED if not (LIBRARIES / name).is_dir()]
+    return f"no {', '.join(absent)} in {LIBRARIES}" if absent else None
+
+
+def load(path: Path) -> Object:
+    loaded: Object = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return loaded
+
+
+def render(values: Object | None = None, release: Object | None = None) -> list[Object]:
+    """The objects that Helm would make. RuntimeError with what the engine says."""
+    chart = load(CHART / "Chart.yaml")
+    context = {
+        "Values": _merged(load(VALUES), values or {}),
+        "Release": {**RELEASE, **(release or {})},
+        "Chart": {"Name": chart["name"], "Version": chart["version"], "AppVersion": chart["appVersion"]},
+    }
+    templates = {path.name: path.read_text(encoding="utf-8") for path in (CHART / "templates").iterdir()}
+    done = subprocess.run(
+        [_renderer()],
+        input=json.dumps({"templates": templates, "context": context}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    files = json.loads(done.stdout).items()
+    return [it for name, text in files if name.endswith(".yaml") for it in yaml.safe_load_all(text) if it is not None]
+
+
+def _merged(defaults: Object, values: Object) -> Object:
+    """As Helm merges: maps by their keys, anything else is replaced."""
+    both = {
+        name: _merged(defaults[name], values[name]) for name in defaults.keys() & values.keys() if _is_map(values[name])
+    }
+    return {**defaults, **values, **both}
+
+
+def _is_map(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+@cache
+def _renderer() -> Path:
+    """The program, built once in a process; go keeps what it compiled for the next one."""
+    directory = Path(mkdtemp(prefix="chart-renderer-"))
+    program = directory / "render"
+    subprocess.run(
+        ["go", "build", "-o", program, RENDERER],
+        env={**os.environ, "GO111MODULE": "off", "GOPATH": str(LIBRARIES), "GOFLAGS": ""},
+        check=True,
+        timeout=300,
+    )
+    return program

@@ -1,0 +1,77 @@
+// Renders a chart's templates as Helm does, for tests: with Go's template engine, sprig and sigs.k8s.io/yaml, which are
+// what Helm itself is made of, and the few functions that Helm adds (pkg/engine). Not there: what this chart has no use
+// for (tpl, lookup, .Files, .Capabilities). Strict: a value that does not exist is an error.
+//
+//	GO111MODULE=off GOPATH=/usr/share/gocode go run main.go < input.json > files.json
+//
+// Input: {"templates": {name: text}, "context": {"Values": ..., "Release": ..., "Chart": ...}}; output: {name: text}.
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"text/template"
+
+	"github.com/Masterminds/sprig"
+	"sigs.k8s.io/yaml"
+)
+
+func main() {
+	var input struct {
+		Templates map[string]string
+		Context   map[string]interface{}
+	}
+	fail(json.NewDecoder(os.Stdin).Decode(&input))
+
+	chart := template.New("chart").Option("missingkey=error")
+	functions := sprig.TxtFuncMap()
+	delete(functions, "env") // Helm has neither
+	delete(functions, "expandenv")
+	functions["include"] = func(name string, data interface{}) (string, error) {
+		var text bytes.Buffer
+		err := chart.ExecuteTemplate(&text, name, data)
+		return text.String(), err
+	}
+	functions["required"] = func(warning string, value interface{}) (interface{}, error) {
+		if value == nil || value == "" {
+			return value, errors.New(warning)
+		}
+		return value, nil
+	}
+	functions["toYaml"] = func(value interface{}) (string, error) {
+		text, err := yaml.Marshal(value)
+		return strings.TrimSuffix(string(text), "\n"), err
+	}
+	functions["fromYaml"] = func(text string) (map[string]interface{}, error) {
+		value := map[string]interface{}{}
+		err := yaml.Unmarshal([]byte(text), &value)
+		return value, err
+	}
+	chart.Funcs(functions)
+	for name, text := range input.Templates {
+		_, err := chart.New(name).Parse(text)
+		fail(err)
+	}
+
+	files := map[string]string{}
+	for name := range input.Templates {
+		if strings.HasPrefix(name, "_") {
+			continue
+		}
+		var text bytes.Buffer
+		fail(chart.ExecuteTemplate(&text, name, input.Context))
+		files[name] = text.String()
+	}
+	fail(json.NewEncoder(os.Stdout).Encode(files))
+}
+
+func fail(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,304 @@
+"""The Helm chart: that Kubernetes takes what it renders, that it asks for no more than it needs, and that all agree."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+import jsonschema
+import kubernetes_validate
+import pytest
+
+from hook import __version__
+from hook.models import Options
+from hook.options import parse as parse_options
+from tests.support import chart
+from tests.support.chart import render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.chart import Object
+
+pytestmark = pytest.mark.skipif(chart.missing() is not None, reason=str(chart.missing()))
+OLDEST = "1.30"  # of Kubernetes
+WORDS = ["--linger=5", "--key=auto", '--annotation=a=b "c" {{ d }}', "--strict"]
+EVERYTHING: Object = {
+    "image": {"repository": "example/hook", "digest": "sha256:" + "0" * 64},
+    "imagePullSecrets": [{"name": "pull"}],
+    "options": WORDS,
+    "runtime": "k3s",
+    "prefix": "/opt/hook",
+    "hooksDir": "/etc/containers/oci/hooks.d",
+    "affinity": {"nodeAffinity": {}},
+    "podAnnotations": {"a": "b"},
+    "priorityClassName": "",
+}
+FILES = {"install", "remove-json"}
+RECONCILES = {"reconcile", "remove-program"}
+KEPT = {"DAC_OVERRIDE", "KILL"}
+DROPPED_AT_ONCE = {"SETPCAP", "SYS_ADMIN", "SYS_PTRACE"}
+
+
+@pytest.fixture(scope="module", params=[{}, EVERYTHING], ids=["defaults", "everything"])
+def objects(request: pytest.FixtureRequest) -> list[Object]:
+    return render(request.param)
+
+
+@pytest.fixture(scope="module")
+def defaults() -> list[Object]:
+    return render()
+
+
+def only(objects: list[Object], kind: str) -> Object:
+    (found,) = [it for it in objects if it["kind"] == kind]
+    return found
+
+
+def plan(objects: list[Object]) -> Object:
+    """What the uninstall Job goes by."""
+    loaded: Object = json.loads(only(objects, "ConfigMap")["data"]["plan.json"])
+    return loaded
+
+
+def with_jobs(objects: list[Object]) -> list[Object]:
+    """Also the Jobs that the uninstall Job makes."""
+    return [*objects, plan(objects)["remove-json"], plan(objects)["remove-program"]]
+
+
+def pods(objects: list[Object]) -> Iterator[Object]:
+    for it in with_jobs(objects):
+        if "template" in it.get("spec", {}):
+            yield it["spec"]["template"]["spec"]
+
+
+def containers(objects: list[Object]) -> dict[str, Object]:
+    return {it["name"]: it for pod in pods(objects) for it in pod["containers"]}
+
+
+def mounts(container: Object) -> dict[str, Object]:
+    return {it["mountPath"]: it for it in container.get("volumeMounts", [])}
+
+
+def test_kubernetes_takes_it(objects: list[Object]) -> None:
+    for version in (OLDEST, kubernetes_validate.latest_version()):
+        for it in with_jobs(objects):
+            kubernetes_validate.validate(it, version, strict=True)
+
+
+def test_kubernetes_does_not_take_a_slip(defaults: list[Object]) -> None:
+    """Else the test above would say nothing."""
+    slip = json.loads(json.dumps(only(defaults, "DaemonSet")).replace('"hostPID"', '"hostPid"'))
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(slip, OLDEST, strict=True)
+
+
+def test_it_asks_for_the_oldest_kubernetes_that_has_all_of_it() -> None:
+    assert chart.load(chart.CHART / "Chart.yaml")["kubeVersion"] == f">={OLDEST}.0-0"
+
+
+def test_it_is_of_the_programs_version() -> None:
+    assert chart.load(chart.CHART / "Chart.yaml")["appVersion"] == __version__
+
+
+def test_names_stay_within_what_kubernetes_takes() -> None:
+    """A node's Job has ten digits and a dash behind its name; labels take 63 characters."""
+    long = render(release={"Name": "a" * 53})
+    assert all(len(plan(long)[name]["metadata"]["name"]) + 11 <= 63 for name in ("remove-json", "remove-program"))
+
+
+# --- Options
+
+
+def test_the_options_stand_in_one_place_and_reach_every_container(objects: list[Object]) -> None:
+    expected = chart.load(chart.VALUES)["options"]
+    if only(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["args"][1] == "--prefix=/opt/hook":
+        expected = WORDS
+    found = containers(objects)
+    commands = [it["args"] for it in found.values()] + [found["install"]["readinessProbe"]["exec"]["command"][2:]]
+    assert {tuple(it[3:]) for it in commands} == {tuple(expected)}
+    assert len({tuple(it[1:3]) for it in commands}) == 1
+    assert parse_options(expected)[1] == []
+
+
+def schema(values: Object) -> None:
+    jsonschema.validate(values, json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8")))
+
+
+def test_values_fit_their_schema() -> None:
+    schema(chart.load(chart.VALUES))
+    schema(EVERYTHING)
+
+
+@pytest.mark.parametrize("name", sorted(Options.model_fields))
+def test_every_option_can_be_given_but_those_that_name_mounts(name: str) -> None:
+    option = "--" + name.replace("_", "-") + ("" if name == "strict" else "=x")
+    if name in ("resctrl_root", "run_dir"):
+        with pytest.raises(jsonschema.ValidationError):
+            schema({"options": [option]})
+    else:
+        schema({"options": [option]})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"options": ["--linger 60"]},
+        {"options": ["--lingr=60"]},
+        {"option": ["--linger=60"]},
+        {"runtime": "docker"},
+        {"prefix": "usr"},
+        {"hooksDir": "/a b"},
+        {"image": {"digest": "latest"}},
+    ],
+    ids=str,
+)
+def test_values_that_cannot_be_meant_are_refused(values: Object) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        schema(values)
+
+
+# --- Privileges
+
+
+def test_nothing_is_privileged_and_no_root_file_system_is_written_to(objects: list[Object]) -> None:
+    for name, it in containers(objects).items():
+        security = it["securityContext"]
+        assert "privileged" not in security, name
+        assert security["readOnlyRootFilesystem"] is True, name
+        assert security["capabilities"]["drop"] == ["ALL"], name
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
+
+
+def test_only_reconcile_has_capabilities(objects: list[Object]) -> None:
+    added = {
+        name: set(it["securityContext"]["capabilities"].get("add", [])) for name, it in containers(objects).items()
+    }
+    expected = dict.fromkeys(RECONCILES, KEPT | DROPPED_AT_ONCE)
+    assert {name: it for name, it in added.items() if it} == expected
+
+
+def test_each_capability_has_its_reason() -> None:
+    text = (chart.CHART / "templates" / "_helpers.tpl").read_text(encoding="utf-8")
+    assert set(re.findall(r"^  ([A-Z_]+)  +\S", text, re.MULTILINE)) == KEPT | DROPPED_AT_ONCE
+
+
+def test_who_does_without_capabilities_cannot_gain_any(objects: list[Object]) -> None:
+    for name, it in containers(objects).items():
+        assert it["securityContext"].get("allowPrivilegeEscalation") is (None if name in RECONCILES else False), name
+
+
+def test_only_uninstall_speaks_to_the_api_server_and_it_is_nobody_on_the_node(objects: list[Object]) -> None:
+    tokens = {pod["containers"][0]["name"]: pod["automountServiceAccountToken"] for pod in pods(objects)}
+    assert {name for name, it in tokens.items() if it} == {"uninstall"}
+    found = containers(objects)["uninstall"]
+    assert found["securityContext"]["runAsNonRoot"] is True
+    assert set(mounts(found)) == {"/plan"}
+
+
+def test_its_token_allows_no_more_than_it_does(objects: list[Object]) -> None:
+    rules = {rule["resources"][0]: rule for rule in only(objects, "Role")["rules"]}
+    assert {name: set(rule["verbs"]) for name, rule in rules.items()} == {
+        "pods": {"list"},
+        "daemonsets": {"delete"},
+        "jobs": {"create", "list", "patch", "deletecollection"},
+    }
+    assert rules["daemonsets"]["resourceNames"] == [only(objects, "DaemonSet")["metadata"]["name"]]
+    assert not {it["kind"] for it in objects} & {"ClusterRole", "ClusterRoleBinding"}
+
+
+def test_what_the_uninstall_needs_is_there_only_then(objects: list[Object]) -> None:
+    hooks = [it for it in objects if it["kind"] != "DaemonSet"]
+    assert {it["metadata"]["annotations"]["helm.sh/hook"] for it in hooks} == {"pre-delete"}
+    assert all("hook-succeeded" in it["metadata"]["annotations"]["helm.sh/hook-delete-policy"] for it in hooks)
+    before = {it["kind"] for it in hooks if it["metadata"]["annotations"].get("helm.sh/hook-weight") == "-1"}
+    assert before == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap"}
+
+
+def test_no_host_namespace_but_that_of_pids_for_reconcile(objects: list[Object]) -> None:
+    for pod in pods(objects):
+        names = {it["name"] for it in pod["containers"]}
+        assert pod.get("hostPID", False) is bool(names & RECONCILES)
+        assert not {"hostNetwork", "hostIPC"} & pod.keys()
+
+
+# --- Mounts
+
+
+def writable(objects: list[Object], name: str) -> set[str]:
+    return {path for path, it in mounts(containers(objects)[name]).items() if not it.get("readOnly")}
+
+
+def test_what_can_be_written_to(defaults: list[Object]) -> None:
+    programs, hooks = "/host/usr/local/libexec/oci/hooks.d", "/host/usr/share/containers/oci/hooks.d"
+    kernel = {"/sys/fs/resctrl", "/run/resctrl-mon-hook"}
+    assert writable(defaults, "install") == {programs, hooks}
+    assert writable(defaults, "remove-json") == {hooks}
+    assert writable(defaults, "reconcile") == kernel
+    assert writable(defaults, "remove-program") == kernel | {programs}
+    assert writable(defaults, "uninstall") == set()
+
+
+def test_a_directory_is_mounted_at_the_path_that_it_has_on_the_host(objects: list[Object]) -> None:
+    for pod in pods(objects):
+        paths = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"] if "hostPath" in it}
+        for container in pod["containers"]:
+            for path, it in mounts(container).items():
+                if path not in ("/bundles", "/plan"):
+                    assert path.removeprefix("/host") == paths[it["name"]]
+
+
+def test_the_kernels_directories_are_those_of_the_hook(defaults: list[Object]) -> None:
+    found = mounts(containers(defaults)["reconcile"])
+    assert {Options().resctrl_root, Options().run_dir, "/sys/fs/cgroup"} == set(found)
+    assert found[Options().resctrl_root]["mountPropagation"] == "HostToContainer"
+
+
+def test_nothing_of_the_host_is_made_but_directories_of_ours(objects: list[Object]) -> None:
+    paths = [it for pod in pods(objects) for it in pod["volumes"] if "hostPath" in it]
+    made = {it["name"] for it in paths if it["hostPath"].get("type") == "DirectoryOrCreate"}
+    assert made == {"programs", "hooks", "run"}
+    assert not [it for it in paths if it["hostPath"]["path"] in ("/", "/etc", "/run", "/var")]
+
+
+@pytest.mark.parametrize("runtime", ["crio", "containerd", "k3s"])
+def test_bundles_lie_where_the_runtime_keeps_them(runtime: str) -> None:
+    (volume,) = [it for pod in pods(render({"runtime": runtime})) for it in pod["volumes"] if it["name"] == "bundles"]
+    states = (chart.ROOT / "tests" / "states").glob(f"{runtime}-*.json")
+    bundles = [json.loads(it.read_text(encoding="utf-8"))["bundle"].removesuffix("/userdata") for it in states]
+    k3s = "/run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io"  # k3s is no runtime that states were taken from
+    expected = {str(PurePosixPath(it).parent) for it in bundles} or {k3s}
+    assert {volume["hostPath"]["path"]} == expected
+
+
+# --- Life
+
+
+def test_the_daemonset_is_on_every_node_that_runs_linux(defaults: list[Object]) -> None:
+    pod = only(defaults, "DaemonSet")["spec"]["template"]["spec"]
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    assert pod["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    assert pod["priorityClassName"] == "system-node-critical"
+
+
+def test_no_end_of_a_pod_does_anything(objects: list[Object]) -> None:
+    assert not [name for name, it in containers(objects).items() if "lifecycle" in it]
+
+
+def test_why_it_refuses_is_told_to_whoever_describes_the_pod(objects: list[Object]) -> None:
+    assert {it["terminationMessagePolicy"] for it in containers(objects).values()} == {"FallbackToLogsOnError"}
+
+
+def test_the_nodes_jobs_are_found_by_labels_of_theirs_alone(objects: list[Object]) -> None:
+    labels = [plan(objects)[name]["metadata"]["labels"] for name in ("remove-json", "remove-program")]
+    labels.append(only(objects, "DaemonSet")["spec"]["selector"]["matchLabels"])
+    assert len({it["app.kubernetes.io/component"] for it in labels}) == 3
+    assert plan(objects)["selector"] == ",".join(f"{name}={value}" for name, value in labels[2].items())
+
+
+def test_the_first_job_waits_and_the_second_cleans_up_after_itself(objects: list[Object]) -> None:
+    assert plan(objects)["remove-json"]["spec"]["suspend"] is True
+    assert plan(objects)["remove-program"]["spec"]["ttlSecondsAfterFinished"] > 0
+    assert "activeDeadlineSeconds" not in plan(objects)["remove-program"]["spec"], "containers may run on for months"
