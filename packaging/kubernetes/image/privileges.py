@@ -27,8 +27,11 @@ def is_in_hosts_cgroups() -> bool:
 
 
 def join_hosts_cgroups() -> None:
-    """setns(2): takes CAP_SYS_ADMIN, and CAP_SYS_PTRACE to look at init's namespaces. OSError."""
-    descriptor = os.open("/proc/1/ns/cgroup", os.O_RDONLY)
+    """Into the namespace of our parent, conmon or containerd's shim: a process of the host's, and in sight. OSError.
+
+    setns(2) takes CAP_SYS_ADMIN, and to open a namespace of a process that may do more CAP_SYS_PTRACE.
+    """
+    descriptor = os.open(f"/proc/{os.getppid()}/ns/cgroup", os.O_RDONLY)
     try:
         _call("setns", descriptor, _CLONE_NEWCGROUP)
     finally:

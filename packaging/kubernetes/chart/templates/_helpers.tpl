@@ -65,7 +65,7 @@ it is in the host's cgroup namespace, before it does anything else (image/privil
   DAC_OVERRIDE  resctrl's directories are 0555, also for root
   KILL          to ask whether a process of another user lives
   SYS_ADMIN     setns to the host's cgroup namespace: otherwise the whole container would have to be privileged
-  SYS_PTRACE    to open that namespace, by /proc/1/ns/cgroup
+  SYS_PTRACE    to open that namespace, by /proc/PID/ns/cgroup of the process that started the container
   SETPCAP       to drop capabilities for good
 AppArmor's usual profile forbids to write to /sys/fs/resctrl, SELinux the same to all but spc_t.
 No allowPrivilegeEscalation: Kubernetes takes it for true with SYS_ADMIN; no_new_privs is set when that is dropped.

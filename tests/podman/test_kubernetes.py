@@ -1,0 +1,301 @@
+"""The chart's image and what its containers do, under real Podman and runc, with the privileges that the chart gives.
+
+This machine is the node: its Python is looked at, its /proc and cgroups are seen. Only the two directories that are
+installed to are scratch, and resctrl is the model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.resctrlfs import Mounted, mounted
+from tests.support import chart
+from tests.support.containers import DEADLINE, REPOSITORY, Gate, Lab, missing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+CONTAINERFILE = REPOSITORY / "packaging/kubernetes/image/Containerfile"
+
+BASE, IMAGE = "localhost/python", "localhost/resctrl-mon-hook"
+PYTHON = Path("/usr/bin/python3")
+# Run by the machine's Python: which of its extensions the scripts and the program load ...
+EXTENSIONS = """
+import argparse, ctypes, hashlib, json, mmap, selectors, ssl, subprocess, sys, tempfile, urllib.request, zipfile
+print(*(it.__file__ for it in list(sys.modules.values()) if str(getattr(it, "__file__", "")).endswith(".so")))
+"""
+# ... and its modules, compiled, in one file.
+STANDARD_LIBRARY = """
+import os, sys, zipfile
+top = os.path.dirname(os.__file__)
+with zipfile.PyZipFile(sys.argv[1], "w") as file:
+    file.writepy(top)
+    for name in ("collections", "ctypes", "email", "encodings", "http", "importlib", "json", "re", "urllib"):
+        if os.path.isdir(f"{top}/{name}"):
+            file.writepy(f"{top}/{name}", filterfunc=lambda path: "test" not in path)
+"""
+KUBELETS = "--annotation=io.kubernetes.container.restartCount=0"
+DAC_OVERRIDE_AND_KILL = (1 << 1) | (1 << 5)
+
+reason = missing() or chart.missing() or ("" if PYTHON.exists() else f"no {PYTHON}")
+pytestmark = pytest.mark.skipif(bool(reason), reason=reason)
+
+
+class Host:
+    """This machine as a node of the chart's; nothing is installed at the beginning."""
+
+    def __init__(self, lab: Lab, directory: Path, resctrl: Mounted) -> None:
+        self.lab = lab
+        self.resctrl = resctrl
+        self.run_dir = directory / "run"
+        self.prefix = directory / "prefix"
+        self.program = self.prefix / "libexec/oci/hooks.d/resctrl-mon-hook.pyz"
+        self.json = lab.hooks_dir / "10-resctrl-mon-hook-kubernetes.json"
+        self.options = [f"--resctrl-root={resctrl.root}", f"--run-dir={self.run_dir}"]
+        self.program.parent.mkdir(parents=True)  # as the volumes' DirectoryOrCreate does
+        self.run_dir.mkdir()
+
+    def pods(self, *words: str) -> dict[str, tuple[chart.Object, chart.Object]]:
+        """The chart's containers, each with its pod."""
+        options = [*self.options, *words]
+        values = {"prefix": str(self.prefix), "hooksDir": str(self.lab.hooks_dir), "options": options}
+        objects = chart.render({**values, "image": {"repository": IMAGE, "tag": "latest"}})
+        (plan,) = [json.loads(it["data"]["plan.json"]) for it in objects if it["kind"] == "ConfigMap"]
+        made = [*objects, plan["remove-json"], plan["remove-program"]]
+        pods = [it["spec"]["template"]["spec"] for it in made if "template" in it.get("spec", {})]
+        return {container["name"]: (container, pod) for pod in pods for container in pod["containers"]}
+
+    def command(
+        self,
+        name: str,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        replaced: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """`podman run`, with all that the chart says of a container and nothing more."""
+        container, pod = self.pods(*words)[name]
+        security = container["securityContext"]
+        volumes = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"]}
+        elsewhere = {"resctrl": str(self.resctrl.root), "run": str(self.run_dir)}  # named by the options, too
+        bundles = {"bundles": str(self.lab.base / "root" / "vfs-containers")}
+        mounts = []
+        for it in container["volumeMounts"]:
+            source = {**volumes, **elsewhere, **bundles, **(replaced or {})}[it["name"]]
+            target = elsewhere.get(it["name"], it["mountPath"])
+            mounts.append(f"--volume={source}:{target}:{'ro' if it.get('readOnly') else 'rw'},rslave")
+        assert security["readOnlyRootFilesystem"]
+        return [
+            *("run", "--rm", f"--name={name}", "--network=none", f"--cgroup-parent={self.lab.cgroups.path}"),
+            *("--read-only", "--read-only-tmpfs=false", "--cgroupns=private", "--cap-drop=all"),
+            f"--user={security['runAsUser']}:{security['runAsGroup']}",
+            *(f"--cap-add={it}" for it in security["capabilities"].get("add", [])),
+            *(["--security-opt=no-new-privileges"] if security.get("allowPrivilegeEscalation") is False else []),
+            *(["--pid=host"] if pod.get("hostPID") else []),
+            *(f"--env={key}={value}" for key, value in (env or {}).items()),
+            *mounts,
+            container["image"],
+            *container["args"],
+        ]
+
+    @contextmanager
+    def running(self, name: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """One of the chart's containers; at the end it is told to end, as kubelet tells it, and does."""
+        command = [*self.lab.podman_command(), *self.command(name, *words)]
+        with subprocess.Popen(command, env=self.lab.environment, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                if process.poll() is None:
+                    self.lab.podman("kill", "--signal=TERM", name)
+                    assert process.wait(DEADLINE) == 0
+
+    def completed(
+        self,
+        name: str,
+        *words: str,
+        env: Mapping[str, str] | None = None,
+        volumes: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """One of them that ends by itself. `volumes`: in place of directories of the host."""
+        return self.lab.podman(*self.command(name, *words, env=env, replaced=volumes), check=False)
+
+    def install(self, *words: str) -> None:
+        with self.running("install", *words) as process:
+            line_with(process, "10-resctrl-mon-hook-kubernetes.json")
+
+    def state(self) -> list[tuple[str, int, int, bytes]]:
+        """All that is installed, exactly."""
+        found = [path for path in (self.program, self.json) if path.exists()]
+        assert [it.name for it in self.program.parent.iterdir()] == [it.name for it in found if it == self.program]
+        return [(it.name, it.stat().st_ino, it.stat().st_mtime_ns, it.read_bytes()) for it in found]
+
+    def groups(self) -> dict[str, list[int]]:
+        found = self.resctrl.groups().items()
+        return {path.rpartition("/")[2]: it["tasks"] for path, it in found if path.startswith("/mon_groups/")}
+
+    def workload(self, name: str) -> Gate:
+        """A container as kubelet has it made."""
+        return self.lab.run(name, KUBELETS)
+
+
+def line_with(process: subprocess.Popen[str], text: str) -> str:
+    """The next line that the container prints with this in it."""
+    assert process.stdout is not None
+    seen = []
+    for line in process.stdout:
+        if text in line:
+            return line
+        seen.append(line)
+    raise AssertionError(f"no {text!r} in {seen}")
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image of the machine's own Python to build from: there may be no registry. In few files, for all are copied."""
+    root = tmp_path_factory.mktemp("base")
+    real = PYTHON.resolve()
+    _copy(real, root)
+    (root / "usr/bin/python3").symlink_to(real.name)
+    extensions = subprocess.run(
+        [PYTHON, "-ISc", EXTENSIONS], capture_output=True, text=True, check=True, timeout=DEADLINE
+    )
+    libraries = subprocess.run(
+        ["ldd", real, *extensions.stdout.split()], capture_output=True, text=True, check=True, timeout=DEADLINE
+    )
+    for path in {*extensions.stdout.split(), *re.findall(r"(/\S+) \(0x", libraries.stdout)}:
+        _copy(Path(path), root)
+    zipped = f"{root}/usr/lib/{real.name.replace('.', '')}.zip"  # where Python looks first
+    subprocess.run([PYTHON, "-ISc", STANDARD_LIBRARY, zipped], check=True, timeout=DEADLINE)
+    archive = root.parent / "base.tar"
+    subprocess.run(["tar", "-C", root, "-cf", archive, "."], check=True, timeout=DEADLINE)
+    return archive
+
+
+def _copy(path: Path, root: Path) -> None:
+    target = root / str(path)[1:]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, target)
+
+
+@pytest.fixture(scope="module")
+def lab(archive: Path) -> Iterator[Lab]:
+    """Podman with the image, and with no hook of ours but those that are installed."""
+    with Lab() as lab:
+        (lab.hooks_dir / "10-resctrl-mon-hook.json").unlink()
+        lab.podman("import", "--change=ENV PATH=/usr/bin", str(archive), BASE)
+        words = ["--layers=false", f"--build-arg=BASE={BASE}", f"--file={CONTAINERFILE}", f"--tag={IMAGE}"]
+        lab.podman("build", *words, str(REPOSITORY), timeout=4 * DEADLINE)
+        yield lab
+
+
+@pytest.fixture
+def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
+    with mounted(tmp_path) as resctrl:
+        host = Host(lab, tmp_path, resctrl)
+        try:
+            yield host
+        finally:
+            lab.podman("rm", "-f", "-a", "-t", "0")
+            host.json.unlink(missing_ok=True)
+
+
+def test_it_is_ready_once_both_files_are_in_place_and_its_end_changes_nothing(host: Host) -> None:
+    with host.running("install") as process:
+        line_with(process, host.json.name)
+        container, _ = host.pods()["install"]
+        probe = container["readinessProbe"]["exec"]["command"]
+        host.lab.podman("exec", "install", *probe)
+        installed = host.state()
+        assert [name for name, *_ in installed] == [host.program.name, host.json.name]
+        host.program.chmod(0o644)
+        assert "not in place" in host.lab.podman("exec", "install", *probe, check=False).stderr
+        host.program.chmod(0o755)
+    assert host.state() == installed
+
+
+def test_an_upgrade_replaces_what_has_changed_and_nothing_else(host: Host) -> None:
+    host.install()
+    program, json_ = host.state()
+    host.install("--monitor=opt-in")
+    assert host.state()[0] == program
+    assert host.state()[1][1] != json_[1], "a new file was renamed into its place"
+    assert "--monitor=opt-in" in json.loads(host.json.read_text())["hook"]["args"]
+
+
+def test_what_is_installed_is_what_the_runtime_starts(host: Host) -> None:
+    host.install()
+    host.workload("first")
+    init = host.lab.init("first")
+    assert host.groups() == {f"oci-{host.lab.container_id('first')}": [init.pid]}
+
+
+def test_a_host_without_python_is_told_of_and_left_as_it_is(host: Host, tmp_path: Path) -> None:
+    usr = tmp_path / "usr"
+    (usr / "lib").mkdir(parents=True)
+    (usr / "lib/os-release").write_text('PRETTY_NAME="Fedora CoreOS 43"\n')
+    done = host.completed("install", volumes={"usr": str(usr)})
+    assert done.returncode == 1
+    assert "Fedora CoreOS 43 has no /usr/bin/python3: hooks cannot run there" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert host.state() == []
+
+
+def test_reconcile_sees_the_hosts_cgroups_and_has_two_capabilities(host: Host) -> None:
+    """What exec brought in is found by the container's cgroup, as the host names it."""
+    host.install()
+    host.workload("second")
+    inside = host.lab.gate("inside")
+    host.lab.podman("exec", "-d", "second", *inside.command)
+    inside.wait_up()
+    group = f"oci-{host.lab.container_id('second')}"
+    assert len(host.groups()[group]) == 1
+    with host.running("reconcile") as process:
+        line_with(process, "adopt")
+        assert len(host.groups()[group]) == 2
+        pid = host.lab.init("reconcile").pid
+        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        for name in ("CapPrm", "CapEff", "CapBnd"):
+            assert int(status[name], 16) == DAC_OVERRIDE_AND_KILL
+        assert int(status["CapInh"], 16) == int(status["CapAmb"], 16) == 0
+        assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+        assert os.readlink(f"/proc/{pid}/ns/cgroup") == os.readlink("/proc/self/ns/cgroup")
+
+
+def test_reconcile_refuses_a_cgroup_namespace_of_its_own(host: Host) -> None:
+    """There it would take a container's tasks for strangers, and move them out."""
+    done = host.completed("reconcile", env={"RESCTRL_MON_HOOK_CONFINED": "1"})
+    assert done.returncode == 1
+    assert "not in the host's cgroup namespace" in done.stderr
+
+
+def test_everything_is_taken_off_but_the_program_only_once_nobody_calls_it(host: Host) -> None:
+    host.install("--linger=3600")
+    gate = host.workload("third")
+    container = host.lab.container_id("third")
+
+    assert host.completed("remove-json").returncode == 0
+    assert [name for name, *_ in host.state()] == [host.program.name]
+    host.lab.podman("run", "--rm", *host.lab.options("later"), KUBELETS, "--rootfs", str(host.lab.rootfs), "/bin/true")
+    assert set(host.groups()) == {f"oci-{container}"}
+
+    with host.running("remove-program", "--linger=3600") as process:
+        assert f"1 containers call {host.program} when they end: {container}" in line_with(process, "containers call")
+    assert host.program.exists()
+
+    gate.open()
+    host.lab.watch.wait("poststop", container)
+    host.lab.podman("rm", "-f", "third")
+    assert host.groups() == {f"oci-{container}": []}, "it lingers"
+    done = host.completed("remove-program", "--linger=3600")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert host.state() == []
+    assert host.groups() == {}
