@@ -160,7 +160,7 @@ def line_with(process: subprocess.Popen[str], text: str) -> str:
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An image of the machine's own Python to build from: there may be no registry. In few files, for all are copied."""
+    """An image of the machine's own Python to build from: there may be no registry. In few files: all are copied."""
     root = tmp_path_factory.mktemp("base")
     real = PYTHON.resolve()
     _copy(real, root)

@@ -1,0 +1,299 @@
+"""The MachineConfig for OpenShift: it says what the Butane file says, and that is what the project ships."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import build
+from hook.places import Places
+from tests.support import interpreters
+
+import machineconfig
+
+ROOT = Path(__file__).resolve().parents[2]
+OPENSHIFT = ROOT / "packaging" / "openshift"
+BUTANE: dict[str, Any] = yaml.safe_load((OPENSHIFT / "resctrl-mon-hook.bu").read_text(encoding="utf-8"))
+POLICY: dict[str, Any] = yaml.safe_load((OPENSHIFT / "nodedisruptionpolicy.yaml").read_text(encoding="utf-8"))
+PLACES = Places("/usr/local", "/etc/containers/oci/hooks.d")
+JSON = PLACES.json("kubernetes")
+VALIDATE = shutil.which("ignition-validate")
+RHEL_COREOS = ((3, 9), (3, 12))  # RHEL 9's and RHEL 10's
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What Butane is given for --files-dir."""
+    root = tmp_path_factory.mktemp("tree")
+    shutil.copytree(ROOT / "packaging", root / "packaging", ignore=shutil.ignore_patterns("__pycache__"))
+    fitting = [str(it.path) for it in interpreters.find() if it.version[:2] in RHEL_COREOS]
+    build.build(output=root / "dist" / "resctrl-mon-hook.pyz", bytecode=fitting)
+    return root
+
+
+@pytest.fixture(scope="module")
+def made(tree: Path) -> dict[str, Any]:
+    return machineconfig.machine_config(BUTANE, tree)
+
+
+def files(made: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {it["path"]: it for it in made["spec"]["config"]["storage"]["files"]}
+
+
+def units(made: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {it["name"]: it for it in made["spec"]["config"]["systemd"]["units"]}
+
+
+def content(file: dict[str, Any]) -> bytes:
+    """What Ignition would write."""
+    packed = base64.b64decode(file["contents"]["source"].removeprefix("data:;base64,"))
+    return gzip.decompress(packed) if file["contents"]["compression"] == "gzip" else packed
+
+
+# --- The MachineConfig and the Butane file
+
+
+def test_the_reader_reads_it_as_yaml_is_read() -> None:
+    assert machineconfig.Reader((OPENSHIFT / "resctrl-mon-hook.bu").read_text(encoding="utf-8")).read() == BUTANE
+
+
+words = st.from_regex(r"([0-9]+-)?[A-Za-z/][A-Za-z0-9_./-]*", fullmatch=True)
+keys = st.from_regex(r"[A-Za-z_][A-Za-z0-9_./-]*", fullmatch=True)
+texts = st.lists(st.text("ab #:-|{}\"'", max_size=8), min_size=1).map(
+    lambda lines: "x" + "\n".join(lines).rstrip() + "\n"
+)
+leaves = st.one_of(words, st.booleans(), st.sampled_from(["0755", "0644", "4.18.0"]), texts)
+documents = st.recursive(
+    st.dictionaries(keys, leaves, min_size=1, max_size=3),
+    lambda inner: st.dictionaries(
+        keys, st.one_of(leaves, inner, st.lists(inner, min_size=1, max_size=3)), min_size=1, max_size=3
+    ),
+    max_leaves=8,
+)
+
+
+def written(value: Any, indent: int = 0) -> str:  # noqa: ANN401  a document
+    """A document in the style of the file."""
+    pad = " " * indent
+    lines = ["", f"{pad}# a comment"]
+    for key, it in value.items():
+        if isinstance(it, dict):
+            lines += [f"{pad}{key}:", written(it, indent + 2)]
+        elif isinstance(it, list):
+            items = [written(each, indent + 4).lstrip("\n") for each in it]
+            lines += [f"{pad}{key}:", *(re.sub(r"^ +#.*\n *", f"{pad}  - ", item) for item in items)]
+        elif isinstance(it, str) and it.endswith("\n"):
+            lines += [f"{pad}{key}: |", *(f"{pad}  {line}" if line else "" for line in it[:-1].split("\n"))]
+        else:
+            lines.append(f"{pad}{key}: {str(it).lower() if isinstance(it, bool) else it}")
+    return "\n".join(lines)
+
+
+@given(documents)
+def test_what_the_reader_takes_it_reads_as_yaml_is_read(document: dict[str, Any]) -> None:
+    text = written(document) + "\n"
+    try:
+        found = machineconfig.Reader(text).read()
+    except machineconfig.Unfit:
+        return
+    assert found == yaml.safe_load(text), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: *b",
+        "a: &b c",
+        "a: [b]",
+        "a: {b: c}",
+        "a: 'b'",
+        "a: b # c",
+        "a: >\n  b",
+        "a:\n",
+        "a: b\na: c",
+        "a: b\n  c: d",
+        "a: 12",
+        "a: 1.5",
+        "a: yes",
+        "- a",
+        "a:\n  - b",
+        "a: !b c",
+        "a: b: c",
+        "a: 2020-01-01",
+    ],
+)
+def test_the_reader_refuses_what_it_might_read_otherwise(text: str) -> None:
+    with pytest.raises(machineconfig.Unfit):
+        machineconfig.Reader(text).read()
+
+
+def test_every_file_has_its_content_mode_and_path(made: dict[str, Any], tree: Path) -> None:
+    assert list(files(made)) == [it["path"] for it in BUTANE["storage"]["files"]]
+    for it in BUTANE["storage"]["files"]:
+        found = files(made)[it["path"]]
+        local = it["contents"].get("local")
+        assert content(found) == ((tree / local).read_bytes() if local else it["contents"]["inline"].encode())
+        assert {name: found[name] for name in ("mode", "overwrite")} == {
+            name: it[name] for name in ("mode", "overwrite")
+        }
+
+
+def test_every_unit_has_its_contents_and_dropins(made: dict[str, Any]) -> None:
+    assert list(units(made)) == [it["name"] for it in BUTANE["systemd"]["units"]]
+    for it in BUTANE["systemd"]["units"]:
+        found = units(made)[it["name"]]
+        local = it.get("contents_local")
+        assert found["contents"] == ((ROOT / local).read_text(encoding="utf-8") if local else it["contents"])
+        for name in ("enabled", "dropins"):
+            assert found.get(name) == it.get(name)
+        assert not found.keys() - {"name", "enabled", "contents", "dropins"}
+
+
+@pytest.mark.parametrize("place", ["", "metadata", "storage", "systemd"])
+def test_what_is_not_known_is_refused_and_not_left_out(place: str, tree: Path) -> None:
+    strange = json.loads(json.dumps(BUTANE))
+    (strange[place] if place else strange)["kernel_arguments"] = []
+    with pytest.raises(machineconfig.Unfit, match="kernel_arguments"):
+        machineconfig.machine_config(strange, tree)
+
+
+def test_the_same_bytes_each_time(made: dict[str, Any], tree: Path) -> None:
+    assert json.dumps(machineconfig.machine_config(BUTANE, tree)) == json.dumps(made)
+
+
+@pytest.mark.skipif(VALIDATE is None, reason="no ignition-validate (Debian: ignition)")
+@pytest.mark.parametrize(("name", "status"), [("path", 0), ("pth", 1)])
+def test_ignition_itself_takes_it(made: dict[str, Any], tmp_path: Path, name: str, status: int) -> None:
+    """And does not take a slip. Debian 12's does not know 3.4.0 yet; nothing in it is newer than 3.3.0."""
+    assert VALIDATE is not None
+    config = json.loads(json.dumps(made["spec"]["config"]).replace('"path"', f'"{name}"'))
+    config["ignition"]["version"] = "3.3.0"
+    (tmp_path / "config.ign").write_text(json.dumps(config))
+    done = subprocess.run([VALIDATE, tmp_path / "config.ign"], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == status, done.stderr
+
+
+def run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    script = directory / "packaging" / "openshift" / "machineconfig.py"
+    return subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_command_prints_it(made: dict[str, Any], tree: Path) -> None:
+    done = run(tree)
+    assert json.loads(done.stdout) == made
+    assert len(done.stdout) < machineconfig.MOST_BYTES
+
+
+def test_off_is_the_same_without_the_json(made: dict[str, Any], tree: Path) -> None:
+    off = json.loads(run(tree, "--off").stdout)
+    assert files(made).keys() - files(off).keys() == {JSON}
+    assert units(off) == units(made)
+
+
+def test_one_that_etcd_would_not_take_is_refused(tree: Path, tmp_path: Path) -> None:
+    big = tmp_path / "tree"
+    shutil.copytree(tree, big)
+    (big / "dist/resctrl-mon-hook.pyz").write_bytes(os.urandom(machineconfig.MOST_BYTES))
+    done = run(big)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "remedy" in done.stderr
+
+
+# --- What is in it
+
+
+def test_files_lie_where_the_program_knows_them() -> None:
+    assert {it["path"] for it in BUTANE["storage"]["files"]} == {PLACES.program, PLACES.conf, JSON}
+
+
+def test_the_json_comes_last_and_is_the_shipped_one_with_its_path(made: dict[str, Any]) -> None:
+    assert list(files(made))[-1] == JSON
+    shipped = json.loads((ROOT / "oci-hooks" / Path(JSON).name).read_text(encoding="utf-8"))
+    shipped["hook"]["path"] = PLACES.program
+    assert json.loads(content(files(made)[JSON])) == shipped
+
+
+def test_reconcile_is_called_with_the_options_in_the_json(made: dict[str, Any]) -> None:
+    options = json.loads(content(files(made)[JSON]))["hook"]["args"][2:]
+    assert content(files(made)[PLACES.conf]).decode() == f"OPTIONS={' '.join(options)}\n"
+
+
+def test_modes(made: dict[str, Any]) -> None:
+    assert {path: oct(it["mode"]) for path, it in files(made).items()} == {
+        PLACES.program: "0o755",
+        PLACES.conf: "0o644",
+        JSON: "0o644",
+    }
+
+
+def test_the_services_command_is_replaced_by_the_program_as_it_lies_here(made: dict[str, Any]) -> None:
+    (dropin,) = units(made)["resctrl-mon-hook-reconcile.service"]["dropins"]
+    section, empty, command = dropin["contents"].splitlines()
+    assert (section, empty) == ("[Service]", "ExecStart=")
+    assert command == f"ExecStart=/usr/bin/python3 -I -S {PLACES.program} reconcile $OPTIONS"
+
+
+def test_resctrl_is_mounted_before_crio_starts_and_by_the_timer_at_the_latest(made: dict[str, Any]) -> None:
+    mount = units(made)["sys-fs-resctrl.mount"]
+    assert mount["enabled"] is True
+    assert "Before=crio.service" in mount["contents"].splitlines()
+    (dropin,) = units(made)["resctrl-mon-hook-reconcile.timer"]["dropins"]
+    assert dropin["contents"] == "[Unit]\nWants=sys-fs-resctrl.mount\n"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
+def test_systemd_has_no_complaint(made: dict[str, Any], tmp_path: Path) -> None:
+    for name, unit in units(made).items():
+        (tmp_path / name).write_text(unit["contents"])
+        for dropin in unit.get("dropins", []):
+            (tmp_path / f"{name}.d").mkdir()
+            (tmp_path / f"{name}.d" / dropin["name"]).write_text(dropin["contents"])
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--generators=no", *(str(tmp_path / name) for name in units(made))],
+        env={"SYSTEMD_UNIT_PATH": f"{tmp_path}:", "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    complaints = [line for line in done.stderr.splitlines() if "resctrl" in line and "not executable" not in line]
+    assert complaints == []
+
+
+# --- The policy
+
+
+def test_the_policy_covers_every_file_and_every_unit(made: dict[str, Any]) -> None:
+    """One that is missing would have every node of the pool rebooted."""
+    policy = POLICY["spec"]["nodeDisruptionPolicy"]
+    assert {it["path"] for it in policy["files"]} == set(files(made))
+    assert {it["name"] for it in policy["units"]} == set(units(made))
+
+
+def test_the_policy_neither_reboots_nor_unmounts() -> None:
+    """Actions as openshift/api has them: None stands alone, Restart names its service."""
+    policy = POLICY["spec"]["nodeDisruptionPolicy"]
+    for it in (*policy["files"], *policy["units"]):
+        kinds = [action["type"] for action in it["actions"]]
+        assert set(kinds) <= {"None", "DaemonReload", "Restart"}
+        assert "None" not in kinds or len(kinds) == 1
+        for action in it["actions"]:
+            assert (action["type"] == "Restart") == ("restart" in action)
+            assert action.get("restart", {}).get("serviceName") != "sys-fs-resctrl.mount"
+
+
+def test_the_policy_is_the_clusters_one_object() -> None:
+    assert (POLICY["kind"], POLICY["metadata"]) == ("MachineConfiguration", {"name": "cluster"})
