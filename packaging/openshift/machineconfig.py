@@ -24,6 +24,7 @@ IGNITION = {"4.18.0": "3.4.0"}
 # etcd takes 1.5 MiB, and the pool's rendered MachineConfig holds this one and all others.
 MOST_BYTES = 768 << 10
 
+# What one version of YAML reads as something else than the word, and another one does not.
 _WORDS_OF_YAML = ("null", "yes", "no", "on", "off", "y", "n", "true", "false")
 
 Object = dict[str, Any]
@@ -124,7 +125,7 @@ class Reader:
         found: Object = {}
         while (line := self._next()) is not None and self._indent() == indent:
             match = re.fullmatch(r" *([A-Za-z_][\w./-]*):(?: (.+))?", line)
-            if match is None or match[1] in found:
+            if match is None or match[1] in found or match[1].lower() in _WORDS_OF_YAML:
                 raise Unfit(f"line {self._at + 1}: {line!r} is no new key with a value")
             self._at += 1
             found[match[1]] = self._value(match[2], indent)

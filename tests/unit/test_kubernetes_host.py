@@ -73,6 +73,11 @@ def test_the_program_and_the_json_are_put_in_place_and_nothing_else(root: Path, 
     assert node("--linger=5").is_installed()
 
 
+def test_the_json_comes_last(root: Path) -> None:
+    """Runtimes read it as soon as it is there, and each container would then be without its hook."""
+    assert node().install() == [f"write {at(root, PROGRAM)}", f"write {at(root, JSON)}"]
+
+
 def test_installed_is_what_this_version_and_these_options_are(root: Path) -> None:
     node().install()
     assert not node("--monitor=opt-in").is_installed()

@@ -128,6 +128,7 @@ def test_what_the_reader_takes_it_reads_as_yaml_is_read(document: dict[str, Any]
         "a: 12",
         "a: 1.5",
         "a: yes",
+        "ON: a",
         "- a",
         "a:\n  - b",
         "a: !b c",
