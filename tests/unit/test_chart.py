@@ -38,7 +38,7 @@ EVERYTHING: Object = {
 }
 FILES = {"install", "remove-json"}
 RECONCILES = {"reconcile", "remove-program"}
-KEPT = {"DAC_OVERRIDE", "KILL"}
+KEPT = {"DAC_OVERRIDE"}
 DROPPED_AT_ONCE = {"SETPCAP", "SYS_ADMIN", "SYS_PTRACE"}
 
 
@@ -298,7 +298,7 @@ def test_the_nodes_jobs_are_found_by_labels_of_theirs_alone(objects: list[Object
     assert plan(objects)["selector"] == ",".join(f"{name}={value}" for name, value in labels[2].items())
 
 
-def test_the_first_job_waits_and_the_second_cleans_up_after_itself(objects: list[Object]) -> None:
-    assert plan(objects)["remove-json"]["spec"]["suspend"] is True
+def test_both_jobs_wait_and_the_second_cleans_up_after_itself(objects: list[Object]) -> None:
+    assert all(plan(objects)[name]["spec"]["suspend"] is True for name in ("remove-json", "remove-program"))
     assert plan(objects)["remove-program"]["spec"]["ttlSecondsAfterFinished"] > 0
     assert "activeDeadlineSeconds" not in plan(objects)["remove-program"]["spec"], "containers may run on for months"

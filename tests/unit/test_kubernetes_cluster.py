@@ -32,19 +32,28 @@ PLAN = {
     "daemonset": "hook",
     "selector": "component=node",
     "remove-json": job("remove-json", suspend=True),
-    "remove-program": job("remove-program"),
+    "remove-program": job("remove-program", suspend=True),
 }
 
 
+def node_pod(node: str) -> Object:
+    statuses = [{"name": "install", "containerID": "cri-o://1"}, {"name": "reconcile", "containerID": "cri-o://2"}]
+    metadata = {"labels": {"component": "node"}}
+    return {"metadata": metadata, "spec": {"nodeName": node}, "status": {"containerStatuses": statuses}}
+
+
 class Cluster:
-    """Nodes with the hook on them, and what happened, in order. `refuses`: a request that is answered by 403."""
+    """Nodes with the hook on them, and what happened, in order. `refuses`: a request that is answered by 403.
+
+    Nothing happens at once: what is asked for is under way at the first look at it, and is done at the second.
+    """
 
     def __init__(self, nodes: list[str]) -> None:
         self.events: list[str] = []
-        labels = {"component": "node"}
-        self.pods: list[Object] = [{"metadata": {"labels": labels}, "spec": {"nodeName": name}} for name in nodes]
+        self.pods = [node_pod(name) for name in nodes]
         self.jobs: dict[str, Object] = {}
         self.refuses = ""
+        self.is_going = False
         self.paths: set[str] = set()
 
     def answer(self, method: str, url: str, body: Any) -> tuple[int, Object]:  # noqa: ANN401  JSON
@@ -57,32 +66,43 @@ class Cluster:
         return getattr(self, f"{method.lower()}_{kind}")(name, selector, body)  # type: ignore[no-any-return]
 
     def get_pods(self, _name: str, selector: Object, _body: object) -> tuple[int, Object]:
-        return 200, {"items": chosen(self.pods, selector)}
+        found = chosen(self.pods, selector)
+        if self.is_going and self.pods:
+            self.pods = []
+            self.events.append("pods gone")
+        return 200, {"items": found}
 
     def delete_daemonsets(self, name: str, _selector: Object, body: Object) -> tuple[int, Object]:
         assert body["propagationPolicy"] == "Background"
         assert name == "hook"
-        self.events.append("daemonset gone")
-        there, self.pods = bool(self.pods), []
-        return (200, {}) if there else (404, {})
+        was_going, self.is_going = self.is_going, True
+        self.events += [] if was_going else ["daemonset gone"]
+        return (404, {}) if was_going else (200, {})
 
     def get_jobs(self, _name: str, selector: Object, _body: object) -> tuple[int, Object]:
-        return 200, {"items": chosen(list(self.jobs.values()), selector)}
+        there = chosen(list(self.jobs.values()), selector)
+        found = json.loads(json.dumps(there))
+        for it in there:
+            if it.get("status") == {"active": 1}:
+                it["status"] = {"succeeded": 1}
+                self.events.append(f"{component_of(it)} ran on {node_of(it)}")
+            elif not it["spec"]["suspend"]:
+                it.setdefault("status", {"active": 1})
+        return 200, {"items": found}
 
     def post_jobs(self, _name: str, _selector: Object, body: Object) -> tuple[int, Object]:
         name = body["metadata"]["name"]
         if name in self.jobs:
             return 409, {}
         self.jobs[name] = body
-        self.events.append(f"{body['metadata']['labels']['component']} on {node_of(body)}")
+        self.events.append(f"{component_of(body)} is to run on {node_of(body)}")
         return 201, body
 
     def patch_jobs(self, name: str, _selector: Object, body: Object) -> tuple[int, Object]:
         found = self.jobs[name]
-        found["spec"].update(body["spec"])
-        if not found["spec"]["suspend"] and not self.pods:
-            found["status"] = {"succeeded": 1}
-            self.events.append(f"JSON off {node_of(found)}")
+        assert body == {"spec": {"suspend": False}}
+        found["spec"]["suspend"] = False
+        self.events.append(f"{component_of(found)} starts on {node_of(found)}")
         return 200, found
 
     def delete_jobs(self, _name: str, selector: Object, _body: object) -> tuple[int, Object]:
@@ -98,6 +118,11 @@ def chosen(objects: list[Object], selector: Object) -> list[Object]:
 
 def node_of(job: Object) -> str:
     name: str = job["spec"]["template"]["spec"]["nodeName"]
+    return name
+
+
+def component_of(job: Object) -> str:
+    name: str = job["metadata"]["labels"]["component"]
     return name
 
 
@@ -136,11 +161,14 @@ def api(kube: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[cluster.Api]
 
 def test_each_step_is_over_on_all_nodes_before_the_next_begins(api: cluster.Api, kube: Cluster) -> None:
     cluster.run(api, PLAN)
+    kinds = ("remove-json", "remove-program")
     assert kube.events == [
-        *(f"remove-json on {name}" for name in NODES),
+        *(f"{kind} is to run on {name}" for name in NODES for kind in kinds),
         "daemonset gone",
-        *(f"JSON off {name}" for name in NODES),
-        *(f"remove-program on {name}" for name in NODES),
+        "pods gone",
+        *(f"remove-json starts on {name}" for name in NODES),
+        *(f"remove-json ran on {name}" for name in NODES),
+        *(f"remove-program starts on {name}" for name in NODES),
         "3 Jobs gone",
     ]
     assert [node_of(it) for it in kube.jobs.values()] == NODES
@@ -168,11 +196,23 @@ def test_after_a_failure_it_goes_on_with_all_nodes(api: cluster.Api, kube: Clust
     cluster.run(api, PLAN)
     assert [node_of(it) for it in kube.jobs.values()] == NODES
     assert kube.events[-1] == "3 Jobs gone"
-    assert len({event for event in kube.events if event.startswith("JSON off")}) == len(NODES)
+    for kind in ("remove-json", "remove-program"):
+        assert {f"{kind} starts on {name}" for name in NODES} <= set(kube.events)
+
+
+def test_a_node_without_resctrl_has_nothing_installed_and_no_job_could_run_there(
+    api: cluster.Api, kube: Cluster
+) -> None:
+    """Its pod's second container could not be made. A JSON of former times goes all the same."""
+    kube.pods[0]["status"]["containerStatuses"][1] = {"name": "reconcile", "state": {"waiting": {}}}
+    del kube.pods[1]["status"]
+    cluster.run(api, PLAN)
+    assert [node_of(it) for it in kube.jobs.values()] == NODES[2:]
+    assert {f"remove-json ran on {name}" for name in NODES} <= set(kube.events)
 
 
 def test_a_pod_that_is_on_no_node_yet_is_nobodys(api: cluster.Api, kube: Cluster) -> None:
-    del kube.pods[0]["spec"]["nodeName"]
+    kube.pods[0]["spec"] = {}
     cluster.run(api, PLAN)
     assert [node_of(it) for it in kube.jobs.values()] == NODES[1:]
 

@@ -36,6 +36,8 @@ def root(tmp_path: Path, pyz: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "usr/lib/os-release").write_text('NAME=Some\nPRETTY_NAME="Some Linux 12"\n')
     (root / "usr/bin/python3.11").touch(0o755)
     (root / "usr/bin/python3").symlink_to("python3.11")
+    (tmp_path / "resctrl").mkdir()
+    monkeypatch.setattr(host, "RESCTRL", str(tmp_path / "resctrl"))
     monkeypatch.setattr(host, "HOST", str(root))
     monkeypatch.setattr(host, "PYZ", str(pyz))
     monkeypatch.setattr(host, "BUNDLES", str(tmp_path / "bundles"))
@@ -124,6 +126,11 @@ def test_without_python_nothing_is_installed(root: Path) -> None:
     told = refusal(root)
     assert "Fedora CoreOS 43 has no /usr/bin/python3: hooks cannot run there" in told
     assert "remedy" in told
+
+
+def test_without_resctrl_nothing_is_installed(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "resctrl").rmdir()
+    assert "Some Linux 12: its CPU or its kernel has no resctrl" in refusal(root)
 
 
 @pytest.mark.parametrize("target", ["python3.6", "python3.8", "pypy3", "/usr/bin/python2.7"])

@@ -3,12 +3,12 @@
 Which nodes is asked when it happens: those that a pod of the DaemonSet is on. In steps, each of which is over before
 the next begins; started again after a failure they go on where they were.
 
-1. a Job for each node, that does not start yet: from then on it is on record which nodes they are
+1. two Jobs for each node, that do not start yet: from then on it is on record which nodes they are
 2. the DaemonSet goes, with its pods: nothing is installed anew
-3. those Jobs start, and remove the JSON: no new container gets the hook
-4. a second Job for each node waits until no container calls the program, ends the groups that linger, and removes it.
-   These outlive the release, for containers may run on for months; they vanish once done (ttlSecondsAfterFinished)
-5. the first Jobs go, whose own containers had the hook
+3. the first Jobs start, and remove the JSON: no new container gets the hook
+4. the second ones start, wait until no container calls the program, end the groups that linger, and remove it. They
+   outlive the release, for containers may run on for months, and vanish once done (ttlSecondsAfterFinished)
+5. the first ones go, whose own containers had the hook
 """
 
 from __future__ import annotations
@@ -83,23 +83,30 @@ def uninstall() -> None:
 def run(api: Api, plan: dict[str, Any]) -> None:
     """See above. Failed."""
     first, second = plan["remove-json"], plan["remove-program"]
-    pods = api.items("pods", plan["selector"])
-    nodes = sorted({_node(it) for it in (*pods, *_pods_of(api, first))} - {""})
-    print(f"taking the hook off {len(nodes)} nodes")
-    jobs = [_job(first, node) for node in nodes]
-    for job in jobs:
-        api.call("POST", "jobs", body=job)
+    for pod in filter(_node, api.items("pods", plan["selector"])):
+        for job in [first, second] if _has_reconciled(pod) else [first]:
+            api.call("POST", "jobs", body=_job(job, _node(pod)))
+    print(f"taking the hook off {len(_jobs(api, first))} nodes")
     api.call("DELETE", "daemonsets", plan["daemonset"], body=_WITH_PODS)
     while left := api.items("pods", plan["selector"]):
         _wait("pods of the DaemonSet", left)
-    for job in jobs:
-        api.call("PATCH", "jobs", job["metadata"]["name"], body=_RESUME)
-    while left := [it["spec"]["template"] for it in _jobs(api, first) if not _done(it)]:
+    _resume(api, first)
+    while left := [it["spec"]["template"] for it in _jobs(api, first) if not it.get("status", {}).get("succeeded")]:
         _wait("the JSON", left)
-    for node in nodes:
-        api.call("POST", "jobs", body=_job(second, node))
+    _resume(api, second)
     api.call("DELETE", "jobs", selector=_selector(first), body=_WITH_PODS)
     print("no container gets the hook any more; a Job on each node removes the program once nobody calls it")
+
+
+def _has_reconciled(pod: dict[str, Any]) -> bool:
+    """Not on a node without resctrl, where nothing is installed: no container can be made there that mounts it."""
+    statuses = pod.get("status", {}).get("containerStatuses", [])
+    return any(it["name"] == "reconcile" and it.get("containerID") for it in statuses)
+
+
+def _resume(api: Api, job: dict[str, Any]) -> None:
+    for it in _jobs(api, job):
+        api.call("PATCH", "jobs", it["metadata"]["name"], body=_RESUME)
 
 
 def _wait(what: str, pods: list[dict[str, Any]]) -> None:
@@ -107,17 +114,8 @@ def _wait(what: str, pods: list[dict[str, Any]]) -> None:
     time.sleep(POLL)
 
 
-def _done(job: dict[str, Any]) -> bool:
-    return bool(job.get("status", {}).get("succeeded"))
-
-
 def _jobs(api: Api, job: dict[str, Any]) -> list[dict[str, Any]]:
     return api.items("jobs", _selector(job))
-
-
-def _pods_of(api: Api, job: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the pods of these Jobs are made from."""
-    return [it["spec"]["template"] for it in _jobs(api, job)]
 
 
 def _selector(job: dict[str, Any]) -> str:

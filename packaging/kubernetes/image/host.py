@@ -25,6 +25,8 @@ from hook.steps import Refused, Remove, Write
 PYZ = "/app/resctrl-mon-hook.pyz"
 HOST = "/host"
 BUNDLES = "/bundles"
+RESCTRL = "/sys/fs/resctrl"
+"""A container has its own mount of sysfs, but what is in it is the kernel's: where to mount resctrl, if that has it."""
 _MOST_LINKS = 8
 
 
@@ -123,11 +125,14 @@ def _calls(config: Path, program: str) -> bool:
 
 
 def unfit(python: str) -> list[str]:
-    """Why hooks would not start on the host, if so: each of its containers would fail with them.
+    """Why hooks would do nothing on the host, or not even start, if so: then each of its containers would fail.
 
     The host's Python cannot be run from here, for its libraries are the host's: what is looked at is the name that
     the links lead to, and that the standard library of that version is there.
     """
+    if not os.path.isdir(RESCTRL):
+        reason = "its CPU or its kernel has no resctrl: there is nothing to monitor with"
+        return [f"{_system()}: {reason}; remedy: keep this DaemonSet off such nodes (nodeSelector, affinity)"]
     path = python
     for _ in range(_MOST_LINKS):
         if not path.startswith("/usr/"):

@@ -110,7 +110,7 @@ def _confine() -> None:
     """Go on in the host's cgroup namespace and with no more capabilities than reconcile takes: start anew, so."""
     if _MARK not in os.environ:
         privileges.join_hosts_cgroups()
-        privileges.keep(privileges.DAC_OVERRIDE, privileges.KILL)
+        privileges.keep(privileges.DAC_OVERRIDE)
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, _MARK: "1"})  # noqa: S606  ourselves
     if not privileges.is_in_hosts_cgroups():
         raise Refused("not in the host's cgroup namespace: reconcile would take containers' tasks for strangers")

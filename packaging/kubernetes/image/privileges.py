@@ -11,8 +11,8 @@ import ctypes
 import os
 from pathlib import Path
 
-DAC_OVERRIDE, KILL = 1, 5
-"""linux/capability.h"""
+DAC_OVERRIDE = 1
+"""Its number in linux/capability.h."""
 
 _CLONE_NEWCGROUP = 0x02000000
 _PR_CAPBSET_DROP = 24

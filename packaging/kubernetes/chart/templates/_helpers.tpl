@@ -60,10 +60,9 @@ seLinuxOptions:
 {{- end }}
 
 {{- /*
-What reconcile takes, and no more. It keeps the first two, as the systemd unit does; the others are dropped as soon as
-it is in the host's cgroup namespace, before it does anything else (image/privileges.py):
+What reconcile takes, and no more. It keeps the first, which is what the systemd unit has without --adopt; the others
+are dropped as soon as it is in the host's cgroup namespace, before it does anything else (image/privileges.py):
   DAC_OVERRIDE  resctrl's directories are 0555, also for root
-  KILL          to ask whether a process of another user lives
   SYS_ADMIN     setns to the host's cgroup namespace: otherwise the whole container would have to be privileged
   SYS_PTRACE    to open that namespace, by /proc/PID/ns/cgroup of the process that started the container
   SETPCAP       to drop capabilities for good
@@ -76,7 +75,7 @@ runAsGroup: 0
 readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
-  add: [DAC_OVERRIDE, KILL, SETPCAP, SYS_ADMIN, SYS_PTRACE]
+  add: [DAC_OVERRIDE, SETPCAP, SYS_ADMIN, SYS_PTRACE]
 seccompProfile:
   type: RuntimeDefault
 appArmorProfile:

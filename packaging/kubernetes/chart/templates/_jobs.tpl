@@ -40,6 +40,7 @@ metadata:
     app.kubernetes.io/instance: {{ .Release.Name }}
     app.kubernetes.io/component: remove-program
 spec:
+  suspend: true # until the JSON is off every node
   backoffLimit: 1000
   ttlSecondsAfterFinished: 60
   template:
