@@ -217,7 +217,7 @@ def test_one_that_etcd_would_not_take_is_refused(tree: Path, tmp_path: Path) -> 
 
 
 def test_files_lie_where_the_program_knows_them() -> None:
-    assert {it["path"] for it in BUTANE["storage"]["files"]} == {PLACES.program, PLACES.conf, JSON}
+    assert {it["path"] for it in BUTANE["storage"]["files"]} == {PLACES.program, PLACES.tmpfiles, PLACES.conf, JSON}
 
 
 def test_the_json_comes_last_and_is_the_shipped_one_with_its_path(made: dict[str, Any]) -> None:
@@ -235,6 +235,7 @@ def test_reconcile_is_called_with_the_options_in_the_json(made: dict[str, Any]) 
 def test_modes(made: dict[str, Any]) -> None:
     assert {path: oct(it["mode"]) for path, it in files(made).items()} == {
         PLACES.program: "0o755",
+        PLACES.tmpfiles: "0o644",
         PLACES.conf: "0o644",
         JSON: "0o644",
     }
