@@ -183,7 +183,7 @@ def main(arguments: list[str]) -> int:
     text = json.dumps(made, indent=1) + "\n"
     if len(text) > MOST_BYTES:
         problem = f"{len(text)} bytes are more than the {MOST_BYTES} that leave room for a pool's other MachineConfigs"
-        remedy = "remedy: python3 build.py --bytecode python3.9 --bytecode python3.12"
+        remedy = "remedy: build.py with --bytecode of the Pythons that the nodes have"
         print(f"machineconfig.py: {problem}; {remedy}", file=sys.stderr)
         return 2
     print(text, end="")
