@@ -109,3 +109,11 @@ def cgroups(pid: int) -> list[str]:
     except OSError:
         return []
     return [line.partition(":")[2] for line in lines if line]
+
+
+def sees_other_cgroups() -> bool:
+    """Whether this is a cgroup namespace below the host's: then a container's cgroup can be `/..`, which names nobody.
+
+    Source: cgroup_namespaces(7).
+    """
+    return any("/../" in place + "/" for place in cgroups(1))

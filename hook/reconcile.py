@@ -104,6 +104,11 @@ def _has_anything(options: Options) -> bool:
 
 
 def _node(options: Options) -> Node:
+    if process.sees_other_cgroups():
+        problem = "in a cgroup namespace of its own nobody can tell whose processes are whose"
+        raise HookError(
+            Reason.DENIED, problem, hint="run it in the host's (nsenter -t 1 -C; podman run --cgroupns=host)"
+        )
     try:
         run_dir = RunDir(options.run_dir)
         run_dir.make_parts()  # hooks make them with the run directory, and rely on them

@@ -236,6 +236,20 @@ def test_whoever_wipes_all_groups_again_and_again_is_followed(hook: Hook, init: 
             assert hook.tasks(f"oci-{UID}") == {other.pid}
 
 
+def test_in_a_cgroup_namespace_of_its_own_it_moves_nobody(hook: Hook, family: Task, own: Cgroup) -> None:
+    """There the container's cgroup is `/../..`: what exec brought in looked like somebody else's, and was moved out."""
+    hook(created(ID, family.pid, pod_uid=UID))
+    reconcile(hook)
+    with cgroup(f"/test-{os.getpid()}-elsewhere") as other:
+        script = f'echo $$ >{other.directory}/cgroup.procs && exec unshare --cgroup "$@"'
+        inside = replace(hook, options=(), wrapper=("sh", "-ec", script, "sh"))
+        done = subprocess.run(inside.command("reconcile"), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "cgroup namespace" in done.stderr
+    assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
+    settled(hook)
+
+
 # --- Records
 
 
