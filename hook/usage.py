@@ -45,6 +45,17 @@ HELP_OF_VERBS = {
     ),
     "base-runtime-spec": ("[--prefix=DIR]", "stdin, which `ctr oci spec` prints, with the hook in it"),
 }
+EXAMPLES = {
+    "list": ("list --json | jq '.unmonitored'", "why containers are not monitored"),
+    "show": ("show 87a3fb58", "the key that begins so, with each counter's begin and use"),
+    "top": ("top --interval=10 --count=6", "a minute of who uses how much"),
+    "metrics": ("metrics --textfile=/var/lib/prometheus/node-exporter/resctrl.prom", "for node_exporter"),
+    "doctor": ("doctor --inject=/run/containers/ID/config.json", "would that container get the hook, and why not?"),
+    "reconcile": ("reconcile --linger=60 --adopt --dry-run", "what it would do, containers without the hook included"),
+    "install": ("install --for=podman --key=sandbox --dry-run", "what it would put where, for Podman's pods"),
+    "uninstall": ("uninstall --dry-run", "what would go, and who still calls it"),
+    "base-runtime-spec": ("base-runtime-spec --linger=60 <spec.json >/etc/containerd/base.json", "containerd's"),
+}
 _HEAD = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
        resctrl-mon-hook list|show KEY|top|metrics|doctor|reconcile [OPTION...]
@@ -66,7 +77,7 @@ _MIDDLE = """
 options, as --x=v or --x v:
 """
 _TAIL = """
-  --help                              this text
+  --help                              this text; behind a verb, that one with an example
   --version                           the version
 """
 
@@ -89,10 +100,20 @@ def _line(call: str, meaning: str) -> str:
     return "\n".join([*first, f"{last:<38}  {meaning}"])
 
 
+def text_of(verb: str) -> str:
+    """The --help of one verb for people."""
+    arguments, meaning = HELP_OF_VERBS[verb]
+    call, purpose = EXAMPLES[verb]
+    between = "\n" if "\n" in arguments else " "
+    lines = [f"usage: resctrl-mon-hook {verb}{between}{arguments}".replace("\n", "\n      ").rstrip(), "", meaning, ""]
+    lines += ["for example:", f"  resctrl-mon-hook {call}", f"      {purpose}", ""]
+    return "\n".join([*lines, "resctrl-mon-hook --help tells of the options that all verbs take", ""])
+
+
 def main(arguments: list[str]) -> int:
     """Answer a person. An unknown verb with a pipe for stdin is a hook that somebody misspelt: containers go on."""
     if "--help" in arguments:
-        sys.stdout.write(text())
+        sys.stdout.write(text_of(arguments[0]) if arguments[0] in HELP_OF_VERBS else text())
         sys.stdout.flush()
         return 0
     if arguments == ["--version"]:

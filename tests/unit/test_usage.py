@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hook import __version__, people, report, usage
+from hook import __version__, options, people, report, usage
 from hook.models import Options
 
 OPTION = re.compile(r"^  --(?P<name>[a-z-]+)(?:=(?P<value>\S+))? +(?P<meaning>.+?)(?: \[(?P<default>[^]]*)\])?$")
@@ -86,16 +86,16 @@ def test_every_verb_for_people_has_its_line() -> None:
 def accepted(verb: str) -> tuple[set[str], set[str]]:
     """The options and the other arguments that a verb takes."""
     actions = people.parser_of(verb)._actions
-    options = {name for action in actions for name in action.option_strings}
-    return options, {str(action.metavar) for action in actions if not action.option_strings}
+    taken = {name for action in actions for name in action.option_strings}
+    return taken, {str(action.metavar) for action in actions if not action.option_strings}
 
 
 @pytest.mark.parametrize("verb", people.VERBS)
 def test_a_verb_takes_what_its_line_says(verb: str) -> None:
-    options, others = accepted(verb)
+    taken, others = accepted(verb)
     common = re.search(r"^  each of them with (.*)$", usage.text(), re.MULTILINE)
     assert common is not None
-    assert options == set(re.findall(r"--[a-z-]+", VERBS[verb] + common[1]))
+    assert taken == set(re.findall(r"--[a-z-]+", VERBS[verb] + common[1]))
     assert others == set(re.findall(r" ([A-Z]+)", VERBS[verb]))
 
 
@@ -104,6 +104,21 @@ def test_a_verb_has_the_defaults_of_the_hook(verb: str) -> None:
     given = people.parser_of(verb).parse_args(["KEY"] if verb == "show" else [])
     common = ("resctrl_root", "run_dir", "group_prefix")
     assert [getattr(given, name) for name in common] == [DEFAULTS[name] for name in common]
+
+
+@pytest.mark.parametrize("verb", people.VERBS)
+def test_the_help_of_a_verb_has_an_example_that_it_takes(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert usage.main([verb, "--help"]) == 0
+    told = capsys.readouterr().out
+    assert told.splitlines()[0].startswith(f"usage: resctrl-mon-hook {verb}")
+    found = re.search(r"^  resctrl-mon-hook (.*)$", told, re.MULTILINE)
+    assert found is not None
+    name, *words = re.split(r" [<|]", found[1])[0].split()
+    assert name == verb
+    _, rest = people.parser_of(verb).parse_known_args(words)
+    assert options.parse(rest)[1] == []
+    assert not rest or verb in people._WITH_HOOK_OPTIONS
+    assert max(map(len, told.splitlines())) <= 100
 
 
 def test_a_verb_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
