@@ -8,6 +8,9 @@
                              (default: those at hand: python3.9 to python3.14 on PATH or in /usr/bin, and the one that
                              builds; `none`: sources alone, which run on any Python, four times slower). --release: fail
                              unless there is bytecode for each version from 3.9 to 3.14
+  python3 build.py package [deb] [rpm] [--release]
+                             build, then pack it: dist/resctrl-mon-hook_VERSION_all.deb and dist/*.noarch.rpm, at which
+                             lintian and rpmlint have had a look
   python3 build.py compile   make hook/models_compiled.py anew from the pydantic models in hook/models.py
   python3 build.py test ...  build, then run the tests; what follows goes to pytest
                              (`test tests/unit -k shebang`; with CI set, or with `--require fuse,podman,kernel`, say, a
@@ -1242,6 +1245,19 @@ def faults_verb(arguments: Sequence[str]) -> int:
     return subprocess.run([sys.executable, "-m", "tests.faults", *arguments], cwd=ROOT, check=False).returncode
 
 
+def package_verb(arguments: Sequence[str]) -> int:
+    """Packages of a .pyz for the interpreters at hand: packaging/package.py says which, and what it takes."""
+    from tests import provision  # noqa: PLC0415
+
+    for reason in provision.install(provision.PACKAGE):
+        print(f"build.py: {reason}", file=sys.stderr)
+    build(bytecode=at_hand(), release="--release" in arguments)
+    kinds = [argument for argument in arguments if argument != "--release"]
+    return subprocess.run(
+        [sys.executable, ROOT / "packaging" / "package.py", ROOT / OUTPUT, *kinds], check=False
+    ).returncode
+
+
 def build_verb(arguments: Sequence[str]) -> int:
     options: dict[str, list[str]] = {"--python": [], "--output": [], "--bytecode": []}
     rest = [argument for argument in arguments if argument != "--release"]
@@ -1287,6 +1303,7 @@ def _under_venv(packages: Iterable[str] = ()) -> None:
 
 BENCHES = ("speed", "attribution")
 VERBS = {
+    "package": package_verb,
     "compile": compile_verb,
     "test": test_verb,
     "demo": demo_verb,

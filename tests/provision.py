@@ -52,6 +52,17 @@ KERNEL = (
     *("bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "make", "patch", "xz-utils"),
 )
 
+PACKAGE = (
+    "lintian",  # to make a .deb takes dpkg-deb alone
+    "rpm",
+    "rpmlint",
+)
+PACKAGES = (
+    *PACKAGE,
+    "mmdebstrap",  # a fresh Debian to install them in
+    "mandoc",
+)
+
 # How to see that a package is there without asking a package manager, so that this holds on every distribution:
 # a command (by default the one that is named like the package), or the file of which the glob finds at least one.
 _PROBES = {
@@ -66,6 +77,7 @@ _PROBES = {
     "libc6-dev": "/usr/include/stdio.h",
     "libelf-dev": "/usr/include/libelf.h",
     "qemu-system-x86": "qemu-system-x86_64",
+    "rpm": "rpmbuild",
     "xz-utils": "xz",
 }
 _NEED_ROOT = frozenset({"catatonit", "containerd", "crun", "podman", "runc"})

@@ -1,0 +1,247 @@
+#!/usr/bin/env python3
+"""Makes the packages of a .pyz, and has the linters look at them: `python3 build.py package` starts this.
+
+  python3 packaging/package.py PYZ [--output DIR] [deb] [rpm]
+
+Without a kind it makes both. A .deb takes dpkg-deb, and an RPM rpmbuild (in Debian's package rpm); lintian and rpmlint
+have their say if they are installed. The version is the one that the .pyz says it is. The same .pyz gives the same
+bytes wherever and whenever it is packed by the same tools; times are $SOURCE_DATE_EPOCH, or that of the last commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+NAME = "resctrl-mon-hook"
+# Of a domain that is nobody's (RFC 2606), since whoever hands packages out is not known here
+MAINTAINER = f"{NAME} maintainers <maintainers@{NAME}.invalid>"
+NO_COMMIT = 315532800  # 1980-01-01, as in the .pyz
+
+
+class PackageError(Exception):
+    """What cannot be packed; the message is for whoever builds."""
+
+
+class Source(NamedTuple):
+    """What is packed. `epoch`: the time of all that is in a package, in seconds."""
+
+    pyz: Path
+    version: str
+    epoch: int
+
+    def date(self, form: str) -> str:
+        return time.strftime(form, time.gmtime(self.epoch))
+
+
+def source(pyz: Path) -> Source:
+    told = _run([sys.executable, pyz, "--version"]).split()
+    if len(told) != 2 or told[0] != NAME:
+        raise PackageError(f"{pyz} says that it is {' '.join(told)!r}")
+    return Source(pyz, told[1], _epoch())
+
+
+def _epoch() -> int:
+    if told := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(told)
+    try:
+        return int(_run(["git", "-C", ROOT, "log", "-1", "--format=%ct"]))
+    except PackageError:
+        return NO_COMMIT
+
+
+# --- What both hold
+
+
+def stage(what: Source, tree: Path) -> None:
+    """The files of both packages, below a directory that is to be made."""
+    _run([sys.executable, what.pyz, "install", f"--destdir={tree}", "--for=both"])
+    shutil.rmtree(tree / "etc")  # the unit has the same options; what is there later is the administrator's
+    _write(tree / f"usr/share/man/man8/{NAME}.8.gz", _gzip((HERE / "man" / f"{NAME}.8").read_bytes()))
+
+
+def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    path.chmod(mode)
+
+
+def _gzip(content: bytes) -> bytes:
+    return subprocess.run(["gzip", "-9n"], input=content, capture_output=True, check=True).stdout
+
+
+def _settle(tree: Path, epoch: int) -> None:
+    """Nothing of the machine: neither its umask nor its clock."""
+    for directory, _, files in os.walk(tree, topdown=False):
+        for name in files:
+            os.utime(Path(directory, name), (epoch, epoch), follow_symlinks=False)
+        Path(directory).chmod(0o755)
+        os.utime(directory, (epoch, epoch))
+
+
+def _filled(template: Path, **values: object) -> str:
+    """A template without its comments, and with its @NAMES@ replaced."""
+    lines = template.read_text(encoding="utf-8").splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.startswith("#"))
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", str(value))
+    return text
+
+
+# --- The .deb
+
+
+def deb(what: Source, work: Path) -> Path:
+    """A binary package as deb(5) has it, of the files and the control files that we name, by dpkg-deb alone."""
+    tree = work / "deb"
+    stage(what, tree)
+    documents = tree / "usr/share/doc" / NAME
+    _write(documents / "copyright", (HERE / "deb" / "copyright").read_bytes())
+    _write(documents / "changelog.gz", _gzip(_changelog(what).encode()))
+    files = {str(path.relative_to(tree)): path for path in sorted(tree.rglob("*"))}
+    sums = [f"{_md5(path)}  {name}\n" for name, path in files.items() if path.is_file() and not path.is_symlink()]
+    size = sum(-(-path.lstat().st_size // 1024) if path.is_file() else 1 for path in files.values())
+    values = {"VERSION": what.version, "MAINTAINER": MAINTAINER, "SIZE": size}
+    control = _filled(HERE / "deb" / "control", **values)
+    _write(tree / "DEBIAN/control", control.encode())
+    _write(tree / "DEBIAN/md5sums", "".join(sums).encode())
+    for script in ("postinst", "prerm", "postrm"):
+        _write(tree / "DEBIAN" / script, (HERE / "deb" / script).read_bytes(), 0o755)
+    _settle(tree, what.epoch)
+    out = work / f"{NAME}_{what.version}_all.deb"
+    # One thread, or the number of cores would tell where xz cuts its blocks
+    environment = {"SOURCE_DATE_EPOCH": str(what.epoch), "DPKG_DEB_THREADS_MAX": "1"}
+    _run(["dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, out], **environment)
+    return out
+
+
+def _changelog(what: Source) -> str:
+    return (
+        f"{NAME} ({what.version}) unstable; urgency=medium\n\n"
+        f"  * Version {what.version}.\n\n"
+        f" -- {MAINTAINER}  {what.date('%a, %d %b %Y %H:%M:%S +0000')}\n"
+    )
+
+
+def _md5(path: Path) -> str:
+    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+
+
+# --- The RPM
+
+
+def rpm(what: Source, work: Path) -> Path:
+    """A binary package as rpmbuild makes it of our spec, on whatever distribution that runs."""
+    tree, top = work / "staged", work / "rpmbuild"
+    stage(what, tree)
+    _write(tree / "usr/lib/systemd/system-preset" / f"80-{NAME}.preset", (HERE / "rpm" / "preset").read_bytes())
+    _write(tree / "usr/share/licenses" / NAME / "LICENSE", (ROOT / "LICENSE").read_bytes())
+    _settle(tree, what.epoch)
+    macros = {
+        "_topdir": top,
+        "staged": tree,
+        "program_version": what.version,
+        "maintainer": MAINTAINER,
+        "changelog_date": what.date("%a %b %d %Y"),
+        # Nothing of the machine
+        "_buildhost": "localhost",
+        "use_source_date_epoch_as_buildtime": 1,
+        "clamp_mtime_to_source_date_epoch": 1,
+        "_binary_payload": "w6.xzdio",
+        "_build_id_links": "none",
+        "__os_install_post": "%{nil}",
+        "vendor": "%{nil}",
+        "distribution": "%{nil}",
+    }
+    defines = [word for name, value in macros.items() for word in ("--define", f"{name} {value}")]
+    spec = HERE / "rpm" / f"{NAME}.spec"
+    _run(["rpmbuild", "-bb", "--target=noarch", *defines, spec], SOURCE_DATE_EPOCH=str(what.epoch))
+    (found,) = top.glob("RPMS/noarch/*.rpm")
+    return found
+
+
+# --- All of it
+
+
+class Kind(NamedTuple):
+    make: Callable[[Source, Path], Path]
+    maker: str
+    linter: tuple[str | Path, ...]
+
+
+KINDS = {
+    "deb": Kind(
+        deb,
+        "dpkg-deb",
+        ("lintian", "--fail-on=error,warning,info,pedantic", "--display-info", "--pedantic", "--allow-root"),
+    ),
+    "rpm": Kind(rpm, "rpmbuild", ("rpmlint", "--strict", f"--config={HERE / 'rpm' / 'rpmlint.toml'}")),
+}
+
+
+def package(pyz: Path, output: Path, kinds: Iterable[str]) -> list[Path]:
+    """Makes the packages and renames them into place; returns their paths. The linters that are there are content."""
+    what = source(pyz)
+    output.mkdir(parents=True, exist_ok=True)
+    made = []
+    for kind in kinds:
+        if shutil.which(KINDS[kind].maker) is None:
+            raise PackageError(f"{kind}: there is no {KINDS[kind].maker} here")
+        with tempfile.TemporaryDirectory(prefix=".package-", dir=output) as work:
+            file = KINDS[kind].make(what, Path(work))
+            _lint(KINDS[kind].linter, file)
+            made.append(file.replace(output / file.name))
+        data = made[-1].read_bytes()
+        print(f"{hashlib.sha256(data).hexdigest()}  {made[-1]}  {len(data)} bytes", flush=True)
+    return made
+
+
+def _lint(linter: Sequence[str | Path], file: Path) -> None:
+    if shutil.which(str(linter[0])) is None:
+        print(f"{linter[0]} is not here: {file.name} was not looked at", file=sys.stderr, flush=True)
+        return
+    done = subprocess.run([*linter, file], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise PackageError(f"{linter[0]} is not content:\n{done.stdout}{done.stderr}")
+
+
+def _run(command: Sequence[str | Path], **environment: str) -> str:
+    settings: Mapping[str, str] = {**os.environ, "LC_ALL": "C", "TZ": "UTC", **environment}
+    try:
+        done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise PackageError(f"{command[0]}: {error.strerror}") from error
+    if done.returncode != 0:
+        raise PackageError(f"{command[0]}: {done.stderr.strip() or f'exit status {done.returncode}'}")
+    return done.stdout
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pyz", type=Path, help="what `python3 build.py` makes")
+    parser.add_argument("kinds", nargs="*", metavar="deb|rpm", help="(default: both)")
+    parser.add_argument("--output", type=Path, default=ROOT / "dist", help="a directory (default: %(default)s)")
+    given = parser.parse_args(arguments)
+    if unknown := set(given.kinds) - set(KINDS):
+        parser.error(f"no such kind of package: {', '.join(sorted(unknown))}")
+    try:
+        package(given.pyz, given.output, given.kinds or KINDS)
+    except (PackageError, OSError) as error:
+        print(f"package.py: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
