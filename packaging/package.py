@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the packages of a .pyz, and has the linters look at them: `python3 build.py package` starts this.
 
-  python3 packaging/package.py PYZ [--output DIR] [deb] [rpm]
+  python3 packaging/package.py PYZ [--output DIR] [--no-lint] [deb] [rpm]
 
 Without a kind it makes both. A .deb takes dpkg-deb, and an RPM rpmbuild (in Debian's package rpm); lintian and rpmlint
 have their say if they are installed. The version is the one that the .pyz says it is. The same .pyz gives the same
@@ -56,7 +56,7 @@ def _epoch() -> int:
     if told := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(told)
     try:
-        return int(_run(["git", "-C", ROOT, "log", "-1", "--format=%ct"]))
+        return int(_run(["git", "-C", ROOT, "-c", f"safe.directory={ROOT}", "log", "-1", "--format=%ct"]))
     except PackageError:
         return NO_COMMIT
 
@@ -190,7 +190,7 @@ KINDS = {
 }
 
 
-def package(pyz: Path, output: Path, kinds: Iterable[str]) -> list[Path]:
+def package(pyz: Path, output: Path, kinds: Iterable[str], *, lint: bool) -> list[Path]:
     """Makes the packages and renames them into place; returns their paths. The linters that are there are content."""
     what = source(pyz)
     output.mkdir(parents=True, exist_ok=True)
@@ -200,7 +200,8 @@ def package(pyz: Path, output: Path, kinds: Iterable[str]) -> list[Path]:
             raise PackageError(f"{kind}: there is no {KINDS[kind].maker} here")
         with tempfile.TemporaryDirectory(prefix=".package-", dir=output) as work:
             file = KINDS[kind].make(what, Path(work))
-            _lint(KINDS[kind].linter, file)
+            if lint:
+                _lint(KINDS[kind].linter, file)
             made.append(file.replace(output / file.name))
         data = made[-1].read_bytes()
         print(f"{hashlib.sha256(data).hexdigest()}  {made[-1]}  {len(data)} bytes", flush=True)
@@ -231,12 +232,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pyz", type=Path, help="what `python3 build.py` makes")
     parser.add_argument("kinds", nargs="*", metavar="deb|rpm", help="(default: both)")
+    parser.add_argument("--no-lint", action="store_true", help="leave lintian and rpmlint out")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="a directory (default: %(default)s)")
     given = parser.parse_args(arguments)
     if unknown := set(given.kinds) - set(KINDS):
         parser.error(f"no such kind of package: {', '.join(sorted(unknown))}")
     try:
-        package(given.pyz, given.output, given.kinds or KINDS)
+        package(given.pyz, given.output, given.kinds or KINDS, lint=not given.no_lint)
     except (PackageError, OSError) as error:
         print(f"package.py: {error}", file=sys.stderr)
         return 2

@@ -1,7 +1,7 @@
 """Tiers: what a test needs is said by the directory that it lies in, and one that did not run is never just green.
 
 Each test carries the marker `tier(name=...)`, so that -m 'tier(name="unit")' selects one. With
-`--require fuse,podman,containerd,kernel` (the default where CI is set) a skip in those tiers is a failure.
+`--require fuse,podman,containerd,packages,kernel` (the default where CI is set) a skip in those tiers is a failure.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-TIERS = ("unit", "fuse", "podman", "containerd", "kernel")
-REQUIRED_IN_CI = "fuse,podman,containerd,kernel"
+TIERS = ("unit", "fuse", "podman", "containerd", "packages", "kernel")
+REQUIRED_IN_CI = "fuse,podman,containerd,packages,kernel"
 _HERE = Path(__file__).resolve().parent
 _OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 

@@ -1,0 +1,132 @@
+"""Packages of the .pyz that the other tests run, and machines to install them in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, NamedTuple
+
+import pytest
+
+import build
+from hook import __version__
+from tests import provision
+from tests.packages import debian
+from tests.packages.machine import Machine
+from tests.resctrlfs import mounted
+from tests.support.containers import HOOK, REPOSITORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+NEWER = "1000.0"
+
+
+class Packages(NamedTuple):
+    """The packages of one version."""
+
+    version: str
+    deb: Path
+    rpm: Path
+
+
+def pack(
+    pyz: Path,
+    output: Path,
+    *words: str,
+    root: Path = REPOSITORY,
+    before: Sequence[str] = (),
+    umask: int = 0o022,
+    **environment: str,
+) -> None:
+    """packaging/package.py, as a process."""
+    script = root / "packaging" / "package.py"
+    command = [*before, sys.executable, str(script), str(pyz), f"--output={output}", *words]
+    subprocess.run(command, env={**os.environ, **environment}, check=True, timeout=120, umask=umask)
+
+
+@pytest.fixture(scope="session")
+def pyz() -> Path:
+    """What is packed: the program that the other tests run. There is all that packing and looking at packages takes."""
+    if absent := provision.install(provision.PACKAGES):
+        pytest.skip("; ".join(absent))
+    if not HOOK.is_file():
+        pytest.skip(f"no {HOOK}: run `python3 build.py`")
+    return HOOK
+
+
+@pytest.fixture(scope="session")
+def packages(pyz: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    """Those of the .pyz that is there. The linters have their say in a test of their own."""
+    return _packages(pyz, __version__, tmp_path_factory.mktemp("packages"))
+
+
+@pytest.fixture(scope="session")
+def newer(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    """The same program, but of a later version."""
+    tree = tmp_path_factory.mktemp("newer")
+    for name in ("hook", "oci-hooks", "packaging"):
+        shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    module = tree / "hook" / "__init__.py"
+    module.write_text(module.read_text().replace(f'"{packages.version}"', f'"{NEWER}"'))
+    return _packages(build.build(root=tree), NEWER, tmp_path_factory.mktemp("newer-packages"))
+
+
+def _packages(pyz: Path, version: str, output: Path) -> Packages:
+    pack(pyz, output, "--no-lint")
+    (deb,), (rpm,) = output.glob("*.deb"), output.glob("*.rpm")
+    return Packages(version, deb, rpm)
+
+
+MakeMachine = Callable[[Path], "AbstractContextManager[Machine]"]
+
+
+@pytest.fixture(scope="session")
+def make_machine(packages: Packages, newer: Packages) -> MakeMachine:
+    """Machines that have the packages at hand, each in a directory of its own."""
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
+        pytest.skip("needs root and /dev/fuse")
+    try:
+        base = debian.ready()
+    except debian.CannotMake as reason:
+        pytest.skip(str(reason))
+
+    @contextmanager
+    def make(directory: Path) -> Iterator[Machine]:
+        with mounted(directory) as resctrl, Machine(base, directory, resctrl) as machine:
+            for file in (*packages[1:], *newer[1:]):
+                shutil.copy(file, machine.shared)
+            yield machine
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def _machine(make_machine: MakeMachine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    with make_machine(tmp_path_factory.mktemp("machine")) as machine:
+        yield machine
+
+
+@pytest.fixture
+def machine(_machine: Machine) -> Iterator[Machine]:
+    """A machine that has Python, and none of our packages. All tests have the same one, which is cleaned after each."""
+    if not _machine.has_python():
+        _machine.apt("install", "python3")
+    yield _machine
+    _machine.podman_rm()
+    _machine.dpkg("--purge", "resctrl-mon-hook")
+
+
+@pytest.fixture
+def fresh(_machine: Machine, make_machine: MakeMachine, tmp_path: Path) -> Iterator[Machine]:
+    """A machine that nothing was installed on: the one of all tests, as long as it is that."""
+    if not _machine.has_python():
+        yield _machine
+    else:
+        with make_machine(tmp_path) as machine:
+            yield machine

@@ -1,0 +1,195 @@
+"""A fresh Debian as a machine of its own, as far as packages can tell: its root, and resctrl where that is looked for.
+
+It is the cached root under an overlay in memory, in a mount namespace in which nothing but its own processes is, and
+without a network. Processes are the host's. Its Podman is configured for what a small VM can do, as a site would do it;
+of our hook it knows nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.support.containers import DEADLINE, ULIMITS, Cgroups, Gate, make_rootfs
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from tests.resctrlfs import Mounted
+
+PATIENCE = 120.0
+"""Seconds for what apt does."""
+# Ends when its stdin does: with the test, however that ends.
+MOUNTS = """
+set -e
+base=$1 work=$2 shared=$3 resctrl=$4
+mount -t tmpfs -o mode=755 tmpfs "$work"
+mkdir "$work/upper" "$work/work" "$work/root"
+mount -t overlay -o "lowerdir=$base,upperdir=$work/upper,workdir=$work/work" overlay "$work/root"
+cd "$work/root"
+for name in dev proc sys; do mount --rbind "/$name" "$name"; done
+mount -t tmpfs tmpfs sys/fs # a kernel without resctrl has no directory for it
+for name in /sys/fs/*; do mkdir ".$name"; mount --rbind "$name" ".$name"; done
+mkdir -p sys/fs/resctrl
+mount --bind "$resctrl" sys/fs/resctrl
+mount -t tmpfs -o mode=755 tmpfs run
+mkdir srv/shared
+mount --bind "$shared" srv/shared
+exec chroot . sh -c 'echo ready; exec cat'
+"""
+SHARED = "/srv/shared"
+CONTAINERS_CONF = f"""
+[containers]
+default_ulimits = {json.dumps(ULIMITS)}
+netns = "none"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+lock_type = "file"
+runtime = "runc"
+"""
+STORAGE_CONF = """
+[storage]
+driver = "vfs"
+graphroot = "/var/lib/containers/storage"
+runroot = "/run/containers/storage"
+"""
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LC_ALL": "C.UTF-8",
+    "DEBIAN_FRONTEND": "noninteractive",
+}
+
+
+class Machine:
+    """`shared`: a directory of the host's that it sees as SHARED. `root`: its root directory, as the host sees it."""
+
+    def __init__(self, base: Path, directory: Path, resctrl: Mounted) -> None:
+        self.resctrl = resctrl
+        self.shared = directory / "shared"
+        self._gates_dir = self.shared / "gates"
+        self._gates: list[Gate] = []
+        self._started = 0
+        self._work = directory / "work"
+        for path in (self.shared, self._gates_dir, self._work):
+            path.mkdir()
+        make_rootfs(self.shared / "rootfs")
+        self.cgroups = Cgroups(f"resctrl-mon-hook-{os.getpid()}-{directory.name}")
+        self._holder = subprocess.Popen(
+            ["unshare", "--mount", "--net", "--propagation=private", "sh", "-c", MOUNTS, "sh"]
+            + [str(path) for path in (base, self._work, self.shared, resctrl.root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        try:
+            assert self._holder.stdout is not None
+            assert self._holder.stdout.readline() == b"ready\n", "a fresh machine could not be put together"
+            assert not self.at("/").samefile("/"), "that is the host"
+            (self.at("/etc/containers") / "containers.conf").write_text(CONTAINERS_CONF)
+            (self.at("/etc/containers") / "storage.conf").write_text(STORAGE_CONF)
+        except BaseException:
+            self.close()
+            raise
+
+    def at(self, path: str) -> Path:
+        """A path of the machine's. No link that it leads through may be absolute."""
+        return Path(f"/proc/{self._holder.pid}/root{path}")
+
+    def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a program in it, in SHARED; stdout and stderr come as one. A failure's message holds what it said."""
+        return self._enter([f"--root=/proc/{self._holder.pid}/root", f"--wd={self.at(SHARED)}"], *words, check=check)
+
+    def from_outside(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a program of the host's, which sees the machine's root as `root`."""
+        return self._enter([], *words, check=check)
+
+    @property
+    def root(self) -> str:
+        return str(self._work / "root")
+
+    def _enter(self, options: list[str], *words: str, check: bool) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            ["nsenter", f"--target={self._holder.pid}", "--mount", "--net", *options, *words],
+            env=ENVIRONMENT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{' '.join(words)}: exit status {done.returncode}: {done.stdout.strip()}")
+        return done
+
+    # Packages
+
+    def has_python(self) -> bool:
+        return self.at("/usr/bin/python3").exists()
+
+    def apt(self, *words: str) -> str:
+        """As people call it. Slower than dpkg, which does the same for a package that needs no other."""
+        return self.run("apt", "-y", *words).stdout
+
+    def dpkg(self, *words: str) -> str:
+        return self.run("dpkg", *words).stdout
+
+    def rpm(self, *words: str, check: bool = True) -> str:
+        """The host's rpm, on a database of the machine's. What is needed is not looked for: that is Debian's there."""
+        return self.from_outside("rpm", f"--root={self.root}", "--nodeps", *words, check=check).stdout
+
+    # Containers
+
+    def podman_run(self, name: str, *options: str) -> str:
+        """`podman run`, with what a container needs to be one of these tests; its ID, once its command runs."""
+        self._started += 1
+        gate = Gate(f"{name}-{self._started}", self._gates_dir)
+        self._gates.append(gate)
+        place = [f"--name={name}", f"--cgroup-parent={self.cgroups.path}", f"--volume={SHARED}/gates:/gates"]
+        done = self.run("podman", "run", "-d", *place, *options, "--rootfs", f"{SHARED}/rootfs", *gate.command)
+        gate.wait_up()
+        return done.stdout.split()[-1]
+
+    def pid(self, name: str) -> int:
+        return int(self.run("podman", "inspect", "--format={{.State.Pid}}", name).stdout)
+
+    def podman_rm(self, *names: str) -> None:
+        """Ends containers; their poststop hooks have run when this returns. All of them if none is named."""
+        self.run("podman", "rm", "-f", "-t", "0", *(names or ["-a"]))
+        while self._gates and not names:
+            self._gates.pop().close()
+
+    def groups(self) -> dict[str, list[int]]:
+        """The mon_groups of the root ctrl_group by name, with their tasks."""
+        found = self.resctrl.groups().items()
+        return {path[len("/mon_groups/") :]: group["tasks"] for path, group in found if path.startswith("/mon_groups/")}
+
+    # The end
+
+    def __enter__(self) -> Machine:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._holder.poll() is None:
+            with suppress(RuntimeError, subprocess.TimeoutExpired):
+                self.podman_rm()
+        self.cgroups.end()
+        assert self._holder.stdin is not None
+        assert self._holder.stdout is not None
+        self._holder.stdin.close()
+        self._holder.stdout.close()
+        try:
+            self._holder.wait(DEADLINE)
+        except subprocess.TimeoutExpired:
+            self._holder.kill()
+            self._holder.wait()

@@ -1,0 +1,195 @@
+"""The life of a .deb on a fresh Debian, with containers that outlive some of its states."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.packages.machine import SHARED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.packages.conftest import Packages
+    from tests.packages.machine import Machine
+
+NAME = "resctrl-mon-hook"
+TIMER = f"{NAME}-reconcile.timer"
+HOOKS = "/usr/libexec/oci/hooks.d"
+PROGRAM = f"{HOOKS}/{NAME}.pyz"
+HOOKS_D = "/usr/share/containers/oci/hooks.d"
+JSON = f"{HOOKS_D}/10-{NAME}-podman.json"
+# A container as kubelet has it annotated: the Kubernetes file is for it, too, by which groups linger
+KUBELETS = "--annotation=io.kubernetes.container.restartCount=0"
+CHANGES = re.compile(
+    r'(?:rename|renameat2|unlink|unlinkat)\((?:AT_FDCWD, )?"([^"]+)"(?:, (?:AT_FDCWD, )?"([^"]+)")?.* = 0$'
+)
+
+
+def ours(machine: Machine) -> list[str]:
+    """Every file of the machine's that is named after us, or stands in a directory that is."""
+    done = machine.run("find", "/", "-xdev", "-path", "*resctrl-mon-hook*", "-not", "-path", "/var/lib/containers/*")
+    return [*done.stdout.split(), *machine.run("find", "/run", "-xdev", "-path", f"*{NAME}*").stdout.split()]
+
+
+def is_enabled(machine: Machine) -> bool:
+    return machine.run("systemctl", "is-enabled", TIMER, check=False).stdout == "enabled\n"
+
+
+def test_on_a_fresh_debian_apt_install_and_podman_run_are_all_that_it_takes(fresh: Machine, packages: Packages) -> None:
+    """Python comes with it: what is declared to be needed is what is needed."""
+    assert not fresh.has_python()
+    fresh.apt("install", f"./{packages.deb.name}")
+    container = fresh.podman_run("web")
+    assert fresh.groups() == {f"oci-{container}": [fresh.pid("web")]}
+    fresh.podman_rm()
+    assert fresh.groups() == {}
+    fresh.apt("purge", NAME)
+    assert ours(fresh) == []
+
+
+def test_the_timer_is_enabled(machine: Machine, packages: Packages) -> None:
+    machine.dpkg("-i", packages.deb.name)
+    assert is_enabled(machine)
+
+
+def test_a_timer_that_was_disabled_stays_so(machine: Machine, packages: Packages, newer: Packages) -> None:
+    machine.dpkg("-i", packages.deb.name)
+    machine.run("systemctl", "disable", TIMER)
+    machine.dpkg("-i", newer.deb.name)
+    assert not is_enabled(machine)
+
+
+def test_an_upgrade_leaves_a_live_container_in_its_group_and_its_poststop_is_the_new_one(
+    machine: Machine, packages: Packages, newer: Packages
+) -> None:
+    machine.dpkg("-i", packages.deb.name)
+    container = machine.podman_run("web")
+    before = machine.resctrl.groups()[f"/mon_groups/oci-{container}"]
+    machine.dpkg("-i", newer.deb.name)
+    assert machine.run(NAME, "--version").stdout == f"{NAME} {newer.version}\n"
+    assert machine.resctrl.groups()[f"/mon_groups/oci-{container}"] == before
+    machine.podman_rm("web")
+    assert machine.groups() == {}
+
+
+def test_a_removal_keeps_the_file_for_those_who_call_it(machine: Machine, packages: Packages) -> None:
+    machine.dpkg("-i", packages.deb.name)
+    container = machine.podman_run("web")
+    said = machine.dpkg("-r", NAME)
+    assert f"kept for container {container}" in said
+    assert [path for path in ours(machine) if path.startswith("/usr/")] == [PROGRAM]
+    machine.podman_run("later")
+    assert set(machine.groups()) == {f"oci-{container}"}
+    machine.podman_rm("web")
+    assert machine.groups() == {}
+    machine.run(PROGRAM, "uninstall")
+    assert not machine.at(PROGRAM).exists()
+
+
+def test_a_removal_that_nobody_minds_leaves_nothing_in_usr_and_no_group(machine: Machine, packages: Packages) -> None:
+    machine.dpkg("-i", packages.deb.name)
+    container = machine.podman_run("web", KUBELETS)
+    machine.podman_rm("web")
+    assert machine.groups() == {f"oci-{container}": []}, "it is to linger"
+    machine.dpkg("-r", NAME)
+    assert machine.groups() == {}
+    assert [path for path in ours(machine) if path.startswith("/usr/")] == []
+    assert not machine.at(HOOKS).exists()
+
+
+def test_what_a_removal_kept_is_the_packages_again_once_it_is_back(
+    machine: Machine, packages: Packages, newer: Packages
+) -> None:
+    machine.dpkg("-i", packages.deb.name)
+    machine.podman_run("web")
+    machine.dpkg("-r", NAME)
+    machine.dpkg("-i", newer.deb.name)
+    machine.podman_rm("web")
+    assert machine.groups() == {}
+    machine.dpkg("-r", NAME)
+    assert not machine.at(PROGRAM).exists()
+
+
+def test_a_removal_that_does_not_come_about_changes_nothing(machine: Machine, packages: Packages) -> None:
+    machine.dpkg("-i", packages.deb.name)
+    before = ours(machine)
+    for script, why in ("prerm", "remove"), ("postinst", "abort-remove"):
+        machine.run(f"/var/lib/dpkg/info/{NAME}.{script}", why)
+    assert ours(machine) == before
+    assert is_enabled(machine)
+
+
+def test_a_purge_leaves_no_file_of_ours_whoever_lives(machine: Machine, packages: Packages) -> None:
+    machine.dpkg("-i", packages.deb.name)
+    machine.podman_run("web")
+    (machine.at("/etc") / NAME).mkdir()
+    (machine.at("/etc") / NAME / "reconcile.conf").write_text("OPTIONS=--linger=5\n")
+    machine.dpkg("--purge", NAME)
+    assert ours(machine) == []
+
+
+# --- In which order
+
+
+def changed(machine: Machine, *command: str) -> list[str]:
+    """The files that a program has put in place or taken away, in that order."""
+    trace = machine.shared / "trace"
+    calls = "trace=rename,renameat2,unlink,unlinkat"
+    machine.from_outside("strace", "-f", "-qq", "-e", calls, "-o", str(trace), "chroot", machine.root, *command)
+    found = (CHANGES.search(line) for line in trace.read_text().splitlines())
+    return [match[2] or match[1] for match in found if match]
+
+
+def test_the_program_is_there_before_the_json(machine: Machine, packages: Packages) -> None:
+    """Also in an upgrade: that is the same."""
+    order = changed(machine, "dpkg", "-i", f"{SHARED}/{packages.deb.name}")
+    assert order.index(PROGRAM) < order.index(JSON)
+
+
+def test_the_json_is_gone_before_the_program(machine: Machine, packages: Packages) -> None:
+    machine.dpkg("-i", packages.deb.name)
+    order = changed(machine, "dpkg", "-r", NAME)
+    assert order.index(JSON) < order.index(PROGRAM)
+
+
+# --- Where systemd runs
+
+
+@pytest.fixture
+def systemctl(machine: Machine) -> Iterator[Path]:
+    """systemd runs, as far as can be seen: its systemctl logs what it is asked for, and no unit is active."""
+    log = machine.shared / "systemctl"
+    log.touch()
+    program = machine.at("/usr/local/bin") / "systemctl"
+    program.write_text(
+        f'#!/bin/sh\necho "$*" >>{SHARED}/{log.name}\n'
+        'case "$*" in *is-active*) exit 3 ;; *--root=/* | *is-enabled*) exec /usr/bin/systemctl --root=/ "$@" ;; esac\n'
+    )
+    program.chmod(0o755)
+    (machine.at("/run/systemd") / "system").mkdir(parents=True)
+    yield log
+    program.unlink()
+    log.unlink()
+    (machine.at("/run/systemd") / "system").rmdir()
+
+
+def test_the_timer_is_started_and_stopped(machine: Machine, systemctl: Path, packages: Packages) -> None:
+    machine.dpkg("-i", packages.deb.name)
+    assert machine.at(f"/run/{NAME}").is_dir(), "tmpfiles.d makes it"
+    assert f"restart {TIMER}\n" in systemctl.read_text()
+    machine.dpkg("-r", NAME)
+    assert f"stop {TIMER} " in systemctl.read_text()
+
+
+def test_a_disabled_timer_is_not_started(
+    machine: Machine, systemctl: Path, packages: Packages, newer: Packages
+) -> None:
+    machine.dpkg("-i", packages.deb.name)
+    machine.run("/usr/bin/systemctl", "--root=/", "disable", TIMER)
+    systemctl.write_text("")
+    machine.dpkg("-i", newer.deb.name)
+    assert f"restart {TIMER}\n" not in systemctl.read_text()

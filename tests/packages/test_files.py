@@ -1,0 +1,137 @@
+"""What is in the packages, and that nothing of the machine that makes them is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.packages.conftest import pack
+from tests.support.containers import HOOK, REPOSITORY
+
+if TYPE_CHECKING:
+    from tests.packages.conftest import Packages
+
+NAME = "resctrl-mon-hook"
+PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"
+HOOKS_D = "usr/share/containers/oci/hooks.d"
+MANUAL = f"usr/share/man/man8/{NAME}.8.gz"
+BOTH = {
+    PROGRAM,
+    f"usr/bin/{NAME}",
+    f"{HOOKS_D}/10-{NAME}-kubernetes.json",
+    f"{HOOKS_D}/10-{NAME}-podman.json",
+    f"usr/lib/systemd/system/{NAME}-reconcile.service",
+    f"usr/lib/systemd/system/{NAME}-reconcile.timer",
+    f"usr/lib/tmpfiles.d/{NAME}.conf",
+    MANUAL,
+}
+DEB_ALONE = {f"usr/share/doc/{NAME}/changelog.gz", f"usr/share/doc/{NAME}/copyright"}
+RPM_ALONE = {f"usr/lib/systemd/system-preset/80-{NAME}.preset", f"usr/share/licenses/{NAME}/LICENSE"}
+KINDS = ("deb", "rpm")
+
+
+def told(*command: str | Path) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+@pytest.fixture(scope="module")
+def trees(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What each of them would put into the root directory."""
+    deb, rpm = (tmp_path_factory.mktemp(kind) for kind in KINDS)
+    told("dpkg-deb", "--extract", packages.deb, deb)
+    with (rpm / "archive").open("wb") as archive:
+        subprocess.run(["rpm2cpio", packages.rpm], stdout=archive, check=True, timeout=60)
+    with (rpm / "archive").open("rb") as archive:
+        subprocess.run(["cpio", "-idm", "--quiet", "-D", rpm], stdin=archive, check=True, timeout=60)
+    (rpm / "archive").unlink()
+    return {"deb": deb, "rpm": rpm}
+
+
+def files(tree: Path) -> set[str]:
+    return {str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_symlink() or not path.is_dir()}
+
+
+def test_the_files(trees: dict[str, Path]) -> None:
+    assert files(trees["deb"]) == BOTH | DEB_ALONE
+    assert files(trees["rpm"]) == BOTH | RPM_ALONE
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_anybody_can_read_them_and_root_alone_can_write(trees: dict[str, Path], kind: str) -> None:
+    programs = {PROGRAM, f"usr/bin/{NAME}"}
+    for path in trees[kind].rglob("*"):
+        is_program = path.is_dir() or str(path.relative_to(trees[kind])) in programs
+        assert stat.S_IMODE(path.stat().st_mode) == (0o755 if is_program else 0o644), path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_program_and_the_hooks_are_those_of_this_tree(trees: dict[str, Path], kind: str) -> None:
+    tree = trees[kind]
+    assert (tree / PROGRAM).read_bytes() == HOOK.read_bytes()
+    assert (tree / f"usr/bin/{NAME}").resolve() == (tree / PROGRAM).resolve()
+    for directory, place in ("oci-hooks", HOOKS_D), ("packaging/systemd", "usr/lib/systemd/system"):
+        for file in (REPOSITORY / directory).iterdir():
+            assert (tree / place / file.name).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_man_has_no_complaint_of_the_page(trees: dict[str, Path], kind: str) -> None:
+    """But that it knows of no other pages here."""
+    done = subprocess.run(
+        ["mandoc", "-T", "lint", "-W", "warning", trees[kind] / MANUAL], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_version_is_the_programs_own(packages: Packages) -> None:
+    version = told(HOOK, "--version").split()[-1]
+    assert told("dpkg-deb", "--field", packages.deb, "Version").strip() == version
+    assert told("rpm", "-qp", "--queryformat=%{VERSION}", packages.rpm) == version
+    assert packages.deb.name == f"{NAME}_{version}_all.deb"
+
+
+def test_what_they_need(packages: Packages) -> None:
+    assert told("dpkg-deb", "--field", packages.deb, "Depends").strip() == "python3 (>= 3.9)"
+    needed = set(told("rpm", "-qp", "--requires", packages.rpm).splitlines())
+    assert {line for line in needed if not line.startswith("rpmlib(")} == {
+        "/bin/sh",
+        "/usr/bin/python3",
+        "python3 >= 3.9",
+    }
+
+
+def test_what_rpm_runs(packages: Packages) -> None:
+    said = told("rpm", "-qp", "--scripts", packages.rpm)
+    kinds = [line.partition(" ")[0] for line in said.splitlines() if line.endswith("scriptlet (using /bin/sh):")]
+    assert kinds == ["postinstall", "preuninstall", "postuninstall"]
+    assert "%{" not in said, "a macro that this rpm does not know"
+
+
+@pytest.mark.parametrize("script", ["postinst", "prerm", "postrm"])
+def test_dash_understands_what_dpkg_runs(script: str) -> None:
+    told("sh", "-n", REPOSITORY / "packaging" / "deb" / script)
+
+
+def test_the_linters_are_content(pyz: Path, tmp_path: Path) -> None:
+    pack(pyz, tmp_path)
+
+
+def test_the_same_is_packed_to_the_same_bytes_elsewhere(pyz: Path, packages: Packages, tmp_path: Path) -> None:
+    """Another directory and time, another umask, locale, time zone and number of cores."""
+    tree, output = tmp_path / "elsewhere", tmp_path / "output"
+    for name in ("oci-hooks", "packaging"):
+        shutil.copytree(REPOSITORY / name, tree / name, copy_function=shutil.copyfile)
+    shutil.copy(REPOSITORY / "LICENSE", tree)
+    command = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
+    settings = {"SOURCE_DATE_EPOCH": told("git", "-C", REPOSITORY, "log", "-1", "--format=%ct").strip()}
+    pack(
+        pyz, output, "--no-lint", before=command, root=tree, umask=0o077, TZ="Asia/Kolkata", LC_ALL="de_DE", **settings
+    )
+    for file in packages[1:]:
+        assert (output / file.name).read_bytes() == file.read_bytes(), file.suffix

@@ -1,0 +1,54 @@
+"""The man page says what --help says: every verb with its arguments, every option with its default, and no other."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hook import entry, usage
+from hook.models import Options
+
+MANUAL = Path(__file__).resolve().parents[2] / "packaging" / "man" / "resctrl-mon-hook.8"
+STAGES = entry._STAGES
+
+
+def plain(mdoc: str) -> str:
+    """The page without its markup: options and values as people type them, one item from `It` to `It`."""
+    text = re.sub(r"^\.(?!It|Sh|Ss)", "", mdoc, flags=re.MULTILINE)
+    text = re.sub(r"\b(?:Ar|Cm|Oc|Oo|Op|Pa|Pq|Xc|Xo)\b ?", "", text)
+    return text.replace("Fl -", "--").replace(" Ns = Ns ", "=").replace(" | ", "|").replace("\n\n", "\n")
+
+
+TEXT = plain(MANUAL.read_text(encoding="ascii"))
+ITEMS = {item.split()[0].partition("=")[0]: item for item in re.split(r"^\.It\s", TEXT, flags=re.MULTILINE)[1:]}
+
+
+@pytest.mark.parametrize("verb", [*STAGES, *usage.HELP_OF_VERBS])
+def test_each_verb_has_its_item(verb: str) -> None:
+    assert verb in ITEMS
+
+
+@pytest.mark.parametrize(("verb", "arguments"), [(verb, said) for verb, (said, _) in usage.HELP_OF_VERBS.items()])
+def test_each_verb_has_its_arguments(verb: str, arguments: str) -> None:
+    head, _, _ = ITEMS[verb].partition(". ")
+    assert re.findall(r"[^][\s]+", arguments) == re.findall(r"--[^\s]+|\bKEY(?=\n)", head)[: len(arguments.split())]
+
+
+@pytest.mark.parametrize(("name", "default"), Options().model_dump().items())
+def test_each_option_has_its_item_with_its_value_and_its_default(name: str, default: object) -> None:
+    option, value = f"--{name.replace('_', '-')}", usage.HELP_OF_OPTIONS[name][0]
+    head, _, meaning = ITEMS[option].partition("\n")
+    assert head == (f"{option}={value}" if value else option)
+    if default not in (False, [], {}):
+        assert re.search(rf"(^|\(){re.escape(str(default))}( ;|[.)]| \.|$)", meaning, re.MULTILINE)
+
+
+def test_no_option_stands_there_that_is_none() -> None:
+    known = set(re.findall(r"--[a-z-]+", usage.text()))
+    assert set(re.findall(r"--[a-z-]+", TEXT)) <= known
+
+
+def test_the_two_that_every_program_has_stand_there_too() -> None:
+    assert {"--help", "--version"} <= set(ITEMS)
