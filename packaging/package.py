@@ -81,15 +81,6 @@ def _gzip(content: bytes) -> bytes:
     return subprocess.run(["gzip", "-9n"], input=content, capture_output=True, check=True).stdout
 
 
-def _settle(tree: Path, epoch: int) -> None:
-    """Nothing of the machine: neither its umask nor its clock."""
-    for directory, _, files in os.walk(tree, topdown=False):
-        for name in files:
-            os.utime(Path(directory, name), (epoch, epoch), follow_symlinks=False)
-        Path(directory).chmod(0o755)
-        os.utime(directory, (epoch, epoch))
-
-
 def _filled(template: Path, **values: object) -> str:
     """A template without its comments, and with its @NAMES@ replaced."""
     lines = template.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -118,7 +109,6 @@ def deb(what: Source, work: Path) -> Path:
     _write(tree / "DEBIAN/md5sums", "".join(sums).encode())
     for script in ("postinst", "prerm", "postrm"):
         _write(tree / "DEBIAN" / script, (HERE / "deb" / script).read_bytes(), 0o755)
-    _settle(tree, what.epoch)
     out = work / f"{NAME}_{what.version}_all.deb"
     # One thread, or the number of cores would tell where xz cuts its blocks
     environment = {"SOURCE_DATE_EPOCH": str(what.epoch), "DPKG_DEB_THREADS_MAX": "1"}
@@ -147,7 +137,6 @@ def rpm(what: Source, work: Path) -> Path:
     stage(what, tree)
     _write(tree / "usr/lib/systemd/system-preset" / f"80-{NAME}.preset", (HERE / "rpm" / "preset").read_bytes())
     _write(tree / "usr/share/licenses" / NAME / "LICENSE", (ROOT / "LICENSE").read_bytes())
-    _settle(tree, what.epoch)
     macros = {
         "_topdir": top,
         "staged": tree,
@@ -235,6 +224,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--no-lint", action="store_true", help="leave lintian and rpmlint out")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="a directory (default: %(default)s)")
     given = parser.parse_args(arguments)
+    os.umask(0o022)  # whatever whoever builds has
     if unknown := set(given.kinds) - set(KINDS):
         parser.error(f"no such kind of package: {', '.join(sorted(unknown))}")
     try:

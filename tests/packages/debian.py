@@ -23,14 +23,13 @@ SUITE = "bookworm"
 PACKAGES = ("podman", "runc", "systemd")
 """What is installed, with all that it needs. systemd: does not run there, and says which units would be started."""
 AT_HAND = ("python3",)
-"""What apt can install without a network, with all that it needs."""
-DOWNLOAD = f"apt-get install -qq -d -o APT::Install-Recommends=true {' '.join(AT_HAND)}"
+"""What apt can install without a network, with all that it needs, and nothing that is only recommended."""
 COMMAND = (
     "mmdebstrap",
     "--quiet",
     "--variant=apt",
     f"--include={','.join(PACKAGES)}",
-    f'--customize-hook=APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" {DOWNLOAD}',
+    f'--customize-hook=APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get install -qq -d {" ".join(AT_HAND)}',
     "--skip=cleanup/apt",
     SUITE,
 )

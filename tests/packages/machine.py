@@ -134,7 +134,7 @@ class Machine:
 
     def apt(self, *words: str) -> str:
         """As people call it. Slower than dpkg, which does the same for a package that needs no other."""
-        return self.run("apt", "-y", *words).stdout
+        return self.run("apt", "-y", "--no-install-recommends", *words).stdout
 
     def dpkg(self, *words: str) -> str:
         return self.run("dpkg", *words).stdout

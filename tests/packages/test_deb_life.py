@@ -40,11 +40,13 @@ def is_enabled(machine: Machine) -> bool:
 
 
 def test_on_a_fresh_debian_apt_install_and_podman_run_are_all_that_it_takes(fresh: Machine, packages: Packages) -> None:
-    """Python comes with it: what is declared to be needed is what is needed."""
+    """Python comes with it: what is declared to be needed is what is needed, if apt brings no more than that."""
     assert not fresh.has_python()
     fresh.apt("install", f"./{packages.deb.name}")
     container = fresh.podman_run("web")
     assert fresh.groups() == {f"oci-{container}": [fresh.pid("web")]}
+    assert container in fresh.run(NAME, "list").stdout
+    assert fresh.run(NAME, "reconcile").stdout == ""
     fresh.podman_rm()
     assert fresh.groups() == {}
     fresh.apt("purge", NAME)
