@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds, compiles, tests and shows resctrl-mon-hook.
+"""Builds, packs, compiles, tests and shows resctrl-mon-hook.
 
   python3 build.py [--python PATH] [--output FILE] [--bytecode PATH]... [--release]
                              write dist/resctrl-mon-hook.pyz, and print its SHA-256 and its size, and whose bytecode
