@@ -59,8 +59,12 @@ PACKAGE = (
 )
 PACKAGES = (
     *PACKAGE,
-    "mmdebstrap",  # a fresh Debian to install them in
+    "busybox-static",  # the containers' root file system; Podman and runc are that Debian's
+    "cpio",
+    "fuse3",
     "mandoc",
+    "mmdebstrap",  # a fresh Debian to install them in
+    "strace",  # tells in which order files are put in place
 )
 
 # How to see that a package is there without asking a package manager, so that this holds on every distribution:

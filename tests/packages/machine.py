@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +42,7 @@ mkdir srv/shared
 mount --bind "$shared" srv/shared
 exec chroot . sh -c 'echo ready; exec cat'
 """
+CHANGES = ("rename", "renameat", "renameat2", "unlink", "unlinkat")
 SHARED = "/srv/shared"
 CONTAINERS_CONF = f"""
 [containers]
@@ -142,6 +144,13 @@ class Machine:
     def rpm(self, *words: str, check: bool = True) -> str:
         """The host's rpm, on a database of the machine's. What is needed is not looked for: that is Debian's there."""
         return self.from_outside("rpm", f"--root={self.root}", "--nodeps", *words, check=check).stdout
+
+    def changes(self, *words: str) -> list[str]:
+        """Run a program of the host's; the names of the files that it puts in place or takes away, in that order."""
+        trace = self.shared / "trace"
+        self.from_outside("strace", "-f", "-qq", f"--output={trace}", f"--trace={','.join(CHANGES)}", *words)
+        done = [line for line in trace.read_text().splitlines() if line.endswith(" = 0")]
+        return [os.path.basename(re.findall('"([^"]+)"', line)[-1]) for line in done]
 
     # Containers
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,19 +19,14 @@ NAME = "resctrl-mon-hook"
 TIMER = f"{NAME}-reconcile.timer"
 HOOKS = "/usr/libexec/oci/hooks.d"
 PROGRAM = f"{HOOKS}/{NAME}.pyz"
-HOOKS_D = "/usr/share/containers/oci/hooks.d"
-JSON = f"{HOOKS_D}/10-{NAME}-podman.json"
 # A container as kubelet has it annotated: the Kubernetes file is for it, too, by which groups linger
 KUBELETS = "--annotation=io.kubernetes.container.restartCount=0"
-CHANGES = re.compile(
-    r'(?:rename|renameat2|unlink|unlinkat)\((?:AT_FDCWD, )?"([^"]+)"(?:, (?:AT_FDCWD, )?"([^"]+)")?.* = 0$'
-)
 
 
 def ours(machine: Machine) -> list[str]:
     """Every file of the machine's that is named after us, or stands in a directory that is."""
-    done = machine.run("find", "/", "-xdev", "-path", "*resctrl-mon-hook*", "-not", "-path", "/var/lib/containers/*")
-    return [*done.stdout.split(), *machine.run("find", "/run", "-xdev", "-path", f"*{NAME}*").stdout.split()]
+    podmans = ["-not", "-path", "/var/lib/containers/*"]
+    return machine.run("find", "/", "/run", "-xdev", "-path", f"*{NAME}*", *podmans).stdout.split()
 
 
 def is_enabled(machine: Machine) -> bool:
@@ -137,25 +131,16 @@ def test_a_purge_leaves_no_file_of_ours_whoever_lives(machine: Machine, packages
 # --- In which order
 
 
-def changed(machine: Machine, *command: str) -> list[str]:
-    """The files that a program has put in place or taken away, in that order."""
-    trace = machine.shared / "trace"
-    calls = "trace=rename,renameat2,unlink,unlinkat"
-    machine.from_outside("strace", "-f", "-qq", "-e", calls, "-o", str(trace), "chroot", machine.root, *command)
-    found = (CHANGES.search(line) for line in trace.read_text().splitlines())
-    return [match[2] or match[1] for match in found if match]
-
-
 def test_the_program_is_there_before_the_json(machine: Machine, packages: Packages) -> None:
     """Also in an upgrade: that is the same."""
-    order = changed(machine, "dpkg", "-i", f"{SHARED}/{packages.deb.name}")
-    assert order.index(PROGRAM) < order.index(JSON)
+    order = machine.changes("chroot", machine.root, "dpkg", "-i", f"{SHARED}/{packages.deb.name}")
+    assert order.index(f"{NAME}.pyz") < order.index(f"10-{NAME}-podman.json")
 
 
 def test_the_json_is_gone_before_the_program(machine: Machine, packages: Packages) -> None:
     machine.dpkg("-i", packages.deb.name)
-    order = changed(machine, "dpkg", "-r", NAME)
-    assert order.index(JSON) < order.index(PROGRAM)
+    order = machine.changes("chroot", machine.root, "dpkg", "-r", NAME)
+    assert order.index(f"10-{NAME}-podman.json") < order.index(f"{NAME}.pyz")
 
 
 # --- Where systemd runs

@@ -19,6 +19,14 @@ PROGRAM = f"{HOOKS}/{NAME}.pyz"
 JSON = f"/usr/share/containers/oci/hooks.d/10-{NAME}-podman.json"
 
 
+def test_the_program_is_there_before_the_json_and_gone_after_it(machine: Machine, packages: Packages) -> None:
+    rpm = ("rpm", f"--root={machine.root}", "--nodeps")
+    order = machine.changes(*rpm, "-i", str(machine.shared / packages.rpm.name))
+    assert order.index(f"{NAME}.pyz") < order.index(f"10-{NAME}-podman.json")
+    order = machine.changes(*rpm, "-e", NAME)
+    assert order.index(f"10-{NAME}-podman.json") < order.index(f"{NAME}.pyz")
+
+
 @pytest.fixture
 def installed(machine: Machine, packages: Packages) -> Iterator[Machine]:
     """A machine that has it, with what rpm calls an installation."""
