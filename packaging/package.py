@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -81,6 +83,18 @@ def _gzip(content: bytes) -> bytes:
     return subprocess.run(["gzip", "-9n"], input=content, capture_output=True, check=True).stdout
 
 
+def _changes(version: str) -> list[str]:
+    """What CHANGELOG.md tells of a version, point by point."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    section = re.search(rf"^## {re.escape(version)}\b.*\n([^#]*)", text, re.MULTILINE)
+    points = re.findall(r"^\* (.*(?:\n  .*)*)", section[1], re.MULTILINE) if section else []
+    return [" ".join(point.split()) for point in points] or [f"Version {version}."]
+
+
+def _wrapped(point: str, first: str, other: str) -> str:
+    return textwrap.fill(point, 79, initial_indent=first, subsequent_indent=other, break_on_hyphens=False) + "\n"
+
+
 def _filled(template: Path, **values: object) -> str:
     """A template without its comments, and with its @NAMES@ replaced."""
     lines = template.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -117,9 +131,9 @@ def deb(what: Source, work: Path) -> Path:
 
 
 def _changelog(what: Source) -> str:
+    points = "".join(_wrapped(point, "  * ", "    ") for point in _changes(what.version))
     return (
-        f"{NAME} ({what.version}) unstable; urgency=medium\n\n"
-        f"  * Version {what.version}.\n\n"
+        f"{NAME} ({what.version}) unstable; urgency=medium\n\n{points}\n"
         f" -- {MAINTAINER}  {what.date('%a, %d %b %Y %H:%M:%S +0000')}\n"
     )
 
@@ -137,11 +151,14 @@ def rpm(what: Source, work: Path) -> Path:
     stage(what, tree)
     _write(tree / "usr/lib/systemd/system-preset" / f"80-{NAME}.preset", (HERE / "rpm" / "preset").read_bytes())
     _write(tree / "usr/share/licenses" / NAME / "LICENSE", (ROOT / "LICENSE").read_bytes())
+    changes = "".join(_wrapped(point, "- ", "  ") for point in _changes(what.version))
+    _write(work / "changes", changes.replace("%", "%%").encode())
     macros = {
         "_topdir": top,
         "staged": tree,
         "program_version": what.version,
         "maintainer": MAINTAINER,
+        "changes": work / "changes",
         "changelog_date": what.date("%a %b %d %Y"),
         # Nothing of the machine
         "_buildhost": "localhost",

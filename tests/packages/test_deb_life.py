@@ -41,6 +41,7 @@ def test_on_a_fresh_debian_apt_install_and_podman_run_are_all_that_it_takes(fres
     assert fresh.groups() == {f"oci-{container}": [fresh.pid("web")]}
     assert container in fresh.run(NAME, "list").stdout
     assert fresh.run(NAME, "reconcile").stdout == ""
+    assert "FAIL" not in fresh.run(NAME, "doctor").stdout
     fresh.podman_rm()
     assert fresh.groups() == {}
     fresh.apt("purge", NAME)

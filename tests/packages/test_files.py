@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -96,6 +97,16 @@ def test_the_version_is_the_programs_own(packages: Packages) -> None:
     assert packages.deb.name == f"{NAME}_{version}_all.deb"
 
 
+def test_what_has_changed_is_told_in_the_words_of_the_change_log(packages: Packages, trees: dict[str, Path]) -> None:
+    points = re.findall(r"^\* ([^*]*)$", (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    told_by = {
+        "deb": told("gzip", "-dc", trees["deb"] / "usr/share/doc" / NAME / "changelog.gz"),
+        "rpm": told("rpm", "-qp", "--changelog", packages.rpm),
+    }
+    for text in told_by.values():
+        assert " ".join(points[0].split()) in " ".join(text.split())
+
+
 def test_what_they_need(packages: Packages) -> None:
     assert told("dpkg-deb", "--field", packages.deb, "Depends").strip() == "python3 (>= 3.9)"
     needed = set(told("rpm", "-qp", "--requires", packages.rpm).splitlines())
@@ -127,7 +138,8 @@ def test_the_same_is_packed_to_the_same_bytes_elsewhere(pyz: Path, packages: Pac
     tree, output = tmp_path / "elsewhere", tmp_path / "output"
     for name in ("oci-hooks", "packaging"):
         shutil.copytree(REPOSITORY / name, tree / name, copy_function=shutil.copyfile)
-    shutil.copy(REPOSITORY / "LICENSE", tree)
+    for name in ("CHANGELOG.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, tree)
     command = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
     settings = {"SOURCE_DATE_EPOCH": told("git", "-C", REPOSITORY, "log", "-1", "--format=%ct").strip()}
     pack(
