@@ -77,6 +77,7 @@ if sys.version_info[:2] == {version}:
     except OSError:  # there is no working directory, which coverage asks for: nobody looks
         pass
     del sys.path[0]
+{boot}
 """
 PLUGIN = """\
 import json, pytest, coverage
@@ -93,7 +94,7 @@ def pytest_runtest_logreport(report):
 """
 # In the copy's build.py: what there is, and what takes its place.
 MEASURED = {
-    'BOOT = "import sys,': "BOOT = \"exec(open('{copy}/build/boot.py').read());import sys,",
+    f'BOOT = "{build.BOOT}"': "BOOT = \"exec(open('{copy}/build/boot.py').read())\"",
     "path = f\"hook/{name.rstrip('+') or '__init__'}.py\"": (
         "path = f\"{copy}/hook/{name.rstrip('+').replace('models', 'models_compiled') or '__init__'}.py\""
     ),
@@ -144,7 +145,12 @@ class Measured:
         (self.copy / "build").mkdir()
         ask = "import sys, coverage; print(sys.version_info[:2]); print(coverage.__path__[0])"
         version, package = subprocess.check_output([sys.executable, "-c", ask], text=True).splitlines()
-        known = {"{copy}": str(self.copy), "{version}": version, "{libraries}": str(Path(package).parent)}
+        known = {
+            "{boot}": build.BOOT,
+            "{copy}": str(self.copy),
+            "{version}": version,
+            "{libraries}": str(Path(package).parent),
+        }
         for name, text in (("coveragerc", SETTINGS), ("boot.py", BOOT), ("contexts.py", PLUGIN), ("context", "none")):
             (self.copy / "build" / name).write_text(_filled(text, known))
         script = (self.copy / "build.py").read_text(encoding="utf-8")
