@@ -319,8 +319,9 @@ def test_a_group_that_goes_while_its_counters_are_read_is_gone(
 ) -> None:
     kernel.create_file(GROUP + "/mon_data/mon_L3_00/llc_occupancy", contents="4096\n")
     fail(call, number)
-    with pytest.raises(GroupGone):
+    with pytest.raises(GroupGone) as caught:
         resctrl.counters(GROUP)
+    assert f"read {GROUP}/mon_data: {errno.errorcode[number]}" in str(caught.value)
 
 
 def test_counters_that_cannot_be_looked_for_are_refused(resctrl: Resctrl, fail: Fail) -> None:
@@ -328,3 +329,4 @@ def test_counters_that_cannot_be_looked_for_are_refused(resctrl: Resctrl, fail: 
     with pytest.raises(HookError) as caught:
         resctrl.counters(GROUP)
     assert caught.value.reason == Reason.DENIED
+    assert f"reading the counters; tried: read {GROUP}/mon_data: EACCES" in str(caught.value)
