@@ -866,6 +866,10 @@ def test_one_group_that_cannot_be_removed_does_not_keep_the_others(machine: Mach
     machine.refusals["rmdir"] = [errno.EACCES]
     refused(lambda: poststop(machine.node(), "c2"))
     assert machine.groups() == {GROUP: set()}
+    node = machine.node()
+    state = node.run.read_key(UID)
+    assert state is not None
+    assert node.is_shown(state)
     poststop(machine.node(), "c2")
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hook import system
-from hook.lifecycle import create_runtime
+from hook.lifecycle import create_runtime, poststop
 from hook.models import MonGroup
 from hook.node import Node
 from tests.unit.faults import fails
@@ -52,6 +52,17 @@ def test_what_a_killed_hook_has_left_half_made_is_no_part_of_it(machine: Machine
     (half / "half").touch()
     start(machine, "c1", 7)
     assert "half" not in shown(machine)
+    assert not half.exists()
+
+
+def test_what_a_killed_hook_has_left_half_removed_is_in_nobodys_way(machine: Machine) -> None:
+    node = start(machine, "c1", 7)
+    half = machine.run / "building" / f"{UID}.old"
+    half.mkdir()
+    (half / "half").touch()
+    machine.die(7)
+    poststop(machine.node(snapshot_ttl=0), "c1")
+    assert node.shown() == []
     assert not half.exists()
 
 
