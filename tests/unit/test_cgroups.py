@@ -1,0 +1,90 @@
+"""What the path of a cgroup tells, by the names that runtimes give."""
+
+from __future__ import annotations
+
+import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
+from pyfakefs.fake_os import FakeOsModule
+
+from hook import cgroups, system
+
+UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
+ID = "0123456789abcdef" * 4
+SLICE = f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "pod"),
+    [
+        (f":{SLICE}/cri-containerd-{ID}.scope", f":{SLICE}"),
+        (f":{SLICE}/crio-{ID}.scope/container", f":{SLICE}"),
+        (f"cpu,cpuacct:/kubepods/pod{UID}/{ID}", f"cpu,cpuacct:/kubepods/pod{UID}"),
+        (f":/kubepods/pod{UID.replace('-', '')}/{ID}", f":/kubepods/pod{UID.replace('-', '')}"),
+        (f":/a:pod{UID}/b:c", f":/a:pod{UID}"),
+        (f":/pod{UID}", None),
+        (f":/kubepods/{ID}", None),
+        (":/", None),
+        (None, None),
+    ],
+)
+def test_the_pod_of_a_container(cgroup: str | None, pod: str | None) -> None:
+    assert cgroups.of_pod(cgroup, UID) == pod
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "own"),
+    [
+        (":/machine.slice/libpod-c1.scope/container", True),
+        (":/system.slice:cri-containerd:c1", True),
+        (":/c1/a:b", True),
+        (":/kubepods/c1", True),
+        (":/kubepods/xc1", False),
+        (":/kubepods/c1x.scope", False),
+        ("c1:/kubepods/a", False),
+        (None, False),
+    ],
+)
+def test_whether_a_cgroup_is_a_containers_own(cgroup: str | None, own: bool) -> None:
+    assert cgroups.is_own(cgroup, "c1") is own
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "container"),
+    [
+        (f":{SLICE}/cri-containerd-{ID}.scope", ID),
+        (f":{SLICE}/{ID}/a:b", ID),
+        (f":/{'0' * 64}/{ID}", ID),
+        (f":/{ID[1:]}", None),
+        (f":/{ID[1:]}g", None),
+        (":/", None),
+    ],
+)
+def test_the_container_that_a_cgroup_is_named_by(cgroup: str, container: str | None) -> None:
+    assert cgroups.container_id(cgroup) == container
+
+
+@pytest.mark.parametrize(("cgroup", "within"), [(":/a", True), (":/a/b", True), (":/ab", False), (":/", False)])
+def test_whether_a_cgroup_is_within_another(cgroup: str, within: bool) -> None:
+    assert cgroups.is_within(cgroup, ":/a") is within
+
+
+@pytest.mark.parametrize(
+    ("mounted", "cgroup", "there"),
+    [
+        ("/sys/fs/cgroup/a", ":/a", True),
+        ("/sys/fs/cgroup/unified/a", ":/a", True),
+        ("/sys/fs/cgroup/cpu/a", "cpu,cpuacct:/a", True),
+        ("/sys/fs/cgroup/cpu,cpuacct/a", "cpu,cpuacct:/a", True),
+        ("/sys/fs/cgroup/cpuacct/a", "cpu,cpuacct:/a", False),
+        ("/sys/fs/cgroup/systemd/a", "name=systemd:/a", True),
+        ("/sys/fs/cgroup/cpu/a", ":/a", False),
+        ("/sys/fs/cgroup/a", ":/b/../a", False),
+        ("/sys/fs/cgroup/a", ":a", False),
+    ],
+)
+def test_a_cgroup_is_looked_for_where_it_may_be_mounted(
+    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, mounted: str, cgroup: str, there: bool
+) -> None:
+    monkeypatch.setattr(system, "posix", FakeOsModule(fs))
+    fs.create_dir(mounted)
+    assert cgroups.exists(cgroup) is there
