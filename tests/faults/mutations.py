@@ -94,7 +94,7 @@ def _functions(tree: ast.AST, lines: range, prefix: str = "") -> Iterator[_Funct
 def _is_for_type_checkers(node: cst.CSTNode) -> bool:
     if not isinstance(node, (cst.If, cst.SimpleStatementLine)):
         return False
-    text = cst.Module([]).code_for_node(node.with_changes(leading_lines=()))
+    text: str = cst.Module([]).code_for_node(node.with_changes(leading_lines=()))
     return text.startswith(("TYPE_CHECKING", "if TYPE_CHECKING"))
 
 
