@@ -28,7 +28,11 @@ from tests.support.hook import STATES, UID, Hook, task
 
 TMPFS = "/dev/shm"
 COUNTERS = 24
-HELPER = 'while read -r group; do mkdir "$group" && mount --bind "$1" "$group" && echo mounted; done'
+# One directory stands for the groups of all keys: as a file its `tasks` would show each the tasks of the others.
+HELPER = """\
+mount --bind /dev/null "$1/tasks"
+while read -r group; do mkdir "$group" && mount --rbind "$1" "$group" && echo mounted; done
+"""
 CREATED = (STATES / "crio-1.36.3-runc-1.1.5-createRuntime.json").read_text(encoding="utf-8")
 STOPPED = (STATES / "crio-1.36.3-runc-1.1.5-poststop.json").read_text(encoding="utf-8")
 
