@@ -19,7 +19,7 @@ from hook.records import Records
 from hook.resctrl import Resctrl
 from hook.shipped import Shipped
 from hook.steps import Refused
-from hook.uninstall import programs_of
+from hook.uninstall import programs_in, programs_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -347,7 +347,7 @@ def _runtimes(site: Site) -> Iterator[Finding]:
     if "podman" in found and any(PODMAN in entry.name for entry in site.ours()):
         yield from _reads("Podman", configured.of_podman(), directories)
     if set(found) & {"containerd", "k3s", "rke2"} and "crio" not in found:
-        yield from _hook_injector(site)
+        yield from _containerd(site)
 
 
 def _reads(who: str, reads: list[str], directories: set[str]) -> Iterator[Finding]:
@@ -367,14 +367,27 @@ def _rdt() -> Iterator[Finding]:
         yield Finding(WARNING, "CRI-O", found, "what it removes of ours, reconcile makes anew: keep the timer running")
 
 
-def _hook_injector(site: Site) -> Iterator[Finding]:
-    if not any(KUBERNETES in entry.name for entry in site.ours()):
-        return
-    if any(word.endswith("hook-injector") for command in machine.commands() for word in command[:1]):
-        yield Finding(OK, "containerd", "the NRI hook-injector runs")
-    else:
-        remedy = "run the hook-injector of containerd/nri, or name the hook in base_runtime_spec"
-        yield Finding(WARNING, "containerd", "it reads no hooks.d itself, and no NRI hook-injector runs", remedy)
+def _containerd(site: Site) -> Iterator[Finding]:
+    """It reads no hooks.d itself: the NRI hook-injector does, or its own base_runtime_spec names the hook."""
+    injects = any(word.endswith("hook-injector") for command in machine.commands() for word in command[:1])
+    specs = [path for path in configured.base_runtime_specs() if _names_hook(site, path)]
+    if injects and specs:
+        remedy = "each hook is called twice, which does no harm and takes its time: one of the two is enough"
+        yield Finding(WARNING, "containerd", f"the NRI hook-injector runs, and {specs[0]} names the hook", remedy)
+    elif injects or specs:
+        yield Finding(OK, "containerd", "the NRI hook-injector runs" if injects else f"{specs[0]} names the hook")
+    elif any(KUBERNETES in entry.name for entry in site.ours()):
+        remedy = f"run the hook-injector of containerd/nri, or see {NAME} base-runtime-spec"
+        yield Finding(
+            WARNING, "containerd", "no NRI hook-injector runs, and no base_runtime_spec names the hook", remedy
+        )
+
+
+def _names_hook(site: Site, path: str) -> bool:
+    try:
+        return bool(programs_in(path) & {*site.programs(), site.places.link})
+    except (OSError, ValueError):  # containerd itself complains of it
+        return False
 
 
 def _peers(site: Site) -> Iterator[Finding]:
@@ -434,7 +447,7 @@ def _containers(site: Site) -> Iterator[Finding]:
 
 def _has_hook(site: Site, state: dict[str, Any]) -> bool:
     try:
-        return bool(programs_of(state) & {*site.programs(), site.places.link})
+        return bool(programs_of(state["bundle"]) & {*site.programs(), site.places.link})
     except (OSError, ValueError):  # it went meanwhile
         return False
 

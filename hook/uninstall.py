@@ -10,7 +10,7 @@ import json
 import os
 from dataclasses import dataclass, field
 
-from hook import machine, process, reconcile, runtimes, steps
+from hook import configured, machine, process, reconcile, runtimes, steps
 from hook.models import KeyState
 from hook.places import NAME, Places
 from hook.records import Records
@@ -18,7 +18,7 @@ from hook.steps import Outcome, Remove, RemoveDirectory, Run, Step
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from hook.models import Options
@@ -26,13 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Callers:
-    """The containers that call the program when they end. `untold`: a line on each thing that was not found out."""
+    """The containers that call the program when they end. `untold`: a line on each thing that was not found out.
+
+    `specs`: the files by which containerd has it called for each new container, which would fail without it.
+    """
 
     containers: list[str] = field(default_factory=list)
     untold: list[str] = field(default_factory=list)
+    specs: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.containers or self.untold)
+        return bool(self.containers or self.untold or self.specs)
 
 
 @dataclass(frozen=True)
@@ -118,13 +122,15 @@ def told(result: Result) -> list[str]:
         return lines
     lines += [f"kept for container {container}, which calls it when it ends" for container in result.kept.containers]
     lines += [f"kept, since this cannot be told: {line}" for line in result.kept.untold]
+    lines += [
+        f"kept for containerd, which begins each container with {path}: change that" for path in result.kept.specs
+    ]
     return [*lines, "uninstall again once they are gone, or with --force: some runtimes then fail to remove them once"]
 
 
 def objects(result: Result) -> dict[str, Any]:
     """The same for programs. `kept` is null if the program is gone."""
-    kept = result.kept and {"containers": result.kept.containers, "untold": result.kept.untold}
-    return {"kept": kept, "left": result.strange}
+    return {"kept": result.kept and vars(result.kept), "left": result.strange}
 
 
 # --- Who still calls it
@@ -141,18 +147,31 @@ def callers(places: Places, options: Options, roots: Sequence[str] = ()) -> Call
     found = []
     for state in states:
         try:
-            if names & programs_of(state):
+            if names & programs_of(state["bundle"]):
                 found.append(state["id"])
         except (OSError, ValueError) as error:
             if os.path.isdir(state["bundle"]):  # else it is gone meanwhile
                 untold.append(f"{state['id']}: its configuration cannot be read: {error}")
     known = {state["id"] for state in states}
-    return Callers(sorted({*found, *(_recorded(options).keys() - known)}), untold)
+    specs = []
+    for path in configured.base_runtime_specs():
+        try:
+            specs += [path] if names & programs_in(path) else []
+        except FileNotFoundError:
+            continue  # containerd starts no container with it
+        except (OSError, ValueError) as error:
+            untold.append(f"{path} cannot be read: {error}")
+    return Callers(sorted({*found, *(_recorded(options).keys() - known)}), untold, specs)
 
 
-def programs_of(state: Mapping[str, Any]) -> set[str]:
+def programs_of(bundle: str) -> set[str]:
     """The programs of all hooks of a container. OSError, ValueError if its bundle does not tell."""
-    with open(f"{state['bundle']}/config.json", encoding="utf-8", errors="surrogateescape") as file:
+    return programs_in(f"{bundle}/config.json")
+
+
+def programs_in(path: str) -> set[str]:
+    """The same of a specification of containers."""
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
         config = json.load(file)
     try:
         stages = config.get("hooks") or {}

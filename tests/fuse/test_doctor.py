@@ -93,6 +93,11 @@ def test_all_is_well(node: Node) -> None:
     assert node.doctor() == (0, [])
 
 
+def test_containerd_may_have_the_hook_from_its_own_configuration(node: Node) -> None:
+    containerd(PROGRAM)(node)
+    assert node.doctor() == (0, [])
+
+
 def test_what_people_see(node: Node) -> None:
     node.path(LINK).unlink()
     done = node.machine.run("doctor", *node.options)
@@ -121,6 +126,18 @@ def hook_field(**fields: object) -> Callable[[Node], object]:
 
 def systemctl(text: str) -> Callable[[Node], object]:
     return lambda node: node.program("/usr/local/sbin/systemctl", text)
+
+
+def containerd(*hooks: str) -> Callable[[Node], object]:
+    """In place of CRI-O, with a specification that has these hooks."""
+
+    def change(node: Node) -> None:
+        node.path("/usr/local/sbin/crio").unlink()
+        node.program("/usr/local/sbin/containerd", "")
+        node.write("/etc/containerd/config.toml", "base_runtime_spec = '/etc/x.json'\n")
+        node.write("/etc/x.json", {"hooks": {"poststop": [{"path": path} for path in hooks]}})
+
+    return change
 
 
 def group(name: str) -> Callable[[Node], object]:
@@ -207,6 +224,12 @@ AILMENTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "warning",
         "CRI-O",
         "rdt_config_file is /etc/rdt.yaml",
+    ),
+    "containerd calls no hooks": (
+        containerd(),
+        "warning",
+        "containerd",
+        "no NRI hook-injector runs, and no base_runtime_spec names the hook",
     ),
     "no timer": (
         systemctl("[ $1 != is-active ] && exit 1; echo inactive >&2; exit 3"),

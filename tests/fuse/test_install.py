@@ -470,6 +470,9 @@ def test_uninstall_tells_what_it_would_do(node: Machine) -> None:
     assert done(node, "uninstall") == plan
 
 
+KEPT = {"containers": ["web"], "untold": [], "specs": []}
+
+
 def record(node: Machine, pid: int) -> None:
     """Have a process on record as a container's."""
     starttime = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
@@ -490,7 +493,7 @@ def test_the_program_stays_while_a_container_on_record_lives(node: Machine) -> N
         assert "uninstall again once they are gone" in lines[-1]
         assert set(node.written()) == {PROGRAM, LINK}
         told = json.loads("\n".join(done(node, "uninstall", "--json")))
-        assert told == {"dry_run": False, "steps": [], "kept": {"containers": ["web"], "untold": []}, "left": []}
+        assert told == {"dry_run": False, "steps": [], "kept": KEPT, "left": []}
     done(node, "uninstall")
     assert node.written() == {}
 
@@ -544,6 +547,35 @@ def test_the_configuration_of_a_container_tells_whether_it_calls(
     runc.chmod(0o755)
     lines = done(node, "uninstall")
     found = [line for line in lines if line.startswith("kept")]
+    assert bool(found) is (PROGRAM in node.written()) is (kept is not None)
+    assert not found or found[0].startswith(kept or "")
+
+
+@pytest.mark.parametrize(
+    ("spec", "kept"),
+    [
+        (
+            {"hooks": {"createRuntime": [{"path": PROGRAM}]}},
+            "kept for containerd, which begins each container with /etc/x.json",
+        ),
+        ({"hooks": {"createRuntime": [{"path": "/bin/true"}]}}, None),
+        ("{", "kept, since this cannot be told: /etc/x.json cannot be read"),
+        (None, None),
+    ],
+)
+def test_containerd_begins_no_container_with_a_program_that_is_gone(
+    node: Machine, spec: object, kept: str | None
+) -> None:
+    """Each of them would fail."""
+    done(node, "install", "--for=kubernetes")
+    conf = node.path("/etc/containerd/config.toml")
+    conf.parent.mkdir(exist_ok=True)
+    conf.write_text(
+        '[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]\n  base_runtime_spec = "/etc/x.json"\n'
+    )
+    if spec is not None:
+        node.path("/etc/x.json").write_text(spec if isinstance(spec, str) else json.dumps(spec))
+    found = [line for line in done(node, "uninstall") if line.startswith("kept")]
     assert bool(found) is (PROGRAM in node.written()) is (kept is not None)
     assert not found or found[0].startswith(kept or "")
 
