@@ -41,6 +41,7 @@ _PEERS = {
     "pqos": "its reset (-R) removes every group on the machine; reconcile makes ours anew",
     "cadvisor": "with resctrl enabled it makes groups of its own, which take RMIDs",
 }
+_CONTAINERDS = frozenset(("containerd", "k3s", "rke2"))
 
 
 @dataclass(frozen=True)
@@ -346,7 +347,7 @@ def _runtimes(site: Site) -> Iterator[Finding]:
         yield from _rdt()
     if "podman" in found and any(PODMAN in entry.name for entry in site.ours()):
         yield from _reads("Podman", configured.of_podman(), directories)
-    if set(found) & {"containerd", "k3s", "rke2"} and "crio" not in found:
+    if "crio" not in found and not _CONTAINERDS.isdisjoint(found):
         yield from _containerd(site)
 
 

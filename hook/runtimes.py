@@ -43,6 +43,7 @@ _ROOTS = {
 }
 _STATE_FILES = ("state.json", "status")  # runc's and crun's: a directory in a root without one holds no container
 _LIVE = ("created", "running", "paused")
+_STOPPED = "stopped"  # it has ended, and its poststop hooks run when it is deleted
 _PATIENCE = 10.0  # seconds for one answer
 _PATIENCE_IN_ALL = 30.0  # and for all of them: reconcile has other things to do, and its own end
 _LONGEST_ANSWER = 16 << 20
@@ -63,14 +64,14 @@ class _Unanswered(Exception):
 
 
 def states(
-    runtimes: Sequence[Runtime] | None = None, further: Sequence[str] = ()
+    runtimes: Sequence[Runtime] | None = None, further: Sequence[str] = (), *, stopped: bool = False
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The states of the containers that have a live process, and a line on each runtime or container that is not told.
 
     A state is what `RUNTIME --root ROOT state ID` prints, decoded, and suits models.State; its status is created,
-    running or paused, its pid above 0. No ID comes twice. The containers that hold a pod's sandbox are left out: no
-    hook ever sees those. Without `runtimes` all that are installed are asked, also in the `further` root directories.
-    Raises nothing, whatever a runtime does.
+    running or paused, its pid above 0. With `stopped` those that have ended and are not deleted come, too. No ID comes
+    twice. The containers that hold a pod's sandbox are left out: no hook ever sees those. Without `runtimes` all that
+    are installed are asked, also in the `further` root directories. Raises nothing, whatever a runtime does.
     """
     by_root: dict[str, list[str]] = {} if runtimes is not None else _installed(further)
     for runtime in runtimes or ():
@@ -79,7 +80,7 @@ def states(
     found: dict[str, dict[str, Any]] = {}
     complaints: list[str] = []
     for root, programs in by_root.items():
-        survey = _Survey(root, programs, deadline)
+        survey = _Survey(root, programs, deadline, {*_LIVE, _STOPPED} if stopped else {*_LIVE})
         survey.ask()
         for container, state in survey.found.items():
             found.setdefault(container, state)
@@ -105,13 +106,14 @@ def _programs(name: str) -> list[str]:
 
 
 class _Survey:
-    """What runtimes tell of one root directory. `found`: the states of its live containers, by ID."""
+    """What runtimes tell of one root directory. `found`: the states of its containers of these statuses, by ID."""
 
-    def __init__(self, root: str, programs: Sequence[str], deadline: float) -> None:
+    def __init__(self, root: str, programs: Sequence[str], deadline: float, statuses: set[str]) -> None:
         self.found: dict[str, dict[str, Any]] = {}
         self._root = root
         self._programs = programs
         self._deadline = deadline
+        self._statuses = statuses
         self._untold: set[str] = set()  # the containers that none told of yet
         self._listed_by: dict[str, str] = {}
         self._failed: list[str] = []  # lines on what is no single container's
@@ -153,7 +155,7 @@ class _Survey:
         for entry in entries:
             if _is_entry(entry) and entry["id"] in self._untold:
                 self._listed_by.setdefault(entry["id"], program)
-                if entry["status"] not in _LIVE:
+                if entry["status"] not in self._statuses:
                     self._untold.discard(entry["id"])
                 elif "ociVersion" in entry and "annotations" in entry:  # runc's list has whole states
                     self._take(program, entry["id"], entry)
@@ -165,7 +167,7 @@ class _Survey:
             self._problems[container] = f"{self._called(program, 'state', container)}: {error}"
 
     def _take(self, program: str, container: str, state: Any) -> None:  # noqa: ANN401  not looked at yet
-        """Note a state, if it is one of a live container."""
+        """Note a state, if it is one of those that are wanted."""
         try:
             checked = State.model_validate(state)
         except ValidationError as error:
@@ -175,7 +177,8 @@ class _Survey:
             self._problems[container] = f"{program} on {container}: the state of {checked.id[:80]!r}"
             return
         self._untold.discard(container)
-        if checked.status in _LIVE and checked.pid and not _is_sandbox(checked.annotations or {}):
+        is_wanted = checked.status in self._statuses and (checked.pid or checked.status == _STOPPED)
+        if is_wanted and not _is_sandbox(checked.annotations or {}):
             self.found[container] = state
 
     def _called(self, program: str, *words: str) -> str:

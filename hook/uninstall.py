@@ -137,13 +137,14 @@ def objects(result: Result) -> dict[str, Any]:
 
 
 def callers(places: Places, options: Options, roots: Sequence[str] = ()) -> Callers:
-    """Who calls the program, by the list of hooks in each live container's configuration.
+    """Who calls the program, by the list of hooks in the configuration of each container that is not deleted yet.
 
-    A member on record that no runtime tells of counts as well. One that is told of need not: reconcile brings in
-    containers that were created without the hook.
+    Its end calls it, or its deletion: CRI-O keeps what has ended until the pod goes. A member on record that no runtime
+    tells of counts as well. One that is told of need not: reconcile brings in containers that were created without the
+    hook.
     """
     names = {places.program, places.link}
-    states, untold = runtimes.states(further=roots)
+    states, untold = runtimes.states(further=roots, stopped=True)
     found = []
     for state in states:
         try:

@@ -509,10 +509,28 @@ def test_unless_told_otherwise(node: Machine) -> None:
 RUNTIME = """\
 #!/bin/sh
 case "$*" in
-*list*) echo '[{"id":"told","status":"running","bundle":"%s"}]';;
-*) echo '{"ociVersion":"1.0","id":"told","status":"running","pid":1,"bundle":"%s"}';;
+*list*) echo '[{"id":"told","status":"STATUS","bundle":"BUNDLE"}]';;
+*) echo '{"ociVersion":"1.0","id":"told","status":"STATUS","pid":PID,"bundle":"BUNDLE"}';;
 esac
 """
+
+
+def uninstalled(node: Machine, config: object, status: str = "running", pid: int = 1) -> list[str]:
+    """What uninstall keeps, and why, where runc tells of one container with this configuration."""
+    done(node, "install", "--for=both")
+    bundle = node.directory / "bundle"
+    bundle.mkdir()
+    if config is not None:
+        (bundle / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    (node.path("/run/runc/told")).mkdir(parents=True)
+    (node.path("/run/runc/told/state.json")).write_text("{}")
+    runc = node.path("/usr/local/sbin/runc")
+    runc.parent.mkdir(parents=True)
+    runc.write_text(RUNTIME.replace("STATUS", status).replace("PID", str(pid)).replace("BUNDLE", str(bundle)))
+    runc.chmod(0o755)
+    found = [line for line in done(node, "uninstall") if line.startswith("kept")]
+    assert bool(found) is (PROGRAM in node.written())
+    return found
 
 
 @pytest.mark.parametrize(
@@ -534,21 +552,15 @@ esac
 def test_the_configuration_of_a_container_tells_whether_it_calls(
     node: Machine, config: object, kept: str | None
 ) -> None:
-    done(node, "install", "--for=both")
-    bundle = node.directory / "bundle"
-    bundle.mkdir()
-    if config is not None:
-        (bundle / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
-    (node.path("/run/runc/told")).mkdir(parents=True)
-    (node.path("/run/runc/told/state.json")).write_text("{}")
-    runc = node.path("/usr/local/sbin/runc")
-    runc.parent.mkdir(parents=True)
-    runc.write_text(RUNTIME % (bundle, bundle))
-    runc.chmod(0o755)
-    lines = done(node, "uninstall")
-    found = [line for line in lines if line.startswith("kept")]
-    assert bool(found) is (PROGRAM in node.written()) is (kept is not None)
+    found = uninstalled(node, config)
+    assert bool(found) is (kept is not None)
     assert not found or found[0].startswith(kept or "")
+
+
+def test_one_that_has_ended_calls_when_it_is_deleted(node: Machine) -> None:
+    """As CRI-O keeps a finished Job's until its pod goes; runc and crun say `stopped`, crun with pid 0."""
+    found = uninstalled(node, {"hooks": {"poststop": [{"path": PROGRAM}]}}, status="stopped", pid=0)
+    assert found[0] == "kept for container told, which calls it when it ends"
 
 
 @pytest.mark.parametrize(
