@@ -145,5 +145,5 @@ class Fault:
             stderr=spared("poll(", "write(2<"),
             syslog=spared("socket", "connect(", "sendto("),
             record=spared("unmonitored", f'{run_dir}"', f'{run_dir}>, ""') and (run_dir / "unmonitored").exists(),
-            named=spared("read(0<", "poll([{fd=0<"),
+            named=not any(call in line and "<pipe:" in line for call in ("read(", "poll(") for line in failed),  # stdin
         )
