@@ -15,7 +15,7 @@ from tests.kernel.inside import REAL_ROOT
 from tests.resctrlfs import mounted
 from tests.support import machine
 from tests.support.hook import PYZ, UID, Hook, created, task
-from tests.support.machine import CONF, HOOKS_DIR, LINK, PROGRAM, Machine
+from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -332,7 +332,7 @@ def test_it_changes_nothing(node: Node) -> None:
 
 def test_it_can_be_asked_by_somebody_else(node: Node) -> None:
     """Then most cannot be seen, and that is what is said."""
-    done = node.machine.run("doctor", *node.options, before=["setpriv", "--reuid=65534", "--clear-groups"])
+    done = node.machine.run(node.machine.public(), "doctor", *node.options, before=NOBODY)
     assert done.returncode == 1
     assert "FAIL     root: this is somebody else" in done.stdout
 

@@ -16,7 +16,7 @@ from hook.models import Options
 from tests.kernel.inside import REAL_ROOT
 from tests.support import interpreters, machine
 from tests.support.hook import PYZ, UID, Hook, created, stopped, task
-from tests.support.machine import CONF, HOOKS_DIR, LINK, PROGRAM, Machine
+from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, Machine
 
 if TYPE_CHECKING:
     from tests.resctrlfs import Mounted
@@ -377,7 +377,7 @@ def test_it_is_not_installed_from_the_sources(node: Machine) -> None:
 
 
 def test_by_somebody_else(node: Machine) -> None:
-    ended = node.run("install", "--for=podman", before=["setpriv", "--reuid=65534", "--clear-groups"])
+    ended = node.run(node.public(), "install", "--for=podman", before=NOBODY)
     assert ended.returncode == 2
     assert "cannot be made: Permission denied; remedy: as root, or --prefix=DIR" in ended.stderr
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ LAYERED = ("usr", "etc")
 PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
 LINK = "/usr/bin/resctrl-mon-hook"
 HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
+NOBODY = ("setpriv", "--reuid=65534", "--clear-groups")
+"""What a command is started by, to run as somebody else than root."""
 CONF = "/etc/resctrl-mon-hook/reconcile.conf"
 
 
@@ -63,6 +66,13 @@ class Machine:
         command = [*words] if str(words[0]).startswith("/") else [PYZ, *words]
         more = {"stdin": subprocess.DEVNULL, "timeout": 120, "cwd": "/", **more}
         return subprocess.run([*self.enter(), *before, *command], capture_output=True, text=True, check=False, **more)
+
+    def public(self) -> str:
+        """The shipped file where anybody can start it: a checkout may be its owner's alone."""
+        copied = self.path("/usr/bin/public.pyz")
+        copied.parent.mkdir(exist_ok=True)
+        shutil.copy(PYZ, copied)
+        return "/usr/bin/public.pyz"
 
     def path(self, path: str) -> Path:
         """Where a path of it lies, if it was written there."""
