@@ -59,7 +59,7 @@ def plan(seen: Survey, snapshot_ttl: int, live: Collection[str] | None = None) -
         elif state.recovering:
             actions.append(Action("rebuild", key, why="members may be missing in what is recorded of it"))
         else:
-            actions += _of_key(seen, key, state, live)
+            actions += _of_key(seen, key, state, live, has_snapshots=snapshot_ttl > 0)
     actions += _of_groups(seen)
     actions += [action for failure in seen.failures for action in _of_failure(seen, failure)]
     actions += [
@@ -82,7 +82,9 @@ def left(seen: Survey) -> list[str]:
     ]
 
 
-def _of_key(seen: Survey, key: str, state: KeyState, live: Collection[str] | None) -> Iterator[Action]:
+def _of_key(
+    seen: Survey, key: str, state: KeyState, live: Collection[str] | None, *, has_snapshots: bool
+) -> Iterator[Action]:
     over = {container for container in state.members if (key, container) in seen.dead}
     why = "its process is dead"
     if live is not None:
@@ -97,7 +99,7 @@ def _of_key(seen: Survey, key: str, state: KeyState, live: Collection[str] | Non
             yield Action("remake", key, container, why="nothing tells its poststop of this key")
         elif place in seen.outside:
             # Before the first one is in it the begin has to be read, as createRuntime does.
-            verb = "adopt" if _has_begun(state, container) else "remake"
+            verb = "adopt" if _has_begun(state, container) or not has_snapshots else "remake"
             yield Action(verb, key, container, why=f"{seen.outside[place]} of its threads are not in its group")
     if not state.members and (live is None or key not in live):
         if state.lingering_since is None:

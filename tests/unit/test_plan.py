@@ -76,6 +76,12 @@ def test_each_fact_has_its_action(facts: dict[str, Any], expected: list[tuple[st
     assert all(it.why and str(it).endswith(it.why) for it in actions)
 
 
+def test_without_snapshots_no_group_is_made_again_for_the_lack_of_a_begin() -> None:
+    """On a kernel that does not tell its ctrl_group it was then made in the root one, where the task could not go."""
+    facts = {"states": {"k": state("c1")}, "outside": {("k", "c1"): 3}}
+    assert brief(plan(survey(**facts), 0)) == [("adopt", "k", "c1")]
+
+
 def test_where_nothing_is_mounted_nothing_is_tried_again() -> None:
     assert plan(Survey(1000.0, mounted=False, failures=[failure()]), TTL) == []
 
