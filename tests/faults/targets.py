@@ -343,7 +343,7 @@ def names(program: Program, texts: Texts) -> object:
 def runtimes(program: Program, texts: Texts) -> object:
     """What a runtime's `list` prints, and its `state`."""
     here = program.runtimes
-    survey = here._Survey("/run/runc", ["runc"], 0.0)
+    survey = here._Survey("/run/runc", ["runc"], 0.0, {*here._LIVE})
     survey._untold = {"c1", "c2", "web"}
     answers = {"list": _text(texts, 0), "state": _text(texts, 1)}
     survey._answer = lambda _program, verb, *_: _answer(program, answers[verb])
