@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from dataclasses import dataclass
+from functools import cached_property
 
 from hook import configured, hooksd, injection, install, inventory, machine, names, process, runtimes, selftest, system
 from hook.errors import HookError
@@ -19,7 +20,7 @@ from hook.records import Records
 from hook.resctrl import Resctrl
 from hook.shipped import Shipped
 from hook.steps import Refused
-from hook.uninstall import programs_in, programs_of
+from hook.uninstall import programs_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,13 +63,17 @@ class Site:
     options: Options
     hooks_dirs: tuple[str, ...] = tuple(hooksd.READERS)
 
+    @cached_property
     def ours(self) -> list[Entry]:
         """The files that have the hook called. Raises OSError."""
-        return [entry for directory in self.hooks_dirs for entry in hooksd.read_directory(directory) if _is_ours(entry)]
+        return [
+            entry for directory in self.hooks_dirs for entry in hooksd.read_directory(directory) if entry.calls(PROGRAM)
+        ]
 
+    @property
     def programs(self) -> list[str]:
         """The programs that are called; where none is, the one that would be. Raises OSError."""
-        called = {entry.file.hook.path for entry in self.ours() if entry.file is not None}
+        called = {entry.file.hook.path for entry in self.ours if entry.file is not None}
         return sorted(called) or [self.places.program]
 
 
@@ -219,9 +224,9 @@ def _processes(site: Site) -> Iterator[Finding]:
 
 
 def _programs(site: Site) -> Iterator[Finding]:
-    for path in site.programs():
+    for path in site.programs:
         yield from _program(path)
-    if os.path.realpath(site.places.link) not in map(os.path.realpath, site.programs()):
+    if os.path.realpath(site.places.link) not in map(os.path.realpath, site.programs):
         remedy = f"{NAME}.pyz install; elsewhere: doctor --prefix=DIR"
         yield Finding(WARNING, "program", f"{site.places.link} does not lead to it", remedy)
 
@@ -275,7 +280,7 @@ def _hooks_d(site: Site) -> Iterator[Finding]:
         yield Finding(OK, directory, f"{len(entries)} files; read by {readers}")
         for entry in entries:
             yield from _file(site, entry)
-    ours = site.ours()
+    ours = site.ours
     if not ours:
         yield Finding(
             FAILURE, "hooks.d", f"none of {', '.join(site.hooks_dirs)} has the hook called", f"{NAME} install"
@@ -289,11 +294,11 @@ def _file(site: Site, entry: Entry) -> Iterator[Finding]:
     if entry.problem is not None:
         remedy = "mend or remove it: Podman starts no container, CRI-O and the hook-injector do not start"
         yield Finding(FAILURE, entry.path, f"readers refuse it: {entry.problem}", remedy)
-    elif _is_ours(entry):
+    elif entry.calls(PROGRAM):
         yield from _own_file(site, entry)
     elif entry.remark is not None:
         yield Finding(WARNING, entry.path, entry.remark, "it is another program's: see there")
-    elif entry.file and "poststop" in entry.file.stages and any(_runs_before(entry, it) for it in site.ours()):
+    elif entry.file and "poststop" in entry.file.stages and any(_runs_before(entry, it) for it in site.ours):
         remedy = "under runc a poststop that fails keeps those after it from running: let its name sort after ours"
         yield Finding(WARNING, entry.path, "its poststop comes before ours", remedy)
 
@@ -322,10 +327,6 @@ def _own_file(site: Site, entry: Entry) -> Iterator[Finding]:
         yield Finding(OK, entry.path, f"calls {hook.path}")
 
 
-def _is_ours(entry: Entry) -> bool:
-    return entry.file is not None and os.path.basename(entry.file.hook.path) == PROGRAM
-
-
 def _runs_before(entry: Entry, other: Entry) -> bool:
     return entry.name.lower() < other.name.lower()
 
@@ -341,11 +342,11 @@ def _runtimes(site: Site) -> Iterator[Finding]:
         )
         return
     yield Finding(OK, "runtimes", ", ".join(found))
-    directories = {os.path.dirname(entry.path) for entry in site.ours()}
+    directories = {os.path.dirname(entry.path) for entry in site.ours}
     if "crio" in found:
         yield from _reads("CRI-O", configured.of_crio(), directories)
         yield from _rdt()
-    if "podman" in found and any(PODMAN in entry.name for entry in site.ours()):
+    if "podman" in found and any(PODMAN in entry.name for entry in site.ours):
         yield from _reads("Podman", configured.of_podman(), directories)
     if "crio" not in found and not _CONTAINERDS.isdisjoint(found):
         yield from _containerd(site)
@@ -377,7 +378,7 @@ def _containerd(site: Site) -> Iterator[Finding]:
         yield Finding(WARNING, "containerd", f"the NRI hook-injector runs, and {specs[0]} names the hook", remedy)
     elif injects or specs:
         yield Finding(OK, "containerd", "the NRI hook-injector runs" if injects else f"{specs[0]} names the hook")
-    elif any(KUBERNETES in entry.name for entry in site.ours()):
+    elif any(KUBERNETES in entry.name for entry in site.ours):
         remedy = f"run the hook-injector of containerd/nri, or see {NAME} base-runtime-spec"
         yield Finding(
             WARNING, "containerd", "no NRI hook-injector runs, and no base_runtime_spec names the hook", remedy
@@ -385,9 +386,10 @@ def _containerd(site: Site) -> Iterator[Finding]:
 
 
 def _names_hook(site: Site, path: str) -> bool:
+    """Whether a specification of containers has the hook; one that cannot be read is no matter of ours."""
     try:
-        return bool(programs_in(path) & {*site.programs(), site.places.link})
-    except (OSError, ValueError):  # containerd itself complains of it
+        return bool(programs_in(path) & {*site.programs, site.places.link})
+    except (OSError, ValueError):
         return False
 
 
@@ -432,7 +434,7 @@ def _containers(site: Site) -> Iterator[Finding]:
     states, complaints = runtimes.states()
     with Records(site.options.run_dir) as records:
         recorded = set(records.indexed())
-    hooked = [state["id"] for state in states if _has_hook(site, state)]
+    hooked = [state["id"] for state in states if _names_hook(site, f"{state['bundle']}/config.json")]
     lost = [container for container in hooked if container not in recorded]
     unhooked = [it["id"] for it in states if it["id"] not in recorded and it["id"] not in hooked]
     yield Finding(OK, "containers", f"{len(states)} run, {len(hooked)} of them with the hook")
@@ -444,13 +446,6 @@ def _containers(site: Site) -> Iterator[Finding]:
         yield Finding(WARNING, "containers", f"without the hook: {_named(unhooked)}", remedy)
     for line in complaints:
         yield Finding(WARNING, "containers", line, "its containers cannot be looked at, by reconcile --adopt neither")
-
-
-def _has_hook(site: Site, state: dict[str, Any]) -> bool:
-    try:
-        return bool(programs_of(state["bundle"]) & {*site.programs(), site.places.link})
-    except (OSError, ValueError):  # it went meanwhile
-        return False
 
 
 # --- What is there besides
@@ -480,7 +475,7 @@ def _options_of_timer(site: Site) -> Iterator[Finding]:
     except FileNotFoundError:
         return  # the unit has those of the shipped file
     options, _own = parse([word for word in " ".join(lines[-1:]).split() if word != "--adopt"])
-    theirs = [parse(list(entry.file.hook.args or [])[2:])[0] for entry in site.ours() if entry.file is not None]
+    theirs = [parse(list(entry.file.hook.args or [])[2:])[0] for entry in site.ours if entry.file is not None]
     if theirs and options not in theirs:
         found = f"{site.places.conf} has other options than the hook"
         yield Finding(WARNING, "timer", found, f"{NAME} install with those that are meant, which writes both")
@@ -524,7 +519,7 @@ def inject(path: str, directories: Iterable[str] = ()) -> Iterator[Finding]:
         entry, why_not = verdict.entry, verdict.why_not
         if entry.problem is not None:
             yield Finding(FAILURE, entry.path, f"readers refuse it, and every container: {entry.problem}", "mend it")
-        elif not _is_ours(entry):
+        elif not entry.calls(PROGRAM):
             yield Finding(OK, entry.path, f"no: {why_not}" if why_not else "yes; it is another program's")
         elif why_not is not None:
             yield Finding(OK, entry.path, f"no: {why_not}")

@@ -50,6 +50,10 @@ class Entry:
     def name(self) -> str:
         return os.path.basename(self.path)
 
+    def calls(self, program: str) -> bool:
+        """Whether it has a program of this name called."""
+        return self.file is not None and os.path.basename(self.file.hook.path) == program
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -95,12 +99,6 @@ def effective(directories: Iterable[str]) -> list[Entry]:
     """What a reader of several directories goes by, in the order in which it runs."""
     found = {entry.name: entry for directory in directories for entry in read_directory(directory)}
     return [found[name] for name in sorted(found, key=str.lower)]
-
-
-def calls(path: str, program: str) -> bool:
-    """Whether a file has a program of this name called."""
-    entry = read(path)
-    return entry.file is not None and os.path.basename(entry.file.hook.path) == program
 
 
 def patterns(file: HookFile) -> list[str]:

@@ -202,7 +202,7 @@ def _elsewhere(places: Places) -> list[str]:
         if os.path.realpath(places.at(directory)) == os.path.realpath(places.at(places.hooks_dir)):
             continue
         for entry in hooksd.read_directory(places.at(directory)):
-            if entry.file is not None and os.path.basename(entry.file.hook.path) == PROGRAM:
+            if entry.calls(PROGRAM):
                 remedy = f"remove it, or uninstall --hooks-dir={directory}"
                 problems.append(f"{entry.path} has the hook called already; remedy: {remedy}")
     return problems

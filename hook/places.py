@@ -95,7 +95,7 @@ class Places:
         if path == self.program:
             return not is_shipped(found)
         if path.endswith(".json"):
-            return not hooksd.calls(found, PROGRAM)
+            return not hooksd.read(found).calls(PROGRAM)
         mark = CONF_MARK if path == self.conf else NAME
         with open(found, encoding="utf-8", errors="replace") as file:
             return mark not in file.read()

@@ -148,7 +148,7 @@ def callers(places: Places, options: Options, roots: Sequence[str] = ()) -> Call
     found = []
     for state in states:
         try:
-            if names & programs_of(state["bundle"]):
+            if names & programs_in(f"{state['bundle']}/config.json"):
                 found.append(state["id"])
         except (OSError, ValueError) as error:
             if os.path.isdir(state["bundle"]):  # else it is gone meanwhile
@@ -165,13 +165,8 @@ def callers(places: Places, options: Options, roots: Sequence[str] = ()) -> Call
     return Callers(sorted({*found, *(_recorded(options).keys() - known)}), untold, specs)
 
 
-def programs_of(bundle: str) -> set[str]:
-    """The programs of all hooks of a container. OSError, ValueError if its bundle does not tell."""
-    return programs_in(f"{bundle}/config.json")
-
-
 def programs_in(path: str) -> set[str]:
-    """The same of a specification of containers."""
+    """The programs of all hooks in a specification of containers. OSError, ValueError if it does not tell."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         config = json.load(file)
     try:
