@@ -26,8 +26,7 @@ class Observed:
 
     def groups(self) -> dict[str, list[int]]:
         """The mon_groups of the root ctrl_group by name, with their tasks."""
-        found = self.resctrl.groups().items()
-        return {path[len("/mon_groups/") :]: group["tasks"] for path, group in found if path.startswith("/mon_groups/")}
+        return self.resctrl.mon_groups()
 
     def rmid(self, group: str) -> int:
         rmid: int = self.resctrl.groups()[f"/mon_groups/{group}"]["rmid"]
