@@ -19,7 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -101,6 +101,12 @@ def ensure(apt: Iterable[str] = ()) -> Path:
 def campaign() -> Path:
     """The python of a venv that has the tools of the fault campaign as well, which no other command takes."""
     return _venv(ROOT / ".venv-faults", ("dev", "faults"))
+
+
+def cache(*names: str, environment: Mapping[str, str] = os.environ) -> Path:
+    """A directory outside of the checkout for what is kept from one run to the next; it need not be there yet."""
+    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root"), ".cache")
+    return Path(base, "resctrl-mon-hook", *names)
 
 
 def install(apt: Iterable[str]) -> list[str]:

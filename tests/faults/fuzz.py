@@ -7,7 +7,6 @@ lead further is kept, and the next run begins with it. An input that fails is ke
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import tempfile
@@ -99,7 +98,6 @@ def _again(target: str, path: Path) -> dict[str, str]:
 
 def _cache(name: str) -> Path:
     """A directory outside of the checkout that is kept from one run to the next."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", "/root"), ".cache")
-    made = Path(base, "resctrl-mon-hook", "fuzz", name)
+    made = provision.cache("fuzz", name)
     made.mkdir(parents=True, exist_ok=True)
     return made

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -283,8 +282,7 @@ def _only(files: Collection[str], seconds: dict[str, float], lines: Lines) -> tu
 
 def cache() -> Path:
     """What is kept from one run to the next, outside of the checkout."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path(os.environ.get("HOME", "/root"), ".cache")
-    place = Path(base, "resctrl-mon-hook", "faults", "mutants")
+    place = provision.cache("faults", "mutants")
     place.mkdir(parents=True, exist_ok=True)
     return place
 

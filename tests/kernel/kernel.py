@@ -89,8 +89,7 @@ def find() -> Path | None:
 
 
 def cache(environment: Mapping[str, str] = os.environ) -> Path:
-    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root"), ".cache")
-    return Path(base, "resctrl-mon-hook", "kernel")
+    return provision.cache("kernel", environment=environment)
 
 
 def inputs() -> str:

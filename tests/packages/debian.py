@@ -57,8 +57,7 @@ def ready() -> Path:
 
 
 def cache(environment: Mapping[str, str] = os.environ) -> Path:
-    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root"), ".cache")
-    return Path(base, "resctrl-mon-hook", "debian")
+    return provision.cache("debian", environment=environment)
 
 
 def _make(target: Path) -> None:

@@ -20,6 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from tests import provision
+
 MINORS = tuple((3, minor) for minor in range(9, 15))  # what the .pyz promises
 # Debian never released 3.10 and 3.12.
 _SUITES = {(3, 9): "bullseye", (3, 11): "bookworm", (3, 13): "trixie", (3, 14): "sid"}
@@ -103,8 +105,7 @@ def directories(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def cache(environment: Mapping[str, str] = os.environ) -> Path:
-    base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root"), ".cache")
-    return Path(base, "resctrl-mon-hook", "pythons")
+    return provision.cache("pythons", environment=environment)
 
 
 def start_command(program: Path) -> list[str]:
