@@ -23,7 +23,12 @@ _NO_RMID = (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO)
 
 
 class Container:
-    """A container as its runtime describes it. `pid` is 0 where there is no process any more."""
+    """A container as its runtime describes it. `pid` is 0 where there is no process any more.
+
+    `ctrl_group`: the one that it was in when last seen, for kernels that do not tell; None: its bundle does.
+    """
+
+    ctrl_group: str | None = None
 
     def __init__(self, name: str, pid: int, bundle: str, annotations: dict[str, str], said: Annotations) -> None:
         self.id = name
@@ -225,10 +230,10 @@ def _not_mounted(node: Node) -> HookError:
 def _whereabouts(container: Container) -> tuple[str, str | None]:
     """The ctrl_group that the container's process is in, and the mon_group, if it is in one.
 
-    The kernel's word counts; where it has none, what the runtime was told in the bundle; else the root ctrl_group.
+    The kernel's word counts; where it has none, our record, what the runtime was told in the bundle, or the root one.
     """
     groups = process.resctrl_groups(container.pid)
-    ctrl_group, mon_group = groups or (_class_of(container.bundle) or "/", "")
+    ctrl_group, mon_group = groups or (container.ctrl_group or _class_of(container.bundle) or "/", "")
     try:
         return names.ctrl_group(ctrl_group), mon_group or None
     except ValueError:

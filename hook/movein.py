@@ -50,13 +50,35 @@ def _leave_to_others(node: Node, member: Member) -> None:
 
 
 def _enter(node: Node, container: Container, key: Key, pod: Pod) -> None:
-    """Put a container that runs already into its key's group."""
+    """Put a container that runs already into its key's group.
+
+    Where the kernel does not say in which ctrl_group it is, that is the recorded one; or what the bundle says, or the
+    root's, to which it fell when another tool removed the recorded one.
+    """
 
     def into_group() -> bool:
-        lifecycle.enter(node, container, key, pod)
+        container.ctrl_group = _recorded_ctrl_group(node, key.name, container.id)
+        try:
+            lifecycle.enter(node, container, key, pod)
+        except WrongCtrlGroup:
+            if container.ctrl_group is None:
+                raise
+            container.ctrl_group = None
+            lifecycle.enter(node, container, key, pod)
         return True
 
     _with_all_tasks(node, container, into_group)
+
+
+def _recorded_ctrl_group(node: Node, key: str, container: str) -> str | None:
+    """The ctrl_group that a member was in, if there is one of that name still."""
+    state = node.run.glance(key)
+    if state is None or container not in state.members:
+        return None
+    path = state.members[container].group
+    if not system.is_directory(path.rpartition("/mon_groups/")[0]):
+        return None
+    return next((group.ctrl_group for group in state.groups if group.path == path), None)
 
 
 def start(node: Node, container: Container) -> None:

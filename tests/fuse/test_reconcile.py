@@ -38,6 +38,18 @@ sys.stdin.read()
 
 
 @pytest.fixture
+def golden(hook: Hook, init: Task, tmp_path: Path) -> dict[str, Any]:
+    """The state of a container in ctrl_group gold, of which its bundle tells."""
+    gold = hook.resctrl_root / "gold"
+    gold.mkdir()
+    (gold / "tasks").write_text(str(init.pid))
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "config.json").write_text('{"linux": {"intelRdt": {"closID": "gold"}}}')
+    return {**created("c1", init.pid), "bundle": str(bundle)}
+
+
+@pytest.fixture
 def own() -> Iterator[Cgroup]:
     """The cgroup of a container of the pod."""
     pod = UID.replace("-", "_")
@@ -190,17 +202,31 @@ def test_another_ctrl_group_is_looked_after_too(hook: Hook) -> None:
 # --- Other tools
 
 
-def test_a_ctrl_group_that_was_removed_with_our_group_in_it(hook: Hook, init: Task, tmp_path: Path) -> None:
-    """Its container is in the root ctrl_group from then on, and so is its new group."""
-    gold = hook.resctrl_root / "gold"
-    gold.mkdir()
-    (gold / "tasks").write_text(str(init.pid))
-    bundle = tmp_path / "bundle"
-    bundle.mkdir()
-    (bundle / "config.json").write_text('{"linux": {"intelRdt": {"closID": "gold"}}}')
-    assert hook({**created("c1", init.pid), "bundle": str(bundle)}).stderr == ""
+def test_a_group_in_a_ctrl_group_is_made_again_there(hook: Hook, init: Task, golden: dict[str, Any]) -> None:
+    """Also where the kernel does not tell where its container is."""
+    assert hook(golden).stderr == ""
+    (hook.resctrl_root / "gold/mon_groups/oci-c1").rmdir()
+    assert verbs(reconcile(hook)) == ["remake"]
     assert hook.groups() == {"gold/oci-c1"}
-    gold.rmdir()
+    assert hook.tasks("gold/oci-c1") == {init.pid}
+    settled(hook)
+
+
+def test_a_ctrl_group_that_was_removed_and_made_again(hook: Hook, init: Task, golden: dict[str, Any]) -> None:
+    """Our container is in the root one since."""
+    assert hook(golden).stderr == ""
+    (hook.resctrl_root / "gold").rmdir()
+    (hook.resctrl_root / "gold").mkdir()
+    assert verbs(reconcile(hook))[0] == "remake"
+    assert hook.tasks("oci-c1") == {init.pid}
+    settled(hook)
+
+
+def test_a_ctrl_group_that_was_removed_with_our_group_in_it(hook: Hook, init: Task, golden: dict[str, Any]) -> None:
+    """Its container is in the root ctrl_group from then on, and so is its new group."""
+    assert hook(golden).stderr == ""
+    assert hook.groups() == {"gold/oci-c1"}
+    (hook.resctrl_root / "gold").rmdir()
     assert verbs(reconcile(hook)) == ["remake", "retire"]
     assert hook.tasks("oci-c1") == {init.pid}
     assert [group["path"] for group in hook.key("c1")["groups"]] == [f"{hook.resctrl_root}/mon_groups/oci-c1"]

@@ -402,13 +402,10 @@ class Storm(RuleBasedStateMachine):
         self.did("give_back", len(hoarded))
 
     def remove_ours(self) -> None:
-        """Another tool resets resctrl, or CRI-O starts, which removes what nobody is in.
-
-        Not in the model's ctrl_groups: a host that does not tell where a task is cannot make such a group again.
-        """
+        """Another tool resets resctrl, or CRI-O starts, which removes what nobody is in."""
         need(self.world.mounted)
         groups = {path: tasks for path, tasks in self.world.groups().items() if is_ours(path)}
-        ours = sorted(path for path in groups if REAL_ROOT is not None or path.startswith("mon_groups"))
+        ours = sorted(groups)
         one = self.one_of(ours)
         chosen = self.dice.choice([[one], [one], ours, [path for path in ours if not groups[path]]])
         need(chosen)
