@@ -161,6 +161,7 @@ def _undo(node: Node, container_id: str, key: Key, patience: _Patience) -> None:
     try:
         with node.run.lock(key.name, patience.deadline) as locked:
             ending.leave(node, locked, container_id, vain=frozenset(patience.made))
+            ending.retire(node, locked)  # what could not be made, and was on record before mkdir
             if patience.made:
                 _withdraw(node, locked, patience.made)
     except (HookError, OSError) as error:

@@ -144,6 +144,24 @@ def test_a_group_that_cannot_be_removed_stays_on_record(resctrl: Mounted, hook: 
     assert hook.leftovers() == set()
 
 
+def test_a_group_that_could_not_be_made_is_off_the_record_of_a_pod_that_goes_on(
+    resctrl: Mounted, hook: Hook, init: Task
+) -> None:
+    """Or each reconcile, which tries again, had it to take off once more."""
+    gold = hook.resctrl_root / "gold"
+    gold.mkdir()
+    with task() as other:
+        (gold / "tasks").write_text(str(other.pid))
+        bundle = hook.run_dir.parent / "bundle"
+        bundle.mkdir()
+        (bundle / "config.json").write_text('{"linux": {"intelRdt": {"closID": "gold"}}}')
+        assert hook({**created("c1", other.pid, pod_uid=UID), "bundle": str(bundle)}).stderr == ""
+        resctrl.control(do="inject", op="mkdir", error="ENOSPC", path=GROUP)
+        hook(created("c2", init.pid, pod_uid=UID))
+        assert hook.reasons() == {"c2": "no_rmids"}
+        assert [group["path"] for group in hook.key(UID)["groups"]] == [f"{gold}/mon_groups/{GROUP}"]
+
+
 def test_not_mounted_is_recorded(resctrl: Mounted, hook: Hook, init: Task) -> None:
     resctrl.control(do="unmount")
     outcome = hook(created("c1", init.pid))
