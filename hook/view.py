@@ -120,6 +120,7 @@ def _content(state: KeyState) -> tuple[list[str], dict[str, str], dict[str, str]
     if state.completed_at is not None:
         files.update(completed_at=state.completed_at, tasks="")
     directories = ["mon_data"]
+    stays: dict[str, bool] = {}  # of each name once: a counter of eight domains is eight counters
     first = True
     for group in state.groups:
         if group.begin is None:
@@ -130,7 +131,10 @@ def _content(state: KeyState) -> tuple[list[str], dict[str, str], dict[str, str]
             links["tasks" + of_group] = group.path + "/tasks"
         for counter in {**group.begin, **group.before}:
             domain, _, event = counter.partition("/")
-            if not _stay_in_place(domain, event):  # no record of ours
+            for name in (domain, event):
+                if name not in stays:
+                    stays[name] = _stays_in_place(name)
+            if not (stays[domain] and stays[event]):  # no record of ours
                 continue
             place = f"mon_data/{domain}{of_group}"
             if place not in directories:
@@ -139,9 +143,9 @@ def _content(state: KeyState) -> tuple[list[str], dict[str, str], dict[str, str]
     return directories, files, links
 
 
-def _stay_in_place(*components: str) -> bool:
+def _stays_in_place(name: str) -> bool:
     try:
-        return all(map(names.component, components))
+        return bool(names.component(name))
     except ValueError:
         return False
 
