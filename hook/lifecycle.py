@@ -28,8 +28,6 @@ class Container:
     `ctrl_group`: the one that it was in when last seen, for kernels that do not tell; None: its bundle does.
     """
 
-    ctrl_group: str | None = None
-
     def __init__(self, name: str, pid: int, bundle: str, annotations: dict[str, str], said: Annotations) -> None:
         self.id = name
         self.pid = pid
@@ -38,6 +36,7 @@ class Container:
         self.said = said
         self.key: Key | None = None
         self.starttime: int | None = None
+        self.ctrl_group: str | None = None
 
 
 def create_runtime(node: Node, container: Container) -> bool:

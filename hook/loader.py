@@ -39,8 +39,9 @@ def _code_of(name: str) -> Any:  # noqa: ANN401  the code of a module or, for a 
 def _have(part: str) -> None:
     """Run a part, unless it was."""
     if part in _parts:
+        codes = _code_of(part)  # first: where the file cannot be read once, it may be the next time
         _parts.remove(part)
-        for name, code in _code_of(part):
+        for name, code in codes:
             exec(code, (_ours.get(name) or _made(name)).__dict__)  # noqa: S102  the same
 
 
@@ -68,10 +69,12 @@ def _get(name: str, wanted: str) -> object:
 def _have_rest(name: str) -> None:
     """Run the rest of a module, which may refer to anything of any part."""
     space = _ours[name].__dict__
-    if space.pop("__getattr__", None):
+    if "__getattr__" in space:
+        code = _code_of(name + "+")
         for part in tuple(_parts):
             _have(part)
-        exec(_code_of(name + "+") or "", space)  # noqa: S102  the same
+        if space.pop("__getattr__", None):  # the parts may have asked for it
+            exec(code or "", space)  # noqa: S102  the same
 
 
 def _call(path: str, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401  whatever the function takes and returns

@@ -19,8 +19,9 @@ _LONGEST_LINE = 1000
 def say(text: str, *, to_syslog: bool = True) -> None:
     """One line on stderr, and one to syslog."""
     line = printable(text)
+    write = system.write_stderr  # here: a .pyz that cannot be read any more is Python's to tell of
     try:
-        system.write_stderr(f"{_IDENTIFIER}: {line}".encode())
+        write(f"{_IDENTIFIER}: {line}".encode())
     except Exception:  # noqa: BLE001, S110  a trace that fails must not cost the other ones
         pass
     try:

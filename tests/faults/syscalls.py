@@ -47,7 +47,7 @@ ERRNOS = {
     "unlinkat": "EACCES EIO EPERM EROFS",
     "write": "EDQUOT EINTR EIO ENOSPC EPIPE",
 }
-"""What a call can fail with, by its manual page; but no lies, such as ENOENT for what is there."""
+"""What a call can fail with, by its manual page; but no lies, such as ENOENT (of a group: ENODEV) for what is there."""
 ERRNOS_OF_NEW_FILES = "EACCES EDQUOT EINTR EMFILE ENOSPC EROFS"
 """openat with O_CREAT."""
 ERRNOS_OF_RESCTRL = {
@@ -55,7 +55,7 @@ ERRNOS_OF_RESCTRL = {
     "mkdir": "EACCES EBUSY ENODEV ENOSPC EPERM EROFS",
     "openat": "EACCES EINTR EMFILE ENODEV",
     "read": "EIO ENODEV",
-    "rmdir": "EACCES ENODEV EPERM EROFS",
+    "rmdir": "EACCES EPERM EROFS",
     "write": "EINVAL ENODEV ENOMEM EPERM ESRCH",
 }
 """Calls on /sys/fs/resctrl: ENODEV if the group is just being removed by somebody."""

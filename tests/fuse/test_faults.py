@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,7 @@ from tests.faults.stages import RECONCILES, STAGES
 from tests.faults.strace import Call
 from tests.kernel.inside import REAL_ROOT
 from tests.support import machine
+from tests.support.hook import PYZ
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +47,15 @@ def some(directory: Path, part: str, most: int) -> Iterator[Campaign]:
 def test_some_system_calls_fail(tmp_path: Path) -> None:
     with some(tmp_path, "syscalls", 4) as run:
         syscalls.run(run, [stage for stage in STAGES if stage.name in ("first", "last", "refused")])
+
+
+def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+    """The .pyz cannot be read any more when there is a failure to tell of: nothing was said."""
+    (refused,) = (stage for stage in STAGES if stage.name == "refused")
+    with some(tmp_path, "syscalls", 0) as run:
+        calls = run.ask(partial(syscalls.calls, refused))
+        found = [call for call in calls if call.name == "lseek" and f"<{PYZ}>" in call.text]
+        run.all("reading the file", syscalls.cases(refused, found))
 
 
 def test_some_are_killed(tmp_path: Path) -> None:
