@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     )
     told.add_argument("part", nargs="*", type=_part, metavar="PART", help=f"of {', '.join(PARTS)} [all]")
     told.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    few = "run no more than this many cases of a kind (inputs, pods), by chance [all]"
+    few = "run no more than this many cases of a kind (inputs, pods), by chance [all; of mutants and pairs some]"
     told.add_argument("--most", type=int, default=0, metavar="N", help=few)
     told.add_argument("--seed", type=int, default=1, help="of that choice, and of all that is left to chance [1]")
     told.add_argument("--jobs", type=int, default=2, help="cases that run at the same time [2]")

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 ENOUGH = 0.9
 """Of the mutants are killed, or the part has failed."""
+SAMPLE = 400
+"""So many mutants are tried, by chance, where nobody says how many: all would take half a day."""
 PATIENCE = 20.0
 """Seconds that tests may take longer than they took before: an endless loop is as dead as a failed test."""
 BUDGET = {"unit": 60.0, "fuse": 60.0}
@@ -72,8 +74,9 @@ def run(campaign: Campaign) -> None:
     equivalent = {name for names in json.loads(EQUIVALENT.read_text("utf-8")).values() for name in names}
     problems = dict.fromkeys(equivalent - {it.name for it in every}, "equivalent.json: there is no such mutant")
     chosen = [it for it in every if campaign.is_chosen(it.name)]
-    if campaign.most and campaign.most < len(chosen):
-        chosen = Random(campaign.seed).sample(chosen, campaign.most)
+    most = campaign.most or SAMPLE
+    if most < len(chosen):
+        chosen = Random(campaign.seed).sample(chosen, most)
     verdicts = judged([it for it in chosen if it.name not in equivalent], campaign.jobs) if chosen else []
     survivors = [it for it in verdicts if it.outcome not in KILLED]
     dead, low, high = share(len(verdicts) - len(survivors), len(verdicts))
