@@ -32,6 +32,7 @@ MACHINES = [
         Vm(smp=1, sockets=1, append=QUICK, timeout=600),
         (f"{HERE}/test_containers.py", f"{HERE}/test_others.py"),
     ),
+    Machine("containerd", Vm(smp=1, sockets=1, append=QUICK, timeout=600), (f"{HERE}/test_containerd.py",)),
     Machine(
         "few RMIDs",
         Vm(rmids=6, smp=1, sockets=1, timeout=600, append="fakerdt.decay_ms=1500"),
