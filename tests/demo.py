@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -205,7 +205,7 @@ def play(real: bool) -> bool:
         demo = Demo(lab, root, run_dir, model)
         if real:
             stack.callback(remove_groups, demo)
-        stack.enter_context(lab)
+        stack.enter_context(closing(lab))
         print(f"{HOOK.name} under Podman and runc, on {REAL if real else 'a FUSE model of resctrl'}")
         return demo.play()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 from tests.bench.common import CannotMeasure, NotReady
@@ -27,7 +28,7 @@ def runtimes(bench: Bench) -> Table:
     """`runc create`, and the whole of `podman run --rm` with both hooks, of the first container of a pod."""
     if reason := missing(model=False):
         raise NotReady(reason)
-    with plain_node() as node, Lab([f"--resctrl-root={node.root}", f"--run-dir={node.run_dir}"]) as lab:
+    with plain_node() as node, closing(Lab([f"--resctrl-root={node.root}", f"--run-dir={node.run_dir}"])) as lab:
         starts = Starts(lab, node)
 
         # A `runc create` takes from half to double of the usual time, with no hook at all

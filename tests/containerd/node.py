@@ -31,7 +31,6 @@ from tests.support.containers import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from types import TracebackType
 
     from tests.containerd.cri import Service
     from tests.support.containers import Task
@@ -154,12 +153,8 @@ class Containerd:
         self._gates.append(Gate(name, self.gates))
         return self._gates[-1]
 
-    def __enter__(self) -> Containerd:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Remove everything, and what runs in it."""
         with suppress(grpc.RpcError):
             for sandbox in self.cri.runtime.ListPodSandbox().items:
                 self.cri.runtime.RemovePodSandbox(pod_sandbox_id=sandbox.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -58,7 +59,7 @@ def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
         pytest.skip("; ".join(absent))
     with mounted(tmp_path) as resctrl:
         node = Node(tmp_path, resctrl, request.param)
-        with node.containerd:
+        with closing(node.containerd):
             yield node
 
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, NamedTuple
 
@@ -98,7 +98,7 @@ def make_machine(packages: Packages, newer: Packages) -> MakeMachine:
 
     @contextmanager
     def make(directory: Path) -> Iterator[Machine]:
-        with mounted(directory) as resctrl, Machine(base, directory, resctrl) as machine:
+        with mounted(directory) as resctrl, closing(Machine(base, directory, resctrl)) as machine:
             for file in (*packages[1:], *newer[1:]):
                 shutil.copy(file, machine.shared)
             yield machine

@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING
 from tests.support.containers import DEADLINE, ULIMITS, Cgroups, Gate, make_rootfs
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from tests.resctrlfs import Mounted
 
 PATIENCE = 120.0
@@ -178,14 +176,6 @@ class Machine:
         return self.resctrl.mon_groups()
 
     # The end
-
-    def __enter__(self) -> Machine:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         if self._holder.poll() is None:

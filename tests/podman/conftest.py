@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Callable
 
 import pytest
@@ -29,7 +29,7 @@ def start_node(tmp_path: Path) -> Iterator[StartNode]:
         def start(*options: str) -> Node:
             resctrl = stack.enter_context(mounted(tmp_path))
             node = Node(tmp_path, resctrl, *options)
-            stack.enter_context(node.lab)
+            stack.enter_context(closing(node.lab))
             return node
 
         yield start

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -194,7 +194,7 @@ def _copy(path: Path, root: Path) -> None:
 @pytest.fixture(scope="module")
 def lab(archive: Path) -> Iterator[Lab]:
     """Podman with the image, and with no hook of ours but those that are installed."""
-    with Lab() as lab:
+    with closing(Lab()) as lab:
         (lab.hooks_dir / "10-resctrl-mon-hook.json").unlink()
         lab.podman("import", "--change=ENV PATH=/usr/bin", str(archive), BASE)
         words = ["--layers=false", f"--build-arg=BASE={BASE}", f"--file={CONTAINERFILE}", f"--tag={IMAGE}"]

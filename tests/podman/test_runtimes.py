@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -103,7 +104,7 @@ def lab() -> Iterator[Lab]:
     reason = missing(model=False)
     if reason:
         pytest.skip(reason)
-    with Lab() as lab:
+    with closing(Lab()) as lab:
         (lab.hooks_dir / "10-resctrl-mon-hook.json").unlink()
         yield lab
 

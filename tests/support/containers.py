@@ -1,6 +1,6 @@
 """Real containers for tests and the demo, on any Linux: Podman with a storage of its own, and plain runc.
 
-    with Lab(["--resctrl-root=..."]) as lab:
+    with closing(Lab(["--resctrl-root=..."])) as lab:
         gate = lab.run("web")   # its command runs now
         gate.open()             # and ends
         lab.watch.wait("poststop", lab.container_id("web"))
@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Another build of the hook (an installed package, say) can be put to the same tests
@@ -389,14 +388,6 @@ class Lab:
         }
 
     # The end
-
-    def __enter__(self) -> Lab:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Remove everything, by Podman's own ways first, and then without it. Can be called twice."""

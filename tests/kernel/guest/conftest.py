@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable
 
@@ -43,7 +44,7 @@ def init() -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def runtimes(hook: Hook, tmp_path: Path) -> Iterator[Runtimes]:
-    with Runtimes(hook, tmp_path) as runtimes:
+    with closing(Runtimes(hook, tmp_path)) as runtimes:
         yield runtimes
 
 

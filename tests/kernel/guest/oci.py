@@ -18,7 +18,6 @@ from tests.support.containers import make_rootfs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from types import TracebackType
 
     from tests.support.hook import Hook
 
@@ -148,12 +147,7 @@ class Runtimes:
             },
         }
 
-    def __enter__(self) -> Runtimes:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         for container in self._containers:
             container.close()
 

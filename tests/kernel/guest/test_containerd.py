@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ def lingering(hook: Hook) -> Hook:
 @pytest.fixture(params=RUNTIMES)
 def pod(lingering: Hook, request: pytest.FixtureRequest) -> Iterator[Pod]:
     _, _, *options = lingering.command("hook")
-    with Containerd(options) as containerd:
+    with closing(Containerd(options)) as containerd:
         yield Pod(containerd, UID, request.param)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Callable
 
 import pytest
@@ -111,7 +112,7 @@ def test_resctrl_unmounted_while_a_container_runs(
 
 
 def test_podman(hook: Hook) -> None:
-    with Lab([*hook.command("hook")[2:]]) as lab:
+    with closing(Lab([*hook.command("hook")[2:]])) as lab:
         gate = lab.run("web")
         container = lab.container_id("web")
         assert lab.init("web").pid in hook.tasks(f"oci-{container}")
