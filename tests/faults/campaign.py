@@ -207,3 +207,4 @@ class Campaign:
 
     def _add(self, what: str, cases: int, failures: int, begin: float) -> None:
         self.rows.append(Row(self.part, what, cases, failures, time.monotonic() - begin))
+        print(f"{self.part}: {what}: {cases:,} cases, {failures} failed", file=sys.stderr, flush=True)
