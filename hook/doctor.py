@@ -285,9 +285,30 @@ def _hooks_d(site: Site) -> Iterator[Finding]:
         yield Finding(
             FAILURE, "hooks.d", f"none of {', '.join(site.hooks_dirs)} has the hook called", f"{NAME} install"
         )
-    if len({os.path.dirname(entry.path) for entry in ours}) > 1:
-        remedy = "remove all but one: readers of both directories call the hook twice, or the wrong one"
-        yield Finding(FAILURE, "hooks.d", f"it is called from {_named([entry.path for entry in ours])}", remedy)
+    yield from _namesakes(ours)
+
+
+def _namesakes(ours: list[Entry]) -> Iterator[Finding]:
+    """Ours in several directories: a namesake in a later one is how an administrator gives the hook other options."""
+    for entry in ours:
+        earlier = [it for it in ours[: ours.index(entry)] if it.name == entry.name]
+        if earlier:
+            yield from _replaces(entry, earlier[-1])
+        elif os.path.dirname(entry.path) != os.path.dirname(ours[0].path):
+            remedy = "remove all but one: readers of both directories call the hook twice"
+            yield Finding(FAILURE, "hooks.d", f"it is called from {_named([it.path for it in ours])}", remedy)
+            return
+
+
+def _replaces(entry: Entry, earlier: Entry) -> Iterator[Finding]:
+    directory = os.path.dirname(entry.path)
+    readers = {"podman": ("Podman", configured.of_podman())} if PODMAN in entry.name else {}
+    readers |= {"crio": ("CRI-O", configured.of_crio())} if KUBERNETES in entry.name else {}
+    yield Finding(OK, "hooks.d", f"{entry.path} takes the place of {earlier.path}, for who reads both")
+    for program, (who, reads) in readers.items():
+        if machine.program(program) and directory not in reads:
+            found = f"{who} reads {', '.join(reads)}, not {directory}: it goes by {earlier.path}"
+            yield Finding(WARNING, "hooks.d", found, f"name {directory} in its hooks_dir, too, as the last one")
 
 
 def _file(site: Site, entry: Entry) -> Iterator[Finding]:

@@ -133,6 +133,10 @@ class Containerd:
     def address(self) -> str:
         return f"unix://{self.base}/containerd.sock"
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def kill(self) -> None:
         """As kill -9 does, which leaves the containers and their shims running."""
         self.cri.close()

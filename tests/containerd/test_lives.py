@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,7 +19,6 @@ from tests.support.observed import Observed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.containerd.node import Running
     from tests.resctrlfs import Mounted
@@ -51,6 +51,11 @@ class Node(Observed):
             timeout=DEADLINE,
         )
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def hard_limit_on_files(pid: int) -> str:
+    lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    return next(line for line in lines if line.startswith("Max open files")).split()[4]
 
 
 @pytest.fixture(params=RUNTIMES)
@@ -87,6 +92,12 @@ def test_pod_from_its_init_container_to_its_end(node: Node) -> None:
     assert node.history(GROUP).count("mkdir") == 1
     assert rmid
     node.assert_clean()
+
+
+def test_a_container_may_open_as_many_files_as_without_the_hook(node: Node) -> None:
+    """That is what containerd itself may: a base_runtime_spec with the limits that ctr prints would take it to 1024."""
+    container = node.pod().start("web")
+    assert hard_limit_on_files(container.init().pid) == hard_limit_on_files(node.containerd.pid)
 
 
 def test_container_that_is_killed_and_started_again(node: Node) -> None:

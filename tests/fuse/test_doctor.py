@@ -26,6 +26,7 @@ KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in
 # What this machine has, or has not, is no matter of these tests.
 ASIDE = ("syslog", "containers", "root", "beside us", "processes")
 OTHER = f"{HOOKS_DIR}/50-x.json"
+ETC = "/etc/containers/oci/hooks.d"
 THEIRS: dict[str, Any] = {
     "version": "1.0.0",
     "hook": {"path": "/bin/true"},
@@ -95,6 +96,14 @@ def test_all_is_well(node: Node) -> None:
 
 def test_containerd_may_have_the_hook_from_its_own_configuration(node: Node) -> None:
     containerd(PROGRAM)(node)
+    assert node.doctor() == (0, [])
+
+
+def test_the_hook_may_have_other_options_from_a_copy_of_its_file_in_a_directory_that_is_read_later(node: Node) -> None:
+    shutil.copytree(node.path(HOOKS_DIR), node.path(ETC))
+    node.change(f"{ETC}/{os.path.basename(PODMAN)}", lambda it: it["hook"]["args"].append("--key=sandbox"))
+    for conf, table in (("containers/containers.conf", "engine"), ("crio/crio.conf", "crio.runtime")):
+        node.write(f"/etc/{conf}", f'[{table}]\nhooks_dir = ["{HOOKS_DIR}", "{ETC}"]\n')
     assert node.doctor() == (0, [])
 
 
@@ -194,11 +203,23 @@ AILMENTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         f"{HOOKS_DIR}/05-x.json",
         "its poststop comes before ours",
     ),
-    "ours in two directories": (
-        lambda node: shutil.copytree(node.path(HOOKS_DIR), node.path("/etc/containers/oci/hooks.d")),
+    "ours twice, under other names": (
+        lambda node: node.write(f"{ETC}/50-mine.json", node.path(PODMAN).read_text()),
         "fail",
         "hooks.d",
         "it is called from",
+    ),
+    "options where Podman does not read them": (
+        lambda node: shutil.copytree(node.path(HOOKS_DIR), node.path(ETC)),
+        "warning",
+        "hooks.d",
+        f"Podman reads {HOOKS_DIR}, not {ETC}: it goes by {PODMAN}",
+    ),
+    "options where CRI-O does not read them": (
+        lambda node: shutil.copytree(node.path(HOOKS_DIR), node.path(ETC)),
+        "warning",
+        "hooks.d",
+        f"CRI-O reads {HOOKS_DIR}, not {ETC}: it goes by {KUBERNETES}",
     ),
     "no timeout": (changed(PODMAN, lambda it: it["hook"].pop("timeout")), "warning", PODMAN, "timeout None"),
     "a short timeout": (hook_field(timeout=2), "warning", PODMAN, "timeout 2"),

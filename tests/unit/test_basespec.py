@@ -28,6 +28,30 @@ def test_twice_is_once() -> None:
     assert basespec.with_hook(once, OURS) == once
 
 
+BY_DEFAULT = {"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}
+
+
+def test_no_container_is_held_to_the_1024_files_that_ctr_prints() -> None:
+    """containerd takes them out of its own specification, and would leave them in ours."""
+    spec = {"ociVersion": "1.0.2", "process": {"cwd": "/", "rlimits": [BY_DEFAULT]}}
+    assert basespec.with_hook(spec, OURS)["process"] == {"cwd": "/"}
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        {"rlimits": [{**BY_DEFAULT, "hard": 4096}]},
+        {"rlimits": [BY_DEFAULT, {**BY_DEFAULT, "type": "RLIMIT_NPROC"}]},
+        {"rlimits": []},
+        {},
+        None,
+        7,
+    ],
+)
+def test_limits_that_somebody_has_set_stay(process: object) -> None:
+    assert basespec.with_hook({"ociVersion": "1.0.2", "process": process}, OURS)["process"] == process
+
+
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
