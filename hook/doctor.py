@@ -454,7 +454,7 @@ def _containers(site: Site) -> Iterator[Finding]:
     """Live containers without the hook, or with it and on no record."""
     states, complaints = runtimes.states()
     with Records(site.options.run_dir) as records:
-        recorded = set(records.indexed())
+        recorded = {*records.indexed(), *records.failed()}
     hooked = [state["id"] for state in states if _names_hook(site, f"{state['bundle']}/config.json")]
     lost = [container for container in hooked if container not in recorded]
     unhooked = [it["id"] for it in states if it["id"] not in recorded and it["id"] not in hooked]
@@ -534,7 +534,8 @@ def inject(path: str, directories: Iterable[str] = ()) -> Iterator[Finding]:
     container = injection.told(path, tuple(directories))
     yield Finding(OK, "read by", f"{container.reader}, from {', '.join(container.directories)}")
     if container.remark:
-        yield Finding(WARNING, "read by", container.remark, "give the bundle's config.json, or what kubelet sent")
+        remedy = 'it matters where a file goes by another one: give what kubelet sent, as {"annotations": {...}}'
+        yield Finding(WARNING, "read by", container.remark, remedy)
     gets = False
     for verdict in injection.judge(container):
         entry, why_not = verdict.entry, verdict.why_not

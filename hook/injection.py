@@ -64,7 +64,7 @@ def told(path: str, directories: Sequence[str] = ()) -> Told:
         reader, usual = "the NRI hook-injector", list(hooksd.READERS)
         if any(key.startswith("io.kubernetes.cri.") for key in annotations):
             seen = {**_BY_KUBELET, **annotations}
-            remark = "kubelet's own annotations are not in a state of containerd's: one of them is assumed"
+            remark = "containerd keeps kubelet's own annotations to itself: restartCount is assumed, which all have"
     arguments = (config.get("process") or {}).get("args") or [None]
     subject = Subject(seen, arguments[0], any(_is_bound(it) for it in config.get("mounts") or []))
     return Told(str(found.get("id", "")), reader, list(directories) or usual, subject, annotations, remark)

@@ -96,6 +96,20 @@ def test_doctor_says_of_podmans_containers_what_podman_did(node: Node, installat
     node.lab.podman("rm", "-f", "-t", "0", "web")
 
 
+def test_a_container_whose_failure_is_on_record_is_no_container_on_no_record(
+    node: Node, installation: Installation
+) -> None:
+    """To doctor: the timer tries it again, which takes no --adopt."""
+    installation("install", "--for=podman")
+    node.resctrl.control(do="inject", op="mkdir", error="ENOSPC", times=-1)
+    node.lab.run("web")
+    command = [str(installation.program), "doctor", f"--hooks-dir={node.lab.hooks_dir}", *node.directories]
+    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
+    assert f"1 containers: no_rmids: {node.lab.container_id('web')}" in said
+    assert "on no record" not in said
+    node.lab.podman("rm", "-f", "-t", "0", "web")
+
+
 def test_what_is_installed_survives_a_shell(node: Node, installation: Installation) -> None:
     """By its link, as an administrator calls it."""
     installation("install", "--for=podman")
