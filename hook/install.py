@@ -164,7 +164,7 @@ def look(wanted: Wanted) -> tuple[list[str], list[str]]:
             problems += _too_old(found)
             if not wanted.shipped.has_bytecode(found.tag):
                 remarks.append(
-                    f"this file has no bytecode for {found.path} ({found.tag}): it takes ten times as long to start; "
+                    f"this file has no bytecode for {found.path} ({found.tag}): it takes five times as long to start; "
                     f"remedy: python3 build.py --bytecode={found.path}"
                 )
         else:

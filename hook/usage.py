@@ -33,28 +33,34 @@ HELP_OF_VERBS = {
         "[--prefix=DIR] [--hooks-dir=DIR]...\n[--inject=FILE | --self-test]",
         "what is wrong here, and the remedy",
     ),
-    "reconcile": ("[--dry-run] [--adopt] [--runtime-root=DIR] [--live=FILE]", "puts right what hooks cannot"),
+    "reconcile": (
+        "[--dry-run] [--adopt] [--runtime-root=DIR]...\n[--live=FILE] [OPTION...]",
+        "puts right what hooks cannot",
+    ),
     "install": (
         "[--for=kubernetes|podman|both] [--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR]\n"
-        "[--python=PATH] [--adopt] [--dry-run]",
-        "this file, hooks.d, a timer for reconcile",
+        "[--python=PATH] [--adopt] [--dry-run]\n[OPTION...]",
+        "puts this file, hooks.d and a timer in place",
     ),
     "uninstall": (
-        "[--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR] [--runtime-root=DIR]\n[--force] [--dry-run]",
-        "what nobody calls any more; hooks.d at once",
+        "[--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR] [--runtime-root=DIR]...\n[--force] [--dry-run]",
+        "removes what nobody calls any more; hooks.d at once",
     ),
-    "base-runtime-spec": ("[--prefix=DIR]", "stdin, which `ctr oci spec` prints, with the hook in it"),
+    "base-runtime-spec": ("[--prefix=DIR] [OPTION...]", "puts the hook into what `ctr oci spec` prints"),
 }
 EXAMPLES = {
     "list": ("list --json | jq '.unmonitored'", "why containers are not monitored"),
     "show": ("show 87a3fb58", "the key that begins so, with each counter's begin and use"),
     "top": ("top --interval=10 --count=6", "a minute of who uses how much"),
     "metrics": ("metrics --textfile=/var/lib/prometheus/node-exporter/resctrl.prom", "for node_exporter"),
-    "doctor": ("doctor --inject=/run/containers/ID/config.json", "would that container get the hook, and why not?"),
+    "doctor": ("doctor --inject=config.json", "would the container of this bundle get the hook, and why not?"),
     "reconcile": ("reconcile --linger=60 --adopt --dry-run", "what it would do, containers without the hook included"),
     "install": ("install --for=podman --key=sandbox --dry-run", "what it would put where, for Podman's pods"),
     "uninstall": ("uninstall --dry-run", "what would go, and who still calls it"),
-    "base-runtime-spec": ("base-runtime-spec --linger=60 <spec.json >/etc/containerd/base.json", "containerd's"),
+    "base-runtime-spec": (
+        "base-runtime-spec --linger=60 <spec.json >/etc/containerd/base-runtime-spec.json",
+        "with what `ctr oci spec >spec.json` has printed, for containerd's base_runtime_spec",
+    ),
 }
 _HEAD = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
@@ -107,7 +113,9 @@ def text_of(verb: str) -> str:
     between = "\n" if "\n" in arguments else " "
     lines = [f"usage: resctrl-mon-hook {verb}{between}{arguments}".replace("\n", "\n      ").rstrip(), "", meaning, ""]
     lines += ["for example:", f"  resctrl-mon-hook {call}", f"      {purpose}", ""]
-    return "\n".join([*lines, "resctrl-mon-hook --help tells of the options that all verbs take", ""])
+    return "\n".join(
+        [*lines, "resctrl-mon-hook --help tells of the options that all verbs take, and of the hook's", ""]
+    )
 
 
 def main(arguments: list[str]) -> int:
