@@ -83,7 +83,8 @@ def examine(site: Site) -> Iterator[Finding]:
         try:
             yield from check(site)
         except (HookError, OSError) as error:
-            yield Finding(FAILURE, name, f"cannot be looked at: {error}", "run it as root")
+            found, _, hint = str(error).partition("; hint: ")
+            yield Finding(FAILURE, name, f"cannot be looked at: {found}", hint or "run it as root")
 
 
 def told(findings: Iterable[Finding]) -> list[str]:

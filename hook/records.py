@@ -52,7 +52,8 @@ class Records:
         owner, mode = system.owner_and_mode(self._dir)
         if owner not in (0, system.user_id()) or mode & 0o022:
             self.__exit__()
-            raise HookError(Reason.IO, f"the run directory {path} is not root's alone")
+            hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
+            raise HookError(Reason.IO, f"the run directory {path} is not root's alone", hint=hint)
 
     def __enter__(self) -> Records:
         return self

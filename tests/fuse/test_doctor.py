@@ -314,6 +314,16 @@ def test_failures_are_counted_by_their_reasons(node: Node) -> None:
     assert [it["found"] for it in found] == ["1 containers: task_gone: web"]
 
 
+def test_a_run_directory_that_others_may_write_to_has_its_own_remedy(node: Node) -> None:
+    """Not that of whatever cannot be looked at, which is to be root."""
+    node.run_dir.mkdir()
+    node.run_dir.chmod(0o777)
+    _, found = node.doctor()
+    (records,) = (it for it in found if it["subject"] == "records")
+    assert records["found"] == f"cannot be looked at: the run directory {node.run_dir} is not root's alone"
+    assert records["remedy"] == "remove it, or make it root's with mode 0755 (it is uid 0's, mode 0777)"
+
+
 def test_resctrl_is_not_mounted(node: Node, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     _, found = node.doctor(f"--resctrl-root={tmp_path}/empty")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hook import entry, usage
+from hook.errors import Reason
 from hook.models import Options
 
 MANUAL = Path(__file__).resolve().parents[2] / "packaging" / "man" / "resctrl-mon-hook.8"
@@ -44,6 +45,11 @@ def test_each_option_has_its_item_with_its_value_and_its_default(name: str, defa
     assert head == (f"{option}={value}" if value else option)
     if default not in (False, [], {}):
         assert re.search(rf"(^|\(){re.escape(str(default))}( ;|[.)]| \.|$)", meaning, re.MULTILINE)
+
+
+@pytest.mark.parametrize("reason", [value for name, value in vars(Reason).items() if name.isupper()])
+def test_each_reason_has_its_item(reason: str) -> None:
+    assert reason in ITEMS
 
 
 def test_no_option_stands_there_that_is_none() -> None:
