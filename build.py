@@ -229,7 +229,8 @@ def build(
     chosen = all_bytecode(contents, bytecode, hot_path(root))
     lacking = [f"3.{minor}" for minor in MINORS if (3, minor) not in {it.version[:2] for it in chosen}]
     if release and lacking:
-        raise BuildError(f"a release holds bytecode for every version; no interpreter of {', '.join(lacking)}")
+        found = f"no interpreter of {', '.join(lacking)}"
+        raise BuildError(f"a release holds bytecode for every version; {found}: name each by --bytecode PATH")
     data = archive(contents, shebang(python), chosen)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")

@@ -91,7 +91,7 @@ def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool) -> l
         key = node.run.key_of(container.id)
         known = node.run.glance(key) if key is not None else None
         if known is None or container.id not in known.members:
-            action = Action("adopt", container=container.id, why="it runs, and no hook has seen it")
+            action = Action("adopt", container=container.id, why="it runs, and is in no group of ours")
             outcomes.append(
                 Outcome(action) if dry_run else _attempt(node, action, partial(movein.start, node, container))
             )
