@@ -451,6 +451,9 @@ class Storm(RuleBasedStateMachine):
                 container.torn = True
                 if not self.world.is_in(container.init, container.group):
                     container.known = None
+        for ghost in self.containers:
+            if ghost.key == path.stem and not self.world.is_in(ghost.revived, ghost.group):
+                ghost.revived = 0
         self.torn.add(path.stem)
         self.did("tear", path.stem)
 
@@ -493,6 +496,9 @@ class Storm(RuleBasedStateMachine):
         """A group is gone, with those below it; all, where it is the root's."""
         within = f"{top}/" if top else ""
         self.foreign = {path: tasks for path, tasks in self.foreign.items() if not f"{path}/".startswith(within)}
+        for ghost in self.containers:
+            if ghost.key in self.torn and f"{ghost.group}/".startswith(within):
+                ghost.revived = 0  # nothing tells of it any more
         for container in self.living:
             if f"{container.group}/".startswith(within):
                 if container.torn:
