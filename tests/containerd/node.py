@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import subprocess
 import tarfile
 import tempfile
@@ -25,8 +24,8 @@ from tests.support.containers import (
     Gate,
     Watch,
     make_rootfs,
+    remove,
     task,
-    unmount_below,
 )
 
 if TYPE_CHECKING:
@@ -167,8 +166,7 @@ class Containerd:
         for gate in self._gates:
             gate.close()
         self.watch.close()
-        unmount_below(self.base)
-        shutil.rmtree(self.base)
+        remove(self.base)
 
 
 class Pod:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Another build of the hook (an installed package, say) can be put to the same tests
@@ -402,8 +402,7 @@ class Lab:
         for gate in self._open_gates:
             gate.close()
         self.watch.close()
-        unmount_below(self.base)
-        shutil.rmtree(self.base)
+        remove(self.base)
 
 
 class RuncContainer:
@@ -470,7 +469,30 @@ def _short_temporary_directory() -> str:
     return usual if len(f"{usual}/rmh-12345678/runroot") <= 50 else "/tmp"
 
 
-def unmount_below(base: Path) -> None:
+def remove(base: Path) -> None:
+    """Remove the directory of a lab that is over, once nobody works in it any more.
+
+    conmon calls Podman once more behind each container, in its own time.
+    """
+    deadline = Deadline(DEADLINE)
+    while users := list(_users(base)):
+        for descriptor in users:
+            with os.fdopen(descriptor):
+                if not select.select([descriptor], [], [], deadline.left())[0]:
+                    raise TimeoutError(f"somebody still works in {base}")
+    _unmount_below(base)
+    shutil.rmtree(base)
+
+
+def _users(base: Path) -> Iterator[int]:
+    """Descriptors of the processes that name a directory on their command line (pidfd_open(2))."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if os.fsencode(base) in entry.read_bytes():
+                yield os.pidfd_open(int(entry.parent.name))
+
+
+def _unmount_below(base: Path) -> None:
     """Take off whatever is mounted in a directory that is to be removed."""
     targets = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for target in reversed(targets):
