@@ -116,11 +116,17 @@ def retry(node: Node, action: Action) -> None:
 
 def adopt(node: Node, action: Action) -> None:
     """Move what exec brought in, and whatever else of a container is outside, into its group."""
-    _bring_in(node, action.key, action.container)
+    try:
+        _bring_in(node, action.key, action.container)
+    except WrongCtrlGroup:  # its ctrl_group was removed and made again, and the kernel does not tell where it is
+        remake(node, action)
 
 
 def _bring_in(node: Node, key: str, container: str) -> None:
-    """Move every thread of a container into its group, until none is missing: a fork may be ahead of us."""
+    """Move every thread of a container into its group, until none is missing: a fork may be ahead of us.
+
+    WrongCtrlGroup if its init is in another ctrl_group; other threads that are stay there.
+    """
     state = node.run.glance(key)
     member = state.members.get(container) if state is not None else None
     if member is None:
@@ -135,17 +141,19 @@ def _bring_in(node: Node, key: str, container: str) -> None:
         missing = threads - there - left
         if not missing:
             return
-        left |= {tid for tid in missing if not _move(node, member.group, tid)}
+        left |= {tid for tid in missing if not _move(node, member, tid)}
     raise HookError(Reason.IO, f"it made new tasks faster than they could be moved for {_SECONDS:.0f} seconds")
 
 
-def _move(node: Node, path: str, tid: int) -> bool:
-    """Move a thread into a group; False: it is in another ctrl_group, or a group of others, and stays there."""
-    if not node.may_move(tid, path):
+def _move(node: Node, member: Member, tid: int) -> bool:
+    """Move a thread into a member's group; False: it is in another ctrl_group, or of others, and stays there."""
+    if not node.may_move(tid, member.group):
         return False
     try:
-        node.resctrl.put(path, tid)
+        node.resctrl.put(member.group, tid)
     except WrongCtrlGroup:
+        if tid == member.pid:
+            raise
         return False
     except HookError as error:
         if error.reason != Reason.TASK_GONE:

@@ -222,6 +222,21 @@ def test_a_ctrl_group_that_was_removed_and_made_again(hook: Hook, init: Task, go
     settled(hook)
 
 
+def test_a_ctrl_group_that_was_made_again_for_a_sibling(hook: Hook, init: Task, golden: dict[str, Any]) -> None:
+    """The group on record is there, but the first container cannot be in it any more."""
+    gold, pod = hook.resctrl_root / "gold", {"io.kubernetes.pod.uid": UID}
+    with task() as sibling:
+        assert hook({**golden, "annotations": pod}).stderr == ""
+        gold.rmdir()
+        gold.mkdir()
+        (gold / "tasks").write_text(str(sibling.pid))
+        assert hook({**golden, "id": "c2", "pid": sibling.pid, "annotations": pod}).stderr == ""
+        reconcile(hook)
+        assert hook.tasks(f"oci-{UID}") == {init.pid}
+        assert hook.tasks(f"gold/oci-{UID}") == {sibling.pid}
+        settled(hook)
+
+
 def test_a_ctrl_group_that_was_removed_with_our_group_in_it(hook: Hook, init: Task, golden: dict[str, Any]) -> None:
     """Its container is in the root ctrl_group from then on, and so is its new group."""
     assert hook(golden).stderr == ""
