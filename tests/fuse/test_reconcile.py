@@ -345,6 +345,26 @@ def test_who_lived_when_the_run_directory_was_lost_is_known_again(
     settled(hook)
 
 
+def test_a_record_is_rebuilt_of_a_container_whose_processes_outlived_its_init(
+    hook: Hook, family: Task, own: Cgroup
+) -> None:
+    """Nobody could tell whose they are, and the dead stayed a member as long as they lived."""
+    hook(created(ID, family.pid, pod_uid=UID))
+    reconcile(hook)
+    (hook.run_dir / "groups" / f"{UID}.json").write_text("{")
+    hook(created(ID, family.pid, pod_uid=UID))
+    family.kill()
+    family.wait()
+    left = threads(*own.pids())
+    assert left <= hook.tasks(f"oci-{UID}")
+    reconcile(hook)
+    assert (hook.key(UID)["members"], hook.key(UID)["recovering"]) == ({}, False)
+    assert hook.tasks(f"oci-{UID}") == left
+    own.kill()
+    reconcile(hook)
+    assert hook.groups() == set()
+
+
 @pytest.mark.parametrize("part", few(["groups", "locks", "members", "unmonitored"]))
 def test_a_part_of_the_run_directory_that_was_lost_is_made_again(hook: Hook, family: Task, part: str) -> None:
     """Hooks rely on it: without `groups` none could record anything, for good."""
