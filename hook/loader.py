@@ -68,13 +68,13 @@ def _get(name: str, wanted: str) -> object:
 
 def _have_rest(name: str) -> None:
     """Run the rest of a module, which may refer to anything of any part."""
+    for part in tuple(_parts):
+        _have(part)
     space = _ours[name].__dict__
     if "__getattr__" in space:
         code = _code_of(name + "+")
-        for part in tuple(_parts):
-            _have(part)
-        if space.pop("__getattr__", None):  # the parts may have asked for it
-            exec(code or "", space)  # noqa: S102  the same
+        del space["__getattr__"]
+        exec(code or "", space)  # noqa: S102  the same
 
 
 def _call(path: str, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401  whatever the function takes and returns

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from hook import entry, report
+from hook import entry, report, system
 
 
 @pytest.fixture(autouse=True)
@@ -27,3 +28,17 @@ def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(
     monkeypatch.setattr(report, "say", lambda text: os.write(2, text.encode()))
     assert entry.main(["createRuntime", "--strict"]) == 0
     assert "none left" in capfd.readouterr().err
+
+
+def test_a_defect_is_on_record_and_fails_no_container(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def act(_self: object, _text: bytes, _whole: bool) -> bool:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(entry._Invocation, "_act", act)
+    monkeypatch.setattr(system, "read_stdin", lambda *_: (b"{}", True))
+    assert entry.main(["createRuntime", "--strict", f"--run-dir={tmp_path}/run"]) == 0
+    assert "unforeseen ZeroDivisionError: oh" in capfd.readouterr().err
+    (record,) = (tmp_path / "run/unmonitored").iterdir()
+    assert "unforeseen ZeroDivisionError: oh" in record.read_text()

@@ -96,6 +96,13 @@ def test_a_counter_is_shown_as_far_as_it_is_known(
     assert {name[9:]: text for name, text in shown(machine).items() if name.startswith("mon_data/")} == files
 
 
+def test_a_counter_on_record_that_leads_elsewhere_is_not_shown(machine: Machine) -> None:
+    begin = {"mon_L3_00/llc_occupancy": "1", "../../../etc/x": "2", "mon_L3_00/..": "3"}
+    odd = MonGroup(path=f"{machine.resctrl}/mon_groups/{GROUP}", ctrl_group="/", begin=begin)
+    machine.node().show(state(key=UID, groups=[odd], generation=1))
+    assert {name for name in shown(machine) if name.endswith(".begin")} == {"mon_data/mon_L3_00/llc_occupancy.begin"}
+
+
 def test_a_key_without_a_record_begins_with_nothing(machine: Machine) -> None:
     node = machine.node()
     with node.run.lock(UID, system.monotonic()) as locked:
