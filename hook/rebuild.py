@@ -50,17 +50,11 @@ def _find(node: Node, locked: LockedKey, state: KeyState) -> KeyState:
 def _has_unknown(node: Node, state: KeyState) -> bool:
     """Whether a task that is not known to be dead is in a group of the key, and is none of its members'."""
     processes = tasks.table()
-    known = [pid for name, member in state.members.items() for pid in _processes_of(name, member, processes)]
+    known: set[int] = set()
+    for name, member in state.members.items():
+        known |= tasks.of_container(name, member, processes) | tasks.in_own_cgroup(name, member, processes)
     there = [tid for group in state.groups for tid in node.resctrl.tasks(group.path) or ()]
     return any(process.is_dead(tid) is not True for tid in set(there) - tasks.threads(known))
-
-
-def _processes_of(container: str, member: Member, processes: tasks.Table) -> set[int]:
-    """The pids of a container's processes, of those too that outlived its init, in a cgroup of its own."""
-    found = tasks.of_container(container, member, processes)
-    if member.cgroup is not None and cgroups.is_own(member.cgroup, container):
-        found |= tasks.within(member.cgroup, processes)
-    return found
 
 
 def _found(node: Node, path: str) -> MonGroup:

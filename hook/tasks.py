@@ -52,10 +52,14 @@ def of_container(container: str, member: Member, processes: Mapping[int, Process
     init = processes.get(member.pid)
     if init is None or init.starttime != member.starttime:
         return set()
-    found = _descendants(member.pid, processes)
-    if member.cgroup is not None and cgroups.is_own(member.cgroup, container):
-        found |= within(member.cgroup, processes)
-    return found
+    return _descendants(member.pid, processes) | in_own_cgroup(container, member, processes)
+
+
+def in_own_cgroup(container: str, member: Member, processes: Mapping[int, Process]) -> set[int]:
+    """The pids of the processes in a container's cgroup, also of those that outlived its init; none if it is shared."""
+    if member.cgroup is None or not cgroups.is_own(member.cgroup, container):
+        return set()
+    return within(member.cgroup, processes)
 
 
 def within(cgroup: str, processes: Mapping[int, Process]) -> set[int]:
