@@ -49,12 +49,20 @@ class Action:
         return f"{self.verb} {self.path or about}: {self.why}"
 
 
+def is_outdated(state: KeyState, boottime: float, snapshot_ttl: int) -> bool:
+    """Whether the snapshot of a completed key has been kept for its time, in seconds.
+
+    Or that time is still to come: of another boot, where a run directory outlives one.
+    """
+    return state.completed_at is not None and abs(boottime - (state.completed_boottime or 0.0)) >= snapshot_ttl
+
+
 def plan(seen: Survey, snapshot_ttl: int, live: Collection[str] | None = None) -> list[Action]:
     """What is to be done. `live`: the keys that live, from somebody who knows, instead of looking at members."""
     actions = [Action("rebuild", key, why="what is recorded of it cannot be read") for key in seen.unreadable]
     for key, state in seen.states.items():
         if state.completed_at is not None:
-            if seen.boottime - (state.completed_boottime or 0.0) >= snapshot_ttl:
+            if is_outdated(state, seen.boottime, snapshot_ttl):
                 actions.append(Action("prune", key, why="it was completed, and its time is over"))
         elif state.recovering:
             actions.append(Action("rebuild", key, why="members may be missing in what is recorded of it"))

@@ -158,8 +158,7 @@ def _end(node: Node, locked: LockedKey, action: Action) -> None:
 
 def _prune(node: Node, locked: LockedKey, _action: Action) -> None:
     state = locked.state
-    over = state.completed_boottime if state is not None else None
-    if over is not None and system.boottime() - over >= node.options.snapshot_ttl:
+    if state is not None and plan.is_outdated(state, system.boottime(), node.options.snapshot_ttl):
         node.forget(locked)
 
 

@@ -62,6 +62,9 @@ def _stamped(stage: Stage, field: str, value: float, verb: str, scene: Scene) ->
     scene.endure(turn(scene, container, verb))
     scene.pod_is_gone()
     scene.recover()
+    scene.actions("--snapshot-ttl=0")
+    state = scene.hook.recorded(container.key)
+    scene.expect(state is None or not state["completed_at"], "it is kept for ever:", state)
 
 
 def _reuses(campaign: Campaign) -> None:

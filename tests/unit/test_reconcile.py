@@ -54,6 +54,12 @@ def test_it_goes_when_its_time_is_over(completed: Machine, monkeypatch: pytest.M
     assert not Path(completed.run, "locks", UID).exists()
 
 
+def test_a_snapshot_of_another_boot_is_not_kept_until_this_one_is_as_old(
+    completed: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pruned(completed, -TTL - 1, monkeypatch) == [UID]
+
+
 def test_a_key_that_came_back_stays(completed: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     completed.spawn(9)
     create_runtime(completed.node(), container("c1", 9))
