@@ -531,13 +531,18 @@ CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
 
 
 def inject(path: str, directories: Iterable[str] = ()) -> Iterator[Finding]:
-    """What readers of hooks.d make of a container, and what our hook then makes of it. Raises OSError, ValueError."""
+    """What readers of hooks.d make of a container, and what our hook then makes of it. Raises OSError, ValueError.
+
+    What has the hook in its config.json gets it in any case: of a base_runtime_spec, or of a reader before us.
+    """
     container = injection.told(path, tuple(directories))
     yield Finding(OK, "read by", f"{container.reader}, from {', '.join(container.directories)}")
     if container.remark:
         remedy = 'it matters where a file goes by another one: give what kubelet sent, as {"annotations": {...}}'
         yield Finding(WARNING, "read by", container.remark, remedy)
-    gets = False
+    for arguments in container.given:
+        yield Finding(OK, "config.json", f"has the hook: {injection.becomes(container, arguments)}")
+    gets = bool(container.given)
     for verdict in injection.judge(container):
         entry, why_not = verdict.entry, verdict.why_not
         if entry.problem is not None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from hook import configured, hooksd, identity
 from hook.errors import HookError
 from hook.hooksd import Entry, Subject
-from hook.models import Annotations
+from hook.models import Annotations, HookProgram
 from hook.options import parse
+from hook.places import PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +28,10 @@ _OWN_MOUNTS = ("/dev", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/proc
 
 @dataclass(frozen=True)
 class Told:
-    """What is known of a container. `reader`: who reads hooks.d for it; `remark`: what had to be assumed."""
+    """What is known of a container. `reader`: who reads hooks.d for it; `remark`: what had to be assumed.
+
+    `given`: the arguments of each call of our hook that stands in its config.json already, whoever put it there.
+    """
 
     container: str
     reader: str
@@ -35,6 +39,7 @@ class Told:
     subject: Subject
     annotations: dict[str, str] = field(default_factory=dict)
     remark: str = ""
+    given: Sequence[Sequence[str]] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,8 @@ def told(path: str, directories: Sequence[str] = ()) -> Told:
             remark = "containerd keeps kubelet's own annotations to itself: restartCount is assumed, which all have"
     arguments = (config.get("process") or {}).get("args") or [None]
     subject = Subject(seen, arguments[0], any(_is_bound(it) for it in config.get("mounts") or []))
-    return Told(str(found.get("id", "")), reader, list(directories) or usual, subject, annotations, remark)
+    container = str(found.get("id", ""))
+    return Told(container, reader, list(directories) or usual, subject, annotations, remark, _given(config))
 
 
 def judge(container: Told) -> list[Verdict]:
@@ -107,6 +113,11 @@ def _config_of(found: dict[str, Any]) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return config if isinstance(config, dict) else {}
+
+
+def _given(config: dict[str, Any]) -> list[list[str]]:
+    hooks = [HookProgram.model_validate(it) for it in (config.get("hooks") or {}).get("createRuntime") or []]
+    return [it.args or [] for it in hooks if os.path.basename(it.path) == PROGRAM]
 
 
 def _annotations(found: dict[str, Any]) -> dict[str, str]:

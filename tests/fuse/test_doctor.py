@@ -412,6 +412,21 @@ def test_why_it_does_not_get_it(node: Node) -> None:
     assert found["read by"] == "Podman, from /nowhere"
 
 
+def test_a_container_of_a_base_runtime_spec_has_the_hook_without_hooks_d(node: Node, tmp_path: Path) -> None:
+    node.path(PODMAN).unlink()
+    node.path(KUBERNETES).unlink()
+    config = tmp_path / "config.json"
+    config.write_text('{"ociVersion": "1.0.2", "process": {}}')
+    with config.open() as given:
+        spec = node.machine.run("base-runtime-spec", stdin=given).stdout
+    config.write_text(spec)
+    status, found = inject(node, config)
+    assert (status, found["config.json"]) == (0, "has the hook: monitored as container (by its ID)")
+    config.write_text(spec.replace("resctrl-mon-hook", "other"))
+    status, found = inject(node, config)
+    assert (status, found["the hook"]) == (1, "this container does not get it")
+
+
 def test_a_hook_that_leaves_a_container_out_says_so(node: Node) -> None:
     state = STATES / "crio-1.36.3-runc-1.3.6-createRuntime.json"
     node.change(KUBERNETES, lambda content: content["hook"]["args"].append("--namespace=none-of-them"))
@@ -420,7 +435,9 @@ def test_a_hook_that_leaves_a_container_out_says_so(node: Node) -> None:
     assert found[os.path.basename(KUBERNETES)].startswith("yes: not monitored: --namespace")
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"process": [7]}', '{"mounts": 7}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "7", '{"process": [7]}', '{"mounts": 7}', '{"process": {}, "hooks": 7}']
+)
 def test_what_is_no_container(node: Node, tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
