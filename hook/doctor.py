@@ -490,17 +490,23 @@ def _timer(site: Site) -> Iterator[Finding]:
 
 
 def _options_of_timer(site: Site) -> Iterator[Finding]:
-    """What reconcile does in a hook's place is done by the hook's options."""
-    try:
-        with open(site.places.conf, encoding="utf-8", errors="replace") as file:
-            lines = [line.partition("OPTIONS=")[2].strip() for line in file if line.startswith("OPTIONS=")]
-    except FileNotFoundError:
-        return  # the unit has those of the shipped file
-    options, _own = parse([word for word in " ".join(lines[-1:]).split() if word != "--adopt"])
+    """What reconcile does in a hook's place is done by the hook's options: the unit's, or those of its file."""
+    files = [path for path in (site.places.service, site.places.conf) if os.path.exists(path)]
+    if not files:
+        return
+    last = [line for path in files for line in _options_in(path)][-1:]
+    options, _own = parse([word for line in last for word in line.split() if word != "--adopt"])
     theirs = [parse(list(entry.file.hook.args or [])[2:])[0] for entry in site.ours if entry.file is not None]
     if theirs and options not in theirs:
-        found = f"{site.places.conf} has other options than the hook"
-        yield Finding(WARNING, "timer", found, f"{NAME} install with those that are meant, which writes both")
+        remedy = f"{NAME} install writes both; beside a package's, OPTIONS= in {site.places.conf}"
+        yield Finding(WARNING, "timer", f"{files[-1]} has other options than the hook", remedy)
+
+
+def _options_in(path: str) -> list[str]:
+    """What each line of a unit or of its file of options gives to reconcile."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        lines = [line.removeprefix("Environment=") for line in file]
+    return [line.partition("=")[2].strip() for line in lines if line.startswith("OPTIONS=")]
 
 
 def _log(_site: Site) -> Iterator[Finding]:

@@ -26,6 +26,7 @@ KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in
 # What this machine has, or has not, is no matter of these tests.
 ASIDE = ("syslog", "containers", "root", "beside us", "processes")
 OTHER = f"{HOOKS_DIR}/50-x.json"
+UNIT = "/usr/lib/systemd/system/resctrl-mon-hook-reconcile.service"
 ETC = "/etc/containers/oci/hooks.d"
 THEIRS: dict[str, Any] = {
     "version": "1.0.0",
@@ -123,6 +124,13 @@ def remove(path: str) -> Callable[[Node], object]:
 
 def changed(path: str, change: Callable[[Any], object]) -> Callable[[Node], object]:
     return lambda node: node.change(path, change)
+
+
+def hooks_with_other_options_alone(node: Node) -> None:
+    """As the files of a package are, and those of hooks.d changed."""
+    node.path(CONF).unlink()
+    for path in (PODMAN, KUBERNETES):
+        node.change(path, lambda it: it["hook"]["args"].append("--snapshot-ttl=7"))
 
 
 def written(path: str, text: object) -> Callable[[Node], object]:
@@ -270,6 +278,12 @@ AILMENTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "warning",
         "timer",
         "other options than the hook",
+    ),
+    "a timer with the options of its unit": (
+        hooks_with_other_options_alone,
+        "warning",
+        "timer",
+        f"{UNIT} has other options than the hook",
     ),
     "a record that is torn": (torn_record, "warning", "groups/x.json", "Expecting"),
     "others hold RMIDs": (group("theirs"), "warning", "RMIDs", "1 groups of others: "),
