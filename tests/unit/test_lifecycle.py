@@ -687,6 +687,16 @@ def test_what_waiting_cannot_help_is_tried_once_and_undone(
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
+def test_what_no_rmid_can_help_takes_none_from_the_dead(machine: Machine, clock: Clock) -> None:  # noqa: ARG001
+    machine.spawn(6)
+    create_runtime(machine.node(), container("dead", 6, uid=None))
+    machine.die(6)
+    machine.spawn(7)
+    machine.refusals["mkdir"] = [errno.EPERM]
+    assert refused(lambda: create_runtime(machine.node(), container("c1", 7))).reason == Reason.DENIED
+    assert machine.groups() == {"oci-dead": set()}
+
+
 def test_limbo_is_waited_for_without_a_lock_when_something_was_freed(
     machine: Machine,
     clock: Clock,
@@ -795,6 +805,15 @@ def test_a_member_that_lives_is_not_dropped(machine: Machine) -> None:
     before = machine.leftovers()
     poststop(machine.node(), "c1")
     assert (machine.groups(), machine.leftovers()) == ({GROUP: {7}}, before)
+
+
+def test_a_member_whose_pid_is_anothers_by_now_is_dropped(machine: Machine) -> None:
+    machine.spawn(7)
+    create_runtime(machine.node(), container("c1", 7))
+    machine.die(7)
+    machine.spawn(7, born=200)
+    poststop(machine.node(), "c1")
+    assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
 def test_a_member_of_whom_proc_cannot_tell_is_dropped(machine: Machine) -> None:
