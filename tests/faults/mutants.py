@@ -40,7 +40,7 @@ SAMPLE = 400
 PATIENCE = 20.0
 """Seconds that tests may take longer than they took before: an endless loop is as dead as a failed test."""
 BUDGET = {"unit": 60.0, "fuse": 60.0}
-"""Seconds of tests for one mutant: the quickest ones that fit in, those of its own module's file ahead."""
+"""Seconds of tests for one mutant: the quickest ones that fit in; those of its own module's file are run first."""
 FEW = 3
 """So many cases of a parametrised test go ahead of the others."""
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
@@ -225,21 +225,21 @@ class Known:
             found |= self._of(mutant.module, mutant.scope)
         own = f"tests/unit/test_{mutant.module}.py"
         for tier, budget in BUDGET.items():
-            tests = list(self._within(budget, (test for test in found if _tier(test) == tier), own))
+            tests = list(self._within(budget, (test for test in found if _tier(test) == tier)))
             yield from filter(None, ([it for it in tests if (_file(it) == own) is mine] for mine in (True, False)))
 
     def _of(self, module: str, lines: Iterable[int]) -> set[str]:
         found = self._lines.get(module, {})
         return {test for line in lines for test in found.get(str(line), ())}
 
-    def _within(self, budget: float, tests: Iterable[str], own: str) -> Iterator[str]:
-        """Those of its own file and the quickest, until the budget is used up."""
+    def _within(self, budget: float, tests: Iterable[str]) -> Iterator[str]:
+        """The quickest, until the budget is used up."""
         cases: Counter[str] = Counter()
-        ranks: dict[str, tuple[bool, bool, float]] = {}
+        ranks: dict[str, tuple[bool, float]] = {}
         for test in sorted(tests, key=lambda it: (self.seconds[it], it)):
             name = test.partition("[")[0]
             cases[name] += 1
-            ranks[test] = _file(test) != own, cases[name] > FEW, self.seconds[test]
+            ranks[test] = cases[name] > FEW, self.seconds[test]
         for test in sorted(ranks, key=lambda it: ranks[it]):
             budget -= self.seconds[test]
             if budget < 0:

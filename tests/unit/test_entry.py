@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,3 +43,12 @@ def test_a_defect_is_on_record_and_fails_no_container(
     assert "unforeseen ZeroDivisionError: oh" in capfd.readouterr().err
     (record,) = (tmp_path / "run/unmonitored").iterdir()
     assert "unforeseen ZeroDivisionError: oh" in record.read_text()
+
+
+def test_a_name_that_is_none_is_told_in_part(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    state = {"ociVersion": "1.0.2", "id": "-" * 200, "status": "created", "pid": 7, "bundle": "/nowhere"}
+    monkeypatch.setattr(system, "read_stdin", lambda *_: (json.dumps(state).encode(), True))
+    assert entry.main(["createRuntime", f"--run-dir={tmp_path}/run"]) == 0
+    assert f"{'-' * 80!r} is no container ID" in capfd.readouterr().err

@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hook import jsontext
+from hook.models import Index
 
 ROOT = Path(__file__).resolve().parents[2]
 STATES = sorted((ROOT / "tests" / "states").glob("*.json"))
@@ -92,6 +93,11 @@ def test_dumps_comes_back_and_is_one_line_of_ascii(form: ModuleType) -> None:
         assert same(form.loads(text), json.loads(text))
 
     run()
+
+
+def test_models_are_what_their_fields_hold(form: ModuleType) -> None:
+    record = Index(key="k")
+    assert json.loads(form.dumps({"one": record, "more": [record]})) == {"one": vars(record), "more": [vars(record)]}
 
 
 def test_what_one_refuses_the_other_refuses(form: ModuleType) -> None:

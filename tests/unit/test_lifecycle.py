@@ -504,6 +504,20 @@ def test_where_the_kernel_does_not_tell_the_bundle_does(
     assert state.members["c1"].taken_from is None
 
 
+@pytest.mark.parametrize(
+    ("size", "ctrl_group", "group"), [(16 << 20, "gold", f"gold/{GROUP}"), (1 + (16 << 20), "/", GROUP)]
+)
+def test_a_config_of_more_than_16_mib_is_none(
+    machine: Machine, tmp_path: Path, size: int, ctrl_group: str, group: str
+) -> None:
+    machine.add_class("gold")
+    machine.spawn(7, ctrl_group=ctrl_group)
+    (machine.proc / "7" / "cpu_resctrl_groups").unlink()
+    (tmp_path / "config.json").write_text('{"linux": {"intelRdt": {"closID": "gold"}}}'.ljust(size))
+    create_runtime(machine.node(), container("c1", 7, bundle=str(tmp_path)))
+    assert machine.groups() == {group: {7}}
+
+
 def test_the_kernels_word_counts_more_than_the_bundles(machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"linux": {"intelRdt": {"closID": "gold"}}}')
     machine.spawn(7)
@@ -785,6 +799,14 @@ def test_the_record_of_a_failure_goes_when_its_container_goes(machine: Machine) 
     poststop(machine.node(), "c1")
     assert machine.leftovers() == {"unmonitored/c1.json"}, "of the next life: Podman's clean-up can come late"
     machine.die(7)
+    poststop(machine.node(), "c1")
+    assert machine.leftovers() == set()
+
+
+def test_the_record_of_a_failure_goes_when_its_pid_is_anothers(machine: Machine) -> None:
+    failure = Failure(container="c1", stage="createRuntime", reason="io", problem="p", pid=7, starttime=100)
+    machine.spawn(7, born=200)
+    machine.node().run.write_failure(failure)
     poststop(machine.node(), "c1")
     assert machine.leftovers() == set()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import stat
 from typing import Any
 
 import pytest
@@ -53,6 +54,7 @@ def test_what_a_killed_hook_has_left_half_made_is_no_part_of_it(machine: Machine
     start(machine, "c1", 7)
     assert "half" not in shown(machine)
     assert not half.exists()
+    assert stat.S_IMODE((machine.run / "mon_groups" / UID).stat().st_mode) == 0o755
 
 
 def test_what_a_killed_hook_has_left_half_removed_is_in_nobodys_way(machine: Machine) -> None:
