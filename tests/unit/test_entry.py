@@ -52,3 +52,12 @@ def test_a_name_that_is_none_is_told_in_part(
     monkeypatch.setattr(system, "read_stdin", lambda *_: (json.dumps(state).encode(), True))
     assert entry.main(["createRuntime", f"--run-dir={tmp_path}/run"]) == 0
     assert f"{'-' * 80!r} is no container ID" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("status", ["stopped", 7])
+def test_the_command_says_which_stage_it_is_whatever_the_state_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: object
+) -> None:
+    monkeypatch.setattr(system, "read_stdin", lambda *_: (json.dumps({"id": "c1", "status": status}).encode(), True))
+    assert entry.main(["createRuntime", f"--run-dir={tmp_path}/run"]) == 0
+    assert json.loads((tmp_path / "run/unmonitored/c1.json").read_text())["stage"] == "createRuntime"

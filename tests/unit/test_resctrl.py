@@ -170,14 +170,17 @@ def test_what_is_gone_is_named(kernel: FakeFilesystem, resctrl: Resctrl, fail: F
         else:
             resctrl.put(GOLD, PID)
 
+    kernel.remove(STATUS)
+    kernel.create_file(STATUS, contents="Out of luck\n")
     kernel.create_dir(ROOT + "/gold/mon_groups")
-    assert caught(attempt).reason == Reason.IO
+    errors = [caught(attempt)]
     kernel.remove_object(ROOT + "/gold")
-    error = caught(attempt)
-    assert error.reason == Reason.NO_CTRL_GROUP
-    assert ROOT + "/gold" in error.problem
+    errors.append(caught(attempt))
     kernel.rmdir(ROOT + "/mon_groups")
-    assert caught(attempt).reason == Reason.NOT_MOUNTED
+    errors.append(caught(attempt))
+    assert [it.reason for it in errors] == [Reason.IO, Reason.NO_CTRL_GROUP, Reason.NOT_MOUNTED]
+    assert ROOT + "/gold" in errors[1].problem
+    assert all(it.kernel == "Out of luck" and GOLD in it.tried for it in errors)
 
 
 @pytest.mark.parametrize(
