@@ -218,10 +218,11 @@ class Known:
     def steps(self, mutant: Mutant) -> Iterator[list[str]]:
         """The tests that run a mutant's lines: unit tests of its module, other unit tests, and those of the .pyz.
 
-        What runs as the module is imported is every test's; those count that run what is beside it.
+        What runs as the module is imported is every test's, or the first one's; those count that run what is beside it.
         """
         found = self._of(mutant.module, mutant.lines)
-        if not any(_tier(test) == "unit" for test in found):
+        is_in_none = mutant.name.startswith(f"{mutant.module}::")
+        if is_in_none or not any(_tier(test) == "unit" for test in found):
             found |= self._of(mutant.module, mutant.scope)
         own = f"tests/unit/test_{mutant.module}.py"
         for tier, budget in BUDGET.items():

@@ -83,7 +83,14 @@ def test_unit_tests_of_the_module_come_first_and_the_quickest_ahead() -> None:
 def test_what_runs_at_import_is_left_to_the_tests_of_what_is_beside_it() -> None:
     unit, process = "tests/unit/test_node.py::a", "tests/fuse/x.py::a"
     known = Known("these", {unit: 1, process: 1}, {"node": {"1": [process], "3": [unit]}})
-    assert list(known.steps(Mutant("node: ...", "id", "node", [1], [1, 2, 3], ""))) == [[unit], [process]]
+    assert list(known.steps(Mutant("node:f: ...", "id", "node", [1], [1, 2, 3], ""))) == [[unit], [process]]
+
+
+def test_what_is_in_no_function_is_left_to_them_even_if_one_test_was_the_first_to_import_it() -> None:
+    first, unit = "tests/unit/test_x.py::a", "tests/unit/test_node.py::a"
+    known = Known("these", {first: 1, unit: 1}, {"node": {"1": [first], "3": [unit]}})
+    assert list(known.steps(Mutant("node:: ...", "id", "node", [1], [1, 2, 3], ""))) == [[unit], [first]]
+    assert list(known.steps(Mutant("node:f: ...", "id", "node", [1], [1, 2, 3], ""))) == [[first]]
 
 
 def test_of_a_few_mutants_one_tells_how_many_of_all_may_be_killed() -> None:

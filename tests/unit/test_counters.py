@@ -28,6 +28,24 @@ def group(begin: Counters = None, end: Counters = None, before: Counters = None)
     return MonGroup(path=PATH, ctrl_group="/", begin=begin, end=end, before=before or {})
 
 
+def test_what_is_counted_in_what() -> None:
+    """Scripts and dashboards go by it: it is in `list --json` and in the help of the metrics."""
+    assert {name: event.unit for name, event in counters.EVENTS.items()} == {
+        "llc_occupancy": "bytes",
+        "mbm_total_bytes": "bytes",
+        "mbm_local_bytes": "bytes",
+        "core_energy": "joules",
+        "activity": "farads",
+        "stalls_llc_hit": "cycles",
+        "stalls_llc_miss": "cycles",
+        "c1_res": "cycles",
+        "c6_res": "cycles",
+        "unhalted_core_cycles": "cycles",
+        "unhalted_ref_cycles": "cycles",
+        "uops_retired": "operations",
+    }
+
+
 @given(texts)
 def test_a_number_is_exact(text: str) -> None:
     value = counters.number(text)
@@ -108,6 +126,7 @@ def test_several_ctrl_groups_become_one_sum() -> None:
     one = group(begin={TRAFFIC: "1"}, end={TRAFFIC: "3"})
     two = group(begin={TRAFFIC: "10"}, end={TRAFFIC: "15"}, before={TRAFFIC: "100"})
     assert incarnation.past([one, two]) == {TRAFFIC: "107"}
+    assert incarnation.inherited(group(before={TRAFFIC: "1000"}), [one, two]).before == {TRAFFIC: "1107"}
 
 
 def test_each_change_of_what_is_shown_is_a_generation() -> None:

@@ -51,7 +51,7 @@ def test_a_name_that_is_none_is_told_in_part(
     state = {"ociVersion": "1.0.2", "id": "-" * 200, "status": "created", "pid": 7, "bundle": "/nowhere"}
     monkeypatch.setattr(system, "read_stdin", lambda *_: (json.dumps(state).encode(), True))
     assert entry.main(["createRuntime", f"--run-dir={tmp_path}/run"]) == 0
-    assert f"{'-' * 80!r} is no container ID" in capfd.readouterr().err
+    assert f"{'-' * 80!r} is no container ID; hint: a runtime that does not follow" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("status", ["stopped", 7])

@@ -417,7 +417,9 @@ def test_a_proc_that_cannot_tell(machine: Machine) -> None:
     (machine.proc / "7" / "stat").write_text("7 (init) S")
     assert refused(lambda: create_runtime(machine.node(), container("c1", 7))).reason == Reason.IO
     shutil.rmtree(machine.proc)
-    assert refused(lambda: create_runtime(machine.node(), container("c1", 7))).reason == Reason.IO
+    error = refused(lambda: create_runtime(machine.node(), container("c1", 7)))
+    assert error.reason == Reason.IO
+    assert "No such file" in error.tried
     assert machine.leftovers() == set()
 
 
@@ -975,8 +977,10 @@ def test_a_begin_that_could_not_be_recorded_is_not_read_later_with_tasks_in_the_
 
     with monkeypatch.context() as broken:
         broken.setattr(RunDir, "write_key", full)
-        create_runtime(machine.node(), container("c1", 7))
+        node = machine.node()
+        create_runtime(node, container("c1", 7))
     assert kept
+    assert [it.problem for it in node.run.complaints] == [f"what key {UID} begins with is lost"]
     machine.spawn(8)
     create_runtime(machine.node(), container("c2", 8))
     state = machine.node().run.glance(UID)
