@@ -313,13 +313,12 @@ def link(path: str, further: str, dir_fd: int) -> None:
     posix.link(_encoded(path), _encoded(further), src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
 
 
-def unlink(path: str, dir_fd: int) -> bool:
-    """Remove a file; whether there was one."""
+def unlink(path: str, dir_fd: int) -> None:
+    """Remove a file, if it is there."""
     try:
         posix.unlink(_encoded(path), dir_fd=dir_fd)
     except FileNotFoundError:
-        return False
-    return True
+        pass
 
 
 user_id = posix.geteuid

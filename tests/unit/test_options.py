@@ -134,6 +134,12 @@ def test_a_bad_option_is_named_and_ignored(word: str, named: str) -> None:
     assert len(complaints[0]) < 200
 
 
+@pytest.mark.parametrize("word", ["{}", "--key={}", "--linger={}", "--rmid-wait={}", "--annotation={}"])
+def test_what_is_absurdly_long_is_told_in_part(word: str) -> None:
+    _, (complaint,) = changed(word.format("Q" * 1000))
+    assert complaint.count("Q") == 80
+
+
 @pytest.mark.parametrize("name", GOOD)
 def test_an_option_at_the_end_without_its_value(name: str) -> None:
     assert changed("--strict", option(name)) == ({"strict": True}, [f"{option(name)} wants a value"])

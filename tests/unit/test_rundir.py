@@ -415,6 +415,8 @@ def test_a_state_that_is_not_ours_to_read_is_kept_aside(run: RunDir, place: Path
     text = json.dumps({**state().model_dump(), **change})
     (place / "groups" / f"{KEY}.json").write_text(text)
     assert [path.read_text() for path in is_set_aside(run, place)] == [text]
+    why = "it is of 'c2'" if change == {"key": "c2"} else next(iter(change))
+    assert f"cannot be read ({why}" in run.complaints[0].problem
 
 
 @pytest.mark.parametrize(

@@ -34,3 +34,14 @@ def test_who_has_no_patience_reads_nothing(stdin: int) -> None:
 def test_a_stdin_that_cannot_be_looked_at_is_read_as_it_is() -> None:
     with Faults(at=1).injected():
         assert system._own_stdin() == (0, True)
+
+
+def test_standard_descriptors_that_are_missing_lead_to_nothing() -> None:
+    system.ensure_standard_descriptors()  # all are there
+    pid = os.fork()
+    if pid == 0:
+        os.close(0)
+        os.close(2)
+        system.ensure_standard_descriptors()
+        os._exit(sum(os.path.samestat(os.fstat(number), os.stat("/dev/null")) for number in (0, 2)))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
