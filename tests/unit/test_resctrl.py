@@ -274,6 +274,23 @@ def test_a_task_lives_unless_it_is_known_to_be_dead(
     assert resctrl.has_live_task(GROUP) is expected
 
 
+def test_all_threads_of_a_large_node_are_in_one_group(
+    kernel: FakeFilesystem, resctrl: Resctrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = set(range(1_000_000, 1_200_000))
+    kernel.create_file(GROUP + "/tasks", contents="".join(f"{tid}\n" for tid in many))
+    assert resctrl.tasks(GROUP) == many
+    monkeypatch.setattr(process, "is_dead", many.__contains__)
+    assert resctrl.has_live_task(GROUP) is False
+
+
+def test_who_is_expelled_is_in_the_ctrl_group_above(kernel: FakeFilesystem) -> None:
+    root = "/root/mon_groups/resctrl"
+    kernel.create_file(f"{root}/gold/tasks")
+    Resctrl(root).expel(f"{root}/gold/mon_groups/oci-c1", PID)
+    assert kernel.get_object(f"{root}/gold/tasks").contents == str(PID)
+
+
 @pytest.mark.parametrize(
     ("number", "expected"),
     [(errno.ENOENT, False), (errno.ENODEV, False), (errno.EACCES, True), (errno.EIO, True), (errno.EFBIG, True)],
