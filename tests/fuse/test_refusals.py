@@ -193,6 +193,7 @@ def test_no_resctrl_at_all_is_said_once_and_recorded_nowhere(hook: Hook, init: T
     assert (first.status, second.status) == (0, 0)
     assert "nothing is monitored" in first.stderr
     assert second.stderr == ""
+    assert (hook.run_dir / "said-no-resctrl").exists()
     assert hook.leftovers() == set()
     assert nowhere.with_options("--strict")(created("c1", init.pid)).status == 0
 

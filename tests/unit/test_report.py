@@ -219,6 +219,12 @@ def fail(error: BaseException) -> Callable[[], None]:
     return action
 
 
+def test_a_call_that_failed_is_told_with_its_file_and_a_hint() -> None:
+    error = refused("p", OSError(errno.ENOSPC, "No space left on device", "/run/x"))
+    assert str(error).startswith("p; tried: No space left on device '/run/x': ENOSPC; hint: the file system of")
+    assert str(refused("p", OSError(errno.EIO, "Input/output error"))) == "p; tried: Input/output error: EIO"
+
+
 def test_what_nobody_foresaw_says_where_it_came_from() -> None:
     with pytest.raises(ValueError, match="a") as caught:
         fail(ValueError("a\nb"))()

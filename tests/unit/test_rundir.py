@@ -199,6 +199,7 @@ def test_an_alarm_that_comes_late_does_nothing(tmp_path: Path) -> None:
     """The lock was had in the instant in which the wait was over."""
     descriptor = os.open(tmp_path, os.O_RDONLY)
     assert system.wait_for_flock(descriptor, system.monotonic() + FOR_EVER)
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     signal.raise_signal(signal.SIGALRM)
     os.close(descriptor)
 
