@@ -30,21 +30,23 @@ if TYPE_CHECKING:
 
     from tests.support.storm import Container
 
-CROWD, PODS, ROUNDS = 64, 200, 1000
+CROWD, PODS = 64, 200
+ROUNDS = 1000
+"""Lives that each of the crowd has."""
 MOST_PASSED = 5
 """By how many times the size of the crowd a hook may be passed; it is passed by one crowd if all of them take turns."""
 EVERY = 5
 """After so many hooks another tool removes a group."""
 ALONE = 40
-"""Rounds that are one after another, to compare with."""
+"""Lives that are one after another, to compare with."""
 
 
 class Crowd(NamedTuple):
-    """`size` containers at a time, over so many pods, come and go so many times in all."""
+    """`size` containers at a time, over so many pods, come and go: so many lives in all."""
 
     size: int
     pods: int
-    rounds: int
+    lives: int
     others: bool = False
     """Whether other tools remove groups meanwhile."""
 
@@ -60,13 +62,13 @@ class Timing(NamedTuple):
 
 
 def run(campaign: Campaign, size: int = CROWD, pods: int = PODS) -> None:
-    rounds = campaign.most or ROUNDS
+    lives = campaign.most or size * ROUNDS
     played: dict[str, list[Timing]] = {}
     for others, number in product((False, True), (1, pods)):
-        crowd = Crowd(size, number, rounds, others)
-        played |= campaign.all(str(crowd), [Case(str(crowd), partial(_play, crowd), rounds)])
+        crowd = Crowd(size, number, lives, others)
+        played |= campaign.all(str(crowd), [Case(str(crowd), partial(_play, crowd), lives)])
     if played:
-        alone = campaign.ask(partial(_play, Crowd(1, 1, min(ALONE, rounds))))
+        alone = campaign.ask(partial(_play, Crowd(1, 1, min(ALONE, lives))))
         share = f"(x {size / (os.cpu_count() or 1):.0f} since they share the CPUs)"
         for crowd_name, timings in played.items():
             campaign.note(f"{crowd_name}: {_compared(timings, alone)} {share}")
@@ -94,7 +96,7 @@ class _Play:
         scene.hook = scene.hook.with_options(PATIENT)  # what is looked at is who passes whom
         self.scene = scene
         self.crowd = crowd
-        self.left = crowd.rounds
+        self.left = crowd.lives
         self.dice = Random(0)
         self.running: dict[int, tuple[subprocess.Popen[bytes], Job, float, int]] = {}
         self.timings: list[Timing] = []
