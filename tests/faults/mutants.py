@@ -218,13 +218,16 @@ class Known:
     def steps(self, mutant: Mutant) -> Iterator[list[str]]:
         """The tests that run a mutant's lines: unit tests of its module, other unit tests, and those of the .pyz.
 
-        What runs as the module is imported is every test's, or the first one's; those count that run what is beside it.
+        What runs as the module is imported is every test's, or the first one's; those count that run what is beside it,
+        and all in the module's own file.
         """
+        own = f"tests/unit/test_{mutant.module}.py"
         found = self._of(mutant.module, mutant.lines)
         is_in_none = mutant.name.startswith(f"{mutant.module}::")
         if is_in_none or not any(_tier(test) == "unit" for test in found):
             found |= self._of(mutant.module, mutant.scope)
-        own = f"tests/unit/test_{mutant.module}.py"
+        if is_in_none:
+            found |= {test for test in self.seconds if _file(test) == own}
         for tier, budget in BUDGET.items():
             tests = list(self._within(budget, (test for test in found if _tier(test) == tier)))
             yield from filter(None, ([it for it in tests if (_file(it) == own) is mine] for mine in (True, False)))

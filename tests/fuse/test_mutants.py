@@ -87,9 +87,9 @@ def test_what_runs_at_import_is_left_to_the_tests_of_what_is_beside_it() -> None
 
 
 def test_what_is_in_no_function_is_left_to_them_even_if_one_test_was_the_first_to_import_it() -> None:
-    first, unit = "tests/unit/test_x.py::a", "tests/unit/test_node.py::a"
-    known = Known("these", {first: 1, unit: 1}, {"node": {"1": [first], "3": [unit]}})
-    assert list(known.steps(Mutant("node:: ...", "id", "node", [1], [1, 2, 3], ""))) == [[unit], [first]]
+    first, unit, constant = "tests/unit/test_x.py::a", "tests/unit/test_node.py::a", "tests/unit/test_node.py::b"
+    known = Known("these", {first: 1, unit: 1, constant: 2}, {"node": {"1": [first], "3": [unit]}})
+    assert list(known.steps(Mutant("node:: ...", "id", "node", [1], [1, 2, 3], ""))) == [[unit, constant], [first]]
     assert list(known.steps(Mutant("node:f: ...", "id", "node", [1], [1, 2, 3], ""))) == [[first]]
 
 

@@ -40,8 +40,11 @@ def test_standard_descriptors_that_are_missing_lead_to_nothing() -> None:
     system.ensure_standard_descriptors()  # all are there
     pid = os.fork()
     if pid == 0:
-        os.close(0)
-        os.close(2)
-        system.ensure_standard_descriptors()
-        os._exit(sum(os.path.samestat(os.fstat(number), os.stat("/dev/null")) for number in (0, 2)))
+        try:
+            os.close(0)
+            os.close(2)
+            system.ensure_standard_descriptors()
+            os._exit(sum(os.path.samestat(os.fstat(number), os.stat("/dev/null")) for number in (0, 2)))
+        finally:
+            os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
