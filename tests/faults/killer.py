@@ -60,7 +60,8 @@ def run(tests: Sequence[str], patience: float) -> str | None:
     _kill_children()
     with os.fdopen(reading, "rb") as pipe:
         told = pipe.read() if ended else b'""'
-    answer: str | None = json.loads(told) if told else "what is imported"
+    # The first line: what a test has forked may have gone on, and told of the other tests, too.
+    answer: str | None = json.loads(told.splitlines()[0]) if told else "what is imported"
     return answer
 
 
@@ -74,7 +75,7 @@ def _tested(tests: Sequence[str], pipe: int) -> int:
     words = ["-qx", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", *files]
     status = int(importlib.import_module("pytest").main(words, plugins=[chosen]))
     with os.fdopen(pipe, "w") as told:
-        json.dump(chosen.failed or (f"pytest: exit status {status}" if status else None), told)
+        print(json.dumps(chosen.failed or (f"pytest: exit status {status}" if status else None)), file=told)
     return 0
 
 
