@@ -72,8 +72,8 @@ def told(path: str, directories: Sequence[str] = ()) -> Told:
             remark = "containerd keeps kubelet's own annotations to itself: restartCount is assumed, which all have"
     arguments = (config.get("process") or {}).get("args") or [None]
     subject = Subject(seen, arguments[0], any(_is_bound(it) for it in config.get("mounts") or []))
-    container = str(found.get("id", ""))
-    return Told(container, reader, list(directories) or usual, subject, annotations, remark, _given(config))
+    container, reads = str(found.get("id", "")), list(directories) or usual
+    return Told(container, reader, reads, subject, annotations, remark=remark, given=_given(config))
 
 
 def judge(container: Told) -> list[Verdict]:
