@@ -196,6 +196,7 @@ class Model:
         self.mounted = True
         self._resctrl = resctrl
         self._log = resctrl.log.open("rb")
+        self._half = b""
         self._place: dict[int, str] = {}
 
     def close(self) -> None:
@@ -247,8 +248,9 @@ class Model:
         """Deeds are from now on."""
 
     def deeds(self) -> list[Deed]:
-        """Those since the last call."""
-        return [deed for line in self._log.readlines() for deed in self._deed(Event.from_json(line.decode()))]
+        """Those since the last call. Half a line is being written, and is for the next one."""
+        *lines, self._half = (self._half + self._log.read()).split(b"\n")
+        return [deed for line in lines for deed in self._deed(Event.from_json(line.decode()))]
 
     def _deed(self, event: Event) -> Iterator[Deed]:
         if event.result != "ok":
