@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 CROWD, PODS = 64, 200
 ROUNDS = 1000
 """Lives that each of the crowd has."""
-MOST_PASSED = {False: 5, True: 20}
+MOST_PASSED = {False: 10, True: 40}
 """By how many times the size of the crowd a hook may be passed; it is passed by one crowd if all of them take turns.
 
-Where other tools remove groups, it may have to begin anew three times: each time behind all others.
+They do so but for newcomers who find the lock free, and all wait anew when a key has ended. Where other tools remove
+groups, a hook may have to begin anew three times: each time behind all others. Who polls is passed without an end.
 """
 EVERY = 5
 """After so many hooks another tool removes a group."""
