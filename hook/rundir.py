@@ -61,8 +61,8 @@ class RunDir:
     def lock(self, key: str, deadline: float) -> LockedKey:
         """Take a key's lock, waiting until `deadline` (system.monotonic) at the most: HookError `lock_timeout` then.
 
-        Who waits gets it in turn. The inode is compared since whoever empties the key unlinks the file that others
-        wait for.
+        Who waits gets it nearly in turn. The inode is compared since whoever empties the key unlinks the file that
+        others wait for.
         """
         path = "locks/" + key
         while True:

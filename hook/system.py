@@ -213,9 +213,9 @@ def try_flock(descriptor: int) -> bool:
 def wait_for_flock(descriptor: int, deadline: float) -> bool:
     """Take the exclusive flock, waiting until `deadline` (monotonic) at the most; whether it was had.
 
-    The kernel serves who waits in turn; of many that poll, some would never be lucky. An alarm ends the wait: the
-    runtime may have handed us SIGALRM blocked, and one that comes just before flock begins to wait would be lost, so
-    it comes again and again.
+    The kernel serves who waits nearly in turn; of many that poll, some would never be lucky. An alarm ends the wait:
+    the runtime may have handed us SIGALRM blocked, and one that comes just before flock begins to wait would be lost,
+    so it comes again and again.
     """
     import _signal  # type: ignore[import-not-found]  # noqa: PLC0415  what `signal` is without its enums: there already
 
