@@ -15,7 +15,7 @@ from tests.kernel.inside import REAL_ROOT
 from tests.resctrlfs import mounted
 from tests.support import machine
 from tests.support.hook import PYZ, UID, Hook, created, task
-from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, Machine
+from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, UNITS, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,6 @@ KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in
 # What this machine has, or has not, is no matter of these tests.
 ASIDE = ("syslog", "containers", "root", "beside us", "processes")
 OTHER = f"{HOOKS_DIR}/50-x.json"
-UNIT = "/usr/lib/systemd/system/resctrl-mon-hook-reconcile.service"
 ETC = "/etc/containers/oci/hooks.d"
 THEIRS: dict[str, Any] = {
     "version": "1.0.0",
@@ -283,7 +282,7 @@ AILMENTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         hooks_with_other_options_alone,
         "warning",
         "timer",
-        f"{UNIT} has other options than the hook",
+        f"{UNITS}.service has other options than the hook",
     ),
     "a record that is torn": (torn_record, "warning", "groups/x.json", "Expecting"),
     "others hold RMIDs": (group("theirs"), "warning", "RMIDs", "1 groups of others: "),

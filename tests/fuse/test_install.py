@@ -16,14 +16,13 @@ from hook.models import Options
 from tests.kernel.inside import REAL_ROOT
 from tests.support import interpreters, machine
 from tests.support.hook import PYZ, UID, Hook, created, stopped, task
-from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, Machine
+from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, UNITS, Machine
 
 if TYPE_CHECKING:
     from tests.resctrlfs import Mounted
 
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman"))
-UNITS = "/usr/lib/systemd/system/resctrl-mon-hook-reconcile"
 TMPFILES = "/usr/lib/tmpfiles.d/resctrl-mon-hook.conf"
 EVERYTHING = {PROGRAM, LINK, f"{UNITS}.service", f"{UNITS}.timer", TMPFILES, CONF, KUBERNETES, PODMAN}
 

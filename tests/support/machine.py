@@ -25,6 +25,7 @@ HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
 NOBODY = ("setpriv", "--reuid=65534", "--clear-groups")
 """What a command is started by, to run as somebody else than root."""
 CONF = "/etc/resctrl-mon-hook/reconcile.conf"
+UNITS = "/usr/lib/systemd/system/resctrl-mon-hook-reconcile"
 
 
 def missing() -> str | None:

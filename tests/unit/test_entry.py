@@ -19,6 +19,11 @@ def umask() -> Iterator[None]:
     os.umask(former)
 
 
+def arrives(state: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This is on stdin, and whole."""
+    monkeypatch.setattr(system, "read_stdin", lambda *_: (json.dumps(state).encode(), True))
+
+
 def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -38,7 +43,7 @@ def test_a_defect_is_on_record_and_fails_no_container(
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr(entry._Invocation, "_act", act)
-    monkeypatch.setattr(system, "read_stdin", lambda *_: (b"{}", True))
+    arrives({}, monkeypatch)
     assert entry.main(["createRuntime", "--strict", f"--run-dir={tmp_path}/run"]) == 0
     assert "unforeseen ZeroDivisionError: oh" in capfd.readouterr().err
     (record,) = (tmp_path / "run/unmonitored").iterdir()
@@ -49,7 +54,7 @@ def test_a_name_that_is_none_is_told_in_part(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     state = {"ociVersion": "1.0.2", "id": "-" * 200, "status": "created", "pid": 7, "bundle": "/nowhere"}
-    monkeypatch.setattr(system, "read_stdin", lambda *_: (json.dumps(state).encode(), True))
+    arrives(state, monkeypatch)
     assert entry.main(["createRuntime", f"--run-dir={tmp_path}/run"]) == 0
     assert f"{'-' * 80!r} is no container ID; hint: a runtime that does not follow" in capfd.readouterr().err
 
@@ -58,6 +63,6 @@ def test_a_name_that_is_none_is_told_in_part(
 def test_the_command_says_which_stage_it_is_whatever_the_state_does(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: object
 ) -> None:
-    monkeypatch.setattr(system, "read_stdin", lambda *_: (json.dumps({"id": "c1", "status": status}).encode(), True))
+    arrives({"id": "c1", "status": status}, monkeypatch)
     assert entry.main(["createRuntime", f"--run-dir={tmp_path}/run"]) == 0
     assert json.loads((tmp_path / "run/unmonitored/c1.json").read_text())["stage"] == "createRuntime"
