@@ -1,6 +1,6 @@
-"""The container runtime interface (CRI), v1, as a client of whatever containerd is installed.
+"""The container runtime interface (CRI), v1, as a client of whatever containerd there is.
 
-    with closing(Cri("unix:///run/containerd.sock")) as cri:
+    with closing(Cri("unix:///run/containerd.sock", Path("/usr/bin/containerd"))) as cri:
         cri.runtime.RunPodSandbox(config={"metadata": {...}})
 
 The protocol's definition is that of the containerd that is spoken to: its program holds the descriptor of each protocol
@@ -10,15 +10,16 @@ that it speaks, compressed, as all programs made with Go's protobuf do.
 from __future__ import annotations
 
 import re
-import shutil
 import zlib
 from functools import cache
-from pathlib import Path
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PACKAGE = "runtime.v1"
 PATIENCE = 60.0
@@ -28,12 +29,13 @@ _GZIP = re.compile(re.escape(b"\x1f\x8b\x08\x00\x00\x00\x00\x00"))
 
 
 class Cri:
-    """A connection to the containerd behind an address. Calls raise grpc.RpcError."""
+    """A connection to the containerd behind an address, which runs that program. Calls raise grpc.RpcError."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, program: Path) -> None:
         self._channel = grpc.insecure_channel(address)
-        self.runtime = Service(self._channel, "RuntimeService")
-        self.image = Service(self._channel, "ImageService")
+        pool = _pool(program)
+        self.runtime = Service(self._channel, pool, "RuntimeService")
+        self.image = Service(self._channel, pool, "ImageService")
 
     def close(self) -> None:
         self._channel.close()
@@ -42,8 +44,8 @@ class Cri:
 class Service:
     """A service's calls, by their names: each takes the fields of its request, and returns its response."""
 
-    def __init__(self, channel: grpc.Channel, name: str) -> None:
-        service = _pool().FindServiceByName(f"{PACKAGE}.{name}")
+    def __init__(self, channel: grpc.Channel, pool: descriptor_pool.DescriptorPool, name: str) -> None:
+        service = pool.FindServiceByName(f"{PACKAGE}.{name}")
         for method in service.methods:
             setattr(self, method.name, _call(channel, f"/{service.full_name}/{method.name}", method))
 
@@ -59,11 +61,9 @@ def _call(channel: grpc.Channel, path: str, method: Any) -> Callable[..., Any]: 
 
 
 @cache
-def _pool() -> descriptor_pool.DescriptorPool:
-    program = shutil.which("containerd")
-    assert program is not None
+def _pool(program: Path) -> descriptor_pool.DescriptorPool:
     pool = descriptor_pool.DescriptorPool()
-    pool.Add(_definition(Path(program).read_bytes()))
+    pool.Add(_definition(program.read_bytes()))
     return pool
 
 

@@ -1,4 +1,4 @@
-"""A containerd of its own, with the hook in its base_runtime_spec, driven through the CRI as kubelet does it."""
+"""A containerd of its own, whose containers get the hook, driven through the CRI as kubelet does it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import tarfile
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import grpc
@@ -21,21 +23,27 @@ from tests.support.containers import (
     HOOK,
     IMAGE_COMMAND,
     Cgroups,
+    Deadline,
     Gate,
     Watch,
     make_rootfs,
     remove,
     task,
 )
+from tests.support.observed import Observed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
+    from typing import Callable
 
     from tests.containerd.cri import Service
+    from tests.resctrlfs import Mounted
     from tests.support.containers import Task
 
 IMAGE = "localhost/gate:1"
-RUNTIMES = ("runc", "crun")
+UID = "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"
+COMM = {"runc": "runc:[2:INIT]", "crun": "crun"}
+RUNTIMES = tuple(COMM)
 HOST_NETWORK = {"network": 2}  # NamespaceMode.NODE: no CNI plugin is asked for
 # crun refuses cgroup v1 and v2 side by side: in its mount namespace there is but v2. And what a small VM has no
 # controllers for, nor the right to load BPF programs for, it is not asked to limit.
@@ -68,51 +76,67 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
     snapshotter = "native"
 """
 RUNTIME = """\
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
+    [plugins."{table}".containerd.runtimes.{name}]
       runtime_type = "io.containerd.runc.v2"
-      base_runtime_spec = "{base}/base-runtime-spec.json"
-      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}.options]
+      {setting}
+      [plugins."{table}".containerd.runtimes.{name}.options]
         BinaryName = "{binary}"
 """
 
 
 class Containerd:
-    """The daemon; its containers outlive it, and go with `close`."""
+    """The daemon; its containers outlive it, and go with `close`. Subclasses: how it gives them the hook."""
 
-    def __init__(self, hook_options: Sequence[str]) -> None:
+    def __init__(self) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="rmh-", dir="/tmp"))  # a short path: sockets lie in it
         self.cgroups = Cgroups(f"resctrl-mon-hook-{self.base.name}")
         self.gates = self.base / "gates"
         self.gates.mkdir()
         (self.base / "cni").mkdir()
+        (self.base / "crun").write_text(CRUN)
+        (self.base / "crun").chmod(0o755)
         self.watch = Watch(self.base)
         self._gates: list[Gate] = []
-        self._write_configuration(hook_options)
+        self._configure()
         self._process = self._started()
         self._import_image()
 
-    def _write_configuration(self, options: Sequence[str]) -> None:
-        program = self.base / "libexec/oci/hooks.d" / HOOK.name  # as `install --prefix` puts it
-        program.parent.mkdir(parents=True)
-        program.symlink_to(HOOK)
-        plain = subprocess.run(["ctr", "oci", "spec"], check=True, capture_output=True, timeout=DEADLINE).stdout
-        command = [str(program), "base-runtime-spec", f"--prefix={self.base}", *options]
-        printed = subprocess.run(command, input=plain, check=True, capture_output=True, timeout=DEADLINE).stdout
-        spec = json.loads(printed)
-        for hooks in spec["hooks"].values():
-            hooks.append({"path": str(self.watch.program), "args": ["watch"], "timeout": 60})
-        (self.base / "base-runtime-spec.json").write_text(json.dumps(spec))
-        text = CONFIGURATION.format(base=self.base, image=IMAGE)
-        text += RUNTIME.format(base=self.base, name="runc", binary="runc")
-        text += RUNTIME.format(base=self.base, name="crun", binary=self.base / "crun")
-        (self.base / "crun").write_text(CRUN)
-        (self.base / "crun").chmod(0o755)
+    def _configure(self) -> None:
+        """Write config.toml into `base`, and what it names."""
+        raise NotImplementedError
+
+    def program(self) -> Path:
+        """Where the host sees what it runs."""
+        raise NotImplementedError
+
+    def enter(self) -> list[str]:
+        """What a program is started by, to see the files that it sees."""
+        return []
+
+    def hook(self, *words: str) -> None:
+        """Run our program with the hook's directories; it must have nothing to complain about."""
+        done = subprocess.run(
+            [*self.enter(), *words],
+            env=ENVIRONMENT,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def _write_configuration(self, text: str, table: str, runtimes: dict[str, str]) -> None:
+        """`table`: of the CRI's runtimes. `runtimes`: a setting of each, by its name."""
+        text = text.format(base=self.base, image=IMAGE)
+        for name, setting in runtimes.items():
+            binary = self.base / "crun" if name.startswith("crun") else "runc"
+            text += RUNTIME.format(table=table, name=name, binary=binary, setting=setting)
         (self.base / "config.toml").write_text(text)
 
     def _started(self) -> subprocess.Popen[bytes]:
         with (self.base / "log").open("ab") as log:
             process = subprocess.Popen(
-                ["containerd", f"--config={self.base}/config.toml"],
+                [*self.enter(), "containerd", f"--config={self.base}/config.toml"],
                 env=ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -125,7 +149,7 @@ class Containerd:
             raise RuntimeError(f"containerd: {(self.base / 'log').read_text()[-2000:]}") from None
         finally:
             channel.close()
-        self.cri = Cri(self.address)
+        self.cri = Cri(self.address, self.program())
         return process
 
     @property
@@ -150,7 +174,10 @@ class Containerd:
         archive = self.base / "image.tar"
         _write_image(archive, self.base / "rootfs", IMAGE)
         command = ["ctr", f"--address={self.base}/containerd.sock", "--namespace=k8s.io", "images", "import"]
-        subprocess.run([*command, str(archive)], check=True, capture_output=True, timeout=DEADLINE)
+        subprocess.run([*self.enter(), *command, str(archive)], check=True, capture_output=True, timeout=DEADLINE)
+        deadline = Deadline(DEADLINE)
+        while not self.cri.image.ImageStatus(image={"image": IMAGE}).image.id:  # the CRI learns of it by an event
+            assert deadline.left(), f"{IMAGE} did not come"
 
     def gate(self, name: str) -> Gate:
         self._gates.append(Gate(name, self.gates))
@@ -169,15 +196,73 @@ class Containerd:
         remove(self.base)
 
 
-class Pod:
-    """A pod sandbox, and containers in it, as kubelet makes them: in cgroups below the pod's, which is kubelet's."""
+class OfBaseSpec(Containerd):
+    """This machine's containerd, of version 1.6, with the hook in its base_runtime_spec."""
 
-    def __init__(self, node: Containerd, uid: str, runtime: str) -> None:
+    def __init__(self, machine: Observed) -> None:
+        self._options = [*machine.directories, "--linger=60"]
+        super().__init__()
+
+    def program(self) -> Path:
+        found = shutil.which("containerd")
+        assert found is not None
+        return Path(found)
+
+    def hook(self, *words: str) -> None:
+        super().hook(str(HOOK), *words, *self._options)
+
+    def _configure(self) -> None:
+        program = self.base / "libexec/oci/hooks.d" / HOOK.name  # as `install --prefix` puts it
+        program.parent.mkdir(parents=True)
+        program.symlink_to(HOOK)
+        plain = subprocess.run(["ctr", "oci", "spec"], check=True, capture_output=True, timeout=DEADLINE).stdout
+        command = [str(program), "base-runtime-spec", f"--prefix={self.base}", *self._options]
+        printed = subprocess.run(command, input=plain, check=True, capture_output=True, timeout=DEADLINE).stdout
+        spec = json.loads(printed)
+        for hooks in spec["hooks"].values():
+            hooks.append({"path": str(self.watch.program), "args": ["watch"], "timeout": 60})
+        (self.base / "base-runtime-spec.json").write_text(json.dumps(spec))
+        setting = f'base_runtime_spec = "{self.base}/base-runtime-spec.json"'
+        self._write_configuration(CONFIGURATION, "io.containerd.grpc.v1.cri", dict.fromkeys(RUNTIMES, setting))
+
+
+class Node(Observed):
+    """A machine with resctrl (the model), our hook and a containerd, which runs pods by that runtime."""
+
+    def __init__(
+        self, directory: Path, resctrl: Mounted, containerd: Callable[[Observed], Containerd], runtime: str
+    ) -> None:
+        super().__init__(directory, resctrl)
+        self.runtime = runtime
+        self.containerd = containerd(self)
+
+    def pod(self, uid: str = UID, annotations: Mapping[str, str] = MappingProxyType({})) -> Pod:
+        return Pod(self.containerd, uid, self.runtime, annotations)
+
+    def assert_placed(self, container: Running, uid: str = UID) -> None:
+        """It was put into its pod's group before its first instruction."""
+        comm = COMM[self.runtime.partition("-")[0]]
+        self.assert_placed_before_exec(container.init(), f"oci-{uid}", container.gate.command, comm)
+
+    def reconcile(self) -> None:
+        self.containerd.hook("reconcile", "--linger=60", "--snapshot-ttl=0")
+
+
+class Pod:
+    """A pod sandbox, and containers in it, as kubelet makes them: in cgroups below the pod's, which is kubelet's.
+
+    `annotations`: what the pod's author wrote.
+    """
+
+    def __init__(
+        self, node: Containerd, uid: str, runtime: str, annotations: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.node, self.uid = node, uid
-        self.cgroup = f"{node.cgroups.path}/kubepods/pod{uid}"
+        self.cgroup = f"{node.cgroups.path}/kubepods/burstable/pod{uid}"
         self._config = {
             "metadata": {"name": "pod", "uid": uid, "namespace": "default", "attempt": 0},
             "labels": {"io.kubernetes.pod.uid": uid},
+            "annotations": annotations,
             "log_directory": str(node.base),
             "linux": {"cgroup_parent": self.cgroup, "security_context": {"namespace_options": HOST_NETWORK}},
         }

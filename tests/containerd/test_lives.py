@@ -1,56 +1,23 @@
-"""The lives that pods have under containerd, which takes the hooks from its base_runtime_spec."""
+"""The lives that pods have under containerd, which has the hook from its base_runtime_spec, or from an NRI plugin."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import subprocess
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import provision
-from tests.containerd.node import RUNTIMES, Containerd, Pod
-from tests.resctrlfs import mounted
-from tests.support.containers import DEADLINE, HOOK
-from tests.support.observed import Observed
+from tests.containerd.conftest import CONTAINERDS
+from tests.containerd.node import RUNTIMES, UID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from tests.containerd.conftest import StartNode
+    from tests.containerd.node import Node
 
-    from tests.containerd.node import Running
-    from tests.resctrlfs import Mounted
-
-UID = "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"
 GROUP = f"oci-{UID}"
-COMM = {"runc": "runc:[2:INIT]", "crun": "crun"}
-
-
-class Node(Observed):
-    """A machine with resctrl (the model), our hook and containerd."""
-
-    def __init__(self, directory: Path, resctrl: Mounted, runtime: str) -> None:
-        super().__init__(directory, resctrl)
-        self.runtime = runtime
-        self.containerd = Containerd([*self.directories, "--linger=60"])
-
-    def pod(self) -> Pod:
-        return Pod(self.containerd, UID, self.runtime)
-
-    def assert_placed(self, container: Running) -> None:
-        self.assert_placed_before_exec(container.init(), GROUP, container.gate.command, comm=COMM[self.runtime])
-
-    def reconcile(self) -> None:
-        done = subprocess.run(
-            [str(HOOK), "reconcile", *self.directories, "--linger=60", "--snapshot-ttl=0"],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-        )
-        assert (done.returncode, done.stderr) == (0, "")
 
 
 def hard_limit_on_files(pid: int) -> str:
@@ -58,14 +25,9 @@ def hard_limit_on_files(pid: int) -> str:
     return next(line for line in lines if line.startswith("Max open files")).split()[4]
 
 
-@pytest.fixture(params=RUNTIMES)
-def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
-    if absent := provision.missing(provision.TEST):
-        pytest.skip("; ".join(absent))
-    with mounted(tmp_path) as resctrl:
-        node = Node(tmp_path, resctrl, request.param)
-        with closing(node.containerd):
-            yield node
+@pytest.fixture(params=itertools.product(CONTAINERDS, RUNTIMES), ids="-".join)
+def node(start_node: StartNode, request: pytest.FixtureRequest) -> Node:
+    return start_node(*request.param)
 
 
 def test_pod_from_its_init_container_to_its_end(node: Node) -> None:

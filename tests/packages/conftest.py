@@ -19,6 +19,7 @@ from tests.packages import debian
 from tests.packages.machine import Machine
 from tests.resctrlfs import mounted
 from tests.support.containers import HOOK, REPOSITORY
+from tests.support.debian import CannotMake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -93,7 +94,7 @@ def make_machine(packages: Packages, newer: Packages) -> MakeMachine:
         pytest.skip("needs root and /dev/fuse")
     try:
         base = debian.ready()
-    except debian.CannotMake as reason:
+    except CannotMake as reason:
         pytest.skip(str(reason))
 
     @contextmanager

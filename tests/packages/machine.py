@@ -1,8 +1,6 @@
-"""A fresh Debian as a machine of its own, as far as packages can tell: its root, and resctrl where that is looked for.
+"""A fresh Debian as a machine of its own, as far as packages can tell, without a network.
 
-It is the cached root under an overlay in memory, in a mount namespace in which nothing but its own processes is, and
-without a network. Processes are the host's. Its Podman is configured for what a small VM can do, as a site would do it;
-of our hook it knows nothing.
+Its Podman is configured for what a small VM can do, as a site would do it; of our hook it knows nothing.
 """
 
 from __future__ import annotations
@@ -15,33 +13,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.containers import DEADLINE, ULIMITS, Cgroups, Gate, make_rootfs
+from tests.support.containers import ULIMITS, Cgroups, Gate, make_rootfs
+from tests.support.root import ENVIRONMENT, Root
 
 if TYPE_CHECKING:
     from tests.resctrlfs import Mounted
 
 PATIENCE = 120.0
 """Seconds for what apt does."""
-# Ends when its stdin does: with the test, however that ends.
-MOUNTS = """
-set -e
-base=$1 work=$2 shared=$3 resctrl=$4
-mount -t tmpfs -o mode=755 tmpfs "$work"
-mkdir "$work/upper" "$work/work" "$work/root"
-mount -t overlay -o "lowerdir=$base,upperdir=$work/upper,workdir=$work/work" overlay "$work/root"
-cd "$work/root"
-for name in dev proc sys; do mount --rbind "/$name" "$name"; done
-mount -t tmpfs tmpfs sys/fs # a kernel without resctrl has no directory for it
-for name in /sys/fs/*; do mkdir ".$name"; mount --rbind "$name" ".$name"; done
-mkdir -p sys/fs/resctrl
-mount --bind "$resctrl" sys/fs/resctrl
-mount -t tmpfs -o mode=755 tmpfs run
-mkdir srv/shared
-mount --bind "$shared" srv/shared
-exec chroot . sh -c 'echo ready; exec cat'
-"""
 CHANGES = ("rename", "renameat", "renameat2", "unlink", "unlinkat")
 SHARED = "/srv/shared"
+RESCTRL = "/sys/fs/resctrl"
 CONTAINERS_CONF = f"""
 [containers]
 default_ulimits = {json.dumps(ULIMITS)}
@@ -58,12 +40,6 @@ driver = "vfs"
 graphroot = "/var/lib/containers/storage"
 runroot = "/run/containers/storage"
 """
-ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "HOME": "/root",
-    "LC_ALL": "C.UTF-8",
-    "DEBIAN_FRONTEND": "noninteractive",
-}
 
 
 class Machine:
@@ -80,16 +56,8 @@ class Machine:
             path.mkdir()
         make_rootfs(self.shared / "rootfs")
         self.cgroups = Cgroups(f"resctrl-mon-hook-{os.getpid()}-{directory.name}")
-        self._holder = subprocess.Popen(
-            ["unshare", "--mount", "--net", "--propagation=private", "sh", "-c", MOUNTS, "sh"]
-            + [str(path) for path in (base, self._work, self.shared, resctrl.root)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
+        self._root = Root(base, self._work, {SHARED: self.shared, RESCTRL: resctrl.root}, has_network=False)
         try:
-            assert self._holder.stdout is not None
-            assert self._holder.stdout.readline() == b"ready\n", "a fresh machine could not be put together"
-            assert not self.at("/").samefile("/"), "that is the host"
             (self.at("/etc/containers") / "containers.conf").write_text(CONTAINERS_CONF)
             (self.at("/etc/containers") / "storage.conf").write_text(STORAGE_CONF)
         except BaseException:
@@ -98,23 +66,23 @@ class Machine:
 
     def at(self, path: str) -> Path:
         """A path of the machine's. No link that it leads through may be absolute."""
-        return Path(f"/proc/{self._holder.pid}/root{path}")
+        return self._root.at(path)
 
     def run(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a program in it, in SHARED; stdout and stderr come as one. A failure's message holds what it said."""
-        return self._enter([f"--root=/proc/{self._holder.pid}/root", f"--wd={self.at(SHARED)}"], *words, check=check)
+        return self._enter(self._root.enter(SHARED), *words, check=check)
 
     def from_outside(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a program of the host's, which sees the machine's root as `root`."""
-        return self._enter([], *words, check=check)
+        return self._enter(self._root.from_outside(), *words, check=check)
 
     @property
     def root(self) -> str:
-        return str(self._work / "root")
+        return str(self._root.path)
 
-    def _enter(self, options: list[str], *words: str, check: bool) -> subprocess.CompletedProcess[str]:
+    def _enter(self, enter: list[str], *words: str, check: bool) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            ["nsenter", f"--target={self._holder.pid}", "--mount", "--net", *options, *words],
+            [*enter, *words],
             env=ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -178,16 +146,7 @@ class Machine:
     # The end
 
     def close(self) -> None:
-        if self._holder.poll() is None:
-            with suppress(RuntimeError, subprocess.TimeoutExpired):
-                self.podman_rm()
+        with suppress(RuntimeError, subprocess.TimeoutExpired):
+            self.podman_rm()
         self.cgroups.end()
-        assert self._holder.stdin is not None
-        assert self._holder.stdout is not None
-        self._holder.stdin.close()
-        self._holder.stdout.close()
-        try:
-            self._holder.wait(DEADLINE)
-        except subprocess.TimeoutExpired:
-            self._holder.kill()
-            self._holder.wait()
+        self._root.close()

@@ -1,0 +1,51 @@
+"""Nodes: a machine with resctrl, the hook and a containerd."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Callable
+
+import pytest
+
+from tests import provision
+from tests.containerd.injecting import Injecting
+from tests.containerd.node import Node, OfBaseSpec
+from tests.resctrlfs import mounted
+from tests.support import newest
+from tests.support.debian import CannotMake
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    StartNode = Callable[[str, str], Node]
+
+CONTAINERDS = {"base-spec": OfBaseSpec, "injected": Injecting}
+
+
+@pytest.fixture(scope="session")
+def _newest() -> str | None:
+    """Why there is no root of Debian's newest suite, if so."""
+    try:
+        newest.ready()
+    except CannotMake as reason:
+        return str(reason)
+    return None
+
+
+@pytest.fixture
+def start_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[StartNode]:
+    """Makes a node: how its containerd gives containers the hook, and by which runtime it runs them."""
+    if absent := provision.missing(provision.TEST):
+        pytest.skip("; ".join(absent))
+    with ExitStack() as stack:
+
+        def start(kind: str, runtime: str) -> Node:
+            if kind == "injected" and (reason := request.getfixturevalue("_newest")):
+                pytest.skip(reason)
+            resctrl = stack.enter_context(mounted(tmp_path))
+            node = Node(tmp_path, resctrl, CONTAINERDS[kind], runtime)
+            stack.enter_context(closing(node.containerd))
+            return node
+
+        yield start

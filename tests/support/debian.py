@@ -1,0 +1,82 @@
+"""Debians as directories, for tests to run programs in: made once by mmdebstrap, in the user's cache directory.
+
+    root = debian.root("bookworm", "--variant=apt", "--include=podman")
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests import provision
+
+
+class CannotMake(Exception):
+    """There is no such root, and none can be made here; the message is one line that says why."""
+
+
+def root(suite: str, *options: str) -> Path:
+    """The directory of the root, which nobody may write to; made if there is none yet: 3 minutes.
+
+    The options make its name, so that other ones are another root; its packages are those of the day when it was made.
+    Two at once: the second waits and takes what the first has made. Killed: the next one clears away what is left.
+    """
+    command = ("mmdebstrap", "--quiet", *options, suite)
+    target = cache() / hashlib.sha256("\n".join(command).encode()).hexdigest()[:16]
+    if target.is_dir():
+        return target
+    cache().mkdir(parents=True, exist_ok=True)
+    with _alone(cache() / "lock"):
+        for left in cache().glob(".work-*"):
+            shutil.rmtree(left)
+        if not target.is_dir():
+            _make(command, target)
+    return target
+
+
+def cache(environment: Mapping[str, str] = os.environ) -> Path:
+    return provision.cache("debian", environment=environment)
+
+
+def _make(command: Sequence[str], target: Path) -> None:
+    if absent := provision.install(command[:1]):
+        raise CannotMake("; ".join(absent))
+    suite = command[-1]
+    print(f"debian: making a fresh {suite} in {target}, once: about 3 minutes", file=sys.stderr, flush=True)
+    work = Path(tempfile.mkdtemp(prefix=".work-", dir=cache()))
+    done = subprocess.run(
+        [*command, work, f"--aptopt={_valid_until()}"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode != 0:
+        lines = done.stderr.splitlines()
+        errors = [line for line in lines if line.startswith("E: ")] or lines or ["no error message"]
+        raise CannotMake(f"mmdebstrap {suite} (offline?): {errors[0]}")
+    work.rename(target)
+
+
+def _valid_until() -> str:
+    """Whether this machine's apt takes package lists that are out of date, as those of a mirror of a past day are."""
+    command = ["apt-config", "dump", "--no-empty", "--format=%f %v", "Acquire::Check-Valid-Until"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "Acquire::Check-Valid-Until true"
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Holds the lock file; it goes with the process, however that ends."""
+    with open(path, "w", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,67 @@
+"""Debian's newest suite as a root: containerd 2 with its NRI, runc, crun and Python, and two programs of ours.
+
+Those are made of Debian's Go sources, by the Go that is there, and neither is kept. What Debian's packages of sources
+say that they need would be 3.5 GB: unpacked are those alone that the two programs are made of.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support import debian
+
+SUITE = "testing"
+PACKAGES = ("containerd", "crun", "golang-go", "mount", "python3", "runc")
+SOURCES = (
+    "golang-github-containerd-log-dev",
+    "golang-github-containerd-nri-dev",
+    "golang-github-containerd-ttrpc-dev",
+    "golang-github-containers-common-dev",
+    "golang-github-containers-storage-dev",
+    "golang-github-fsnotify-fsnotify-dev",
+    "golang-github-gogo-protobuf-dev",
+    "golang-github-golang-protobuf-1-5-dev",
+    "golang-github-kubernetes-cri-api-dev",
+    "golang-github-opencontainers-specs-dev",
+    "golang-github-sirupsen-logrus-dev",
+    "golang-golang-x-net-dev",
+    "golang-golang-x-sys-dev",
+    "golang-golang-x-text-dev",
+    "golang-google-genproto-dev",
+    "golang-google-grpc-dev",
+    "golang-google-protobuf-dev",
+)
+PROGRAMS = {
+    "hook-injector": Path(__file__).parents[1] / "containerd" / "hook_injector" / "main.go",
+    "matcher": Path(__file__).with_name("matcher") / "main.go",
+}
+"""What lies in its /usr/local/bin. They need no library, and run outside of it as well."""
+# The root is "$1".
+BUILD = """\
+set -e
+mkdir "$1/build"
+cd "$1/build"
+APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get download -qq {sources}
+for package in *.deb; do dpkg-deb -x "$package" "$1"; done
+{programs}
+cd "$1"
+rm -r build usr/lib/go* usr/share/go* usr/share/doc/* usr/share/man/*
+"""
+PROGRAM = """\
+cat >{name}.go <<'END'
+{source}
+END
+chroot "$1" env GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=/build/go CGO_ENABLED=0 GOTELEMETRY=off \\
+    go build -o /usr/local/bin/{name} /build/{name}.go
+"""
+
+
+def ready() -> Path:
+    """The directory of the root, as debian.root has it."""
+    programs = [PROGRAM.format(name=name, source=source.read_text()) for name, source in sorted(PROGRAMS.items())]
+    build = BUILD.format(sources=" ".join(SOURCES), programs="".join(programs))
+    return debian.root(SUITE, "--variant=essential", f"--include={','.join(PACKAGES)}", f"--customize-hook={build}")
+
+
+def program(name: str) -> Path:
+    return ready() / "usr/local/bin" / name
