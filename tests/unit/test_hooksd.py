@@ -70,9 +70,10 @@ def test_what_readers_refuse(tmp_path: Path, text: object, problem: str) -> None
         ({"hook": "/bin/true", "stages": ["prestart"], "cmds": [".*"]}, "before 1.0.0"),
         (content(version="0.1.0"), "before 1.0.0"),
         (content(hook={"path": "/nowhere/x"}), "is missing: it is passed over"),
-        (content(when={"annotations": {"[": "x"}}), "no regular expression"),
-        (content(when={"annotations": {"x": "(?=y)"}}), "no regular expression of Go's"),
-        (content(when={"commands": [r"(a)\1"]}), "no regular expression of Go's"),
+        (content(when={"annotations": {"(": "x"}}), "'(' is not a valid regular expression: missing )"),
+        (content(when={"annotations": {"x": "(?=y)"}}), "'(?=y)' has syntax that is not checked here"),
+        (content(when={"annotations": {"x": "[[:alpha:]]"}}), "syntax that is not checked here"),
+        (content(when={"commands": [r"(a)\1"]}), "syntax that is not checked here"),
     ],
 )
 def test_what_is_odd_and_stops_nobody_as_far_as_we_know(tmp_path: Path, text: object, remark: str) -> None:
@@ -114,7 +115,11 @@ def test_a_later_directory_replaces_a_file_of_the_same_name(tmp_path: Path) -> N
 
 # --- Whom a file is for
 
-POD = Subject({"io.kubernetes.container.restartCount": "3", "app": "shop"}, "/bin/sh", has_bind_mounts=True)
+POD = Subject(
+    {"io.kubernetes.container.restartCount": "3", "app": "shop", "lines": "a\n", "digits": "\u0661"},
+    "/bin/sh",
+    has_bind_mounts=True,
+)
 
 
 @pytest.mark.parametrize(
@@ -143,6 +148,8 @@ def test_it_is_for_this_container(when: dict[str, object]) -> None:
         ({"annotations": {"app": "^hop"}}, "the value of app='shop' has no '^hop'"),
         ({"always": True, "annotations": {"app": "^hop"}}, "app='shop'"),
         ({"annotations": {"app": "shop", "other": ""}}, "no key has 'other'"),
+        ({"annotations": {"lines": "a$"}}, "has no 'a$'"),
+        ({"annotations": {"digits": r"\d"}}, r"has no '\\d'"),
         ({"commands": ["^sh"]}, "none of them is found in '/bin/sh'"),
         ({"annotations": {"[": ""}}, "no key has '['"),
     ],
