@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     StartNode = Callable[[str, str], Node]
 
-CONTAINERDS = {"base-spec": OfBaseSpec, "injected": Injecting}
+CONTAINERDS = {
+    "base-spec": lambda machine: OfBaseSpec([*machine.directories, "--linger=60"]),
+    "injected": Injecting,
+}
 
 
 @pytest.fixture(scope="session")

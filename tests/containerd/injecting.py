@@ -1,4 +1,4 @@
-"""containerd 2 of Debian's newest suite, in a root of its own, where an NRI plugin gives containers the hooks of hooks.d.
+"""containerd 2, in a root of Debian's newest suite, with an NRI plugin that gives containers the hooks of hooks.d.
 
 The hook lies there as it is shipped: program, hooks.d files and directories in their usual places.
 """
@@ -80,7 +80,7 @@ class Injecting(Containerd):
         plugins = self.base / "nri"
         plugins.mkdir()
         shutil.copy(newest.program("hook-injector"), plugins / "10-hook-injector")
-        settings = {name: "pod_annotations = []" for name in RUNTIMES}
+        settings = dict.fromkeys(RUNTIMES, "pod_annotations = []")
         settings |= {name + OPEN: 'pod_annotations = ["*"]' for name in RUNTIMES}
         self._write_configuration(CONFIGURATION, "io.containerd.cri.v1.runtime", settings)
 

@@ -33,7 +33,7 @@ from tests.support.containers import (
 from tests.support.observed import Observed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Callable
 
     from tests.containerd.cri import Service
@@ -197,10 +197,10 @@ class Containerd:
 
 
 class OfBaseSpec(Containerd):
-    """This machine's containerd, of version 1.6, with the hook in its base_runtime_spec."""
+    """This machine's containerd, of version 1.6, with the hook in its base_runtime_spec, and these options."""
 
-    def __init__(self, machine: Observed) -> None:
-        self._options = [*machine.directories, "--linger=60"]
+    def __init__(self, options: Sequence[str]) -> None:
+        self._options = options
         super().__init__()
 
     def program(self) -> Path:

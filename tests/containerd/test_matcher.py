@@ -44,7 +44,9 @@ many = settings(
 
 RESTART_COUNT, MANAGER = "io.kubernetes.container.restartCount", "io.container.manager"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-VALUES = TEXT | st.sampled_from(["libpod", "libpod\n", "\nlibpod", "cri-o", "0", "-1", "no", "١", "", "\x00", "x" * 4096])
+VALUES = TEXT | st.sampled_from(
+    ["libpod", "libpod\n", "\nlibpod", "cri-o", "0", "-1", "no", "\u0661", "", "\x00", "x" * 4096]
+)
 KEYS = TEXT | st.sampled_from([RESTART_COUNT, MANAGER, f"{MANAGER}\n", f"x{MANAGER}", "io-container-manager"])
 ANNOTATIONS = st.dictionaries(KEYS, VALUES, max_size=5)
 COMMON = (

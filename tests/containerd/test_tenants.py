@@ -1,4 +1,4 @@
-"""What a pod's author can write, on containerd 2 with the NRI plugin: the pod is monitored as its own, whatever it says."""
+"""Whatever a pod's author writes, the pod is monitored, and as its own: on containerd 2, with the NRI plugin."""
 
 from __future__ import annotations
 

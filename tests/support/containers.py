@@ -37,6 +37,14 @@ MNT_DETACH = 2
 # Podman would raise these above what a small VM allows, and fail
 ULIMITS = ("nofile=1024:1024", "nproc=1000:1000")
 STAGES = ("createRuntime", "poststop")
+# Builtins alone, since there may be no PATH. A state may have several lines, and the last of them no end; it is written
+# as one, shorter than PIPE_BUF, so that lines do not mix.
+WATCH = """\
+#!/bin/sh
+state=
+while IFS= read -r line || test -n "$line"; do state=$state$line; done
+printf '%s\\n' "$state" >{fifo}
+"""
 # crun refuses cgroup v1 and v2 side by side: give it a mount namespace in which there is but v2
 CRUN = ("unshare", "-m", "sh", "-c", 'mount -t cgroup2 none /sys/fs/cgroup && exec "$@"', "sh", "crun")
 IMAGE_COMMAND = ["/bin/sleep", "100000"]
@@ -128,8 +136,7 @@ class Watch:
     def __init__(self, directory: Path) -> None:
         self._fifo = LineFifo(directory / "watch.fifo")
         self.program = directory / "watch.sh"
-        # Builtins alone, since there may be no PATH; a state is shorter than PIPE_BUF, so lines do not mix
-        self.program.write_text(f"#!/bin/sh\nIFS= read -r state\nprintf '%s\\n' \"$state\" >{self._fifo.path}\n")
+        self.program.write_text(WATCH.format(fifo=self._fifo.path))
         self.program.chmod(0o755)
         self._seen: list[tuple[str, str]] = []
 

@@ -1,7 +1,4 @@
-"""Debians as directories, for tests to run programs in: made once by mmdebstrap, in the user's cache directory.
-
-    root = debian.root("bookworm", "--variant=apt", "--include=podman")
-"""
+"""Debians as directories, for tests to run programs in. mmdebstrap makes them once, in the user's cache directory."""
 
 from __future__ import annotations
 

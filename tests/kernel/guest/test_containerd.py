@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.containerd.node import RUNTIMES, Containerd, Pod
+from tests.containerd.node import RUNTIMES, OfBaseSpec, Pod
 from tests.support.hook import UID, Hook
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def lingering(hook: Hook) -> Hook:
 @pytest.fixture(params=RUNTIMES)
 def pod(lingering: Hook, request: pytest.FixtureRequest) -> Iterator[Pod]:
     _, _, *options = lingering.command("hook")
-    with closing(Containerd(options)) as containerd:
+    with closing(OfBaseSpec(options)) as containerd:
         yield Pod(containerd, UID, request.param)
 
 

@@ -1,7 +1,9 @@
 """Which hooks a container gets, by the matcher of hooks.d that CRI-O, Podman and the NRI hook-injector share (main.go).
 
     with closing(Matcher()) as matcher:
-        matcher.ask([directory], {"key": "value"}, "/bin/sh")   # {"poststop": [{"path": ..., "args": [...]}]}
+        matcher.ask([directory], {"key": "value"}, "/bin/sh")  # {"poststop": [{"path": ..., "args": [...]}]}
+
+Raises debian.CannotMake where it cannot be built.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ class Refused(Exception):
 
 
 class Matcher:
-    """A process that answers; thousands of questions a second. Raises debian.CannotMake."""
+    """A process that answers, thousands of questions a second."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
