@@ -44,6 +44,8 @@ def cache(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _make(command: Sequence[str], target: Path) -> None:
+    if os.geteuid() != 0:
+        raise CannotMake("not root")
     if absent := provision.install(command[:1]):
         raise CannotMake("; ".join(absent))
     suite = command[-1]
