@@ -35,7 +35,7 @@ SHOWN = {RESCTRL: "/resctrl", CGROUPS: "/cgroup"}
 """Where the containers find them."""
 COUNTER = "stalls_llc_miss"
 """The event whose fake counts nanoseconds (fake-rdt.patch). core_energy comes in steps of 0.3 ms, MBM of 10 us."""
-DEADLINE = 120.0
+DEADLINE = 300.0
 UP = "echo up >/gate/$ID.up"
 GO = "read go </gate/$ID.go"
 HOOK, REFERENCE = "hook", "reference"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PACKAGE = "runtime.v1"
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds for one call."""
 # RFC 1952: a gzip member's magic, deflate, no flags and no time
 _GZIP = re.compile(re.escape(b"\x1f\x8b\x08\x00\x00\x00\x00\x00"))

@@ -31,6 +31,7 @@ state = "{base}/state"
 disabled_plugins = ["io.containerd.internal.v1.opt"]
 [grpc]
   address = "{base}/containerd.sock"
+{timeouts}
 [plugins."io.containerd.nri.v1.nri"]
   socket_path = "{base}/nri.sock"
   plugin_path = "{base}/nri"

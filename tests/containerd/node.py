@@ -66,6 +66,7 @@ state = "{base}/state"
 disabled_plugins = ["io.containerd.internal.v1.opt"]
 [grpc]
   address = "{base}/containerd.sock"
+{timeouts}
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{image}"
   disable_apparmor = true
@@ -74,6 +75,13 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
     conf_dir = "{base}/cni"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "native"
+"""
+# By default 2 and 5 seconds, behind which containers are given up: a busy machine may take longer.
+TIMEOUTS = """\
+[timeouts]
+  "io.containerd.timeout.shim.cleanup" = "5m"
+  "io.containerd.timeout.shim.load" = "5m"
+  "io.containerd.timeout.task.state" = "5m"
 """
 RUNTIME = """\
     [plugins."{table}".containerd.runtimes.{name}]
@@ -127,7 +135,7 @@ class Containerd:
 
     def _write_configuration(self, text: str, table: str, runtimes: dict[str, str]) -> None:
         """`table`: of the CRI's runtimes. `runtimes`: a setting of each, by its name."""
-        text = text.format(base=self.base, image=IMAGE)
+        text = text.format(base=self.base, image=IMAGE, timeouts=TIMEOUTS)
         for name, setting in runtimes.items():
             binary = self.base / "crun" if name.startswith("crun") else "runc"
             text += RUNTIME.format(table=table, name=name, binary=binary, setting=setting)

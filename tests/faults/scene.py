@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 WAITS = ("--lock-timeout=0.2", "--rmid-wait=0.2")
 """The options that allow a hook to wait."""
-PATIENCE = 20.0
+PATIENCE = 300.0
 """Seconds; many times what they allow, so that it ends what hangs and nothing else."""
 CREATE, POSTSTOP, RECONCILE = "createRuntime", "poststop", "reconcile"
 AMOUNT = 1000

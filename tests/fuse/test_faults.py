@@ -86,7 +86,7 @@ def test_a_process_is_killed_before_its_call(tmp_path: Path, nth: int, made: set
     call = Call("mkdir", nth, "", is_ours=True)
     command = [*strace.killed(tmp_path / "trace", call), "/usr/bin/python3", "-ISc", script]
     (tmp_path / "here").mkdir()
-    assert subprocess.run(command, cwd=tmp_path / "here", check=False, timeout=60).returncode == -9
+    assert subprocess.run(command, cwd=tmp_path / "here", check=False, timeout=300).returncode == -9
     assert set(os.listdir(tmp_path / "here")) == made
 
 
@@ -95,7 +95,7 @@ def test_a_call_that_fails_is_not_made(tmp_path: Path) -> None:
     call = Call("mkdir", 1, '"a", 0777) = 0', is_ours=True)
     command = [*strace.failing(tmp_path / "trace", call, "ENOSPC", for_good=False), "/usr/bin/python3", "-ISc", script]
     (tmp_path / "here").mkdir()
-    done = subprocess.run(command, cwd=tmp_path / "here", check=False, timeout=60, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=tmp_path / "here", check=False, timeout=300, capture_output=True, text=True)
     assert "No space left on device: 'a'" in done.stderr
     assert os.listdir(tmp_path / "here") == []
     (line,) = strace.injected(tmp_path / "trace")

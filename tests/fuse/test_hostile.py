@@ -195,11 +195,11 @@ def test_both_forms_of_an_option(hook: Hook, init: Task) -> None:
 def test_a_misspelt_verb_in_hooks_d_does_not_stop_containers(hook: Hook, init: Task, arguments: list[str]) -> None:
     state = json.dumps(created("c1", init.pid)).encode()
     program = hook.command("hook")[0]
-    result = subprocess.run([program, *arguments], input=state, env={}, capture_output=True, check=False, timeout=60)
+    result = subprocess.run([program, *arguments], input=state, env={}, capture_output=True, check=False, timeout=300)
     assert result.returncode == 0
     assert b"usage" in result.stderr
     result = subprocess.run(
-        [program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60
+        [program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=300
     )
     assert result.returncode == 2
 

@@ -63,6 +63,6 @@ def _place(hook: Hook, state: Mapping[str, object]) -> int:
     os.close(write)
     with open(read, "rb") as stdin:
         done = subprocess.run(
-            hook.command("hook"), stdin=stdin, capture_output=True, text=True, env={}, cwd="/", check=False, timeout=60
+            hook.command("hook"), stdin=stdin, capture_output=True, text=True, env={}, cwd="/", check=False, timeout=300
         )
     return int(done.stderr.rpartition("\n")[2])

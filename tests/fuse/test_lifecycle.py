@@ -98,7 +98,7 @@ def test_a_restart_in_a_pod_keeps_its_group_when_the_new_one_comes_first(hook: H
 def test_a_zombie_is_dead(hook: Hook, init: Task) -> None:
     hook(created("c1", init.pid))
     init.kill()
-    subprocess.run(["sh", "-c", f"while ! grep -q ') Z ' /proc/{init.pid}/stat; do :; done"], check=True, timeout=30)
+    subprocess.run(["sh", "-c", f"while ! grep -q ') Z ' /proc/{init.pid}/stat; do :; done"], check=True, timeout=300)
     hook(stopped("c1"))
     assert hook.leftovers() == set()
 

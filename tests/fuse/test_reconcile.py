@@ -284,7 +284,7 @@ def test_in_a_cgroup_namespace_of_its_own_it_moves_nobody(hook: Hook, family: Ta
     with cgroup(f"/test-{os.getpid()}-elsewhere") as other:
         script = f'echo $$ >{other.directory}/cgroup.procs && exec unshare --cgroup "$@"'
         inside = replace(hook, options=(), wrapper=("sh", "-ec", script, "sh"))
-        done = subprocess.run(inside.command("reconcile"), capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(inside.command("reconcile"), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 2
     assert "cgroup namespace" in done.stderr
     assert hook.tasks(f"oci-{UID}") == threads(*own.pids())

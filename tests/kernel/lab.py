@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     add = run.add_argument
     add("--rmids", type=int, help="the highest RMID: how many groups, mon and ctrl, there can be [31]")
     add("--closids", type=int, help="CLOSIDs; 0: monitoring only [8]")
-    add("--timeout", type=float, metavar="S", help="give up after so many seconds [300]")
+    add("--timeout", type=float, metavar="S", help="give up after so many seconds [1800]")
     add("--no-mount", dest="mount", action="store_false", default=None, help="do not mount resctrl")
     add("--mopts", dest="mount_options", metavar="O", help="mount options for resctrl: cdp, mba_MBps, debug")
     add("--append", metavar="WORDS", help="more kernel command line: 'rdt=!energy,!perf', 'fakerdt.decay_ms=0'")

@@ -54,7 +54,7 @@ SMALL = 99
 PR_SET_CHILD_SUBREAPER = 36
 CLONE_NEWPID = 0x20000000
 FORMS = {"": "{}", ".o": "0{:o}", ".x": "{:#x}"}
-DEADLINE = 60.0
+DEADLINE = 300.0
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 

@@ -18,7 +18,7 @@ def black_box(*names: str) -> tuple[str, ...]:
 
 
 QUICK = "fakerdt.decay_ms=0"  # what is freed comes back at the next look, which the kernel takes once a second
-ONE = Vm(rmids=100, smp=1, sockets=1, append=QUICK, timeout=900)
+ONE = Vm(rmids=100, smp=1, sockets=1, append=QUICK)
 HERE = "tests/kernel/guest"
 HARDWARE = (f"{HERE}/test_hardware.py",)
 # Those that take longest come first. reconcile is in the storm, in attribution and in exhaustion: its own file, which
@@ -29,13 +29,13 @@ MACHINES = [
     Machine("storm", Vm(rmids=12, smp=1, sockets=1, append=QUICK), black_box("storm")),
     Machine(
         "containers",
-        Vm(smp=1, sockets=1, append=QUICK, timeout=600),
+        Vm(smp=1, sockets=1, append=QUICK),
         (f"{HERE}/test_containers.py", f"{HERE}/test_others.py"),
     ),
-    Machine("containerd", Vm(smp=1, sockets=1, append=QUICK, timeout=600), (f"{HERE}/test_containerd.py",)),
+    Machine("containerd", Vm(smp=1, sockets=1, append=QUICK), (f"{HERE}/test_containerd.py",)),
     Machine(
         "few RMIDs",
-        Vm(rmids=6, smp=1, sockets=1, timeout=600, append="fakerdt.decay_ms=1500"),
+        Vm(rmids=6, smp=1, sockets=1, append="fakerdt.decay_ms=1500"),
         (f"{HERE}/test_few.py",),
     ),
     Machine("reused RMIDs", CountingVm(rmids=2, append=QUICK), (f"{HERE}/test_lifetime.py",)),

@@ -21,7 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -223,13 +223,12 @@ def run_script(kind: Kind, sequences: Sequences, where: str) -> list[list[Answer
 
 
 def on_kernel(kind: Kind, directory: Path) -> int:
-    vm = replace(kind.vm, timeout=600)  # for busy machines
     words = command("kernel", Path("/tmp/share"))
     try:
-        return run_in_guest(words, vm, share=directory, cwd=ROOT)
+        return run_in_guest(words, kind.vm, share=directory, cwd=ROOT)
     except GuestTimeout as error:  # an emulator can stand still; a kernel or an operation that hangs does so again
         print(f"booted again, for {error}", file=sys.stderr)
-        return run_in_guest(words, vm, share=directory, cwd=ROOT)
+        return run_in_guest(words, kind.vm, share=directory, cwd=ROOT)
 
 
 def on_model(directory: Path) -> int:

@@ -52,7 +52,8 @@ class Vm:
     """CPUs, a multiple of the sockets."""
     memory: int = 1024
     """MiB. What the guest writes outside of /tmp/share lies in it, too."""
-    timeout: float = 300
+    timeout: float = 1800
+    """Seconds, to end what hangs: on a busy machine an emulator takes its time."""
     mount: bool = True
     """Whether resctrl is mounted when the command starts."""
     mount_options: str = ""

@@ -48,7 +48,7 @@ def pack(
     """packaging/package.py, as a process."""
     script = root / "packaging" / "package.py"
     command = [*before, sys.executable, str(script), str(pyz), f"--output={output}", *words]
-    subprocess.run(command, env={**os.environ, **environment}, check=True, timeout=120, umask=umask)
+    subprocess.run(command, env={**os.environ, **environment}, check=True, timeout=300, umask=umask)
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from tests.support.root import ENVIRONMENT, Root
 if TYPE_CHECKING:
     from tests.resctrlfs import Mounted
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds for what apt does."""
 CHANGES = ("rename", "renameat", "renameat2", "unlink", "unlinkat")
 SHARED = "/srv/shared"

@@ -38,7 +38,7 @@ KINDS = ("deb", "rpm")
 
 
 def told(*command: str | Path) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +47,9 @@ def trees(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> dict[
     deb, rpm = (tmp_path_factory.mktemp(kind) for kind in KINDS)
     told("dpkg-deb", "--extract", packages.deb, deb)
     with (rpm / "archive").open("wb") as archive:
-        subprocess.run(["rpm2cpio", packages.rpm], stdout=archive, check=True, timeout=60)
+        subprocess.run(["rpm2cpio", packages.rpm], stdout=archive, check=True, timeout=300)
     with (rpm / "archive").open("rb") as archive:
-        subprocess.run(["cpio", "-idm", "--quiet", "-D", rpm], stdin=archive, check=True, timeout=60)
+        subprocess.run(["cpio", "-idm", "--quiet", "-D", rpm], stdin=archive, check=True, timeout=300)
     (rpm / "archive").unlink()
     return {"deb": deb, "rpm": rpm}
 

@@ -90,7 +90,7 @@ def test_doctor_says_of_podmans_containers_what_podman_did(node: Node, installat
     node.lab.run("web")
     config = node.lab.inspect("web", "{{.OCIConfigPath}}")
     command = [str(installation.program), "doctor", f"--inject={config}", f"--hooks-dir={node.lab.hooks_dir}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert f"{node.lab.hooks_dir}/10-resctrl-mon-hook-podman.json: yes: monitored as container" in done.stdout
     assert f"{node.lab.hooks_dir}/99-watch.json: yes; it is another program's" in done.stdout
     node.lab.podman("rm", "-f", "-t", "0", "web")
@@ -104,7 +104,7 @@ def test_a_container_whose_failure_is_on_record_is_no_container_on_no_record(
     node.resctrl.control(do="inject", op="mkdir", error="ENOSPC", times=-1)
     node.lab.run("web")
     command = [str(installation.program), "doctor", f"--hooks-dir={node.lab.hooks_dir}", *node.directories]
-    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
+    said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300).stdout
     assert f"1 containers: no_rmids: {node.lab.container_id('web')}" in said
     assert "on no record" not in said
     node.lab.podman("rm", "-f", "-t", "0", "web")
@@ -114,4 +114,4 @@ def test_what_is_installed_survives_a_shell(node: Node, installation: Installati
     """By its link, as an administrator calls it."""
     installation("install", "--for=podman")
     command = [str(node.lab.base / "prefix/bin/resctrl-mon-hook"), "list", *node.directories]
-    assert "RMIDs: " in subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    assert "RMIDs: " in subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout

@@ -198,7 +198,7 @@ def lab(archive: Path) -> Iterator[Lab]:
         (lab.hooks_dir / "10-resctrl-mon-hook.json").unlink()
         lab.podman("import", "--change=ENV PATH=/usr/bin", str(archive), BASE)
         words = ["--layers=false", f"--build-arg=BASE={BASE}", f"--file={CONTAINERFILE}", f"--tag={IMAGE}"]
-        lab.podman("build", *words, str(REPOSITORY), timeout=4 * DEADLINE)
+        lab.podman("build", *words, str(REPOSITORY), timeout=DEADLINE)
         yield lab
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Event", "Mounted", "Seen", "mounted"]
 
-DEADLINE = 10.0
+DEADLINE = 300.0
 """Seconds for each of: being ready, answering a request, ending."""
 MNT_DETACH = 2
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-DEADLINE = 30.0
+DEADLINE = 300.0
 
 
 def mount_point() -> Path:

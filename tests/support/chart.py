@@ -52,7 +52,7 @@ def render(values: Object | None = None, release: Object | None = None) -> list[
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     if done.returncode != 0:
         raise RuntimeError(done.stderr)

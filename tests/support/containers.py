@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parents[2]
 # Another build of the hook (an installed package, say) can be put to the same tests
 HOOK = Path(os.environ.get("RESCTRL_MON_HOOK_PYZ", REPOSITORY / "dist" / "resctrl-mon-hook.pyz"))
-DEADLINE = 30.0
+DEADLINE = 300.0
 MNT_DETACH = 2
 # Podman would raise these above what a small VM allows, and fail
 ULIMITS = ("nofile=1024:1024", "nproc=1000:1000")

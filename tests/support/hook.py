@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 PYZ = Path(__file__).resolve().parents[2] / "dist" / "resctrl-mon-hook.pyz"
 STATES = Path(__file__).resolve().parents[1] / "states"
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
-DEADLINE = 240  # only to end what hangs: a hundred hooks at once on an emulated machine take their time
-PATIENT = "--lock-timeout=30"
+DEADLINE = 300  # only to end what hangs: a hundred hooks at once on an emulated machine take their time
+PATIENT = "--lock-timeout=60"
 """For tests on a machine that is slow or busy: what they are about is not how long a lock may take."""
 
 

@@ -67,7 +67,7 @@ def probe(path: Path) -> Interpreter | None:
     """What this program says that it is; None if it does not start or is not what we look for."""
     try:
         done = subprocess.run(
-            [path, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=30, check=True, cwd="/"
+            [path, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=300, check=True, cwd="/"
         )
     except (OSError, subprocess.SubprocessError):
         return None

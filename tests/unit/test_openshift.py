@@ -183,13 +183,13 @@ def test_ignition_itself_takes_it(made: dict[str, Any], tmp_path: Path, name: st
     config = json.loads(json.dumps(made["spec"]["config"]).replace('"path"', f'"{name}"'))
     config["ignition"]["version"] = "3.3.0"
     (tmp_path / "config.ign").write_text(json.dumps(config))
-    done = subprocess.run([VALIDATE, tmp_path / "config.ign"], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([VALIDATE, tmp_path / "config.ign"], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == status, done.stderr
 
 
 def run(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
     script = directory / "packaging" / "openshift" / "machineconfig.py"
-    return subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run([sys.executable, script, *words], capture_output=True, text=True, check=False, timeout=300)
 
 
 def test_the_command_prints_it(made: dict[str, Any], tree: Path) -> None:
@@ -269,7 +269,7 @@ def test_systemd_has_no_complaint(made: dict[str, Any], tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     complaints = [line for line in done.stderr.splitlines() if "resctrl" in line and "not executable" not in line]
     assert complaints == []

@@ -234,6 +234,6 @@ print(provision._venv(pathlib.Path({str(tmp_path / ".venv")!r})))
         subprocess.Popen([sys.executable, "-c", program], cwd=provision.ROOT, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    answers = [process.communicate(timeout=60)[0].strip() for process in both]
+    answers = [process.communicate(timeout=300)[0].strip() for process in both]
     assert answers == [str(tmp_path / ".venv/bin/python")] * 2
     assert (tmp_path / "made").read_text(encoding="ascii") == "x"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.support.hook import Hook
 
-DEADLINE = 90.0
+DEADLINE = 300.0
 GROUPS = "/proc/self/cpu_resctrl_groups"
 ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
 
