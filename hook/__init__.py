@@ -27,7 +27,8 @@ above it in this list:
     reconcile           puts right what hooks cannot
     rates               how fast keys use what they use
     machine, hooksd     the machine that we are to be installed on; hooks.d as its readers have it
-    configured          what CRI-O, Podman and containerd are told of hooks and RDT
+    configured          what CRI-O and Podman are told of hooks and RDT
+    containerd          what containerd is, with all the files that it imports
     shipped, places     the .pyz as a file; where an installation has what
     steps               what is put into its place, or taken away, durably and at once
     install, uninstall  in what order, whether it may be, and who still needs it

@@ -11,7 +11,20 @@ import stat
 from dataclasses import dataclass
 from functools import cached_property
 
-from hook import configured, hooksd, injection, install, inventory, machine, names, process, runtimes, selftest, system
+from hook import (
+    configured,
+    containerd,
+    hooksd,
+    injection,
+    install,
+    inventory,
+    machine,
+    names,
+    process,
+    runtimes,
+    selftest,
+    system,
+)
 from hook.errors import HookError
 from hook.machine import KUBERNETES, PODMAN, Interpreter
 from hook.options import parse
@@ -394,7 +407,7 @@ def _rdt() -> Iterator[Finding]:
 def _containerd(site: Site) -> Iterator[Finding]:
     """It reads no hooks.d itself: the NRI hook-injector does, or its own base_runtime_spec names the hook."""
     injects = any(word.endswith("hook-injector") for command in machine.commands() for word in command[:1])
-    specs = [path for path in configured.base_runtime_specs() if _names_hook(site, path)]
+    specs = [it.path for it in containerd.look().specs if it.in_force and _names_hook(site, it.place)]
     if injects and specs:
         remedy = "each hook is called twice, which does no harm and takes its time: one of the two is enough"
         yield Finding(WARNING, "containerd", f"the NRI hook-injector runs, and {specs[0]} names the hook", remedy)

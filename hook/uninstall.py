@@ -10,7 +10,7 @@ import json
 import os
 from dataclasses import dataclass, field
 
-from hook import configured, machine, process, reconcile, runtimes, steps
+from hook import containerd, machine, process, reconcile, runtimes, steps
 from hook.models import KeyState
 from hook.places import NAME, Places
 from hook.records import Records
@@ -154,15 +154,28 @@ def callers(places: Places, options: Options, roots: Sequence[str] = ()) -> Call
             if os.path.isdir(state["bundle"]):  # else it is gone meanwhile
                 untold.append(f"{state['id']}: its configuration cannot be read: {error}")
     known = {state["id"] for state in states}
-    specs = []
-    for path in configured.base_runtime_specs():
+    specs, unclear = specs_calling(names)
+    return Callers(sorted({*found, *(_recorded(options).keys() - known)}), [*untold, *unclear], specs)
+
+
+def specs_calling(names: set[str], top: str = "") -> tuple[list[str], list[str]]:
+    """The base_runtime_specs of containerd that call a program of these names, and a line on what was not found out.
+
+    `top`: below which the program lies for us. A containerd in a container may have another file of the same name.
+    """
+    found = containerd.look()
+    calling, untold = [], list(found.unclear)
+    for spec in found.specs:
         try:
-            specs += [path] if names & programs_in(path) else []
+            called = names & programs_in(spec.place)
         except FileNotFoundError:
             continue  # containerd starts no container with it
         except (OSError, ValueError) as error:
-            untold.append(f"{path} cannot be read: {error}")
-    return Callers(sorted({*found, *(_recorded(options).keys() - known)}), untold, specs)
+            untold.append(f"{spec.path} cannot be read: {error}")
+            continue
+        if any(not spec.view.root or spec.view.is_same(name, top + name) for name in called):
+            calling.append(spec.path)
+    return calling, untold
 
 
 def programs_in(path: str) -> set[str]:
