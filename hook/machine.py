@@ -80,6 +80,11 @@ def has_systemd() -> bool:
     return os.path.isdir("/run/systemd/system")
 
 
+def has_transient(unit: str) -> bool:
+    """Whether systemd-run has made this unit, which lasts until the next boot."""
+    return os.path.exists(f"/run/systemd/transient/{unit}")
+
+
 def processes() -> dict[int, list[str]]:
     """The command line of each process, by its words, and never empty."""
     found = {}

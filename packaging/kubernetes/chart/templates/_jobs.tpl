@@ -58,6 +58,8 @@ spec:
           securityContext: {{- include "hook.reconcileSecurity" . | nindent 12 }}
           volumeMounts:
             {{- include "hook.programMount" . | nindent 12 }}
+            {{- include "hook.jsonMount" . | nindent 12 }} # whether the hook was installed anew
+              readOnly: true
             - name: bundles # which containers still call the program
               mountPath: /bundles
               mountPropagation: HostToContainer # a copy of containers' mounts would outlive them
@@ -65,6 +67,7 @@ spec:
             {{- include "hook.reconcileMounts" . | nindent 12 }}
       volumes:
         {{- include "hook.programVolume" . | nindent 8 }}
+        {{- include "hook.jsonVolume" . | nindent 8 }}
         - name: bundles
           hostPath:
             type: Directory
