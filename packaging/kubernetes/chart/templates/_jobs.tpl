@@ -24,9 +24,13 @@ spec:
           {{- include "hook.command" (dict "root" . "verb" "remove-json") | nindent 10 }}
           resources: {{- toYaml .Values.resources | nindent 12 }}
           securityContext: {{- include "hook.fileSecurity" . | nindent 12 }}
-          volumeMounts: {{- include "hook.jsonMount" . | nindent 12 }}
+          volumeMounts:
+            {{- include "hook.jsonMount" . | nindent 12 }}
+            {{- include "hook.programMount" . | nindent 12 }} # the mark that says whose the JSON is
+              readOnly: true
       volumes:
         {{- include "hook.jsonVolume" . | nindent 8 }}
+        {{- include "hook.programVolume" . | nindent 8 }}
 {{- end }}
 
 {{- define "hook.removeProgram" -}}
