@@ -147,13 +147,13 @@ def systemctl(text: str) -> Callable[[Node], object]:
     return lambda node: node.program("/usr/local/sbin/systemctl", text)
 
 
-def containerd(*hooks: str) -> Callable[[Node], object]:
+def containerd(*hooks: str, config: str = "base_runtime_spec = '/etc/x.json'\n") -> Callable[[Node], object]:
     """In place of CRI-O, with a specification that has these hooks."""
 
     def change(node: Node) -> None:
         node.path("/usr/local/sbin/crio").unlink()
         node.program("/usr/local/sbin/containerd", "")
-        node.write("/etc/containerd/config.toml", "base_runtime_spec = '/etc/x.json'\n")
+        node.write("/etc/containerd/config.toml", config)
         node.write("/etc/x.json", {"hooks": {"poststop": [{"path": path} for path in hooks]}})
 
     return change
@@ -263,28 +263,19 @@ AILMENTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "no NRI hook-injector runs, and no base_runtime_spec names the hook",
     ),
     "containerd ignores the table that names the hook": (
-        lambda node: (
-            containerd(PROGRAM)(node),
-            node.write("/etc/containerd/config.toml", f"version = 3\n{OLD_TABLE}base_runtime_spec = '/etc/x.json'\n"),
-        ),
+        containerd(PROGRAM, config=f"version = 3\n{OLD_TABLE}base_runtime_spec = '/etc/x.json'\n"),
         "fail",
         "containerd",
         "/etc/x.json names the hook, but its base_runtime_spec is in a table that containerd ignores",
     ),
     "containerd refuses what the injector gives": (
-        lambda node: (
-            containerd()(node),
-            node.write("/etc/containerd/conf.d/x.toml", f"{VALIDATOR}reject_oci_hook_adjustment = true\n"),
-        ),
+        containerd(config=f"{VALIDATOR}reject_oci_hook_adjustment = true\n"),
         "fail",
         "containerd",
         "NRI's default_validator has reject_oci_hook_adjustment = true",
     ),
     "containerd's configuration cannot be read to its end": (
-        lambda node: (
-            containerd(PROGRAM)(node),
-            node.write("/etc/containerd/config.toml", "imports = ['nothing.toml']\n"),
-        ),
+        containerd(PROGRAM, config="imports = ['nothing.toml']\n"),
         "warning",
         "containerd",
         "/etc/containerd/nothing.toml, of containerd's configuration, cannot be read: ENOENT",

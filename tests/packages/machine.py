@@ -143,6 +143,14 @@ class Machine:
         """The host's rpm, on a database of the machine's. What is needed is not looked for: that is Debian's there."""
         return self.from_outside("rpm", f"--root={self.root}", "--nodeps", *words, check=check).stdout
 
+    def give_rpm(self) -> Path:
+        """The host's rpm as a program of the machine's; returns where it is."""
+        program = self.at("/usr/local/bin") / "rpm"
+        enter = f"nsenter --target={self._holder.pid} --mount"
+        program.write_text(f'#!/bin/sh\nexec {enter} rpm --root={self.root} "$@"\n')
+        program.chmod(0o755)
+        return program
+
     def changes(self, *words: str) -> list[str]:
         """Run a program of the host's; the names of the files that it puts in place or takes away, in that order."""
         trace = self.shared / "trace"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import build
-from hook import hooksd, machine
+from hook import hooksd, machine, process
 from hook.machine import View
 from hook.steps import Refused
 
@@ -280,7 +280,7 @@ CONTAINERD = {
 def cgroups(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The cgroups that have processes."""
     places = [":/kubepods.slice/kubepods-pod1.slice/crio-" + LIVE + ".scope", ":/user.slice"]
-    monkeypatch.setattr(host.process, "cgroups", lambda _pid: places)
+    monkeypatch.setattr(process, "cgroups", lambda _pid: places)
     assert root.exists()
     return places
 
