@@ -56,8 +56,13 @@ version = 2
 root = "{base}/root"
 state = "{base}/state"
 disabled_plugins = ["io.containerd.internal.v1.opt"]
+imports = ["{base}/conf.d/*.toml"]
 [grpc]
   address = "{base}/containerd.sock"
+"""
+# What names the hook is imported: as k3s has it, and containerd 2.2.
+IMPORTED = """\
+version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{image}"
   disable_apparmor = true
@@ -102,12 +107,14 @@ class Containerd:
         for hooks in spec["hooks"].values():
             hooks.append({"path": str(self.watch.program), "args": ["watch"], "timeout": 60})
         (self.base / "base-runtime-spec.json").write_text(json.dumps(spec))
-        text = CONFIGURATION.format(base=self.base, image=IMAGE)
+        text = IMPORTED.format(base=self.base, image=IMAGE)
         text += RUNTIME.format(base=self.base, name="runc", binary="runc")
         text += RUNTIME.format(base=self.base, name="crun", binary=self.base / "crun")
         (self.base / "crun").write_text(CRUN)
         (self.base / "crun").chmod(0o755)
-        (self.base / "config.toml").write_text(text)
+        (self.base / "conf.d").mkdir()
+        (self.base / "conf.d/cri.toml").write_text(text)
+        (self.base / "config.toml").write_text(CONFIGURATION.format(base=self.base))
 
     def _started(self) -> subprocess.Popen[bytes]:
         with (self.base / "log").open("ab") as log:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from hook import containerd as configuration
 from tests import provision
 from tests.containerd.node import RUNTIMES, Containerd, Pod
 from tests.resctrlfs import mounted
@@ -92,6 +93,20 @@ def test_pod_from_its_init_container_to_its_end(node: Node) -> None:
     assert node.history(GROUP).count("mkdir") == 1
     assert rmid
     node.assert_clean()
+
+
+def test_what_a_running_containerd_imports_is_found(node: Node) -> None:
+    """By it each container of the node has the hook: without the program none would start."""
+    spec = str(node.containerd.base / "base-runtime-spec.json")
+
+    def specs() -> list[str]:
+        return [it.path for it in configuration.look().specs]
+
+    node.assert_placed(node.pod().start("web"))
+    assert spec in specs()
+    node.containerd.kill()
+    assert spec not in specs()
+    node.containerd.start_again()
 
 
 def test_a_container_may_open_as_many_files_as_without_the_hook(node: Node) -> None:
