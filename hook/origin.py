@@ -10,8 +10,9 @@ import os
 import re
 from dataclasses import dataclass
 
-from hook import machine
-from hook.places import MACHINE_CONFIG_MARK, NAME
+from hook import hooksd, machine
+from hook.machine import TARGETS
+from hook.places import CHART_MARK, MACHINE_CONFIG_MARK, NAME
 from hook.steps import Refused
 
 TYPE_CHECKING = False
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 _ALIASES = re.compile(r"^/usr(?=/(?:bin|lib|sbin)/)")
 _OWNER = "owned by "
+_RPM_DATABASES = ("/usr/lib/sysimage/rpm", "/var/lib/rpm")
+_RPM_FILES = ("rpmdb.sqlite", "Packages.db", "Packages")
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def of(places: Places) -> Origin:
     """Who owns what lies in these places of the running system. `install` if nothing else is known. Raises Refused."""
     if package := _package(places):
         return package
-    if os.path.lexists(places.chart_mark):
+    if _is_of_chart(places):
         return CHART
     return MACHINE_CONFIG if _is_of_machine_config(places) else INSTALL
 
@@ -63,6 +66,13 @@ def refuse_others(places: Places) -> None:
     found = of(places)
     if found is not INSTALL:
         raise Refused(f"{NAME} was installed by {found.name}; remedy: {found.away} first, or --force")
+
+
+def _is_of_chart(places: Places) -> bool:
+    """Its mark lies beside the program: beside the one that is called from here, wherever that is."""
+    called = [hooksd.read(places.json(target)).file for target in TARGETS]
+    directories = {os.path.dirname(file.hook.path) for file in called if file is not None}
+    return any(os.path.lexists(f"{it}/{CHART_MARK}") for it in {places.program_dir, *directories})
 
 
 def _is_of_machine_config(places: Places) -> bool:
@@ -123,10 +133,15 @@ def _owner_in(lines: list[str]) -> str | None:
 
 
 def _owner_by_rpm(paths: list[str]) -> str | None:
-    """A package of rpm's that has one of these files. It knows a directory by what it is, not by its path."""
-    if machine.program("rpm") is None:
+    """A package of rpm's that has one of these files. It knows a directory by what it is, not by its path.
+
+    Only where there is a database: rpm would make one.
+    """
+    known = [top for top in _RPM_DATABASES if any(os.path.exists(f"{top}/{name}") for name in _RPM_FILES)]
+    if not known or machine.program("rpm") is None:
         return None
-    ended = machine.run(["rpm", "--query", "--file", "--queryformat", f"{_OWNER}%{{NAME}}\n", *paths])
+    form = ("--query", "--file", "--queryformat", f"{_OWNER}%{{NAME}}\n")
+    ended = machine.run(["rpm", f"--dbpath={known[0]}", *form, *paths])
     if ended.status is None:
         raise Refused(f"rpm does not tell whose {paths[0]} is: {ended.problem}; remedy: mend it, or --force")
     owners = [line[len(_OWNER) :] for line in ended.output.splitlines() if line.startswith(_OWNER)]

@@ -13,6 +13,7 @@ NAME = "resctrl-mon-hook"
 PROGRAM = f"{NAME}.pyz"
 CONF_MARK = f"# Made by `{NAME} install`"
 MACHINE_CONFIG_MARK = "# Made by the MachineConfig"
+CHART_MARK = f"{NAME}.chart"
 USR = "/usr"
 
 
@@ -46,7 +47,7 @@ class Places:
     @property
     def chart_mark(self) -> str:
         """A file that says that the Helm chart owns the program, and will take it away."""
-        return f"{self.program_dir}/{NAME}.chart"
+        return f"{self.program_dir}/{CHART_MARK}"
 
     @property
     def link(self) -> str:

@@ -262,7 +262,7 @@ def test_a_systemd_that_fails_stops_nothing(node: Machine) -> None:
 
 def others(node: Machine) -> set[str]:
     """All that was put there, but for the programs of the tests."""
-    return {path for path in node.written() if "/usr/local/sbin/" not in path}
+    return {path for path in node.written() if "/usr/local/sbin/" not in path and "/sysimage/" not in path}
 
 
 @pytest.mark.parametrize("path", sorted(EVERYTHING - {CONF}))
@@ -730,6 +730,9 @@ def give_packages(node: Machine, dpkg: str = "", rpm: str = "") -> None:
     for name, text in (("dpkg-query", dpkg or "exit 1"), ("rpm", rpm or "exit 1")):
         node.path(f"/usr/local/sbin/{name}").write_text(f"#!/bin/sh\n{text}\n")
         node.path(f"/usr/local/sbin/{name}").chmod(0o755)
+    if rpm:
+        node.path("/usr/lib/sysimage/rpm").mkdir(parents=True, exist_ok=True)
+        node.path("/usr/lib/sysimage/rpm/rpmdb.sqlite").touch()
 
 
 OWNED_BY_DPKG = f"echo resctrl-mon-hook: {PODMAN}; exit 1"
@@ -790,6 +793,24 @@ def test_the_files_of_the_chart_are_left_alone(node: Machine) -> None:
     node.path(mark).write_text("")
     done(node, "uninstall", "--force")
     assert node.written() == {}
+
+
+def test_the_files_of_a_chart_that_has_its_program_elsewhere_are_left_alone(node: Machine) -> None:
+    """With its prefix /usr/local, and the usual directory of hooks.d: our JSON would take the place of the chart's."""
+    done(node, "install", "--for=kubernetes", "--prefix=/etc/opt/x", f"--hooks-dir={HOOKS_DIR}")
+    node.path("/etc/opt/x/libexec/oci/hooks.d/resctrl-mon-hook.chart").write_text("")
+    before = node.written()
+    assert "was installed by the Helm chart" in refused(node, "install", "--for=both")
+    assert "was installed by the Helm chart" in refused(node, "uninstall")
+    assert node.written() == before
+
+
+def test_rpm_is_not_asked_where_it_has_no_database(node: Machine) -> None:
+    """It would make one."""
+    done(node, "install", "--for=both")
+    give_packages(node, rpm="echo owned by x")
+    node.path("/usr/lib/sysimage/rpm/rpmdb.sqlite").unlink()
+    done(node, "uninstall")
 
 
 def test_the_files_of_a_machine_config_are_left_alone(node: Machine) -> None:

@@ -20,7 +20,7 @@ JSON = f"/usr/share/containers/oci/hooks.d/10-{NAME}-podman.json"
 
 
 def test_the_program_is_there_before_the_json_and_gone_after_it(machine: Machine, packages: Packages) -> None:
-    rpm = ("rpm", f"--root={machine.root}", "--nodeps")
+    rpm = ("rpm", *machine.rpm_options, "--nodeps")
     order = machine.changes(*rpm, "-i", str(machine.shared / packages.rpm.name))
     assert order.index(f"{NAME}.pyz") < order.index(f"10-{NAME}-podman.json")
     order = machine.changes(*rpm, "-e", NAME)
