@@ -105,7 +105,7 @@ def _look_at_running(found: Found, pid: int, words: Sequence[str]) -> None:
         path = _file_of(words)
         if path != _DEFAULT or os.path.lexists(reader.view.at(path)):
             reader.read(path)
-        for drop_in in _matching(reader.view, _DROP_INS, seen.unclear):
+        for drop_in in reader.matching(_DROP_INS):
             reader.read(drop_in)
     except OSError as error:
         seen.unclear.append(f"the files of containerd (pid {pid}) cannot be read: {errno_name(error)}")
@@ -176,9 +176,14 @@ class _Reader:
                 yield beside
                 continue
             for pattern in dict.fromkeys((beside, path)):
-                yield from _matching(self.view, pattern, self._found.unclear)
-                if os.path.isdir(self.view.at(os.path.dirname(pattern))):  # one that is missing has no files
-                    self._note_change(os.path.dirname(pattern))
+                yield from self.matching(pattern)
+
+    def matching(self, pattern: str) -> list[str]:
+        """The files of a pattern. One that is gone since containerd started has changed their directory."""
+        directory = os.path.dirname(pattern)
+        if os.path.isdir(self.view.at(directory)):
+            self._note_change(directory)
+        return _matching(self.view, pattern, self._found.unclear)
 
     def _note_change(self, path: str) -> None:
         """Note a file that is no longer what the running containerd has read."""

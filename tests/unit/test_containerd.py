@@ -255,6 +255,15 @@ def test_what_changed_since_containerd_started_is_said(
     assert line.endswith("restart containerd")
 
 
+def test_a_drop_in_that_was_taken_away_is_still_in_force(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = 4e9
+    monkeypatch.setattr(machine, "started_at", lambda _pid: started)
+    directory = node.top / "etc/containerd/conf.d"
+    directory.mkdir(parents=True)
+    os.utime(directory, (started + 60, started + 60))
+    assert "goes by what stood in /etc/containerd/conf.d when it started" in node.look().unclear[0]
+
+
 def test_a_spec_that_is_gone_is_still_in_force(node: Node) -> None:
     node.write(CONFIG, OLD + SPEC)
     (node.top / "etc/x.json").unlink()
