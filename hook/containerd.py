@@ -87,7 +87,7 @@ class Found:
 def look() -> Found:
     """What containerd is configured to do: that which runs, and that which may be started."""
     found, host = Found(), View()
-    for path in [path for place in _PLACES for path in _matching(host, place, [])]:
+    for path in [path for place in _PLACES for path in _list_matching(host, place, [])]:
         if os.path.lexists(path):
             _Reader(found, host).read(path)
     for pid, words in machine.processes().items():
@@ -105,10 +105,10 @@ def _look_at_running(found: Found, pid: int, words: Sequence[str]) -> None:
         path = _file_of(words)
         if path != _DEFAULT or os.path.lexists(reader.view.at(path)):
             reader.read(path)
-        for drop_in in reader.matching(_DROP_INS):
+        for drop_in in reader.list_matching(_DROP_INS):
             reader.read(drop_in)
     except OSError as error:
-        seen.unclear.append(f"the files of containerd (pid {pid}) cannot be read: {errno_name(error)}")
+        seen.unclear.append(f"cannot read the files of containerd (pid {pid}): {errno_name(error)}")
     if machine.is_running(pid):
         found.specs.extend(seen.specs)
         found.rejecting.extend(seen.rejecting)
@@ -144,7 +144,9 @@ class _Reader:
                 continue
             self._read.add(path)
             if len(self._read) > _MOST_FILES:
-                self._found.unclear.append(f"{path} is one of more than {_MOST_FILES} files that are imported")
+                self._found.unclear.append(
+                    f"did not read {path}: containerd's configuration has more than {_MOST_FILES} files"
+                )
                 return
             waiting += self._read_one(path)
 
@@ -155,12 +157,12 @@ class _Reader:
             with open(place, encoding="utf-8", errors="replace") as file:
                 text = _COMMENT.sub(r"\1", file.read())
         except OSError as error:
-            self._found.unclear.append(f"{path}, of containerd's configuration, cannot be read: {errno_name(error)}")
+            self._found.unclear.append(f"cannot read {path} of containerd's configuration: {errno_name(error)}")
             return []
         self._note_change(path)
         if any(len(key.findall(text)) != len(setting.findall(text)) for key, setting in (_SPEC, _IMPORTS)):
-            what = "base_runtime_spec or imports is written in a way that is not understood here"
-            self._found.unclear.append(f"{path}: {what}; each takes a line of its own, with plain texts")
+            what = "cannot parse base_runtime_spec or imports"
+            self._found.unclear.append(f"{path}: {what}; write each on a line of its own, with plain strings")
         if _rejects(text):
             self._found.rejecting.append(path)
         for spec, in_force in _specs(text):
@@ -176,14 +178,14 @@ class _Reader:
                 yield beside
                 continue
             for pattern in dict.fromkeys((beside, path)):
-                yield from self.matching(pattern)
+                yield from self.list_matching(pattern)
 
-    def matching(self, pattern: str) -> list[str]:
+    def list_matching(self, pattern: str) -> list[str]:
         """The files of a pattern. One that is gone since containerd started has changed their directory."""
         directory = os.path.dirname(pattern)
         if os.path.isdir(self.view.at(directory)):
             self._note_change(directory)
-        return _matching(self.view, pattern, self._found.unclear)
+        return _list_matching(self.view, pattern, self._found.unclear)
 
     def _note_change(self, path: str) -> None:
         """Note a file that is no longer what the running containerd has read."""
@@ -195,8 +197,9 @@ class _Reader:
         except FileNotFoundError:
             is_as_then = False
         if not is_as_then:
-            who = f"containerd (pid {self._pid}) goes by what stood in {path} when it started"
-            self._found.unclear.append(f"{who}, and that was changed since: restart containerd")
+            self._found.unclear.append(
+                f"{path} was changed after containerd (pid {self._pid}) started; restart containerd"
+            )
 
 
 def _specs(text: str) -> Iterator[tuple[str, bool]]:
@@ -227,13 +230,13 @@ def _texts(value: str) -> list[str]:
     return [it[1:-1] for it in re.findall(_TEXT, value)]
 
 
-def _matching(view: View, pattern: str, unclear: list[str]) -> list[str]:
+def _list_matching(view: View, pattern: str, unclear: list[str]) -> list[str]:
     """The files of a pattern as Go has it: `*` also stands for the dot of a hidden file."""
     directory, name = os.path.split(pattern)
     if not _IS_PATTERN.search(pattern) or directory == pattern:
         return [pattern]
     found = []
-    for top in _matching(view, directory, unclear):
+    for top in _list_matching(view, directory, unclear):
         if not _IS_PATTERN.search(name):
             found.append(os.path.join(top, name))
             continue
@@ -242,7 +245,7 @@ def _matching(view: View, pattern: str, unclear: list[str]) -> list[str]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            unclear.append(f"{top}, of containerd's configuration, cannot be read: {errno_name(error)}")
+            unclear.append(f"cannot read {top} of containerd's configuration: {errno_name(error)}")
             continue
         found += [os.path.join(top, it) for it in names if fnmatch.fnmatchcase(it, name.replace("[^", "[!"))]
     return found

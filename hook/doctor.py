@@ -449,11 +449,11 @@ def _injectors(pids: Iterable[int]) -> Iterator[Finding]:
         try:
             reason = injector.why_blind(pid)
         except OSError as error:
-            yield Finding(WARNING, subject, f"what it sees cannot be looked at: {error.strerror}", "run it as root")
+            yield Finding(WARNING, subject, f"cannot read its root directory: {error.strerror}", "run it as root")
             continue
         if reason is not None:
             remedy = "mount that directory of the host into its pod at the same path (see the README, containerd)"
-            yield Finding(FAILURE, subject, f"{reason}: no container gets the hook from it", remedy)
+            yield Finding(FAILURE, subject, f"{reason}: it gives no container the hook", remedy)
 
 
 def _refusals(found: Found, is_injected: bool) -> Iterator[Finding]:

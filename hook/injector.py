@@ -42,4 +42,4 @@ def why_blind(pid: int) -> str | None:
     programs = [it.file.hook.path for it in ours if it.file is not None]
     if any(os.path.exists(view.at(path)) for path in programs):
         return None
-    return f"does not see {programs[0]}"
+    return f"cannot see {programs[0]}"

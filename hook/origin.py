@@ -110,7 +110,9 @@ def _owner_by_dpkg(paths: list[str]) -> str | None:
     known = {alias for path in paths for alias in (path, _ALIASES.sub("", path))}
     ended = machine.run(["dpkg-query", "--search", *sorted(known)])
     if ended.status not in (0, 1):  # 1: some are nobody's
-        raise Refused(f"dpkg-query does not tell whose {paths[0]} is: {ended.problem}; remedy: mend it, or --force")
+        raise Refused(
+            f"cannot find the package of {paths[0]}: dpkg-query: {ended.problem}; remedy: fix dpkg, or --force"
+        )
     return _owner_in(ended.output.splitlines())
 
 
@@ -143,6 +145,6 @@ def _owner_by_rpm(paths: list[str]) -> str | None:
     form = ("--query", "--file", "--queryformat", f"{_OWNER}%{{NAME}}\n")
     ended = machine.run(["rpm", f"--dbpath={known[0]}", *form, *paths])
     if ended.status is None:
-        raise Refused(f"rpm does not tell whose {paths[0]} is: {ended.problem}; remedy: mend it, or --force")
+        raise Refused(f"cannot ask rpm who owns {paths[0]}: {ended.problem}; remedy: fix rpm, or --force")
     owners = [line[len(_OWNER) :] for line in ended.output.splitlines() if line.startswith(_OWNER)]
     return owners[0] if owners else None

@@ -139,10 +139,11 @@ def told(result: Result) -> list[str]:
         return lines
     lines += [f"kept for container {container}, which calls it when it ends" for container in result.kept.containers]
     lines += [f"kept, since this cannot be told: {line}" for line in result.kept.untold]
-    lines += [
-        f"kept for containerd, which begins each container with {path}: change that" for path in result.kept.specs
-    ]
-    lines += ["the timer stays with it, and ends groups that linger"] if machine.has_systemd() else []
+    remedy = "take that out of its configuration and restart it"
+    lines += [f"kept for containerd, whose base_runtime_spec {it} calls it: {remedy}" for it in result.kept.specs]
+    lines += ["the timer stays until the program is removed, to end lingering groups"] if machine.has_systemd() else []
+    if result.kept.specs:
+        return [*lines, "uninstall again after that; with --force containerd starts no such container any more"]
     return [*lines, "uninstall again once they are gone, or with --force: some runtimes then fail to remove them once"]
 
 

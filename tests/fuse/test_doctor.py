@@ -278,7 +278,7 @@ AILMENTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         containerd(PROGRAM, config="imports = ['nothing.toml']\n"),
         "warning",
         "containerd",
-        "/etc/containerd/nothing.toml, of containerd's configuration, cannot be read: ENOENT",
+        "cannot read /etc/containerd/nothing.toml of containerd's configuration: ENOENT",
     ),
     "no timer": (
         systemctl("[ $1 != is-active ] && exit 1; echo inactive >&2; exit 3"),
@@ -433,7 +433,7 @@ def test_an_injector_that_sees_the_program_is_well(node: Node, name: str) -> Non
 @pytest.mark.parametrize(
     ("mounts", "said"),
     [
-        (BLIND, f"does not see {PROGRAM}"),
+        (BLIND, f"cannot see {PROGRAM}"),
         (f"mount -t tmpfs x {HOOKS_DIR}; ", f"sees no file that calls the hook in {HOOKS_DIR}, {ETC}"),
     ],
 )
@@ -445,7 +445,7 @@ def test_an_injector_that_does_not_see_the_hook_gives_it_to_no_container(
     program, environment = INJECTORS[name]
     status, found = node.doctor(before=machine.beside(program, mounts=environment + mounts))
     assert (status, [it["level"] for it in found]) == (1, ["fail"])
-    assert found[0]["found"] == f"{said}: no container gets the hook from it"
+    assert found[0]["found"] == f"{said}: it gives no container the hook"
 
 
 def test_another_plugin_is_no_injector(node: Node) -> None:
@@ -460,7 +460,7 @@ def test_a_container_gets_no_hook_from_an_injector_that_does_not_see_it(node: No
     assert node.machine.run(*words, before=machine.beside("hook-injector")).returncode == 0
     done = node.machine.run(*words, before=machine.beside("hook-injector", mounts=BLIND))
     assert done.returncode == 1
-    assert f"does not see {PROGRAM}: no container gets the hook from it" in done.stdout
+    assert f"cannot see {PROGRAM}: it gives no container the hook" in done.stdout
 
 
 # --- By what means it was installed

@@ -153,7 +153,7 @@ def test_a_removal_keeps_the_file_for_a_containerd_that_imports_a_file_that_name
     (conf / "more").mkdir()
     (conf / "more/hook.toml").write_text('base_runtime_spec = "/etc/containerd/spec.json"\n')
     (conf / "spec.json").write_text(json.dumps(BASE_SPEC))
-    assert "kept for containerd, which begins each container with /etc/containerd/spec.json" in machine.dpkg("-r", NAME)
+    assert "kept for containerd, whose base_runtime_spec /etc/containerd/spec.json calls it" in machine.dpkg("-r", NAME)
     assert machine.at(PROGRAM).exists()
     shutil.rmtree(conf)
     machine.run(PROGRAM, "uninstall")

@@ -341,6 +341,30 @@ def test_everything_is_taken_off_but_the_program_only_once_nobody_calls_it(host:
     assert host.groups() == {}
 
 
+CONTAINERD = "exec -a containerd /usr/bin/python3 -ISc 'print(flush=True); import signal; signal.pause()' --config=$0"
+
+
+def test_a_containerd_that_names_the_program_in_an_imported_file_is_waited_for(host: Host, tmp_path: Path) -> None:
+    """Its files are seen as it sees them, which takes a capability that reconcile does without."""
+    host.install()
+    assert host.completed("remove-json").returncode == 0
+    (tmp_path / "containerd.toml").write_text('imports = ["more.toml"]\n')
+    (tmp_path / "more.toml").write_text(f'base_runtime_spec = "{tmp_path}/spec.json"\n')
+    (tmp_path / "spec.json").write_text(json.dumps({"hooks": {"poststop": [{"path": str(host.program)}]}}))
+    command = ["bash", "-c", CONTAINERD, str(tmp_path / "containerd.toml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as containerd:
+        assert containerd.stdout is not None
+        containerd.stdout.readline()
+        with host.running("remove-program") as process:
+            told = line_with(process, "containerd")
+            remedy = "take it out of the configuration and restart containerd"
+            assert told == f"containerd's base_runtime_spec {tmp_path}/spec.json calls {host.program}: {remedy}\n"
+        containerd.kill()
+    assert host.program.exists()
+    assert host.completed("remove-program").returncode == 0
+    assert host.state() == []
+
+
 def ended_container(host: Host) -> str:
     """One that had the hook, has ended a while ago, and is kept: as a finished Job's is until its pod goes."""
     host.lab.podman(

@@ -353,6 +353,7 @@ def test_a_base_runtime_spec_that_names_it_is_waited_for(root: Path, monkeypatch
     monkeypatch.setattr(machine, "processes", lambda: {os.getpid(): ["/usr/bin/containerd"]})
     monkeypatch.setattr(machine, "view_of", lambda _pid: View(str(root)))
     monkeypatch.setattr(machine, "started_at", lambda _pid: float("inf"))
-    assert node().specs() == ["containerd begins each container with /etc/spec.json, which calls it: change that"]
+    remedy = "take it out of the configuration and restart containerd"
+    assert node().specs() == [f"containerd's base_runtime_spec /etc/spec.json calls {PROGRAM}: {remedy}"]
     (config.parent / "x.toml").unlink()
-    assert node().specs() == ["/etc/containerd/x.toml, of containerd's configuration, cannot be read: ENOENT"]
+    assert node().specs() == ["cannot read /etc/containerd/x.toml of containerd's configuration: ENOENT"]

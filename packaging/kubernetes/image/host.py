@@ -142,10 +142,10 @@ class Host:
 
     def specs(self) -> list[str]:
         """Why containerd would start no container without the program, or may not: a line on each reason."""
+        remedy = "take it out of the configuration and restart containerd"
         calling, unclear = uninstalling.specs_calling({self.program}, HOST)
-        return [
-            f"containerd begins each container with {path}, which calls it: change that" for path in calling
-        ] + unclear
+        named = [f"containerd's base_runtime_spec {it} calls {self.program}: {remedy}" for it in calling]
+        return [*named, *unclear]
 
     def _in_the_way(self) -> list[str]:
         """What a package or `install` has put there, which has the same names."""
@@ -154,7 +154,7 @@ class Host:
         files = [it.path for it in (self._json, self._program) if os.path.lexists(it.path)]
         if not calls_other and (os.path.lexists(self._mark.path) or not files):
             return []
-        remedy = "remedy: keep either; uninstall the other one on the node first"
+        remedy = "remedy: uninstall it on the node first, or keep the chart off the node"
         if calls_other and found is not None:
             return [f"{self._json.path} calls {found.hook.path}: the hook was installed by other means; {remedy}"]
         return [f"{files[0]} is not the chart's: the hook was installed by other means; {remedy}"]

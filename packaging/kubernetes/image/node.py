@@ -69,11 +69,11 @@ def remove_program(node: host.Host) -> None:
         _reconcile_once(node)
         time.sleep(EVERY)
     if node.is_called_again():
-        print(f"{node.program} is called again: it stays")
+        print(f"the hook was installed again: {node.program} stays")
         return
     _, ended = node.callers()
     if ended:
-        print("not waited for, since they have ended; some runtimes fail once to remove them, and try again:")
+        print("not waiting for containers that have ended; runtimes may fail once to remove them, and then succeed:")
         print(*ended, sep="\n")
     # No key has a container that would come back: what lingers is ended now, for nobody would do it later.
     _reconcile_once(node, "--live=/dev/null")
