@@ -196,6 +196,7 @@ def test_a_program_that_a_package_has_left_to_its_containers_is_left_alone(root:
     at(root, PROGRAM).write_text("theirs")
     with pytest.raises(Refused, match=r"hook\.pyz is not the chart's"):
         node().install()
+    assert node().is_needed(), "a removal does not wait for those who call it, either"
     assert node().remove_program() == []
     assert at(root, PROGRAM).read_text() == "theirs"
 
@@ -254,13 +255,15 @@ def test_the_json_goes_first_and_the_program_only_when_told(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_a_program_that_was_installed_anew_is_called_again() -> None:
+def test_a_program_that_was_installed_again_stays() -> None:
     """A removal may wait for months, and the chart may be there again before it is done."""
     node().install()
     node().remove_json()
-    assert not node().is_called_again()
+    assert not node().is_needed()
     node("--linger=5").install()
-    assert node().is_called_again()
+    assert node().is_needed()
+    assert node().remove_program() == []
+    assert node("--linger=5").is_installed()
 
 
 LIVE, ENDED, YOUNG, ODD, TORN = ("a1" * 32, "b2" * 32, "c3" * 32, "d4" * 32, "e5" * 32)

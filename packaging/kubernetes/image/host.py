@@ -111,16 +111,17 @@ class Host:
     def remove_program(self) -> list[str]:
         """Only once nobody calls it: runtimes fail to remove a container whose hook is missing.
 
-        The mark last: killed before that, this goes on from there. What has no mark is somebody else's by now.
+        The mark last: killed before that, this goes on from there.
         """
-        if not os.path.lexists(self._mark.path):
+        if self.is_needed():
             return []
         return steps.told(steps.take([Remove(self._program.path), Remove(self._mark.path)], dry_run=False))
 
-    def is_called_again(self) -> bool:
-        """Whether it was installed anew: then the program stays."""
+    def is_needed(self) -> bool:
+        """Whether a removal leaves the program: without a mark others own it, and with a JSON it is installed again."""
         found = hooksd.read(self._json.path).file
-        return found is not None and found.hook.path == self.program
+        is_called = found is not None and found.hook.path == self.program
+        return is_called or not os.path.lexists(self._mark.path)
 
     def callers(self) -> tuple[list[str], list[str]]:
         """The containers that live and call the program when they end, and those that have ended and are still kept.

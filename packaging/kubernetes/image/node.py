@@ -62,14 +62,14 @@ def remove_json(node: host.Host) -> None:
 def remove_program(node: host.Host) -> None:
     _confine(privileges.SYS_PTRACE)  # containerd's configuration is looked at as containerd sees it
     told: list[str] = []
-    while reasons := _reasons_to_wait(node):
+    while not node.is_needed() and (reasons := _reasons_to_wait(node)):
         if reasons != told:
             print(*reasons, sep="\n")
             told = reasons
         _reconcile_once(node)
         time.sleep(EVERY)
-    if node.is_called_again():
-        print(f"the hook was installed again: {node.program} stays")
+    if node.is_needed():
+        print(f"{node.program} stays: it was installed again, or by other means")
         return
     _, ended = node.callers()
     if ended:
@@ -82,10 +82,10 @@ def remove_program(node: host.Host) -> None:
 
 
 def _reasons_to_wait(node: host.Host) -> list[str]:
-    """Why the program is still needed, a line each; none: it is not, or it was installed anew."""
+    """Why the program cannot be removed yet, a line each."""
     live, _ = node.callers()
     lines = [f"{len(live)} containers call {node.program} when they end:", *live] if live else []
-    return [] if node.is_called_again() else lines + node.specs()
+    return lines + node.specs()
 
 
 def uninstall(_node: host.Host) -> None:
