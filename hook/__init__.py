@@ -27,13 +27,16 @@ above it in this list:
     reconcile           puts right what hooks cannot
     rates               how fast keys use what they use
     machine, hooksd     the machine that we are to be installed on; hooks.d as its readers have it
-    configured          what CRI-O, Podman and containerd are told of hooks and RDT
+    configured          what CRI-O and Podman are told of hooks and RDT
+    containerd          what containerd is, with all the files that it imports
     shipped, places     the .pyz as a file; where an installation has what
     steps               what is put into its place, or taken away, durably and at once
+    origin              whose an installation is: a package's, the Helm chart's, a MachineConfig's, our own
     install, uninstall  in what order, whether it may be, and who still needs it
     basespec            the hook where containerd takes it from
     screens, metrics    what was seen, as text and as JSON; for Prometheus
     injection           would this container get the hook, and if not, why not
+    injector            the NRI hook-injector, and what it sees of hooks.d
     selftest            a group, a child in it, its counters, and all of it gone again
     doctor              is all well here, and what is to be done
     upkeep              the verbs of whoever looks after the node

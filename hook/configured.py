@@ -1,4 +1,4 @@
-"""What the configurations of CRI-O, Podman and containerd say of hooks and of RDT: the few settings that matter to us.
+"""What the configurations of CRI-O and Podman say of hooks and of RDT: the few settings that matter to us.
 
 They are TOML, of which Python before 3.11 has no reader. The settings are lists of texts and a text, on lines of their
 own, and no name stands in two tables: so much can be read without one.
@@ -21,11 +21,6 @@ _PODMAN = (
     "/etc/containers/containers.conf",
     "/etc/containers/containers.conf.d/*.conf",
 )
-_CONTAINERD = (
-    "/etc/containerd/config.toml",
-    "/etc/containerd/conf.d/*.toml",
-    "/var/lib/rancher/*/agent/etc/containerd/config*.toml",  # k3s, RKE2
-)
 _COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 _TEXT = re.compile(r'"([^"]*)"|\'([^\']*)\'')
 
@@ -45,12 +40,6 @@ def rdt_config_file() -> str | None:
     found = _settings(_CRIO, r'^\s*rdt_config_file\s*=\s*(["\'].*["\'])')
     texts = _texts(found[-1]) if found else []
     return texts[0] if texts and texts[0] else None
-
-
-def base_runtime_specs() -> list[str]:
-    """The files that containerd begins containers with, where it is told of any."""
-    found = _settings(_CONTAINERD, r'^\s*base_runtime_spec\s*=\s*(["\'].*["\'])')
-    return sorted({text for value in found for text in _texts(value) if text})
 
 
 def _hooks_dirs(patterns: tuple[str, ...], top: str) -> list[str]:

@@ -11,11 +11,26 @@ import stat
 from dataclasses import dataclass
 from functools import cached_property
 
-from hook import configured, hooksd, injection, install, inventory, machine, names, process, runtimes, selftest, system
+from hook import (
+    configured,
+    containerd,
+    hooksd,
+    injection,
+    injector,
+    install,
+    inventory,
+    machine,
+    names,
+    process,
+    runtimes,
+    selftest,
+    system,
+)
+from hook import origin as origins
 from hook.errors import HookError
 from hook.machine import KUBERNETES, PODMAN, Interpreter
 from hook.options import parse
-from hook.places import NAME, PROGRAM
+from hook.places import NAME, PROGRAM, Places, prefix_of
 from hook.records import Records
 from hook.resctrl import Resctrl
 from hook.shipped import Shipped
@@ -27,9 +42,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
+    from hook.containerd import Found
     from hook.hooksd import Entry
     from hook.models import Options
-    from hook.places import Places
+    from hook.origin import Origin
 
 OK, WARNING, FAILURE = "ok", "warning", "FAIL"
 _MOST_NAMED = 5
@@ -42,6 +58,7 @@ _PEERS = {
     "pqos": "its reset (-R) removes every group on the machine; reconcile makes ours anew",
     "cadvisor": "with resctrl enabled it makes groups of its own, which take RMIDs",
 }
+_RECONCILES = {"/app/node.py", "reconcile"}  # of the chart's image
 _CONTAINERDS = frozenset(("containerd", "k3s", "rke2"))
 
 
@@ -69,6 +86,16 @@ class Site:
         return [
             entry for directory in self.hooks_dirs for entry in hooksd.read_directory(directory) if entry.calls(PROGRAM)
         ]
+
+    @cached_property
+    def origin(self) -> Origin:
+        """Who owns the installation that is called; where none is, the one that would be. Raises OSError."""
+        called = [(it.path, prefix_of(it.file.hook.path)) for it in self.ours if it.file is not None]
+        places = [Places(prefix, os.path.dirname(path)) for path, prefix in called if prefix is not None]
+        try:
+            return origins.of(next(iter(places), self.places))
+        except Refused:  # the manager of packages does not answer
+            return origins.INSTALL
 
     @property
     def programs(self) -> list[str]:
@@ -225,21 +252,22 @@ def _processes(site: Site) -> Iterator[Finding]:
 
 
 def _programs(site: Site) -> Iterator[Finding]:
+    yield Finding(OK, "installed by", site.origin.name)
     for path in site.programs:
-        yield from _program(path)
-    if os.path.realpath(site.places.link) not in map(os.path.realpath, site.programs):
-        remedy = f"{NAME}.pyz install; elsewhere: doctor --prefix=DIR"
+        yield from _program(site, path)
+    if site.origin.link and os.path.realpath(site.places.link) not in map(os.path.realpath, site.programs):
+        remedy = f"{site.origin.again}; elsewhere: doctor --prefix=DIR"
         yield Finding(WARNING, "program", f"{site.places.link} does not lead to it", remedy)
 
 
-def _program(path: str) -> Iterator[Finding]:
+def _program(site: Site, path: str) -> Iterator[Finding]:
     try:
         shipped = Shipped(path)
     except FileNotFoundError:
-        yield Finding(FAILURE, "program", f"no {path}", f"{NAME}.pyz install")
+        yield Finding(FAILURE, "program", f"no {path}", site.origin.again)
         return
     except ValueError as error:
-        yield Finding(FAILURE, "program", str(error), f"move it away, and {NAME}.pyz install")
+        yield Finding(FAILURE, "program", str(error), f"move it away, then: {site.origin.again}")
         return
     found = os.stat(path)
     if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -284,7 +312,7 @@ def _hooks_d(site: Site) -> Iterator[Finding]:
     ours = site.ours
     if not ours:
         yield Finding(
-            FAILURE, "hooks.d", f"none of {', '.join(site.hooks_dirs)} has the hook called", f"{NAME} install"
+            FAILURE, "hooks.d", f"none of {', '.join(site.hooks_dirs)} has the hook called", site.origin.again
         )
     yield from _namesakes(ours)
 
@@ -328,7 +356,7 @@ def _file(site: Site, entry: Entry) -> Iterator[Finding]:
 def _own_file(site: Site, entry: Entry) -> Iterator[Finding]:
     if entry.file is None:
         return
-    hook, again = entry.file.hook, f"{NAME} install"
+    hook, again = entry.file.hook, site.origin.again
     options, complaints = parse(list(hook.args or [])[2:])
     problems = [f"--help: {it}" for it in complaints]
     if entry.remark is not None:
@@ -393,17 +421,53 @@ def _rdt() -> Iterator[Finding]:
 
 def _containerd(site: Site) -> Iterator[Finding]:
     """It reads no hooks.d itself: the NRI hook-injector does, or its own base_runtime_spec names the hook."""
-    injects = any(word.endswith("hook-injector") for command in machine.commands() for word in command[:1])
-    specs = [path for path in configured.base_runtime_specs() if _names_hook(site, path)]
-    if injects and specs:
+    found, injectors = containerd.look(), injector.running()
+    specs = [it for it in found.specs if _names_hook(site, it.place)]
+    in_force = [it.path for it in specs if it.in_force]
+    yield from _injectors(injectors)
+    yield from _refusals(found, bool(injectors or not in_force))
+    if injectors and in_force:
         remedy = "each hook is called twice, which does no harm and takes its time: one of the two is enough"
-        yield Finding(WARNING, "containerd", f"the NRI hook-injector runs, and {specs[0]} names the hook", remedy)
-    elif injects or specs:
-        yield Finding(OK, "containerd", "the NRI hook-injector runs" if injects else f"{specs[0]} names the hook")
+        yield Finding(WARNING, "containerd", f"the NRI hook-injector runs, and {in_force[0]} names the hook", remedy)
+    elif injectors or in_force:
+        yield Finding(OK, "containerd", "the NRI hook-injector runs" if injectors else f"{in_force[0]} names the hook")
+    elif specs:
+        remedy = "version 3 has the runtimes in the table plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes"
+        found_in = f"{specs[0].path} names the hook, but its base_runtime_spec is in a table that containerd ignores"
+        yield Finding(FAILURE, "containerd", found_in, remedy)
     elif any(KUBERNETES in entry.name for entry in site.ours):
         remedy = f"run the hook-injector of containerd/nri, or see {NAME} base-runtime-spec"
         yield Finding(
             WARNING, "containerd", "no NRI hook-injector runs, and no base_runtime_spec names the hook", remedy
+        )
+
+
+def _injectors(pids: Iterable[int]) -> Iterator[Finding]:
+    """Those that give no container the hook."""
+    for pid in pids:
+        subject = f"hook-injector (pid {pid})"
+        try:
+            reason = injector.why_blind(pid)
+        except OSError as error:
+            yield Finding(WARNING, subject, f"cannot read its root directory: {error.strerror}", "run it as root")
+            continue
+        if reason is not None:
+            remedy = "mount that directory of the host into its pod at the same path (see the README, containerd)"
+            yield Finding(FAILURE, subject, f"{reason}: it gives no container the hook", remedy)
+
+
+def _refusals(found: Found, is_injected: bool) -> Iterator[Finding]:
+    """What keeps containerd from taking hooks of the injector, and what could not be found out."""
+    if is_injected:
+        for path in found.rejecting:
+            text = f"{path}: NRI's default_validator has reject_oci_hook_adjustment = true"
+            remedy = (
+                "containers that the hook-injector gives the hook do not start: set it to false, or remove the hook"
+            )
+            yield Finding(FAILURE, "containerd", text, remedy)
+    for line in found.unclear:
+        yield Finding(
+            WARNING, "containerd", line, "whether it names the hook is not known; uninstall keeps the program"
         )
 
 
@@ -474,6 +538,9 @@ def _containers(site: Site) -> Iterator[Finding]:
 
 
 def _timer(site: Site) -> Iterator[Finding]:
+    if not site.origin.timer:
+        yield _pod_of_chart()
+        return
     timer = os.path.basename(site.places.timer)
     if not machine.has_systemd():
         remedy = f"have `{NAME} reconcile` called once a minute by other means"
@@ -489,6 +556,14 @@ def _timer(site: Site) -> Iterator[Finding]:
     yield from _options_of_timer(site)
 
 
+def _pod_of_chart() -> Finding:
+    """On a node of the chart's a pod does the timer's work."""
+    if any(set(words) >= _RECONCILES for words in machine.commands()):
+        return Finding(OK, "reconcile", "the chart's pod does it")
+    found = "no pod of the chart's runs here: what hooks cannot do is not put right"
+    return Finding(WARNING, "reconcile", found, "kubectl get pods of the chart's DaemonSet on this node")
+
+
 def _options_of_timer(site: Site) -> Iterator[Finding]:
     """What reconcile does in a hook's place is done by the hook's options: the unit's, or those of its file."""
     files = [path for path in (site.places.service, site.places.conf) if os.path.exists(path)]
@@ -498,7 +573,9 @@ def _options_of_timer(site: Site) -> Iterator[Finding]:
     options, _own = parse([word for line in last for word in line.split() if word != "--adopt"])
     theirs = [parse(list(entry.file.hook.args or [])[2:])[0] for entry in site.ours if entry.file is not None]
     if theirs and options not in theirs:
-        remedy = f"{NAME} install writes both; beside a package's, OPTIONS= in {site.places.conf}"
+        remedy = f"`{NAME} install` writes both; beside those of {site.origin.name}, OPTIONS= in {site.places.conf}"
+        if site.origin is origins.INSTALL:
+            remedy = f"{NAME} install writes both"
         yield Finding(WARNING, "timer", f"{files[-1]} has other options than the hook", remedy)
 
 
@@ -562,6 +639,16 @@ def inject(path: str, directories: Iterable[str] = ()) -> Iterator[Finding]:
             yield Finding(OK, entry.path, f"yes: {injection.becomes(container, entry.file.hook.args or [])}")
     if not gets:
         yield Finding(FAILURE, "the hook", "this container does not get it", f"see above; {NAME} install --for=both")
+    elif container.reader == injection.INJECTOR and not container.given:
+        yield from _whether_injected()
+
+
+def _whether_injected() -> Iterator[Finding]:
+    """What hooks.d promises under containerd, an injector that runs and sees it has to keep."""
+    pids = injector.running()
+    yield from _injectors(pids)
+    if not pids:
+        yield Finding(WARNING, "read by", "no NRI hook-injector runs here", "run it, or see the README on containerd")
 
 
 # --- Does it work here?

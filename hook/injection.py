@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+INJECTOR = "the NRI hook-injector"
 _BY_KUBELET = {"io.kubernetes.container.restartCount": "0"}
 # What runtimes themselves bind into each container: not what hasBindMounts is about.
 _OWN_MOUNTS = ("/dev", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/proc", "/run/.containerenv", "/sys")
@@ -66,7 +67,7 @@ def told(path: str, directories: Sequence[str] = ()) -> Told:
         reader, usual = "CRI-O", configured.of_crio()
         seen, remark = _sent_to_crio(annotations)
     else:
-        reader, usual = "the NRI hook-injector", list(hooksd.READERS)
+        reader, usual = INJECTOR, list(hooksd.READERS)
         if any(key.startswith("io.kubernetes.cri.") for key in annotations):
             seen = {**_BY_KUBELET, **annotations}
             remark = "containerd keeps kubelet's own annotations to itself: restartCount is assumed, which all have"

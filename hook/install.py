@@ -12,7 +12,7 @@ import os
 import tempfile
 from dataclasses import dataclass
 
-from hook import configured, hooksd, machine, steps
+from hook import configured, hooksd, machine, origin, steps
 from hook.machine import KUBERNETES, PODMAN, TARGETS, Interpreter
 from hook.models import Options
 from hook.places import CONF_MARK, NAME, PROGRAM, Places
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from hook.shipped import Shipped
 
+LEFT = f"{NAME}-left"
+LEFT_TIMER = f"{LEFT}.timer"
 _DEFAULTS = Options()
 # What neither JSON nor a unit nor the line of an EnvironmentFile would take for anything but itself.
 _PLAIN = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:+=,@~^-"
@@ -32,7 +34,10 @@ _NOBODY = '{"ociVersion":"1.0","id":"resctrl-mon-hook-install","status":"stopped
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be installed. `words`: options of the hook; `adopt`: see reconcile; `python`: None as shipped."""
+    """What is to be installed. `words`: options of the hook; `adopt`: see reconcile; `python`: None as shipped.
+
+    `force`: also over the files of a package, of the Helm chart or of a MachineConfig.
+    """
 
     shipped: Shipped
     places: Places
@@ -41,6 +46,7 @@ class Wanted:
     options: Options = _DEFAULTS
     adopt: bool = False
     python: str | None = None
+    force: bool = False
 
     @property
     def interpreter(self) -> str:
@@ -56,6 +62,8 @@ def run(wanted: Wanted, *, dry_run: bool) -> tuple[list[Outcome], list[str]]:
     problems, remarks = look(wanted)
     if problems:
         raise Refused(*problems)
+    if not (wanted.force or wanted.places.top):
+        origin.refuse_others(wanted.places)
     directory = wanted.places.at(wanted.places.program_dir)
     if not dry_run:
         try:
@@ -91,6 +99,7 @@ def plan(wanted: Wanted) -> list[Step]:
         Write(at(places.tmpfiles), _fitted(wanted, "packaging/tmpfiles.d/", places.tmpfiles).encode()),
         *([] if _has_own_conf(places) else [Write(at(places.conf), conf(wanted).encode())]),
         *_activation(places),
+        Remove(at(places.chart_mark)),  # with --force: from now on it is not the chart's
         *(Write(at(places.json(target)), hook_file(wanted, target).encode()) for target in wanted.targets),
     ]
 
@@ -145,7 +154,13 @@ def _activation(places: Places) -> list[Step]:
         Run(("systemd-tmpfiles", "--create", places.tmpfiles)),
         Run(("systemctl", "daemon-reload")),
         Run(("systemctl", "enable", "--now", os.path.basename(places.timer))),
+        *stop_left_timer(),
     ]
+
+
+def stop_left_timer() -> list[Step]:
+    """The timer that an uninstall left with the program ends: see uninstall.leave_timer."""
+    return [Run(("systemctl", "stop", LEFT_TIMER))] if machine.has_transient(LEFT_TIMER) else []
 
 
 # --- Whether it may
@@ -203,7 +218,7 @@ def _elsewhere(places: Places) -> list[str]:
             continue
         for entry in hooksd.read_directory(places.at(directory)):
             if entry.calls(PROGRAM):
-                remedy = f"remove it, or uninstall --hooks-dir={directory}"
+                remedy = f"remove it, or uninstall --hooks-dir={directory}; if a package has it, remove that"
                 problems.append(f"{entry.path} has the hook called already; remedy: {remedy}")
     return problems
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from dataclasses import dataclass
 
+from hook import process
 from hook.errors import errno_name
 
 OLDEST = (3, 9)
@@ -19,6 +21,7 @@ RUNTIMES = {"crio": KUBERNETES, "containerd": KUBERNETES, "k3s": KUBERNETES, "rk
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PATIENCE = 60.0
 _LONGEST_REMARK = 300
+_MOST_LINKS = 40  # as the kernel has it
 _TELLS_ITS_VERSION = "import sys;print(*sys.version_info[:2],sys.implementation.cache_tag)"
 # What SELinux calls files that are nobody's program: a runtime may be kept from starting one of these, root is not.
 _NO_PROGRAMS = ("admin_home_t", "data_home_t", "default_t", "tmp_t", "unlabeled_t", "user_home_t", "user_tmp_t")
@@ -77,17 +80,98 @@ def has_systemd() -> bool:
     return os.path.isdir("/run/systemd/system")
 
 
-def commands() -> list[list[str]]:
-    """The command line of each process, by its words."""
-    found = []
-    for name in os.listdir("/proc"):
+def has_transient(unit: str) -> bool:
+    """Whether systemd-run has made this unit, which lasts until the next boot."""
+    return os.path.exists(f"/run/systemd/transient/{unit}")
+
+
+def processes() -> dict[int, list[str]]:
+    """The command line of each process, by its words, and never empty."""
+    found = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
-            with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="replace") as file:
+            with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="surrogateescape") as file:
                 words = file.read().split("\0")[:-1]
         except OSError:  # no process, or not any more
             continue
-        found += [words] if words else []
+        if words:
+            found[int(name)] = words
     return found
+
+
+def commands() -> list[list[str]]:
+    """The command line of each process, by its words."""
+    return list(processes().values())
+
+
+def environment(pid: int) -> list[str]:
+    """The variables that a process was started with; none if they cannot be read."""
+    try:
+        with open(f"/proc/{pid}/environ", encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().split("\0")
+    except OSError:
+        return []
+
+
+def is_running(pid: int) -> bool:
+    """Whether there still is such a process."""
+    return os.path.isdir(f"/proc/{pid}")
+
+
+def started_at(pid: int) -> float:
+    """When a process was started, by the clock that files have their times by. Raises OSError."""
+    born = process.starttime(pid)
+    if born is None:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    with open("/proc/stat", encoding="ascii") as file:
+        booted = next(int(line.split()[1]) for line in file if line.startswith("btime "))
+    return booted + born / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class View:
+    """The files as a process sees them. `root`: its root directory, empty if that is ours; `cwd`: its current one."""
+
+    root: str = ""
+    cwd: str = "/"
+
+    def at(self, path: str) -> str:
+        """Where a path of the process lies for us. Links on the way lead where they lead for that process."""
+        if not path.startswith("/"):
+            return os.path.join(self.cwd, path)
+        return _below(self.root, path) if self.root else path
+
+    def is_same(self, path: str, own: str) -> bool:
+        """Whether a path of the process is this file of ours."""
+        try:
+            return os.path.samefile(self.at(path), own)
+        except OSError:
+            return False
+
+
+def view_of(pid: int) -> View:
+    """How a process sees files. Raises OSError."""
+    root, cwd = f"/proc/{pid}/root", f"/proc/{pid}/cwd"
+    is_ours = os.path.samefile(root, "/") and os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt")
+    return View("" if is_ours else root, cwd)
+
+
+def _below(root: str, path: str) -> str:
+    """Where a path lies whose absolute links count from a directory."""
+    found, links = "", 0
+    waiting = path.split("/")[::-1]
+    while waiting:
+        name = waiting.pop()
+        if name == "..":
+            found = found.rpartition("/")[0]
+        elif name not in ("", "."):
+            above, found = found, f"{found}/{name}"
+            if links < _MOST_LINKS and os.path.islink(root + found):
+                links += 1
+                target = os.readlink(root + found)
+                found = "" if target.startswith("/") else above
+                waiting += target.split("/")[::-1]
+    return root + found
 
 
 def shows_processes() -> bool:

@@ -240,6 +240,7 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
         _add_places(parser)
         parser.add_argument("--python")
         parser.add_argument("--adopt", action="store_true")
+        parser.add_argument("--force", action="store_true")
     elif verb == "doctor":
         parser.add_argument("--prefix", type=_checked(names.directory))
         parser.add_argument("--hooks-dir", action="append", type=_checked(names.directory), default=[])

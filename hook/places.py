@@ -12,12 +12,20 @@ from hook.shipped import is_shipped
 NAME = "resctrl-mon-hook"
 PROGRAM = f"{NAME}.pyz"
 CONF_MARK = f"# Made by `{NAME} install`"
+MACHINE_CONFIG_MARK = "# Made by the MachineConfig"
+CHART_MARK = f"{NAME}.chart"
 USR = "/usr"
 
 
 def hooks_dir(prefix: str) -> str:
     """Where the JSON goes by default: where /usr is not to be written, into the directory for administrators."""
     return hooksd.SYSTEM if prefix == USR else hooksd.ADMINISTRATOR
+
+
+def prefix_of(program: str) -> str | None:
+    """Below which prefix a program of ours lies; None: not where an installation has it."""
+    end = Places("").program
+    return program[: -len(end)] if program.endswith(end) else None
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,11 @@ class Places:
     @property
     def program(self) -> str:
         return f"{self.program_dir}/{PROGRAM}"
+
+    @property
+    def chart_mark(self) -> str:
+        """A file that says that the Helm chart owns the program, and will take it away."""
+        return f"{self.program_dir}/{CHART_MARK}"
 
     @property
     def link(self) -> str:

@@ -10,7 +10,8 @@ import json
 import os
 from dataclasses import dataclass, field
 
-from hook import configured, machine, process, reconcile, runtimes, steps
+from hook import containerd, machine, origin, process, reconcile, runtimes, steps
+from hook.install import LEFT, LEFT_TIMER, stop_left_timer
 from hook.models import KeyState
 from hook.places import NAME, Places
 from hook.records import Records
@@ -50,28 +51,50 @@ class Result:
 
 def run(places: Places, options: Options, roots: Sequence[str] = (), *, force: bool, dry_run: bool) -> Result:
     """Uninstall. `roots`: see runtimes.states. Raises Refused, HookError."""
+    if not (force or places.top):
+        origin.refuse_others(places)
     with steps.alone(places.at(places.program_dir)):
         strange = [path for path in places.files() if places.is_strange(path)]
         done = steps.take(_without(plan(places), places, strange), dry_run=dry_run)
         # Looked at only now: a container that was being created until the JSON went may have been given the hook.
         found = Callers() if force or places.top else callers(places, options, roots)
-        if not found:
-            done += steps.take(_without(plan_of_program(places, options), places, strange), dry_run=dry_run)
-    is_left = os.path.lexists(places.at(places.program)) and places.program not in strange
-    return Result(done, found if found and is_left else None, [places.at(path) for path in strange])
+        is_kept = bool(found) and os.path.lexists(places.at(places.program)) and places.program not in strange
+        rest = leave_timer(places, options) if is_kept else plan_of_rest(places, options)
+        done += steps.take(_without(rest, places, strange), dry_run=dry_run)
+    return Result(done, found if is_kept else None, [places.at(path) for path in strange])
 
 
 def plan(places: Places) -> list[Step]:
     """What goes at once."""
+    return [Remove(places.at(places.json(target))) for target in machine.TARGETS]
+
+
+def leave_timer(places: Places, options: Options) -> list[Step]:
+    """The timer stays as long as the program: groups of the containers that live may linger, and it ends them.
+
+    A package takes its timer along; then there is one until the next boot, which ends all containers as well.
+    """
+    if not machine.has_systemd() or os.path.exists(places.timer) or machine.has_transient(LEFT_TIMER):
+        return []
+    words = [f"--resctrl-root={options.resctrl_root}", f"--run-dir={options.run_dir}"]
+    words.append(f"--group-prefix={options.group_prefix}")
+    every = ("--on-active=60", "--on-unit-active=60")
+    return [Run(("systemd-run", "--quiet", f"--unit={LEFT}", *every, places.program, "reconcile", *words))]
+
+
+def plan_of_rest(places: Places, options: Options) -> list[Step]:
+    """What goes once nobody calls the program."""
     here = not places.top and machine.has_systemd()
     timer = os.path.basename(places.timer)
     return [
-        *(Remove(places.at(places.json(target))) for target in machine.TARGETS),
         # Disabled while its unit is there: systemd takes away its own link to it.
         *([Run(("systemctl", "disable", "--now", timer))] if here and os.path.exists(places.timer) else []),
+        *(stop_left_timer() if here else []),
         *(Remove(places.at(path)) for path in (places.timer, places.service, places.tmpfiles, places.conf)),
         *([RemoveDirectory(places.at(places.conf_dir))] if _is_ours_alone(places) else []),
         *([Run(("systemctl", "daemon-reload"))] if here else []),
+        *([] if places.top else [End(options)]),
+        *(Remove(places.at(path)) for path in (places.link, places.program, places.chart_mark)),
     ]
 
 
@@ -80,12 +103,6 @@ def _is_ours_alone(places: Places) -> bool:
     directory = places.at(places.conf_dir)
     names = set(os.listdir(directory)) if os.path.isdir(directory) else set()
     return names <= {os.path.basename(places.conf)} and not places.is_strange(places.conf)
-
-
-def plan_of_program(places: Places, options: Options) -> list[Step]:
-    """What goes once nobody calls it."""
-    here: list[Step] = [] if places.top else [End(options)]
-    return [*here, Remove(places.at(places.link)), Remove(places.at(places.program))]
 
 
 @dataclass(frozen=True)
@@ -122,9 +139,11 @@ def told(result: Result) -> list[str]:
         return lines
     lines += [f"kept for container {container}, which calls it when it ends" for container in result.kept.containers]
     lines += [f"kept, since this cannot be told: {line}" for line in result.kept.untold]
-    lines += [
-        f"kept for containerd, which begins each container with {path}: change that" for path in result.kept.specs
-    ]
+    remedy = "take that out of its configuration and restart it"
+    lines += [f"kept for containerd, whose base_runtime_spec {it} calls it: {remedy}" for it in result.kept.specs]
+    lines += ["the timer stays until the program is removed, to end lingering groups"] if machine.has_systemd() else []
+    if result.kept.specs:
+        return [*lines, "uninstall again after that; with --force containerd starts no such container any more"]
     return [*lines, "uninstall again once they are gone, or with --force: some runtimes then fail to remove them once"]
 
 
@@ -154,15 +173,28 @@ def callers(places: Places, options: Options, roots: Sequence[str] = ()) -> Call
             if os.path.isdir(state["bundle"]):  # else it is gone meanwhile
                 untold.append(f"{state['id']}: its configuration cannot be read: {error}")
     known = {state["id"] for state in states}
-    specs = []
-    for path in configured.base_runtime_specs():
+    specs, unclear = specs_calling(names)
+    return Callers(sorted({*found, *(_recorded(options).keys() - known)}), [*untold, *unclear], specs)
+
+
+def specs_calling(names: set[str], top: str = "") -> tuple[list[str], list[str]]:
+    """The base_runtime_specs of containerd that call a program of these names, and a line on what was not found out.
+
+    `top`: below which the program lies for us. A containerd in a container may have another file of the same name.
+    """
+    found = containerd.look()
+    calling, untold = [], list(found.unclear)
+    for spec in found.specs:
         try:
-            specs += [path] if names & programs_in(path) else []
+            called = names & programs_in(spec.place)
         except FileNotFoundError:
             continue  # containerd starts no container with it
         except (OSError, ValueError) as error:
-            untold.append(f"{path} cannot be read: {error}")
-    return Callers(sorted({*found, *(_recorded(options).keys() - known)}), untold, specs)
+            untold.append(f"{spec.path} cannot be read: {error}")
+            continue
+        if any(not spec.view.root or spec.view.is_same(name, top + name) for name in called):
+            calling.append(spec.path)
+    return calling, untold
 
 
 def programs_in(path: str) -> set[str]:

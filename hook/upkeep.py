@@ -10,7 +10,7 @@ from hook import basespec, configured, hooksd, jsontext, machine, report, steps
 from hook import doctor as diagnosis
 from hook import install as installing
 from hook import uninstall as uninstalling
-from hook.places import NAME, USR, Places, hooks_dir
+from hook.places import NAME, USR, Places, hooks_dir, prefix_of
 from hook.shipped import Shipped
 from hook.steps import Refused
 
@@ -31,7 +31,9 @@ def install(options: Options, given: argparse.Namespace) -> list[str] | dict[str
     targets = TARGETS[given.targets] if given.targets else tuple(machine.targets(places.top))
     if not targets:
         raise Refused(f"found no {', '.join(machine.RUNTIMES)} here; remedy: --for=kubernetes, podman or both")
-    wanted = installing.Wanted(_shipped(), places, targets, tuple(given.words), options, given.adopt, given.python)
+    wanted = installing.Wanted(
+        _shipped(), places, targets, tuple(given.words), options, given.adopt, given.python, given.force
+    )
     outcomes, remarks = installing.run(wanted, dry_run=given.dry_run)
     if given.json:
         return {"dry_run": given.dry_run, "steps": steps.objects(outcomes), "remarks": remarks}
@@ -104,5 +106,5 @@ def _own_path() -> str:
 
 def _own_prefix() -> str:
     """Where that is installed; /usr if it is not."""
-    own, end = os.path.realpath(_own_path()), Places("").program
-    return own[: -len(end)] if own.endswith(end) else USR
+    found = prefix_of(os.path.realpath(_own_path()))
+    return USR if found is None else found

@@ -39,7 +39,7 @@ HELP_OF_VERBS = {
     ),
     "install": (
         "[--for=kubernetes|podman|both] [--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR]\n"
-        "[--python=PATH] [--adopt] [--dry-run]\n[OPTION...]",
+        "[--python=PATH] [--adopt] [--force] [--dry-run]\n[OPTION...]",
         "puts this file, hooks.d and a timer in place",
     ),
     "uninstall": (

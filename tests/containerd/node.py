@@ -64,9 +64,14 @@ version = 2
 root = "{base}/root"
 state = "{base}/state"
 disabled_plugins = ["io.containerd.internal.v1.opt"]
+imports = ["{base}/conf.d/*.toml"]
 [grpc]
   address = "{base}/containerd.sock"
 {timeouts}
+"""
+# What names the hook is imported: as k3s has it, and containerd 2.2.
+IMPORTED = """\
+version = 2
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{image}"
   disable_apparmor = true
@@ -133,13 +138,15 @@ class Containerd:
         )
         assert (done.returncode, done.stderr) == (0, "")
 
-    def _write_configuration(self, text: str, table: str, runtimes: dict[str, str]) -> None:
-        """`table`: of the CRI's runtimes. `runtimes`: a setting of each, by its name."""
+    def _write_configuration(
+        self, text: str, table: str, runtimes: dict[str, str], name: str = "config.toml"
+    ) -> None:
+        """`table`: of the CRI's runtimes. `runtimes`: a setting of each, by its name. `name`: of the file."""
         text = text.format(base=self.base, image=IMAGE, timeouts=TIMEOUTS)
-        for name, setting in runtimes.items():
-            binary = self.base / "crun" if name.startswith("crun") else "runc"
-            text += RUNTIME.format(table=table, name=name, binary=binary, setting=setting)
-        (self.base / "config.toml").write_text(text)
+        for runtime, setting in runtimes.items():
+            binary = self.base / "crun" if runtime.startswith("crun") else "runc"
+            text += RUNTIME.format(table=table, name=runtime, binary=binary, setting=setting)
+        (self.base / name).write_text(text)
 
     def _started(self) -> subprocess.Popen[bytes]:
         with (self.base / "log").open("ab") as log:
@@ -231,7 +238,10 @@ class OfBaseSpec(Containerd):
             hooks.append({"path": str(self.watch.program), "args": ["watch"], "timeout": 60})
         (self.base / "base-runtime-spec.json").write_text(json.dumps(spec))
         setting = f'base_runtime_spec = "{self.base}/base-runtime-spec.json"'
-        self._write_configuration(CONFIGURATION, "io.containerd.grpc.v1.cri", dict.fromkeys(RUNTIMES, setting))
+        table = "io.containerd.grpc.v1.cri"
+        (self.base / "conf.d").mkdir()
+        self._write_configuration(CONFIGURATION, table, {})
+        self._write_configuration(IMPORTED, table, dict.fromkeys(RUNTIMES, setting), "conf.d/cri.toml")
 
 
 class Node(Observed):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from hook import containerd as configuration
 from tests.containerd.conftest import CONTAINERDS
 from tests.containerd.node import RUNTIMES, UID
 
@@ -54,6 +55,21 @@ def test_pod_from_its_init_container_to_its_end(node: Node) -> None:
     assert node.history(GROUP).count("mkdir") == 1
     assert rmid
     node.assert_clean()
+
+
+def test_base_runtime_spec_in_an_imported_file_of_a_running_containerd_is_found(start_node: StartNode) -> None:
+    """By it each container of the node has the hook: without the program none would start."""
+    node = start_node("base-spec", "runc")
+    spec = str(node.containerd.base / "base-runtime-spec.json")
+
+    def specs() -> list[str]:
+        return [it.path for it in configuration.look().specs]
+
+    node.assert_placed(node.pod().start("web"))
+    assert spec in specs()
+    node.containerd.kill()
+    assert spec not in specs()
+    node.containerd.start_again()
 
 
 def test_a_container_may_open_as_many_files_as_without_the_hook(node: Node) -> None:

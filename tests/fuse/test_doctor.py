@@ -18,7 +18,7 @@ from tests.support.hook import PYZ, UID, Hook, created, task
 from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, UNITS, Machine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.resctrlfs import Mounted
 
@@ -26,6 +26,9 @@ KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in
 # What this machine has, or has not, is no matter of these tests.
 ASIDE = ("syslog", "containers", "root", "beside us", "processes")
 OTHER = f"{HOOKS_DIR}/50-x.json"
+OLD_TABLE = "[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\n"
+VALIDATOR = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\n  enable = true\n  "
+CHART_MARK = f"{os.path.dirname(PROGRAM)}/resctrl-mon-hook.chart"
 ETC = "/etc/containers/oci/hooks.d"
 THEIRS: dict[str, Any] = {
     "version": "1.0.0",
@@ -67,9 +70,9 @@ class Node:
         change(content)
         self.write(path, content)
 
-    def doctor(self, *words: str) -> tuple[int, list[dict[str, str]]]:
-        """Its exit status, and what it found that is not well."""
-        done = self.machine.run("doctor", "--json", *self.options, *words)
+    def doctor(self, *words: str, before: Sequence[str] = ()) -> tuple[int, list[dict[str, str]]]:
+        """Its exit status, and what it found that is not well. `before`: what it is started by."""
+        done = self.machine.run("doctor", "--json", *self.options, *words, before=before)
         assert done.stderr == ""
         told = json.loads(done.stdout)
         assert told["well"] is (done.returncode == 0)
@@ -144,13 +147,13 @@ def systemctl(text: str) -> Callable[[Node], object]:
     return lambda node: node.program("/usr/local/sbin/systemctl", text)
 
 
-def containerd(*hooks: str) -> Callable[[Node], object]:
+def containerd(*hooks: str, config: str = "base_runtime_spec = '/etc/x.json'\n") -> Callable[[Node], object]:
     """In place of CRI-O, with a specification that has these hooks."""
 
     def change(node: Node) -> None:
         node.path("/usr/local/sbin/crio").unlink()
         node.program("/usr/local/sbin/containerd", "")
-        node.write("/etc/containerd/config.toml", "base_runtime_spec = '/etc/x.json'\n")
+        node.write("/etc/containerd/config.toml", config)
         node.write("/etc/x.json", {"hooks": {"poststop": [{"path": path} for path in hooks]}})
 
     return change
@@ -258,6 +261,24 @@ AILMENTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "warning",
         "containerd",
         "no NRI hook-injector runs, and no base_runtime_spec names the hook",
+    ),
+    "containerd ignores the table that names the hook": (
+        containerd(PROGRAM, config=f"version = 3\n{OLD_TABLE}base_runtime_spec = '/etc/x.json'\n"),
+        "fail",
+        "containerd",
+        "/etc/x.json names the hook, but its base_runtime_spec is in a table that containerd ignores",
+    ),
+    "containerd refuses what the injector gives": (
+        containerd(config=f"{VALIDATOR}reject_oci_hook_adjustment = true\n"),
+        "fail",
+        "containerd",
+        "NRI's default_validator has reject_oci_hook_adjustment = true",
+    ),
+    "containerd's configuration cannot be read to its end": (
+        containerd(PROGRAM, config="imports = ['nothing.toml']\n"),
+        "warning",
+        "containerd",
+        "cannot read /etc/containerd/nothing.toml of containerd's configuration: ENOENT",
     ),
     "no timer": (
         systemctl("[ $1 != is-active ] && exit 1; echo inactive >&2; exit 3"),
@@ -388,6 +409,96 @@ def test_an_installation_elsewhere_is_found_by_the_files_that_call_it(node: Node
     status, found = node.doctor()
     assert (status, [it["found"] for it in found]) == (0, [f"{LINK} does not lead to it"])
     assert node.doctor(words[0]) == (0, [])
+
+
+# --- The hook-injector
+
+IN_ITS_IMAGE = "export NRI_PLUGIN_NAME=hook-injector; "
+BLIND = f"mount -t tmpfs x {os.path.dirname(PROGRAM)}; "
+INJECTORS = {
+    "by itself": ("/opt/nri/plugins/10-hook-injector", ""),
+    "as upstream deploys it": ("/bin/plugin", IN_ITS_IMAGE),
+}
+
+
+@pytest.mark.parametrize("name", INJECTORS)
+def test_an_injector_that_sees_the_program_is_well(node: Node, name: str) -> None:
+    containerd()(node)
+    program, environment = INJECTORS[name]
+    before = machine.beside(program, "-idx", "10", mounts=f"{environment}mount -t tmpfs x /mnt;")
+    assert node.doctor(before=before) == (0, [])
+
+
+@pytest.mark.parametrize("name", INJECTORS)
+@pytest.mark.parametrize(
+    ("mounts", "said"),
+    [
+        (BLIND, f"cannot see {PROGRAM}"),
+        (f"mount -t tmpfs x {HOOKS_DIR}; ", f"sees no file that calls the hook in {HOOKS_DIR}, {ETC}"),
+    ],
+)
+def test_an_injector_that_does_not_see_the_hook_gives_it_to_no_container(
+    node: Node, name: str, mounts: str, said: str
+) -> None:
+    """It passes a file over whose program is missing where it is, and says nothing."""
+    containerd()(node)
+    program, environment = INJECTORS[name]
+    status, found = node.doctor(before=machine.beside(program, mounts=environment + mounts))
+    assert (status, [it["level"] for it in found]) == (1, ["fail"])
+    assert found[0]["found"] == f"{said}: it gives no container the hook"
+
+
+def test_another_plugin_is_no_injector(node: Node) -> None:
+    containerd()(node)
+    _, found = node.doctor(before=machine.beside("/bin/plugin", mounts="export NRI_PLUGIN_NAME=logger; " + BLIND))
+    assert [it["found"] for it in found] == ["no NRI hook-injector runs, and no base_runtime_spec names the hook"]
+
+
+def test_a_container_gets_no_hook_from_an_injector_that_does_not_see_it(node: Node) -> None:
+    state = STATES / "containerd-2.1.9-runc-1.3.6-nri-hook-injector-createRuntime.json"
+    words = ["doctor", f"--inject={state}"]
+    assert node.machine.run(*words, before=machine.beside("hook-injector")).returncode == 0
+    done = node.machine.run(*words, before=machine.beside("hook-injector", mounts=BLIND))
+    assert done.returncode == 1
+    assert f"cannot see {PROGRAM}: it gives no container the hook" in done.stdout
+
+
+# --- By what means it was installed
+
+
+def installed_by_chart(node: Node) -> None:
+    """What the chart has on a node: the program, the JSON for pods, and its mark."""
+    for path in (LINK, PODMAN, CONF, f"{UNITS}.service", f"{UNITS}.timer"):
+        node.path(path).unlink()
+    node.write(CHART_MARK, "")
+
+
+def test_a_node_of_the_chart_needs_neither_link_nor_timer(node: Node) -> None:
+    installed_by_chart(node)
+    before = machine.beside("python3", "/app/node.py", "reconcile", "--prefix=/usr")
+    assert node.doctor(before=before) == (0, [])
+    assert "installed by: the Helm chart" in node.machine.run("doctor", *node.options).stdout
+    (found,) = node.doctor()[1]
+    assert (found["subject"], found["found"].partition(":")[0]) == ("reconcile", "no pod of the chart's runs here")
+    node.path(PROGRAM).unlink()
+    remedies = [it["remedy"] for it in node.doctor()[1]]
+    assert not [it for it in remedies if "resctrl-mon-hook.pyz install" in it]
+    assert "kubectl describe the chart's pod on this node; options belong in the chart's values" in remedies
+
+
+def test_a_packaged_node_is_told_to_install_the_package_again(node: Node) -> None:
+    node.program("/usr/local/sbin/dpkg-query", f"echo hook: {KUBERNETES}; exit 1")
+    assert node.doctor() == (0, [])
+    node.path(LINK).unlink()
+    (found,) = node.doctor()[1]
+    assert found["remedy"] == "apt install --reinstall hook; elsewhere: doctor --prefix=DIR"
+
+
+def test_a_node_of_a_machine_config_has_no_link(node: Node) -> None:
+    words = node.path(CONF).read_text().splitlines()[-1]
+    node.write(CONF, f"# Made by the MachineConfig x\n{words}\n")
+    node.path(LINK).unlink()
+    assert node.doctor() == (0, [])
 
 
 # --- Would this container get the hook?

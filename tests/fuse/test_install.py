@@ -261,7 +261,8 @@ def test_a_systemd_that_fails_stops_nothing(node: Machine) -> None:
 
 
 def others(node: Machine) -> set[str]:
-    return {path for path in node.written() if "/usr/local/sbin/" not in path}
+    """All that was put there, but for the programs of the tests."""
+    return {path for path in node.written() if "/usr/local/sbin/" not in path and "/sysimage/" not in path}
 
 
 @pytest.mark.parametrize("path", sorted(EVERYTHING - {CONF}))
@@ -490,11 +491,67 @@ def test_the_program_stays_while_a_container_on_record_lives(node: Machine) -> N
         lines = done(node, "uninstall")
         assert "kept for container web, which calls it when it ends" in lines
         assert "uninstall again once they are gone" in lines[-1]
-        assert set(node.written()) == {PROGRAM, LINK}
+        assert set(node.written()) == EVERYTHING - {KUBERNETES, PODMAN}
         told = json.loads("\n".join(done(node, "uninstall", "--json")))
         assert told == {"dry_run": False, "steps": [], "kept": KEPT, "left": []}
     done(node, "uninstall")
     assert node.written() == {}
+
+
+def test_the_timer_stays_as_long_as_the_program(node: Machine, resctrl: Mounted, tmp_path: Path) -> None:
+    """Containers that live have a poststop that lets their group linger, and nobody else would end it."""
+    log = give_systemd(node)
+    words = [f"--run-dir={tmp_path}/run", f"--resctrl-root={resctrl.root}"]
+    hook = Hook(resctrl.root, tmp_path / "run").with_options("--linger=3600")
+    done(node, "install", "--for=both", *words)
+    with task() as init:
+        hook(created("web", init.pid))
+        log.unlink()
+        lines = done(node, "uninstall", *words)
+    assert "the timer stays until the program is removed, to end lingering groups" in lines
+    assert not log.exists()
+    start = next(line for line in node.written()[f"{UNITS}.service"].splitlines() if line.startswith("ExecStart="))
+    hook(stopped("web"))
+    assert hook.groups() == {"oci-web"}
+    state = tmp_path / "run/groups/web.json"
+    record = json.loads(state.read_text())
+    state.write_text(json.dumps({**record, "lingering_until": 1.0}))
+    assert done(node, start.split()[0].partition("=")[2], "reconcile", *words)
+    assert hook.groups() == set()
+    done(node, "uninstall", *words)
+    assert [line.split()[1] for line in log.read_text().splitlines()] == ["disable", "daemon-reload"]
+    assert others(node) == set()
+
+
+def test_where_a_package_has_taken_the_timer_along_there_is_one_until_the_next_boot(node: Machine) -> None:
+    log = give_systemd(node)
+    (log.parent / "usr/local/sbin/systemctl").rename(node.path("/usr/local/sbin/systemd-run"))
+    shutil.copy(node.path("/usr/local/sbin/systemd-tmpfiles"), node.path("/usr/local/sbin/systemctl"))
+    done(node, "install", "--for=both")
+    for path in EVERYTHING - {PROGRAM}:
+        node.path(path).unlink()
+    log.unlink()
+    with task() as init:
+        record(node, init.pid)
+        done(node, "uninstall")
+        called = log.read_text().split()
+        assert called[called.index(PROGRAM) :] == [
+            PROGRAM,
+            "reconcile",
+            f"--resctrl-root={Options().resctrl_root}",
+            f"--run-dir={Options().run_dir}",
+            f"--group-prefix={Options().group_prefix}",
+        ]
+        log.unlink()
+        node.path("/run/systemd/transient").mkdir()
+        node.path("/run/systemd/transient/resctrl-mon-hook-left.timer").touch()
+        done(node, "uninstall")
+        assert not log.exists(), "it runs already"
+    done(node, "uninstall")
+    assert "stop resctrl-mon-hook-left.timer" in log.read_text()
+    log.unlink()
+    done(node, "install", "--for=both")
+    assert "stop resctrl-mon-hook-left.timer" in log.read_text()
 
 
 def test_unless_told_otherwise(node: Machine) -> None:
@@ -567,7 +624,7 @@ def test_one_that_has_ended_calls_when_it_is_deleted(node: Machine) -> None:
     [
         (
             {"hooks": {"createRuntime": [{"path": PROGRAM}]}},
-            "kept for containerd, which begins each container with /etc/x.json",
+            "kept for containerd, whose base_runtime_spec /etc/x.json calls it",
         ),
         ({"hooks": {"createRuntime": [{"path": "/bin/true"}]}}, None),
         ("{", "kept, since this cannot be told: /etc/x.json cannot be read"),
@@ -589,6 +646,177 @@ def test_containerd_begins_no_container_with_a_program_that_is_gone(
     found = [line for line in done(node, "uninstall") if line.startswith("kept")]
     assert bool(found) is (PROGRAM in node.written()) is (kept is not None)
     assert not found or found[0].startswith(kept or "")
+
+
+NAMES_IT = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n  base_runtime_spec = "/etc/x.json"\n'
+
+
+@pytest.mark.parametrize("words", [("-c", "/etc/k3s/config.toml"), ("--config=/etc/k3s/config.toml",)], ids=" ".join)
+def test_the_file_that_a_running_containerd_was_started_with_is_read_with_its_imports(
+    node: Machine, words: tuple[str, ...]
+) -> None:
+    done(node, "install", "--for=kubernetes")
+    node.path("/etc/k3s/config-v3.toml.d").mkdir(parents=True)
+    node.path("/etc/k3s/config.toml").write_text('version = 3\nimports = ["config-v3.toml.d/*.toml"]\n')
+    node.path("/etc/k3s/config-v3.toml.d/50-hook.toml").write_text(NAMES_IT)
+    node.path("/etc/x.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": LINK}]}}))
+    ended = node.run("uninstall", before=machine.beside("/usr/bin/containerd", *words))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "kept for containerd, whose base_runtime_spec /etc/x.json calls it: take that out" in ended.stdout
+    assert {PROGRAM, LINK} <= set(node.written())
+    done(node, "uninstall")
+    assert PROGRAM not in node.written(), "it runs no more"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'imports = ["nothing.toml"]\n',
+            "cannot read /etc/k.d/nothing.toml of containerd's configuration: ENOENT",
+        ),
+        (
+            'runc = { base_runtime_spec = "/etc/x.json" }\n',
+            "/etc/k.d/k.toml: cannot parse base_runtime_spec or imports",
+        ),
+        (None, "cannot read /etc/k.d/k.toml of containerd's configuration: ENOENT"),
+    ],
+)
+def test_a_configuration_that_cannot_be_read_to_its_end_keeps_the_program(
+    node: Machine, text: str | None, said: str
+) -> None:
+    done(node, "install", "--for=kubernetes")
+    node.path("/etc/k.d").mkdir()
+    if text is not None:
+        node.path("/etc/k.d/k.toml").write_text(text)
+    ended = node.run("uninstall", before=machine.beside("containerd", "-c", "/etc/k.d/k.toml"))
+    assert f"kept, since this cannot be told: {said}" in ended.stdout
+    assert PROGRAM in node.written()
+
+
+def test_a_line_that_was_taken_out_is_in_force_until_containerd_is_restarted(node: Machine) -> None:
+    done(node, "install", "--for=kubernetes")
+    conf = node.path("/etc/k.toml")
+    conf.write_text("version = 2\n")
+    hour = conf.stat().st_mtime + 3600
+    os.utime(conf, (hour, hour))
+    ended = node.run("uninstall", before=machine.beside("containerd", "-c", "/etc/k.toml"))
+    assert re.search(
+        r"/etc/k\.toml was changed after containerd \(pid [0-9]+\) started; restart containerd", ended.stdout
+    )
+    assert PROGRAM in node.written()
+
+
+def test_a_containerd_that_sees_other_files_is_none_of_our_business(node: Machine) -> None:
+    """One in a container has its own /usr: what its specification names is another file."""
+    done(node, "install", "--for=kubernetes")
+    node.path("/etc/k.toml").write_text(NAMES_IT)
+    node.path("/etc/x.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": PROGRAM}]}}))
+    hidden = f"mount -t tmpfs x {os.path.dirname(PROGRAM)}; touch {PROGRAM};"
+    ended = node.run("uninstall", before=machine.beside("containerd", "-c", "/etc/k.toml", mounts=hidden))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert PROGRAM not in node.written()
+    done(node, "install", "--for=kubernetes")
+    node.run("uninstall", before=machine.beside("containerd", "-c", "/etc/k.toml", mounts="mount -t tmpfs x /mnt;"))
+    assert PROGRAM in node.written(), "this one sees the same file"
+
+
+# --- Whose files these are
+
+
+def give_packages(node: Machine, dpkg: str = "", rpm: str = "") -> None:
+    """Managers of packages that answer so; their words are in the tests of packages."""
+    node.path("/usr/local/sbin").mkdir(parents=True, exist_ok=True)
+    for name, text in (("dpkg-query", dpkg or "exit 1"), ("rpm", rpm or "exit 1")):
+        node.path(f"/usr/local/sbin/{name}").write_text(f"#!/bin/sh\n{text}\n")
+        node.path(f"/usr/local/sbin/{name}").chmod(0o755)
+    if rpm:
+        node.path("/usr/lib/sysimage/rpm").mkdir(parents=True, exist_ok=True)
+        node.path("/usr/lib/sysimage/rpm/rpmdb.sqlite").touch()
+
+
+OWNED_BY_DPKG = f"echo resctrl-mon-hook: {PODMAN}; exit 1"
+
+
+@pytest.mark.parametrize(
+    ("dpkg", "rpm", "remedy"),
+    [
+        (OWNED_BY_DPKG, "", "apt remove resctrl-mon-hook first, or --force"),
+        (f"echo hook:amd64, other: {LINK}", "", "apt remove hook first, or --force"),
+        ("", "echo file /x is not owned by any package; echo owned by hook-rpm; exit 1", "dnf remove hook-rpm first"),
+        ("echo broken >&2; exit 2", "", "fix dpkg, or --force"),
+    ],
+)
+def test_the_files_of_a_package_are_left_alone(node: Machine, dpkg: str, rpm: str, remedy: str) -> None:
+    done(node, "install", "--for=both")
+    give_packages(node, dpkg, rpm)
+    before = node.written()
+    assert remedy in refused(node, "install", "--for=both", "--linger=5")
+    assert remedy in refused(node, "uninstall")
+    assert node.written() == before
+    done(node, "install", "--for=both", "--linger=5", "--force")
+    assert node.written() != before
+    done(node, "uninstall", "--force")
+    assert others(node) == set()
+
+
+def test_where_no_file_is_in_place_no_package_is_asked(node: Machine) -> None:
+    """Nor where only the program is left: a package that was removed has it call `uninstall`."""
+    give_packages(node, "exit 2")
+    done(node, "install", "--for=both")
+    for path in EVERYTHING - {PROGRAM, CONF}:
+        node.path(path).unlink()
+    done(node, "uninstall")
+    assert others(node) == set()
+
+
+def test_another_machine_is_not_asked_whose_its_files_are(node: Machine) -> None:
+    give_packages(node, "exit 2")
+    tree = f"--destdir={node.directory}/tree"
+    done(node, "install", "--for=podman", tree)
+    done(node, "install", "--for=podman", tree)
+    done(node, "uninstall", tree)
+
+
+def test_the_files_of_the_chart_are_left_alone(node: Machine) -> None:
+    """Its pod would fail from then on, and a later removal of the chart would take ours away."""
+    mark = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.chart"
+    done(node, "install", "--for=both")
+    node.path(mark).write_text("")
+    before = node.written()
+    expected = "was installed by the Helm chart; remedy: helm uninstall first, or --force"
+    assert expected in refused(node, "install", "--for=both")
+    assert expected in refused(node, "uninstall")
+    assert node.written() == before
+    done(node, "install", "--for=both", "--force")
+    assert mark not in node.written()
+    node.path(mark).write_text("")
+    done(node, "uninstall", "--force")
+    assert node.written() == {}
+
+
+def test_the_files_of_a_chart_that_has_its_program_elsewhere_are_left_alone(node: Machine) -> None:
+    """With its prefix /usr/local, and the usual directory of hooks.d: our JSON would take the place of the chart's."""
+    done(node, "install", "--for=kubernetes", "--prefix=/etc/opt/x", f"--hooks-dir={HOOKS_DIR}")
+    node.path("/etc/opt/x/libexec/oci/hooks.d/resctrl-mon-hook.chart").write_text("")
+    before = node.written()
+    assert "was installed by the Helm chart" in refused(node, "install", "--for=both")
+    assert "was installed by the Helm chart" in refused(node, "uninstall")
+    assert node.written() == before
+
+
+def test_rpm_is_not_asked_where_it_has_no_database(node: Machine) -> None:
+    """It would make one."""
+    done(node, "install", "--for=both")
+    give_packages(node, rpm="echo owned by x")
+    node.path("/usr/lib/sysimage/rpm/rpmdb.sqlite").unlink()
+    done(node, "uninstall")
+
+
+def test_the_files_of_a_machine_config_are_left_alone(node: Machine) -> None:
+    done(node, "install", "--for=both")
+    node.path(CONF).write_text("# Made by the MachineConfig x\nOPTIONS=\n")
+    assert "was installed by a MachineConfig" in refused(node, "install", "--for=both")
 
 
 def test_groups_that_linger_end_with_it(resctrl: Mounted, tmp_path: Path) -> None:

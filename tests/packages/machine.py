@@ -109,7 +109,20 @@ class Machine:
 
     def rpm(self, *words: str, check: bool = True) -> str:
         """The host's rpm, on a database of the machine's. What is needed is not looked for: that is Debian's there."""
-        return self.from_outside("rpm", f"--root={self.root}", "--nodeps", *words, check=check).stdout
+        return self.from_outside("rpm", *self.rpm_options, "--nodeps", *words, check=check).stdout
+
+    @property
+    def rpm_options(self) -> tuple[str, str]:
+        """Debian's rpm has its database elsewhere than those of the distributions that are made of RPMs."""
+        return f"--root={self.root}", "--dbpath=/var/lib/rpm"
+
+    def give_rpm(self) -> Path:
+        """The host's rpm as a program of the machine's; returns where it is."""
+        program = self.at("/usr/local/bin") / "rpm"
+        enter = f"nsenter --target={self._holder.pid} --mount"
+        program.write_text(f'#!/bin/sh\nexec {enter} rpm {" ".join(self.rpm_options)} "$@"\n')
+        program.chmod(0o755)
+        return program
 
     def changes(self, *words: str) -> list[str]:
         """Run a program of the host's; the names of the files that it puts in place or takes away, in that order."""

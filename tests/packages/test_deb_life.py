@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -129,6 +131,89 @@ def test_a_purge_leaves_no_file_of_ours_whoever_lives(machine: Machine, packages
     assert ours(machine) == []
 
 
+OWNED = (
+    f"/usr/bin/{NAME}",
+    f"/usr/lib/systemd/system/{NAME}-reconcile.service",
+    f"/usr/lib/systemd/system/{TIMER}",
+    f"/usr/lib/tmpfiles.d/{NAME}.conf",
+    f"/usr/share/containers/oci/hooks.d/10-{NAME}-kubernetes.json",
+    f"/usr/share/containers/oci/hooks.d/10-{NAME}-podman.json",
+)
+BASE_SPEC = {"hooks": {"createRuntime": [{"path": PROGRAM}]}}
+
+
+def test_a_removal_keeps_the_file_for_a_containerd_that_imports_a_file_that_names_it(
+    machine: Machine, packages: Packages
+) -> None:
+    """It would start no container any more."""
+    machine.dpkg("-i", packages.deb.name)
+    conf = machine.at("/etc") / "containerd"
+    conf.mkdir()
+    (conf / "config.toml").write_text('imports = ["more/*.toml"]\n')
+    (conf / "more").mkdir()
+    (conf / "more/hook.toml").write_text('base_runtime_spec = "/etc/containerd/spec.json"\n')
+    (conf / "spec.json").write_text(json.dumps(BASE_SPEC))
+    assert "kept for containerd, whose base_runtime_spec /etc/containerd/spec.json calls it" in machine.dpkg("-r", NAME)
+    assert machine.at(PROGRAM).exists()
+    shutil.rmtree(conf)
+    machine.run(PROGRAM, "uninstall")
+    assert not machine.at(PROGRAM).exists()
+
+
+# --- Whose the files are
+
+
+@pytest.mark.parametrize("words", [("install", "--for=both"), ("uninstall",)], ids=" ".join)
+def test_what_the_package_owns_is_left_alone(machine: Machine, packages: Packages, words: tuple[str, ...]) -> None:
+    machine.dpkg("-i", packages.deb.name)
+    before = ours(machine)
+    done = machine.run(NAME, *words, check=False)
+    assert done.returncode == 2
+    assert f"was installed by the package {NAME}; remedy: apt remove {NAME} first, or --force" in done.stdout
+    assert ours(machine) == before
+    assert machine.run("dpkg", "--verify", NAME).stdout == ""
+    assert f"installed by: the package {NAME}" in machine.run(NAME, "doctor", check=False).stdout
+
+
+def test_a_file_that_was_diverted_is_not_the_packages(machine: Machine, packages: Packages) -> None:
+    """What an administrator has in its place is his own; the package's lies elsewhere."""
+    machine.dpkg("-i", packages.deb.name)
+    for path in OWNED:
+        machine.run("dpkg-divert", "--local", "--no-rename", "--add", path)
+    done = machine.run(NAME, "install", "--for=both", "--dry-run", check=False)
+    for path in OWNED:
+        machine.run("dpkg-divert", "--local", "--no-rename", "--remove", path)
+    assert done.returncode == 0
+
+
+def test_with_force_they_are_taken_away_all_the_same(machine: Machine, packages: Packages) -> None:
+    machine.dpkg("-i", packages.deb.name)
+    machine.run(NAME, "uninstall", "--force")
+    assert not machine.at(PROGRAM).exists()
+
+
+def test_a_file_that_dpkg_knows_by_another_path_of_a_merged_usr_is_found(machine: Machine, packages: Packages) -> None:
+    machine.dpkg("-i", packages.deb.name)
+    names = machine.at("/var/lib/dpkg/info") / f"{NAME}.list"
+    lines = [line for line in names.read_text().splitlines() if "/systemd/system/" in line]
+    assert lines
+    whole = names.read_text()
+    try:
+        names.write_text("".join(f"{line.removeprefix('/usr')}\n" for line in lines))
+        done = machine.run(NAME, "uninstall", check=False)
+        assert f"was installed by the package {NAME}" in done.stdout
+    finally:
+        names.write_text(whole)
+
+
+def test_what_the_chart_had_there_is_the_packages_from_then_on(machine: Machine, packages: Packages) -> None:
+    mark = machine.at("/usr/libexec") / "oci/hooks.d/resctrl-mon-hook.chart"
+    mark.parent.mkdir(parents=True)
+    mark.touch()
+    machine.dpkg("-i", packages.deb.name)
+    assert not mark.exists()
+
+
 # --- In which order
 
 
@@ -171,6 +256,22 @@ def test_the_timer_is_started_and_stopped(machine: Machine, systemctl: Path, pac
     assert f"restart {TIMER}\n" in systemctl.read_text()
     machine.dpkg("-r", NAME)
     assert f"stop {TIMER} " in systemctl.read_text()
+
+
+def test_what_a_removal_leaves_has_a_timer_until_the_next_boot(
+    machine: Machine, systemctl: Path, packages: Packages
+) -> None:
+    """The groups of the containers that live may linger, and the package's own timer is gone."""
+    program = machine.at("/usr/local/bin") / "systemd-run"
+    program.symlink_to("systemctl")
+    machine.dpkg("-i", packages.deb.name)
+    machine.podman_run("web")
+    machine.dpkg("-r", NAME)
+    (line,) = [line for line in systemctl.read_text().splitlines() if "--unit=resctrl-mon-hook-left" in line]
+    assert f"{PROGRAM} reconcile " in line
+    machine.dpkg("-i", packages.deb.name)
+    assert systemctl.read_text().splitlines()[-1].endswith("stop resctrl-mon-hook-left.timer")
+    program.unlink()
 
 
 def test_a_disabled_timer_is_not_started(

@@ -20,7 +20,7 @@ JSON = f"/usr/share/containers/oci/hooks.d/10-{NAME}-podman.json"
 
 
 def test_the_program_is_there_before_the_json_and_gone_after_it(machine: Machine, packages: Packages) -> None:
-    rpm = ("rpm", f"--root={machine.root}", "--nodeps")
+    rpm = ("rpm", *machine.rpm_options, "--nodeps")
     order = machine.changes(*rpm, "-i", str(machine.shared / packages.rpm.name))
     assert order.index(f"{NAME}.pyz") < order.index(f"10-{NAME}-podman.json")
     order = machine.changes(*rpm, "-e", NAME)
@@ -75,3 +75,12 @@ def test_an_erasure_that_nobody_minds_leaves_nothing(installed: Machine) -> None
     installed.rpm("-e", NAME)
     assert installed.run("find", "/usr", "/etc", "-path", f"*{NAME}*").stdout == ""
     assert not installed.at(HOOKS).exists()
+
+
+@pytest.mark.parametrize("words", [("install", "--for=both"), ("uninstall",)], ids=" ".join)
+def test_what_the_package_owns_is_left_alone(installed: Machine, words: tuple[str, ...]) -> None:
+    rpm = installed.give_rpm()
+    done = installed.run(NAME, *words, check=False)
+    rpm.unlink()
+    assert done.returncode == 2
+    assert f"was installed by the package {NAME}; remedy: dnf remove {NAME} first, or --force" in done.stdout

@@ -88,7 +88,7 @@ class Host:
         container, pod = self.pods(*words)[name]
         security = container["securityContext"]
         volumes = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"]}
-        elsewhere = {"resctrl": str(self.resctrl.root), "run": str(self.run_dir)}  # named by the options, too
+        elsewhere = {"sysfs": str(self.resctrl.root.parent), "run": str(self.run_dir)}  # named by the options, too
         bundles = {"bundles": str(self.lab.base / "root" / "vfs-containers")}
         mounts = []
         for it in container["volumeMounts"]:
@@ -140,7 +140,8 @@ class Host:
     def state(self) -> list[tuple[str, int, int, bytes]]:
         """All that is installed, exactly."""
         found = [path for path in (self.program, self.json) if path.exists()]
-        assert [it.name for it in self.program.parent.iterdir()] == [it.name for it in found if it == self.program]
+        mark = self.program.with_suffix(".chart")
+        assert {*self.program.parent.iterdir()} == ({self.program, mark} if self.program in found else set())
         return [(it.name, it.stat().st_ino, it.stat().st_mtime_ns, it.read_bytes()) for it in found]
 
     def groups(self) -> dict[str, list[int]]:
@@ -204,13 +205,26 @@ def lab(archive: Path) -> Iterator[Lab]:
 
 @pytest.fixture
 def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
-    with mounted(tmp_path) as resctrl:
+    sysfs = tmp_path / "fs"
+    sysfs.mkdir()
+    with shared(sysfs), mounted(sysfs) as resctrl:
         host = Host(lab, tmp_path, resctrl)
         try:
             yield host
         finally:
             lab.podman("rm", "-f", "-a", "-t", "0")
             host.json.unlink(missing_ok=True)
+
+
+@contextmanager
+def shared(directory: Path) -> Iterator[None]:
+    """What is mounted or unmounted below it reaches containers that have it with HostToContainer, as a host's /sys."""
+    subprocess.run(["mount", "--bind", directory, directory], check=True, timeout=DEADLINE)
+    try:
+        subprocess.run(["mount", "--make-shared", directory], check=True, timeout=DEADLINE)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", directory], check=True, timeout=DEADLINE)
 
 
 def test_it_is_ready_once_both_files_are_in_place_and_its_end_changes_nothing(host: Host) -> None:
@@ -275,6 +289,24 @@ def test_reconcile_sees_the_hosts_cgroups_and_has_one_capability(host: Host) -> 
         assert os.readlink(f"/proc/{pid}/ns/cgroup") == os.readlink("/proc/self/ns/cgroup")
 
 
+def test_resctrl_comes_and_goes_for_reconcile_as_it_does_on_the_host(host: Host) -> None:
+    """Else it would judge groups of a mount that the host has no more, and keep that busy."""
+    (host.resctrl.root / "mon_groups/oci-x").mkdir()
+    with host.running("reconcile") as process:
+        assert "oci-x" in line_with(process, "remove"), "it may write there, though not beside it"
+        inside = Path(f"/proc/{host.lab.init('reconcile').pid}/root{host.resctrl.root}")
+        with pytest.raises(OSError, match="Read-only"):
+            (inside.parent / "x").mkdir()
+        host.resctrl.close()
+        assert list(inside.iterdir()) == []
+        host.resctrl.root.rmdir()
+        (host.resctrl.root.parent / "resctrl.sock").unlink()
+        with mounted(host.resctrl.root.parent) as again:
+            assert again.root == host.resctrl.root
+            (inside / "mon_groups/oci-y").mkdir()
+            assert "/mon_groups/oci-y" in again.groups()
+
+
 def test_reconcile_refuses_a_cgroup_namespace_of_its_own(host: Host) -> None:
     """There it would take a container's tasks for strangers, and move them out."""
     done = host.completed("reconcile", env={"RESCTRL_MON_HOOK_CONFINED": "1"})
@@ -286,21 +318,59 @@ def test_everything_is_taken_off_but_the_program_only_once_nobody_calls_it(host:
     host.install("--linger=3600")
     gate = host.workload("third")
     container = host.lab.container_id("third")
+    ended = ended_container(host)
 
     assert host.completed("remove-json").returncode == 0
     assert [name for name, *_ in host.state()] == [host.program.name]
     host.lab.podman("run", "--rm", *host.lab.options("later"), KUBELETS, "--rootfs", str(host.lab.rootfs), "/bin/true")
-    assert set(host.groups()) == {f"oci-{container}"}
+    assert set(host.groups()) == {f"oci-{container}", f"oci-{ended}"}
 
     with host.running("remove-program", "--linger=3600") as process:
-        assert f"1 containers call {host.program} when they end: {container}" in line_with(process, "containers call")
+        line_with(process, f"1 containers call {host.program} when they end:")
+        assert line_with(process, "(") == f"?/? ? ({container[:12]})\n"
     assert host.program.exists()
 
     gate.open()
     host.lab.watch.wait("poststop", container)
     host.lab.podman("rm", "-f", "third")
-    assert host.groups() == {f"oci-{container}": []}, "it lingers"
+    assert host.groups() == {f"oci-{container}": [], f"oci-{ended}": []}, "they linger"
     done = host.completed("remove-program", "--linger=3600")
     assert (done.returncode, done.stderr) == (0, "")
+    assert f"?/? ? ({ended[:12]})" in done.stdout.splitlines(), "it is not waited for"
     assert host.state() == []
     assert host.groups() == {}
+
+
+CONTAINERD = "exec -a containerd /usr/bin/python3 -ISc 'print(flush=True); import signal; signal.pause()' --config=$0"
+
+
+def test_a_containerd_that_names_the_program_in_an_imported_file_is_waited_for(host: Host, tmp_path: Path) -> None:
+    """Its files are seen as it sees them, which takes a capability that reconcile does without."""
+    host.install()
+    assert host.completed("remove-json").returncode == 0
+    (tmp_path / "containerd.toml").write_text('imports = ["more.toml"]\n')
+    (tmp_path / "more.toml").write_text(f'base_runtime_spec = "{tmp_path}/spec.json"\n')
+    (tmp_path / "spec.json").write_text(json.dumps({"hooks": {"poststop": [{"path": str(host.program)}]}}))
+    command = ["bash", "-c", CONTAINERD, str(tmp_path / "containerd.toml")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as containerd:
+        assert containerd.stdout is not None
+        containerd.stdout.readline()
+        with host.running("remove-program") as process:
+            told = line_with(process, "containerd")
+            remedy = "take it out of the configuration and restart containerd"
+            assert told == f"containerd's base_runtime_spec {tmp_path}/spec.json calls {host.program}: {remedy}\n"
+        containerd.kill()
+    assert host.program.exists()
+    assert host.completed("remove-program").returncode == 0
+    assert host.state() == []
+
+
+def ended_container(host: Host) -> str:
+    """One that had the hook, has ended a while ago, and is kept: as a finished Job's is until its pod goes."""
+    host.lab.podman(
+        "run", "--name=job", *host.lab.options("job"), KUBELETS, "--rootfs", str(host.lab.rootfs), "/bin/true"
+    )
+    container = host.lab.container_id("job")
+    config = host.lab.base / f"root/vfs-containers/{container}/userdata/config.json"
+    os.utime(config, (config.stat().st_mtime - 3600,) * 2)
+    return container

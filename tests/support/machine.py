@@ -37,6 +37,18 @@ def missing() -> str | None:
     return None
 
 
+def beside(name: str, *arguments: str, mounts: str = "") -> list[str]:
+    """What a command is started by, to have a process of this name and these arguments beside it.
+
+    `mounts`: shell commands that the process alone sees the mounts of.
+    """
+    process = """exec -a "$0" /usr/bin/python3 -ISc 'print(flush=True); import signal; signal.pause()' "$@" """
+    own = f"unshare -m bash -c {shlex.quote(mounts + process)}" if mounts else f"bash -c {shlex.quote(process)}"
+    script = f"coproc {own} {shlex.join([name, *arguments])}\nread -r <&${{COPROC[0]}}\n"
+    script += "trap 'kill $COPROC_PID; wait' EXIT\n\"$@\""
+    return ["bash", "-c", script, "bash"]
+
+
 class Machine:
     """See above; what is in its directory already stays.
 

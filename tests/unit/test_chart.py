@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -232,12 +233,11 @@ def writable(objects: list[Object], name: str) -> set[str]:
 
 
 def test_what_can_be_written_to(defaults: list[Object]) -> None:
-    programs, hooks = "/host/usr/local/libexec/oci/hooks.d", "/host/usr/share/containers/oci/hooks.d"
-    kernel = {"/sys/fs/resctrl", "/run/resctrl-mon-hook"}
+    programs, hooks = "/host/usr/libexec/oci/hooks.d", "/host/usr/share/containers/oci/hooks.d"
     assert writable(defaults, "install") == {programs, hooks}
     assert writable(defaults, "remove-json") == {hooks}
-    assert writable(defaults, "reconcile") == kernel
-    assert writable(defaults, "remove-program") == kernel | {programs}
+    assert writable(defaults, "reconcile") == {Options().run_dir}
+    assert writable(defaults, "remove-program") == {Options().run_dir, programs}
     assert writable(defaults, "uninstall") == set()
 
 
@@ -250,10 +250,17 @@ def test_a_directory_is_mounted_at_the_path_that_it_has_on_the_host(objects: lis
                     assert path.removeprefix("/host") == paths[it["name"]]
 
 
-def test_the_kernels_directories_are_those_of_the_hook(defaults: list[Object]) -> None:
+def test_resctrl_comes_with_the_directory_above_it_so_that_unmounts_reach_it(defaults: list[Object]) -> None:
     found = mounts(containers(defaults)["reconcile"])
-    assert {Options().resctrl_root, Options().run_dir, "/sys/fs/cgroup"} == set(found)
-    assert found[Options().resctrl_root]["mountPropagation"] == "HostToContainer"
+    assert set(found) == {os.path.dirname(Options().resctrl_root), Options().run_dir, "/sys/fs/cgroup"}
+    assert {it["mountPropagation"] for path, it in found.items() if path.startswith("/sys")} == {"HostToContainer"}
+
+
+def test_the_default_places_are_those_that_the_hook_injector_of_upstream_sees(defaults: list[Object]) -> None:
+    """Its DaemonSet has these three directories of the host's, and no other."""
+    seen = {"/etc/containers/oci/hooks.d", "/usr/share/containers/oci/hooks.d", "/usr/libexec/oci/hooks.d"}
+    written = {path.removeprefix("/host") for path in writable(defaults, "install")}
+    assert written <= seen
 
 
 def test_nothing_of_the_host_is_made_but_directories_of_ours(objects: list[Object]) -> None:

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 import build
-from hook import hooksd
+from hook import hooksd, machine, process
+from hook.machine import View
 from hook.steps import Refused
 
 import host
 
-PREFIX, HOOKS_DIR = "/usr/local", "/usr/share/containers/oci/hooks.d"
-PROGRAM = "/usr/local/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
+PREFIX, HOOKS_DIR = "/usr", "/usr/share/containers/oci/hooks.d"
+PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
+MARK = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.chart"
 JSON = f"{HOOKS_DIR}/10-resctrl-mon-hook-kubernetes.json"
 
 
@@ -65,7 +67,7 @@ def at(root: Path, path: str) -> Path:
 def test_the_program_and_the_json_are_put_in_place_and_nothing_else(root: Path, pyz: Path) -> None:
     assert not node().is_installed()
     node("--linger=5").install()
-    assert files(root) == sorted([PROGRAM, JSON])
+    assert files(root) == sorted([MARK, PROGRAM, JSON])
     assert at(root, PROGRAM).read_bytes() == pyz.read_bytes()
     assert at(root, PROGRAM).stat().st_mode & 0o7777 == 0o755
     assert at(root, JSON).stat().st_mode & 0o7777 == 0o644
@@ -77,7 +79,7 @@ def test_the_program_and_the_json_are_put_in_place_and_nothing_else(root: Path, 
 
 def test_the_json_comes_last(root: Path) -> None:
     """Runtimes read it as soon as it is there, and each container would then be without its hook."""
-    assert node().install() == [f"write {at(root, PROGRAM)}", f"write {at(root, JSON)}"]
+    assert node().install() == [f"write {at(root, path)}" for path in (MARK, PROGRAM, JSON)]
 
 
 def test_installed_is_what_this_version_and_these_options_are(root: Path) -> None:
@@ -176,14 +178,11 @@ def test_links_in_a_circle_are_no_python(root: Path) -> None:
 # --- Files of others
 
 
-def test_a_package_that_is_installed_already_is_left_alone(root: Path) -> None:
+@pytest.mark.parametrize("path", [PROGRAM, "/usr/local/libexec/oci/hooks.d/resctrl-mon-hook.pyz"])
+def test_a_package_that_is_installed_already_is_left_alone(root: Path, path: str) -> None:
+    """Also one whose files are where the chart's would be."""
     packaged = json.dumps(
-        {
-            "version": "1.0.0",
-            "hook": {"path": "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"},
-            "when": {"always": True},
-            "stages": ["poststop"],
-        }
+        {"version": "1.0.0", "hook": {"path": path}, "when": {"always": True}, "stages": ["poststop"]}
     )
     at(root, JSON).write_text(packaged)
     with pytest.raises(Refused, match="was installed by other means"):
@@ -191,6 +190,33 @@ def test_a_package_that_is_installed_already_is_left_alone(root: Path) -> None:
     node().remove_json()
     assert files(root) == [JSON]
     assert at(root, JSON).read_text() == packaged
+
+
+def test_a_program_that_a_package_has_left_to_its_containers_is_left_alone(root: Path) -> None:
+    at(root, PROGRAM).write_text("theirs")
+    with pytest.raises(Refused, match=r"hook\.pyz is not the chart's"):
+        node().install()
+    assert node().is_needed(), "a removal does not wait for those who call it, either"
+    assert node().remove_program() == []
+    assert at(root, PROGRAM).read_text() == "theirs"
+
+
+def test_a_package_that_was_put_over_the_chart_is_left_alone_from_then_on(root: Path) -> None:
+    """Its postinst removes the mark."""
+    node().install()
+    at(root, MARK).unlink()
+    assert not node().is_installed()
+    with pytest.raises(Refused, match="was installed by other means"):
+        node().install()
+    assert node().remove_json() == node().remove_program() == []
+
+
+def test_an_installation_that_was_killed_goes_on(root: Path) -> None:
+    node().install()
+    for path in (JSON, PROGRAM):
+        at(root, path).unlink()
+        node().install()
+        assert node().is_installed()
 
 
 def test_what_is_called_from_a_second_directory_is_refused(root: Path) -> None:
@@ -205,18 +231,23 @@ def test_what_is_called_from_a_second_directory_is_refused(root: Path) -> None:
 # --- The end
 
 
-def bundle(directory: Path, *parts: str, path: str = PROGRAM, text: str | None = None) -> None:
+def bundle(
+    directory: Path,
+    *parts: str,
+    path: str = PROGRAM,
+    text: str | None = None,
+    annotations: dict[str, str] | None = None,
+) -> None:
     config = directory.joinpath("bundles", *parts, "config.json")
     config.parent.mkdir(parents=True)
-    config.write_text(
-        text or json.dumps({"hooks": {"createRuntime": [{"path": "/bin/x"}], "poststop": [{"path": path}]}})
-    )
+    hooks = {"createRuntime": [{"path": "/bin/x"}], "poststop": [{"path": path}]}
+    config.write_text(text or json.dumps({"hooks": hooks, "annotations": annotations}))
 
 
 def test_the_json_goes_first_and_the_program_only_when_told(root: Path) -> None:
     node().install()
     node().remove_json()
-    assert files(root) == [PROGRAM]
+    assert files(root) == [MARK, PROGRAM]
     assert node().remove_json() == []
     node().remove_program()
     assert files(root) == []
@@ -224,19 +255,108 @@ def test_the_json_goes_first_and_the_program_only_when_told(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_who_still_calls_the_program(tmp_path: Path) -> None:
-    assert node().callers() == []
-    bundle(tmp_path, "of-containerd")
-    bundle(tmp_path, "of-crio", "userdata")
+def test_a_program_that_was_installed_again_stays() -> None:
+    """A removal may wait for months, and the chart may be there again before it is done."""
+    node().install()
+    node().remove_json()
+    assert not node().is_needed()
+    node("--linger=5").install()
+    assert node().is_needed()
+    assert node().remove_program() == []
+    assert node("--linger=5").is_installed()
+
+
+LIVE, ENDED, YOUNG, ODD, TORN = ("a1" * 32, "b2" * 32, "c3" * 32, "d4" * 32, "e5" * 32)
+CRIO = {
+    "io.kubernetes.pod.namespace": "shop",
+    "io.kubernetes.pod.name": "web-1",
+    "io.kubernetes.container.name": "app\nroot",
+}
+CONTAINERD = {
+    "io.kubernetes.cri.sandbox-namespace": "batch",
+    "io.kubernetes.cri.sandbox-name": "job-2",
+    "io.kubernetes.cri.container-name": "main",
+}
+
+
+@pytest.fixture
+def cgroups(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The cgroups that have processes."""
+    places = [":/kubepods.slice/kubepods-pod1.slice/crio-" + LIVE + ".scope", ":/user.slice"]
+    monkeypatch.setattr(process, "cgroups", lambda _pid: places)
+    assert root.exists()
+    return places
+
+
+def old(directory: Path) -> None:
+    """Every bundle is of yesterday."""
+    for config in directory.glob("bundles/**/config.json"):
+        os.utime(config, (config.stat().st_mtime - 86400,) * 2)
+
+
+@pytest.mark.usefixtures("cgroups")
+def test_who_still_calls_the_program_is_told_apart_from_what_has_ended(tmp_path: Path) -> None:
+    assert node().callers() == ([], [])
+    bundle(tmp_path, LIVE, "userdata", annotations=CRIO)
+    bundle(tmp_path, ENDED, annotations=CONTAINERD)
     bundle(tmp_path, "hooked-by-others", path="/usr/bin/other")
     bundle(tmp_path, "not-hooked", text='{"hooks": null}')
-    bundle(tmp_path, "torn", text='{"hooks": {"po')
-    bundle(tmp_path, "odd", text="[]")
-    assert node().callers() == ["odd", "of-containerd", "of-crio", "torn"]
+    bundle(tmp_path, TORN, text='{"hooks": {"po')
+    bundle(tmp_path, ODD, text="[]")
+    old(tmp_path)
+    bundle(tmp_path, YOUNG)
+    live, ended = node().callers()
+    assert live == [r"shop/web-1 app\nroot (a1a1a1a1a1a1)", "?/? ? (c3c3c3c3c3c3)"]
+    unknown = "whose config.json cannot be understood"
+    assert ended == ["batch/job-2 main (b2b2b2b2b2b2)", f"d4d4d4d4d4d4, {unknown}", f"e5e5e5e5e5e5, {unknown}"]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        ":/kubepods/burstable/pod1/" + ENDED,
+        ":/kubepods.slice/pod1.slice/cri-containerd-" + ENDED + ".scope",
+        "name=systemd:/system.slice/kubelet.slice/pod1.slice:cri-containerd:" + ENDED,
+        ":/libpod-" + ENDED + "/container",
+    ],
+)
+def test_a_container_lives_as_long_as_its_cgroup_has_processes(cgroups: list[str], tmp_path: Path, place: str) -> None:
+    bundle(tmp_path, ENDED)
+    old(tmp_path)
+    assert node().callers() == ([], ["?/? ? (b2b2b2b2b2b2)"])
+    cgroups.append(place)
+    assert node().callers() == (["?/? ? (b2b2b2b2b2b2)"], [])
+
+
+@pytest.mark.usefixtures("cgroups")
+def test_in_a_pid_namespace_of_its_own_it_takes_no_container_for_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "_FIRST_PID_NAMESPACE", 1)
+    bundle(tmp_path, ENDED)
+    old(tmp_path)
+    assert node().callers() == (["?/? ? (b2b2b2b2b2b2)"], [])
 
 
 @pytest.mark.usefixtures("root")
 def test_a_bundle_that_vanishes_meanwhile_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / "bundles/gone").mkdir(parents=True)
     (tmp_path / "bundles/gone/config.json").symlink_to("nowhere")
-    assert node().callers() == []
+    assert node().callers() == ([], [])
+
+
+def test_a_base_runtime_spec_that_names_it_is_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """containerd would start no container without it. Its files are looked at as it sees them."""
+    node().install()
+    config = at(root, "/etc/containerd/config.toml")
+    config.parent.mkdir(parents=True)
+    config.write_text('imports = ["x.toml"]\n')
+    (config.parent / "x.toml").write_text('base_runtime_spec = "/etc/spec.json"\n')
+    at(root, "/etc/spec.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": PROGRAM}]}}))
+    monkeypatch.setattr(machine, "processes", lambda: {os.getpid(): ["/usr/bin/containerd"]})
+    monkeypatch.setattr(machine, "view_of", lambda _pid: View(str(root)))
+    monkeypatch.setattr(machine, "started_at", lambda _pid: float("inf"))
+    remedy = "take it out of the configuration and restart containerd"
+    assert node().specs() == [f"containerd's base_runtime_spec /etc/spec.json calls {PROGRAM}: {remedy}"]
+    (config.parent / "x.toml").unlink()
+    assert node().specs() == ["cannot read /etc/containerd/x.toml of containerd's configuration: ENOENT"]

@@ -27,8 +27,19 @@ FOR_PEOPLE = {
     "survey",
 }
 FOR_PEOPLE |= {"movein", "rebuild", "tasks", "usage"}
-FOR_PEOPLE |= {"configured", "doctor", "injection", "selftest"}
-FOR_PEOPLE |= {"basespec", "hooksd", "install", "machine", "places", "shipped", "steps", "uninstall", "upkeep"}
+FOR_PEOPLE |= {"configured", "containerd", "doctor", "injection", "injector", "selftest"}
+FOR_PEOPLE |= {
+    "basespec",
+    "hooksd",
+    "install",
+    "machine",
+    "origin",
+    "places",
+    "shipped",
+    "steps",
+    "uninstall",
+    "upkeep",
+}
 PYDANTIC = {"models"}  # in the .pyz models_compiled stands under this name
 HOOK_PATH = sorted(set(TREES) - FOR_PEOPLE - PYDANTIC)
 each_module = pytest.mark.parametrize("module", sorted(TREES))

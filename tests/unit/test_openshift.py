@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import build
-from hook.places import Places
+from hook.places import MACHINE_CONFIG_MARK, Places
 from tests.support import interpreters
 
 import machineconfig
@@ -229,7 +229,9 @@ def test_the_json_comes_last_and_is_the_shipped_one_with_its_path(made: dict[str
 
 def test_reconcile_is_called_with_the_options_in_the_json(made: dict[str, Any]) -> None:
     options = json.loads(content(files(made)[JSON]))["hook"]["args"][2:]
-    assert content(files(made)[PLACES.conf]).decode() == f"OPTIONS={' '.join(options)}\n"
+    mark, line = content(files(made)[PLACES.conf]).decode().splitlines()
+    assert mark.startswith(MACHINE_CONFIG_MARK), "doctor and install know by that whose the node's files are"
+    assert line == f"OPTIONS={' '.join(options)}"
 
 
 def test_modes(made: dict[str, Any]) -> None:

@@ -99,7 +99,7 @@ def run(api: Api, plan: dict[str, Any]) -> None:
 
 
 def _has_reconciled(pod: dict[str, Any]) -> bool:
-    """Not on a node without resctrl, where nothing is installed: no container can be made there that mounts it."""
+    """Not on a node where the pod's containers could not be made: it has not installed anything there."""
     statuses = pod.get("status", {}).get("containerStatuses", [])
     return any(it["name"] == "reconcile" and it.get("containerID") for it in statuses)
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hook import hooksd, steps
+from hook import hooksd, machine, process, report, steps
 from hook import install as installing
+from hook import uninstall as uninstalling
 from hook.machine import KUBERNETES, OLDEST
 from hook.options import parse as parse_options
 from hook.places import Places
@@ -25,9 +27,19 @@ from hook.steps import Refused, Remove, Write
 PYZ = "/app/resctrl-mon-hook.pyz"
 HOST = "/host"
 BUNDLES = "/bundles"
+MARK = b"The Helm chart owns what lies here: `helm uninstall` takes it away.\n"
+YOUNG = 60.0
+"""Seconds that a container may take from its bundle to its first process."""
 RESCTRL = "/sys/fs/resctrl"
 """A container has its own mount of sysfs, but what is in it is the kernel's: where to mount resctrl, if that has it."""
 _MOST_LINKS = 8
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO in linux/proc_ns.h
+# Who a container is, as CRI-O and containerd annotate it.
+_WHO = (
+    ("io.kubernetes.pod.namespace", "io.kubernetes.cri.sandbox-namespace"),
+    ("io.kubernetes.pod.name", "io.kubernetes.cri.sandbox-name"),
+    ("io.kubernetes.container.name", "io.kubernetes.cri.container-name"),
+)
 
 
 @dataclass(frozen=True)
@@ -67,61 +79,121 @@ class Host:
         return Write(self.wanted.places.at(self.program), self.wanted.program, 0o755)
 
     @property
+    def _mark(self) -> Write:
+        """By this `install`, `doctor` and a later pod know whose the files are."""
+        return Write(self.wanted.places.at(self.wanted.places.chart_mark), MARK)
+
+    @property
     def _json(self) -> Write:
         path = self.wanted.places.at(self.wanted.places.json(KUBERNETES))
         return Write(path, installing.hook_file(self.wanted, KUBERNETES).encode())
 
     def install(self) -> list[str]:
-        """Put both files in place; a line on each thing that was done. Refused, OSError: nothing was.
+        """Put the files in place; a line on each thing that was done. Refused, OSError: nothing was.
 
-        The program first: runtimes read a JSON as soon as it is there, and skip one whose program is missing.
+        The mark first: what lies there without it is somebody else's. Then the program: runtimes read a JSON as soon as
+        it is there, and skip one whose program is missing.
         """
         problems = [*installing.look(self.wanted)[0], *self._in_the_way(), *unfit(self.wanted.interpreter)]
         if problems:
             raise Refused(*problems)
         with steps.alone(os.path.dirname(self._program.path)):
-            return steps.told(steps.take([self._program, self._json], dry_run=False))
+            return steps.told(steps.take([self._mark, self._program, self._json], dry_run=False))
 
     def is_installed(self) -> bool:
-        """Whether both files are in place, as this version and these options have them."""
-        return self._program.is_done() and self._json.is_done()
+        """Whether all files are in place, as this version and these options have them."""
+        return self._mark.is_done() and self._program.is_done() and self._json.is_done()
 
     def remove_json(self) -> list[str]:
         """From then on no container is created with the hook. A file that calls another program stays."""
         return [] if self._in_the_way() else steps.told(steps.take([Remove(self._json.path)], dry_run=False))
 
     def remove_program(self) -> list[str]:
-        """Only once nobody calls it: runtimes fail to remove a container whose hook is missing."""
-        return steps.told(steps.take([Remove(self._program.path)], dry_run=False))
+        """Only once nobody calls it: runtimes fail to remove a container whose hook is missing.
 
-    def callers(self) -> list[str]:
-        """The containers that call the program when they end, by the hooks in their configurations. Sorted.
+        The mark last: killed before that, this goes on from there.
+        """
+        if self.is_needed():
+            return []
+        return steps.told(steps.take([Remove(self._program.path), Remove(self._mark.path)], dry_run=False))
 
-        A bundle is there from before its container runs until after its poststop. One that cannot be read counts.
+    def is_needed(self) -> bool:
+        """Whether a removal leaves the program: without a mark others own it, and with a JSON it is installed again."""
+        found = hooksd.read(self._json.path).file
+        is_called = found is not None and found.hook.path == self.program
+        return is_called or not os.path.lexists(self._mark.path)
+
+    def callers(self) -> tuple[list[str], list[str]]:
+        """The containers that live and call the program when they end, and those that have ended and are still kept.
+
+        By the hooks in their configurations; a line on each. A bundle is there from before its container runs until it
+        is deleted, which under CRI-O takes as long as its pod is there.
         """
         bundles = Path(BUNDLES)
         configs = [*bundles.glob("*/config.json"), *bundles.glob("*/userdata/config.json")]  # containerd's, CRI-O's
-        return sorted(path.relative_to(bundles).parts[0] for path in configs if _calls(path, self.program))
+        named = _names_of_cgroups()
+        live: list[str] = []
+        ended: list[str] = []
+        for path in sorted(configs):
+            container = path.relative_to(bundles).parts[0]
+            if line := _caller(path, container, self.program):
+                is_live = container in named or _is_young(path) or not _sees_all_processes()
+                (live if is_live else ended).append(line)
+        return live, ended
+
+    def specs(self) -> list[str]:
+        """Why containerd would start no container without the program, or may not: a line on each reason."""
+        remedy = "take it out of the configuration and restart containerd"
+        calling, unclear = uninstalling.specs_calling({self.program}, HOST)
+        named = [f"containerd's base_runtime_spec {it} calls {self.program}: {remedy}" for it in calling]
+        return [*named, *unclear]
 
     def _in_the_way(self) -> list[str]:
-        """A package's JSON has the same name, and the path of the package's program in it."""
+        """What a package or `install` has put there, which has the same names."""
         found = hooksd.read(self._json.path).file
-        if found is None or found.hook.path == self.program:
+        calls_other = found is not None and found.hook.path != self.program
+        files = [it.path for it in (self._json, self._program) if os.path.lexists(it.path)]
+        if not calls_other and (os.path.lexists(self._mark.path) or not files):
             return []
-        return [
-            f"{self._json.path} calls {found.hook.path}: the hook was installed by other means; remedy: keep either"
-        ]
+        remedy = "remedy: uninstall it on the node first, or keep the chart off the node"
+        if calls_other and found is not None:
+            return [f"{self._json.path} calls {found.hook.path}: the hook was installed by other means; {remedy}"]
+        return [f"{files[0]} is not the chart's: the hook was installed by other means; {remedy}"]
 
 
-def _calls(config: Path, program: str) -> bool:
-    """Whether a container's configuration has this program among its hooks, or cannot be understood."""
+def _caller(config: Path, container: str, program: str) -> str | None:
+    """Who calls the program when it ends, by a container's configuration; also one that cannot be understood."""
     try:
-        hooks = json.loads(config.read_text(encoding="utf-8", errors="surrogateescape")).get("hooks") or {}
-        return any(hook.get("path") == program for stage in hooks.values() for hook in stage or ())
+        found = json.loads(config.read_text(encoding="utf-8", errors="surrogateescape"))
+        hooks = found.get("hooks") or {}
+        if not any(hook.get("path") == program for stage in hooks.values() for hook in stage or ()):
+            return None
+        annotations = found.get("annotations") or {}
+        named = [next((str(annotations[key]) for key in keys if key in annotations), "?") for keys in _WHO]
     except FileNotFoundError:  # it was removed while we looked
-        return False
+        return None
     except (ValueError, AttributeError, TypeError):
-        return True
+        return f"{container[:12]}, whose config.json cannot be understood"
+    return report.printable("{:.253}/{:.253} {:.253} ({:.12})".format(*named, container))
+
+
+def _names_of_cgroups() -> set[str]:
+    """All parts of the names of the cgroups that have a process: without its ID among them, a container has ended."""
+    places = {place for pid in machine.processes() for place in process.cgroups(pid)}
+    return {part for place in places for part in re.split("[/:.-]", place)}
+
+
+def _sees_all_processes() -> bool:
+    """Whether this is the host's pid namespace: in one of its own it would take all containers for ended."""
+    return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
+
+
+def _is_young(config: Path) -> bool:
+    """Whether a container may be starting: its first process comes a moment after its configuration."""
+    try:
+        return abs(time.time() - config.stat().st_mtime) < YOUNG
+    except FileNotFoundError:
+        return False
 
 
 def unfit(python: str) -> list[str]:

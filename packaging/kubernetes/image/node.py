@@ -4,7 +4,7 @@ install         put the program and its JSON onto the host, and stay until told 
 ready           whether both are in place as this version has them, by the exit status
 reconcile       put right once a minute what hooks cannot
 remove-json     no more container gets the hook
-remove-program  go on reconciling until no container calls the program, then end the groups and remove it
+remove-program  go on reconciling until no live container calls the program, then end the groups and remove it
 uninstall       the last two on each node, by Jobs: see cluster.py
 
 OPTION: of the hook, as --x=v. Exits 1, with a line on why.
@@ -60,18 +60,32 @@ def remove_json(node: host.Host) -> None:
 
 
 def remove_program(node: host.Host) -> None:
-    _confine()
+    _confine(privileges.SYS_PTRACE)  # containerd's configuration is looked at as containerd sees it
     told: list[str] = []
-    while callers := node.callers():
-        if callers != told:
-            print(f"{len(callers)} containers call {node.program} when they end: {' '.join(callers)}")
-            told = callers
+    while not node.is_needed() and (reasons := _reasons_to_wait(node)):
+        if reasons != told:
+            print(*reasons, sep="\n")
+            told = reasons
         _reconcile_once(node)
         time.sleep(EVERY)
+    if node.is_needed():
+        print(f"{node.program} stays: it was installed again, or by other means")
+        return
+    _, ended = node.callers()
+    if ended:
+        print("not waiting for containers that have ended; runtimes may fail once to remove them, and then succeed:")
+        print(*ended, sep="\n")
     # No key has a container that would come back: what lingers is ended now, for nobody would do it later.
     _reconcile_once(node, "--live=/dev/null")
     for line in node.remove_program():
         print(line)
+
+
+def _reasons_to_wait(node: host.Host) -> list[str]:
+    """Why the program cannot be removed yet, a line each."""
+    live, _ = node.callers()
+    lines = [f"{len(live)} containers call {node.program} when they end:", *live] if live else []
+    return lines + node.specs()
 
 
 def uninstall(_node: host.Host) -> None:
@@ -106,11 +120,11 @@ def main(arguments: Sequence[str]) -> int:
 _child: subprocess.Popen[bytes] | None = None
 
 
-def _confine() -> None:
-    """Go on in the host's cgroup namespace and with no more capabilities than reconcile takes: start anew, so."""
+def _confine(*more: int) -> None:
+    """Go on in the host's cgroup namespace, with no capabilities but that of reconcile and `more`: start anew, so."""
     if _MARK not in os.environ:
         privileges.join_hosts_cgroups()
-        privileges.keep(privileges.DAC_OVERRIDE)
+        privileges.keep(privileges.DAC_OVERRIDE, *more)
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, _MARK: "1"})  # noqa: S606  ourselves
     if not privileges.is_in_hosts_cgroups():
         raise Refused("not in the host's cgroup namespace: reconcile would take containers' tasks for strangers")

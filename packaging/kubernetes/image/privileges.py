@@ -11,8 +11,8 @@ import ctypes
 import os
 from pathlib import Path
 
-DAC_OVERRIDE = 1
-"""Its number in linux/capability.h."""
+DAC_OVERRIDE, SYS_PTRACE = 1, 19
+"""Their numbers in linux/capability.h."""
 
 _CLONE_NEWCGROUP = 0x02000000
 _PR_CAPBSET_DROP = 24

@@ -64,7 +64,8 @@ What reconcile takes, and no more. It keeps the first, which is what the systemd
 are dropped as soon as it is in the host's cgroup namespace, before it does anything else (image/privileges.py):
   DAC_OVERRIDE  resctrl's directories are 0555, also for root
   SYS_ADMIN     setns to the host's cgroup namespace: otherwise the whole container would have to be privileged
-  SYS_PTRACE    to open that namespace, by /proc/PID/ns/cgroup of the process that started the container
+  SYS_PTRACE    to open that namespace, by /proc/PID/ns/cgroup of the process that started the container; kept by
+                remove-program, which reads containerd's configuration by /proc/PID/root
   SETPCAP       to drop capabilities for good
 AppArmor's usual profile forbids to write to /sys/fs/resctrl, SELinux the same to all but spc_t.
 No allowPrivilegeEscalation: Kubernetes takes it for true with SYS_ADMIN; no_new_privs is set when that is dropped.
@@ -84,22 +85,28 @@ seLinuxOptions:
   type: spc_t
 {{- end }}
 
-{{- /* At the very paths of the host: records hold full paths, and so do the links of the consumers' view. */ -}}
+{{- /*
+At the very paths of the host: records hold full paths, and so do the links of the consumers' view.
+resctrl comes with the directory above it. A mount of its own would be a copy: it would outlive an unmount on the host,
+keep the next mount from being made, and reconcile would judge groups that the host no longer has. /sys/fs itself is
+read-only; what the host has mounted below it is as the host has it.
+*/ -}}
 {{- define "hook.reconcileMounts" -}}
-- name: resctrl
-  mountPath: /sys/fs/resctrl
+- name: sysfs
+  mountPath: /sys/fs
   mountPropagation: HostToContainer # also when resctrl is mounted, or unmounted, only later
+  readOnly: true
 - name: run
   mountPath: /run/resctrl-mon-hook
-- name: cgroup # whether a pod's cgroup is still there
+- name: cgroup # whether a pod's cgroup is still there; else the runtime would mount the container's own view here
   mountPath: /sys/fs/cgroup
   mountPropagation: HostToContainer
   readOnly: true
 {{- end }}
 
 {{- define "hook.reconcileVolumes" -}}
-- name: resctrl
-  hostPath: {path: /sys/fs/resctrl}
+- name: sysfs
+  hostPath: {path: /sys/fs, type: Directory}
 - name: run
   hostPath: {path: /run/resctrl-mon-hook, type: DirectoryOrCreate}
 - name: cgroup

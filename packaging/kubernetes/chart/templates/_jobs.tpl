@@ -24,9 +24,13 @@ spec:
           {{- include "hook.command" (dict "root" . "verb" "remove-json") | nindent 10 }}
           resources: {{- toYaml .Values.resources | nindent 12 }}
           securityContext: {{- include "hook.fileSecurity" . | nindent 12 }}
-          volumeMounts: {{- include "hook.jsonMount" . | nindent 12 }}
+          volumeMounts:
+            {{- include "hook.jsonMount" . | nindent 12 }}
+            {{- include "hook.programMount" . | nindent 12 }} # the mark that says whose the JSON is
+              readOnly: true
       volumes:
         {{- include "hook.jsonVolume" . | nindent 8 }}
+        {{- include "hook.programVolume" . | nindent 8 }}
 {{- end }}
 
 {{- define "hook.removeProgram" -}}
@@ -58,6 +62,8 @@ spec:
           securityContext: {{- include "hook.reconcileSecurity" . | nindent 12 }}
           volumeMounts:
             {{- include "hook.programMount" . | nindent 12 }}
+            {{- include "hook.jsonMount" . | nindent 12 }} # whether the hook was installed anew
+              readOnly: true
             - name: bundles # which containers still call the program
               mountPath: /bundles
               mountPropagation: HostToContainer # a copy of containers' mounts would outlive them
@@ -65,6 +71,7 @@ spec:
             {{- include "hook.reconcileMounts" . | nindent 12 }}
       volumes:
         {{- include "hook.programVolume" . | nindent 8 }}
+        {{- include "hook.jsonVolume" . | nindent 8 }}
         - name: bundles
           hostPath:
             type: Directory
