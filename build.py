@@ -80,10 +80,10 @@ PYTHON = "/usr/bin/python3"
 # SyntaxError, no memory) prints its traceback and exits with 0. No line can guard itself: a file cut within its first
 # line has no such start. `python3 -m zipapp --python=...` may put another first line.
 BOOT = "import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1],'rb');1/any(map(exec,f))"
-# The end of that line: for people whatever goes wrong from then on exits with 2. Behind an expression, `if ... else 0` is
-# evaluated first. Kernels before 5.1 cut the line before this part, and run what is in front of it. The verbs for
-# runtimes are those that begin with h, c or p. (Only a file that people may not read still exits with 0: it is opened in
-# a statement of its own, before this, and there is no room to do it later.)
+# The end of that line: for people whatever goes wrong from then on exits with 2. Behind an expression, `if ... else 0`
+# is evaluated first. Kernels before 5.1 cut the line before this part, and run what is in front of it. The verbs for
+# runtimes are those that begin with h, c or p. (Only a file that people may not read still exits with 0: it is opened
+# in a statement of its own, before this, and there is no room to do it later.)
 FOR_PEOPLE = 'if atexit.register(posix._exit,2*((sys.argv[2:]or"-")[0][:1]not in"hcp"))else 0'
 # What the second line leaves to be run at exit, before the two above: `leave` in hook/system.py ends without it, so it
 # runs only if the program did not. It says why, on stderr, and on the hook path in syslog, and waits for nobody. Any

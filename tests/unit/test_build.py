@@ -112,13 +112,13 @@ def test_the_entries_are_sorted_dated_and_stored(pyz: Path) -> None:
     with zipfile.ZipFile(pyz) as file:
         entries = file.infolist()
         assert file.testzip() is None
-    assert [entry.filename for entry in entries] == sorted(entry.filename for entry in entries)
-    for entry in entries:
-        assert entry.date_time == (1980, 1, 1, 0, 0, 0)
-        assert entry.compress_type == zipfile.ZIP_STORED
-        assert entry.external_attr >> 16 == stat.S_IFREG | 0o644
-        assert (entry.create_system, entry.create_version, entry.extract_version) == (3, 20, 20)
-        assert (entry.flag_bits, entry.extra, entry.comment) == (0, b"", b"")
+    assert [it.filename for it in entries] == sorted(it.filename for it in entries)
+    for it in entries:
+        assert it.date_time == (1980, 1, 1, 0, 0, 0)
+        assert it.compress_type == zipfile.ZIP_STORED
+        assert it.external_attr >> 16 == stat.S_IFREG | 0o644
+        assert (it.create_system, it.create_version, it.extract_version) == (3, 20, 20)
+        assert (it.flag_bits, it.extra, it.comment) == (0, b"", b"")
 
 
 def test_the_zip_holds_the_sources_with_the_compiled_models_in_place(pyz: Path, source: Path) -> None:
@@ -406,7 +406,7 @@ def test_a_file_that_is_gone_by_the_time_python_opens_it_exits_with_0_and_says_s
 
 def test_the_first_line_tells_the_verbs_for_runtimes_from_those_for_people() -> None:
     """By their first letter, since the kernel reads no longer a line."""
-    assert RUNTIME == list(entry._STAGES)
+    assert list(entry._STAGES) == RUNTIME
     assert {verb[0] for verb in RUNTIME} == set("hcp")
     assert not {verb[0] for verb in usage.HELP_OF_VERBS} & set("hcp")
 
