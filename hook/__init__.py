@@ -24,16 +24,17 @@ above it in this list:
     survey, plan        what reconcile has to go by, and what it is going to do about it
     movein, rebuild     containers that run already, into their groups; records that were lost
     room                what it takes in /run to count hooks is given back
-    reconcile           puts right what hooks cannot
-    rates               how fast keys use what they use
     machine, hooksd     the machine that we are to be installed on; hooks.d as its readers have it
     configured          what CRI-O, Podman and containerd are told of hooks and RDT
     shipped, places     the .pyz as a file; where an installation has what
+    injection           would this container get the hook, and if not, why not
+    unhooked            containers that run and were never hooked
+    reconcile           puts right what hooks cannot
+    rates               how fast keys use what they use
     steps               what is put into its place, or taken away, durably and at once
     install, uninstall  in what order, whether it may be, and who still needs it
     basespec            the hook where containerd takes it from
     screens, metrics    what was seen, as text and as JSON; for Prometheus
-    injection           would this container get the hook, and if not, why not
     selftest            a group, a child in it, its counters, and all of it gone again
     doctor              is all well here, and what is to be done
     upkeep              the verbs of whoever looks after the node

@@ -470,6 +470,27 @@ def _containers(site: Site) -> Iterator[Finding]:
         yield Finding(WARNING, "containers", line, "its containers cannot be looked at, by reconcile --adopt neither")
 
 
+def _unhooked(site: Site) -> Iterator[Finding]:
+    """What reconcile found of containers that run and were never hooked."""
+    seen = inventory.look(site.options).unhooked
+    if seen is None:
+        return
+    names = seen.names()
+    if names:
+        found = f"{len(names)} containers run and were never hooked, as of {seen.since}: {_named(names)}"
+        remedy = (
+            f"see hooks.d, runtimes and containerd above: does the hook-injector run, does the runtime read our JSON? "
+            f"Containers from before the install: {NAME} reconcile --adopt"
+        )
+        yield Finding(FAILURE, "unhooked", found, remedy)
+    else:
+        yield Finding(OK, "unhooked", f"none, as of {seen.since}")
+    if seen.unchecked:
+        found = f"{seen.unchecked} containers without a record could not be checked, as of {seen.since}"
+        remedy = "their runtime did not answer, is none of those in README (--adopt), or cannot be seen from here"
+        yield Finding(WARNING, "unhooked", found, remedy)
+
+
 # --- What is there besides
 
 
@@ -527,6 +548,7 @@ CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
     "beside us": _peers,
     "records": _records,
     "containers": _containers,
+    "unhooked": _unhooked,
     "timer": _timer,
     "syslog": _log,
 }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from hook.models import Failure, Member, MonGroup, Options
+    from hook.records import Unhooked
 
     _T = TypeVar("_T")
 
@@ -120,7 +121,8 @@ class Rmids:
 class Inventory:
     """What was seen in one look. `rmids`: None where resctrl is not mounted. `orphans`: paths of mon_groups.
 
-    `at`: system.monotonic() of the look. `runs`: how often which stage had which result.
+    `at`: system.monotonic() of the look. `runs`: how often which stage had which result. `unhooked`: what reconcile
+    found of containers that were never hooked; None: it has not looked.
     """
 
     at: float
@@ -131,6 +133,7 @@ class Inventory:
     rmids: Rmids | None
     orphans: list[str]
     runs: dict[tuple[str, str], int]
+    unhooked: Unhooked | None
 
 
 def look(options: Options) -> Inventory:
@@ -143,6 +146,9 @@ def look(options: Options) -> Inventory:
         keys, unreadable = _sorted_out(look_at(records, kernel, name) for name in records.recorded())
         failures, broken = _sorted_out(records.failure(name) for name in records.failed())
         runs = records.runs()
+        unhooked = records.unhooked()
+        if unhooked is not None:
+            unhooked = unhooked.without({*records.indexed(), *records.failed()})
     prefix = options.group_prefix
     mon_groups = [path for paths in ctrl_groups.values() for path in paths]
     recorded = {group.record.path for key in keys for group in key.groups if not group.is_over}
@@ -150,7 +156,7 @@ def look(options: Options) -> Inventory:
     others = len(ctrl_groups) + len(mon_groups) - ours
     rmids = Rmids(kernel.rmid_limit(), ours, others) if ctrl_groups else None
     orphans = _orphans((path for path in mon_groups if _name(path).startswith(prefix)), prefix, keys, unreadable)
-    return Inventory(at, keys, unreadable, failures, broken, rmids, orphans, runs)
+    return Inventory(at, keys, unreadable, failures, broken, rmids, orphans, runs, unhooked)
 
 
 def look_at(records: Records, kernel: Resctrl, name: str) -> Key | Unreadable | None:
