@@ -67,6 +67,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "native"
 """
+PLAIN = "plain"
+"""The runtime whose containers do not have the hook."""
 RUNTIME = """\
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
       runtime_type = "io.containerd.runc.v2"
@@ -105,6 +107,8 @@ class Containerd:
         text = CONFIGURATION.format(base=self.base, image=IMAGE)
         text += RUNTIME.format(base=self.base, name="runc", binary="runc")
         text += RUNTIME.format(base=self.base, name="crun", binary=self.base / "crun")
+        plain = RUNTIME.format(base=self.base, name=PLAIN, binary="runc")
+        text += "".join(line for line in plain.splitlines(keepends=True) if "base_runtime_spec" not in line)
         (self.base / "crun").write_text(CRUN)
         (self.base / "crun").chmod(0o755)
         (self.base / "config.toml").write_text(text)

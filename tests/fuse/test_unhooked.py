@@ -1,4 +1,4 @@
-"""Containers that run and were never hooked: a machine with the JSON in place, and a runtime that nobody had call it."""
+"""Containers that run and were never hooked: the JSON is in place, and no runtime had the hook called."""
 
 from __future__ import annotations
 
