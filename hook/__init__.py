@@ -35,6 +35,7 @@ above it in this list:
     install, uninstall  in what order, whether it may be, and who still needs it
     basespec            the hook where containerd takes it from
     screens, metrics    what was seen, as text and as JSON; for Prometheus
+    cdi                 the createRuntime hooks that devices bring
     selftest            a group, a child in it, its counters, and all of it gone again
     doctor              is all well here, and what is to be done
     upkeep              the verbs of whoever looks after the node

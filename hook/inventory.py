@@ -214,12 +214,13 @@ def _look_at_group(kernel: Resctrl, record: MonGroup) -> Group:
 
 
 def _orphans(paths: Iterable[str], prefix: str, keys: list[Key], unreadable: list[Unreadable]) -> list[str]:
-    """Those of our groups that no live member stands behind, and that are still there.
+    """Those of our groups that neither a record nor a live member stands behind, and that are still there.
 
-    A key that is unreadable or recovering may have members that nobody knows of: its groups are none.
+    Members that are all dead make no orphan: their key may linger, or wait for its next start (CrashLoopBackOff); else
+    reconcile ends it. Of an unreadable key any group may be on record.
     """
-    known = {key.state.members[container].group for key in keys for container in key.alive()}
-    known |= {group.record.path for key in keys if key.condition == "lingering" for group in key.groups}
+    known = {group.record.path for key in keys for group in key.groups if not group.is_over}
+    known |= {key.state.members[container].group for key in keys for container in key.alive()}
     unsure = {it.name for it in unreadable} | {key.state.key for key in keys if key.state.recovering}
     lone = (path for path in paths if path not in known and _name(path)[len(prefix) :] not in unsure)
     return [path for path in lone if system.is_directory(path)]

@@ -47,7 +47,7 @@ HEALTH = {
     "members_taken_from_others": ("gauge", "Members that were in a mon_group of somebody else before"),
     "rmids": ("gauge", "RMIDs that the machine has: the smallest of info/*/num_rmids"),
     "rmids_in_use": ("gauge", "RMIDs that groups take; ours are the mon_groups of keys"),
-    "orphan_groups": ("gauge", "mon_groups with our prefix that no live member stands behind"),
+    "orphan_groups": ("gauge", "mon_groups with our prefix that neither a record nor a live member stands behind"),
     "unmonitored_containers": ("gauge", "Containers on record as not monitored, by reason"),
     "unhooked_containers": ("gauge", "Containers that run and were never hooked, as reconcile last found"),
     "unchecked_containers": ("gauge", "Containers without a record that reconcile could not ask a runtime about"),

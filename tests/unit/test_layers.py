@@ -27,7 +27,7 @@ FOR_PEOPLE = {
     "survey",
 }
 FOR_PEOPLE |= {"movein", "rebuild", "tasks", "unhooked", "usage"}
-FOR_PEOPLE |= {"configured", "doctor", "injection", "selftest"}
+FOR_PEOPLE |= {"cdi", "configured", "doctor", "injection", "selftest"}
 FOR_PEOPLE |= {"basespec", "hooksd", "install", "machine", "places", "shipped", "steps", "uninstall", "upkeep"}
 PYDANTIC = {"models"}  # in the .pyz models_compiled stands under this name
 HOOK_PATH = sorted(set(TREES) - FOR_PEOPLE - PYDANTIC)
