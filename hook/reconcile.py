@@ -121,11 +121,11 @@ def _node(options: Options) -> Node:
             Reason.DENIED, problem, hint="run it in the host's (nsenter -t 1 -C; podman run --cgroupns=host)"
         )
     try:
-        run_dir = RunDir(options.run_dir)
-        run_dir.make_parts()  # hooks make them with the run directory, and rely on them
-        return Node(Resctrl(options.resctrl_root), run_dir, options)
+        node = Node(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+        node.make_parts()  # hooks make them with the run directory, and rely on them; consumers look when they start
     except OSError as error:
         raise refused("the run directory cannot be had", error) from error
+    return node
 
 
 def _apply(node: Node, action: Action) -> None:
