@@ -26,7 +26,7 @@ HELP_OF_OPTIONS = {
     "strict": ("", "createRuntime exits 1 for a container that is not in its group"),
 }
 HELP_OF_VERBS = {
-    "list": ("", "what is monitored and what is not, use so far, RMIDs"),
+    "list": ("", "what is monitored, what is not or was never hooked, RMIDs"),
     "show": ("KEY", "a key, or that of a container: its life and counters"),
     "top": ("[--interval=SECONDS] [--count=N]", "who uses how much now"),
     "metrics": ("[--textfile=PATH]", "all of it for Prometheus"),
@@ -71,7 +71,7 @@ usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
 Puts a container's first process into a resctrl mon_group of its pod (createRuntime), and removes
 the group when the pod's last container is gone (poststop). `hook` is what hooks.d calls: it takes
 the stage from the state's status. Exits 0, whatever happens, unless --strict says otherwise;
-failures are in syslog and in RUN-DIR/unmonitored.
+failures are in syslog and in RUN-DIR/unmonitored. Needs Python 3.9 or newer.
 
 for people; only reconcile, install and uninstall change anything (exit status 0, or 2 on error;
 doctor: 1 if it found a failure):
