@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 from typing import TYPE_CHECKING
 
@@ -203,10 +204,17 @@ def test_a_misspelt_verb_in_hooks_d_does_not_stop_containers(hook: Hook, init: T
 @pytest.mark.parametrize("text", [b"", b"\n", b"[]", b"{}"])
 def test_an_unknown_verb_with_no_state_on_stdin_exits_with_2(text: bytes) -> None:
     """Any pipe for stdin was taken for a runtime's, as in a script or a cron job."""
-    for stdin in ({"input": text}, {"stdin": subprocess.DEVNULL}):
-        result = subprocess.run([PYZ, "lst"], **stdin, capture_output=True, check=False, timeout=300)  # type: ignore[call-overload]
-        assert result.returncode == 2
-        assert b"unknown verb 'lst'" in result.stderr
+    result = subprocess.run([PYZ, "lst"], input=text, capture_output=True, check=False, timeout=300)
+    assert result.returncode == 2
+    assert b"unknown verb 'lst'" in result.stderr
+
+
+def test_an_unknown_verb_on_a_terminal_does_not_wait_for_a_state() -> None:
+    terminal, stdin = os.openpty()
+    result = subprocess.run([PYZ, "lst"], stdin=stdin, capture_output=True, check=False, timeout=300)
+    os.close(terminal)
+    os.close(stdin)
+    assert result.returncode == 2
 
 
 FILTERS: list[tuple[list[str], dict[str, str], bool]] = [
