@@ -24,19 +24,21 @@ above it in this list:
     survey, plan        what reconcile has to go by, and what it is going to do about it
     movein, rebuild     containers that run already, into their groups; records that were lost
     room                what it takes in /run to count hooks is given back
-    reconcile           puts right what hooks cannot
-    rates               how fast keys use what they use
     machine, hooksd     the machine that we are to be installed on; hooks.d as its readers have it
     configured          what CRI-O and Podman are told of hooks and RDT
     containerd          what containerd is, with all the files that it imports
     shipped, places     the .pyz as a file; where an installation has what
+    injection           would this container get the hook, and if not, why not
+    unhooked            containers that run and were never hooked
+    reconcile           puts right what hooks cannot
+    rates               how fast keys use what they use
     steps               what is put into its place, or taken away, durably and at once
     origin              whose an installation is: a package's, the Helm chart's, a MachineConfig's, our own
     install, uninstall  in what order, whether it may be, and who still needs it
     basespec            the hook where containerd takes it from
     screens, metrics    what was seen, as text and as JSON; for Prometheus
-    injection           would this container get the hook, and if not, why not
     injector            the NRI hook-injector, and what it sees of hooks.d
+    cdi                 the createRuntime hooks that devices bring
     selftest            a group, a child in it, its counters, and all of it gone again
     doctor              is all well here, and what is to be done
     upkeep              the verbs of whoever looks after the node

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hook import (
+    cdi,
+    cgroups,
     configured,
     containerd,
     hooksd,
@@ -22,6 +24,7 @@ from hook import (
     machine,
     names,
     process,
+    report,
     runtimes,
     selftest,
     system,
@@ -96,6 +99,11 @@ class Site:
             return origins.of(next(iter(places), self.places))
         except Refused:  # the manager of packages does not answer
             return origins.INSTALL
+
+    @cached_property
+    def states(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """What the OCI runtimes tell of running containers, and a line on each thing that they do not."""
+        return runtimes.states()
 
     @property
     def programs(self) -> list[str]:
@@ -486,6 +494,17 @@ def _peers(site: Site) -> Iterator[Finding]:
             yield Finding(WARNING, "beside us", f"{name} runs", remedy.format(run_dir=site.options.run_dir))
 
 
+def _devices(_site: Site) -> Iterator[Finding]:
+    """CDI devices whose hooks run after ours."""
+    for path, program in cdi.hooks():
+        found = f"{path} has {program} called at createRuntime; CRI-O runs that after our hook"
+        remedy = (
+            "if it writes the container into a ctrl_group (k8s-dra-driver-resctrl does), that takes it out of its "
+            "mon_group until the next reconcile: keep the timer running"
+        )
+        yield Finding(WARNING, "CDI", found, remedy)
+
+
 # --- What was recorded
 
 
@@ -517,7 +536,7 @@ def _records(site: Site) -> Iterator[Finding]:
 
 def _containers(site: Site) -> Iterator[Finding]:
     """Live containers without the hook, or with it and on no record."""
-    states, complaints = runtimes.states()
+    states, complaints = site.states
     with Records(site.options.run_dir) as records:
         recorded = {*records.indexed(), *records.failed()}
     hooked = [state["id"] for state in states if _names_hook(site, f"{state['bundle']}/config.json")]
@@ -532,6 +551,56 @@ def _containers(site: Site) -> Iterator[Finding]:
         yield Finding(WARNING, "containers", f"without the hook: {_named(unhooked)}", remedy)
     for line in complaints:
         yield Finding(WARNING, "containers", line, "its containers cannot be looked at, by reconcile --adopt neither")
+
+
+def _lost(site: Site) -> Iterator[Finding]:
+    """Containers on record that live, though their runtime has lost them: CRI-O was killed, say.
+
+    Told by the containers that runtimes do know of: where they know of none, they keep them where nobody looks.
+    """
+    bundles = {state["id"]: state["bundle"] for state in site.states[0]}
+    live = {
+        container: key.state
+        for key in inventory.look(site.options).keys
+        for container, member in key.state.members.items()
+        if key.dead[container] is False and cgroups.is_own(member.cgroup, container)
+    }
+    if bundles.keys().isdisjoint(live):
+        return
+    newer, untold = runtimes.states_of(live.keys() - bundles.keys())
+    bundles.update({container: str(state["bundle"]) for container, state in newer.items()})
+    for container, state in live.items():
+        name = f"{state.pod_namespace}/{state.pod_name} ({container[:12]})" if state.pod_name else container[:12]
+        remedy = f"delete its pod, or end its processes by hand: {NAME} show {container}"
+        if container in untold:
+            continue
+        if container not in bundles:
+            found = "its processes live, and no OCI runtime knows it"
+            yield Finding(WARNING, "lost", f"{report.printable(name)}: {found}", remedy)
+        elif not os.path.exists(f"{bundles[container]}/config.json"):
+            found = f"its processes live, and its bundle is gone ({bundles[container]})"
+            yield Finding(WARNING, "lost", f"{report.printable(name)}: {found}", remedy)
+
+
+def _unhooked(site: Site) -> Iterator[Finding]:
+    """What reconcile found of containers that run and were never hooked."""
+    seen = inventory.look(site.options).unhooked
+    if seen is None:
+        return
+    names = seen.names()
+    if names:
+        found = f"{len(names)} containers run and were never hooked, as of {seen.since}: {_named(names)}"
+        remedy = (
+            f"see hooks.d, runtimes and containerd above: does the hook-injector run, does the runtime read our JSON? "
+            f"Containers from before the install: {NAME} reconcile --adopt"
+        )
+        yield Finding(FAILURE, "unhooked", found, remedy)
+    else:
+        yield Finding(OK, "unhooked", f"none, as of {seen.since}")
+    if seen.unchecked:
+        found = f"{seen.unchecked} containers without a record could not be checked, as of {seen.since}"
+        remedy = "their runtime did not answer, is none of those in README (--adopt), or cannot be seen from here"
+        yield Finding(WARNING, "unhooked", found, remedy)
 
 
 # --- What is there besides
@@ -602,8 +671,11 @@ CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
     "hooks.d": _hooks_d,
     "runtimes": _runtimes,
     "beside us": _peers,
+    "CDI": _devices,
     "records": _records,
     "containers": _containers,
+    "unhooked": _unhooked,
+    "lost": _lost,
     "timer": _timer,
     "syslog": _log,
 }

@@ -135,8 +135,10 @@ def _fitted(wanted: Wanted, directory: str, path: str) -> str:
     usual, options = Places(), wanted.options
     text = text.replace(f"={usual.link} ", f"={wanted.places.link} ")
     text = text.replace(f"={_DEFAULTS.resctrl_root}", f"={options.resctrl_root}")
+    text = text.replace(f" {_DEFAULTS.resctrl_root}/mon_data\n", f" {options.resctrl_root}/mon_data\n")
     if options.run_dir != _DEFAULTS.run_dir:
-        text = text.replace(f"d {_DEFAULTS.run_dir} ", f"d {options.run_dir} ")
+        for kind in "dL":  # of tmpfiles.d
+            text = text.replace(f"\n{kind} {_DEFAULTS.run_dir}", f"\n{kind} {options.run_dir}")
         writable = f"ReadWritePaths={options.resctrl_root}\n"
         text = text.replace(writable, f"{writable}ReadWritePaths=-{options.run_dir}\n")
     return text

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from hook.models import Failure, Member, MonGroup, Options
+    from hook.records import Unhooked
 
     _T = TypeVar("_T")
 
@@ -120,7 +121,8 @@ class Rmids:
 class Inventory:
     """What was seen in one look. `rmids`: None where resctrl is not mounted. `orphans`: paths of mon_groups.
 
-    `at`: system.monotonic() of the look. `runs`: how often which stage had which result.
+    `at`: system.monotonic() of the look. `runs`: how often which stage had which result. `unhooked`: what reconcile
+    found of containers that were never hooked; None: it has not looked.
     """
 
     at: float
@@ -131,6 +133,7 @@ class Inventory:
     rmids: Rmids | None
     orphans: list[str]
     runs: dict[tuple[str, str], int]
+    unhooked: Unhooked | None
 
 
 def look(options: Options) -> Inventory:
@@ -143,6 +146,9 @@ def look(options: Options) -> Inventory:
         keys, unreadable = _sorted_out(look_at(records, kernel, name) for name in records.recorded())
         failures, broken = _sorted_out(records.failure(name) for name in records.failed())
         runs = records.runs()
+        unhooked = records.unhooked()
+        if unhooked is not None:
+            unhooked = unhooked.without({*records.indexed(), *records.failed()})
     prefix = options.group_prefix
     mon_groups = [path for paths in ctrl_groups.values() for path in paths]
     recorded = {group.record.path for key in keys for group in key.groups if not group.is_over}
@@ -150,7 +156,7 @@ def look(options: Options) -> Inventory:
     others = len(ctrl_groups) + len(mon_groups) - ours
     rmids = Rmids(kernel.rmid_limit(), ours, others) if ctrl_groups else None
     orphans = _orphans((path for path in mon_groups if _name(path).startswith(prefix)), prefix, keys, unreadable)
-    return Inventory(at, keys, unreadable, failures, broken, rmids, orphans, runs)
+    return Inventory(at, keys, unreadable, failures, broken, rmids, orphans, runs, unhooked)
 
 
 def look_at(records: Records, kernel: Resctrl, name: str) -> Key | Unreadable | None:
@@ -208,12 +214,13 @@ def _look_at_group(kernel: Resctrl, record: MonGroup) -> Group:
 
 
 def _orphans(paths: Iterable[str], prefix: str, keys: list[Key], unreadable: list[Unreadable]) -> list[str]:
-    """Those of our groups that no live member stands behind, and that are still there.
+    """Those of our groups that neither a record nor a live member stands behind, and that are still there.
 
-    A key that is unreadable or recovering may have members that nobody knows of: its groups are none.
+    Members that are all dead make no orphan: their key may linger, or wait for its next start (CrashLoopBackOff); else
+    reconcile ends it. Of an unreadable key any group may be on record.
     """
-    known = {key.state.members[container].group for key in keys for container in key.alive()}
-    known |= {group.record.path for key in keys if key.condition == "lingering" for group in key.groups}
+    known = {group.record.path for key in keys for group in key.groups if not group.is_over}
+    known |= {key.state.members[container].group for key in keys for container in key.alive()}
     unsure = {it.name for it in unreadable} | {key.state.key for key in keys if key.state.recovering}
     lone = (path for path in paths if path not in known and _name(path)[len(prefix) :] not in unsure)
     return [path for path in lone if system.is_directory(path)]

@@ -47,8 +47,10 @@ HEALTH = {
     "members_taken_from_others": ("gauge", "Members that were in a mon_group of somebody else before"),
     "rmids": ("gauge", "RMIDs that the machine has: the smallest of info/*/num_rmids"),
     "rmids_in_use": ("gauge", "RMIDs that groups take; ours are the mon_groups of keys"),
-    "orphan_groups": ("gauge", "mon_groups with our prefix that no live member stands behind"),
+    "orphan_groups": ("gauge", "mon_groups with our prefix that neither a record nor a live member stands behind"),
     "unmonitored_containers": ("gauge", "Containers on record as not monitored, by reason"),
+    "unhooked_containers": ("gauge", "Containers that run and were never hooked, as reconcile last found"),
+    "unchecked_containers": ("gauge", "Containers without a record that reconcile could not ask a runtime about"),
     "hook_runs_total": ("counter", "Runs of the hook, by stage and result"),
     "mounted": ("gauge", "Whether resctrl is mounted and can monitor"),
     "build_info": ("gauge", "1, with the version of resctrl-mon-hook"),
@@ -180,6 +182,9 @@ def _health(seen: Inventory) -> dict[str, Values]:
         "mounted": _one(seen.rmids is not None),
         "build_info": {(("version", __version__),): MILLION},
     }
+    if seen.unhooked is not None:
+        found["unhooked_containers"] = _one(len(seen.unhooked.containers))
+        found["unchecked_containers"] = _one(seen.unhooked.unchecked)
     if seen.rmids is not None:
         found["rmids"] = {} if seen.rmids.limit is None else _one(seen.rmids.limit)
         found["rmids_in_use"] = _by("owner", {"ours": seen.rmids.ours, "others": seen.rmids.others})

@@ -69,6 +69,11 @@ class Node:
         except ValueError:
             return None
 
+    def make_parts(self) -> None:
+        """Make what is missing of the run directory, consumers' part included. OSError."""
+        self.run.make_parts()
+        self._view.make_parts()
+
     def show(self, state: KeyState) -> None:
         """Bring what consumers see of a key up to date. A full /run is said, and costs nobody more than that."""
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
-from hook import ending, movein, plan, process, rebuild, reclaim, room, system
+from hook import ending, movein, plan, process, rebuild, reclaim, room, system, unhooked
 from hook.errors import HookError, Reason, explain, known, refused
 from hook.models import State, ValidationError
 from hook.node import Node
@@ -73,7 +73,18 @@ def run(options: Options, live: Collection[str] | None = None) -> Result:
             break
         tried.update(actions)
         outcomes += [_attempt(node, it, partial(_apply, node, it)) for it in actions]
-    return Result(outcomes, left)
+    return Result(outcomes, [*left, *_unhooked(node)])
+
+
+def _unhooked(node: Node) -> list[str]:
+    """A line on the containers that run and were never hooked, if there are any."""
+    if not node.resctrl.exists():
+        return []
+    try:
+        names = unhooked.look(node).names()
+    except (HookError, OSError) as error:
+        return [f"cannot look for containers that were never hooked: {error}"]
+    return [f"{len(names)} containers run and were never hooked (see doctor): {', '.join(names)}"] if names else []
 
 
 def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool) -> list[Outcome]:
@@ -110,11 +121,11 @@ def _node(options: Options) -> Node:
             Reason.DENIED, problem, hint="run it in the host's (nsenter -t 1 -C; podman run --cgroupns=host)"
         )
     try:
-        run_dir = RunDir(options.run_dir)
-        run_dir.make_parts()  # hooks make them with the run directory, and rely on them
-        return Node(Resctrl(options.resctrl_root), run_dir, options)
+        node = Node(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+        node.make_parts()  # hooks make them with the run directory, and rely on them; consumers look when they start
     except OSError as error:
         raise refused("the run directory cannot be had", error) from error
+    return node
 
 
 def _apply(node: Node, action: Action) -> None:

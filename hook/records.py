@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from hook import jsontext, names, system
+from hook import jsontext, names, report, system
 from hook.errors import HookError, Reason, explain, refused
 from hook.models import Failure, Index, KeyState, ValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import TypeVar
 
     from hook.models import Model
 
     _Model = TypeVar("_Model", bound=Model)
 
+UNHOOKED = "unhooked.json"
+"""The file in the run directory that Records.unhooked reads."""
 _STATE_LIMIT = 16 << 20
 
 
@@ -32,6 +35,33 @@ class Unreadable:
     name: str
     file: str
     problem: str
+
+
+@dataclass(frozen=True)
+class Unhooked:
+    """What reconcile last found of containers that run and were never hooked: see the module of that name.
+
+    `since`: when it looked. `containers`: what is known of each (`namespace`, `pod`, `name`), by ID. `unchecked`: how
+    many it could not ask a runtime about. `others`: those that are not meant to be hooked, by the `rules` of then.
+    """
+
+    since: str
+    containers: dict[str, dict[str, str | None]]
+    unchecked: int
+    rules: str
+    others: frozenset[str]
+
+    def without(self, recorded: Collection[str]) -> Unhooked:
+        """The same without those that are on record by now."""
+        return replace(self, containers={it: pod for it, pod in self.containers.items() if it not in recorded})
+
+    def names(self) -> list[str]:
+        """Who they are, for people, as printable text: `namespace/pod container (the first 12 digits)`."""
+        found = []
+        for container, pod in sorted(self.containers.items(), key=lambda it: [str(text) for text in it[1].values()]):
+            known = f"{pod['namespace']}/{pod['pod']} {pod['name']} ({container[:12]})"
+            found.append(report.printable(known if pod["pod"] else container[:12]))
+        return found
 
 
 class Records:
@@ -95,6 +125,18 @@ class Records:
         found = self._record(Index, "members", container)
         return found.key if isinstance(found, Index) else None
 
+    def unhooked(self) -> Unhooked | None:
+        """What reconcile found of containers that were never hooked; None: it has not looked, or not readably."""
+        if self._dir is None:
+            return None
+        try:
+            found = jsontext.loads(system.read_file(UNHOOKED, _STATE_LIMIT, self._dir))
+            containers = {it: _named(found["containers"][it]) for it in map(names.container_id, found["containers"])}
+            others = frozenset(map(str, found["others"]))
+            return Unhooked(str(found["since"]), containers, int(found["unchecked"]), str(found["rules"]), others)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+
     def runs(self) -> dict[tuple[str, str], int]:
         """How often which stage had which result: files named `<stage>-<result>`, as many bytes long."""
         counts = {}
@@ -141,3 +183,8 @@ class Records:
         except (OSError, ValueError) as error:
             why = str(error)
         return Unreadable(name, self._file(part, name), why)
+
+
+def _named(found: dict[str, object]) -> dict[str, str | None]:
+    texts = {name: found[name] for name in ("namespace", "pod", "name")}
+    return {name: text if isinstance(text, str) else None for name, text in texts.items()}

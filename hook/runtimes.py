@@ -19,7 +19,7 @@ from hook.models import State, ValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from typing import Any
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -88,6 +88,27 @@ def states(
     return list(found.values()), complaints
 
 
+def states_of(containers: Collection[str]) -> tuple[dict[str, dict[str, Any]], set[str]]:
+    """The states of those of these containers that the installed runtimes have, by ID, and those not told of in time.
+
+    Sandboxes and whatever status are among them. What no runtime has is in neither: another tool's, or gone. No runtime
+    is asked about any other container. Raises nothing.
+    """
+    deadline = system.monotonic() + _PATIENCE
+    found: dict[str, dict[str, Any]] = {}
+    untold: set[str] = set()
+    for root, programs in _installed(()).items():
+        survey = _Survey(root, programs, deadline)
+        untold |= survey.ask_about(it for it in sorted(containers) if it not in found)
+        found.update(survey.found)
+    return found, untold - found.keys()
+
+
+def has_roots() -> bool:
+    """Whether any runtime has a root directory here. In a container, for one, none may be mounted."""
+    return bool(_installed(()))
+
+
 def _installed(further: Sequence[str]) -> dict[str, list[str]]:
     """The root directories that there are, with the programs to ask there, which may be none."""
     roots = {**dict.fromkeys(further, ("runc", "crun")), **_ROOTS}
@@ -106,9 +127,12 @@ def _programs(name: str) -> list[str]:
 
 
 class _Survey:
-    """What runtimes tell of one root directory. `found`: the states of its containers of these statuses, by ID."""
+    """What runtimes tell of one root directory. `found`: the states of its containers of these statuses, by ID.
 
-    def __init__(self, root: str, programs: Sequence[str], deadline: float, statuses: set[str]) -> None:
+    Without `statuses` those of any status, and of sandboxes.
+    """
+
+    def __init__(self, root: str, programs: Sequence[str], deadline: float, statuses: set[str] | None = None) -> None:
         self.found: dict[str, dict[str, Any]] = {}
         self._root = root
         self._programs = programs
@@ -138,6 +162,15 @@ class _Survey:
                 if container in self._untold and self._is_there(container):
                     self._ask_about(program, container)
 
+    def ask_about(self, containers: Iterable[str]) -> set[str]:
+        """Ask about those of these containers that are here, and no others; returns those that were not told of."""
+        self._untold = {name for name in containers if _is_container_id(name) and self._is_there(name)}
+        for container in sorted(self._untold):
+            for program in self._programs:
+                if container in self._untold:
+                    self._ask_about(program, container)
+        return self._untold
+
     def _list(self, program: str) -> None:
         words = ("list", "--format", "json")
         try:
@@ -155,7 +188,7 @@ class _Survey:
         for entry in entries:
             if _is_entry(entry) and entry["id"] in self._untold:
                 self._listed_by.setdefault(entry["id"], program)
-                if entry["status"] not in self._statuses:
+                if self._statuses is not None and entry["status"] not in self._statuses:
                     self._untold.discard(entry["id"])
                 elif "ociVersion" in entry and "annotations" in entry:  # runc's list has whole states
                     self._take(program, entry["id"], entry)
@@ -177,8 +210,11 @@ class _Survey:
             self._problems[container] = f"{program} on {container}: the state of {checked.id[:80]!r}"
             return
         self._untold.discard(container)
+        if self._statuses is None:
+            self.found[container] = state
+            return
         is_wanted = checked.status in self._statuses and (checked.pid or checked.status == _STOPPED)
-        if is_wanted and not _is_sandbox(checked.annotations or {}):
+        if is_wanted and not is_sandbox(checked.annotations or {}):
             self.found[container] = state
 
     def _called(self, program: str, *words: str) -> str:
@@ -220,7 +256,7 @@ def _is_entry(entry: Any) -> bool:  # noqa: ANN401  not looked at yet
     return isinstance(entry, dict) and isinstance(entry.get("id"), str) and isinstance(entry.get("status"), str)
 
 
-def _is_sandbox(annotations: Mapping[str, str]) -> bool:
+def is_sandbox(annotations: Mapping[str, str]) -> bool:
     """Whether a container holds its pod's sandbox. Under CRI-O containerd's key may be the word of a pod's author."""
     by_crio = annotations.get("io.kubernetes.cri-o.ContainerType")
     by_containerd = annotations.get("io.kubernetes.cri.container-type")

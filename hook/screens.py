@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hook.models import Failure
     from hook.rates import Rate, Rates
     from hook.reconcile import Outcome
-    from hook.records import Unreadable
+    from hook.records import Unhooked, Unreadable
 
 _LONGEST_WORD = 48
 _NOTHING = "-"
@@ -39,7 +39,17 @@ def listing(seen: Inventory) -> list[str]:
         lines += ["", "*  a part of it is unknown, or was counted from nothing: see show KEY"]
     if seen.failures:
         lines += ["", "unmonitored, or not monitored as it was meant:"]
-    return lines + [line for failure in seen.failures for line in _failure(failure)]
+    lines += [line for failure in seen.failures for line in _failure(failure)]
+    return lines + (_unhooked(seen.unhooked) if seen.unhooked is not None else [])
+
+
+def _unhooked(seen: Unhooked) -> list[str]:
+    names = seen.names()
+    lines = ["", f"never hooked, as of {seen.since} (see doctor):"] if names else []
+    lines += [f"  {name}" for name in names]
+    if seen.unchecked:
+        lines += ["", f"{seen.unchecked} containers without a record could not be checked, as of {seen.since}"]
+    return lines
 
 
 def listed(seen: Inventory) -> dict[str, Any]:
@@ -51,7 +61,13 @@ def listed(seen: Inventory) -> dict[str, Any]:
         "keys": [_key(key) for key in seen.keys],
         "unreadable": [{"file": it.file, "problem": it.problem} for it in _all_unreadable(seen)],
         "unmonitored": [failure.model_dump() for failure in seen.failures],
+        "unhooked": seen.unhooked and _unhooked_object(seen.unhooked),
     }
+
+
+def _unhooked_object(seen: Unhooked) -> dict[str, Any]:
+    containers = [{"container": container, **pod} for container, pod in sorted(seen.containers.items())]
+    return {"since": seen.since, "unchecked": seen.unchecked, "containers": containers}
 
 
 def _rmids(seen: Inventory) -> str:

@@ -8,6 +8,7 @@ import zipfile
 # As in build.py: what the kernel reads of the line that names an interpreter, since Linux 5.1 and before.
 _LONGEST_LINE = 255
 _LONGEST_OLD_LINE = 127
+_FOR_PEOPLE = b"if atexit."  # begins the part of that line which kernels before 5.1 do not see
 _PROGRAM = ("hook/__init__.py", "hook/entry.py")
 
 
@@ -39,14 +40,15 @@ class Shipped:
         if not python.startswith("/") or len(python.split()) != 1 or not (python.isprintable() and python.isascii()):
             raise ValueError(f"the kernel takes an absolute path without blanks, not {python!r}")
         line = self._first_line()
-        changed = b"#!" + python.encode("ascii") + line[line.index(b" ") :]
+        boot, begin, rest = line[line.index(b" ") :].partition(_FOR_PEOPLE)
+        changed = (b"#!" + python.encode("ascii") + boot.rstrip(b" ")).ljust(_LONGEST_OLD_LINE) + begin + rest
         if len(changed) > _LONGEST_LINE:
             raise ValueError(f"the first line would have {len(changed)} bytes, and the kernel reads {_LONGEST_LINE}")
         return changed + self.data[len(line) :]
 
     def needs_new_kernel(self, python: str) -> bool:
         """Whether the first line would be too long for a kernel before Linux 5.1."""
-        return len(self.with_python(python).partition(b"\n")[0]) + 1 > _LONGEST_OLD_LINE
+        return self.with_python(python).index(_FOR_PEOPLE) > _LONGEST_OLD_LINE
 
     def has_bytecode(self, tag: str) -> bool:
         """Whether it starts quickly on a Python whose bytecode has this name."""

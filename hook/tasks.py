@@ -36,6 +36,11 @@ def table() -> Table:
     return {it.pid: it for it in found if it is not None}
 
 
+def all_cgroups() -> set[str]:
+    """Every cgroup that some process is in."""
+    return {place for name in system.list_directory("/proc") if name.isdigit() for place in process.cgroups(int(name))}
+
+
 def _look_at(pid: int) -> Process | None:
     fields = process.stat_fields(pid)
     if fields is None or process.is_over(fields):

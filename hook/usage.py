@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 import os
-import stat
 import sys
 
-from hook import __version__, report
+from hook import __version__, report, system
 from hook.models import Options
 
+_STATE_LIMIT = 4 << 20
+_PATIENCE = 10.0  # seconds: as on the hook path
 HELP_OF_OPTIONS = {
     "resctrl_root": ("DIR", "the resctrl mount"),
     "run_dir": ("DIR", "where state and records are kept"),
@@ -25,7 +26,7 @@ HELP_OF_OPTIONS = {
     "strict": ("", "createRuntime exits 1 for a container that is not in its group"),
 }
 HELP_OF_VERBS = {
-    "list": ("", "what is monitored and what is not, use so far, RMIDs"),
+    "list": ("", "what is monitored, what is not or was never hooked, RMIDs"),
     "show": ("KEY", "a key, or that of a container: its life and counters"),
     "top": ("[--interval=SECONDS] [--count=N]", "who uses how much now"),
     "metrics": ("[--textfile=PATH]", "all of it for Prometheus"),
@@ -70,7 +71,7 @@ usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
 Puts a container's first process into a resctrl mon_group of its pod (createRuntime), and removes
 the group when the pod's last container is gone (poststop). `hook` is what hooks.d calls: it takes
 the stage from the state's status. Exits 0, whatever happens, unless --strict says otherwise;
-failures are in syslog and in RUN-DIR/unmonitored.
+failures are in syslog and in RUN-DIR/unmonitored. Needs Python 3.9 or newer.
 
 for people; only reconcile, install and uninstall change anything (exit status 0, or 2 on error;
 doctor: 1 if it found a failure):
@@ -119,7 +120,7 @@ def text_of(verb: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Answer a person. An unknown verb with a pipe for stdin is a hook that somebody misspelt: containers go on."""
+    """Answer a person. An unknown verb with a container's state on stdin is a misspelt hook: the container starts."""
     if "--help" in arguments:
         sys.stdout.write(text_of(arguments[0]) if arguments[0] in HELP_OF_VERBS else text())
         sys.stdout.flush()
@@ -134,11 +135,17 @@ def main(arguments: list[str]) -> int:
         gc.enable()  # which the loader does without: top and metrics may stay for long
         return people.main(arguments)
     problem = f"unknown verb {arguments[0][:80]!r}" if arguments else "no verb"
-    report.say(f"usage: {problem}; see resctrl-mon-hook --help", to_syslog=_called_by_a_runtime())
-    return 0 if _called_by_a_runtime() else 2
+    is_hook = _called_by_a_runtime()
+    report.say(f"usage: {problem}; see resctrl-mon-hook --help", to_syslog=is_hook)
+    return 0 if is_hook else 2
 
 
 def _called_by_a_runtime() -> bool:
-    """Runtimes hand the state over through a pipe or a socket; a person's stdin is a terminal or a file."""
-    mode = os.fstat(0).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+    """Whether stdin has what looks like the state of a container, readable as JSON or not."""
+    if os.isatty(0):
+        return False
+    try:
+        text, _whole = system.read_stdin(_STATE_LIMIT, _PATIENCE)
+    except OSError:
+        return False
+    return text.lstrip().startswith(b"{") and b'"ociVersion"' in text

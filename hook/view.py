@@ -53,7 +53,7 @@ class View:
         try:
             system.rename(new, f"{_PLACE}/{state.key}", self._dir)
         except FileNotFoundError:  # somebody cleared the place away
-            self._make_parts()
+            self.make_parts()
             system.rename(new, f"{_PLACE}/{state.key}", self._dir)
 
     def remove(self, key: str) -> None:
@@ -83,7 +83,7 @@ class View:
         try:
             system.mkdir(top, 0o755, self._dir)
         except FileNotFoundError:
-            self._make_parts()
+            self.make_parts()
             system.mkdir(top, 0o755, self._dir)
         except FileExistsError:
             system.remove_tree(top, self._dir)
@@ -95,7 +95,7 @@ class View:
         for name, target in links.items():
             system.symlink(target, f"{top}/{name}", self._dir)
 
-    def _make_parts(self) -> None:
+    def make_parts(self) -> None:
         """Make what all views need. _BUILDING comes last: where it is, a maker that was killed has left nothing out."""
         try:
             system.symlink(f"{self._resctrl_root}/mon_data", "mon_data", self._dir)

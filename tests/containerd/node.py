@@ -88,6 +88,8 @@ TIMEOUTS = """\
   "io.containerd.timeout.shim.load" = "5m"
   "io.containerd.timeout.task.state" = "5m"
 """
+PLAIN = "plain"
+"""The runtime whose containers do not have the hook."""
 RUNTIME = """\
     [plugins."{table}".containerd.runtimes.{name}]
       runtime_type = "io.containerd.runc.v2"
@@ -241,7 +243,8 @@ class OfBaseSpec(Containerd):
         table = "io.containerd.grpc.v1.cri"
         (self.base / "conf.d").mkdir()
         self._write_configuration(CONFIGURATION, table, {})
-        self._write_configuration(IMPORTED, table, dict.fromkeys(RUNTIMES, setting), "conf.d/cri.toml")
+        settings = {**dict.fromkeys(RUNTIMES, setting), PLAIN: ""}
+        self._write_configuration(IMPORTED, table, settings, "conf.d/cri.toml")
 
 
 class Node(Observed):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
+import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from hook import containerd as configuration
 from tests.containerd.conftest import CONTAINERDS
-from tests.containerd.node import RUNTIMES, UID
+from tests.containerd.node import PLAIN, RUNTIMES, UID, Pod
+from tests.support.containers import HOOK
+from tests.support.observed import with_hooks_file
 
 if TYPE_CHECKING:
     from tests.containerd.conftest import StartNode
@@ -108,3 +112,34 @@ def test_containerd_is_killed_and_comes_back(node: Node) -> None:
     node.containerd.cgroups.end()
     node.reconcile()
     node.assert_clean()
+
+
+def test_containers_that_no_injector_hooked_are_counted_until_adopted(start_node: StartNode, tmp_path: Path) -> None:
+    """containerd reads no hooks.d itself: without the injector the hook was never called, and nothing said so."""
+    node = start_node("base-spec", "runc")
+    pod = Pod(node.containerd, UID, PLAIN)
+    container = pod.start("app")
+    hook = {"path": str(HOOK), "args": ["resctrl-mon-hook", "hook", *node.directories]}
+    when = {"annotations": {r"^io\.kubernetes\.container\.restartCount$": ".*"}}
+    path = tmp_path / "10-resctrl-mon-hook-kubernetes.json"
+    path.write_text(
+        json.dumps({"version": "1.0.0", "hook": hook, "when": when, "stages": ["createRuntime", "poststop"]})
+    )
+
+    def ask(*words: str) -> Any:  # noqa: ANN401  JSON
+        command = [*with_hooks_file(path), str(HOOK), *words, "--json", *node.directories]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+        assert done.stderr == ""
+        return json.loads(done.stdout)
+
+    name = f"default/pod app ({container.id[:12]})"
+    assert any(name in line for line in ask("reconcile")["left"])
+    mine = {"container": container.id, "namespace": "default", "pod": "pod", "name": "app"}
+    assert mine in ask("list")["unhooked"]["containers"]
+    assert pod.id not in {it["container"] for it in ask("list")["unhooked"]["containers"]}, "the sandbox"
+    (finding,) = [it for it in ask("doctor")["findings"] if it["subject"] == "unhooked" and it["level"] != "warning"]
+    assert (finding["level"], name in finding["found"]) == ("fail", True)
+    ask("reconcile", "--adopt")
+    assert mine not in ask("list")["unhooked"]["containers"]
+    container.gate.open()
+    pod.remove()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman"))
 # What this machine has, or has not, is no matter of these tests.
-ASIDE = ("syslog", "containers", "root", "beside us", "processes")
+ASIDE = ("syslog", "containers", "lost", "root", "beside us", "processes")
 OTHER = f"{HOOKS_DIR}/50-x.json"
 OLD_TABLE = "[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\n"
 VALIDATOR = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\n  enable = true\n  "
@@ -590,3 +590,26 @@ def test_self_test_where_nothing_can_be_made(tmp_path: Path, node: Node) -> None
     assert done.stdout.startswith("FAIL     self-test: no RMID is left")
     done = node.machine.run("doctor", "--self-test", f"--resctrl-root={tmp_path}")
     assert done.stdout.startswith(f"FAIL     self-test: {tmp_path} is not mounted, or cannot monitor")
+
+
+def test_a_create_runtime_hook_of_a_cdi_device_is_named(node: Node) -> None:
+    """It runs after ours, and may take the container out of its group."""
+    hooks = [{"hookName": "createRuntime", "path": "/usr/bin/dra-join", "args": ["dra-join", "gold"]}]
+    node.write("/etc/cdi/gold.json", {"devices": [{"name": "gold", "containerEdits": {"hooks": hooks}}]})
+    node.write("/run/cdi/other.yaml", "containerEdits:\n  hooks:\n  - hookName: createRuntime\n    path: /bin/other\n")
+    status, found = node.doctor()
+    assert status == 0
+    assert [it["found"].partition(";")[0] for it in found] == [
+        "/etc/cdi/gold.json has /usr/bin/dra-join called at createRuntime",
+        "/var/run/cdi/other.yaml has /bin/other called at createRuntime",
+    ]
+    assert {(it["level"], it["subject"]) for it in found} == {("warning", "CDI")}
+
+
+def test_a_pod_that_waits_for_its_next_start_is_no_orphan(node: Node) -> None:
+    """As in CrashLoopBackOff: all of its containers are dead. Its group was called an orphan."""
+    with task() as init:
+        node.hook(created("c1", init.pid, pod_uid=UID))
+    assert node.doctor() == (0, [])
+    assert "orphan" not in node.machine.run("list", *node.options).stdout
+    assert "resctrl_mon_orphan_groups 0" in node.machine.run("metrics", *node.options).stdout.splitlines()

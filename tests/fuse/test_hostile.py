@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.kernel.inside import REAL_ROOT, few
-from tests.support.hook import UID, Hook, created, end, snapshot, stopped
+from tests.support.hook import PYZ, UID, Hook, created, end, snapshot, stopped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -198,9 +199,21 @@ def test_a_misspelt_verb_in_hooks_d_does_not_stop_containers(hook: Hook, init: T
     result = subprocess.run([program, *arguments], input=state, env={}, capture_output=True, check=False, timeout=300)
     assert result.returncode == 0
     assert b"usage" in result.stderr
-    result = subprocess.run(
-        [program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=300
-    )
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"[]", b"{}"])
+def test_an_unknown_verb_with_no_state_on_stdin_exits_with_2(text: bytes) -> None:
+    """Any pipe for stdin was taken for a runtime's, as in a script or a cron job."""
+    result = subprocess.run([PYZ, "lst"], input=text, capture_output=True, check=False, timeout=300)
+    assert result.returncode == 2
+    assert b"unknown verb 'lst'" in result.stderr
+
+
+def test_an_unknown_verb_on_a_terminal_does_not_wait_for_a_state() -> None:
+    terminal, stdin = os.openpty()
+    result = subprocess.run([PYZ, "lst"], stdin=stdin, capture_output=True, check=False, timeout=300)
+    os.close(terminal)
+    os.close(stdin)
     assert result.returncode == 2
 
 

@@ -139,7 +139,11 @@ def test_other_directories_reach_the_units(node: Machine) -> None:
         "ReadWritePaths=/mnt/resctrl",
         "ReadWritePaths=-/run/other",
     ]
-    assert node.written()[TMPFILES].splitlines()[-1] == "d /run/other 0755 root root -"
+    assert node.written()[TMPFILES].splitlines()[-3:] == [
+        "d /run/other 0755 root root -",
+        "d /run/other/mon_groups 0755 root root -",
+        "L /run/other/mon_data - - - - /mnt/resctrl/mon_data",
+    ]
 
 
 def test_another_prefix_leaves_usr_alone(node: Machine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import subprocess
 import termios
@@ -177,6 +178,38 @@ def test_a_failure_is_one_line_in_syslog(hook: Hook, init: Task, log: DevLog) ->
     assert "\n" not in line
 
 
+@pytest.fixture
+def cut(tmp_path: Path) -> Path:
+    """A file whose loader is not whole."""
+    copy = tmp_path / "cut.pyz"
+    copy.write_bytes(PYZ.read_bytes()[:5000])
+    copy.chmod(0o755)
+    return copy
+
+
+def test_a_file_that_cannot_run_is_one_line_in_syslog_on_the_hook_path(cut: Path, log: DevLog) -> None:
+    """It left a traceback on stderr, which runtimes drop, and no trace besides."""
+    done = subprocess.run([*log.wrapper, cut, "hook"], input=b"{}", capture_output=True, check=False, timeout=300)
+    assert done.returncode == 0
+    (line,) = log.lines()
+    assert re.match(r"<28>[A-Z][a-z]{2} [ 1-3][0-9] [0-9:]{8} resctrl-mon-hook\[[0-9]+\]: hook: nothing was done", line)
+    assert f"cannot run {cut}: " in line
+    assert line.partition("]: ")[2] in done.stderr.decode()
+
+
+def test_a_file_that_cannot_run_says_so_to_people_on_stderr_alone(cut: Path, log: DevLog) -> None:
+    done = subprocess.run([*log.wrapper, cut, "list"], capture_output=True, check=False, timeout=300)
+    assert done.returncode == 2
+    assert f"resctrl-mon-hook: cannot run {cut}: " in done.stderr.decode()
+    assert log.lines() == []
+
+
+def test_a_full_syslog_does_not_hold_a_file_that_cannot_run(cut: Path, log: DevLog) -> None:
+    log.fill()
+    done = subprocess.run([*log.wrapper, cut, "hook"], input=b"{}", capture_output=True, check=False, timeout=300)
+    assert done.returncode == 0
+
+
 def test_a_full_syslog_holds_nobody(hook: Hook, init: Task, log: DevLog) -> None:
     log.fill()
     wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=log.wrapper)
@@ -228,6 +261,7 @@ def test_a_file_that_is_broken_inside_fails_no_container(
     result = subprocess.run([copy, "hook"], input=state, capture_output=True, check=False, timeout=300)
     assert result.returncode == 0
     assert b"lifecycle.py" in result.stderr
+    assert subprocess.run([copy, "list"], capture_output=True, check=False, timeout=300).returncode == 2
 
 
 @pytest.mark.parametrize("python", pythons(), ids=lambda python: ".".join(map(str, python.version)))

@@ -631,3 +631,11 @@ def test_nothing_is_reclaimed_from_the_living(hook: Hook, resctrl: Mounted, init
         assert "no_rmids" in hook(created("late", init.pid)).stderr
         assert hook.groups() == {"oci-c1", "oci-c2"}
         assert hook.reasons() == {"late": "no_rmids"}
+
+
+def test_consumers_find_mon_data_before_the_first_hook_has_run(hook: Hook) -> None:
+    """Kepler looks for it once, when it starts: on a node without containers it then read nothing for ever."""
+    hook.run_dir.mkdir()
+    assert reconcile(hook) == []
+    assert os.readlink(hook.run_dir / "mon_data") == f"{hook.resctrl_root}/mon_data"
+    assert list((hook.run_dir / "mon_groups").iterdir()) == []

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hook import hooksd
 from hook.hooksd import Subject
 from tests.support.containers import ALWAYS, REPOSITORY
-from tests.support.observed import assert_runtime_init
+from tests.support.observed import assert_runtime_init, with_hooks_file
 
 if TYPE_CHECKING:
     from tests.podman.node import Node
@@ -138,3 +139,25 @@ def test_podman_decides_as_we_say_it_would(node: Node) -> None:
     expected = [it.name[: -len(".json")] for it in entries if it.file and hooksd.why_not(it.file, subject) is None]
     assert called == expected * 2  # both stages
     assert len(expected) == 7
+
+
+def test_a_container_whose_podman_does_not_read_our_file_is_counted(node: Node) -> None:
+    """The file is there, and hooks_dir names another directory: the hook was never called, and nothing said so."""
+    (ours,) = node.lab.hooks_dir.glob("10-*")
+    file = ours.rename(node.lab.base / ours.name)
+
+    def ask(*words: str) -> Any:  # noqa: ANN401  JSON
+        command = [*with_hooks_file(file), str(node.lab.hook), *words, "--json", *node.directories]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+        assert done.stderr == ""
+        return json.loads(done.stdout)
+
+    gate = node.lab.run("web")
+    container = node.lab.container_id("web")
+    ask("reconcile")
+    mine = {"container": container, "namespace": None, "pod": None, "name": None}
+    assert mine in ask("list")["unhooked"]["containers"]
+    gate.open()
+    node.lab.watch.wait("poststop", container)
+    ask("reconcile")
+    assert mine not in ask("list")["unhooked"]["containers"]

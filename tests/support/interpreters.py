@@ -23,6 +23,7 @@ from typing import NamedTuple
 from tests import provision
 
 MINORS = tuple((3, minor) for minor in range(9, 15))  # what the .pyz promises
+TOO_OLD = ((2, 7), *((3, minor) for minor in range(4, 9)))  # where it has to say that it does not run
 # Debian never released 3.10 and 3.12.
 _SUITES = {(3, 9): "bullseye", (3, 11): "bookworm", (3, 13): "trixie", (3, 14): "sid"}
 
@@ -30,7 +31,9 @@ _SUITES = {(3, 9): "bullseye", (3, 11): "bookworm", (3, 13): "trixie", (3, 14): 
 # free-threaded or debug builds.
 _PROBE = """\
 import sys
-if sys.implementation.name == "cpython" and sys.prefix == sys.base_prefix and not sys.abiflags:
+if sys.version_info < (3, 8):  # the first without an m in its abiflags
+    print("%d %d %d %s" % (sys.version_info[:3] + (sys.prefix,)))
+elif sys.implementation.name == "cpython" and sys.prefix == sys.base_prefix and not sys.abiflags:
     print(*sys.version_info[:3], sys.prefix)
 """
 
@@ -47,11 +50,11 @@ class Interpreter(NamedTuple):
         return self.version[:2]
 
 
-def find(environment: Mapping[str, str] = os.environ) -> list[Interpreter]:
+def find(environment: Mapping[str, str] = os.environ, minors: Sequence[tuple[int, int]] = MINORS) -> list[Interpreter]:
     """One interpreter of each minor version, oldest first. Each was run, so each works."""
     found: dict[tuple[int, int], Interpreter] = {}
     for directory in directories(environment):
-        for minor in MINORS:
+        for minor in minors:
             path = directory / python_name(minor)
             if minor not in found and os.access(path, os.X_OK) and (interpreter := probe(path)):
                 found.setdefault(interpreter.minor, interpreter)
@@ -66,8 +69,8 @@ def missing(found: Iterable[Interpreter]) -> list[tuple[int, int]]:
 def probe(path: Path) -> Interpreter | None:
     """What this program says that it is; None if it does not start or is not what we look for."""
     try:
-        done = subprocess.run(
-            [path, "-I", "-c", _PROBE], capture_output=True, text=True, timeout=300, check=True, cwd="/"
+        done = subprocess.run(  # -Es: what -I stands for, which 2.7 has not
+            [path, "-Es", "-c", _PROBE], capture_output=True, text=True, timeout=300, check=True, cwd="/"
         )
     except (OSError, subprocess.SubprocessError):
         return None

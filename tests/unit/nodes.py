@@ -78,6 +78,12 @@ class FakeNode:
         self.write("unmonitored", f"{container}.json", json.dumps(failure.model_dump()))
         return failure
 
+    def unhooked(self, *containers: str, **fields: Any) -> None:  # noqa: ANN401
+        """What reconcile found of containers that were never hooked."""
+        pod = {"namespace": "shop", "pod": "web-0", "name": "app"}
+        found = {"since": "2026-01-02T03:04:05Z", "unchecked": 0, "rules": "", "others": [], **fields}
+        self.write("", "unhooked.json", json.dumps({"containers": dict.fromkeys(containers, pod), **found}))
+
     def live(self, key: str, *, begin: dict[str, str] | None = None, **fields: Any) -> KeyState:  # noqa: ANN401
         """A key with one container of the same name that runs (this very process), in one group."""
         path = self.make(f"oci-{key}", counters=NOW)

@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 import build
+from hook import entry, usage
 from tests.support import interpreters
 
 ROOT = Path(__file__).resolve().parents[2]
 FOUND = interpreters.find()
+TOO_OLD = interpreters.find(minors=interpreters.TOO_OLD)
 CUTS = 40
 
 # What a container start may import, each of which is cheap. `json` is for a Python without the C half of it; hashlib
@@ -39,6 +41,7 @@ HOOK_PATH_IMPORTS = {
 }
 
 each_python = pytest.mark.parametrize("python", [str(it.path) for it in FOUND], ids=[f"{it.version}" for it in FOUND])
+each_old_python = pytest.mark.parametrize("old", TOO_OLD, ids=[f"{it.version}" for it in TOO_OLD])
 
 
 @pytest.fixture(scope="module")
@@ -109,13 +112,13 @@ def test_the_entries_are_sorted_dated_and_stored(pyz: Path) -> None:
     with zipfile.ZipFile(pyz) as file:
         entries = file.infolist()
         assert file.testzip() is None
-    assert [entry.filename for entry in entries] == sorted(entry.filename for entry in entries)
-    for entry in entries:
-        assert entry.date_time == (1980, 1, 1, 0, 0, 0)
-        assert entry.compress_type == zipfile.ZIP_STORED
-        assert entry.external_attr >> 16 == stat.S_IFREG | 0o644
-        assert (entry.create_system, entry.create_version, entry.extract_version) == (3, 20, 20)
-        assert (entry.flag_bits, entry.extra, entry.comment) == (0, b"", b"")
+    assert [it.filename for it in entries] == sorted(it.filename for it in entries)
+    for it in entries:
+        assert it.date_time == (1980, 1, 1, 0, 0, 0)
+        assert it.compress_type == zipfile.ZIP_STORED
+        assert it.external_attr >> 16 == stat.S_IFREG | 0o644
+        assert (it.create_system, it.create_version, it.extract_version) == (3, 20, 20)
+        assert (it.flag_bits, it.extra, it.comment) == (0, b"", b"")
 
 
 def test_the_zip_holds_the_sources_with_the_compiled_models_in_place(pyz: Path, source: Path) -> None:
@@ -260,7 +263,8 @@ def test_every_way_of_starting(python: str, source: Path, tmp_path: Path) -> Non
 
 
 def test_the_longest_first_line_still_starts(tmp_path_factory: pytest.TempPathFactory, source: Path) -> None:
-    room = build.SHEBANG_LIMIT - len(build.shebang("/"))
+    long = "/" + "p" * 30  # so that nothing is left of the blanks
+    room = build.SHEBANG_LIMIT - len(build.shebang(long)) + len(long) - 1
     directory = tmp_path_factory.mktemp("x")
     name = "p" * (room - len(str(directory)))
     python = directory / name
@@ -272,13 +276,21 @@ def test_the_longest_first_line_still_starts(tmp_path_factory: pytest.TempPathFa
         build.shebang(str(python) + "x")
 
 
-@pytest.mark.parametrize("path", [build.PYTHON, "/usr/bin/python3.14"])
-def test_the_usual_first_line_is_whole_for_kernels_before_5_1(path: str) -> None:
-    assert len(build.shebang(path)) <= build.OLD_SHEBANG_LIMIT
+@each_python
+@pytest.mark.parametrize("name", [build.PYTHON, "/usr/bin/python3.14"])
+def test_kernels_before_5_1_cut_the_usual_first_line_where_it_is_whole(pyz: Path, python: str, name: str) -> None:
+    """They hand over 127 bytes, without the blanks at their end."""
+    line = build.shebang(name)[: build.OLD_SHEBANG_LIMIT].decode().rstrip()
+    boot = line.partition(" -ISc")[2]
+    assert boot == build.BOOT
+    assert start([python, "-ISc", boot, pyz, "--version"]).stdout.startswith("resctrl-mon-hook ")
+    cut = pyz.with_name("old kernel.pyz")
+    cut.write_bytes(pyz.read_bytes()[:900])
+    assert start([python, "-ISc", boot, cut, "hook"]).returncode == 0
 
 
-RELEASED = ("import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1],'rb');[*map(exec,f)];1/0",)
-"""What the first line of every release until now ran."""
+RELEASED = ("import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1],'rb');1/any(map(exec,f))",)
+"""What the first line of every release until now ran, or will, on all kernels."""
 
 
 @each_python
@@ -299,7 +311,10 @@ def test_an_interpreter_that_no_first_line_can_name_is_refused(path: str) -> Non
         build.shebang(path)
 
 
-# --- Whatever goes wrong: 0
+# --- Whatever goes wrong: 0 for runtimes, 2 for people
+
+PERSON = ["list", "show", "install", "--help", "no-such-verb", "", "doctor"]
+RUNTIME = ["hook", "createRuntime", "poststop"]
 
 
 def broken(pyz: Path, data: bytes, name: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -310,15 +325,28 @@ def broken(pyz: Path, data: bytes, name: str, *arguments: str | Path) -> subproc
     return start([path, *(arguments or ("createRuntime",))])
 
 
-def test_a_truncated_file_exits_with_0(pyz: Path) -> None:
-    data = pyz.read_bytes()
+def cuts(data: bytes) -> list[int]:
+    """Where a file is cut: all over it, and more often in its second line."""
     first = data.index(b"\n") + 1
-    cuts = {first + (len(data) - first - 1) * step // (CUTS - 1) for step in range(CUTS)}
-    assert len(cuts) == CUTS
-    for cut in sorted(cuts):
+    all_over = {first + (len(data) - first - 1) * step // (CUTS - 1) for step in range(CUTS)}
+    return sorted(all_over | set(range(first, data.index(b"\n", first) + 2, 50)))
+
+
+def test_a_truncated_file_exits_with_0_for_a_runtime_and_says_so(pyz: Path) -> None:
+    data = pyz.read_bytes()
+    for cut in cuts(data):
         done = broken(pyz, data[:cut], "cut.pyz")
         assert done.returncode == 0, cut
         assert done.stderr, cut
+
+
+def test_a_truncated_file_exits_with_2_for_people_and_says_so(pyz: Path) -> None:
+    """It exited with 0, as if the work were done."""
+    data = pyz.read_bytes()
+    for cut in cuts(data):
+        done = broken(pyz, data[:cut], "cut.pyz", "list", "--run-dir=/nowhere")
+        assert done.returncode == 2 or "RMIDs" in done.stdout or "not mounted" in done.stdout, cut
+        assert done.stderr or done.stdout, cut
 
 
 @each_python
@@ -328,17 +356,38 @@ def test_a_truncated_file_exits_with_0(pyz: Path) -> None:
         ("hook/start.py", "(", "SyntaxError"),
         ("hook/start.py", "raise MemoryError", "MemoryError"),
         ("hook/start.py", "import no_such_module", "ModuleNotFoundError"),
-        ("hook/start.py", "raise SystemExit(3)", ""),
+        ("hook/start.py", "raise SystemExit(3)", "None"),
         ("hook/entry.py", "(", "SyntaxError"),
         ("hook/system.py", "1 / 0", "ZeroDivisionError"),
         ("hook/lifecycle.py", "raise KeyboardInterrupt", "KeyboardInterrupt"),
     ],
 )
-def test_broken_code_exits_with_0(pyz: Path, python: str, name: str, text: str, said: str) -> None:
+def test_broken_code_exits_with_0_for_runtimes_and_2_for_people(
+    pyz: Path, python: str, name: str, text: str, said: str
+) -> None:
     contents = {**build.entries(pyz.parents[1]), name: text.encode()}
-    done = broken(pyz, build.archive(contents, build.shebang(python)), "broken.pyz")
-    assert done.returncode == 0
-    assert said in done.stderr
+    for verb, status in (("createRuntime", 0), ("list", 2)):
+        done = broken(pyz, build.archive(contents, build.shebang(python)), "broken.pyz", verb)
+        assert done.returncode == status
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("resctrl-mon-hook: ")
+        assert f"cannot run {pyz.with_name('broken.pyz')}: {said}" in last
+
+
+@each_python
+@pytest.mark.parametrize("name", ["the code of the loader", "what the loader loads"])
+def test_bytecode_that_is_no_bytecode_exits_with_0_for_runtimes_and_2_for_people(
+    source: Path, pyz: Path, python: str, name: str
+) -> None:
+    contents = build.entries(source)
+    (code,) = build.all_bytecode(contents, [python], build.hot_path(source))
+    at = 0 if name.startswith("the code") else build.ROOM
+    spoilt = code._replace(content=code.content[:at] + b"\0" * (len(code.content) - at))
+    data = build.archive(contents, build.shebang(python), [spoilt])
+    for verb, status in (("hook", 0), ("list", 2), ("--help", 2)):
+        done = broken(pyz, data, "spoilt.pyz", verb)
+        assert done.returncode == status
+        assert "resctrl-mon-hook: " in done.stderr.splitlines()[-1]
 
 
 def test_a_file_without_an_entry_point_exits_with_0(pyz: Path, source: Path) -> None:
@@ -347,6 +396,78 @@ def test_a_file_without_an_entry_point_exits_with_0(pyz: Path, source: Path) -> 
     done = broken(pyz, build.archive(contents, build.shebang(str(FOUND[-1].path))), "empty.pyz")
     assert done.returncode == 0
     assert "hook.start" in done.stderr
+
+
+def test_a_file_that_is_gone_by_the_time_python_opens_it_exits_with_0_and_says_so() -> None:
+    for verb in RUNTIME:
+        done = start([FOUND[-1].path, "-ISc", build.BOOT + build.FOR_PEOPLE, "/nowhere.pyz", verb])
+        assert (done.returncode, "FileNotFoundError" in done.stderr) == (0, True), verb
+
+
+def test_the_first_line_tells_the_verbs_for_runtimes_from_those_for_people() -> None:
+    """By their first letter, since the kernel reads no longer a line."""
+    assert list(entry._STAGES) == RUNTIME
+    assert {verb[0] for verb in RUNTIME} == set("hcp")
+    assert not {verb[0] for verb in usage.HELP_OF_VERBS} & set("hcp")
+
+
+# --- A Python that is too old
+
+
+@each_old_python
+@pytest.mark.parametrize("verb", PERSON)
+def test_a_python_that_is_too_old_says_so_to_people_and_exits_with_2(
+    pyz: Path, old: interpreters.Interpreter, verb: str
+) -> None:
+    """Each verb printed nothing and exited with 0, `install` as well."""
+    done = start([old.path, pyz, verb])
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        f"resctrl-mon-hook: {old.path} is Python {old.version[0]}.{old.version[1]}, which is too old; "
+    )
+    assert line.endswith(f"run: PYTHON {pyz} install --python=PYTHON")
+
+
+@each_old_python
+@pytest.mark.parametrize("verb", RUNTIME)
+def test_a_python_that_is_too_old_says_so_to_runtimes_and_exits_with_0(
+    pyz: Path, old: interpreters.Interpreter, verb: str
+) -> None:
+    done = start([old.path, pyz, verb])
+    assert (done.returncode, done.stdout) == (0, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"resctrl-mon-hook: {verb}: nothing was done for this container: {old.path} is Python ")
+
+
+@each_old_python
+def test_a_first_line_that_names_a_python_that_is_too_old_says_so(
+    pyz: Path, old: interpreters.Interpreter, tmp_path: Path
+) -> None:
+    if old.minor < (3, 4):
+        pytest.skip("it has no -I, which the first line takes")
+    copy = tmp_path / "old.pyz"
+    copy.write_bytes(build.shebang(str(old.path)) + pyz.read_bytes().partition(b"\n")[2])
+    copy.chmod(0o755)
+    for arguments, status in ((["hook"], 0), (["install"], 2), ([], 2)):
+        done = start([copy, *arguments])
+        assert (done.returncode, "which is too old" in done.stderr) == (status, True)
+        assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        build.BOOT,
+        build.BOOT + build.FOR_PEOPLE,
+        build.SECOND_LINE.format(fallback=build.FALLBACK, table=1, sources=1, room=1),
+        build.FROM_SOURCES,
+        build.FALLBACK,
+        build.MAIN,
+    ],
+)
+def test_pythons_from_3_4_on_can_read_what_runs_before_their_version_is_known(text: str) -> None:
+    ast.parse(text, feature_version=(3, 4))
 
 
 # --- Imports

@@ -92,6 +92,7 @@ def test_an_expression_is_about_labels_that_its_metrics_have(expression: str, tm
     path = node.make("oci-c2", counters=every)
     node.record("c2", groups=[{"path": path, "ctrl_group": "/", "begin": {**every, event: "9"}}])
     node.write("runs", "poststop-ok", ".")
+    node.unhooked("c3")
     families = {family.name: family for family in metrics.families(look(node.options))}
     assert set(families) == set(metrics.names())
     grouped = re.findall(r"\bby \(([^)]*)\)", expression)

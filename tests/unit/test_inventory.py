@@ -354,11 +354,11 @@ def test_without_resctrl_nothing_is_in_use(node: FakeNode) -> None:
     assert only(seen).condition == "live"
 
 
-def test_orphans_are_our_groups_that_no_live_member_stands_behind(node: FakeNode) -> None:
+def test_orphans_are_our_groups_that_neither_a_record_nor_a_live_member_stands_behind(node: FakeNode) -> None:
     node.live("c1")
     lone = node.make("oci-lone")
-    left = node.make("oci-left")
-    node.record("left", groups=[{"path": left, "ctrl_group": "/"}], members={"left": dead(left)})
+    left = node.make("oci-over")
+    node.completed("over")
     elsewhere = node.make("oci-c1", "gold")
     node.make("somebodys")
     node.make("oci-torn")
@@ -366,6 +366,26 @@ def test_orphans_are_our_groups_that_no_live_member_stands_behind(node: FakeNode
     node.make("oci-back")
     node.record("back", recovering=True)
     assert sorted(look(node.options).orphans) == sorted([lone, left, elsewhere])
+
+
+@pytest.mark.parametrize("fields", [{}, {"lingering_since": 1.0}])
+def test_the_group_of_a_pod_whose_containers_are_all_dead_is_no_orphan(
+    node: FakeNode, fields: dict[str, float]
+) -> None:
+    """It lingers, or waits for its next start, as in CrashLoopBackOff."""
+    path = node.make("oci-c1")
+    node.record("c1", groups=[{"path": path, "ctrl_group": "/"}], members={"c1": dead(path)}, **fields)
+    assert look(node.options).orphans == []
+
+
+def test_a_container_that_is_on_record_by_now_is_not_unhooked_any_more(node: FakeNode) -> None:
+    node.unhooked("c1", "c2", "c3")
+    node.index("c1", "c1")
+    node.fail("c2")
+    seen = look(node.options).unhooked
+    assert seen is not None
+    assert list(seen.containers) == ["c3"]
+    assert seen.names() == ["shop/web-0 app (c3)"]
 
 
 def test_a_group_that_went_with_its_key_is_no_orphan(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,8 @@ FOR_PEOPLE = {
     "screens",
     "survey",
 }
-FOR_PEOPLE |= {"movein", "rebuild", "tasks", "usage"}
-FOR_PEOPLE |= {"configured", "containerd", "doctor", "injection", "injector", "selftest"}
+FOR_PEOPLE |= {"movein", "rebuild", "tasks", "unhooked", "usage"}
+FOR_PEOPLE |= {"cdi", "configured", "containerd", "doctor", "injection", "injector", "selftest"}
 FOR_PEOPLE |= {
     "basespec",
     "hooksd",
@@ -157,12 +157,12 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
 
 
 @pytest.mark.parametrize(
-    "module", sorted(FOR_PEOPLE - {"metrics", "movein", "rebuild", "reconcile", "selftest", "steps"})
+    "module", sorted(FOR_PEOPLE - {"metrics", "movein", "rebuild", "reconcile", "selftest", "steps", "unhooked"})
 )
 def test_who_looks_changes_nothing(module: str) -> None:
     """`metrics` alone writes a file, and that where it is told to; `reconcile` and `steps` change things.
 
-    `selftest` makes a group of its own, and removes it.
+    `unhooked` keeps what it found, for `reconcile`. `selftest` makes a group of its own, and removes it.
     """
     changes = {"chmod", "create_exclusively", "link", "make", "mkdir", "open_lock", "put", "remove"}
     changes |= {"remove_tree", "rename", "rmdir", "symlink", "try_flock", "unlink", "write_new"}

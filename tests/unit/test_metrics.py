@@ -182,7 +182,7 @@ def test_a_bare_machine(node: FakeNode) -> None:
     found = scraped(node.options)
     assert value(found, "mounted") == 0
     assert {value(found, "unmonitored_containers", reason=reason) for reason in REASONS} == {0}
-    for absent in ("rmids", "rmids_in_use", "orphan_groups", "hook_runs_total"):
+    for absent in ("rmids", "rmids_in_use", "orphan_groups", "hook_runs_total", "unhooked_containers"):
         assert value(found, absent) is None
 
 
@@ -198,6 +198,7 @@ def populated(node: FakeNode) -> FakeNode:
     for key in ("b", "a"):
         node.live(key, pod_namespace="n", pod_name=key)
     node.completed("z")
+    node.unhooked("u1", "u2", unchecked=3)
     node.count("oci-b", {"mon_PERF_PKG_00/core_energy": "Error"})
     node.write("runs", "poststop-ok", "..")
     return node

@@ -135,6 +135,7 @@ def test_list_as_json(node: FakeNode, run: Run) -> None:
     node.live("c1", pod_namespace="n", pod_name="p", created_at="2026-01-02T03:00:00Z", created_boottime=900.0)
     failure = node.fail("c2")
     path = node.write("groups", "torn.json", "")
+    node.unhooked("c3", unchecked=2)
     found = json.loads(run("list", "--json"))
     (key,) = found.pop("keys")
     assert found == {
@@ -142,6 +143,11 @@ def test_list_as_json(node: FakeNode, run: Run) -> None:
         "rmids": {"limit": 8, "ours": 1, "others": 1},
         "unreadable": [{"file": str(path), "problem": "not JSON: no value at character 0"}],
         "unmonitored": [failure.model_dump()],
+        "unhooked": {
+            "since": "2026-01-02T03:04:05Z",
+            "unchecked": 2,
+            "containers": [{"container": "c3", "namespace": "shop", "pod": "web-0", "name": "app"}],
+        },
     }
     assert key == {
         "key": "c1",
@@ -412,6 +418,7 @@ def test_the_readme_has_every_field_of_the_json(node: FakeNode, run: Run, pace: 
     shown(node)
     node.completed("done")
     node.write("groups", "torn.json", "")
+    node.unhooked("c3")
     data = {UID, "done", "c1", "c2", "core_energy", "mbm_total_bytes", *BEGIN, *NOW}
     for verb in (["list"], ["show", UID], ["show", "done"], ["top"], ["metrics"]):
         fields = fields_of(json.loads(run(*verb, "--json")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -119,11 +120,29 @@ def test_what_reconcile_writes_can_be_written() -> None:
     assert only(SERVICE, "Service", "RuntimeDirectoryPreserve") == "yes"
 
 
-def test_the_run_directory_is_there_from_the_boot_on() -> None:
-    """As the hook makes it, and for good: no age."""
-    text = (ROOT / "packaging" / "tmpfiles.d" / "resctrl-mon-hook.conf").read_text(encoding="ascii")
-    (line,) = [line for line in text.splitlines() if not line.startswith("#")]
-    assert line == f"d {Options().run_dir} 0755 root root -"
+def test_the_run_directory_is_there_from_the_boot_on(tmp_path: Path) -> None:
+    """As the hook makes it, with what Kepler looks for when it starts, and for good: no age."""
+    conf = ROOT / "packaging" / "tmpfiles.d" / "resctrl-mon-hook.conf"
+    lines = [line.split() for line in conf.read_text(encoding="ascii").splitlines() if not line.startswith("#")]
+    run_dir, data = Options().run_dir, f"{Options().resctrl_root}/mon_data"
+    assert lines == [
+        ["d", run_dir, "0755", "root", "root", "-"],
+        ["d", f"{run_dir}/mon_groups", "0755", "root", "root", "-"],
+        ["L", f"{run_dir}/mon_data", "-", "-", "-", "-", data],
+    ]
+    if shutil.which("systemd-tmpfiles") is None or os.geteuid() != 0:
+        pytest.skip("no systemd-tmpfiles here, or not root")
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/passwd").write_text("root:x:0:0::/:\n")
+    (tmp_path / "etc/group").write_text("root:x:0:\n")
+    for _ in range(2):
+        subprocess.run(["systemd-tmpfiles", "--create", f"--root={tmp_path}", conf], check=True, capture_output=True)
+    made = tmp_path / run_dir.lstrip("/")
+    assert {path.name: path.lstat().st_mode & 0o777 for path in made.iterdir()} == {
+        "mon_groups": 0o755,
+        "mon_data": 0o777,
+    }
+    assert os.readlink(made / "mon_data") in (data, f"{tmp_path}{data}")
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
-import stat
-from types import SimpleNamespace
 
 import pytest
 
-from hook import __version__, options, people, report, usage
+from hook import __version__, options, people, report, system, usage
 from hook.models import Options
 
 OPTION = re.compile(r"^  --(?P<name>[a-z-]+)(?:=(?P<value>\S+))? +(?P<meaning>.+?)(?: \[(?P<default>[^]]*)\])?$")
@@ -139,9 +137,8 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     return lines
 
 
-def stdin_is(monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
-    here = SimpleNamespace(fstat=lambda _descriptor: SimpleNamespace(st_mode=kind | 0o600))
-    monkeypatch.setattr("hook.usage.os", here)
+def stdin_is(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
+    monkeypatch.setattr(system, "read_stdin", lambda *_: (text, True))
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["hook", "--help"], ["--nonsense", "--help"]])
@@ -156,27 +153,41 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
 
 
+STATE = b'{"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 7, "bundle": "/"}'
+
+
 @pytest.mark.parametrize("arguments", [[], ["hok"], ["--version", "x"], ["x" * 10_000]])
 @pytest.mark.parametrize(
-    ("kind", "status"),
-    [(stat.S_IFIFO, 0), (stat.S_IFSOCK, 0), (stat.S_IFCHR, 2), (stat.S_IFREG, 2), (stat.S_IFDIR, 2)],
+    ("text", "status"),
+    [(STATE, 0), (b" \n" + STATE, 0), (STATE[:-10], 0), (b"", 2), (b"\n", 2), (b"{}", 2), (b'"ociVersion"', 2)],
 )
-def test_a_misspelt_verb_stops_people_but_no_container(
-    monkeypatch: pytest.MonkeyPatch, said: list[tuple[str, bool]], arguments: list[str], kind: int, status: int
+def test_an_unknown_verb_exits_with_0_only_with_a_state_on_stdin(
+    monkeypatch: pytest.MonkeyPatch, said: list[tuple[str, bool]], arguments: list[str], text: bytes, status: int
 ) -> None:
-    stdin_is(monkeypatch, kind)
+    stdin_is(monkeypatch, text)
     assert usage.main(arguments) == status
-    (text, to_syslog), *more = said
+    (line, to_syslog), *more = said
     assert not more
     assert to_syslog is (status == 0)
-    assert "--help" in text
-    assert len(text) < 200
+    assert "--help" in line
+    assert len(line) < 200
+
+
+def test_an_unknown_verb_exits_with_2_where_stdin_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, said: list[tuple[str, bool]]
+) -> None:
+    def fails(*_: object) -> tuple[bytes, bool]:
+        raise OSError
+
+    monkeypatch.setattr(system, "read_stdin", fails)
+    assert usage.main(["hok"]) == 2
+    assert len(said) == 1
 
 
 def test_no_stream_but_the_one_for_output_is_written(
     monkeypatch: pytest.MonkeyPatch, said: list[tuple[str, bool]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stdin_is(monkeypatch, stat.S_IFCHR)
+    stdin_is(monkeypatch, b"")
     usage.main(["hok"])
     assert capsys.readouterr() == ("", "")
     assert len(said) == 1

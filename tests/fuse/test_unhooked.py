@@ -1,0 +1,266 @@
+"""Containers that run and were never hooked: the JSON is in place, and no runtime had the hook called."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.kernel.inside import REAL_ROOT
+from tests.resctrlfs import mounted
+from tests.support import machine
+from tests.support.cgroups import cgroup
+from tests.support.hook import UID, Hook, created, task
+from tests.support.machine import HOOKS_DIR, Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.resctrlfs import Mounted
+
+# Answers `--root ROOT state ID`, and notes who was asked about
+RUNC = """\
+#!/bin/sh
+[ "$3" = state ] || exit 1
+echo "$4" >>/run/asked
+exec cat "$2/$4/answer"
+"""
+KUBELET = {
+    "io.kubernetes.cri.sandbox-uid": UID,
+    "io.kubernetes.cri.sandbox-namespace": "shop",
+    "io.kubernetes.cri.sandbox-name": "web-0",
+    "io.kubernetes.cri.container-name": "app",
+    "io.kubernetes.cri.container-type": "container",
+}
+SANDBOX = {**KUBELET, "io.kubernetes.cri.container-type": "sandbox"}
+LIBPOD = {"io.container.manager": "libpod"}
+
+
+def container_id(number: int) -> str:
+    return f"{number:064x}"
+
+
+class Node:
+    """A machine with an installation for both targets and resctrl. Its containers are sleeping processes."""
+
+    def __init__(self, directory: Path, resctrl: Mounted, stack: ExitStack) -> None:
+        self._stack = stack
+        self.machine = Machine(directory / "machine")
+        self.options = [f"--resctrl-root={resctrl.root}", f"--run-dir={directory / 'records'}"]
+        self.hook = Hook(resctrl.root, directory / "records")
+        runc = self.machine.path("/usr/local/sbin/runc")
+        runc.parent.mkdir(parents=True)
+        runc.write_text(RUNC)
+        runc.chmod(0o755)
+        self.install()
+        self.number = 0
+
+    def install(self, *options: str) -> None:
+        done = self.machine.run("install", "--for=both", *self.options, *options)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def runs(self, annotations: dict[str, str], status: str = "running", parent: str = "", **state: object) -> str:
+        """A container that runs, without having been hooked; returns its ID."""
+        self.number += 1
+        container = container_id(self.number)
+        process = self._stack.enter_context(task())
+        own = self._stack.enter_context(cgroup(f"/{self.machine.directory.parent.name}{parent}/{container}"))
+        own.add(process.pid)
+        place = self.machine.path(f"/run/runc/{container}")
+        place.mkdir(parents=True)
+        (place / "state.json").touch()
+        (place / "config.json").write_text(json.dumps({"annotations": annotations, "process": {"args": ["x"]}}))
+        whole = {
+            "ociVersion": "1.0.2",
+            "id": container,
+            "pid": process.pid,
+            "status": status,
+            "bundle": f"/run/runc/{container}",
+            "annotations": annotations,
+            **state,
+        }
+        (place / "answer").write_text(json.dumps(whole))
+        self.pid = process.pid
+        return container
+
+    def ask(self, *words: str) -> Any:  # noqa: ANN401  JSON
+        done = self.machine.run(*words, "--json", *self.options)
+        assert done.stderr == ""
+        return json.loads(done.stdout)
+
+    def reconcile(self) -> list[str]:
+        """Let it look; returns what it left."""
+        return list(self.ask("reconcile")["left"])
+
+    def unhooked(self) -> Any:  # noqa: ANN401  JSON
+        return self.ask("list")["unhooked"]
+
+    def ids(self) -> list[str]:
+        return [it["container"] for it in self.unhooked()["containers"]]
+
+    def findings(self) -> list[dict[str, str]]:
+        return [it for it in self.ask("doctor")["findings"] if it["subject"] == "unhooked"]
+
+    def asked(self) -> list[str]:
+        """About whom the runtime was asked since the last time."""
+        path = self.machine.path("/run/asked")
+        lines = path.read_text().splitlines() if path.exists() else []
+        path.unlink(missing_ok=True)
+        return sorted(lines)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    if REAL_ROOT is not None:
+        pytest.skip("needs the model, and this resctrl is real")
+    if not Path("/dev/fuse").exists():
+        pytest.skip("needs /dev/fuse")
+    if reason := machine.missing():
+        pytest.skip(reason)
+    with mounted(tmp_path) as resctrl, ExitStack() as stack:
+        yield Node(tmp_path, resctrl, stack)
+
+
+def test_a_container_that_was_never_hooked_is_counted_named_and_a_failure_of_doctor(node: Node) -> None:
+    """The hook was never called: metrics showed 0 unmonitored, `list` was empty, and `doctor` exited with 0."""
+    container = node.runs(KUBELET)
+    name = f"shop/web-0 app ({container[:12]})"
+    assert node.reconcile() == [f"1 containers run and were never hooked (see doctor): {name}"]
+    seen = node.unhooked()
+    assert seen["containers"] == [{"container": container, "namespace": "shop", "pod": "web-0", "name": "app"}]
+    assert seen["unchecked"] == 0
+    (finding,) = node.findings()
+    assert finding["level"] == "fail"
+    assert name in finding["found"]
+    assert seen["since"] in finding["found"]
+    assert "--adopt" in finding["remedy"]
+    lines = node.machine.run("list", *node.options).stdout.splitlines()
+    assert lines[-2:] == [f"never hooked, as of {seen['since']} (see doctor):", f"  {name}"]
+    metrics = node.machine.run("metrics", *node.options).stdout.splitlines()
+    assert "resctrl_mon_unhooked_containers 1" in metrics
+    assert "resctrl_mon_unchecked_containers 0" in metrics
+    assert (node.hook.run_dir / "unhooked.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_before_reconcile_has_looked_nothing_is_claimed(node: Node) -> None:
+    node.runs(KUBELET)
+    assert node.unhooked() is None
+    assert node.findings() == []
+    assert "unhooked_containers" not in node.machine.run("metrics", *node.options).stdout
+
+
+def test_sandboxes_filtered_containers_and_those_of_other_tools_do_not_count(node: Node) -> None:
+    node.install("--namespace=shop", "--monitor=opt-out")
+    wanted = node.runs(KUBELET)
+    node.runs(SANDBOX)
+    node.runs({**KUBELET, "io.kubernetes.cri.sandbox-namespace": "kitchen"})
+    node.runs({**KUBELET, "monitor.resctrl-mon.io": "false"})
+    node.runs({"com.docker": "x"})
+    unknown = node.runs(KUBELET)
+    (node.machine.path(f"/run/runc/{unknown}/state.json")).unlink()  # of a tool whose root directory is elsewhere
+    node.reconcile()
+    assert node.ids() == [wanted]
+    assert node.unhooked()["unchecked"] == 0
+    assert unknown not in node.asked()
+
+
+def test_a_hooked_container_and_one_on_record_as_unmonitored_are_not_asked_about(node: Node) -> None:
+    hooked = node.runs(KUBELET)
+    node.hook(created(hooked, node.pid, pod_uid=UID))
+    failed = node.runs(KUBELET)
+    node.hook(created(failed, node.pid, pod_uid="no-uid"))
+    assert node.hook.reasons() == {failed: "bad_key"}
+    node.reconcile()
+    assert node.ids() == []
+    assert node.asked() == []
+
+
+def test_each_container_is_asked_about_once_in_its_life(node: Node) -> None:
+    """Only what a runtime has not answered yet costs another question."""
+    mine = [node.runs(KUBELET), node.runs(SANDBOX)]
+    node.reconcile()
+    assert node.asked() == mine
+    node.reconcile()
+    assert node.asked() == []
+    new = node.runs(KUBELET)
+    node.reconcile()
+    assert node.asked() == [new]
+    assert node.ids() == [mine[0], new]
+
+
+def test_a_change_of_the_filters_has_all_asked_about_again(node: Node) -> None:
+    container = node.runs(KUBELET)
+    node.install("--namespace=kitchen")
+    node.reconcile()
+    assert node.ids() == []
+    node.install()
+    node.reconcile()
+    assert node.ids() == [container]
+
+
+def test_a_container_that_is_only_created_does_not_count_yet(node: Node) -> None:
+    """Its createRuntime hooks may be at work."""
+    container = node.runs(KUBELET, status="created")
+    node.reconcile()
+    assert node.ids() == []
+    answer = node.machine.path(f"/run/runc/{container}/answer")
+    answer.write_text(answer.read_text().replace('"created"', '"running"'))
+    node.reconcile()
+    assert node.ids() == [container]
+
+
+def test_a_container_that_is_adopted_or_gone_does_not_count_any_more(node: Node) -> None:
+    adopted, gone = node.runs(KUBELET), node.runs(LIBPOD)
+    pid = node.pid
+    node.reconcile()
+    assert node.ids() == [adopted, gone]
+    node.hook(created(adopted, pid, pod_uid=UID))
+    assert node.ids() == [gone]
+    Path(f"/proc/{pid}").exists()
+    node._stack.close()
+    node.reconcile()
+    assert node.ids() == []
+    assert [it["level"] for it in node.findings()] == ["ok"]
+
+
+def test_a_runtime_that_does_not_answer_leaves_containers_unchecked_until_it_does(node: Node) -> None:
+    container = node.runs(KUBELET)
+    answer = node.machine.path(f"/run/runc/{container}/answer")
+    text = answer.read_text()
+    answer.write_text("")
+    node.reconcile()
+    assert node.unhooked() | {"since": ""} == {"since": "", "unchecked": 1, "containers": []}
+    assert [it["level"] for it in node.findings()] == ["ok", "warning"]
+    answer.write_text(text)
+    node.reconcile()
+    assert node.ids() == [container]
+
+
+def test_without_any_root_directory_of_a_runtime_nothing_is_claimed(node: Node) -> None:
+    node.runs(KUBELET)
+    node.machine.path("/run/runc").rename(node.machine.path("/run/elsewhere"))
+    node.reconcile()
+    assert node.unhooked()["containers"] == []
+    assert node.unhooked()["unchecked"] >= 1
+
+
+def test_without_hooks_d_files_of_ours_nobody_is_meant_to_be_hooked(node: Node) -> None:
+    node.runs(KUBELET)
+    for path in node.machine.path(HOOKS_DIR).iterdir():
+        path.unlink()
+    node.reconcile()
+    assert node.ids() == []
+    assert node.asked() == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"containers": 7}', '{"since": 1, "containers": {"..": {}}}'])
+def test_a_file_that_is_broken_is_as_if_it_were_not_there(node: Node, text: str) -> None:
+    container = node.runs(KUBELET)
+    node.reconcile()
+    (node.hook.run_dir / "unhooked.json").write_text(text)
+    assert node.unhooked() is None
+    node.reconcile()
+    assert node.ids() == [container]
