@@ -6,7 +6,7 @@ Source: cgroups(7), and the names that kubelet, CRI-O, Podman and containerd giv
 
 from __future__ import annotations
 
-from hook import system
+from hook import names, system
 
 _MOUNT = "/sys/fs/cgroup"
 _ID_LENGTH = 64
@@ -41,6 +41,7 @@ def exists(cgroup: str) -> bool:
 
 def is_own(cgroup: str | None, container: str) -> bool:
     """Whether a cgroup is this container's alone: a component of its path is, or ends with, the container's ID."""
+    container = names.container_of(container)
     ends = ("-" + container, ":" + container)
     return any(name == container or name.endswith(ends) for name in _names(cgroup or ""))
 

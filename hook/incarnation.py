@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hook import counters
+from hook import counters, names
 from hook.models import KeyState, MonGroup
 
 TYPE_CHECKING = False
@@ -42,6 +42,24 @@ def lingering(state: KeyState, groups: list[MonGroup], since: float, until: floa
     """The state of a key whose last member is gone and whose groups, which have their `last`, wait for another one."""
     fields = dict(changed(state, groups=groups, members={}))
     return KeyState(**{**fields, "lingering_since": since, "lingering_until": until})
+
+
+def without(members: dict[str, Member], leaving: list[str]) -> dict[str, Member]:
+    """The members but for those that leave; a former life of one of them gets its ID back, so that poststop finds it."""
+    left = {name: member for name, member in members.items() if name not in leaving}
+    for container in leaving:
+        former = [name for name in left if name.startswith(container + "@")]
+        if former:
+            left[container] = left.pop(former[0])
+    return left
+
+
+def displaced(members: dict[str, Member], container: str) -> dict[str, Member]:
+    """The members, with this one as a former life: its ID is another process's from now on."""
+    left = dict(members)
+    member = left.pop(container)
+    left[names.former_life(container, member.pid, member.starttime)] = member
+    return left
 
 
 def returned(state: KeyState) -> KeyState:

@@ -206,8 +206,12 @@ class RunDir:
         return [name for name in found if _is_key(name) and self.key_of(name) == key]
 
     def write_index(self, container: str, key: str) -> None:
-        """Note that a container belongs to a key. Under that key's lock, which also makes the temporary name ours."""
-        self._replace(f"members/{container}.json", f"members/.{key}.tmp", Index(key=key))
+        """Note that a container belongs to a key. Under that key's lock, which also makes the temporary name ours.
+
+        Not for a former life (names.former_life): poststop comes by the container's ID, which is another member's.
+        """
+        if names.container_of(container) == container:
+            self._replace(f"members/{container}.json", f"members/.{key}.tmp", Index(key=key))
 
     def remove_index(self, container: str) -> None:
         """Forget which key a container belongs to."""

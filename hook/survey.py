@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hook import cgroups, ending, process, system, tasks
+from hook import cgroups, ending, names, process, system, tasks
 from hook.models import Failure, KeyState
 from hook.records import Records, Unreadable
 
@@ -100,7 +100,8 @@ def is_of_the_dead(failure: Failure) -> bool:
 def _look_at_index(records: Records, found: Survey) -> None:
     noted = {container: records.key_of(container) for container in records.indexed()}
     members = ((key, container) for key, state in found.states.items() for container in state.members)
-    found.unindexed = {place for place in members if noted.get(place[1]) is None}
+    # A former life of a container has no index of its own (names.former_life).
+    found.unindexed = {(key, it) for key, it in members if it == names.container_of(it) and noted.get(it) is None}
     for container, key in noted.items():
         state = found.states.get(key) if key is not None else None
         recovering = key in found.unreadable or (state is not None and state.recovering)
