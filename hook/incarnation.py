@@ -7,6 +7,7 @@ from hook.models import KeyState, MonGroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.identity import Pod
     from hook.models import Member
 
 
@@ -65,6 +66,14 @@ def displaced(members: dict[str, Member], container: str) -> dict[str, Member]:
 def returned(state: KeyState) -> KeyState:
     """The state of a key that lingered, and has a member again."""
     return KeyState(**{**dict(state), "lingering_since": None, "lingering_until": None})
+
+
+def named(state: KeyState, pod: Pod) -> KeyState:
+    """The state of a key with its pod's names, which one that was rebuilt has not, as far as a container brings them."""
+    namespace, name = state.pod_namespace or pod.namespace, state.pod_name or pod.name
+    if (namespace, name) == (state.pod_namespace, state.pod_name):
+        return state
+    return KeyState(**{**dict(state), "pod_namespace": namespace, "pod_name": name})
 
 
 def unsure(state: KeyState) -> KeyState:

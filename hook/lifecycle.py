@@ -78,7 +78,7 @@ def _join(node: Node, container: Container, key: Key, pod: Pod, patience: _Patie
     """One try to put the container into its group, under its key's lock."""
     ctrl_group, taken_from = _whereabouts(container)
     with node.run.lock(key.name, patience.deadline) as locked:
-        known, state = locked.state is not None, locked.state or _new_state(key, pod)
+        known, state = locked.state is not None, incarnation.named(locked.state or _new_state(key, pod), pod)
         group = _group_for(node, state, ctrl_group)
         member = _member(container, state.members.get(container.id), group, taken_from)
         if not patience.recorded:

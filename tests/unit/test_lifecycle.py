@@ -1118,3 +1118,28 @@ def test_a_start_that_failed_anywhere_harms_no_live_container_of_the_same_id(
         assert manner != "refused" or machine.leftovers() == set()
 
     assert each_call_fails(attempt, manner, number, machine) > 20
+
+
+# --- The names of a pod
+
+
+def named(name: str, pid: int, pod: str) -> Container:
+    names = {"io.kubernetes.pod.uid": UID, "io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": pod}
+    return Container(name, pid, "/nowhere", names, Annotations.model_validate(names))
+
+
+def pod_of(machine: Machine) -> tuple[str | None, str | None]:
+    state = machine.node().run.read_key(UID)
+    assert state is not None
+    return state.pod_namespace, state.pod_name
+
+
+def test_a_key_that_was_rebuilt_without_names_takes_them_from_its_next_container(machine: Machine) -> None:
+    for pid in (7, 8, 9):
+        machine.spawn(pid)
+    create_runtime(machine.node(), container("c1", 7))
+    assert pod_of(machine) == (None, None)
+    create_runtime(machine.node(), named("c2", 8, "web"))
+    assert pod_of(machine) == ("shop", "web")
+    create_runtime(machine.node(), named("c3", 9, "other"))
+    assert pod_of(machine) == ("shop", "web")
