@@ -131,7 +131,18 @@ def _lost(group: MonGroup, begin: dict[str, str]) -> MonGroup:
 
 def ended(group: MonGroup, end: dict[str, str]) -> MonGroup:
     """A group with its counters after its last member."""
-    return MonGroup(**{**dict(group), "end": end})
+    return MonGroup(**{**dict(with_late(group, end)), "end": end})
+
+
+def with_late(group: MonGroup, now: dict[str, str]) -> MonGroup:
+    """A group in whose begin stands, of each counter of now that came after it, that nobody knows it.
+
+    Without that consumers would take the sum of the other domains for the use of all.
+    """
+    begin = group.begin
+    if begin is None or begin.keys() >= now.keys():
+        return group
+    return MonGroup(**{**dict(group), "begin": {**dict.fromkeys(now, counters.LATE), **begin}})
 
 
 def unused(group: MonGroup) -> MonGroup:

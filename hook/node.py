@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hook import incarnation, names, process, view
-from hook.errors import refused
+from hook.errors import HookError, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +49,15 @@ class Node:
             self.run.complaints.append(refused(f"what key {state.key} begins with is lost", error))
         # After the commit: killed in between, the next hook of this key finds the view older than the state.
         self.show(locked.state or state)
+
+    def with_late(self, group: MonGroup) -> MonGroup:
+        """A group that lives, with the counters that came after its begin: those of CPUs that were offline, say."""
+        if group.begin is None or group.end is not None or self.resctrl.inode(group.path) != group.inode:
+            return group
+        try:
+            return incarnation.with_late(group, self.resctrl.counters(group.path))
+        except HookError:  # it was removed meanwhile
+            return group
 
     def remove(self, path: str) -> None:
         """Remove a mon_group, and note that its RMID comes back. HookError as from resctrl."""

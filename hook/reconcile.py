@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
-from hook import ending, movein, plan, process, rebuild, reclaim, room, system
+from hook import ending, incarnation, movein, plan, process, rebuild, reclaim, room, system
 from hook.errors import HookError, Reason, explain, known, refused
 from hook.models import State, ValidationError
 from hook.node import Node
@@ -163,8 +163,10 @@ def _prune(node: Node, locked: LockedKey, _action: Action) -> None:
 
 
 def _show(node: Node, locked: LockedKey, _action: Action) -> None:
-    if locked.state is not None:
-        node.show(locked.state)
+    state = locked.state
+    if state is not None:
+        locked.commit(incarnation.changed(state, groups=[node.with_late(group) for group in state.groups]))
+        node.show(locked.state or state)
 
 
 def _retire(node: Node, locked: LockedKey, _action: Action) -> None:

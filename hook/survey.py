@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hook import cgroups, ending, names, process, system, tasks
+from hook.errors import HookError
 from hook.models import Failure, KeyState
 from hook.records import Records, Unreadable
 
@@ -76,8 +77,24 @@ def survey(node: Node) -> Survey:
     due = {key for key, state in found.states.items() if state.generation} | {*found.unreadable, *found.leftovers}
     found.leftovers += [key for key in node.shown() if key not in due]
     found.half_failures = node.run.half_failures()
-    found.stale_views = [key for key, state in found.states.items() if not node.is_shown(state)]
+    there = _counters_of_machine(node) if found.mounted else set()
+    found.stale_views = [
+        key for key, state in found.states.items() if not node.is_shown(state) or _has_late(node, state, there)
+    ]
     return found
+
+
+def _counters_of_machine(node: Node) -> set[str]:
+    try:
+        return set(node.resctrl.counters(node.resctrl.root))
+    except HookError:
+        return set()
+
+
+def _has_late(node: Node, state: KeyState, there: set[str]) -> bool:
+    """Whether a key's begin lacks counters that are there: of all groups only those are read that may."""
+    groups = [it for it in state.groups if it.begin is not None and it.end is None and not it.begin.keys() >= there]
+    return any(node.with_late(group) is not group for group in groups)
 
 
 def _look_at_failures(records: Records, found: Survey) -> None:
