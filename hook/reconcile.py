@@ -182,7 +182,9 @@ def _forget(node: Node, action: Action) -> None:
     if not action.key:
         node.run.remove_half_failure(action.container)
         failure = node.run.failure_of(action.container)  # again: the container's next life may have failed, too
-        if failure is not None and is_of_the_dead(failure):
+        is_over = failure is not None and is_of_the_dead(failure)
+        names_none = failure is None or failure.pid is None
+        if is_over or (names_none and node.run.has_old_failure(action.container)):
             node.run.remove_failure(action.container)
         return
     with node.run.lock(action.key, system.monotonic()) as locked:

@@ -48,6 +48,10 @@ class Survey:
     failures: list[Failure] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
     """Containers with a failure record that are known to be gone."""
+    outdated_failures: list[str] = field(default_factory=list)
+    """Containers whose failure record names no process, is a day old, and is of none that runs."""
+    set_aside: list[str] = field(default_factory=list)
+    """Keys of which a file that could not be read was set aside a day ago."""
     lost: dict[str, str] = field(default_factory=dict)
     """Containers in the index that are no members of the key which it names, and that key."""
     unindexed: set[Place] = field(default_factory=set)
@@ -68,7 +72,11 @@ def survey(node: Node) -> Survey:
                 found.unreadable.append(key)
         _look_at_failures(records, found)
         _look_at_index(records, found)
+        failed = records.failed()
     processes = tasks.table()
+    known = {failure.container for failure in found.failures if failure.pid is not None} | found.gone
+    found.outdated_failures = [name for name in failed if name not in known and _is_outdated(node, name, processes)]
+    found.set_aside = node.run.set_aside()
     for key, state in found.states.items():
         _look_at_key(node, found, key, state, processes)
     if found.mounted:
@@ -105,6 +113,13 @@ def _look_at_failures(records: Records, found: Survey) -> None:
             # A poststop's goes with the membership.
             if is_of_the_dead(failure) and (failure.pid is not None or records.key_of(container) is None):
                 found.gone.add(container)
+
+
+def _is_outdated(node: Node, container: str, processes: tasks.Table) -> bool:
+    """Whether the failure record of a container, whose process nobody knows, is a day old, and nothing runs in its name."""
+    return node.run.has_old_failure(container) and not any(
+        cgroups.is_own(place, container) for it in processes.values() for place in it.cgroups
+    )
 
 
 def is_of_the_dead(failure: Failure) -> bool:
