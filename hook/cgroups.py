@@ -46,6 +46,14 @@ def is_own(cgroup: str | None, container: str) -> bool:
     return any(name == container or name.endswith(ends) for name in _names(cgroup or ""))
 
 
+def possible_ids(cgroup: str) -> list[str]:
+    """Every text that a cgroup's path would make it the own one of, as is_own has it."""
+    found = []
+    for name in _names(cgroup):
+        found += [name, *(name[at + 1 :] for at, character in enumerate(name) if character in "-:")]
+    return found
+
+
 def container_id(cgroup: str) -> str | None:
     """The ID that the runtimes of Kubernetes and Podman name a container's cgroup by: 64 hex digits."""
     for name in reversed(_names(cgroup)):

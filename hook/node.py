@@ -66,12 +66,23 @@ class Node:
             self.run.note_freed()
 
     def orphans(self) -> list[str]:
-        """The groups with our prefix that nothing is recorded of. Grows with the node, as mon_groups does."""
+        """The groups with our prefix that are on record of no key. Grows with the node, as mon_groups does."""
+        # The groups before the records: createRuntime records a group before it makes it.
         keys = {path: self.key_of(path) for path in self.resctrl.mon_groups()}
-        return [path for path, key in keys.items() if key is not None and not is_recorded(path, self.run.glance(key))]
+        lone = [path for path, key in keys.items() if key is not None and not is_recorded(path, self.run.glance(key))]
+        taken = self._recorded_paths() if lone else set()
+        return [path for path in lone if path not in taken]
+
+    def _recorded_paths(self) -> set[str]:
+        """The groups of all keys that are not over, whatever prefix they were made with."""
+        states = [self.run.glance(key) for key in self.run.recorded()]
+        return {it.path for state in states if state and state.completed_at is None for it in state.groups}
 
     def key_of(self, path: str) -> str | None:
-        """The key that a group is of, by its name; None if it has not our prefix, or no key behind that."""
+        """The key that a group is of, by its name; None if it has not our prefix, or no key behind that.
+
+        Its name alone: one with a prefix that ours is the beginning of is on record of another key.
+        """
         name, prefix = path.rpartition("/")[2], self.options.group_prefix
         try:
             return names.container_id(name[len(prefix) :]) if name.startswith(prefix) else None

@@ -220,10 +220,11 @@ class RunDir:
             self.complaints.append(HookError(Reason.IO, problem, hint=hint))
             return None
 
-    def indexed(self, key: str) -> list[str]:
-        """The containers that belong to a key by the index. Grows with the node: not for the hook path."""
+    def indexed(self) -> dict[str, str]:
+        """All containers in the index, and their keys. Grows with the node: not for the hook path."""
         found = [name[: -len(".json")] for name in self._names("members") if name.endswith(".json")]
-        return [name for name in found if _is_key(name) and self.key_of(name) == key]
+        keys = {name: self.key_of(name) for name in found if _is_key(name)}
+        return {name: key for name, key in keys.items() if key is not None}
 
     def write_index(self, container: str, key: str) -> None:
         """Note that a container belongs to a key. Under that key's lock, which also makes the temporary name ours.

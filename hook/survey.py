@@ -72,7 +72,7 @@ def survey(node: Node) -> Survey:
                 found.unreadable.append(key)
         _look_at_failures(records, found)
         _look_at_index(records, found)
-        failed = records.failed()
+        failed = [name for name in records.failed() if records.key_of(name) is None]  # of others: as their membership
     processes = tasks.table()
     known = {failure.container for failure in found.failures if failure.pid is not None} | found.gone
     found.outdated_failures = [name for name in failed if name not in known and _is_outdated(node, name, processes)]
