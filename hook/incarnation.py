@@ -46,7 +46,7 @@ def lingering(state: KeyState, groups: list[MonGroup], since: float, until: floa
 
 
 def without(members: dict[str, Member], leaving: list[str]) -> dict[str, Member]:
-    """The members but for those that leave; a former life of one of them gets its ID back, so that poststop finds it."""
+    """The members but those that leave; a former life of one of them gets its ID back, so that poststop finds it."""
     left = {name: member for name, member in members.items() if name not in leaving}
     for container in leaving:
         former = [name for name in left if name.startswith(container + "@")]
@@ -69,7 +69,7 @@ def returned(state: KeyState) -> KeyState:
 
 
 def named(state: KeyState, pod: Pod) -> KeyState:
-    """The state of a key with its pod's names, which one that was rebuilt has not, as far as a container brings them."""
+    """The state of a key with the names of its pod; one that was rebuilt lacks them until a container brings them."""
     namespace, name = state.pod_namespace or pod.namespace, state.pod_name or pod.name
     if (namespace, name) == (state.pod_namespace, state.pod_name):
         return state

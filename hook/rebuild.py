@@ -42,8 +42,8 @@ def rebuild(node: Node, action: Action) -> None:
 def _owner(node: Node, path: str, indexed: Mapping[str, str], processes: tasks.Table) -> str | None:
     """The key that a group on no record is of: that of the containers in it, or its name's if they have none.
 
-    The name alone would do for most. But what is behind our prefix is no key where that is the beginning of an older
-    one; and it must not take over containers which have a key. None: they are of several, and its name is none of these.
+    What follows our prefix in its name is no key if the group was made with a longer prefix, and must not take over
+    containers that have a key. None: the containers have several keys, and the name is none of them.
     """
     name = node.key_of(path)
     pids = [tid for tid in node.resctrl.tasks(path) or () if tid in processes]

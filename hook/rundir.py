@@ -187,7 +187,7 @@ class RunDir:
                 system.remove_tree("groups/" + name, self.descriptor)
 
     def set_aside(self) -> list[str]:
-        """The keys of which something unreadable was set aside a day ago. Grows with the node: not for the hook path."""
+        """The keys with an unreadable file that was set aside a day ago. Grows with the node: not for the hook path."""
         return sorted({name.partition(_ASIDE)[0] for name in self._outdated_asides()})
 
     def _outdated_asides(self) -> list[str]:

@@ -116,7 +116,7 @@ def _look_at_failures(records: Records, found: Survey) -> None:
 
 
 def _is_outdated(node: Node, container: str, processes: tasks.Table) -> bool:
-    """Whether the failure record of a container, whose process nobody knows, is a day old, and nothing runs in its name."""
+    """Whether a failure record that names no process is a day old, and no process is in its container's cgroup."""
     return node.run.has_old_failure(container) and not any(
         cgroups.is_own(place, container) for it in processes.values() for place in it.cgroups
     )

@@ -257,9 +257,9 @@ def inode(path: str, dir_fd: int | None = None) -> int:
 
 
 def age(path: str, dir_fd: int) -> float:
-    """Seconds since a file was written or got its name; or until then, where the clock has been set back since.
+    """Seconds since a file was written or got its name, or until then where the clock was set back.
 
-    The time of day is all that a file bears. So a clock that jumps makes what is kept for some time go early, never stay.
+    Files bear the time of day. Where that jumps, what is kept for some time goes early, but never stays for ever.
     """
     return abs(time.time() - posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ctime)
 

@@ -137,8 +137,8 @@ def test_a_failure_record_with_a_live_process_stays_for_as_long_as_that(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.spawn(7)
-    known = {"stage": "createRuntime", "reason": "bad_key", "problem": "", "pid": 7, "starttime": 100}
-    RunDir(str(machine.run)).write_failure(Failure(container=ID, **known))
+    known = Failure(container=ID, stage="createRuntime", reason="bad_key", problem="", pid=7, starttime=100)
+    RunDir(str(machine.run)).write_failure(known)
     assert at(machine, 10 * DAY, monkeypatch) == []
     machine.die(7)
     assert at(machine, 0, monkeypatch) == [("forget", ID)]

@@ -241,7 +241,7 @@ def test_a_reader_that_goes_by_the_paths_of_counters_alone_reads_all_of_the_live
                 joules += Decimal((change.place / "mon_data" / domain / "core_energy").read_text())
         except FileNotFoundError:
             return
-        assert (tasks, joules) == (["7"], 42)
+        assert (tasks, joules) == (["7"], Decimal(42))
 
     change.overtakes(look)
 
