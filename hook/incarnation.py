@@ -50,7 +50,7 @@ def without(members: dict[str, Member], leaving: list[str]) -> dict[str, Member]
     left = {name: member for name, member in members.items() if name not in leaving}
     for container in leaving:
         former = [name for name in left if name.startswith(container + "@")]
-        if former:
+        if former and container in members:
             left[container] = left.pop(former[0])
     return left
 

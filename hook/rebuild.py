@@ -48,7 +48,9 @@ def _owner(node: Node, path: str, indexed: Mapping[str, str], processes: tasks.T
     name = node.key_of(path)
     pids = [tid for tid in node.resctrl.tasks(path) or () if tid in processes]
     keys = {indexed[container] for container in _ids(pids, processes, indexed) if container in indexed}
-    return name if name in keys or not keys else keys.pop() if len(keys) == 1 else None
+    if name in keys or not keys:
+        return name
+    return keys.pop() if len(keys) == 1 else None
 
 
 def _find(node: Node, locked: LockedKey, state: KeyState, indexed: Mapping[str, str]) -> KeyState:

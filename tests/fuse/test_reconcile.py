@@ -309,6 +309,20 @@ def test_a_record_that_was_torn_is_rebuilt(hook: Hook, family: Task, own: Cgroup
     settled(hook)
 
 
+def test_a_record_that_was_rebuilt_gets_the_names_of_its_pod_from_the_next_container(
+    hook: Hook, family: Task, own: Cgroup, init: Task
+) -> None:
+    names = {"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": "web"}
+    hook(created(ID, family.pid, pod_uid=UID, **names))
+    reconcile(hook)
+    (hook.run_dir / "groups" / f"{UID}.json").write_text("{")
+    reconcile(hook)
+    assert (hook.key(UID)["pod_namespace"], hook.key(UID)["pod_name"]) == (None, None)
+    hook(created("c2", init.pid, pod_uid=UID, **names))
+    assert (hook.key(UID)["pod_namespace"], hook.key(UID)["pod_name"]) == ("shop", "web")
+    assert hook.tasks(f"oci-{UID}") == threads(init.pid, *own.pids())
+
+
 def test_a_record_that_was_torn_of_what_is_gone(hook: Hook, init: Task) -> None:
     hook(created("c1", init.pid, pod_uid=UID))
     end(init)

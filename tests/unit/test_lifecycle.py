@@ -1090,6 +1090,18 @@ def test_a_live_container_stays_in_its_key_when_another_key_gets_its_id(machine:
     assert machine.groups() == {GROUP: {7}}
 
 
+def test_a_container_that_goes_back_and_forth_between_keys_is_a_member_of_its_own_alone(machine: Machine) -> None:
+    """The other container of its ID, in the other key, stays one of that."""
+    start_both(machine, other_key=True)
+    create_runtime(machine.node(), container("x", 7))
+    assert members(machine, UID) == {"x": 7}
+    assert members(machine, "x") == {"x@8-108": 8}
+    create_runtime(machine.node(), container("x", 8, None))
+    assert members(machine, UID) == {"x@7-107": 7}
+    assert members(machine, "x") == {"x": 8}
+    assert machine.groups() == {GROUP: {7}, "oci-x": {8}}
+
+
 def test_a_container_that_is_hooked_twice_with_different_keys_leaves_the_first_key(machine: Machine) -> None:
     machine.spawn(7)
     create_runtime(machine.node(), container("x", 7))
