@@ -6,7 +6,7 @@ Source: cgroups(7), and the names that kubelet, CRI-O, Podman and containerd giv
 
 from __future__ import annotations
 
-from hook import system
+from hook import names, system
 
 _MOUNT = "/sys/fs/cgroup"
 _ID_LENGTH = 64
@@ -41,8 +41,17 @@ def exists(cgroup: str) -> bool:
 
 def is_own(cgroup: str | None, container: str) -> bool:
     """Whether a cgroup is this container's alone: a component of its path is, or ends with, the container's ID."""
+    container = names.container_of(container)
     ends = ("-" + container, ":" + container)
     return any(name == container or name.endswith(ends) for name in _names(cgroup or ""))
+
+
+def possible_ids(cgroup: str) -> list[str]:
+    """Every text that a cgroup's path would make it the own one of, as is_own has it."""
+    found = []
+    for name in _names(cgroup):
+        found += [name, *(name[at + 1 :] for at, character in enumerate(name) if character in "-:")]
+    return found
 
 
 def container_id(cgroup: str) -> str | None:

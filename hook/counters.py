@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 MILLION = 10**6
 UNKNOWN = "Unavailable"
 """Stands in a `before` for a use that nobody can know any more; the kernel's own word for what is no number."""
+LATE = "Error"
+"""The begin of a counter that came after the begin was read, as the kernel says it of one that cannot be read."""
 _AET = "mon_PERF_PKG_"  # the domains of application energy telemetry: one for each package
 _LONGEST = 30
 
@@ -93,13 +95,14 @@ def used(counter: str, begin: str | None, now: str | None) -> int | None:
 def lifetime(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
     """What a key used in one of its ctrl_groups in all: earlier incarnations, and this one up to `now`.
 
-    In millionths, for each cumulative counter that any of them had; None is unknown.
+    In millionths, for each cumulative counter that any of them had; None is unknown. So is that of a counter which came
+    after the begin was read, when the CPUs of a domain came online.
     """
-    begin = group.begin or {}
+    begin, now = (group.begin, now) if group.begin is not None else ({}, {})
     found: dict[str, int | None] = {}
-    for counter in {**group.before, **begin}:
+    for counter in {**group.before, **begin, **now}:
         if is_cumulative(counter):
             before = number(group.before.get(counter, "0"))
-            own = used(counter, begin[counter], now.get(counter)) if counter in begin else 0
+            own = used(counter, begin.get(counter), now.get(counter)) if counter in begin or counter in now else 0
             found[counter] = None if before is None or own is None else before + own
     return found

@@ -10,9 +10,20 @@ from hook.errors import HookError, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.models import KeyState, MonGroup
+    from hook.models import KeyState, Member, MonGroup
     from hook.node import Node
     from hook.rundir import LockedKey
+
+
+def give_up(node: Node, locked: LockedKey, container_id: str, pid: int, starttime: int | None) -> None:
+    """Let a container's ID go to another key, with this process. Another live process that is a member by it stays."""
+    state = locked.state
+    member = state.members.get(container_id) if state else None
+    is_other = member is not None and (member.pid, member.starttime) != (pid, starttime)
+    if state is not None and member is not None and is_other and not process.is_dead(member.pid, member.starttime):
+        locked.commit(incarnation.changed(state, members=incarnation.displaced(state.members, container_id)))
+    else:
+        leave(node, locked, container_id)
 
 
 def leave(
@@ -32,15 +43,17 @@ def drop(
 ) -> None:
     """Take members out of a key: with the last ones it lingers, if it may, or ends."""
     state = locked.state
+    members: dict[str, Member] = {}
     if state is not None:
-        members = {name: member for name, member in state.members.items() if name not in containers}
+        members = incarnation.without(state.members, containers)
         if members or state.recovering:
             locked.commit(incarnation.changed(state, members=members))
         elif not node.options.linger or not _linger(node, locked, state, vain):
             end(node, locked, state, vain=vain, own_poststop=own_poststop)
     # Last: killed before it, poststop when called again finds the key, and no member in it.
     for container_id in containers:
-        node.run.remove_index(container_id)
+        if container_id not in members:
+            node.run.remove_index(container_id)
 
 
 def dead_members(state: KeyState) -> list[str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from hook import counters
+from hook import counters, names
 from hook.models import KeyState, MonGroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.identity import Pod
     from hook.models import Member
 
 
@@ -44,9 +45,35 @@ def lingering(state: KeyState, groups: list[MonGroup], since: float, until: floa
     return KeyState(**{**fields, "lingering_since": since, "lingering_until": until})
 
 
+def without(members: dict[str, Member], leaving: list[str]) -> dict[str, Member]:
+    """The members but those that leave; a former life of one of them gets its ID back, so that poststop finds it."""
+    left = {name: member for name, member in members.items() if name not in leaving}
+    for container in leaving:
+        former = [name for name in left if name.startswith(container + "@")]
+        if former and container in members:
+            left[container] = left.pop(former[0])
+    return left
+
+
+def displaced(members: dict[str, Member], container: str) -> dict[str, Member]:
+    """The members, with this one as a former life: its ID is another process's from now on."""
+    left = dict(members)
+    member = left.pop(container)
+    left[names.former_life(container, member.pid, member.starttime)] = member
+    return left
+
+
 def returned(state: KeyState) -> KeyState:
     """The state of a key that lingered, and has a member again."""
     return KeyState(**{**dict(state), "lingering_since": None, "lingering_until": None})
+
+
+def named(state: KeyState, pod: Pod) -> KeyState:
+    """The state of a key with the names of its pod; one that was rebuilt lacks them until a container brings them."""
+    namespace, name = state.pod_namespace or pod.namespace, state.pod_name or pod.name
+    if (namespace, name) == (state.pod_namespace, state.pod_name):
+        return state
+    return KeyState(**{**dict(state), "pod_namespace": namespace, "pod_name": name})
 
 
 def unsure(state: KeyState) -> KeyState:
@@ -104,7 +131,18 @@ def _lost(group: MonGroup, begin: dict[str, str]) -> MonGroup:
 
 def ended(group: MonGroup, end: dict[str, str]) -> MonGroup:
     """A group with its counters after its last member."""
-    return MonGroup(**{**dict(group), "end": end})
+    return MonGroup(**{**dict(with_late(group, end)), "end": end})
+
+
+def with_late(group: MonGroup, now: dict[str, str]) -> MonGroup:
+    """A group in whose begin stands, of each counter of now that came after it, that nobody knows it.
+
+    Without that consumers would take the sum of the other domains for the use of all.
+    """
+    begin = group.begin
+    if begin is None or begin.keys() >= now.keys():
+        return group
+    return MonGroup(**{**dict(group), "begin": {**dict.fromkeys(now, counters.LATE), **begin}})
 
 
 def unused(group: MonGroup) -> MonGroup:

@@ -56,7 +56,7 @@ def create_runtime(node: Node, container: Container) -> bool:
     if former is not None and former != container.key.name:
         # Before the index names the new key: killed in between, the former membership can still be found.
         with node.run.lock(former, system.monotonic() + node.options.lock_timeout) as locked:
-            ending.leave(node, locked, container.id)
+            ending.give_up(node, locked, container.id, container.pid, container.starttime)
     enter(node, container, container.key, pod)
     return True
 
@@ -70,7 +70,7 @@ def enter(node: Node, container: Container, key: Key, pod: Pod) -> None:
             return
         except (HookError, OSError) as error:
             if not patience.again(error):
-                _undo(node, container.id, key, patience)
+                _undo(node, container, key, patience)
                 raise
 
 
@@ -78,17 +78,17 @@ def _join(node: Node, container: Container, key: Key, pod: Pod, patience: _Patie
     """One try to put the container into its group, under its key's lock."""
     ctrl_group, taken_from = _whereabouts(container)
     with node.run.lock(key.name, patience.deadline) as locked:
-        known, state = locked.state is not None, locked.state or _new_state(key, pod)
+        known, state = locked.state is not None, incarnation.named(locked.state or _new_state(key, pod), pod)
         group = _group_for(node, state, ctrl_group)
         member = _member(container, state.members.get(container.id), group, taken_from)
         if not patience.recorded:
-            patience.recorded, patience.was_member = True, _same_life(state.members.get(container.id), member)
+            patience.recorded, patience.was_member = True, _is_of(state.members.get(container.id), container)
         # The index before the member: killed in between, poststop finds a key without this member and tidies up.
         # The other way round a poststop without annotations would never find the member.
         node.run.write_index(container.id, key.name)
         # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
         # poststop of the last other member sees that the group is still needed.
-        joined = _joined(state, container.id, member, group)
+        joined = _joined(state, container, member, group)
         locked.commit(joined)
         in_vain = group.path in patience.made
         made = node.resctrl.make(group.path)
@@ -110,7 +110,8 @@ def poststop(node: Node, container_id: str) -> None:
     """Take a container out of its key; with the last one its mon_groups, state and lock go.
 
     An unknown container, or one that was taken out before, is nothing to do. A member whose process is not dead stays:
-    Podman may call this late, beside the next life of the same container. Raises HookError.
+    Podman may call this late, beside the next life of the same container; two runtimes, or two root directories of one,
+    may each have a container of this ID. Raises HookError.
     """
     failure = node.run.failure_of(container_id)
     if failure is None or failure.pid is None or process.is_dead(failure.pid, failure.starttime) is not False:
@@ -121,10 +122,13 @@ def poststop(node: Node, container_id: str) -> None:
             raise node.run.complaints.pop()
         return
     with node.run.lock(key, system.monotonic() + node.options.lock_timeout) as locked:
-        member = locked.state.members.get(container_id) if locked.state else None
-        if member is not None and process.is_dead(member.pid, member.starttime) is False:
-            return
-        ending.leave(node, locked, container_id, own_poststop=member is not None)
+        members = locked.state.members if locked.state else {}
+        over = [name for name in members if name.startswith(container_id + "@") and _is_dead(members[name])]
+        member = members.get(container_id)
+        if member is None or _is_dead(member) is not False:
+            over.append(container_id)
+        if over:
+            ending.drop(node, locked, over, own_poststop=member is not None and container_id in over)
 
 
 def _withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
@@ -153,13 +157,16 @@ def _withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
         node.run.complaints.append(refusal)
 
 
-def _undo(node: Node, container_id: str, key: Key, patience: _Patience) -> None:
+def _undo(node: Node, container: Container, key: Key, patience: _Patience) -> None:
     """Take back what a createRuntime that failed has recorded; the failure itself is what is reported."""
     if not patience.recorded or patience.was_member:
         return
     try:
         with node.run.lock(key.name, patience.deadline) as locked:
-            ending.leave(node, locked, container_id, vain=frozenset(patience.made))
+            member = locked.state.members.get(container.id) if locked.state else None
+            # Another live process of this ID is on record where this one did not get as far as that.
+            if member is None or _is_of(member, container) or _is_dead(member):
+                ending.leave(node, locked, container.id, vain=frozenset(patience.made))
             ending.retire(node, locked)  # what could not be made, and was on record before mkdir
             if patience.made:
                 _withdraw(node, locked, patience.made)
@@ -279,8 +286,13 @@ def _member(container: Container, former: Member | None, group: MonGroup, mon_gr
     )
 
 
-def _same_life(former: Member | None, member: Member) -> bool:
-    return former is not None and (former.pid, former.starttime) == (member.pid, member.starttime)
+def _is_dead(member: Member) -> bool | None:
+    return process.is_dead(member.pid, member.starttime)
+
+
+def _is_of(member: Member | None, container: Container) -> bool:
+    """Whether a member is this very process."""
+    return member is not None and (member.pid, member.starttime) == (container.pid, container.starttime)
 
 
 def _new_state(key: Key, pod: Pod) -> KeyState:
@@ -294,7 +306,7 @@ def _new_state(key: Key, pod: Pod) -> KeyState:
     )
 
 
-def _joined(state: KeyState, container_id: str, member: Member, group: MonGroup) -> KeyState:
+def _joined(state: KeyState, container: Container, member: Member, group: MonGroup) -> KeyState:
     """The state with this member, and its group, in it."""
     if state.completed_at is not None:
         state = incarnation.resumed(state, group)
@@ -302,4 +314,14 @@ def _joined(state: KeyState, container_id: str, member: Member, group: MonGroup)
         state = incarnation.returned(state)
     groups = state.groups if group.path in [it.path for it in state.groups] else [*state.groups, group]
     cgroup = cgroups.of_pod(member.cgroup, state.key) if state.kind == "pod" else None
-    return incarnation.changed(state, groups=groups, members={**state.members, container_id: member}, cgroup=cgroup)
+    return incarnation.changed(state, groups=groups, members=_members(state, container, member), cgroup=cgroup)
+
+
+def _members(state: KeyState, container: Container, member: Member) -> dict[str, Member]:
+    """The members with this one; another live process of the same ID stays one, as a former life."""
+    members, former = state.members, state.members.get(container.id)
+    if former is not None and not _is_of(former, container) and not _is_dead(former):
+        members = incarnation.displaced(members, container.id)
+    members = {**members, container.id: member}
+    members.pop(names.former_life(container.id, member.pid, member.starttime), None)  # of two, the first calls again
+    return members

@@ -153,7 +153,8 @@ class KeyState(Model):
     `recovering`: members may be missing in it, so that only reconcile may end the key. `generation` counts the changes
     of what consumers see of it (0: nothing). Times of day are RFC 3339 in UTC; those of CLOCK_BOOTTIME, in seconds, are
     what is computed with. A key that lingers has its mon_groups, but no members. One that is completed has neither; it
-    stays for its snapshot. `cgroup` is the pod's, as in Member, where one is known.
+    stays for its snapshot. `cgroup` is the pod's, as in Member, where one is known. `members`: by container ID, or by
+    names.former_life where another process was given the ID while they live.
     """
 
     version: Version = 1

@@ -92,7 +92,7 @@ def _with_all_tasks(node: Node, container: Container, step: Callable[[], bool]) 
         if step() and container.key is not None:
             _bring_in(node, container.key.name, container.id)
     except HookError as error:
-        report.record(node.run, report.failure_of(error, container.id, "reconcile", container))
+        report.record(node.run, report.failure_of(error, names.container_of(container.id), "reconcile", container))
         raise
     node.run.remove_failure(container.id)
 

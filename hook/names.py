@@ -21,6 +21,16 @@ def container_id(text: str) -> str:
     return text
 
 
+def former_life(container: str, pid: int, starttime: int) -> str:
+    """The name of a member whose ID another live process has been given since: not an ID, so it is no container's."""
+    return f"{container}@{pid}-{starttime}"
+
+
+def container_of(member: str) -> str:
+    """The container ID of a member's name."""
+    return member.partition("@")[0]
+
+
 def pod_uid(text: str) -> str:
     """A pod UID in its canonical form, lower case with dashes, from that form or from 32 hex digits (static pods)."""
     lower = text.lower()

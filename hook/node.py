@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hook import incarnation, names, process, view
-from hook.errors import refused
+from hook.errors import HookError, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +50,15 @@ class Node:
         # After the commit: killed in between, the next hook of this key finds the view older than the state.
         self.show(locked.state or state)
 
+    def with_late(self, group: MonGroup) -> MonGroup:
+        """A group that lives, with the counters that came after its begin: those of CPUs that were offline, say."""
+        if group.begin is None or group.end is not None or self.resctrl.inode(group.path) != group.inode:
+            return group
+        try:
+            return incarnation.with_late(group, self.resctrl.counters(group.path))
+        except HookError:  # it was removed meanwhile
+            return group
+
     def remove(self, path: str) -> None:
         """Remove a mon_group, and note that its RMID comes back. HookError as from resctrl."""
         if self.resctrl.remove(path):
@@ -57,12 +66,23 @@ class Node:
             self.run.note_freed()
 
     def orphans(self) -> list[str]:
-        """The groups with our prefix that nothing is recorded of. Grows with the node, as mon_groups does."""
+        """The groups with our prefix that are on record of no key. Grows with the node, as mon_groups does."""
+        # The groups before the records: createRuntime records a group before it makes it.
         keys = {path: self.key_of(path) for path in self.resctrl.mon_groups()}
-        return [path for path, key in keys.items() if key is not None and not is_recorded(path, self.run.glance(key))]
+        lone = [path for path, key in keys.items() if key is not None and not is_recorded(path, self.run.glance(key))]
+        taken = self._recorded_paths() if lone else set()
+        return [path for path in lone if path not in taken]
+
+    def _recorded_paths(self) -> set[str]:
+        """The groups of all keys that are not over, whatever prefix they were made with."""
+        states = [self.run.glance(key) for key in self.run.recorded()]
+        return {it.path for state in states if state and state.completed_at is None for it in state.groups}
 
     def key_of(self, path: str) -> str | None:
-        """The key that a group is of, by its name; None if it has not our prefix, or no key behind that."""
+        """The key that a group is of, by its name; None if it has not our prefix, or no key behind that.
+
+        Its name alone: one with a prefix that ours is the beginning of is on record of another key.
+        """
         name, prefix = path.rpartition("/")[2], self.options.group_prefix
         try:
             return names.container_id(name[len(prefix) :]) if name.startswith(prefix) else None

@@ -76,6 +76,11 @@ def plan(seen: Survey, snapshot_ttl: int, live: Collection[str] | None = None) -
     actions += [
         Action("forget", container=container, why="its record was never finished") for container in seen.half_failures
     ]
+    actions += [
+        Action("forget", container=container, why="its record names no process, and is a day old")
+        for container in seen.outdated_failures
+    ]
+    actions += [Action("tidy", key, why="what could not be read of it was kept for a day") for key in seen.set_aside]
     actions += [Action("retire", key, why="a group of it is gone, and nobody needs it") for key in seen.retired]
     actions += [Action("show", key, why="consumers see what it was") for key in seen.stale_views]
     actions += [Action("tidy", key, why="a hook that was killed left files of it") for key in seen.leftovers]

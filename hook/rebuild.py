@@ -8,7 +8,7 @@ from hook.models import KeyState, Member, MonGroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Iterable, Mapping
 
     from hook.node import Node
     from hook.plan import Action
@@ -20,41 +20,69 @@ def rebuild(node: Node, action: Action) -> None:
 
     The members: by the tasks in the groups, the cgroups of those, and the containers that these are named by.
     """
-    key = action.key or node.key_of(action.path) or ""
+    key = action.key or _owner(node, action.path, node.run.indexed(), tasks.table())
+    if key is None:
+        raise HookError(Reason.IO, "tasks of several keys are in it, and its name is none of those")
     with node.run.lock(key, system.monotonic()) as locked:
         if locked.state is None:
             locked.commit(rundir.unknown(key))
         if locked.state is None or not locked.state.recovering:
             return
-        for group in _find(node, locked, locked.state).groups:
+        indexed = node.run.indexed()
+        for group in _find(node, locked, locked.state, indexed).groups:
             if node.resctrl.inode(group.path) is not None:
                 node.begin(locked, group.path, made=False, empty=False)
         state = locked.state
-        if _has_unknown(node, state):
+        if _has_unknown(node, state, indexed):
             raise HookError(Reason.IO, "somebody is in its group, and nothing tells which container that is")
         locked.commit(incarnation.recovered(state))
         ending.drop(node, locked, ending.dead_members(state))
 
 
-def _find(node: Node, locked: LockedKey, state: KeyState) -> KeyState:
+def _owner(node: Node, path: str, indexed: Mapping[str, str], processes: tasks.Table) -> str | None:
+    """The key that a group on no record is of: that of the containers in it, or its name's if they have none.
+
+    What follows our prefix in its name is no key if the group was made with a longer prefix, and must not take over
+    containers that have a key. None: the containers have several keys, and the name is none of them.
+    """
+    name = node.key_of(path)
+    pids = [tid for tid in node.resctrl.tasks(path) or () if tid in processes]
+    keys = {indexed[container] for container in _ids(pids, processes, indexed) if container in indexed}
+    if name in keys or not keys:
+        return name
+    return keys.pop() if len(keys) == 1 else None
+
+
+def _find(node: Node, locked: LockedKey, state: KeyState, indexed: Mapping[str, str]) -> KeyState:
     """Commit the groups of a key that are there, and the members that can be found in them."""
+    processes = tasks.table()
     recorded = [group.path for group in state.groups]
-    paths = [path for path in node.resctrl.mon_groups() if node.key_of(path) == state.key and path not in recorded]
-    groups = [*state.groups, *(_found(node, path) for path in paths)]
-    members = {**_members(node, state.key, [group.path for group in groups]), **state.members}
+    named = [path for path in node.resctrl.mon_groups() if node.key_of(path) == state.key and path not in recorded]
+    paths = [path for path in {*named, *node.orphans()} if _owner(node, path, indexed, processes) == state.key]
+    groups = [*state.groups, *(_found(node, path) for path in sorted(paths))]
+    members = {**_members(node, state.key, [group.path for group in groups], indexed), **state.members}
     found = incarnation.changed(state, groups=groups, members=members)
     locked.commit(found)
     return found
 
 
-def _has_unknown(node: Node, state: KeyState) -> bool:
-    """Whether a task that is not known to be dead is in a group of the key, and is none of its members'."""
+def _has_unknown(node: Node, state: KeyState, indexed: Mapping[str, str]) -> bool:
+    """Whether a task that is not known to be dead is in a group of the key, and of no container that is known.
+
+    One of another key's container came in with an RMID that is used again; once the key has recovered, it goes.
+    """
     processes = tasks.table()
     known: set[int] = set()
     for name, member in state.members.items():
         known |= tasks.of_container(name, member, processes) | tasks.in_own_cgroup(name, member, processes)
     there = [tid for group in state.groups for tid in node.resctrl.tasks(group.path) or ()]
-    return any(process.is_dead(tid) is not True for tid in set(there) - tasks.threads(known))
+    strangers = {tid for tid in there if _is_of_other(tid, state.key, indexed)}
+    return any(process.is_dead(tid) is not True for tid in set(there) - tasks.threads(known) - strangers)
+
+
+def _is_of_other(tid: int, key: str, indexed: Mapping[str, str]) -> bool:
+    ids = [name for place in process.cgroups(tid) for name in cgroups.possible_ids(place)]
+    return any(indexed.get(name, key) != key for name in ids)
 
 
 def _found(node: Node, path: str) -> MonGroup:
@@ -63,20 +91,23 @@ def _found(node: Node, path: str) -> MonGroup:
     return MonGroup(path=path, ctrl_group=above[len(node.resctrl.root) :].strip("/") or "/")
 
 
-def _ids(pids: Collection[int], processes: tasks.Table) -> set[str]:
-    """The container IDs that the cgroups of processes are named by."""
-    found = {cgroups.container_id(place) for pid in pids for place in processes[pid].cgroups}
-    return {name for name in found if name is not None}
+def _ids(pids: Iterable[int], processes: tasks.Table, indexed: Mapping[str, str]) -> set[str]:
+    """The container IDs that the cgroups of processes are named by: those in the index, and what looks like one."""
+    found: set[str] = set()
+    for place in {place for pid in pids for place in processes[pid].cgroups}:
+        found |= {name for name in cgroups.possible_ids(place) if name in indexed}
+        found |= {name for name in [cgroups.container_id(place)] if name is not None}
+    return found
 
 
-def _members(node: Node, key: str, paths: list[str]) -> dict[str, Member]:
+def _members(node: Node, key: str, paths: list[str], indexed: Mapping[str, str]) -> dict[str, Member]:
     """The containers of a key that live, by what the index notes, and by the tasks that are in its groups."""
     processes = tasks.table()
-    indexed = node.run.indexed(key)
     found = {}
     for path in paths:
         pids = {tid for tid in node.resctrl.tasks(path) or () if tid in processes}
-        for name, init in tasks.containers_of(pids, {*indexed, *_ids(pids, processes)}, processes).items():
+        ids = {name for name in _ids(pids, processes, indexed) if indexed.get(name, key) == key}
+        for name, init in tasks.containers_of(pids, ids, processes).items():
             cgroup = process.cgroup(init.pid)
             if name not in found:
                 found[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)

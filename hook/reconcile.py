@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
-from hook import ending, movein, plan, process, rebuild, reclaim, room, system, unhooked
+from hook import ending, incarnation, movein, plan, process, rebuild, reclaim, room, system, unhooked
 from hook.errors import HookError, Reason, explain, known, refused
 from hook.models import State, ValidationError
 from hook.node import Node
@@ -174,8 +174,10 @@ def _prune(node: Node, locked: LockedKey, _action: Action) -> None:
 
 
 def _show(node: Node, locked: LockedKey, _action: Action) -> None:
-    if locked.state is not None:
-        node.show(locked.state)
+    state = locked.state
+    if state is not None:
+        locked.commit(incarnation.changed(state, groups=[node.with_late(group) for group in state.groups]))
+        node.show(locked.state or state)
 
 
 def _retire(node: Node, locked: LockedKey, _action: Action) -> None:
@@ -191,7 +193,9 @@ def _forget(node: Node, action: Action) -> None:
     if not action.key:
         node.run.remove_half_failure(action.container)
         failure = node.run.failure_of(action.container)  # again: the container's next life may have failed, too
-        if failure is not None and is_of_the_dead(failure):
+        is_over = failure is not None and is_of_the_dead(failure)
+        names_none = failure is None or failure.pid is None
+        if is_over or (names_none and node.run.has_old_failure(action.container)):
             node.run.remove_failure(action.container)
         return
     with node.run.lock(action.key, system.monotonic()) as locked:

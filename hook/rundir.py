@@ -1,6 +1,7 @@
 """The run directory: one module owns /run/resctrl-mon-hook. It holds the truth about each key, and the key's lock.
 
     groups/<key>.json           what is recorded of a key (models.KeyState), written whole and renamed
+    groups/<key>.json.unreadable-<inode>  what was found in its place and not understood, for a day
     locks/<key>                 its flock; unlinked by whoever empties the key, while holding it
     members/<container>.json    the index: which key a container belongs to
     unmonitored/<container>.json  why a container is not monitored
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 _PARTS = ("groups", "members", "unmonitored", "runs", "locks")  # where locks is, the others are
 _STATE_LIMIT = 16 << 20
+_KEPT = 86400.0  # seconds that people have to look at what we can do nothing with
+_ASIDE = ".json.unreadable-"
 _UNREADABLE = (errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENXIO)  # a link, a directory, a giant, a socket
 
 
@@ -120,7 +123,7 @@ class RunDir:
 
     def _set_aside(self, key: str, path: str, why: str) -> KeyState:
         # No two files have the same inode at a time, so this name is free, or a name of this very file already.
-        aside = f"{path}.unreadable-{system.inode(path, self.descriptor)}"
+        aside = f"groups/{key}{_ASIDE}{system.inode(path, self.descriptor)}"
         # A second name for what is there, then the new state over the first name: killed in between, or with no room
         # for the new state, the next hook finds the key as unreadable as this one did, and never takes it for new.
         try:
@@ -132,7 +135,7 @@ class RunDir:
         state = unknown(key)
         self.write_key(state)
         problem = f"the state of key {key} cannot be read ({why})"
-        hint = f"it was kept as {self.path}/{aside}; `reconcile` rebuilds the key"
+        hint = f"it is kept for a day as {self.path}/{aside}; `reconcile` rebuilds the key"
         self.complaints.append(HookError(Reason.IO, problem, hint=hint))
         return state
 
@@ -176,9 +179,26 @@ class RunDir:
         system.unlink(f"unmonitored/.{container}.tmp", self.descriptor)
 
     def tidy(self, key: str) -> None:
-        """Remove the half-written files of a key, under its lock."""
+        """Remove the half-written files of a key, and what was set aside of it a day ago, under its lock."""
         for part in ("groups", "members"):
             system.unlink(f"{part}/.{key}.tmp", self.descriptor)
+        for name in self._outdated_asides():
+            if name.partition(_ASIDE)[0] == key:
+                system.remove_tree("groups/" + name, self.descriptor)
+
+    def set_aside(self) -> list[str]:
+        """The keys with an unreadable file that was set aside a day ago. Grows with the node: not for the hook path."""
+        return sorted({name.partition(_ASIDE)[0] for name in self._outdated_asides()})
+
+    def _outdated_asides(self) -> list[str]:
+        found = [name for name in self._names("groups") if _ASIDE in name and _is_key(name.partition(_ASIDE)[0])]
+        return [name for name in found if self._is_outdated("groups/" + name)]
+
+    def _is_outdated(self, path: str) -> bool:
+        try:
+            return system.age(path, self.descriptor) >= _KEPT
+        except OSError:
+            return False
 
     def _names(self, part: str) -> list[str]:
         try:
@@ -200,14 +220,19 @@ class RunDir:
             self.complaints.append(HookError(Reason.IO, problem, hint=hint))
             return None
 
-    def indexed(self, key: str) -> list[str]:
-        """The containers that belong to a key by the index. Grows with the node: not for the hook path."""
+    def indexed(self) -> dict[str, str]:
+        """All containers in the index, and their keys. Grows with the node: not for the hook path."""
         found = [name[: -len(".json")] for name in self._names("members") if name.endswith(".json")]
-        return [name for name in found if _is_key(name) and self.key_of(name) == key]
+        keys = {name: self.key_of(name) for name in found if _is_key(name)}
+        return {name: key for name, key in keys.items() if key is not None}
 
     def write_index(self, container: str, key: str) -> None:
-        """Note that a container belongs to a key. Under that key's lock, which also makes the temporary name ours."""
-        self._replace(f"members/{container}.json", f"members/.{key}.tmp", Index(key=key))
+        """Note that a container belongs to a key. Under that key's lock, which also makes the temporary name ours.
+
+        Not for a former life (names.former_life): poststop comes by the container's ID, which is another member's.
+        """
+        if names.container_of(container) == container:
+            self._replace(f"members/{container}.json", f"members/.{key}.tmp", Index(key=key))
 
     def remove_index(self, container: str) -> None:
         """Forget which key a container belongs to."""
@@ -220,6 +245,10 @@ class RunDir:
             return Failure.model_validate(jsontext.loads(text))
         except (OSError, ValueError):
             return None
+
+    def has_old_failure(self, container: str) -> bool:
+        """Whether a failure was recorded a day ago, readable or not."""
+        return self._is_outdated(f"unmonitored/{container}.json")
 
     def write_failure(self, failure: Failure) -> None:
         """Record why a container is not monitored."""

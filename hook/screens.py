@@ -6,7 +6,7 @@ and in a table as one word, so that they are never more than one cell.
 
 from __future__ import annotations
 
-from hook import counters, report
+from hook import counters, names, report
 from hook.counters import EVENTS, MILLION
 from hook.inventory import plain_number, totals
 
@@ -147,7 +147,9 @@ def told(key: Key, failures: Iterable[Failure]) -> dict[str, Any]:
 def _member(key: Key, container: str) -> list[str]:
     member = key.state.members[container]
     life = {True: "alive", False: "dead", None: "alive or dead, /proc does not tell"}[_alive(key, container)]
-    facts = {"group": member.group, "cgroup": member.cgroup, "taken from": member.taken_from}
+    id_of = names.container_of(container)
+    note = f"container {id_of} that still runs; another process has been given its ID" if id_of != container else None
+    facts = {"former": note, "group": member.group, "cgroup": member.cgroup, "taken from": member.taken_from}
     head = f"member {container}: pid {member.pid}, starttime {member.starttime}, {life}"
     return ["", head] + [f"  {name:<10} {report.printable(text)}" for name, text in facts.items() if text]
 

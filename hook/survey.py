@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hook import cgroups, ending, process, system, tasks
+from hook import cgroups, ending, names, process, system, tasks
+from hook.errors import HookError
 from hook.models import Failure, KeyState
 from hook.records import Records, Unreadable
 
@@ -47,6 +48,10 @@ class Survey:
     failures: list[Failure] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
     """Containers with a failure record that are known to be gone."""
+    outdated_failures: list[str] = field(default_factory=list)
+    """Containers whose failure record names no process, is a day old, and is of none that runs."""
+    set_aside: list[str] = field(default_factory=list)
+    """Keys of which a file that could not be read was set aside a day ago."""
     lost: dict[str, str] = field(default_factory=dict)
     """Containers in the index that are no members of the key which it names, and that key."""
     unindexed: set[Place] = field(default_factory=set)
@@ -67,7 +72,11 @@ def survey(node: Node) -> Survey:
                 found.unreadable.append(key)
         _look_at_failures(records, found)
         _look_at_index(records, found)
+        failed = [name for name in records.failed() if records.key_of(name) is None]  # of others: as their membership
     processes = tasks.table()
+    known = {failure.container for failure in found.failures if failure.pid is not None} | found.gone
+    found.outdated_failures = [name for name in failed if name not in known and _is_outdated(node, name, processes)]
+    found.set_aside = node.run.set_aside()
     for key, state in found.states.items():
         _look_at_key(node, found, key, state, processes)
     if found.mounted:
@@ -76,8 +85,24 @@ def survey(node: Node) -> Survey:
     due = {key for key, state in found.states.items() if state.generation} | {*found.unreadable, *found.leftovers}
     found.leftovers += [key for key in node.shown() if key not in due]
     found.half_failures = node.run.half_failures()
-    found.stale_views = [key for key, state in found.states.items() if not node.is_shown(state)]
+    there = _counters_of_machine(node) if found.mounted else set()
+    found.stale_views = [
+        key for key, state in found.states.items() if not node.is_shown(state) or _has_late(node, state, there)
+    ]
     return found
+
+
+def _counters_of_machine(node: Node) -> set[str]:
+    try:
+        return set(node.resctrl.counters(node.resctrl.root))
+    except HookError:
+        return set()
+
+
+def _has_late(node: Node, state: KeyState, there: set[str]) -> bool:
+    """Whether a key's begin lacks counters that are there: of all groups only those are read that may."""
+    groups = [it for it in state.groups if it.begin is not None and it.end is None and not it.begin.keys() >= there]
+    return any(node.with_late(group) is not group for group in groups)
 
 
 def _look_at_failures(records: Records, found: Survey) -> None:
@@ -90,6 +115,13 @@ def _look_at_failures(records: Records, found: Survey) -> None:
                 found.gone.add(container)
 
 
+def _is_outdated(node: Node, container: str, processes: tasks.Table) -> bool:
+    """Whether a failure record that names no process is a day old, and no process is in its container's cgroup."""
+    return node.run.has_old_failure(container) and not any(
+        cgroups.is_own(place, container) for it in processes.values() for place in it.cgroups
+    )
+
+
 def is_of_the_dead(failure: Failure) -> bool:
     """Whether the container of a failure is known to be dead: one whose poststop it was has been dead by then."""
     if failure.pid is None:
@@ -100,7 +132,8 @@ def is_of_the_dead(failure: Failure) -> bool:
 def _look_at_index(records: Records, found: Survey) -> None:
     noted = {container: records.key_of(container) for container in records.indexed()}
     members = ((key, container) for key, state in found.states.items() for container in state.members)
-    found.unindexed = {place for place in members if noted.get(place[1]) is None}
+    # A former life of a container has no index of its own (names.former_life).
+    found.unindexed = {(key, it) for key, it in members if it == names.container_of(it) and noted.get(it) is None}
     for container, key in noted.items():
         state = found.states.get(key) if key is not None else None
         recovering = key in found.unreadable or (state is not None and state.recovering)

@@ -2,7 +2,7 @@
 
     tasks                           a link to the real one; an empty file once the key is completed
     created_at, completed_at        RFC 3339, UTC
-    generation                      changes with all the rest: the same before and after means one content
+    generation                      changes with all the rest; the first file to go
     mon_data/<domain>/<event>       a link to the live counter; gone once the key is completed
     mon_data/<domain>/<event>.begin .end .before     see models.MonGroup
 
@@ -11,6 +11,12 @@ A key with containers in several ctrl_groups shows its first group so, and of ea
 `mon_data/mon_PERF_PKG_*` has the use of all.
 
 All of it is derived from the key's state (models.KeyState), and made anew, beside its place, whenever that changes.
+
+A reader opens the directory of a key once, reads everything below that descriptor, and `generation` last. Or it reads
+by paths, and finds the same `generation` before and after. Otherwise it reads again. Either rule is enough: a directory
+is whole when it gets its place, it does not change while `generation` is in it, and no two of a key have the same one.
+Kepler reads live counters by their paths and ignores `generation`. It gets the kernel's own values or none, since links
+lead to the kernel's files wherever their directory is.
 """
 
 from __future__ import annotations
@@ -60,6 +66,12 @@ class View:
         """Show nothing of a key: first in one step, then file by file."""
         old = f"{_BUILDING}/{key}.old"
         system.remove_tree(old, self._dir)
+        # First: a reader that has the directory open learns by this that it may have read half of it. Killed after it,
+        # the entry lacks it until the key's next hook, or reconcile, finds that the view is not current.
+        try:
+            system.unlink(f"{_PLACE}/{key}/generation", self._dir)
+        except (NotADirectoryError, IsADirectoryError):
+            pass  # no view of ours
         try:
             system.rename(f"{_PLACE}/{key}", old, self._dir)
         except FileNotFoundError:

@@ -309,6 +309,20 @@ def test_a_record_that_was_torn_is_rebuilt(hook: Hook, family: Task, own: Cgroup
     settled(hook)
 
 
+def test_a_record_that_was_rebuilt_gets_the_names_of_its_pod_from_the_next_container(
+    hook: Hook, family: Task, own: Cgroup, init: Task
+) -> None:
+    names = {"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": "web"}
+    hook(created(ID, family.pid, pod_uid=UID, **names))
+    reconcile(hook)
+    (hook.run_dir / "groups" / f"{UID}.json").write_text("{")
+    reconcile(hook)
+    assert (hook.key(UID)["pod_namespace"], hook.key(UID)["pod_name"]) == (None, None)
+    hook(created("c2", init.pid, pod_uid=UID, **names))
+    assert (hook.key(UID)["pod_namespace"], hook.key(UID)["pod_name"]) == ("shop", "web")
+    assert hook.tasks(f"oci-{UID}") == threads(init.pid, *own.pids())
+
+
 def test_a_record_that_was_torn_of_what_is_gone(hook: Hook, init: Task) -> None:
     hook(created("c1", init.pid, pod_uid=UID))
     end(init)
@@ -380,6 +394,78 @@ def test_a_part_of_the_run_directory_that_was_lost_is_made_again(hook: Hook, fam
         settled(hook)
 
 
+def older(hook: Hook) -> Hook:
+    """With a prefix that the usual one, of reconcile, is the beginning of."""
+    return hook.with_options("--group-prefix=oci-k8s-")
+
+
+def test_a_group_of_a_longer_prefix_stays_its_keys(hook: Hook, family: Task, own: Cgroup) -> None:
+    """Its name without our prefix, `k8s-UID`, looks like a key."""
+    assert older(hook)(created(ID, family.pid, pod_uid=UID)).stderr == ""
+    assert verbs(reconcile(hook)) == ["adopt"]
+    assert [path.stem for path in (hook.run_dir / "groups").glob("*.json")] == [UID]
+    assert json.loads((hook.run_dir / "members" / f"{ID}.json").read_text())["key"] == UID
+    assert hook.groups() == {f"oci-k8s-{UID}"}
+    settled(hook)
+    own.kill()
+    family.communicate()
+    assert hook(stopped(ID)).stderr == ""
+    assert hook.groups() == set()
+
+
+def test_a_group_of_a_longer_prefix_is_rebuilt_under_the_key_of_its_containers(
+    hook: Hook, family: Task, own: Cgroup
+) -> None:
+    older(hook)(created(ID, family.pid, pod_uid=UID))
+    reconcile(hook)
+    (hook.run_dir / "groups" / f"{UID}.json").write_text("{")
+    assert "rebuild" in verbs(reconcile(hook))
+    assert [path.stem for path in (hook.run_dir / "groups").glob("*.json")] == [UID]
+    assert set(hook.key(UID)["members"]) == {ID}
+    assert json.loads((hook.run_dir / "members" / f"{ID}.json").read_text())["key"] == UID
+    assert hook.tasks(f"oci-k8s-{UID}") == threads(*own.pids())
+    settled(hook)
+
+
+@pytest.mark.parametrize("state", ["live", "torn"])
+def test_an_unrecorded_group_takes_no_container_over_that_has_a_key(
+    hook: Hook, family: Task, own: Cgroup, state: str
+) -> None:
+    """One that somebody made, with the name of another key, and put a container of ours into."""
+    hook(created(ID, family.pid, pod_uid=UID))
+    reconcile(hook)
+    (hook.resctrl_root / "mon_groups" / f"oci-{OTHER}").mkdir()
+    if state == "torn":
+        (hook.run_dir / "groups" / f"{OTHER}.json").write_text("{")
+    for tid in threads(*own.pids()):
+        (hook.resctrl_root / "mon_groups" / f"oci-{OTHER}" / "tasks").write_text(str(tid))
+    reconcile(hook)
+    assert json.loads((hook.run_dir / "members" / f"{ID}.json").read_text())["key"] == UID
+    assert set(hook.key(UID)["members"]) == {ID}
+    assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
+    reconcile(hook)
+    assert hook.groups() == {f"oci-{UID}"}
+    assert not hook.recorded(OTHER)
+    settled(hook)
+
+
+@pytest.mark.knobs(rmids=3, decay_ms=0)
+def test_a_lingering_group_of_a_longer_prefix_is_no_orphan(hook: Hook, resctrl: Mounted, init: Task) -> None:  # noqa: ARG001
+    lingering = older(hook).with_options("--linger=600")
+    with task() as first:
+        lingering(created("c1", first.pid))
+    lingering(stopped("c1"))
+    assert hook.groups() == {"oci-k8s-c1"}
+    settled(hook)
+    with task() as other:
+        hook(created("c2", other.pid))
+        assert reconcile(hook) == []
+        assert hook.groups() == {"oci-k8s-c1", "oci-c2"}
+        hook(created("c3", init.pid))  # which takes it as what lingers, with its record
+    assert hook.groups() == {"oci-c2", "oci-c3"}
+    assert not hook.key("c1")
+
+
 def test_a_record_is_not_rebuilt_where_proc_hides_who_is_in_the_group(hook: Hook, family: Task, own: Cgroup) -> None:
     """It was, without its members, which then lived on in a group of a key that was over."""
     hook(created(ID, family.pid, pod_uid=UID))
@@ -410,6 +496,26 @@ def test_what_a_killed_hook_left_half_written_goes(hook: Hook, init: Task) -> No
     (hook.run_dir / "members" / "c9.json").write_text('{"version": 1, "key": "c1"}')
     assert set(verbs(reconcile(hook))) == {"forget", "tidy"}
     assert hook.leftovers() == {"groups/c1.json", "members/c1.json", "locks/c1"}
+
+
+def test_two_live_processes_of_one_container_id_are_both_looked_after(hook: Hook, init: Task) -> None:
+    """The second's poststop never came: the first gets the ID back."""
+    with task() as other:
+        hook(created("same", init.pid))
+        hook(created("same", other.pid))
+        assert len(hook.key("same")["members"]) == 2
+        settled(hook)
+        (hook.resctrl_root / "mon_groups" / "oci-same").rmdir()
+        assert verbs(reconcile(hook)) == ["remake", "remake"]
+        assert hook.tasks("oci-same") == {init.pid, other.pid}
+    assert verbs(reconcile(hook)) == ["drop"]
+    assert {name: it["pid"] for name, it in hook.key("same")["members"].items()} == {"same": init.pid}
+    assert hook.tasks("oci-same") == {init.pid}
+    settled(hook)
+    end(init)
+    assert hook(stopped("same")).stderr == ""
+    assert hook.groups() == set()
+    settled(hook)
 
 
 # --- What is not monitored

@@ -8,9 +8,10 @@ import os
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -148,6 +149,55 @@ def test_kepler_finds_every_pod(hook: Hook, resctrl: Mounted, tmp_path: Path) ->
         pods = kepler(hook.run_dir)
         assert {uid: pod.tasks for uid, pod in pods.items()} == {UID: {first.pid}, OTHER: {second.pid}}
         assert pods[UID].joules == Decimal("1.5")
+
+
+def people(hook: Hook, verb: str, *words: str) -> Any:  # noqa: ANN401  JSON
+    """What a verb for people answers."""
+    command = [*replace(hook, options=()).command(verb), *words, "--json"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=DEADLINE)
+    assert done.stderr == b""
+    return json.loads(done.stdout)
+
+
+LATE = "mon_PERF_PKG_01"
+
+
+def is_unknown(hook: Hook) -> bool:
+    """Whether `list`, `show` and `metrics` say so of the energy of the domain that came late."""
+    (total,) = [key["use"]["core_energy"] for key in people(hook, "list")["keys"]]
+    (group,) = people(hook, "show", UID)["groups"]
+    counter = group["counters"].get(f"{LATE}/core_energy", {"use": None})
+    (family,) = [it for it in people(hook, "metrics")["metrics"] if it["name"] == "resctrl_mon_use_unknown"]
+    marked = {(it["labels"]["domain"], it["labels"]["event"]) for it in family["samples"]}
+    assert counter["use"] is None
+    return total["value"] == 5 and total["unknown"] == 1 and (LATE, "core_energy") in marked
+
+
+@pytest.mark.parametrize("is_reconciled", [True, False])
+def test_use_in_a_domain_that_comes_online_after_the_begin_is_unknown(
+    hook: Hook, resctrl: Mounted, is_reconciled: bool
+) -> None:
+    resctrl.control(do="offline", domain=LATE)
+    with task() as init:
+        hook(created("c1", init.pid, pod_uid=UID))
+        count(resctrl, 5)
+        assert shown(hook).use()[ENERGY] == 5
+        resctrl.control(do="online", domain=LATE)
+        count(resctrl, 7, counter=f"{LATE}/core_energy")
+        assert is_unknown(hook)
+        if is_reconciled:
+            assert [it["action"] for it in people(hook, "reconcile")["actions"]] == ["show"]
+            assert people(hook, "reconcile")["actions"] == []
+            assert shown(hook).texts[f"mon_data/{LATE}/core_energy"] == "7.000000"
+            assert shown(hook).use()[f"{LATE}/core_energy"] is None
+            assert is_unknown(hook)
+    hook(stopped("c1"))
+    assert is_unknown(hook)
+    assert shown(hook).texts[f"mon_data/{LATE}/core_energy.end"] == "7.000000"
+    assert shown(hook).use()[f"{LATE}/core_energy"] is None
+    assert shown(hook).use()[ENERGY] == 5
+    live(hook, resctrl, 0)
+    assert shown(hook).texts[f"mon_data/{LATE}/core_energy.before"] == "Unavailable"
 
 
 @pytest.mark.parametrize("word", ["Unavailable", "Error", "Unassigned"])

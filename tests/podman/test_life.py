@@ -57,6 +57,24 @@ def test_plain_runc(node: Node) -> None:
     node.assert_clean()
 
 
+@pytest.mark.parametrize("first_to_end", [0, 1])
+def test_poststop_of_one_of_two_containers_of_one_id_keeps_the_group_of_the_other(
+    node: Node, first_to_end: int
+) -> None:
+    """Two root directories of runc: an ID is taken in one of them only."""
+    both = [node.lab.runc(name, container_id="same") for name in ("first", "second")]
+    inits = [container.init() for container in both]
+    assert {name: set(tasks) for name, tasks in node.groups().items()} == {"oci-same": {it.pid for it in inits}}
+    other = 1 - first_to_end
+    for number in (first_to_end, other):
+        assert node.groups()["oci-same"].count(inits[number].pid) == 1
+        both[number].gate.open()
+        assert both[number].wait() == 0, both[number].output()
+        if number == first_to_end:
+            assert node.groups() == {"oci-same": [inits[other].pid]}
+    node.assert_clean()
+
+
 @pytest.mark.skipif(shutil.which("crun", path="/usr/bin:/bin") is None, reason="no crun")
 def test_plain_crun(node: Node) -> None:
     """Its state says `created` at createRuntime, and pid 0 at poststop; its init is a crun that waits."""

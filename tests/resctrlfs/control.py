@@ -75,6 +75,14 @@ class Control:
     def do_add(self, group: str, domain: str, event: str, amount: object) -> None:
         self._model.add(group, domain, event, amount)
 
+    def do_offline(self, domain: str) -> None:
+        """The domain's last CPU goes offline: its directory is gone from every mon_data."""
+        self._model.counters.offline(domain)
+
+    def do_online(self, domain: str) -> None:
+        """One of its CPUs is back."""
+        self._model.counters.online(domain)
+
     def do_grow(self, amount: object) -> None:
         """Add to every counter of every group that has tasks."""
         self._model.grow(amount)

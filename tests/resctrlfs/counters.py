@@ -49,6 +49,13 @@ class Counters:
         self.mode = "normal"
         self._values: dict[tuple[int, str, str], Value] = {}
         self._ran = {0}
+        self._offline: dict[str, tuple[str, ...]] = {}
+
+    def offline(self, domain: str) -> None:
+        self._offline[domain] = self.domains.pop(domain)
+
+    def online(self, domain: str) -> None:
+        self.domains[domain] = self._offline.pop(domain)
 
     def adopt(self, rmid: int) -> None:
         """The RMID has a new owner."""

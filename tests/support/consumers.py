@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 OVER = ("end", "before", "begin")
@@ -97,18 +97,41 @@ def _number(text: str | None) -> Decimal | None:
     return Decimal(text) if text is not None and re.fullmatch(r"\d+(\.\d+)?", text) else None
 
 
-def read(place: Path) -> Entry | None:
-    """One entry, by a descriptor of its directory: what takes its place meanwhile is not mixed into it.
+def read(place: Path, pause: Callable[[], object] = lambda: None) -> Entry | None:
+    """One entry, by the README's rule: its directory is opened once, and `generation` is read last, below that.
 
-    None: it went while it was read.
+    None: it is gone, or being replaced; a consumer reads again. `pause` is called before each system call.
     """
     entry = Entry()
     try:
+        pause()
         with _opened(place) as top:
-            _read_into(entry, top, "")
+            _read_into(entry, top, "", pause)
+            pause()
+            entry.texts["generation"] = _text("generation", top)
     except FileNotFoundError:
         return None
     return entry
+
+
+def read_by_path(place: Path, pause: Callable[[], object] = lambda: None) -> Entry | None:
+    """The same for consumers that know paths alone: `generation` is read first and last, and must be the same."""
+    entry = Entry()
+    try:
+        pause()
+        before = (place / "generation").read_text().strip()
+        for path in sorted(place.rglob("*")):
+            pause()
+            name = str(path.relative_to(place))
+            if path.is_symlink():
+                entry.links[name] = str(path.readlink())
+            if path.is_file():
+                entry.texts[name] = path.read_text().strip()
+        pause()
+        entry.texts["generation"] = (place / "generation").read_text().strip()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return entry if entry.texts["generation"] == before else None
 
 
 @contextmanager
@@ -120,9 +143,11 @@ def _opened(place: str | Path, dir_fd: int | None = None) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _read_into(entry: Entry, directory: int, above: str) -> None:
+def _read_into(entry: Entry, directory: int, above: str, pause: Callable[[], object]) -> None:
+    pause()
     for found in sorted(os.scandir(directory), key=lambda found: found.name):
         name = above + found.name
+        pause()
         if found.is_symlink():
             entry.links[name] = os.readlink(found.name, dir_fd=directory)
             with suppress(FileNotFoundError, OSError):
@@ -131,8 +156,8 @@ def _read_into(entry: Entry, directory: int, above: str) -> None:
                 entry.gone.add(name)
         elif found.is_dir():
             with _opened(found.name, directory) as below:
-                _read_into(entry, below, name + "/")
-        else:
+                _read_into(entry, below, name + "/", pause)
+        elif name != "generation":
             entry.texts[name] = _text(found.name, directory)
 
 

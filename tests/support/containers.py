@@ -352,14 +352,22 @@ class Lab:
     # runc
 
     def runc(
-        self, name: str, annotations: Mapping[str, str] | None = None, runtime: Sequence[str] = ("runc",)
+        self,
+        name: str,
+        annotations: Mapping[str, str] | None = None,
+        runtime: Sequence[str] = ("runc",),
+        container_id: str | None = None,
     ) -> RuncContainer:
-        """Start a container by runc (or CRUN) itself, in the foreground; returns when its command is running."""
+        """Start a container by runc (or CRUN) itself, in the foreground; returns when its command is running.
+
+        With a `container_id` that is not its name it has a root directory of its own, where no other has that ID.
+        """
         gate = self.gate(name)
         config = self.runc_config(name, gate.command, annotations or {})
         bundle = self._directory(f"bundle-{name}")
         (bundle / "config.json").write_text(json.dumps(config))
-        container = RuncContainer(self, name, bundle, gate, runtime)
+        root = self.base / (runtime[-1] if container_id is None else f"{runtime[-1]}-{name}")
+        container = RuncContainer(self, container_id or name, bundle, gate, [*runtime, f"--root={root}"])
         self._runc_containers.append(container)
         try:
             gate.wait_up()
@@ -418,15 +426,15 @@ class RuncContainer:
     Or that of another runtime with the same command line.
     """
 
-    def __init__(self, lab: Lab, name: str, bundle: Path, gate: Gate, runtime: Sequence[str]) -> None:
-        self.id = name
+    def __init__(self, lab: Lab, container_id: str, bundle: Path, gate: Gate, command: Sequence[str]) -> None:
+        self.id = container_id
         self.gate = gate
         self._environment = lab.environment
-        self._command = [*runtime, f"--root={lab.base}/{runtime[-1]}"]
+        self._command = list(command)
         self._log = bundle / "output"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*self._command, "run", f"--bundle={bundle}", name],
+                [*self._command, "run", f"--bundle={bundle}", container_id],
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

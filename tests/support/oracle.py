@@ -100,7 +100,7 @@ class Verdict:
     def of_records(self) -> None:
         """Nothing is recorded but what lives, lingers or was completed, and nothing is left of hooks that were killed.
 
-        What could not be read is kept under another name for good.
+        What could not be read is kept under another name for a day.
         """
         for key, state in self.open.items():
             self.expect(not state["recovering"], state)

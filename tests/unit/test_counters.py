@@ -145,3 +145,22 @@ def test_each_change_of_what_is_shown_is_a_generation() -> None:
 def test_every_event_has_a_unit_and_a_meaning() -> None:
     assert all(event.unit and event.meaning for event in counters.EVENTS.values())
     assert [name for name, event in counters.EVENTS.items() if event.gauge] == ["llc_occupancy"]
+
+
+def test_a_counter_that_came_after_the_begin_makes_its_use_unknown() -> None:
+    here = group(begin={TRAFFIC: "1"})
+    assert counters.lifetime(here, {TRAFFIC: "3", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
+    over = incarnation.ended(here, {TRAFFIC: "3", ENERGY: "5"})
+    assert over.begin == {TRAFFIC: "1", ENERGY: counters.LATE}
+    again = incarnation.begun(incarnation.inherited(group(), [over]), 5, {TRAFFIC: "1", ENERGY: "5"})
+    assert counters.lifetime(again, {TRAFFIC: "1", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
+
+
+def test_a_counter_that_was_there_in_earlier_lives_and_came_late_in_this_one_is_unknown() -> None:
+    here = group(begin={TRAFFIC: "1"}, before={ENERGY: "7"})
+    assert counters.lifetime(here, {TRAFFIC: "1"})[ENERGY] == 7 * counters.MILLION
+    assert counters.lifetime(here, {TRAFFIC: "1", ENERGY: "5"})[ENERGY] is None
+
+
+def test_without_a_begin_no_use_is_computed() -> None:
+    assert counters.lifetime(group(), {TRAFFIC: "3"}) == {}

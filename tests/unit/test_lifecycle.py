@@ -1005,3 +1005,153 @@ def test_a_resctrl_that_cannot_be_looked_at_is_not_taken_for_none(
     monkeypatch.setattr(machine, "stat", fails(number), raising=False)
     with pytest.raises(OSError, match=os.strerror(number)):
         Resctrl(str(machine.resctrl)).exists()
+
+
+# --- One container ID, several processes: two root directories of a runtime, or a poststop that is late
+
+
+def members(machine: Machine, key: str) -> dict[str, int]:
+    state = machine.node().run.read_key(key)
+    return {name: member.pid for name, member in state.members.items()} if state is not None else {}
+
+
+def start_both(machine: Machine, *, other_key: bool = False) -> None:
+    """Two live processes, each the init of a container `x`."""
+    for pid in (7, 8):
+        machine.spawn(pid, born=100 + pid)
+        create_runtime(machine.node(), container("x", pid, UID if other_key and pid == 7 else None))
+
+
+@pytest.mark.parametrize("first_to_go", [7, 8])
+def test_poststop_of_one_of_two_containers_of_an_id_keeps_the_other_in_its_group(
+    machine: Machine, first_to_go: int
+) -> None:
+    start_both(machine)
+    assert members(machine, "x") == {"x@7-107": 7, "x": 8}
+    machine.die(first_to_go)
+    poststop(machine.node(), "x")
+    other = 15 - first_to_go
+    assert machine.groups() == {"oci-x": {other}}
+    assert members(machine, "x") == {"x": other}
+    assert machine.node().run.key_of("x") == "x"
+    machine.die(other)
+    poststop(machine.node(), "x")
+    assert machine.groups() == {}
+    assert machine.leftovers() == set()
+
+
+def test_one_poststop_takes_all_dead_lives_of_an_id_out(machine: Machine) -> None:
+    start_both(machine)
+    for pid in (7, 8):
+        machine.die(pid)
+    poststop(machine.node(), "x")
+    assert machine.groups() == {}
+    assert machine.leftovers() == set()
+
+
+def test_two_live_containers_of_an_id_may_call_again_in_any_order(machine: Machine) -> None:
+    start_both(machine)
+    create_runtime(machine.node(), container("x", 7, None))
+    assert members(machine, "x") == {"x@8-108": 8, "x": 7}
+    create_runtime(machine.node(), container("x", 7, None))
+    assert members(machine, "x") == {"x@8-108": 8, "x": 7}
+    assert machine.groups() == {"oci-x": {7, 8}}
+
+
+def test_a_start_that_fails_gives_the_id_back_to_the_live_container_that_had_it(machine: Machine) -> None:
+    for pid in (7, 8):
+        machine.spawn(pid)
+    create_runtime(machine.node(), container("x", 7, None))
+    machine.refusals["put"] = [errno.EIO]
+    refused(lambda: create_runtime(machine.node(), container("x", 8, None)))
+    assert members(machine, "x") == {"x": 7}
+    assert machine.node().run.key_of("x") == "x"
+    assert machine.groups() == {"oci-x": {7}}
+
+
+def test_a_late_poststop_beside_the_next_life_of_an_id_ends_nothing(machine: Machine) -> None:
+    """Podman's: the former process was still dying when the container was started again."""
+    start_both(machine)
+    poststop(machine.node(), "x")
+    assert members(machine, "x") == {"x@7-107": 7, "x": 8}
+    machine.die(7)
+    poststop(machine.node(), "x")
+    assert members(machine, "x") == {"x": 8}
+    assert machine.groups() == {"oci-x": {8}}
+
+
+def test_a_live_container_stays_in_its_key_when_another_key_gets_its_id(machine: Machine) -> None:
+    start_both(machine, other_key=True)
+    assert members(machine, UID) == {"x@7-107": 7}
+    assert members(machine, "x") == {"x": 8}
+    assert machine.groups() == {GROUP: {7}, "oci-x": {8}}
+    machine.die(8)
+    poststop(machine.node(), "x")
+    assert machine.groups() == {GROUP: {7}}
+
+
+def test_a_container_that_goes_back_and_forth_between_keys_is_a_member_of_its_own_alone(machine: Machine) -> None:
+    """The other container of its ID, in the other key, stays one of that."""
+    start_both(machine, other_key=True)
+    create_runtime(machine.node(), container("x", 7))
+    assert members(machine, UID) == {"x": 7}
+    assert members(machine, "x") == {"x@8-108": 8}
+    create_runtime(machine.node(), container("x", 8, None))
+    assert members(machine, UID) == {"x@7-107": 7}
+    assert members(machine, "x") == {"x": 8}
+    assert machine.groups() == {GROUP: {7}, "oci-x": {8}}
+
+
+def test_a_container_that_is_hooked_twice_with_different_keys_leaves_the_first_key(machine: Machine) -> None:
+    machine.spawn(7)
+    create_runtime(machine.node(), container("x", 7))
+    create_runtime(machine.node(key="container"), container("x", 7))
+    assert members(machine, UID) == {}
+    assert members(machine, "x") == {"x": 7}
+
+
+@each_way
+def test_a_start_that_failed_anywhere_harms_no_live_container_of_the_same_id(
+    machine: Machine, manner: Manner, number: int
+) -> None:
+    def attempt(faults: Faults) -> None:
+        for pid in (7, 8):
+            machine.spawn(pid)
+        create_runtime(machine.node(), container("x", 7, None))
+        node = machine.node(rmid_wait=0.0)
+        with_faults(faults, lambda: create_runtime(node, container("x", 8, None)))
+        assert 7 in machine.groups()["oci-x"]
+        machine.die(8)
+        poststop(machine.node(), "x")
+        assert machine.groups() == {"oci-x": {7}}
+        machine.die(7)
+        poststop(machine.node(), "x")
+        assert machine.groups() == {}
+        assert manner != "refused" or machine.leftovers() == set()
+
+    assert each_call_fails(attempt, manner, number, machine) > 20
+
+
+# --- The names of a pod
+
+
+def named(name: str, pid: int, pod: str) -> Container:
+    names = {"io.kubernetes.pod.uid": UID, "io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": pod}
+    return Container(name, pid, "/nowhere", names, Annotations.model_validate(names))
+
+
+def pod_of(machine: Machine) -> tuple[str | None, str | None]:
+    state = machine.node().run.read_key(UID)
+    assert state is not None
+    return state.pod_namespace, state.pod_name
+
+
+def test_a_key_that_was_rebuilt_without_names_takes_them_from_its_next_container(machine: Machine) -> None:
+    for pid in (7, 8, 9):
+        machine.spawn(pid)
+    create_runtime(machine.node(), container("c1", 7))
+    assert pod_of(machine) == (None, None)
+    create_runtime(machine.node(), named("c2", 8, "web"))
+    assert pod_of(machine) == ("shop", "web")
+    create_runtime(machine.node(), named("c3", 9, "other"))
+    assert pod_of(machine) == ("shop", "web")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hook import system, tasks
 from hook.lifecycle import create_runtime, poststop
-from hook.models import Options
+from hook.models import Failure, Options
 from hook.reconcile import run
+from hook.rundir import RunDir
 from tests.unit.test_lifecycle import UID, Machine, container, machine
 from tests.unit.test_rundir import clock, directories
 
@@ -74,3 +77,98 @@ def test_a_busy_key_is_left_for_the_next_time(completed: Machine, monkeypatch: p
         assert pruned(completed, 10 * TTL, monkeypatch) == []
     assert UID in shown(completed)
     assert pruned(completed, 10 * TTL, monkeypatch) == [UID]
+
+
+# --- What people have a day to look at
+
+
+DAY = 86400
+ID = "5f3c" * 16
+
+
+def at(machine: Machine, seconds: float, monkeypatch: pytest.MonkeyPatch, cgroup: str = "") -> list[tuple[str, str]]:
+    """What reconcile does when the clock shows that many seconds more, with one process, in this cgroup."""
+    monkeypatch.setattr(system, "time", SimpleNamespace(**{**vars(time), "time": lambda: time.time() + seconds}))
+    process = tasks.Process(9, 1, 100, (cgroup,))
+    monkeypatch.setattr(tasks, "table", lambda: {9: process} if cgroup else {})
+    done = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
+    assert not [it for it in done.outcomes if it.problem is not None]
+    return [(it.action.verb, it.action.key or it.action.container) for it in done.outcomes]
+
+
+def failed(machine: Machine, name: str, torn: bool) -> Path:
+    """The record of a createRuntime whose state was none: nothing is known of its process."""
+    record = Failure(container=name, stage="createRuntime", reason="bad_state", problem="no state")
+    RunDir(str(machine.run)).write_failure(record)
+    path = machine.run / "unmonitored" / f"{name}.json"
+    if torn:
+        path.write_text("{")
+    return path
+
+
+clocks = pytest.mark.parametrize("seconds", [DAY + 60, -DAY - 60], ids=["a day later", "the clock was set back a day"])
+each_failure = pytest.mark.parametrize("torn", [False, True], ids=["readable", "torn"])
+
+
+@clocks
+@each_failure
+@pytest.mark.parametrize("name", [ID, "bad-0123456789abcdef"])
+def test_a_failure_record_without_a_process_goes_after_a_day(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str, torn: bool, seconds: float
+) -> None:
+    path = failed(machine, name, torn)
+    assert at(machine, DAY - 60, monkeypatch) == []
+    assert path.exists()
+    assert at(machine, seconds, monkeypatch) == [("forget", name)]
+    assert not path.exists()
+
+
+@each_failure
+def test_a_failure_record_without_a_process_stays_while_its_container_runs(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, torn: bool
+) -> None:
+    path = failed(machine, ID, torn)
+    assert at(machine, 10 * DAY, monkeypatch, f":/kubepods/crio-{ID}.scope") == []
+    assert path.exists()
+    assert at(machine, 10 * DAY, monkeypatch, ":/kubepods/crio-other.scope") == [("forget", ID)]
+
+
+def test_a_failure_record_with_a_live_process_stays_for_as_long_as_that(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.spawn(7)
+    known = Failure(container=ID, stage="createRuntime", reason="bad_key", problem="", pid=7, starttime=100)
+    RunDir(str(machine.run)).write_failure(known)
+    assert at(machine, 10 * DAY, monkeypatch) == []
+    machine.die(7)
+    assert at(machine, 0, monkeypatch) == [("forget", ID)]
+
+
+@clocks
+@pytest.mark.parametrize("torn", ["a file", "a directory"])
+def test_a_state_that_could_not_be_read_goes_a_day_after_it_was_set_aside(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, torn: str, seconds: float
+) -> None:
+    """Not a day after it was written last, which may be long ago."""
+    path = machine.run / "groups" / f"{UID}.json"
+    if torn == "a file":
+        path.write_text("{")
+        os.utime(path, (0, 0))
+    else:
+        (path / "below").mkdir(parents=True)
+    assert machine.node().run.read_key(UID) is not None
+    (aside,) = (machine.run / "groups").glob("*.unreadable-*")
+    at(machine, DAY - 60, monkeypatch)
+    assert aside.exists()
+    assert ("tidy", UID) in at(machine, seconds, monkeypatch)
+    assert not aside.exists()
+    assert machine.leftovers() == set()
+
+
+def test_a_file_that_nothing_of_ours_has_set_aside_stays(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    (machine.run / "groups" / f"{UID}.json").write_text("{")
+    machine.node().run.read_key(UID)
+    at(machine, 0, monkeypatch)
+    (machine.run / "groups" / "no key.json.unreadable-1").touch()
+    assert at(machine, DAY + 60, monkeypatch) == [("tidy", UID)]
+    assert [it.name for it in (machine.run / "groups").iterdir()] == ["no key.json.unreadable-1"]

@@ -207,7 +207,7 @@ def test_an_alarm_that_comes_late_does_nothing(tmp_path: Path) -> None:
 def test_a_file_that_is_named_like_no_container_is_none_of_the_index(run: RunDir, place: Path) -> None:
     run.write_index("c1", KEY)
     (place / "members" / "a b.json").write_text((place / "members" / "c1.json").read_text())
-    assert run.indexed(KEY) == ["c1"]
+    assert run.indexed() == {"c1": KEY}
 
 
 def test_who_waits_has_the_lock_once_it_is_given_back(run: RunDir, place: Path) -> None:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import errno
 import shutil
 import stat
+from collections.abc import Callable
+from contextlib import suppress
+from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hook import system
 from hook.lifecycle import create_runtime, poststop
-from hook.models import MonGroup
+from hook.models import KeyState, MonGroup
 from hook.node import Node
-from tests.unit.faults import fails
+from tests.support.consumers import Entry, read, read_by_path
+from tests.unit.faults import Faults, Killed, fails
 from tests.unit.test_lifecycle import GROUP, UID, Machine, container, machine
 from tests.unit.test_rundir import directories, state
 
@@ -122,3 +127,138 @@ def test_a_thread_is_moved_within_its_ctrl_group_and_from_nobody_else(
 ) -> None:
     machine.spawn(7, ctrl_group=ctrl_group, mon_group=mon_group)
     assert machine.node().may_move(7, f"{machine.resctrl}/mon_groups/{GROUP}") is may
+
+
+# --- Readers that a change overtakes
+
+
+COUNTERS = ("mon_L3_00/mbm_total_bytes", "mon_PERF_PKG_00/core_energy", "mon_PERF_PKG_01/core_energy")
+
+
+class Change:
+    """A live key with two groups that is shown, then completed, shown with one group more, or forgotten."""
+
+    def __init__(self, machine: Machine, to: str) -> None:
+        self.node = machine.node()
+        self.machine = machine
+        self.to = to
+        self.groups = [self._group(name, number) for name, number in (("oci-a", 1), ("oci-b", 2))]
+        self.place = machine.run / "mon_groups" / UID
+        self.live = state(UID, groups=self.groups[:1], generation=1)
+        ended = MonGroup(**{**dict(self.groups[0]), "end": dict.fromkeys(COUNTERS, "9")})
+        self.over = state(UID, groups=[ended], generation=2, completed_at="2026-01-02T03:04:05Z")
+        self.more = state(UID, groups=self.groups, generation=2)
+
+    def _group(self, name: str, number: int) -> MonGroup:
+        path = self.machine.resctrl / "mon_groups" / name
+        for counter in COUNTERS:
+            (path / "mon_data" / counter).parent.mkdir(parents=True, exist_ok=True)
+            (path / "mon_data" / counter).write_text("21\n")
+        (path / "tasks").write_text("7\n")
+        ctrl_group = "/" if number == 1 else "gold"
+        return MonGroup(path=str(path), ctrl_group=ctrl_group, begin=dict.fromkeys(COUNTERS, str(number)))
+
+    def show(self, state: KeyState) -> None:
+        self.node.show(state)
+        assert not self.node.run.complaints
+
+    def make(self, at: int = 0) -> int:
+        """The change, by a hook that stops after the `at`-th of its system calls; returns how many it made."""
+        faults = Faults(at, "killed after", beneath=self.machine)
+        with faults.injected(), suppress(Killed):
+            if self.to == "forgotten":
+                with self.node.run.lock(UID, system.monotonic()) as locked:
+                    locked.state = self.live
+                    self.node.forget(locked)
+            else:
+                self.show(self.over if self.to == "completed" else self.more)
+        return faults.calls
+
+    def wholes(self) -> list[Entry | None]:
+        """What a reader may see: what it sees while nobody changes anything."""
+        found = []
+        for make in (lambda: self.show(self.live), self.make):
+            make()
+            found.append(read(self.place))
+        return [*found, None]
+
+    def overtakes(self, look: Callable[[Callable[[], object]], object]) -> None:
+        """Look at the live key while at each pause of the look, in turn, the hook is stopped at each of its calls.
+
+        `look` is given a function that it calls before each of its own system calls.
+        """
+        at_pause, at_call, pauses, calls = 0, 0, 0, 0
+
+        def pause() -> None:
+            nonlocal pauses, calls
+            pauses += 1
+            if pauses == at_pause:
+                calls = self.make(at_call)
+
+        while pauses >= at_pause:
+            at_pause += 1
+            at_call, calls = 0, 0
+            while calls >= at_call:
+                at_call += 1
+                self.node.tidy(UID, self.live)
+                self.show(self.live)
+                pauses = calls = 0
+                look(pause)
+        assert at_pause > 3
+
+
+each_change = pytest.mark.parametrize("to", ["completed", "more", "forgotten"])
+
+
+@each_change
+@pytest.mark.parametrize("reader", [read, read_by_path])
+def test_a_reader_that_a_change_overtakes_sees_one_whole_entry_or_none(
+    machine: Machine, to: str, reader: Callable[[Path, Callable[[], object]], Entry | None]
+) -> None:
+    change = Change(machine, to)
+    wholes = change.wholes()
+
+    def look(pause: Callable[[], object]) -> None:
+        assert reader(change.place, pause) in wholes
+
+    change.overtakes(look)
+
+
+@each_change
+def test_a_reader_that_goes_by_the_paths_of_counters_alone_reads_all_of_the_live_ones_or_none(
+    machine: Machine, to: str
+) -> None:
+    """As Kepler does, which knows the node's domains and nothing of `generation`."""
+    change = Change(machine, to)
+
+    def look(pause: Callable[[], object]) -> None:
+        try:
+            pause()
+            tasks = (change.place / "tasks").read_text().split()
+            joules = Decimal(0)
+            for domain in ("mon_PERF_PKG_00", "mon_PERF_PKG_01"):
+                pause()
+                joules += Decimal((change.place / "mon_data" / domain / "core_energy").read_text())
+        except FileNotFoundError:
+            return
+        assert (tasks, joules) == (["7"], Decimal(42))
+
+    change.overtakes(look)
+
+
+def test_what_a_hook_killed_before_it_replaced_an_entry_leaves_is_no_whole_one_and_mended_by_the_next(
+    machine: Machine,
+) -> None:
+    change = Change(machine, "completed")
+    wholes = change.wholes()
+    at, calls = 0, 0
+    while calls >= at:
+        at += 1
+        change.show(change.live)
+        calls = change.make(at)
+        entry = read(change.place)
+        assert entry is None or entry in wholes
+        assert (entry is not None and entry.completed) == change.node.is_shown(change.over)
+        change.make()
+        assert change.node.is_shown(change.over)
+        assert list((machine.run / "building").iterdir()) == []
