@@ -53,6 +53,20 @@ def base_runtime_specs() -> list[str]:
     return sorted({text for value in found for text in _texts(value) if text})
 
 
+def passes_on(key: str) -> bool:
+    """Whether a runtime of containerd's hands a pod's annotation of this key on to its containers.
+
+    Source: containerd's docs/cri/config.md, pod_annotations; its wildcards are those of Go's path.Match, in which `*`
+    stops at a slash.
+    """
+    patterns = [
+        text for value in _settings(_CONTAINERD, r"^\s*pod_annotations\s*=\s*\[([^\]]*)\]") for text in _texts(value)
+    ]
+    wild = {r"\*": "[^/]*", r"\?": "[^/]"}
+    expressions = [re.sub(r"\\[*?]", lambda it: wild[it[0]], re.escape(pattern)) for pattern in patterns]
+    return any(re.fullmatch(expression, key) for expression in expressions)
+
+
 def _hooks_dirs(patterns: tuple[str, ...], top: str) -> list[str]:
     directories = [hooksd.SYSTEM]
     for value in _settings([top + pattern for pattern in patterns], r"^\s*hooks_dir\s*=\s*\[([^\]]*)\]"):

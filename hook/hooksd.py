@@ -28,6 +28,7 @@ READERS = {
 """The directories that are read by default, and by whom. A file in a later one replaces its namesake in an earlier."""
 
 _LIMIT = 1 << 20
+_ANY = ("", "^", "$", ".*", "^.*", ".*$", "^.*$")
 _STAGES = ("createContainer", "createRuntime", "poststart", "poststop", "prestart", "startContainer")
 _OLD_VERSIONS = (None, "", "0.1.0")
 # What Python's regular expressions have, and Go's have not.
@@ -125,6 +126,11 @@ def why_not(file: HookFile, subject: Subject) -> str | None:
     if when.always or when.has_bind_mounts or when.annotations:
         return None
     return "it has no condition, which never matches"
+
+
+def valued(file: HookFile) -> list[str]:
+    """The patterns of annotations' keys for which a file demands certain values, which whoever wins can spoil."""
+    return [key for key, value in (file.when.annotations or {}).items() if value not in _ANY]
 
 
 def _near_miss(key: str, value: str, annotations: Mapping[str, str]) -> str:

@@ -15,7 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.models import Annotations, Kind, Options
 
-_MONITOR = "monitor.resctrl-mon.io"
+OPT = "monitor.resctrl-mon.io"
+"""The annotation by which a pod's author opts in or out."""
 
 
 class Key:
@@ -37,7 +38,11 @@ class Pod:
     __slots__ = ("container", "is_podmans", "name", "namespace", "problem", "uid")
 
     def __init__(
-        self, uid: str | None = None, namespace: str | None = None, name: str | None = None, container: str | None = None
+        self,
+        uid: str | None = None,
+        namespace: str | None = None,
+        name: str | None = None,
+        container: str | None = None,
     ) -> None:
         self.uid = _canonical(uid)
         self.namespace = _dns_name(namespace)
@@ -119,7 +124,9 @@ def _contradiction(named: str | None, uids: set[str]) -> HookError:
         return HookError(Reason.BAD_KEY, problem, hint="who wrote them may want to be billed to that pod")
     if len(uids) > 1:
         problem = f"its annotations name two pods ({said}), and its cgroup none"
-        return HookError(Reason.BAD_KEY, problem, hint="a pod's author may have added one; --key=container does without")
+        return HookError(
+            Reason.BAD_KEY, problem, hint="a pod's author may have added one; --key=container does without"
+        )
     hint = "36 characters with dashes or 32 hex digits make a pod UID; --key=container does without it"
     return HookError(Reason.BAD_KEY, f"the pod UID in the annotations is none: {said}", hint=hint)
 
@@ -168,8 +175,8 @@ def is_wanted(options: Options, annotations: dict[str, str], pod: Pod) -> bool:
 
 def _choice_of(annotations: dict[str, str], container: str | None) -> str | None:
     """`true` or `false` as the pod's author says, the container's own annotation before the pod's; else None."""
-    own = annotations.get(f"{_MONITOR}/{container}") if container else None
-    for value in (own, annotations.get(_MONITOR)):
+    own = annotations.get(f"{OPT}/{container}") if container else None
+    for value in (own, annotations.get(OPT)):
         if value in ("true", "false"):
             return value
     return None
