@@ -6,9 +6,9 @@ above it in this list:
     errors, names       why a container is not monitored; what may become a key or a path
     system              every system call of the hook path
     jsontext, models    what is parsed: text to objects, objects to typed values
+    cgroups             what the path of a cgroup tells
     options, identity   the command line; whose container this is
     counters            what the kernel's counters mean, and what was used between two of their values
-    cgroups             what the path of a cgroup tells
     process, resctrl    /proc and /sys/fs/resctrl, one module each
     rundir              /run: the truth about each key, its lock, the index
     incarnation, view   how a key's use is carried from one life to the next; what consumers see of it

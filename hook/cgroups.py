@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hook import names, system
 
+_MAKERS = {"crio-": "cri-o", "libpod-": "libpod", "libpod-payload-": "libpod", "cri-containerd-": "containerd"}
 _MOUNT = "/sys/fs/cgroup"
 _ID_LENGTH = 64
 _HEX = frozenset("0123456789abcdef")
@@ -26,6 +27,36 @@ def of_pod(cgroup: str | None, uid: str) -> str | None:
         if uid in name or digits in name:
             return f"{controllers}:{above}"
         above = above.rpartition("/")[0]
+    return None
+
+
+def pod_uid(cgroup: str) -> str | None:
+    """The pod UID that a cgroup's path names, in its canonical form; None if it names none.
+
+    The kubelet names a pod's cgroup `pod<UID>`, or `...-pod<UID>.slice` with `_` for dashes. The outermost one counts:
+    a container can make cgroups of any name, and so does a nested node, but only below the container's own.
+    """
+    for name in cgroup.split("/"):
+        before, is_pod, uid = name.rpartition("pod")
+        if is_pod and (not before or before.endswith("-")):
+            try:
+                return names.pod_uid(uid.removesuffix(".slice").replace("_", "-"))
+            except ValueError:
+                continue
+    return None
+
+
+def maker(cgroup: str, container: str) -> str | None:
+    """Who made a container, by the name of its cgroup: `cri-o`, `libpod` (Podman) or `containerd`; None: unknown.
+
+    Each of them puts its mark before the container's ID, which nobody can choose; the outermost counts, as above.
+    With the kubelet's cgroupfs driver containerd has the bare ID, as plain runc and crun may have.
+    """
+    for name in _names(cgroup):
+        if name.endswith(container):
+            mark = name[: -len(container)]
+            if not mark or mark in _MAKERS:
+                return _MAKERS.get(mark, "containerd")
     return None
 
 

@@ -55,7 +55,9 @@ def _setting(name: str, value: str) -> re.Pattern[str]:
 
 
 _SPEC = _key("base_runtime_spec"), _setting("base_runtime_spec", _TEXT)
-_IMPORTS = _key("imports"), _setting("imports", rf"\[(?:\s|,|{_TEXT})*\]")
+_TEXTS = rf"\[(?:\s|,|{_TEXT})*\]"
+_IMPORTS = _key("imports"), _setting("imports", _TEXTS)
+_POD_ANNOTATIONS = _setting("pod_annotations", _TEXTS)
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,23 @@ class Found:
     """What the configurations say. `unclear`: a line on each thing that was not found out.
 
     `rejecting`: the files by which containerd refuses each container that an NRI plugin gives a hook.
+    `pod_annotations`: the patterns of the pods' annotations that a runtime hands on to containers.
     """
 
     specs: list[Spec] = field(default_factory=list)
     rejecting: list[str] = field(default_factory=list)
     unclear: list[str] = field(default_factory=list)
+    pod_annotations: list[str] = field(default_factory=list)
+
+    def passes_on(self, key: str) -> bool:
+        """Whether a runtime hands a pod's annotation of this key on to its containers.
+
+        Source: containerd's docs/cri/config.md, pod_annotations; its wildcards are those of Go's path.Match, in which
+        `*` stops at a slash.
+        """
+        wild = {r"\*": "[^/]*", r"\?": "[^/]"}
+        expressions = [re.sub(r"\\[*?]", lambda it: wild[it[0]], re.escape(it)) for it in self.pod_annotations]
+        return any(re.fullmatch(expression, key) for expression in expressions)
 
 
 def look() -> Found:
@@ -94,7 +108,8 @@ def look() -> Found:
         if os.path.basename(words[0]) == "containerd":
             _look_at_running(found, pid, words)
     unique = {(spec.place, spec.in_force): spec for spec in found.specs}
-    return Found(list(unique.values()), *(list(dict.fromkeys(it)) for it in (found.rejecting, found.unclear)))
+    lines = (found.rejecting, found.unclear, found.pod_annotations)
+    return Found(list(unique.values()), *(list(dict.fromkeys(it)) for it in lines))
 
 
 def _look_at_running(found: Found, pid: int, words: Sequence[str]) -> None:
@@ -113,6 +128,7 @@ def _look_at_running(found: Found, pid: int, words: Sequence[str]) -> None:
         found.specs.extend(seen.specs)
         found.rejecting.extend(seen.rejecting)
         found.unclear.extend(seen.unclear)
+        found.pod_annotations.extend(seen.pod_annotations)
 
 
 def _file_of(words: Sequence[str]) -> str:
@@ -165,6 +181,8 @@ class _Reader:
             self._found.unclear.append(f"{path}: {what}; write each on a line of its own, with plain strings")
         if _rejects(text):
             self._found.rejecting.append(path)
+        for _tables, value in _POD_ANNOTATIONS.findall(text):
+            self._found.pod_annotations.extend(_texts(value))
         for spec, in_force in _specs(text):
             self._found.specs.append(Spec(spec, self.view, in_force))
             self._note_change(spec)

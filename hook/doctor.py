@@ -31,6 +31,7 @@ from hook import (
 )
 from hook import origin as origins
 from hook.errors import HookError
+from hook.identity import OPT
 from hook.machine import KUBERNETES, PODMAN, Interpreter
 from hook.options import parse
 from hook.places import NAME, PROGRAM, Places, prefix_of
@@ -487,6 +488,26 @@ def _names_hook(site: Site, path: str) -> bool:
         return False
 
 
+def _passed_on(site: Site) -> Iterator[Finding]:
+    """Options that go by annotations of pods, which containerd keeps to itself unless it is told to pass them on."""
+    if _CONTAINERDS.isdisjoint(os.path.basename(word) for command in machine.commands() for word in command[:1]):
+        return
+    calls = [it.file.hook.args or [] for it in site.ours if KUBERNETES in it.name and it.file is not None]
+    configuration = containerd.look()
+    specs = [spec.place for spec in configuration.specs]
+    calls += [it for path in specs if _names_hook(site, path) for it in injection.calls(path)]
+    needed = set()
+    for arguments in calls:
+        options, _ = parse(list(arguments)[2:])
+        needed |= {key for key in options.annotation if not key.startswith("io.kubernetes.cri.")}
+        needed |= {OPT, f"{OPT}/CONTAINER"} if options.monitor != "all" else set()
+    lacking = sorted(key for key in needed if not configuration.passes_on(key))
+    if lacking:
+        found = f"it does not pass on {', '.join(lacking)}: --monitor and --annotation of the hook see nothing of them"
+        remedy = f'pod_annotations = ["{OPT}", "{OPT}/*"] in its table of the runtime (config.toml), and restart it'
+        yield Finding(WARNING, "containerd", found, remedy)
+
+
 def _peers(site: Site) -> Iterator[Finding]:
     running = {os.path.basename(word) for command in machine.commands() for word in command[:2]}
     for name, remedy in _PEERS.items():
@@ -640,7 +661,8 @@ def _options_of_timer(site: Site) -> Iterator[Finding]:
         return
     last = [line for path in files for line in _options_in(path)][-1:]
     options, _own = parse([word for line in last for word in line.split() if word != "--adopt"])
-    theirs = [parse(list(entry.file.hook.args or [])[2:])[0] for entry in site.ours if entry.file is not None]
+    anybodys = "--containers=all"  # reconcile is for all of them
+    theirs = [parse([*(it.file.hook.args or [])[2:], anybodys])[0] for it in site.ours if it.file is not None]
     if theirs and options not in theirs:
         remedy = f"`{NAME} install` writes both; beside those of {site.origin.name}, OPTIONS= in {site.places.conf}"
         if site.origin is origins.INSTALL:
@@ -670,6 +692,7 @@ CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
     "program": _programs,
     "hooks.d": _hooks_d,
     "runtimes": _runtimes,
+    "annotations": _passed_on,
     "beside us": _peers,
     "CDI": _devices,
     "records": _records,
@@ -708,9 +731,14 @@ def inject(path: str, directories: Iterable[str] = ()) -> Iterator[Finding]:
             yield Finding(OK, entry.path, f"no: {why_not}")
         elif entry.file is not None:
             gets = True
-            yield Finding(OK, entry.path, f"yes: {injection.becomes(container, entry.file.hook.args or [])}")
+            becomes = injection.becomes(container, entry.file.hook.args or [])
+            if verdict.unless:
+                remedy = 'let the file go by the key alone, with ".*" for the value'
+                yield Finding(WARNING, entry.path, f"yes, {verdict.unless}: {becomes}", remedy)
+            else:
+                yield Finding(OK, entry.path, f"yes: {becomes}")
     if not gets:
-        yield Finding(FAILURE, "the hook", "this container does not get it", f"see above; {NAME} install --for=both")
+        yield Finding(FAILURE, "the hook", "this container does not get it", container.remedy)
     elif container.reader == injection.INJECTOR and not container.given:
         yield from _whether_injected()
 

@@ -85,9 +85,13 @@ class _Invocation:
         if self.stage == "poststop":
             lifecycle.poststop(here, self.container.id)
             return False
-        monitored = lifecycle.create_runtime(here, self.container)
-        here.run.remove_failure(self.container.id)
-        return monitored
+        if not lifecycle.create_runtime(here, self.container):
+            return False  # what stands on record may be the word of the call that this container is for
+        if self.container.problem is None:
+            here.run.remove_failure(self.container.id)
+        else:
+            self._failed(self.container.problem, monitored=True)
+        return True
 
     def _understand(self, text: bytes, whole: bool) -> lifecycle.Container:
         """The container that the state on stdin is of; HookError `bad_state` if it is no state of a container."""

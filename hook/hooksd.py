@@ -28,6 +28,7 @@ READERS = {
 """The directories that are read by default, and by whom. A file in a later one replaces its namesake in an earlier."""
 
 _LIMIT = 1 << 20
+_ANY = ("", "^", "$", ".*", "^.*", ".*$", "^.*$")
 _STAGES = ("createContainer", "createRuntime", "poststart", "poststop", "prestart", "startContainer")
 _OLD_VERSIONS = (None, "", "0.1.0")
 # The regular expressions of Go's that mean the same to Python, but for a $, which to Python is before a last \n too.
@@ -131,6 +132,11 @@ def why_not(file: HookFile, subject: Subject) -> str | None:
     if when.always or when.has_bind_mounts or when.annotations:
         return None
     return "it has no condition, which never matches"
+
+
+def valued(file: HookFile) -> list[str]:
+    """The patterns of annotations' keys for which a file demands certain values, which whoever wins can spoil."""
+    return [key for key, value in (file.when.annotations or {}).items() if value not in _ANY]
 
 
 def _near_miss(key: str, value: str, annotations: Mapping[str, str]) -> str:

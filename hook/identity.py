@@ -1,20 +1,22 @@
 """Whose container it is: the key that its use is charged to, and whether it is to be monitored at all.
 
-Annotations come from the runtime, from kubelet and from the author of the pod. Which of them can be believed depends
-on who wrote the state: CRI-O overrides what a pod's author says of CRI-O's own keys but lets containerd's keys through
-unchanged, and containerd, where it is told to pass pod annotations on, does it the other way round.
+Annotations come from the runtime, from the kubelet and from the author of the pod or of the image. Each runtime writes
+some of them last, so that nobody can override these; but an author can write those of the other runtimes. What no
+author can write is the path of the container's cgroup: the kubelet names the pod's part of it by the pod's UID, and the
+runtime names the container's own part by its mark and the container's ID. So the path says who is to be believed.
 """
 
 from __future__ import annotations
 
-from hook import names
+from hook import cgroups, names
 from hook.errors import HookError, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.models import Annotations, Kind, Options
 
-_MONITOR = "monitor.resctrl-mon.io"
+OPT = "monitor.resctrl-mon.io"
+"""The annotation by which a pod's author opts in or out."""
 
 
 class Key:
@@ -28,15 +30,26 @@ class Key:
 
 
 class Pod:
-    """What is known of the container's pod; fields are None where the state does not say."""
+    """What is known of the container's pod; fields are None where nothing that can be believed says it.
 
-    __slots__ = ("container", "name", "namespace", "uid")
+    `problem`: what is wrong with the UIDs in the annotations. `is_podmans`: whether Podman made the container.
+    """
 
-    def __init__(self, uid: str | None, namespace: str | None, name: str | None, container: str | None) -> None:
-        self.uid = uid
+    __slots__ = ("container", "is_podmans", "name", "namespace", "problem", "uid")
+
+    def __init__(
+        self,
+        uid: str | None = None,
+        namespace: str | None = None,
+        name: str | None = None,
+        container: str | None = None,
+    ) -> None:
+        self.uid = _canonical(uid)
         self.namespace = _dns_name(namespace)
         self.name = _dns_name(name)
         self.container = container
+        self.problem: HookError | None = None
+        self.is_podmans = False
 
 
 def _dns_name(text: str | None) -> str | None:
@@ -44,42 +57,108 @@ def _dns_name(text: str | None) -> str | None:
     return text if text and len(text) <= 253 else None
 
 
-def pod_of(said: Annotations) -> Pod:
-    """The pod, from the annotations of whoever made the state and from no other's.
+def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
+    """The pod of a container, by its annotations and the paths of its cgroups (as process.cgroups has them).
 
-    containerd's keys count even beside the others (it may pass a pod's own annotations through), but never under
-    CRI-O, where a pod's author can write them.
+    A UID in a path is the pod's, whatever the annotations say; the names are those that stand beside the same UID.
+    Without one the annotations of its own runtime count, unless those of the other runtime name another pod.
     """
-    if said.manager != "cri-o" and said.cri_sandbox_uid:
-        return Pod(said.cri_sandbox_uid, said.cri_sandbox_namespace, said.cri_sandbox_name, said.cri_container_name)
-    return Pod(said.pod_uid or None, said.pod_namespace, said.pod_name, said.container_name)
+    named = next(filter(None, map(cgroups.pod_uid, places)), None)
+    maker = next(filter(None, (cgroups.maker(place, container) for place in places)), None)
+    claims = _claims(maker, said)
+    uids = {claim.uid for claim in claims if claim.uid}
+    if named is not None:
+        believed = claims[:1] if maker else claims
+        pod = next((claim for claim in believed if claim.uid == named), Pod(named))
+        wrong = uids - {named}
+    else:
+        pod = claims[0] if claims else Pod()
+        wrong = uids if len(uids) > 1 or (pod.uid and not _is_uid(pod.uid)) else set()
+        if wrong:
+            pod.uid = None
+    if wrong:
+        pod.problem = _contradiction(named, wrong)
+    pod.is_podmans = maker == "libpod" if maker else said.manager == "libpod" and pod.uid is None
+    return pod
 
 
-def key_of(mode: str, container: str, said: Annotations) -> Key:
+def _claims(maker: str | None, said: Annotations) -> list[Pod]:
+    """What the annotations say of the pod: first those of its own runtime, then those of the other one.
+
+    Podman has no pods of Kubernetes'. Where the cgroup does not tell who made the container, the annotations do.
+    """
+    if maker == "libpod":
+        return []
+    in_crio = Pod(said.pod_uid, said.pod_namespace, said.pod_name, said.container_name)
+    in_containerd = Pod(
+        said.cri_sandbox_uid, said.cri_sandbox_namespace, said.cri_sandbox_name, said.cri_container_name
+    )
+    if maker == "cri-o" or (maker is None and said.manager == "cri-o"):
+        return [in_crio, in_containerd]
+    if said.manager == "cri-o":
+        return [in_containerd, in_crio]
+    # Of CRI-O's keys without CRI-O's mark only what no runtime contradicts is taken.
+    return [in_containerd] if in_containerd.uid or said.manager else [in_crio]
+
+
+def _is_uid(text: str) -> bool:
+    try:
+        return names.pod_uid(text) == text
+    except ValueError:
+        return False
+
+
+def _canonical(uid: str | None) -> str | None:
+    """A pod UID in its canonical form; what is none stays as it is, and None stands for what is not there."""
+    try:
+        return names.pod_uid(uid) if uid else None
+    except ValueError:
+        return uid
+
+
+def _contradiction(named: str | None, uids: set[str]) -> HookError:
+    """`named`: the UID that the cgroup's path has. `uids`: what the annotations have and should not."""
+    said = ", ".join(repr(uid[:80]) for uid in sorted(uids))
+    if named is not None:
+        problem = f"its annotations name another pod ({said}) than its cgroup, which is pod {named}'s and counts"
+        return HookError(Reason.BAD_KEY, problem, hint="who wrote them may want to be billed to that pod")
+    if len(uids) > 1:
+        problem = f"its annotations name two pods ({said}), and its cgroup none"
+        return HookError(
+            Reason.BAD_KEY, problem, hint="a pod's author may have added one; --key=container does without"
+        )
+    hint = "36 characters with dashes or 32 hex digits make a pod UID; --key=container does without it"
+    return HookError(Reason.BAD_KEY, f"the pod UID in the annotations is none: {said}", hint=hint)
+
+
+def key_of(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
     """The key of a container for `--key=auto|container|sandbox`.
 
-    Raises HookError `bad_key` for a pod UID or sandbox ID that is none: charging it to anything else would be wrong.
+    A container of a pod of Kubernetes' has its pod's key with `sandbox`, too: that is for Podman's pods, and a pod's
+    author can start the hook with Podman's options. Raises HookError `bad_key` for a pod UID or sandbox ID that is
+    none, and where annotations contradict each other: charging it to anything else would be wrong.
     """
-    if mode == "sandbox":
-        try:
-            return Key(names.container_id(said.sandbox_id or container), "sandbox")
-        except ValueError:
-            raise _bad_key("sandbox ID", said.sandbox_id) from None
-    uid = pod_of(said).uid if mode == "auto" else None
-    if uid is None:
+    if mode == "container":
+        return Key(container, "container")
+    if pod.uid is not None:
+        return Key(pod.uid, "pod")
+    if pod.problem is not None:
+        raise pod.problem
+    if mode == "auto":
         return Key(container, "container")
     try:
-        return Key(names.pod_uid(uid), "pod")
+        return Key(names.container_id(said.sandbox_id or container), "sandbox")
     except ValueError:
-        raise _bad_key("pod UID", uid) from None
+        problem = f"the sandbox ID in the annotations is none: {(said.sandbox_id or '')[:80]!r}"
+        raise HookError(Reason.BAD_KEY, problem, hint="--key=container does without it") from None
 
 
-def _bad_key(what: str, text: str | None) -> HookError:
-    return HookError(
-        Reason.BAD_KEY,
-        f"the {what} in the annotations is none: {(text or '')[:80]!r}",
-        hint="36 characters with dashes or 32 hex digits make a pod UID; --key=container does without it",
-    )
+def concerns(options: Options, *, is_podmans: bool) -> bool:
+    """Whether a call with these options is meant for a container of Podman's, or for one of another's.
+
+    Both files of hooks.d can be made to match any container, by its annotations: then each call minds its own.
+    """
+    return options.containers == "all" or (options.containers == "podman") == is_podmans
 
 
 def is_wanted(options: Options, annotations: dict[str, str], pod: Pod) -> bool:
@@ -96,8 +175,8 @@ def is_wanted(options: Options, annotations: dict[str, str], pod: Pod) -> bool:
 
 def _choice_of(annotations: dict[str, str], container: str | None) -> str | None:
     """`true` or `false` as the pod's author says, the container's own annotation before the pod's; else None."""
-    own = annotations.get(f"{_MONITOR}/{container}") if container else None
-    for value in (own, annotations.get(_MONITOR)):
+    own = annotations.get(f"{OPT}/{container}") if container else None
+    for value in (own, annotations.get(OPT)):
         if value in ("true", "false"):
             return value
     return None

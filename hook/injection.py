@@ -9,7 +9,7 @@ import json
 import os
 from dataclasses import dataclass, field
 
-from hook import configured, hooksd, identity
+from hook import cgroups, configured, hooksd, identity
 from hook.errors import HookError
 from hook.hooksd import Entry, Subject
 from hook.models import Annotations, HookProgram
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 INJECTOR = "the NRI hook-injector"
-_BY_KUBELET = {"io.kubernetes.container.restartCount": "0"}
+RESTART_COUNT = "io.kubernetes.container.restartCount"
+_SENT = "io.kubernetes.cri-o.Annotations"
 # What runtimes themselves bind into each container: not what hasBindMounts is about.
 _OWN_MOUNTS = ("/dev", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/proc", "/run/.containerenv", "/sys")
 
@@ -32,6 +33,8 @@ class Told:
     """What is known of a container. `reader`: who reads hooks.d for it; `remark`: what had to be assumed.
 
     `given`: the arguments of each call of our hook that stands in its config.json already, whoever put it there.
+    `places`: its cgroups, as process.cgroups has them. `is_whole`: whether the subject has the pod's own annotations,
+    which win over the container's where hooks.d is matched, but not in its config.json.
     """
 
     container: str
@@ -41,14 +44,27 @@ class Told:
     annotations: dict[str, str] = field(default_factory=dict)
     remark: str = ""
     given: Sequence[Sequence[str]] = ()
+    places: Sequence[str] = ()
+    is_whole: bool = True
+
+    @property
+    def remedy(self) -> str:
+        """What to do about a container that no file is for."""
+        if self.reader == "Podman" or RESTART_COUNT in self.subject.annotations:
+            return "see above; install --for=both"
+        return f"the kubelet annotates its containers with {RESTART_COUNT}; crictl's have it if you write it there"
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A file of hooks.d, and why the container does not get its hook; None: it does."""
+    """A file of hooks.d, and why the container does not get its hook; None: it does.
+
+    `unless`: what would keep it from that, and is not known here.
+    """
 
     entry: Entry
     why_not: str | None
+    unless: str = ""
 
 
 def told(path: str, directories: Sequence[str] = ()) -> Told:
@@ -59,22 +75,40 @@ def told(path: str, directories: Sequence[str] = ()) -> Told:
         raise ValueError(f"{path}: neither a state nor a config.json")
     config = _config_of(found)
     annotations = _annotations(found) or _annotations(config)
-    manager = annotations.get("io.container.manager")
-    seen, remark = annotations, ""
-    if manager == "libpod":
+    place = _place(config)
+    container = str(found.get("id") or cgroups.container_id(place) or "")
+    by = (cgroups.maker(place, container) if container else None) or annotations.get("io.container.manager")
+    seen, remark, is_whole = annotations, "", True
+    if by == "libpod":
         reader, usual = "Podman", configured.of_podman()
-    elif manager == "cri-o":
+    elif by == "cri-o":
         reader, usual = "CRI-O", configured.of_crio()
-        seen, remark = _sent_to_crio(annotations)
+        bundle = str(found.get("bundle") or os.path.dirname(path))
+        seen, remark, is_whole = _seen_by_crio(annotations, bundle, container)
     else:
         reader, usual = INJECTOR, list(hooksd.READERS)
         if any(key.startswith("io.kubernetes.cri.") for key in annotations):
-            seen = {**_BY_KUBELET, **annotations}
-            remark = "containerd keeps kubelet's own annotations to itself: restartCount is assumed, which all have"
+            seen, is_whole = {RESTART_COUNT: "0", **annotations}, False
+            remark = f"containerd keeps the kubelet's annotations to itself: {RESTART_COUNT} is assumed (crictl's own "
+            remark += "containers have none, and get no hook); so does it with the pod's, which win"
     arguments = (config.get("process") or {}).get("args") or [None]
     subject = Subject(seen, arguments[0], any(_is_bound(it) for it in config.get("mounts") or []))
-    container, reads = str(found.get("id", "")), list(directories) or usual
-    return Told(container, reader, reads, subject, annotations, remark=remark, given=_given(config))
+    return Told(
+        container,
+        reader,
+        list(directories) or usual,
+        subject,
+        annotations,
+        remark=remark,
+        given=_given(config),
+        places=[place],
+        is_whole=is_whole,
+    )
+
+
+def calls(path: str) -> Sequence[Sequence[str]]:
+    """The arguments of each call of our hook in a config.json. Raises OSError, ValueError."""
+    return told(path).given
 
 
 def judge(container: Told) -> list[Verdict]:
@@ -86,7 +120,9 @@ def judge(container: Told) -> list[Verdict]:
         elif not os.path.exists(entry.file.hook.path):
             verdicts.append(Verdict(entry, entry.remark))
         else:
-            verdicts.append(Verdict(entry, hooksd.why_not(entry.file, container.subject)))
+            keys = [] if container.is_whole else hooksd.valued(entry.file)
+            unless = f"unless the pod's own annotations have another value for {', '.join(keys)}" if keys else ""
+            verdicts.append(Verdict(entry, hooksd.why_not(entry.file, container.subject), unless))
     return verdicts
 
 
@@ -94,13 +130,17 @@ def becomes(container: Told, arguments: Sequence[str]) -> str:
     """What our hook, called with these arguments, makes of a container that gets it."""
     options, complaints = parse(list(arguments[2:]))
     said = Annotations.model_validate(container.annotations)
+    pod = identity.pod_of(container.container or "?", said, list(container.places))
+    if not identity.concerns(options, is_podmans=pod.is_podmans):
+        return f"left to the file that is for it: --containers={options.containers}"
     try:
-        key = identity.key_of(options.key, container.container, said)
+        key = identity.key_of(options.key, container.container, said, pod)
     except HookError as error:
         return f"not monitored: {error}"
-    if not identity.is_wanted(options, container.annotations, identity.pod_of(said)):
+    if not identity.is_wanted(options, container.annotations, pod):
         return "not monitored: --namespace, --annotation or --monitor leave it out"
-    wrong = f"; ignored: {'; '.join(complaints)}" if complaints else ""
+    wrong = f"; {pod.problem.problem}" if pod.problem is not None and key.kind == "pod" else ""
+    wrong += f"; ignored: {'; '.join(complaints)}" if complaints else ""
     return f"monitored as {key.kind} {key.name or '(by its ID)'}{wrong}"
 
 
@@ -128,13 +168,42 @@ def _annotations(found: dict[str, Any]) -> dict[str, str]:
     return {key: value for key, value in annotations.items() if isinstance(value, str)}
 
 
-def _sent_to_crio(annotations: dict[str, str]) -> tuple[dict[str, str], str]:
-    """CRI-O matches what kubelet sent, and none of the keys that it adds itself."""
+def _place(config: dict[str, Any]) -> str:
+    """The container's cgroup to be, from `linux.cgroupsPath`: a path, or systemd's `SLICE:MARK:ID`."""
+    path = (config.get("linux") or {}).get("cgroupsPath")
+    if not isinstance(path, str):
+        return ""
+    slices, mark, name = path.split(":") if path.count(":") == 2 else ("", "", "")
+    return f":/{slices}/{mark}-{name}.scope" if name else f":/{path.strip('/')}"
+
+
+def _seen_by_crio(annotations: dict[str, str], bundle: str, container: str) -> tuple[dict[str, str], str, bool]:
+    """What CRI-O matches: what the kubelet sent of the container, under what it sent of the pod; and what lacks.
+
+    The latter is in the config.json of the pod's sandbox, whose bundle lies beside the container's.
+    """
     try:
-        sent = json.loads(annotations["io.kubernetes.cri-o.Annotations"])
-        return {str(key): str(value) for key, value in sent.items()}, ""
-    except (KeyError, ValueError, AttributeError):
-        return annotations, "what kubelet sent is not in it: CRI-O's own keys are taken for that, which CRI-O does not"
+        sent = _object(annotations[_SENT])
+    except (KeyError, ValueError):
+        remark = "what the kubelet sent is not in it: CRI-O's own keys are taken for that, which CRI-O does not"
+        return annotations, remark, False
+    sandbox = annotations.get("io.kubernetes.cri-o.SandboxID", "")
+    try:
+        with open(f"{bundle.replace(container, sandbox)}/config.json", encoding="utf-8") as file:
+            of_pod = _object(_annotations(json.load(file))[_SENT])
+    except (OSError, ValueError, KeyError, AttributeError):
+        own = {key: text for key, text in annotations.items() if key.startswith(("io.kubernetes.", "io.container."))}
+        of_pod = {key: text for key, text in annotations.items() if key not in own}
+        remark = "the pod's annotations, which win, are in its sandbox's bundle, which cannot be read"
+        return {**of_pod, **sent}, remark, False
+    return {**sent, **of_pod}, "", True
+
+
+def _object(text: str) -> dict[str, str]:
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("no object")
+    return {str(key): str(value) for key, value in found.items()}
 
 
 def _is_bound(mount: Any) -> bool:  # noqa: ANN401  whatever stands there

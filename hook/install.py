@@ -119,6 +119,7 @@ def conf(wanted: Wanted) -> str:
     Each container's poststop has noted how long its group is to linger; it is for what never had one that they count.
     """
     _name, _verb, *words = json.loads(hook_file(wanted, wanted.targets[0]))["hook"]["args"]
+    words = [word for word in words if not word.startswith("--containers=")]  # reconcile is for all of them
     words += ["--adopt"] if wanted.adopt else []
     remark = "which makes it anew: give the options to that, or remove this line."
     return f"{CONF_MARK}, {remark}\nOPTIONS={' '.join(words)}\n"

@@ -26,6 +26,7 @@ class Container:
     """A container as its runtime describes it. `pid` is 0 where there is no process any more.
 
     `ctrl_group`: the one that it was in when last seen, for kernels that do not tell; None: its bundle does.
+    `places`: its cgroups. `problem`: what is wrong with it although it is monitored.
     """
 
     def __init__(self, name: str, pid: int, bundle: str, annotations: dict[str, str], said: Annotations) -> None:
@@ -37,6 +38,8 @@ class Container:
         self.key: Key | None = None
         self.starttime: int | None = None
         self.ctrl_group: str | None = None
+        self.places: list[str] = []
+        self.problem: HookError | None = None
 
 
 def create_runtime(node: Node, container: Container) -> bool:
@@ -45,11 +48,23 @@ def create_runtime(node: Node, container: Container) -> bool:
     Returns whether the container is monitored: False if it is not meant to be. Raises HookError if it is and could not
     be; then what this call made is undone. Repeating it for the same container changes nothing.
     """
-    pod = identity.pod_of(container.said)
+    pod = look(container)
+    return identity.concerns(node.options, is_podmans=pod.is_podmans) and monitor(node, container, pod)
+
+
+def look(container: Container) -> Pod:
+    """Note where the container is, which nobody but its runtime decides before it runs; returns its pod."""
+    container.places = process.cgroups(container.pid)
+    return identity.pod_of(container.id, container.said, container.places)
+
+
+def monitor(node: Node, container: Container, pod: Pod) -> bool:
+    """create_runtime for a container that is looked at already, and whose hook this call is."""
     if not identity.is_wanted(node.options, container.annotations, pod):
         return False
     container.starttime = _starttime(container)
-    container.key = identity.key_of(node.options.key, container.id, container.said)
+    container.key = identity.key_of(node.options.key, container.id, container.said, pod)
+    container.problem = pod.problem if container.key.kind == "pod" else None
     if not node.resctrl.is_mounted():
         raise _not_mounted(node)
     former = node.run.key_of(container.id)
@@ -123,12 +138,20 @@ def poststop(node: Node, container_id: str) -> None:
         return
     with node.run.lock(key, system.monotonic() + node.options.lock_timeout) as locked:
         members = locked.state.members if locked.state else {}
-        over = [name for name in members if name.startswith(container_id + "@") and _is_dead(members[name])]
         member = members.get(container_id)
+        if member is not None and not _is_concern(node, container_id, member):
+            return
+        over = [name for name in members if name.startswith(container_id + "@") and _is_dead(members[name])]
         if member is None or _is_dead(member) is not False:
             over.append(container_id)
         if over:
             ending.drop(node, locked, over, own_poststop=member is not None and container_id in over)
+
+
+def _is_concern(node: Node, container_id: str, member: Member) -> bool:
+    """Whether a poststop is meant for this container, as far as its cgroup tells: its annotations may be gone."""
+    maker = cgroups.maker(member.cgroup or "", container_id)
+    return maker is None or identity.concerns(node.options, is_podmans=maker == "libpod")
 
 
 def _withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
@@ -281,7 +304,7 @@ def _member(container: Container, former: Member | None, group: MonGroup, mon_gr
         pid=container.pid,
         starttime=container.starttime or 0,
         group=group.path,
-        cgroup=process.cgroup(container.pid),
+        cgroup=process.own_cgroup(container.places),
         taken_from=taken_from,
     )
 

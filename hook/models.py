@@ -105,6 +105,7 @@ class Options(Model):
     run_dir: Annotated[str, AfterValidator(names.directory)] = "/run/resctrl-mon-hook"
     group_prefix: Annotated[str, AfterValidator(names.group_prefix)] = "oci-"
     key: Literal["auto", "container", "sandbox"] = "auto"
+    containers: Literal["all", "kubernetes", "podman"] = "all"
     namespace: list[str] = []
     annotation: dict[str, str] = {}
     monitor: Literal["all", "opt-in", "opt-out"] = "all"

@@ -315,6 +315,7 @@ if TYPE_CHECKING:
         run_dir: str
         group_prefix: str
         key: Literal["auto", "container", "sandbox"]
+        containers: Literal["all", "kubernetes", "podman"]
         namespace: list[str]
         annotation: dict[str, str]
         monitor: Literal["all", "opt-in", "opt-out"]
@@ -445,6 +446,7 @@ else:
             ("run_dir", "run_dir", "/run/resctrl-mon-hook", _NO_TYPE, (_named, names.directory)),
             ("group_prefix", "group_prefix", "oci-", _NO_TYPE, (_named, names.group_prefix)),
             ("key", "key", "auto", _NO_TYPE, (_literal, "auto", "container", "sandbox")),
+            ("containers", "containers", "all", _NO_TYPE, (_literal, "all", "kubernetes", "podman")),
             ("namespace", "namespace", [], _NO_TYPE, (_list, (_str,))),
             ("annotation", "annotation", {}, _NO_TYPE, (_texts,)),
             ("monitor", "monitor", "all", _NO_TYPE, (_literal, "all", "opt-in", "opt-out")),

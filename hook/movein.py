@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hook import identity, lifecycle, names, process, report, system, tasks
+from hook import lifecycle, names, process, report, system, tasks
 from hook.errors import HookError, Reason, WrongCtrlGroup
 from hook.identity import Key, Pod
 from hook.lifecycle import Container
@@ -57,6 +57,7 @@ def _enter(node: Node, container: Container, key: Key, pod: Pod) -> None:
     """
 
     def into_group() -> bool:
+        container.places = process.cgroups(container.pid)
         container.ctrl_group = _recorded_ctrl_group(node, key.name, container.id)
         try:
             lifecycle.enter(node, container, key, pod)
@@ -82,8 +83,8 @@ def _recorded_ctrl_group(node: Node, key: str, container: str) -> str | None:
 
 
 def start(node: Node, container: Container) -> None:
-    """createRuntime for a container that runs already."""
-    _with_all_tasks(node, container, partial(lifecycle.create_runtime, node, container))
+    """createRuntime for a container that runs already, whichever file of hooks.d is for it."""
+    _with_all_tasks(node, container, partial(lifecycle.monitor, node, container, lifecycle.look(container)))
 
 
 def _with_all_tasks(node: Node, container: Container, step: Callable[[], bool]) -> None:
@@ -94,7 +95,7 @@ def _with_all_tasks(node: Node, container: Container, step: Callable[[], bool]) 
     except HookError as error:
         report.record(node.run, report.failure_of(error, names.container_of(container.id), "reconcile", container))
         raise
-    node.run.remove_failure(container.id)
+    report.settle(node.run, container, "reconcile")
 
 
 def retry(node: Node, action: Action) -> None:
@@ -107,7 +108,9 @@ def retry(node: Node, action: Action) -> None:
     container = container_of(name, failure.pid, failure.bundle or "", (config and config.annotations) or {})
     if failure.key is not None and failure.kind is not None:
         container.starttime, container.key = failure.starttime, Key(failure.key, failure.kind)
-        _enter(node, container, container.key, identity.pod_of(container.said))
+        pod = lifecycle.look(container)
+        container.problem = pod.problem if container.key.kind == "pod" else None
+        _enter(node, container, container.key, pod)
     elif config is not None:
         start(node, container)
     else:

@@ -88,12 +88,17 @@ def resctrl_groups(pid: int) -> tuple[str, str] | None:
 
 
 def cgroup(pid: int) -> str | None:
-    """The cgroup of a process as `<controllers>:<path>`: that of cgroup v2 (no controllers) unless it is the root.
+    """The cgroup of a process as `<controllers>:<path>`: one of its cgroups."""
+    return own_cgroup(cgroups(pid))
+
+
+def own_cgroup(places: list[str]) -> str | None:
+    """That one of a process's cgroups which is recorded: cgroup v2's (no controllers) unless it is the root.
 
     On hybrid hosts the container may have a path of its own in v1 hierarchies alone; the first of those is taken.
     Source: cgroups(7), /proc/PID/cgroup.
     """
-    own, places = "", cgroups(pid)
+    own = ""
     for place in places:
         if not place.endswith(":/"):
             if place.startswith(":"):

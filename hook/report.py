@@ -63,6 +63,14 @@ def failure_of(
     )
 
 
+def settle(run: RunDir, container: Container, stage: str) -> None:
+    """The record of a container that is dealt with: none, or what is wrong with it although it is monitored."""
+    if container.problem is None:
+        run.remove_failure(container.id)
+    else:
+        record(run, failure_of(container.problem, container.id, stage, container, monitored=True))
+
+
 def printable(text: str) -> str:
     """`text` as one line of printable ASCII of bounded length: tenants' words must not forge log lines."""
     short = text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "..."

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 
-from hook import cgroups, configured, hooksd, identity, injection, jsontext, runtimes, system, tasks
+from hook import cgroups, configured, containerd, hooksd, identity, injection, jsontext, process, runtimes, system, tasks
 from hook.models import Annotations, State, ValidationError
 from hook.options import parse
 from hook.places import PROGRAM
@@ -75,7 +75,8 @@ def _ask(candidates: set[str], rules: _Rules, others: set[str]) -> tuple[dict[st
 
 
 def _pod_of(state: State) -> dict[str, str | None]:
-    pod = identity.pod_of(Annotations.model_validate(state.annotations or {}))
+    said = Annotations.model_validate(state.annotations or {})
+    pod = identity.pod_of(state.id, said, process.cgroups(state.pid or 0))
     return {"namespace": pod.namespace, "pod": pod.name, "name": pod.container}
 
 
@@ -90,7 +91,7 @@ class _Rules:
         entries = [entry for directory in sorted(directories) for entry in hooksd.read_directory(directory)]
         self._files = [it for it in entries if it.calls(PROGRAM) and _options_of(it).run_dir == options.run_dir]
         self._run_dir = options.run_dir
-        specs = configured.base_runtime_specs()
+        specs = sorted(spec.place for spec in containerd.look().specs)
         self.are_there = bool(self._files or specs)
         self.text = hashlib.sha256(jsontext.dumps([[it.file for it in self._files], specs]).encode()).hexdigest()[:16]
 
@@ -109,8 +110,9 @@ def _options_of(entry: Entry) -> Options:
 
 
 def _is_wanted(options: Options, told: Told) -> bool:
-    pod = identity.pod_of(Annotations.model_validate(told.annotations))
-    return identity.is_wanted(options, told.annotations, pod)
+    pod = identity.pod_of(told.container, Annotations.model_validate(told.annotations), list(told.places))
+    is_concern = identity.concerns(options, is_podmans=pod.is_podmans)
+    return is_concern and identity.is_wanted(options, told.annotations, pod)
 
 
 def _keep(node: Node, seen: Unhooked) -> None:

@@ -16,6 +16,7 @@ HELP_OF_OPTIONS = {
     "run_dir": ("DIR", "where state and records are kept"),
     "group_prefix": ("TEXT", "what the names of our groups begin with"),
     "key": ("auto|container|sandbox", "what a group is for: the pod, else the container"),
+    "containers": ("all|kubernetes|podman", "whose containers a call is for: all; Podman's; all others"),
     "namespace": ("NS", "only pods of this namespace (repeatable)"),
     "annotation": ("K=V", "only containers with this annotation (repeatable: all of them)"),
     "monitor": ("all|opt-in|opt-out", "whether monitor.resctrl-mon.io annotations of pods count"),
@@ -55,11 +56,11 @@ EXAMPLES = {
     "top": ("top --interval=10 --count=6", "a minute of who uses how much"),
     "metrics": ("metrics --textfile=/var/lib/prometheus/node-exporter/resctrl.prom", "for node_exporter"),
     "doctor": ("doctor --inject=config.json", "would the container of this bundle get the hook, and why not?"),
-    "reconcile": ("reconcile --linger=60 --adopt --dry-run", "what it would do, containers without the hook included"),
+    "reconcile": ("reconcile --linger=600 --adopt --dry-run", "what it would do, containers without the hook included"),
     "install": ("install --for=podman --key=sandbox --dry-run", "what it would put where, for Podman's pods"),
     "uninstall": ("uninstall --dry-run", "what would go, and who still calls it"),
     "base-runtime-spec": (
-        "base-runtime-spec --linger=60 <spec.json >/etc/containerd/base-runtime-spec.json",
+        "base-runtime-spec --linger=600 <spec.json >/etc/containerd/base-runtime-spec.json",
         "with what `ctr oci spec >spec.json` has printed, for containerd's base_runtime_spec",
     ),
 }

@@ -191,8 +191,8 @@ def state(program: Program, texts: Texts) -> object:
     said, of_annotations = _model(program, "Annotations", found.annotations or {})
     if said is None:
         return outcome, of_annotations
-    pod = program.identity.pod_of(said)
-    keys = [_key(program, mode, found.id, said) for mode in ("auto", "container", "sandbox")]
+    pod = program.identity.pod_of(found.id, said, [])
+    keys = [_key(program, mode, found.id, said, pod) for mode in ("auto", "container", "sandbox")]
     choices = []
     for monitor in ("all", "opt-in", "opt-out"):
         options = program.models.Options(monitor=monitor, namespace=["default"] if len(keys[0]) % 2 else [])
@@ -200,9 +200,9 @@ def state(program: Program, texts: Texts) -> object:
     return outcome, of_annotations, keys, choices
 
 
-def _key(program: Program, mode: str, container: str, said: object) -> tuple[str, ...]:
+def _key(program: Program, mode: str, container: str, said: object, pod: object) -> tuple[str, ...]:
     try:
-        key = program.identity.key_of(mode, container, said)
+        key = program.identity.key_of(mode, container, said, pod)
     except program.errors.HookError as error:
         return (error.reason,)
     # The hook has looked at the container's ID by then, and no other text becomes a key unseen

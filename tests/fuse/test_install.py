@@ -75,7 +75,7 @@ def test_everything_is_where_it_belongs(node: Machine) -> None:
         TMPFILES: "packaging/tmpfiles.d/resctrl-mon-hook.conf",
     }.items():
         assert written[path] == (ROOT / shipped).read_text()
-    assert written[CONF].splitlines()[1:] == ["OPTIONS=--linger=60"]
+    assert written[CONF].splitlines()[1:] == ["OPTIONS=--linger=600"]
     modes = {path: node.path(path).lstat().st_mode & 0o7777 for path in written}
     assert modes == {path: 0o777 if path == LINK else 0o755 if path == PROGRAM else 0o644 for path in EVERYTHING}
 
@@ -120,14 +120,14 @@ def test_options_reach_the_hooks_and_the_timer_from_one_place(node: Machine) -> 
     words = ["--linger", "5", "--monitor=opt-in", "--group-prefix=mine-", "--annotation=a=b", "--strict"]
     done(node, "install", "--for=both", "--adopt", *words)
     expected = ["--group-prefix=mine-", "--linger=5", "--monitor=opt-in", "--annotation=a=b", "--strict"]
-    for path in (KUBERNETES, PODMAN):
-        assert hook_of(node, path)["args"] == ["resctrl-mon-hook", "hook", *expected]
+    for path, target in ((KUBERNETES, "kubernetes"), (PODMAN, "podman")):
+        assert hook_of(node, path)["args"] == ["resctrl-mon-hook", "hook", f"--containers={target}", *expected]
     assert node.written()[CONF].splitlines()[1:] == [f"OPTIONS={' '.join([*expected, '--adopt'])}"]
 
 
 def test_podman_alone_lingers_nowhere(node: Machine) -> None:
     done(node, "install", "--for=podman")
-    assert hook_of(node, PODMAN)["args"] == ["resctrl-mon-hook", "hook"]
+    assert hook_of(node, PODMAN)["args"] == ["resctrl-mon-hook", "hook", "--containers=podman"]
     assert node.written()[CONF].splitlines()[1:] == ["OPTIONS="]
 
 

@@ -31,6 +31,51 @@ def test_the_pod_of_a_container(cgroup: str | None, pod: str | None) -> None:
     assert cgroups.of_pod(cgroup, UID) == pod
 
 
+DIGITS = UID.replace("-", "")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "uid"),
+    [
+        (f":{SLICE}/cri-containerd-{ID}.scope", UID),
+        (f"cpu,cpuacct:/kubepods/burstable/pod{UID}/{ID}", UID),
+        (f":/kubepods.slice/kubepods-besteffort-pod{DIGITS}.slice/crio-{ID}.scope", UID),
+        (f":/kubepods/pod{DIGITS}/{ID}", UID),
+        (f":/kubepods/pod{UID.upper()}", UID),
+        (f":/kubepods/pod{UID}/{ID}/kubepods/pod{UID[::-1]}/{ID}", UID),
+        (f":/machine.slice/machine-libpod_pod_{ID}.slice/libpod-{ID}.scope", None),
+        (f":/libpod_parent/libpod-{ID}", None),
+        (f":/mypod{UID}/{ID}", None),
+        (f":/{UID}/{ID}", None),
+        (f":/pod{UID}x/pod/pod-/podpod", None),
+        (":/", None),
+        ("", None),
+    ],
+)
+def test_the_pod_uid_that_a_path_names(cgroup: str, uid: str | None) -> None:
+    assert cgroups.pod_uid(cgroup) == uid
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "maker"),
+    [
+        (f":{SLICE}/crio-{ID}.scope/container", "cri-o"),
+        (f":/kubepods/pod{UID}/crio-{ID}", "cri-o"),
+        (f":{SLICE}/cri-containerd-{ID}.scope", "containerd"),
+        (f"memory:/kubepods/pod{UID}/{ID}", "containerd"),
+        (f":/machine.slice/libpod-{ID}.scope/container", "libpod"),
+        (f":/system.slice/a.service/libpod-payload-{ID}", "libpod"),
+        (f":/kubepods/pod{UID}/{ID}/libpod-{ID}", "containerd"),
+        (f":/kubepods/pod{UID}/crio-conmon-{ID}.scope", None),
+        (f":/kubepods/pod{UID}/crio-{ID[::-1]}", None),
+        (":/", None),
+        ("", None),
+    ],
+)
+def test_who_made_a_container_by_the_name_of_its_cgroup(cgroup: str, maker: str | None) -> None:
+    assert cgroups.maker(cgroup, ID) == maker
+
+
 @pytest.mark.parametrize(
     ("cgroup", "own"),
     [

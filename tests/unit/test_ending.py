@@ -41,7 +41,7 @@ def pass_time(machine: Machine, key: str = UID) -> None:
 
 
 def live(machine: Machine, name: str, pid: int, uid: str | None = UID, **options: Any) -> None:  # noqa: ANN401
-    machine.spawn(pid)
+    machine.spawn(pid, uid=uid)
     create_runtime(machine.node(**options), container(name, pid, uid))
 
 
@@ -242,7 +242,7 @@ def test_somebody_who_lives_in_a_dead_key_keeps_its_group(machine: Machine) -> N
     (machine.resctrl / "mon_groups" / GROUP / "tasks").write_text("7\n9\n")
     machine.die(7)
     exhausted(machine)
-    machine.spawn(8)
+    machine.spawn(8, uid=OTHER)
     error = refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER)))
     assert error.reason == "no_rmids"
     assert machine.groups() == {GROUP: {9}}
@@ -261,7 +261,7 @@ def test_an_orphan_that_somebody_lives_in_keeps_its_group(machine: Machine) -> N
     machine.spawn(9)
     (machine.resctrl / "mon_groups" / "oci-lost" / "tasks").write_text("9\n")
     exhausted(machine)
-    machine.spawn(8)
+    machine.spawn(8, uid=OTHER)
     assert refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER))).reason == "no_rmids"
     assert machine.groups() == {"oci-lost": {9}}
 
@@ -281,7 +281,7 @@ def test_what_another_hook_has_locked_is_not_waited_for(machine: Machine, clock:
     machine.die(7)
     system.mkdir(str(machine.resctrl / "mon_groups" / "oci-lost"), 0o755)
     exhausted(machine)
-    machine.spawn(8)
+    machine.spawn(8, uid=OTHER)
     node = machine.node()
     with node.run.lock(UID, clock.now), node.run.lock("lost", clock.now):
         assert refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER))).reason == "no_rmids"
@@ -350,7 +350,7 @@ def test_nobody_is_robbed_twice_for_one_start(machine: Machine) -> None:
     live(machine, "c1", 7)
     machine.die(7)
     machine.refusals["mkdir"] = [errno.ENOSPC, errno.ENOSPC]
-    machine.spawn(8)
+    machine.spawn(8, uid=OTHER)
     error = refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER)))
     assert error.reason == "no_rmids"
 
@@ -360,7 +360,7 @@ def test_a_start_that_reclaims_and_failed_anywhere_can_be_repeated(machine: Mach
     def attempt(faults: Faults) -> None:
         live(machine, "c1", 7)
         machine.die(7)
-        machine.spawn(8)
+        machine.spawn(8, uid=OTHER)
         exhausted(machine)
         node = machine.node(rmid_wait=0.0)
         with_faults(faults, lambda: create_runtime(node, container("c2", 8, OTHER)))

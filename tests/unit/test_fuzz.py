@@ -74,10 +74,10 @@ def test_a_difference_is_seen(forms: tuple[Program, Program], monkeypatch: pytes
 
 
 def test_a_defect_is_seen(forms: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch) -> None:
-    def cgroup(_pid: int) -> str:
+    def cgroups(_pid: int) -> list[str]:
         raise KeyError("cgroup")
 
-    patched(monkeypatch, forms, "process.cgroup", cgroup)
+    patched(monkeypatch, forms, "process.cgroups", cgroups)
     with pytest.raises(AssertionError, match="unforeseen KeyError"):
         targets.check(targets.whole, forms, USUAL)
 

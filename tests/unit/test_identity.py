@@ -21,11 +21,28 @@ CRI_UID = "io.kubernetes.cri.sandbox-uid"
 SANDBOX = "io.kubernetes.cri-o.SandboxID"
 
 Said = dict[str, str]
+Places = list[str]
+
+POD = f"kubepods-burstable-pod{UID.replace('-', '_')}.slice"
+IN_CRIO = f":/kubepods.slice/{POD}/crio-{ID}.scope"
+IN_CONTAINERD = f":/kubepods/burstable/pod{UID}/{ID}"
+IN_PODMAN = f":/machine.slice/libpod-{ID}.scope/container"
 
 
-def key(mode: str, said: Said) -> tuple[str, str]:
-    found = identity.key_of(mode, ID, Annotations.model_validate(said))
+def pod_of(said: Said, *places: str) -> identity.Pod:
+    return identity.pod_of(ID, Annotations.model_validate(said), list(places))
+
+
+def key(mode: str, said: Said, *places: str) -> tuple[str, str]:
+    found = identity.key_of(mode, ID, Annotations.model_validate(said), pod_of(said, *places))
     return found.name, found.kind
+
+
+def refused(mode: str, said: Said, *places: str) -> HookError:
+    with pytest.raises(HookError) as caught:
+        key(mode, said, *places)
+    assert caught.value.reason == Reason.BAD_KEY
+    return caught.value
 
 
 AUTO: dict[str, tuple[Said, tuple[str, str]]] = {
@@ -33,9 +50,8 @@ AUTO: dict[str, tuple[Said, tuple[str, str]]] = {
     "CRI-O": ({MANAGER: "cri-o", POD_UID: UID}, (UID, "pod")),
     "CRI-O, a static pod": ({MANAGER: "cri-o", POD_UID: UID.replace("-", "")}, (UID, "pod")),
     "CRI-O, in upper case": ({MANAGER: "cri-o", POD_UID: UID.upper()}, (UID, "pod")),
-    "CRI-O, a pod's author forges containerd's key": ({MANAGER: "cri-o", POD_UID: UID, CRI_UID: OTHER}, (UID, "pod")),
     "CRI-O, containerd's key forged where there is no UID": ({MANAGER: "cri-o", CRI_UID: OTHER}, (ID, "container")),
-    "CRI-O, containerd's key is rubbish": ({MANAGER: "cri-o", POD_UID: UID, CRI_UID: "../x"}, (UID, "pod")),
+    "CRI-O, both say the same": ({MANAGER: "cri-o", POD_UID: UID, CRI_UID: UID.upper()}, (UID, "pod")),
     "CRI-O, an empty UID": ({MANAGER: "cri-o", POD_UID: ""}, (ID, "container")),
     "containerd": ({CRI_UID: UID}, (UID, "pod")),
     "containerd, a static pod in upper case": ({CRI_UID: UID.replace("-", "").upper()}, (UID, "pod")),
@@ -43,7 +59,8 @@ AUTO: dict[str, tuple[Said, tuple[str, str]]] = {
     "containerd passes a forged manager through": ({CRI_UID: UID, MANAGER: "libpod"}, (UID, "pod")),
     "containerd, an empty UID": ({CRI_UID: ""}, (ID, "container")),
     "containerd, an empty UID beside another": ({CRI_UID: "", POD_UID: UID}, (UID, "pod")),
-    "somebody else who has CRI-O's key only": ({POD_UID: UID}, (UID, "pod")),
+    "CRI-O's key without CRI-O's mark, and nothing against it": ({POD_UID: UID}, (UID, "pod")),
+    "CRI-O's key with another mark": ({MANAGER: "libpod", POD_UID: UID}, (ID, "container")),
     "Podman": ({MANAGER: "libpod"}, (ID, "container")),
     "Podman in a pod": ({MANAGER: "libpod", SANDBOX: INFRA}, (ID, "container")),
     "the manager is spelt in another way": ({MANAGER: "CRI-O", POD_UID: OTHER, CRI_UID: UID}, (UID, "pod")),
@@ -57,30 +74,104 @@ def test_whom_auto_believes(said: Said, expected: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("uid", ["x", "../../x", UID + "\n", " " + UID, "-" * 36, ID, "0" * 1_000_000])
 @pytest.mark.parametrize("said_by", [{MANAGER: "cri-o", POD_UID: ""}, {CRI_UID: ""}, {POD_UID: ""}])
-def test_a_pod_uid_that_is_none_is_charged_to_nobody(said_by: Said, uid: str) -> None:
+@pytest.mark.parametrize("mode", ["auto", "sandbox"])
+def test_invalid_pod_uid_is_a_bad_key(said_by: Said, uid: str, mode: str) -> None:
     said = {name: value or uid for name, value in said_by.items()}
-    with pytest.raises(HookError) as caught:
-        key("auto", said)
-    assert caught.value.reason == Reason.BAD_KEY
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 400
+    error = refused(mode, said)
+    assert "\n" not in str(error)
+    assert len(str(error)) < 400
 
 
 def test_a_bad_uid_of_containerd_is_not_replaced_by_the_other() -> None:
-    with pytest.raises(HookError):
-        key("auto", {CRI_UID: "none", POD_UID: UID})
+    refused("auto", {CRI_UID: "none", POD_UID: UID})
 
 
-@pytest.mark.parametrize("said", [said for said, _ in AUTO.values()])
-def test_container_mode_asks_nobody(said: Said) -> None:
-    assert key("container", said) == (ID, "container")
+@pytest.mark.parametrize("forged", [OTHER, "../x"])
+@pytest.mark.parametrize("places", [[], [":/"], [f":/crictl/crio-{ID}"], [f":/crictl/{ID}"]])
+def test_contradicting_annotations_are_a_bad_key_where_the_cgroup_names_no_pod(forged: str, places: Places) -> None:
+    error = refused("auto", {MANAGER: "cri-o", POD_UID: UID, CRI_UID: forged}, *places)
+    assert UID in str(error)
+    assert forged in str(error)
+
+
+# What an author can write, for a pod that is UID's: each is tried under each runtime.
+HONEST: list[Said] = [{}, {MANAGER: "libpod", SANDBOX: INFRA}, {MANAGER: "cri-o", POD_UID: UID}, {CRI_UID: UID}]
+FORGED: list[Said] = [
+    {MANAGER: "cri-o", POD_UID: OTHER},
+    {MANAGER: "cri-o", POD_UID: UID, CRI_UID: OTHER},
+    {CRI_UID: OTHER},
+    {CRI_UID: "../x", POD_UID: "x"},
+]
+OF_POD = [
+    IN_CRIO,
+    IN_CONTAINERD,
+    f"name=systemd:/kubepods/pod{UID}/{ID}",
+    f":/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-{ID}.scope",
+    f":/kubepods/besteffort/pod{UID.replace('-', '')}/crio-{ID}",
+    f"{IN_CONTAINERD}/kubepods/pod{OTHER}/{'d' * 64}",
+]
+
+
+@pytest.mark.parametrize("said", [*HONEST, *FORGED])
+@pytest.mark.parametrize("place", OF_POD)
+@pytest.mark.parametrize("mode", ["auto", "sandbox"])
+def test_pod_uid_of_the_cgroup_path_is_the_key_whatever_the_annotations_say(said: Said, place: str, mode: str) -> None:
+    assert key(mode, said, "cpu:/", place) == (UID, "pod")
+    assert (pod_of(said, place).problem is not None) == (said in FORGED)
+
+
+def test_contradicted_cgroup_path_is_reported_with_both_pods() -> None:
+    problem = pod_of({CRI_UID: OTHER}, IN_CONTAINERD).problem
+    assert problem is not None
+    assert problem.reason == Reason.BAD_KEY
+    assert UID in str(problem)
+    assert OTHER in str(problem)
+
+
+@pytest.mark.parametrize("said", [*HONEST, *FORGED, {MANAGER: "cri-o", POD_UID: "x"}, {POD_UID: OTHER, CRI_UID: OTHER}])
+def test_podmans_container_is_in_no_pod_of_kubernetes(said: Said) -> None:
+    """Podman lets whoever starts a container, or made its image, write even io.container.manager."""
+    assert key("auto", said, IN_PODMAN) == (ID, "container")
+    assert pod_of(said, IN_PODMAN).is_podmans
+
+
+@pytest.mark.parametrize(
+    ("said", "places", "is_podmans"),
+    [
+        ({MANAGER: "libpod"}, [], True),
+        ({MANAGER: "libpod"}, [IN_CRIO], False),
+        ({MANAGER: "libpod"}, [f":/crictl/{ID}"], False),
+        ({MANAGER: "libpod", CRI_UID: UID}, [], False),
+        ({MANAGER: "libpod"}, [f":/kubepods/pod{UID}"], False),
+        ({MANAGER: "cri-o"}, [f":/libpod_parent/libpod-{ID}"], True),
+        ({}, [f":/user.slice/my.service/libpod-payload-{ID}"], True),
+        ({}, [], False),
+    ],
+)
+def test_who_made_a_container_is_told_by_its_cgroup_first(said: Said, places: Places, is_podmans: bool) -> None:
+    assert pod_of(said, *places).is_podmans is is_podmans
+
+
+@pytest.mark.parametrize(
+    ("containers", "podmans", "others"), [("all", True, True), ("podman", True, False), ("kubernetes", False, True)]
+)
+def test_each_call_minds_the_containers_that_it_is_for(containers: str, podmans: bool, others: bool) -> None:
+    options = Options(containers=containers)
+    assert identity.concerns(options, is_podmans=True) is podmans
+    assert identity.concerns(options, is_podmans=False) is others
+
+
+@pytest.mark.parametrize("said", [*(said for said, _ in AUTO.values()), *FORGED])
+@pytest.mark.parametrize("place", [":/", IN_CRIO, IN_PODMAN])
+def test_container_mode_asks_nobody(said: Said, place: str) -> None:
+    assert key("container", said, place) == (ID, "container")
 
 
 SANDBOXES: dict[str, tuple[Said, str]] = {
     "an app container": ({SANDBOX: INFRA, MANAGER: "libpod"}, INFRA),
     "the infra container bears no mark": ({MANAGER: "libpod"}, ID),
     "an empty mark": ({SANDBOX: ""}, ID),
-    "a pod UID does not matter": ({SANDBOX: INFRA, POD_UID: UID, CRI_UID: "none"}, INFRA),
+    "Podman, with a pod UID that somebody wrote": ({SANDBOX: INFRA, MANAGER: "libpod", POD_UID: UID}, INFRA),
 }
 
 
@@ -90,10 +181,13 @@ def test_sandbox_mode(said: Said, name: str) -> None:
 
 
 @pytest.mark.parametrize("sandbox", ["..", "a/b", "-a", "a" * 201, "a\n"])
-def test_a_sandbox_id_that_is_none_is_charged_to_nobody(sandbox: str) -> None:
-    with pytest.raises(HookError) as caught:
-        key("sandbox", {SANDBOX: sandbox})
-    assert caught.value.reason == Reason.BAD_KEY
+def test_invalid_sandbox_id_is_a_bad_key(sandbox: str) -> None:
+    refused("sandbox", {SANDBOX: sandbox})
+
+
+@pytest.mark.parametrize("said", [{MANAGER: "cri-o", POD_UID: UID, SANDBOX: INFRA}, {CRI_UID: UID, SANDBOX: INFRA}])
+def test_sandbox_mode_does_not_take_a_container_out_of_its_pod(said: Said) -> None:
+    assert key("sandbox", said) == (UID, "pod")
 
 
 OURS = {
@@ -110,20 +204,36 @@ CRI = {
 }
 
 
+SAME = {**CRI, CRI_UID: UID}
+
+
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("said", "places", "expected"),
     [
-        ({**OURS, **CRI, MANAGER: "cri-o"}, (UID, "ns", "pod", "app")),
-        ({**OURS, **CRI}, (OTHER, "cri-ns", "cri-pod", "cri-app")),
-        ({**OURS, CRI_UID: OTHER}, (OTHER, None, None, None)),
-        (OURS, (UID, "ns", "pod", "app")),
-        ({}, (None, None, None, None)),
-        ({**OURS, "io.kubernetes.pod.name": "x" * 254, "io.kubernetes.pod.namespace": ""}, (UID, None, None, "app")),
-        ({**OURS, "io.kubernetes.pod.name": "x" * 253}, (UID, "ns", "x" * 253, "app")),
+        ({**OURS, **SAME, MANAGER: "cri-o"}, [], (UID, "ns", "pod", "app")),
+        ({**OURS, **SAME, MANAGER: "cri-o"}, [IN_CRIO], (UID, "ns", "pod", "app")),
+        ({**OURS, **SAME, MANAGER: "cri-o"}, [IN_CONTAINERD], (UID, "cri-ns", "cri-pod", "cri-app")),
+        ({**OURS, **CRI, MANAGER: "cri-o"}, [f":/kubepods/pod{UID}"], (UID, "ns", "pod", "app")),
+        ({**OURS, **CRI, MANAGER: "cri-o"}, [f":/kubepods/pod{OTHER}"], (OTHER, "cri-ns", "cri-pod", "cri-app")),
+        ({**OURS, MANAGER: "cri-o"}, [IN_CONTAINERD], (UID, None, None, None)),
+        ({**OURS, **CRI, MANAGER: "cri-o"}, [IN_PODMAN], (None, None, None, None)),
+        ({**OURS, **CRI}, [], (OTHER, "cri-ns", "cri-pod", "cri-app")),
+        ({**OURS, CRI_UID: OTHER}, [], (OTHER, None, None, None)),
+        (OURS, [], (UID, "ns", "pod", "app")),
+        ({}, [IN_CRIO], (UID, None, None, None)),
+        ({}, [], (None, None, None, None)),
+        (
+            {**OURS, "io.kubernetes.pod.name": "x" * 254, "io.kubernetes.pod.namespace": ""},
+            [],
+            (UID, None, None, "app"),
+        ),
+        ({**OURS, "io.kubernetes.pod.name": "x" * 253}, [], (UID, "ns", "x" * 253, "app")),
     ],
 )
-def test_the_pod_is_described_by_one_source_only(said: Said, expected: tuple[str | None, ...]) -> None:
-    pod = identity.pod_of(Annotations.model_validate(said))
+def test_the_pod_is_described_by_the_source_that_its_uid_is_from(
+    said: Said, places: Places, expected: tuple[str | None, ...]
+) -> None:
+    pod = pod_of(said, *places)
     assert (pod.uid, pod.namespace, pod.name, pod.container) == expected
 
 

@@ -14,6 +14,8 @@ from hook.injection import Told
 
 STATE = {"ociVersion": "1.0", "id": "web", "status": "created", "pid": 1, "bundle": "/nowhere"}
 KEY = "io.kubernetes.pod.uid"
+UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
+DASHED = UID.replace("-", "_")
 
 
 @pytest.fixture(autouse=True)
@@ -50,9 +52,93 @@ def test_crio_goes_by_what_kubelet_sent(tmp_path: Path) -> None:
     sent = json.dumps({"app": "shop"})
     annotations = {"io.container.manager": "cri-o", KEY: "x", "io.kubernetes.cri-o.Annotations": sent}
     container = told(tmp_path, {**STATE, "annotations": annotations})
-    assert (container.subject.annotations, container.remark) == ({"app": "shop"}, "")
+    assert container.subject.annotations == {"app": "shop"}
+    assert "the pod's annotations, which win, are in its sandbox's bundle" in container.remark
     del annotations["io.kubernetes.cri-o.Annotations"]
-    assert "what kubelet sent is not in it" in told(tmp_path, {**STATE, "annotations": annotations}).remark
+    assert "what the kubelet sent is not in it" in told(tmp_path, {**STATE, "annotations": annotations}).remark
+
+
+RESTARTS = "io.kubernetes.container.restartCount"
+SANDBOX = "5" * 64
+ID = "7" * 64
+
+
+@pytest.fixture
+def of_crio(tmp_path: Path) -> Path:
+    """The config.json of a container under CRI-O, whose pod has a value of its own for what the kubelet sends."""
+    sent = {
+        ID: {RESTARTS: "0", "kubelet.example/a": "container"},
+        SANDBOX: {RESTARTS: "no", "kubelet.example/a": "pod", "io.container.manager": "libpod"},
+    }
+    for name, annotations in sent.items():
+        own = {"io.container.manager": "cri-o", "io.kubernetes.cri-o.SandboxID": SANDBOX, KEY: UID}
+        own |= {"kubelet.example/a": "container", "io.kubernetes.cri-o.Annotations": json.dumps(annotations)}
+        config = {
+            "process": {},
+            "annotations": own,
+            "linux": {"cgroupsPath": f"kubepods-pod{DASHED}.slice:crio:{name}"},
+        }
+        (tmp_path / name / "userdata").mkdir(parents=True)
+        (tmp_path / name / "userdata" / "config.json").write_text(json.dumps(config))
+    return tmp_path / ID / "userdata" / "config.json"
+
+
+def test_under_crio_the_pods_annotations_win_as_they_do_where_crio_matches(of_crio: Path) -> None:
+    container = injection.told(str(of_crio))
+    expected = {RESTARTS: "no", "kubelet.example/a": "pod", "io.container.manager": "libpod"}
+    assert (container.container, container.reader, container.subject.annotations) == (ID, "CRI-O", expected)
+    assert (container.remark, container.is_whole) == ("", True)
+
+
+def test_under_crio_it_is_said_if_the_pods_annotations_are_not_to_be_had(of_crio: Path) -> None:
+    (of_crio.parents[2] / SANDBOX / "userdata" / "config.json").unlink()
+    container = injection.told(str(of_crio))
+    assert container.subject.annotations == {RESTARTS: "0", "kubelet.example/a": "container"}
+    assert "which cannot be read" in container.remark
+    assert not container.is_whole
+
+
+def hooks_file(directory: Path, name: str, when: dict[str, str], *words: str) -> None:
+    directory.mkdir(exist_ok=True)
+    hook = {"path": "/bin/true", "args": ["resctrl-mon-hook", "hook", *words]}
+    content = {"version": "1.0.0", "hook": hook, "when": {"annotations": when}, "stages": ["createRuntime", "poststop"]}
+    (directory / name).write_text(json.dumps(content))
+
+
+def verdicts(container: Told) -> list[tuple[str | None, str]]:
+    return [(it.why_not, it.unless) for it in injection.judge(container)]
+
+
+def test_a_value_that_the_pod_spoils_is_seen(of_crio: Path, tmp_path: Path) -> None:
+    hooks_file(tmp_path / "d", "a.json", {f"^{RESTARTS}$": "^[0-9]+$"})
+    hooks_file(tmp_path / "d", "b.json", {f"^{RESTARTS}$": ".*"})
+    (spoilt, _), right = verdicts(injection.told(str(of_crio), [str(tmp_path / "d")]))
+    assert spoilt is not None
+    assert "'no'" in spoilt
+    assert right == (None, "")
+
+
+def test_a_value_that_the_pod_may_spoil_unseen_is_no_plain_yes(tmp_path: Path) -> None:
+    hooks_file(tmp_path / "d", "a.json", {f"^{RESTARTS}$": "^[0-9]+$"})
+    hooks_file(tmp_path / "d", "b.json", {f"^{RESTARTS}$": ".*"})
+    state = {**STATE, "annotations": {"io.kubernetes.cri.sandbox-id": "x"}}
+    (why_not, unless), right = verdicts(told(tmp_path, state, str(tmp_path / "d")))
+    assert why_not is None
+    assert RESTARTS in unless.replace("\\", "")
+    assert right == (None, "")
+
+
+def test_podman_is_known_by_the_cgroup_where_somebody_wrote_another_name(tmp_path: Path) -> None:
+    path = f"machine.slice:libpod:{ID}"
+    config = {"process": {}, "annotations": {"io.container.manager": "cri-o"}, "linux": {"cgroupsPath": path}}
+    container = told(tmp_path, config)
+    assert (container.reader, container.container) == ("Podman", ID)
+
+
+def test_crictls_own_container_gets_a_remedy_that_helps(tmp_path: Path) -> None:
+    annotations = {"io.container.manager": "cri-o", "io.kubernetes.cri-o.Annotations": "{}"}
+    assert RESTARTS in told(tmp_path, {**STATE, "annotations": annotations}).remedy
+    assert "install" in told(tmp_path, {**STATE, "annotations": {"io.container.manager": "libpod"}}).remedy
 
 
 def test_of_containerds_one_is_assumed(tmp_path: Path) -> None:
@@ -101,8 +187,6 @@ def test_what_is_neither(tmp_path: Path, content: object) -> None:
 
 # --- What the hook makes of it
 
-UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
-
 
 @pytest.mark.parametrize(
     ("annotations", "words", "becomes"),
@@ -119,4 +203,20 @@ UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 )
 def test_what_becomes_of_it(tmp_path: Path, annotations: dict[str, str], words: list[str], becomes: str) -> None:
     container = told(tmp_path, {**STATE, "annotations": annotations})
+    assert injection.becomes(container, ["resctrl-mon-hook", "hook", *words]).startswith(becomes)
+
+
+@pytest.mark.parametrize(
+    ("words", "becomes"),
+    [
+        (["--key=sandbox"], f"monitored as pod {UID}; its annotations name another pod"),
+        (["--containers=kubernetes"], f"monitored as pod {UID}; its annotations name another pod"),
+        (["--containers=podman"], "left to the file that is for it: --containers=podman"),
+    ],
+)
+def test_what_becomes_of_one_whose_annotations_name_another_pod(of_crio: Path, words: list[str], becomes: str) -> None:
+    config = json.loads(of_crio.read_text())
+    config["annotations"]["io.kubernetes.cri.sandbox-uid"] = "00000000-0000-4000-8000-000000000001"
+    of_crio.write_text(json.dumps(config))
+    container = injection.told(str(of_crio))
     assert injection.becomes(container, ["resctrl-mon-hook", "hook", *words]).startswith(becomes)

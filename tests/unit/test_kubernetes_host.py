@@ -19,6 +19,7 @@ PREFIX, HOOKS_DIR = "/usr", "/usr/share/containers/oci/hooks.d"
 PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
 MARK = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.chart"
 JSON = f"{HOOKS_DIR}/10-resctrl-mon-hook-kubernetes.json"
+OURS = "--containers=kubernetes"
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_the_program_and_the_json_are_put_in_place_and_nothing_else(root: Path, 
     assert at(root, JSON).stat().st_mode & 0o7777 == 0o644
     file = hooksd.read(str(at(root, JSON))).file
     assert file is not None
-    assert (file.hook.path, file.hook.args) == (PROGRAM, ["resctrl-mon-hook", "hook", "--linger=5"])
+    assert (file.hook.path, file.hook.args) == (PROGRAM, ["resctrl-mon-hook", "hook", OURS, "--linger=5"])
     assert node("--linger=5").is_installed()
 
 
@@ -107,8 +108,8 @@ def identities(root: Path) -> list[tuple[int, int, int]]:
 
 @pytest.mark.usefixtures("root")
 def test_reconcile_gets_the_options_that_stand_in_the_json() -> None:
-    assert node("--monitor=opt-in").options == ["--linger=60", "--monitor=opt-in"]
-    assert node("--linger=5").options == ["--linger=5"]
+    assert node("--monitor=opt-in").options == [OURS, "--linger=600", "--monitor=opt-in"]
+    assert node("--linger=5").options == [OURS, "--linger=5"]
 
 
 @pytest.mark.usefixtures("root")

@@ -48,14 +48,18 @@ class Machine:
 
     # What the tests do
 
-    def spawn(self, pid: int, born: int = 100, ctrl_group: str = "/", mon_group: str = "") -> None:
+    def spawn(
+        self, pid: int, born: int = 100, ctrl_group: str = "/", mon_group: str = "", uid: str | None = UID
+    ) -> None:
+        """`uid`: of the pod that the kubelet made its cgroup for."""
         place = self.proc / str(pid)
         place.mkdir()
         fields = ["S", *["0"] * 16, "1", "0", str(born)]
         (place / "stat").write_text(f"{pid} (init) {' '.join(fields)}\n")
         (place / "task" / str(pid)).mkdir(parents=True)
-        (place / "cgroup").write_text(f"0::/pod{UID}/{pid}\n")
-        (self.cgroups / f"pod{UID}").mkdir(parents=True, exist_ok=True)
+        pod = f"pod{uid}" if uid else "user"
+        (place / "cgroup").write_text(f"0::/{pod}/{pid}\n")
+        (self.cgroups / pod).mkdir(parents=True, exist_ok=True)
         self.says(pid, ctrl_group, mon_group)
 
     def says(self, pid: int, ctrl_group: str, mon_group: str) -> None:
@@ -199,7 +203,7 @@ each_way = pytest.mark.parametrize(
 
 def live_and_die(machine: Machine, uid: str | None = UID) -> None:
     """The next hooks of a key: what a crash has left of it, they put right."""
-    machine.spawn(9)
+    machine.spawn(9, uid=uid)
     create_runtime(machine.node(), container("c1", 9, uid))
     machine.die(9)
     poststop(machine.node(), "c1")
@@ -338,7 +342,7 @@ def test_a_change_of_key_that_failed_anywhere_ends_in_one_key(machine: Machine, 
     """Podman's restart with another life of the same ID: the former key's group is empty by then."""
 
     def attempt(faults: Faults) -> None:
-        machine.spawn(7)
+        machine.spawn(7, uid=None)
         create_runtime(machine.node(), container("c1", 7, uid=None))
         machine.die(7)
         machine.spawn(8)
@@ -704,7 +708,7 @@ def test_what_waiting_cannot_help_is_tried_once_and_undone(
 
 
 def test_what_no_rmid_can_help_takes_none_from_the_dead(machine: Machine, clock: Clock) -> None:  # noqa: ARG001
-    machine.spawn(6)
+    machine.spawn(6, uid=None)
     create_runtime(machine.node(), container("dead", 6, uid=None))
     machine.die(6)
     machine.spawn(7)
@@ -860,7 +864,7 @@ def test_its_own_poststop_ends_a_group_whatever_is_in_it(machine: Machine) -> No
 
 def test_nobody_else_ends_a_group_with_a_live_task(machine: Machine) -> None:
     """A change of key ends the former membership, but what still runs in the former group stays there."""
-    machine.spawn(7)
+    machine.spawn(7, uid=None)
     machine.spawn(9)
     create_runtime(machine.node(), container("c1", 7, uid=None))
     (machine.resctrl / "mon_groups" / "oci-c1" / "tasks").write_text("7\n9\n")

@@ -228,7 +228,8 @@ def test_the_json_comes_last_and_is_the_shipped_one_with_its_path(made: dict[str
 
 
 def test_reconcile_is_called_with_the_options_in_the_json(made: dict[str, Any]) -> None:
-    options = json.loads(content(files(made)[JSON]))["hook"]["args"][2:]
+    ours, *options = json.loads(content(files(made)[JSON]))["hook"]["args"][2:]
+    assert ours == "--containers=kubernetes"  # reconcile is for all of them
     mark, line = content(files(made)[PLACES.conf]).decode().splitlines()
     assert mark.startswith(MACHINE_CONFIG_MARK), "doctor and install know by that whose the node's files are"
     assert line == f"OPTIONS={' '.join(options)}"

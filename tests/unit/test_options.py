@@ -18,6 +18,7 @@ GOOD: dict[str, tuple[str, Any]] = {
     "run_dir": ("/run/elsewhere", "/run/elsewhere"),
     "group_prefix": ("mine-", "mine-"),
     "key": ("sandbox", "sandbox"),
+    "containers": ("podman", "podman"),
     "namespace": ("kube-system", ["kube-system"]),
     "annotation": ("a.b/c=d=e", {"a.b/c": "d=e"}),
     "monitor": ("opt-out", "opt-out"),

@@ -26,7 +26,7 @@ TTL = 300
 def completed(machine: Machine) -> Machine:
     """With a key that was completed, and one that lives."""
     for name, pid in ((UID, 7), ("other", 8)):
-        machine.spawn(pid)
+        machine.spawn(pid, uid=UID if name == UID else None)
         create_runtime(machine.node(), container("c1", 7) if name == UID else container(name, pid, None))
     machine.die(7)
     poststop(machine.node(), "c1")

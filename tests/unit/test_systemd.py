@@ -99,9 +99,12 @@ def test_what_is_called() -> None:
 
 
 def test_it_is_called_with_the_options_of_the_shipped_hook() -> None:
-    """What reconcile does in a hook's place should be done as that would: Kubernetes' lets groups linger."""
+    """What reconcile does in a hook's place should be done as that would: Kubernetes' lets groups linger.
+
+    But for all containers, whichever file is for them.
+    """
     hooks = json.loads((ROOT / "oci-hooks" / "10-resctrl-mon-hook-kubernetes.json").read_text(encoding="utf-8"))
-    assert default_options() == hooks["hook"]["args"][2:]
+    assert ["--containers=kubernetes", *default_options()] == hooks["hook"]["args"][2:]
     assert options.parse(default_options())[1] == []
 
 
