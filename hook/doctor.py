@@ -43,7 +43,7 @@ from hook.uninstall import programs_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
     from hook.containerd import Found
@@ -492,7 +492,7 @@ def _passed_on(site: Site) -> Iterator[Finding]:
     """Options that go by annotations of pods, which containerd keeps to itself unless it is told to pass them on."""
     if _CONTAINERDS.isdisjoint(os.path.basename(word) for command in machine.commands() for word in command[:1]):
         return
-    calls = [it.file.hook.args or [] for it in site.ours if KUBERNETES in it.name and it.file is not None]
+    calls: list[Sequence[str]] = [it.file.hook.args or [] for it in site.ours if it.file and KUBERNETES in it.name]
     configuration = containerd.look()
     specs = [spec.place for spec in configuration.specs]
     calls += [it for path in specs if _names_hook(site, path) for it in injection.calls(path)]

@@ -9,7 +9,19 @@ from __future__ import annotations
 
 import hashlib
 
-from hook import cgroups, configured, containerd, hooksd, identity, injection, jsontext, process, runtimes, system, tasks
+from hook import (
+    cgroups,
+    configured,
+    containerd,
+    hooksd,
+    identity,
+    injection,
+    jsontext,
+    process,
+    runtimes,
+    system,
+    tasks,
+)
 from hook.models import Annotations, State, ValidationError
 from hook.options import parse
 from hook.places import PROGRAM

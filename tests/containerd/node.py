@@ -140,9 +140,7 @@ class Containerd:
         )
         assert (done.returncode, done.stderr) == (0, "")
 
-    def _write_configuration(
-        self, text: str, table: str, runtimes: dict[str, str], name: str = "config.toml"
-    ) -> None:
+    def _write_configuration(self, text: str, table: str, runtimes: dict[str, str], name: str = "config.toml") -> None:
         """`table`: of the CRI's runtimes. `runtimes`: a setting of each, by its name. `name`: of the file."""
         text = text.format(base=self.base, image=IMAGE, timeouts=TIMEOUTS)
         for runtime, setting in runtimes.items():

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -119,8 +120,8 @@ class Machine:
     def give_rpm(self) -> Path:
         """The host's rpm as a program of the machine's; returns where it is."""
         program = self.at("/usr/local/bin") / "rpm"
-        enter = f"nsenter --target={self._holder.pid} --mount"
-        program.write_text(f'#!/bin/sh\nexec {enter} rpm {" ".join(self.rpm_options)} "$@"\n')
+        command = [*self._root.from_outside(), "rpm", *self.rpm_options]
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
         program.chmod(0o755)
         return program
 
