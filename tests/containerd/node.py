@@ -29,7 +29,7 @@ from tests.support.containers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tests.containerd.cri import Service
     from tests.support.containers import Task
@@ -71,6 +71,7 @@ RUNTIME = """\
     [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
       runtime_type = "io.containerd.runc.v2"
       base_runtime_spec = "{base}/base-runtime-spec.json"
+      pod_annotations = ["*", "monitor.resctrl-mon.io/*"]
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}.options]
         BinaryName = "{binary}"
 """
@@ -172,12 +173,14 @@ class Containerd:
 class Pod:
     """A pod sandbox, and containers in it, as kubelet makes them: in cgroups below the pod's, which is kubelet's."""
 
-    def __init__(self, node: Containerd, uid: str, runtime: str) -> None:
+    def __init__(self, node: Containerd, uid: str, runtime: str, annotations: Mapping[str, str] | None = None) -> None:
+        """`annotations`: what its author wrote."""
         self.node, self.uid = node, uid
         self.cgroup = f"{node.cgroups.path}/kubepods/pod{uid}"
         self._config = {
             "metadata": {"name": "pod", "uid": uid, "namespace": "default", "attempt": 0},
             "labels": {"io.kubernetes.pod.uid": uid},
+            "annotations": dict(annotations or {}),
             "log_directory": str(node.base),
             "linux": {"cgroup_parent": self.cgroup, "security_context": {"namespace_options": HOST_NETWORK}},
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from hook import configured
 from tests import provision
 from tests.containerd.node import RUNTIMES, Containerd, Pod
 from tests.resctrlfs import mounted
@@ -36,8 +38,8 @@ class Node(Observed):
         self.runtime = runtime
         self.containerd = Containerd([*self.directories, "--linger=60"])
 
-    def pod(self) -> Pod:
-        return Pod(self.containerd, UID, self.runtime)
+    def pod(self, **annotations: str) -> Pod:
+        return Pod(self.containerd, UID, self.runtime, annotations)
 
     def assert_placed(self, container: Running) -> None:
         self.assert_placed_before_exec(container.init(), GROUP, container.gate.command, comm=COMM[self.runtime])
@@ -130,3 +132,30 @@ def test_containerd_is_killed_and_comes_back(node: Node) -> None:
     node.containerd.cgroups.end()
     node.reconcile()
     node.assert_clean()
+
+
+VICTIM = "00000000-0000-4000-8000-000000000001"
+
+
+def test_pods_own_annotations_do_not_put_it_into_another_pod(node: Node) -> None:
+    """containerd is told to pass them on here; the kubelet's cgroup says whose pod it is."""
+    forged = {"io.container.manager": "cri-o", "io.kubernetes.pod.uid": VICTIM, "io.kubernetes.cri.sandbox-uid": VICTIM}
+    web = node.pod(**forged).start("web")
+    assert node.groups() == {GROUP: [web.init().pid]}
+    node.assert_placed(web)
+    (record,) = [json.loads(path.read_text()) for path in (node.run_dir / "unmonitored").glob("*.json")]
+    assert (record["container"], record["reason"], record["monitored"]) == (web.id, "bad_key", True)
+    web.end()
+    assert list((node.run_dir / "unmonitored").glob("*.json")) == []
+
+
+def test_annotations_are_passed_on_as_doctor_has_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`*` stops at a slash."""
+    keys = ["monitor.resctrl-mon.io", "monitor.resctrl-mon.io/web", "other.example/x", "plain"]
+    web = node.pod(**dict.fromkeys(keys, "true")).start("web")
+    base = node.containerd.base
+    config = json.loads((base / f"state/io.containerd.runtime.v2.task/k8s.io/{web.id}/config.json").read_text())
+    monkeypatch.setattr(configured, "_CONTAINERD", (f"{base}/config.toml",))
+    passed = [key for key in keys if key in config["annotations"]]
+    assert passed == [key for key in keys if configured.passes_on(key)]
+    assert passed == ["monitor.resctrl-mon.io", "monitor.resctrl-mon.io/web", "plain"]
