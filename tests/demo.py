@@ -86,7 +86,8 @@ class Demo:
         print(f"\n{styled('> ' + title, 'bold')}")
 
     def start(self, name: str, uid: str) -> None:
-        gate = self.lab.run(name, f"--annotation=io.kubernetes.pod.uid={uid}")
+        # Whose pod it is is told by its cgroup, as the kubelet makes it
+        gate = self.lab.run(name, f"--cgroup-parent={self.lab.cgroups.path}/pod{uid}")
         container = self.lab.container_id(name)
         self.containers[name] = Container(name, uid, container, self.lab.init(name), gate)
 

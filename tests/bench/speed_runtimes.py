@@ -81,7 +81,8 @@ class Starts:
         """A container that ends at once, and is removed."""
         key, lab = self._key(way), self._lab
         words = [*lab.podman_command(), f"--hooks-dir={self._hooks_dir(way)}", "run", "--rm"]
-        words += [*lab.options(self._node.new_container()), f"--annotation=io.kubernetes.pod.uid={key}"]
+        # Whose pod it is is told by its cgroup, as the kubelet makes it
+        words += [*lab.options(self._node.new_container()), f"--cgroup-parent={lab.cgroups.path}/pod{key}"]
         command = [*words, "--rootfs", str(lab.rootfs), "/bin/true"]
         yield Step(way, PODMAN, command, environment=lab.environment, options=(LEAVES_BEHIND,))
         if way == HOOK and not self._node.hook().recorded(key):

@@ -211,6 +211,10 @@ class Containerd:
         remove(self.base)
 
 
+OPEN = 'pod_annotations = ["*", "monitor.resctrl-mon.io/*"]'
+"""Has containerd hand a pod's own annotations on to its containers; `*` stops at a slash."""
+
+
 class OfBaseSpec(Containerd):
     """This machine's containerd, of version 1.6, with the hook in its base_runtime_spec, and these options."""
 
@@ -237,7 +241,7 @@ class OfBaseSpec(Containerd):
         for hooks in spec["hooks"].values():
             hooks.append({"path": str(self.watch.program), "args": ["watch"], "timeout": 60})
         (self.base / "base-runtime-spec.json").write_text(json.dumps(spec))
-        setting = f'base_runtime_spec = "{self.base}/base-runtime-spec.json"'
+        setting = f'base_runtime_spec = "{self.base}/base-runtime-spec.json"\n      {OPEN}'
         table = "io.containerd.grpc.v1.cri"
         (self.base / "conf.d").mkdir()
         self._write_configuration(CONFIGURATION, table, {})

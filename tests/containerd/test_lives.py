@@ -143,3 +143,32 @@ def test_containers_that_no_injector_hooked_are_counted_until_adopted(start_node
     assert mine not in ask("list")["unhooked"]["containers"]
     container.gate.open()
     pod.remove()
+
+
+VICTIM = "00000000-0000-4000-8000-000000000001"
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_pods_own_annotations_do_not_put_it_into_another_pod(start_node: StartNode, runtime: str) -> None:
+    """containerd is told to pass them on here; the kubelet's cgroup says whose pod it is."""
+    node = start_node("base-spec", runtime)
+    forged = {"io.container.manager": "cri-o", "io.kubernetes.pod.uid": VICTIM, "io.kubernetes.cri.sandbox-uid": VICTIM}
+    web = node.pod(annotations=forged).start("web")
+    assert node.groups() == {GROUP: [web.init().pid]}
+    node.assert_placed(web)
+    (record,) = [json.loads(path.read_text()) for path in (node.run_dir / "unmonitored").glob("*.json")]
+    assert (record["container"], record["reason"], record["monitored"]) == (web.id, "bad_key", True)
+    web.end()
+    assert list((node.run_dir / "unmonitored").glob("*.json")) == []
+
+
+def test_annotations_are_passed_on_as_doctor_has_it(start_node: StartNode) -> None:
+    """`*` stops at a slash."""
+    node = start_node("base-spec", "runc")
+    keys = ["monitor.resctrl-mon.io", "monitor.resctrl-mon.io/web", "other.example/x", "plain"]
+    web = node.pod(annotations=dict.fromkeys(keys, "true")).start("web")
+    base = node.containerd.base
+    config = json.loads((base / f"state/io.containerd.runtime.v2.task/k8s.io/{web.id}/config.json").read_text())
+    passed = [key for key in keys if key in config["annotations"]]
+    assert passed == [key for key in keys if configuration.look().passes_on(key)]
+    assert passed == ["monitor.resctrl-mon.io", "monitor.resctrl-mon.io/web", "plain"]

@@ -21,8 +21,7 @@ NAME = "resctrl-mon-hook"
 TIMER = f"{NAME}-reconcile.timer"
 HOOKS = "/usr/libexec/oci/hooks.d"
 PROGRAM = f"{HOOKS}/{NAME}.pyz"
-# A container as kubelet has it annotated: the Kubernetes file is for it, too, by which groups linger
-KUBELETS = "--annotation=io.kubernetes.container.restartCount=0"
+PODMAN = f"/usr/share/containers/oci/hooks.d/10-{NAME}-podman.json"
 
 
 def ours(machine: Machine) -> list[str]:
@@ -91,7 +90,9 @@ def test_a_removal_keeps_the_file_for_those_who_call_it(machine: Machine, packag
 
 def test_a_removal_that_nobody_minds_leaves_nothing_in_usr_and_no_group(machine: Machine, packages: Packages) -> None:
     machine.dpkg("-i", packages.deb.name)
-    container = machine.podman_run("web", KUBELETS)
+    hooks = machine.at(PODMAN)
+    hooks.write_text(hooks.read_text().replace('"--containers=podman"', '"--containers=podman", "--linger=600"'))
+    container = machine.podman_run("web")
     machine.podman_rm("web")
     assert machine.groups() == {f"oci-{container}": []}, "it is to linger"
     machine.dpkg("-r", NAME)

@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from hook import hooksd
 from hook.hooksd import Subject
 from tests.support.containers import ALWAYS, REPOSITORY
@@ -62,18 +64,67 @@ def test_shipped_files_leave_build_steps_alone(node: Node) -> None:
     assert node.resctrl.events() == []
 
 
-def test_kubernetes_file_fires_for_what_kubelet_annotates(node: Node) -> None:
+RESTARTS = "--annotation=io.kubernetes.container.restartCount"
+VICTIM = "00000000-0000-4000-8000-000000000001"
+FORGED = {
+    "io.container.manager": "cri-o",
+    "io.kubernetes.pod.uid": VICTIM,
+    "io.kubernetes.cri.sandbox-uid": VICTIM,
+    "io.kubernetes.container.restartCount": "0",
+}
+
+
+@pytest.mark.parametrize("value", ["3", "no", ""])
+def test_kubernetes_file_fires_for_what_kubelet_annotates_whatever_the_value(node: Node, value: str) -> None:
     """The same file, read by the same matcher: it would have fired if it had been meant."""
     install_shipped(node)
     (node.lab.hooks_dir / "10-resctrl-mon-hook-podman.json").unlink()
-    node.lab.run("web", "--annotation=io.kubernetes.container.restartCount=3")
+    node.lab.run("other", f"{RESTARTS}={value}")
+    assert node.groups() == {}, "its call minds no container of Podman's"
+    kubernetes = node.lab.hooks_dir / "10-resctrl-mon-hook-kubernetes.json"
+    kubernetes.write_text(kubernetes.read_text().replace("--containers=kubernetes", "--containers=all"))
+    node.lab.run("web", f"{RESTARTS}={value}")
     container = node.lab.container_id("web")
     assert set(node.groups()) == {f"kubernetes-{container}"}
     node.lab.podman("rm", "-f", "-t", "0", "web")
-    # --linger=60: the group outlives its last member, on record, and no task is in it
-    if node.groups():
-        assert node.groups() == {f"kubernetes-{container}": []}
-        assert node.left()["groups"] == [f"{container}.json"]
+    # --linger=600: the group outlives its last member, on record, and no task is in it
+    assert node.groups() == {f"kubernetes-{container}": []}
+    assert node.left()["groups"] == [f"{container}.json"]
+
+
+def test_annotations_on_the_command_line_neither_hide_a_container_nor_put_it_elsewhere(node: Node) -> None:
+    install_shipped(node)
+    gate = node.lab.run("web", *(f"--annotation={key}={value}" for key, value in FORGED.items()))
+    container = node.lab.container_id("web")
+    assert node.groups() == {f"podman-{container}": [node.lab.init("web").pid]}
+    gate.open()
+    node.lab.watch.wait("poststop", container)
+    node.assert_clean()
+
+
+def test_annotations_of_an_image_neither_hide_a_container_nor_put_it_elsewhere(node: Node) -> None:
+    """Podman takes them for the container's, io.container.manager included."""
+    install_shipped(node)
+    node.lab.import_image("localhost/plain")
+    (node.lab.base / "Containerfile").write_text("FROM localhost/plain\n")
+    annotations = [f"--annotation={key}={value}" for key, value in FORGED.items()]
+    file = f"--file={node.lab.base}/Containerfile"
+    node.lab.podman("build", *annotations, file, "--tag=localhost/forged", str(node.lab.gates))
+    node.lab.podman("run", "-d", *node.lab.options("web"), "localhost/forged")
+    container = node.lab.container_id("web")
+    assert node.groups() == {f"podman-{container}": [node.lab.init("web").pid]}
+    assert "cri-o" in node.lab.inspect("web", "{{.Config.Annotations}}"), "or it is about nothing"
+
+
+def test_container_in_the_cgroup_of_a_pod_is_the_pods(node: Node) -> None:
+    """Whoever starts a container is root, and may put it there; nobody else can."""
+    install_shipped(node)
+    gate = node.lab.run("web", f"--cgroup-parent={node.lab.cgroups.path}/pod{VICTIM}")
+    container = node.lab.container_id("web")
+    assert node.groups() == {f"podman-{VICTIM}": [node.lab.init("web").pid]}
+    gate.open()
+    node.lab.watch.wait("poststop", container)
+    node.assert_clean()
 
 
 def test_podman_refuses_a_malformed_file(node: Node) -> None:

@@ -60,7 +60,8 @@ class Host:
         self.prefix = directory / "prefix"
         self.program = self.prefix / "libexec/oci/hooks.d/resctrl-mon-hook.pyz"
         self.json = lab.hooks_dir / "10-resctrl-mon-hook-kubernetes.json"
-        self.options = [f"--resctrl-root={resctrl.root}", f"--run-dir={self.run_dir}"]
+        # Podman stands for the kubelet's runtime, whose containers the file is meant for
+        self.options = [f"--resctrl-root={resctrl.root}", f"--run-dir={self.run_dir}", "--containers=all"]
         self.program.parent.mkdir(parents=True)  # as the volumes' DirectoryOrCreate does
         self.run_dir.mkdir()
         self.sysfs = directory / "sysfs"
