@@ -208,6 +208,8 @@ def _processes(site: Site) -> Iterator[Finding]:
     """What is looked at of processes."""
     if not machine.shows_processes():
         yield Finding(FAILURE, "processes", "/proc does not show them", "mount it, without hidepid= for root")
+    elif not process.in_host_pid_namespace():
+        yield Finding(FAILURE, "processes", process.NOT_HOST_PIDS, process.PID_HINT)
     elif process.resctrl_groups(system.process_id()) is None and Resctrl(site.options.resctrl_root).is_mounted():
         remedy = "CONFIG_PROC_CPU_RESCTRL; without it the class of a container is taken from its config.json"
         yield Finding(WARNING, "processes", "the kernel does not tell their ctrl_groups (cpu_resctrl_groups)", remedy)

@@ -65,8 +65,8 @@ def _is_deleted(state: KeyState) -> bool:
 def _linger(node: Node, locked: LockedKey, state: KeyState, vain: frozenset[str]) -> bool:
     """Let a key without members keep its groups, if it may; returns whether it does."""
     there = [group for group in state.groups if group.path not in vain and node.resctrl.inode(group.path) is not None]
-    if not there or _is_deleted(state):
-        return False
+    if not there or _is_deleted(state) or not process.in_host_pid_namespace():
+        return False  # elsewhere neither reclaim nor reconcile would ever end it
     if state.lingering_since is None or state.members:
         now = system.boottime()
         groups = [incarnation.left(group, _now(node, group)) for group in state.groups]

@@ -49,7 +49,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Key:
-    """A key. `dead`: by container, whether that member is dead; None where /proc cannot tell."""
+    """A key. `dead`: by container, whether that member is dead; None where this /proc cannot tell."""
 
     state: KeyState
     groups: list[Group]
@@ -120,7 +120,8 @@ class Rmids:
 class Inventory:
     """What was seen in one look. `rmids`: None where resctrl is not mounted. `orphans`: paths of mon_groups.
 
-    `at`: system.monotonic() of the look. `runs`: how often which stage had which result.
+    `at`: system.monotonic() of the look. `runs`: how often which stage had which result. `host_pids`: whether this is
+    the host's pid namespace; elsewhere nothing tells who is dead, and no group is called an orphan.
     """
 
     at: float
@@ -131,6 +132,7 @@ class Inventory:
     rmids: Rmids | None
     orphans: list[str]
     runs: dict[tuple[str, str], int]
+    host_pids: bool
 
 
 def look(options: Options) -> Inventory:
@@ -150,7 +152,8 @@ def look(options: Options) -> Inventory:
     others = len(ctrl_groups) + len(mon_groups) - ours
     rmids = Rmids(kernel.rmid_limit(), ours, others) if ctrl_groups else None
     orphans = _orphans((path for path in mon_groups if _name(path).startswith(prefix)), prefix, keys, unreadable)
-    return Inventory(at, keys, unreadable, failures, broken, rmids, orphans, runs)
+    host_pids = process.in_host_pid_namespace()
+    return Inventory(at, keys, unreadable, failures, broken, rmids, orphans if host_pids else [], runs, host_pids)
 
 
 def look_at(records: Records, kernel: Resctrl, name: str) -> Key | Unreadable | None:
@@ -164,7 +167,8 @@ def look_at(records: Records, kernel: Resctrl, name: str) -> Key | Unreadable | 
         # another one's begin would look like use that never was.
         after = records.state(name)
         if isinstance(after, KeyState) and after.groups == state.groups:
-            return Key(after, groups, {it: _is_dead(member) for it, member in after.members.items()})
+            tells = process.in_host_pid_namespace()
+            return Key(after, groups, {it: _is_dead(who) if tells else None for it, who in after.members.items()})
     return Unreadable(name, records.file(name), "it changes faster than it can be read")
 
 

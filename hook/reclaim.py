@@ -8,7 +8,7 @@ key that lingers longest. Each under its own lock, which is taken without waitin
 from __future__ import annotations
 
 from hook import ending, process, system
-from hook.errors import HookError, known
+from hook.errors import HookError, Reason, known
 from hook.node import is_recorded
 
 TYPE_CHECKING = False
@@ -45,6 +45,12 @@ def reclaim(node: Node, own: str) -> bool:
 
     `own` is the key of the caller, who holds no lock. What goes wrong is said, and costs nobody more than that.
     """
+    if not process.in_host_pid_namespace():
+        hint = "run `reconcile` on the host, or take the hook out of the pid namespace"
+        node.run.complaints.append(
+            HookError(Reason.DENIED, f"no RMID is reclaimed: {process.NOT_HOST_PIDS}", hint=hint)
+        )
+        return False
     effort = _Effort(node)
     try:
         waiting = _end_dead(node, own, effort)

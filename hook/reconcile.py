@@ -104,6 +104,8 @@ def _has_anything(options: Options) -> bool:
 
 
 def _node(options: Options) -> Node:
+    if not process.in_host_pid_namespace():
+        raise HookError(Reason.DENIED, process.NOT_HOST_PIDS, hint=process.PID_HINT)
     if process.sees_other_cgroups():
         problem = "in a cgroup namespace of its own nobody can tell whose processes are whose"
         raise HookError(

@@ -256,6 +256,11 @@ def inode(path: str, dir_fd: int | None = None) -> int:
     return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ino
 
 
+def link_target(path: str) -> str:
+    """What a symbolic link names, without looking whether that exists."""
+    return posix.readlink(_encoded(path)).decode("utf-8", "surrogateescape")
+
+
 def owner_and_mode(descriptor: int) -> tuple[int, int]:
     """Who owns an open file, and its mode bits."""
     status = posix.fstat(descriptor)

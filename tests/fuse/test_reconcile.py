@@ -385,7 +385,9 @@ def test_a_record_is_not_rebuilt_where_proc_hides_who_is_in_the_group(hook: Hook
     hook(created(ID, family.pid, pod_uid=UID))
     reconcile(hook)
     (hook.run_dir / "groups" / f"{UID}.json").write_text("{")
-    blind = replace(hook, wrapper=("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"))
+    namespace = "mkdir -p /proc/self/ns && ln -s 'pid:[4026531836]' /proc/self/ns/pid"
+    script = f'mount -t tmpfs none /proc && {namespace} && exec "$@"'
+    blind = replace(hook, wrapper=("unshare", "--mount", "sh", "-c", script, "sh"))
     reconcile(blind, refused=["rebuild"])
     assert hook.recorded(UID)["recovering"]
     reconcile(hook)
