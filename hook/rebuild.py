@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-from hook import cgroups, ending, incarnation, process, rundir, system, tasks
+from hook import cgroups, incarnation, process, rundir, system, tasks
 from hook.errors import HookError, Reason
 from hook.models import KeyState, Member, MonGroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from hook.node import Node
     from hook.plan import Action
     from hook.rundir import LockedKey
 
 
-def rebuild(node: Node, action: Action) -> None:
+def rebuild(node: Node, action: Action, own: Collection[str]) -> bool:
     """Find the groups and the members of a key again; with members that nobody can name it stays as it is. HookError.
 
-    The members: by the tasks in the groups, the cgroups of those, and the containers that these are named by.
+    The members: by the tasks in the groups, the cgroups of those, and the containers that these are named by. What
+    reconcile plans next drops the dead ones, and ends a key that has none. Returns whether there was need to.
     """
     key = action.key or node.key_of(action.path) or ""
     with node.run.lock(key, system.monotonic()) as locked:
         if locked.state is None:
             locked.commit(rundir.unknown(key))
         if locked.state is None or not locked.state.recovering:
-            return
+            return False
         for group in _find(node, locked, locked.state).groups:
             if node.resctrl.inode(group.path) is not None:
                 node.begin(locked, group.path, made=False, empty=False)
         state = locked.state
-        if _has_unknown(node, state):
+        if _has_unknown(node, state, own):
             raise HookError(Reason.IO, "somebody is in its group, and nothing tells which container that is")
         locked.commit(incarnation.recovered(state))
-        ending.drop(node, locked, ending.dead_members(state))
+        return True
 
 
 def _find(node: Node, locked: LockedKey, state: KeyState) -> KeyState:
@@ -47,14 +48,15 @@ def _find(node: Node, locked: LockedKey, state: KeyState) -> KeyState:
     return found
 
 
-def _has_unknown(node: Node, state: KeyState) -> bool:
+def _has_unknown(node: Node, state: KeyState, own: Collection[str]) -> bool:
     """Whether a task that is not known to be dead is in a group of the key, and is none of its members'."""
-    processes = tasks.table()
+    there = {tid for group in state.groups for tid in node.resctrl.tasks(group.path) or ()}
+    # After the tasks: whatever those forked by then is among the processes.
+    processes = tasks.look({*own, *tasks.own_cgroups(state.members.items())})
     known: set[int] = set()
-    for name, member in state.members.items():
-        known |= tasks.of_container(name, member, processes) | tasks.in_own_cgroup(name, member, processes)
-    there = [tid for group in state.groups for tid in node.resctrl.tasks(group.path) or ()]
-    return any(process.is_dead(tid) is not True for tid in set(there) - tasks.threads(known))
+    for member in state.members.values():
+        known |= processes.of_container(member) | processes.in_own_cgroup(member)
+    return any(process.is_dead(tid) is not True for tid in there - tasks.threads(known))
 
 
 def _found(node: Node, path: str) -> MonGroup:
@@ -63,7 +65,7 @@ def _found(node: Node, path: str) -> MonGroup:
     return MonGroup(path=path, ctrl_group=above[len(node.resctrl.root) :].strip("/") or "/")
 
 
-def _ids(pids: Collection[int], processes: tasks.Table) -> set[str]:
+def _ids(pids: Collection[int], processes: Mapping[int, tasks.Process]) -> set[str]:
     """The container IDs that the cgroups of processes are named by."""
     found = {cgroups.container_id(place) for pid in pids for place in processes[pid].cgroups}
     return {name for name in found if name is not None}

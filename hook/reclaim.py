@@ -85,7 +85,10 @@ def _remove_orphans(node: Node, effort: _Effort) -> None:
     for path in node.orphans():
         if effort.is_over():
             return
-        remove_orphan(node, path)
+        try:
+            remove_orphan(node, path)
+        except HookError:
+            pass  # busy, or the kernel has something against it: it stays
 
 
 def is_deserted(state: KeyState) -> bool:
@@ -113,15 +116,15 @@ def _end(node: Node, key: str, *, waiting: bool = False) -> None:
         pass  # busy, or the kernel has something against it: it stays on record
 
 
-def remove_orphan(node: Node, path: str) -> None:
-    """Remove a group that looks like ours and that nothing is recorded of, unless somebody is in it."""
+def remove_orphan(node: Node, path: str) -> bool:
+    """Remove a group that looks like ours, unless something is recorded of it or somebody is in it. Whether it went."""
     key = node.key_of(path)
     if key is None:
-        return
-    try:
-        # Under the lock of the key that it would be of: a hook records a group before it makes it.
-        with node.run.lock(key, system.monotonic()) as locked:
-            if not is_recorded(path, locked.state) and not node.resctrl.has_live_task(path):
-                node.remove(path)
-    except HookError:
-        pass
+        return False
+    # Under the lock of the key that it would be of: a hook records a group before it makes it.
+    with node.run.lock(key, system.monotonic()) as locked:
+        if is_recorded(path, locked.state) or node.resctrl.has_live_task(path):
+            return False
+        before = node.freed
+        node.remove(path)
+        return node.freed > before
