@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from hook.containerd import Found
     from hook.hooksd import Entry
+    from hook.injection import Told, Verdict
     from hook.models import Options
     from hook.origin import Origin
 
@@ -244,6 +245,8 @@ def _processes(site: Site) -> Iterator[Finding]:
     """What is looked at of processes."""
     if not machine.shows_processes():
         yield Finding(FAILURE, "processes", "/proc does not show them", "mount it, without hidepid= for root")
+    elif not process.in_host_pid_namespace():
+        yield Finding(FAILURE, "processes", process.NOT_HOST_PIDS, process.PID_HINT)
     elif process.resctrl_groups(system.process_id()) is None and Resctrl(site.options.resctrl_root).is_mounted():
         remedy = "CONFIG_PROC_CPU_RESCTRL; without it the class of a container is taken from its config.json"
         yield Finding(WARNING, "processes", "the kernel does not tell their ctrl_groups (cpu_resctrl_groups)", remedy)
@@ -720,27 +723,30 @@ def inject(path: str, directories: Iterable[str] = ()) -> Iterator[Finding]:
         yield Finding(WARNING, "read by", container.remark, remedy)
     for arguments in container.given:
         yield Finding(OK, "config.json", f"has the hook: {injection.becomes(container, arguments)}")
-    gets = bool(container.given)
-    for verdict in injection.judge(container):
-        entry, why_not = verdict.entry, verdict.why_not
-        if entry.problem is not None:
-            yield Finding(FAILURE, entry.path, f"readers refuse it, and every container: {entry.problem}", "mend it")
-        elif not entry.calls(PROGRAM):
-            yield Finding(OK, entry.path, f"no: {why_not}" if why_not else "yes; it is another program's")
-        elif why_not is not None:
-            yield Finding(OK, entry.path, f"no: {why_not}")
-        elif entry.file is not None:
-            gets = True
-            becomes = injection.becomes(container, entry.file.hook.args or [])
-            if verdict.unless:
-                remedy = 'let the file go by the key alone, with ".*" for the value'
-                yield Finding(WARNING, entry.path, f"yes, {verdict.unless}: {becomes}", remedy)
-            else:
-                yield Finding(OK, entry.path, f"yes: {becomes}")
+    verdicts = injection.judge(container)
+    for verdict in verdicts:
+        yield _judged(container, verdict)
+    gets = container.given or any(it.why_not is None and it.entry.calls(PROGRAM) for it in verdicts)
     if not gets:
         yield Finding(FAILURE, "the hook", "this container does not get it", container.remedy)
     elif container.reader == injection.INJECTOR and not container.given:
         yield from _whether_injected()
+
+
+def _judged(container: Told, verdict: Verdict) -> Finding:
+    """What a file of hooks.d means for a container."""
+    entry, why_not = verdict.entry, verdict.why_not
+    if entry.problem is not None:
+        return Finding(FAILURE, entry.path, f"readers refuse it, and every container: {entry.problem}", "mend it")
+    if why_not is not None:
+        return Finding(OK, entry.path, f"no: {why_not}")
+    if entry.file is None or not entry.calls(PROGRAM):
+        return Finding(OK, entry.path, "yes; it is another program's")
+    becomes = injection.becomes(container, entry.file.hook.args or [])
+    if not verdict.unless:
+        return Finding(OK, entry.path, f"yes: {becomes}")
+    remedy = 'let the file go by the key alone, with ".*" for the value'
+    return Finding(WARNING, entry.path, f"yes, {verdict.unless}: {becomes}", remedy)
 
 
 def _whether_injected() -> Iterator[Finding]:

@@ -56,14 +56,14 @@ def drop(
             node.run.remove_index(container_id)
 
 
-def dead_members(state: KeyState) -> list[str]:
-    """The members whose processes are known to be dead."""
-    return [name for name, it in state.members.items() if process.is_dead(it.pid, it.starttime)]
-
-
 def has_lingered(node: Node, state: KeyState) -> bool:
     """Whether a key that lingers has done so for long enough, or has nothing to linger for: no pod, or no group."""
-    if state.lingering_until is None or system.boottime() >= state.lingering_until:
+    since, until = state.lingering_since, state.lingering_until
+    if since is None or until is None:
+        return True
+    if node.longest_linger is not None:
+        until = min(until, since + node.longest_linger)
+    if system.boottime() >= until:
         return True
     if node.resctrl.is_mounted() and all(node.resctrl.inode(group.path) is None for group in state.groups):
         return True
@@ -78,8 +78,8 @@ def _is_deleted(state: KeyState) -> bool:
 def _linger(node: Node, locked: LockedKey, state: KeyState, vain: frozenset[str]) -> bool:
     """Let a key without members keep its groups, if it may; returns whether it does."""
     there = [group for group in state.groups if group.path not in vain and node.resctrl.inode(group.path) is not None]
-    if not there or _is_deleted(state):
-        return False
+    if not there or _is_deleted(state) or not process.in_host_pid_namespace():
+        return False  # elsewhere neither reclaim nor reconcile would ever end it
     if state.lingering_since is None or state.members:
         now = system.boottime()
         groups = [incarnation.left(group, _now(node, group)) for group in state.groups]
@@ -128,26 +128,32 @@ def _survive(node: Node, locked: LockedKey, state: KeyState, kept: list[MonGroup
     node.show(locked.state or state)
 
 
-def retire(node: Node, locked: LockedKey) -> None:
+def retire(node: Node, locked: LockedKey, *, left: str | None = None) -> None:
     """Take groups off the record of a key that goes on, which are gone and which no member needs.
 
-    What was used in them goes on as part of another group's `before`.
+    What was used in them goes on as part of another group's `before`. `left`: a group whose container was moved to
+    another ctrl_group; it is removed, if no member needs it and nobody is in it.
     """
     state = locked.state
     if state is None or state.completed_at is not None:
         return
-    gone = [group for group in state.groups if is_retired(node, state, group)]
+    gone = [group for group in state.groups if is_retired(node, state, group, left=left)]
     kept = [group for group in state.groups if group not in gone]
     if gone and kept:
-        over = [incarnation.ended(group, group.last or {}) if group.begin else group for group in gone]
+        over = [incarnation.ended(group, _now(node, group)) if group.begin else group for group in gone]
         locked.commit(incarnation.changed(state, groups=[incarnation.inherited(kept[0], over), *kept[1:]]))
         node.show(locked.state or state)
+        if left in [group.path for group in gone]:
+            # After the record and the view, whose links would dangle. Killed before it: a group that nothing is
+            # recorded of and nobody is in, which reconcile removes.
+            node.remove(left)
 
 
-def is_retired(node: Node, state: KeyState, group: MonGroup) -> bool:
-    """Whether a group is gone, and no member needs it."""
-    needed = {member.group for member in state.members.values()}
-    return group.path not in needed and node.resctrl.inode(group.path) is None
+def is_retired(node: Node, state: KeyState, group: MonGroup, *, left: str | None = None) -> bool:
+    """Whether a group is gone, or was `left` and is empty, and no member needs it."""
+    if group.path in {member.group for member in state.members.values()}:
+        return False
+    return node.resctrl.inode(group.path) is None or (group.path == left and not node.resctrl.has_live_task(left))
 
 
 def _complete(node: Node, locked: LockedKey, state: KeyState, over: list[MonGroup]) -> None:

@@ -50,7 +50,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Key:
-    """A key. `dead`: by container, whether that member is dead; None where /proc cannot tell."""
+    """A key. `dead`: by container, whether that member is dead; None where this /proc cannot tell."""
 
     state: KeyState
     groups: list[Group]
@@ -122,7 +122,8 @@ class Inventory:
     """What was seen in one look. `rmids`: None where resctrl is not mounted. `orphans`: paths of mon_groups.
 
     `at`: system.monotonic() of the look. `runs`: how often which stage had which result. `unhooked`: what reconcile
-    found of containers that were never hooked; None: it has not looked.
+    found of containers that were never hooked; None: it has not looked. `host_pids`: whether this is the host's pid
+    namespace; elsewhere nothing tells who is dead, and no group is called an orphan.
     """
 
     at: float
@@ -134,6 +135,7 @@ class Inventory:
     orphans: list[str]
     runs: dict[tuple[str, str], int]
     unhooked: Unhooked | None
+    host_pids: bool
 
 
 def look(options: Options) -> Inventory:
@@ -156,7 +158,9 @@ def look(options: Options) -> Inventory:
     others = len(ctrl_groups) + len(mon_groups) - ours
     rmids = Rmids(kernel.rmid_limit(), ours, others) if ctrl_groups else None
     orphans = _orphans((path for path in mon_groups if _name(path).startswith(prefix)), prefix, keys, unreadable)
-    return Inventory(at, keys, unreadable, failures, broken, rmids, orphans, runs, unhooked)
+    host_pids = process.in_host_pid_namespace()
+    orphans = orphans if host_pids else []
+    return Inventory(at, keys, unreadable, failures, broken, rmids, orphans, runs, unhooked, host_pids)
 
 
 def look_at(records: Records, kernel: Resctrl, name: str) -> Key | Unreadable | None:
@@ -170,7 +174,8 @@ def look_at(records: Records, kernel: Resctrl, name: str) -> Key | Unreadable | 
         # another one's begin would look like use that never was.
         after = records.state(name)
         if isinstance(after, KeyState) and after.groups == state.groups:
-            return Key(after, groups, {it: _is_dead(member) for it, member in after.members.items()})
+            tells = process.in_host_pid_namespace()
+            return Key(after, groups, {it: _is_dead(who) if tells else None for it, who in after.members.items()})
     return Unreadable(name, records.file(name), "it changes faster than it can be read")
 
 

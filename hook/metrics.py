@@ -170,9 +170,10 @@ def _health(seen: Inventory) -> dict[str, Values]:
     """How the hook is, by the names of HEALTH."""
     members = [member for key in seen.keys for member in key.state.members.values()]
     alive = sum(len(key.alive()) for key in seen.keys)
+    counted = {"alive": alive, "dead": len(members) - alive}
     found: dict[str, Values] = {
         "keys": _by("state", _states(seen)),
-        "members": _by("state", {"alive": alive, "dead": len(members) - alive}),
+        "members": _by("state", counted if seen.host_pids else {}),
         "members_taken_from_others": _one(sum(member.taken_from is not None for member in members)),
         "unmonitored_containers": _by("reason", _reasons(seen)),
         "hook_runs_total": {
@@ -188,7 +189,7 @@ def _health(seen: Inventory) -> dict[str, Values]:
     if seen.rmids is not None:
         found["rmids"] = {} if seen.rmids.limit is None else _one(seen.rmids.limit)
         found["rmids_in_use"] = _by("owner", {"ours": seen.rmids.ours, "others": seen.rmids.others})
-        found["orphan_groups"] = _one(len(seen.orphans))
+        found["orphan_groups"] = _one(len(seen.orphans)) if seen.host_pids else {}
     return found
 
 

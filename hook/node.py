@@ -13,12 +13,16 @@ if TYPE_CHECKING:
 
 
 class Node:
-    """The kernel's groups, our records, and the administrator's options. `freed` counts the RMIDs given back."""
+    """The kernel's groups, our records, and the administrator's options. `freed` counts the RMIDs given back.
 
-    def __init__(self, resctrl: Resctrl, run: RunDir, options: Options) -> None:
+    `longest_linger`: for how many seconds a key may linger at most, whatever it was told to; None: for as long as that.
+    """
+
+    def __init__(self, resctrl: Resctrl, run: RunDir, options: Options, *, longest_linger: int | None = None) -> None:
         self.resctrl = resctrl
         self.run = run
         self.options = options
+        self.longest_linger = longest_linger
         self.freed = 0
         self._view = view.View(run, resctrl.root)
 

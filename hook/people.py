@@ -135,7 +135,10 @@ def _metrics(options: Options, given: argparse.Namespace) -> None:
 
 def _reconcile(options: Options, given: argparse.Namespace) -> None:
     live = _keys_in(given.live) if given.live is not None else None
-    done = reconcile.planned(options, live) if given.dry_run else reconcile.run(options, live)
+    # Only where it is named: whoever types `reconcile` alone ends nothing that lingers.
+    longest = options.linger if any(word.startswith("--linger=") for word in given.words) else None
+    act = reconcile.planned if given.dry_run else reconcile.run
+    done = act(options, live, longest_linger=longest)
     outcomes, left = list(done.outcomes), list(done.left)
     if given.adopt:
         states, complaints = runtimes.states(further=given.runtime_root)

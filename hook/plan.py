@@ -68,7 +68,7 @@ def plan(seen: Survey, snapshot_ttl: int, live: Collection[str] | None = None) -
             actions.append(Action("rebuild", key, why="members may be missing in what is recorded of it"))
         else:
             actions += _of_key(seen, key, state, live, has_snapshots=snapshot_ttl > 0)
-    actions += _of_groups(seen)
+    actions += _of_groups(seen, live)
     actions += [action for failure in seen.failures for action in _of_failure(seen, failure)]
     actions += [
         Action("forget", key, container, why="it is indexed, and no member") for container, key in seen.lost.items()
@@ -107,7 +107,7 @@ def _of_key(
         if container in over:
             yield Action("drop", key, container, why=why, forced=live is not None)
         elif place in seen.vanished and place not in seen.dead:
-            yield Action("remake", key, container, why="its group is gone")
+            yield Action("remake", key, container, why="its group is gone, or its process in another ctrl_group")
         elif place in seen.unindexed and place not in seen.dead:
             yield Action("remake", key, container, why="nothing tells its poststop of this key")
         elif place in seen.outside:
@@ -127,22 +127,23 @@ def _has_begun(state: KeyState, container: str) -> bool:
     return any(it.path == state.members[container].group and it.begin is not None for it in state.groups)
 
 
-def _of_groups(seen: Survey) -> Iterator[Action]:
-    for path, strangers in seen.strangers.items():
+def _of_groups(seen: Survey, live: Collection[str] | None) -> Iterator[Action]:
+    for (key, path), strangers in seen.strangers.items():
         names = ", ".join(map(str, sorted(strangers)[:5]))
-        yield Action("evict", path=path, why=f"threads that are none of its containers': {names}")
+        yield Action("evict", key, path=path, why=f"threads that are none of its containers': {names}")
     completed = {group.path for state in seen.states.values() if state.completed_at for group in state.groups}
-    for path, is_lived_in in seen.orphans.items():
+    for (key, path), is_lived_in in seen.orphans.items():
         if is_lived_in and path in completed:
             continue  # somebody outlived the last member: the group goes when he does
         if is_lived_in:
             yield Action("rebuild", path=path, why="nothing is recorded of this group, and somebody lives in it")
-        else:
+        elif live is None or key not in live:
             yield Action("remove", path=path, why="nothing is recorded of this group, and nobody is in it")
 
 
 def _of_failure(seen: Survey, failure: Failure) -> Iterator[Action]:
     if failure.container in seen.gone:
         yield Action("forget", container=failure.container, why="it failed, and is gone")
-    elif not failure.monitored and failure.reason not in _NOT_AGAIN and failure.pid is not None and seen.mounted:
+    elif seen.mounted and failure.starttime is not None and not (failure.monitored or failure.reason in _NOT_AGAIN):
+        # Without its start time a pid names no process: it may have been given again.
         yield Action("retry", container=failure.container, why=f"it was not monitored ({failure.reason}), and runs")

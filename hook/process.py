@@ -6,6 +6,9 @@ import errno
 
 from hook import system
 
+NOT_HOST_PIDS = "this is not the host's pid namespace: which processes are dead and which groups empty is unknown here"
+PID_HINT = "run it in the host's pid namespace (hostPID: true; podman run --pid=host)"
+_HOST_PID_NAMESPACE = "pid:[4026531836]"
 _HOST_UID_MAP = ["0", "0", "4294967295"]
 _GONE = (errno.ENOENT, errno.ESRCH)
 
@@ -17,6 +20,18 @@ def in_user_namespace() -> bool:
     """
     try:
         return system.read_file("/proc/self/uid_map").split() != _HOST_UID_MAP
+    except OSError:
+        return False
+
+
+def in_host_pid_namespace() -> bool:
+    """Whether every process of the machine has a pid here; False where /proc cannot tell.
+
+    In any other pid namespace a process outside of it has none: it looks dead, and the kernel leaves it out of `tasks`.
+    So nothing there may judge members dead or groups empty. Source: PROC_PID_INIT_INO in include/linux/proc_ns.h.
+    """
+    try:
+        return system.link_target("/proc/self/ns/pid") == _HOST_PID_NAMESPACE
     except OSError:
         return False
 

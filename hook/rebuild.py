@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from hook import cgroups, ending, incarnation, process, rundir, system, tasks
+from hook import cgroups, incarnation, process, rundir, system, tasks
 from hook.errors import HookError, Reason
 from hook.models import KeyState, Member, MonGroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from hook.node import Node
     from hook.plan import Action
     from hook.rundir import LockedKey
 
 
-def rebuild(node: Node, action: Action) -> None:
+def rebuild(node: Node, action: Action, own: Collection[str]) -> bool:
     """Find the groups and the members of a key again; with members that nobody can name it stays as it is. HookError.
 
-    The members: by the tasks in the groups, the cgroups of those, and the containers that these are named by.
+    The members: by the tasks in the groups, the cgroups of those, and the containers that these are named by. What
+    reconcile plans next drops the dead ones, and ends a key that has none. Returns whether there was need to.
     """
     key = action.key or _owner(node, action.path, node.run.indexed(), tasks.table())
     if key is None:
@@ -27,19 +28,19 @@ def rebuild(node: Node, action: Action) -> None:
         if locked.state is None:
             locked.commit(rundir.unknown(key))
         if locked.state is None or not locked.state.recovering:
-            return
+            return False
         indexed = node.run.indexed()
         for group in _find(node, locked, locked.state, indexed).groups:
             if node.resctrl.inode(group.path) is not None:
                 node.begin(locked, group.path, made=False, empty=False)
         state = locked.state
-        if _has_unknown(node, state, indexed):
+        if _has_unknown(node, state, indexed, own):
             raise HookError(Reason.IO, "somebody is in its group, and nothing tells which container that is")
         locked.commit(incarnation.recovered(state))
-        ending.drop(node, locked, ending.dead_members(state))
+        return True
 
 
-def _owner(node: Node, path: str, indexed: Mapping[str, str], processes: tasks.Table) -> str | None:
+def _owner(node: Node, path: str, indexed: Mapping[str, str], processes: Mapping[int, tasks.Process]) -> str | None:
     """The key that a group on no record is of: that of the containers in it, or its name's if they have none.
 
     What follows our prefix in its name is no key if the group was made with a longer prefix, and must not take over
@@ -66,18 +67,19 @@ def _find(node: Node, locked: LockedKey, state: KeyState, indexed: Mapping[str, 
     return found
 
 
-def _has_unknown(node: Node, state: KeyState, indexed: Mapping[str, str]) -> bool:
+def _has_unknown(node: Node, state: KeyState, indexed: Mapping[str, str], own: Collection[str]) -> bool:
     """Whether a task that is not known to be dead is in a group of the key, and of no container that is known.
 
     One of another key's container came in with an RMID that is used again; once the key has recovered, it goes.
     """
-    processes = tasks.table()
+    there = {tid for group in state.groups for tid in node.resctrl.tasks(group.path) or ()}
+    # After the tasks: whatever those forked by then is among the processes.
+    processes = tasks.look({*own, *tasks.own_cgroups(state.members.items())})
     known: set[int] = set()
-    for name, member in state.members.items():
-        known |= tasks.of_container(name, member, processes) | tasks.in_own_cgroup(name, member, processes)
-    there = [tid for group in state.groups for tid in node.resctrl.tasks(group.path) or ()]
+    for member in state.members.values():
+        known |= processes.of_container(member) | processes.in_own_cgroup(member)
     strangers = {tid for tid in there if _is_of_other(tid, state.key, indexed)}
-    return any(process.is_dead(tid) is not True for tid in set(there) - tasks.threads(known) - strangers)
+    return any(process.is_dead(tid) is not True for tid in there - tasks.threads(known) - strangers)
 
 
 def _is_of_other(tid: int, key: str, indexed: Mapping[str, str]) -> bool:
@@ -91,7 +93,7 @@ def _found(node: Node, path: str) -> MonGroup:
     return MonGroup(path=path, ctrl_group=above[len(node.resctrl.root) :].strip("/") or "/")
 
 
-def _ids(pids: Iterable[int], processes: tasks.Table, indexed: Mapping[str, str]) -> set[str]:
+def _ids(pids: Iterable[int], processes: Mapping[int, tasks.Process], indexed: Mapping[str, str]) -> set[str]:
     """The container IDs that the cgroups of processes are named by: those in the index, and what looks like one."""
     found: set[str] = set()
     for place in {place for pid in pids for place in processes[pid].cgroups}:

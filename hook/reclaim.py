@@ -8,7 +8,7 @@ key that lingers longest. Each under its own lock, which is taken without waitin
 from __future__ import annotations
 
 from hook import ending, process, system
-from hook.errors import HookError, known
+from hook.errors import HookError, Reason, known
 from hook.node import is_recorded
 
 TYPE_CHECKING = False
@@ -45,6 +45,12 @@ def reclaim(node: Node, own: str) -> bool:
 
     `own` is the key of the caller, who holds no lock. What goes wrong is said, and costs nobody more than that.
     """
+    if not process.in_host_pid_namespace():
+        hint = "run `reconcile` on the host, or take the hook out of the pid namespace"
+        node.run.complaints.append(
+            HookError(Reason.DENIED, f"no RMID is reclaimed: {process.NOT_HOST_PIDS}", hint=hint)
+        )
+        return False
     effort = _Effort(node)
     try:
         waiting = _end_dead(node, own, effort)
@@ -79,7 +85,10 @@ def _remove_orphans(node: Node, effort: _Effort) -> None:
     for path in node.orphans():
         if effort.is_over():
             return
-        remove_orphan(node, path)
+        try:
+            remove_orphan(node, path)
+        except HookError:
+            pass  # busy, or the kernel has something against it: it stays
 
 
 def is_deserted(state: KeyState) -> bool:
@@ -107,15 +116,15 @@ def _end(node: Node, key: str, *, waiting: bool = False) -> None:
         pass  # busy, or the kernel has something against it: it stays on record
 
 
-def remove_orphan(node: Node, path: str) -> None:
-    """Remove a group that looks like ours and that nothing is recorded of, unless somebody is in it."""
+def remove_orphan(node: Node, path: str) -> bool:
+    """Remove a group that looks like ours, unless something is recorded of it or somebody is in it. Whether it went."""
     key = node.key_of(path)
     if key is None:
-        return
-    try:
-        # Under the lock of the key that it would be of: a hook records a group before it makes it.
-        with node.run.lock(key, system.monotonic()) as locked:
-            if not is_recorded(path, locked.state) and not node.resctrl.has_live_task(path):
-                node.remove(path)
-    except HookError:
-        pass
+        return False
+    # Under the lock of the key that it would be of: a hook records a group before it makes it.
+    with node.run.lock(key, system.monotonic()) as locked:
+        if is_recorded(path, locked.state) or node.resctrl.has_live_task(path):
+            return False
+        before = node.freed
+        node.remove(path)
+        return node.freed > before

@@ -17,7 +17,7 @@ from hook.node import Node
 from hook.plan import Action
 from hook.resctrl import Resctrl
 from hook.rundir import RunDir
-from hook.survey import is_of_the_dead, survey
+from hook.survey import is_of_the_dead, live_members, own_cgroups, survey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _MOST_PASSES = 3
 _BUSY = "a hook is at work on this key; the next time will do"
+_PASSING = ("remove", "retire", "forget", "show", "tidy")
+"""Of these it is not known that there is need to, while a hook is at work on the key."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +50,19 @@ class Result:
     left: list[str] = field(default_factory=list)
 
 
-def planned(options: Options, live: Collection[str] | None = None) -> Result:
+def planned(options: Options, live: Collection[str] | None = None, *, longest_linger: int | None = None) -> Result:
     """What `run` would begin with. Raises HookError, OSError."""
     if not _has_anything(options):
         return Result()
-    seen = survey(_node(options))
+    seen = survey(_node(options, longest_linger))
     return Result([Outcome(it) for it in plan.plan(seen, options.snapshot_ttl, live)], plan.left(seen))
 
 
-def run(options: Options, live: Collection[str] | None = None) -> Result:
-    """Do what is to be done, and what that leads to; returns all of it. Raises HookError, OSError."""
+def run(options: Options, live: Collection[str] | None = None, *, longest_linger: int | None = None) -> Result:
+    """Do what is to be done, and what that leads to; returns all of it. `longest_linger`: see Node. HookError."""
     if not _has_anything(options):
         return Result()
-    node = _node(options)
+    node = _node(options, longest_linger)
     room.give_back(node.run.descriptor)
     outcomes: list[Outcome] = []
     left: list[str] = []
@@ -72,7 +74,8 @@ def run(options: Options, live: Collection[str] | None = None) -> Result:
         if not actions:
             break
         tried.update(actions)
-        outcomes += [_attempt(node, it, partial(_apply, node, it)) for it in actions]
+        attempts = (_attempt(node, it, partial(_apply, node, it, seen.own)) for it in actions)
+        outcomes += [outcome for outcome in attempts if outcome is not None]
     return Result(outcomes, [*left, *_unhooked(node)])
 
 
@@ -90,6 +93,8 @@ def _unhooked(node: Node) -> list[str]:
 def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool) -> list[Outcome]:
     """Bring containers in that run without having been hooked, from their OCI states. Raises HookError, OSError."""
     node = _node(options)
+    recorded = filter(None, map(node.run.glance, node.run.recorded()))
+    own = own_cgroups(map(live_members, recorded))
     outcomes = []
     for found in states:
         try:
@@ -103,9 +108,8 @@ def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool) -> l
         known = node.run.glance(key) if key is not None else None
         if known is None or container.id not in known.members:
             action = Action("adopt", container=container.id, why="it runs, and is in no group of ours")
-            outcomes.append(
-                Outcome(action) if dry_run else _attempt(node, action, partial(movein.start, node, container))
-            )
+            step = partial(movein.start, node, container, own)
+            outcomes.append(Outcome(action) if dry_run else _attempt(node, action, step) or Outcome(action))
     return outcomes
 
 
@@ -114,37 +118,47 @@ def _has_anything(options: Options) -> bool:
     return system.is_directory(options.run_dir) or Resctrl(options.resctrl_root).is_mounted()
 
 
-def _node(options: Options) -> Node:
+def _node(options: Options, longest_linger: int | None = None) -> Node:
+    if not process.in_host_pid_namespace():
+        raise HookError(Reason.DENIED, process.NOT_HOST_PIDS, hint=process.PID_HINT)
     if process.sees_other_cgroups():
         problem = "in a cgroup namespace of its own nobody can tell whose processes are whose"
         raise HookError(
             Reason.DENIED, problem, hint="run it in the host's (nsenter -t 1 -C; podman run --cgroupns=host)"
         )
     try:
-        node = Node(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+        node = Node(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=longest_linger)
         node.make_parts()  # hooks make them with the run directory, and rely on them; consumers look when they start
     except OSError as error:
         raise refused("the run directory cannot be had", error) from error
     return node
 
 
-def _apply(node: Node, action: Action) -> None:
-    """One action. Raises HookError, OSError."""
+def _apply(node: Node, action: Action, own: Collection[str]) -> object:
+    """One action; False if there was no need to any more. `own`: see tasks.Processes. Raises HookError, OSError."""
     if action.verb in _LOCKED:
         with node.run.lock(action.key, system.monotonic()) as locked:
-            _LOCKED[action.verb](node, locked, action)
-    else:
-        _FREE[action.verb](node, action)
+            return _LOCKED[action.verb](node, locked, action)
+    if action.verb in _MOVING:
+        return _MOVING[action.verb](node, action, own)
+    return _FREE[action.verb](node, action)
 
 
-def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome:
-    """Do an action by its step; what goes wrong with one is no reason to leave the others."""
+def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome | None:
+    """Do an action by its step; what goes wrong with one is no reason to leave the others.
+
+    None if there was no need to any more: a hook has been at work since that was seen.
+    """
     problem = None
     try:
-        step()
+        if step() is False and not node.run.complaints:
+            return None
     except (HookError, OSError) as error:
         why = known("a file could not be read or written", error)
-        problem = _BUSY if why.reason == Reason.LOCK_TIMEOUT else str(why)
+        is_busy = why.reason == Reason.LOCK_TIMEOUT
+        if is_busy and action.verb in _PASSING:
+            return None
+        problem = _BUSY if is_busy else str(why)
     remark = "; ".join(map(str, node.run.complaints)) or None
     node.run.complaints.clear()
     return Outcome(action, problem, remark)
@@ -153,42 +167,60 @@ def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome:
 # --- The actions that are a step or two
 
 
-def _drop(node: Node, locked: LockedKey, action: Action) -> None:
+def _drop(node: Node, locked: LockedKey, action: Action) -> bool:
     member = locked.state.members.get(action.container) if locked.state else None
-    if member is not None and (action.forced or process.is_dead(member.pid, member.starttime)):
-        ending.leave(node, locked, action.container)
+    if member is None or not (action.forced or process.is_dead(member.pid, member.starttime)):
+        return False
+    ending.leave(node, locked, action.container)
+    return True
 
 
-def _end(node: Node, locked: LockedKey, action: Action) -> None:
+def _end(node: Node, locked: LockedKey, action: Action) -> bool:
     state = locked.state
     if state is None or state.members or state.recovering or state.completed_at is not None:
-        return
-    if action.forced or state.lingering_since is None or ending.has_lingered(node, state):
-        ending.end(node, locked, state)
+        return False
+    if not (action.forced or state.lingering_since is None or ending.has_lingered(node, state)):
+        return False
+    ending.end(node, locked, state)
+    return True
 
 
-def _prune(node: Node, locked: LockedKey, _action: Action) -> None:
+def _prune(node: Node, locked: LockedKey, _action: Action) -> bool:
     state = locked.state
-    if state is not None and plan.is_outdated(state, system.boottime(), node.options.snapshot_ttl):
-        node.forget(locked)
+    if state is None or not plan.is_outdated(state, system.boottime(), node.options.snapshot_ttl):
+        return False
+    node.forget(locked)
+    return True
 
 
-def _show(node: Node, locked: LockedKey, _action: Action) -> None:
+def _show(node: Node, locked: LockedKey, _action: Action) -> bool:
     state = locked.state
-    if state is not None:
-        locked.commit(incarnation.changed(state, groups=[node.with_late(group) for group in state.groups]))
-        node.show(locked.state or state)
+    if state is None:
+        return False
+    locked.commit(incarnation.changed(state, groups=[node.with_late(group) for group in state.groups]))
+    if locked.state is None or node.is_shown(locked.state):
+        return False
+    node.show(locked.state)
+    return True
 
 
-def _retire(node: Node, locked: LockedKey, _action: Action) -> None:
+def _retire(node: Node, locked: LockedKey, _action: Action) -> bool:
+    before = locked.state
     ending.retire(node, locked)
+    return locked.state is not before
 
 
-def _tidy(node: Node, locked: LockedKey, action: Action) -> None:
-    node.tidy(action.key, locked.state)
+def _tidy(node: Node, locked: LockedKey, action: Action) -> bool:
+    key, state = action.key, locked.state
+    goes_on = state is not None and state.completed_at is None
+    is_shown_in_vain = (state is None or not state.generation) and key in node.shown()
+    if goes_on and not is_shown_in_vain and key not in node.run.leftovers({key}):
+        return False
+    node.tidy(key, state)
+    return True
 
 
-def _forget(node: Node, action: Action) -> None:
+def _forget(node: Node, action: Action) -> bool:
     """The record of a failure, or, with a key, what is noted in the index."""
     if not action.key:
         node.run.remove_half_failure(action.container)
@@ -197,18 +229,21 @@ def _forget(node: Node, action: Action) -> None:
         names_none = failure is None or failure.pid is None
         if is_over or (names_none and node.run.has_old_failure(action.container)):
             node.run.remove_failure(action.container)
-        return
+        return True
     with node.run.lock(action.key, system.monotonic()) as locked:
         state = locked.state
-        if state is None or (not state.recovering and action.container not in state.members):
-            node.run.remove_index(action.container)
+        is_member = state is not None and (state.recovering or action.container in state.members)
+        if is_member or node.run.key_of(action.container) != action.key:  # it may be of another key by now
+            return False
+        node.run.remove_index(action.container)
+        return True
 
 
-def _remove(node: Node, action: Action) -> None:
-    reclaim.remove_orphan(node, action.path)
+def _remove(node: Node, action: Action) -> bool:
+    return reclaim.remove_orphan(node, action.path)
 
 
-_LOCKED: dict[str, Callable[[Node, LockedKey, Action], None]] = {
+_LOCKED: dict[str, Callable[[Node, LockedKey, Action], object]] = {
     "drop": _drop,
     "end": _end,
     "prune": _prune,
@@ -216,12 +251,11 @@ _LOCKED: dict[str, Callable[[Node, LockedKey, Action], None]] = {
     "show": _show,
     "tidy": _tidy,
 }
-_FREE: dict[str, Callable[[Node, Action], None]] = {
+_MOVING: dict[str, Callable[[Node, Action, Collection[str]], object]] = {
     "rebuild": rebuild.rebuild,
-    "remove": _remove,
     "evict": movein.evict,
     "remake": movein.remake,
     "adopt": movein.adopt,
     "retry": movein.retry,
-    "forget": _forget,
 }
+_FREE: dict[str, Callable[[Node, Action], object]] = {"remove": _remove, "forget": _forget}

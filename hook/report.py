@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hook import system
+from hook import process, system
 from hook.errors import HookError
 from hook.models import Failure
 
@@ -57,7 +57,7 @@ def failure_of(
         time=system.now_utc(),
         bundle=container.bundle if container is not None else None,
         pid=(container.pid or None) if container is not None else None,
-        starttime=container.starttime if container is not None else None,
+        starttime=_starttime(container) if container is not None else None,
         key=key.name if key is not None else None,
         kind=key.kind if key is not None else None,
     )
@@ -69,6 +69,16 @@ def settle(run: RunDir, container: Container, stage: str) -> None:
         run.remove_failure(container.id)
     else:
         record(run, failure_of(container.problem, container.id, stage, container, monitored=True))
+
+
+def _starttime(container: Container) -> int | None:
+    """When its process started, without which nothing is ever tried again by its pid; None if that cannot be told."""
+    if container.starttime is not None or not container.pid:
+        return container.starttime
+    try:
+        return process.starttime(container.pid)
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def printable(text: str) -> str:

@@ -186,12 +186,16 @@ class Resctrl:
         self.put(path.rpartition("/mon_groups/")[0], tid)
 
     def has_live_task(self, path: str) -> bool:
-        """Whether `tasks` lists a task that is not known to be dead; True where that cannot be found out."""
+        """Whether `tasks` lists a task that is not known to be dead; True where that cannot be found out.
+
+        For instance in a pid namespace of its own, where `tasks` leaves out all tasks of other ones.
+        """
         try:
             tasks = system.read_file(path + "/tasks", limit=1 << 24).split()
         except OSError as error:
             return error.errno not in _GONE
-        return any(not task.isdigit() or process.is_dead(int(task)) is not True for task in tasks)
+        lives = any(not task.isdigit() or process.is_dead(int(task)) is not True for task in tasks)
+        return lives or not process.in_host_pid_namespace()
 
     def _last_status(self) -> str:
         """What the kernel says of the last command of anybody on this machine: a hint, nothing to decide by."""

@@ -6,7 +6,7 @@ and in a table as one word, so that they are never more than one cell.
 
 from __future__ import annotations
 
-from hook import counters, names, report
+from hook import counters, names, process, report
 from hook.counters import EVENTS, MILLION
 from hook.inventory import plain_number, totals
 
@@ -33,7 +33,8 @@ _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 def listing(seen: Inventory) -> list[str]:
     """The lines of `list`."""
     head = ("KEY", "POD", "STATE", "CTRL_GROUPS", "ALIVE", "DEAD", "AGE", "ENERGY", "MEMORY")
-    lines = [_rmids(seen), "", *_table([head, *map(_row, seen.keys)], words=4)]
+    lines = [_rmids(seen), *([] if seen.host_pids else [process.NOT_HOST_PIDS]), ""]
+    lines += _table([head, *map(_row, seen.keys)], words=4)
     lines += [f"unreadable: {report.printable(f'{it.file}: {it.problem}')}" for it in _all_unreadable(seen)]
     if any(_is_partial(total) for key in seen.keys for total in totals(key.groups).values()):
         lines += ["", "*  a part of it is unknown, or was counted from nothing: see show KEY"]
@@ -86,12 +87,18 @@ def _row(key: Key) -> tuple[str, ...]:
         _pod(key),
         key.condition,
         _word(",".join(group.record.ctrl_group for group in key.groups)) or _NOTHING,
-        str(len(key.alive())),
-        str(len(key.dead) - len(key.alive())),
+        *(_UNKNOWN if number is None else str(number) for number in _counts(key)),
         _age(key.age),
         _sum(use.get("core_energy"), "core_energy"),
         _sum(use.get("mbm_total_bytes"), "mbm_total_bytes"),
     )
+
+
+def _counts(key: Key) -> tuple[int | None, int | None]:
+    """How many members live, and how many are dead; None where that is not known of all."""
+    if None in key.dead.values():
+        return None, None
+    return len(key.alive()), len(key.dead) - len(key.alive())
 
 
 def _all_unreadable(seen: Inventory) -> list[Unreadable]:
@@ -258,7 +265,7 @@ def _identity(key: Key) -> dict[str, Any]:
 
 def _key(key: Key) -> dict[str, Any]:
     state = key.state
-    alive = len(key.alive())
+    alive, dead = _counts(key)
     return {
         **_identity(key),
         "state": key.condition,
@@ -266,7 +273,7 @@ def _key(key: Key) -> dict[str, Any]:
         "completed_at": state.completed_at,
         "age_seconds": None if key.age is None else round(key.age, 3),
         "members_alive": alive,
-        "members_dead": len(key.dead) - alive,
+        "members_dead": dead,
         "ctrl_groups": [group.record.ctrl_group for group in key.groups],
         "use": {event: _total(total, event) for event, total in totals(key.groups).items()},
     }

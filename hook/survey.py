@@ -11,6 +11,8 @@ from hook.records import Records, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hook.models import Member, MonGroup
     from hook.node import Node
 
@@ -39,10 +41,12 @@ class Survey:
     """Live members, and how many of their threads are in no group and should be in theirs."""
     elsewhere: dict[Place, int] = field(default_factory=dict)
     """The same for those in groups of others, which are left."""
-    strangers: dict[str, set[int]] = field(default_factory=dict)
-    """Groups of keys, and the threads in them that are none of the key's containers'."""
-    orphans: dict[str, bool] = field(default_factory=dict)
-    """Groups with our prefix that nothing is recorded of, and whether a live task is in them."""
+    strangers: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    """Keys and their groups, and the threads in those that are none of the key's containers'."""
+    orphans: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """Groups with our prefix that nothing is recorded of, each with its key, and whether a live task is in them."""
+    own: set[str] = field(default_factory=set)
+    """The cgroups of live members that are theirs alone: see tasks.Processes."""
     half_failures: list[str] = field(default_factory=list)
     """Containers whose failure record was being written by a hook that was killed."""
     failures: list[Failure] = field(default_factory=list)
@@ -73,14 +77,19 @@ def survey(node: Node) -> Survey:
         _look_at_failures(records, found)
         _look_at_index(records, found)
         failed = [name for name in records.failed() if records.key_of(name) is None]  # of others: as their membership
-    processes = tasks.table()
+    live = {key: _look_at_members(node, found, key, state) for key, state in found.states.items()}
+    found.own = own_cgroups(live.values())
+    processes = tasks.look(found.own)
     known = {failure.container for failure in found.failures if failure.pid is not None} | found.gone
-    found.outdated_failures = [name for name in failed if name not in known and _is_outdated(node, name, processes)]
+    nameless = [name for name in failed if name not in known]
+    found.outdated_failures = [name for name in nameless if _is_outdated(node, name, processes.by_pid.values())]
     found.set_aside = node.run.set_aside()
-    for key, state in found.states.items():
-        _look_at_key(node, found, key, state, processes)
     if found.mounted:
-        found.orphans = {path: node.resctrl.has_live_task(path) for path in node.orphans()}
+        for key, members in live.items():
+            if found.states[key].completed_at is None:
+                _look_at_groups(node, found, found.states[key], members, processes)
+        orphans = ((node.key_of(path) or "", path) for path in node.orphans())
+        found.orphans = {(key, path): node.resctrl.has_live_task(path) for key, path in orphans}
     found.leftovers = node.run.leftovers({key for key, it in found.states.items() if it.completed_at is None})
     due = {key for key, state in found.states.items() if state.generation} | {*found.unreadable, *found.leftovers}
     found.leftovers += [key for key in node.shown() if key not in due]
@@ -115,10 +124,10 @@ def _look_at_failures(records: Records, found: Survey) -> None:
                 found.gone.add(container)
 
 
-def _is_outdated(node: Node, container: str, processes: tasks.Table) -> bool:
+def _is_outdated(node: Node, container: str, processes: Iterable[tasks.Process]) -> bool:
     """Whether a failure record that names no process is a day old, and no process is in its container's cgroup."""
     return node.run.has_old_failure(container) and not any(
-        cgroups.is_own(place, container) for it in processes.values() for place in it.cgroups
+        cgroups.is_own(place, container) for it in processes for place in it.cgroups
     )
 
 
@@ -141,47 +150,66 @@ def _look_at_index(records: Records, found: Survey) -> None:
             found.lost[container] = key
 
 
-def _look_at_key(node: Node, found: Survey, key: str, state: KeyState, processes: tasks.Table) -> None:
+def _look_at_members(node: Node, found: Survey, key: str, state: KeyState) -> dict[str, Member]:
+    """Sort the members of a key; returns those that live, or may live."""
     if state.lingering_since is not None and not state.members and ending.has_lingered(node, state):
         found.lingered.add(key)
-    live: dict[str, Member] = {}
-    for container, member in state.members.items():
-        if process.is_dead(member.pid, member.starttime):
-            found.dead.add((key, container))
-        else:
-            live[container] = member
-    if found.mounted and state.completed_at is None:
-        _look_at_groups(node, found, state, live, processes)
+    live = live_members(state)
+    found.dead |= {(key, container) for container in state.members if container not in live}
+    return live
+
+
+def live_members(state: KeyState) -> dict[str, Member]:
+    """The members of a key that are not known to be dead."""
+    return {name: it for name, it in state.members.items() if not process.is_dead(it.pid, it.starttime)}
+
+
+def own_cgroups(live: Iterable[dict[str, Member]]) -> set[str]:
+    """The cgroups that are one container's alone, of the live members of keys."""
+    return tasks.own_cgroups(place for members in live for place in members.items())
 
 
 def _look_at_groups(
-    node: Node, found: Survey, state: KeyState, live: dict[str, Member], processes: tasks.Table
+    node: Node, found: Survey, state: KeyState, live: dict[str, Member], processes: tasks.Processes
 ) -> None:
     """What is in the groups of a key, and what should be."""
     if len(state.groups) > 1 and any(ending.is_retired(node, state, group) for group in state.groups):
         found.retired.append(state.key)
-    inside = {group.path: _tasks(node, group) for group in state.groups}
+    inside = {group.path: tasks_in(node, group) for group in state.groups}
     owned: dict[str, set[int]] = {path: set() for path in inside}
     for container, member in live.items():
         there = inside.get(member.group)
         if there is None or not node.is_in_parent_of(member.group, member.pid):
             found.vanished.add((state.key, container))
             continue
-        threads = tasks.threads(tasks.of_container(container, member, processes))
+        threads = tasks.threads(processes.of_container(member))
         owned[member.group] |= threads
         _look_at_threads(node, found, (state.key, container), member.group, threads - there)
-    if live and all(cgroups.is_own(member.cgroup, container) for container, member in live.items()):
-        for path, there in inside.items():
-            strangers = {tid for tid in (there or set()) - owned[path] if _is_alive_elsewhere(tid, live)}
-            if strangers:
-                found.strangers[path] = strangers
+    for path, there in inside.items():
+        strangers = strangers_among((there or set()) - owned[path], live)
+        if strangers:
+            # The record is older than the tasks, and a container may have come in between: so once more, by a new one.
+            state_now = node.run.glance(state.key)
+            strangers = strangers_among(strangers, live_members(state_now)) if state_now is not None else set()
+        if strangers:
+            found.strangers[state.key, path] = strangers
 
 
-def _tasks(node: Node, group: MonGroup) -> set[int] | None:
+def tasks_in(node: Node, group: MonGroup) -> set[int] | None:
     """The threads in a group; None if it is gone, or another one has its name."""
     if group.inode is not None and node.resctrl.inode(group.path) != group.inode:
         return None
     return node.resctrl.tasks(group.path)
+
+
+def strangers_among(tids: set[int], live: dict[str, Member]) -> set[int]:
+    """Of threads in a key's group that no member's family explains, those in cgroups that are none of its members'.
+
+    None where a member has no cgroup of its own: what belongs to that one cannot be told.
+    """
+    if not live or not all(cgroups.is_own(member.cgroup, container) for container, member in live.items()):
+        return set()
+    return {tid for tid in tids if _is_alive_elsewhere(tid, live)}
 
 
 def _look_at_threads(node: Node, found: Survey, place: Place, path: str, threads: set[int]) -> None:

@@ -264,6 +264,11 @@ def age(path: str, dir_fd: int) -> float:
     return abs(time.time() - posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ctime)
 
 
+def link_target(path: str) -> str:
+    """What a symbolic link names, without looking whether that exists."""
+    return posix.readlink(_encoded(path)).decode("utf-8", "surrogateescape")
+
+
 def owner_and_mode(descriptor: int) -> tuple[int, int]:
     """Who owns an open file, and its mode bits."""
     status = posix.fstat(descriptor)

@@ -12,7 +12,7 @@ from hook import cgroups, process, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from hook.models import Member
 
@@ -27,10 +27,75 @@ class Process:
     cgroups: tuple[str, ...]
 
 
-Table = dict[int, Process]
+class Processes:
+    """One look at all processes that live, `by_pid`. `own`: the cgroups of members that are those members' alone.
+
+    A process belongs to the member whose own cgroup holds it: the innermost, where one is below another.
+    """
+
+    def __init__(self, by_pid: Mapping[int, Process], own: Collection[str]) -> None:
+        self.by_pid = by_pid
+        self._children: dict[int, list[int]] = {}
+        self._owner: dict[int, str] = {}
+        self._owned: dict[str, set[int]] = {}
+        for it in by_pid.values():
+            self._children.setdefault(it.parent, []).append(it.pid)
+            cgroup = _innermost(it.cgroups, own)
+            if cgroup is not None:
+                self._owner[it.pid] = cgroup
+                self._owned.setdefault(cgroup, set()).add(it.pid)
+
+    def of_container(self, member: Member) -> set[int]:
+        """The pids of a container's processes, while its init lives.
+
+        Its cgroup counts only if it is the container's own: one that it shares with others may hold a machine's worth
+        of tasks. Then, and in any case, what descends from its init is its, unless another container's own cgroup holds
+        it: where containers share a pid namespace, the init of one becomes the parent of the other's orphans.
+        """
+        init = self.by_pid.get(member.pid)
+        if init is None or init.starttime != member.starttime:
+            return set()
+        family = {pid for pid in self._descendants(member.pid) if self._owner.get(pid) in (None, member.cgroup)}
+        return {member.pid} | family | self.in_own_cgroup(member)
+
+    def in_own_cgroup(self, member: Member) -> set[int]:
+        """The pids of the processes in a container's cgroup, also of those that outlived its init; none if shared."""
+        return self._owned.get(member.cgroup or "", set())
+
+    def _descendants(self, pid: int) -> set[int]:
+        """A process, its children and theirs."""
+        found: set[int] = set()
+        waiting = [pid]
+        while waiting:
+            at = waiting.pop()
+            if at not in found:
+                found.add(at)
+                waiting += self._children.get(at, [])
+        return found
 
 
-def table() -> Table:
+def _innermost(places: Iterable[str], own: Collection[str]) -> str | None:
+    """The first of these cgroups, or of those above them, that is one of `own`."""
+    for place in places:
+        at = place
+        while "/" in at:
+            if at in own:
+                return at
+            at = at.rpartition("/")[0]
+    return None
+
+
+def own_cgroups(members: Iterable[tuple[str, Member]]) -> set[str]:
+    """The cgroups of members, each with its container, that are theirs alone."""
+    return {it.cgroup for container, it in members if it.cgroup is not None and cgroups.is_own(it.cgroup, container)}
+
+
+def look(own: Collection[str]) -> Processes:
+    """Look at all processes. `own`: see Processes."""
+    return Processes(table(), own)
+
+
+def table() -> dict[int, Process]:
     """Every process that lives, by pid."""
     found = (_look_at(int(name)) for name in system.list_directory("/proc") if name.isdigit())
     return {it.pid: it for it in found if it is not None}
@@ -46,45 +111,6 @@ def _look_at(pid: int) -> Process | None:
     if fields is None or process.is_over(fields):
         return None
     return Process(pid, int(fields[1]), int(fields[19]), tuple(process.cgroups(pid)))
-
-
-def of_container(container: str, member: Member, processes: Mapping[int, Process]) -> set[int]:
-    """The pids of a container's processes, while its init lives.
-
-    Its cgroup counts only if it is the container's own: one that it shares with others may hold a machine's worth of
-    tasks. Then, and in any case, what descends from its init is its.
-    """
-    init = processes.get(member.pid)
-    if init is None or init.starttime != member.starttime:
-        return set()
-    return _descendants(member.pid, processes) | in_own_cgroup(container, member, processes)
-
-
-def in_own_cgroup(container: str, member: Member, processes: Mapping[int, Process]) -> set[int]:
-    """The pids of the processes in a container's cgroup, also of those that outlived its init; none if it is shared."""
-    if member.cgroup is None or not cgroups.is_own(member.cgroup, container):
-        return set()
-    return within(member.cgroup, processes)
-
-
-def within(cgroup: str, processes: Mapping[int, Process]) -> set[int]:
-    """The pids of the processes in a cgroup, and below it."""
-    return {it.pid for it in processes.values() if any(cgroups.is_within(place, cgroup) for place in it.cgroups)}
-
-
-def _descendants(pid: int, processes: Mapping[int, Process]) -> set[int]:
-    """A process, its children and theirs."""
-    children: dict[int, list[int]] = {}
-    for it in processes.values():
-        children.setdefault(it.parent, []).append(it.pid)
-    found: set[int] = set()
-    waiting = [pid]
-    while waiting:
-        at = waiting.pop()
-        if at not in found:
-            found.add(at)
-            waiting += children.get(at, [])
-    return found
 
 
 def threads(pids: Iterable[int]) -> set[int]:

@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, field
 
 from hook import containerd, machine, origin, process, reconcile, runtimes, steps
+from hook.errors import HookError, Reason
 from hook.install import LEFT, LEFT_TIMER, stop_left_timer
 from hook.models import KeyState
 from hook.places import NAME, Places
@@ -53,6 +54,9 @@ def run(places: Places, options: Options, roots: Sequence[str] = (), *, force: b
     """Uninstall. `roots`: see runtimes.states. Raises Refused, HookError."""
     if not (force or places.top):
         origin.refuse_others(places)
+    if not places.top and os.path.isdir(options.run_dir) and not process.in_host_pid_namespace():
+        # Whoever still calls the program would look dead, and the groups of the living empty.
+        raise HookError(Reason.DENIED, process.NOT_HOST_PIDS, hint=process.PID_HINT)
     with steps.alone(places.at(places.program_dir)):
         strange = [path for path in places.files() if places.is_strange(path)]
         done = steps.take(_without(plan(places), places, strange), dry_run=dry_run)

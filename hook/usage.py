@@ -37,7 +37,7 @@ HELP_OF_VERBS = {
     ),
     "reconcile": (
         "[--dry-run] [--adopt] [--runtime-root=DIR]...\n[--live=FILE] [OPTION...]",
-        "puts right what hooks cannot",
+        "puts right what hooks cannot (host's pid namespace)",
     ),
     "install": (
         "[--for=kubernetes|podman|both] [--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR]\n"

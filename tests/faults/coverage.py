@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple
 import build
 import hook
 from tests import provision
+from tests.support.cgroups import cgroup
 
 if TYPE_CHECKING:
     from tests.faults.campaign import Campaign
@@ -34,8 +35,12 @@ LEFT_OUT = {
     " tiers",
     "tests/fuse": "bench_speed faults hot_path mutants resctrlfs soak storm",
 }
-ALONE = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "setsid")
-"""A command behind this sees no process but its own, and none of those outlives it."""
+ALONE = ("unshare", "--mount", "--fork", "--kill-child", "setsid")
+"""What a command behind this mounts goes with it, and it ends with who started it.
+
+It shares the pid namespace: in one of its own reconcile and reclaim refuse to work.
+"""
+INTO_CGROUP = ("sh", "-ec", 'echo $$ >"$0"; exec "$@"')
 PATIENCE = 1800.0
 """Seconds for the tests of one file."""
 IGNORED = shutil.ignore_patterns(".*", "__pycache__", "dist", "build")
@@ -215,12 +220,21 @@ class Measured:
         return json.loads(report.read_text(encoding="utf-8"))["files"]
 
     def _coverage(self, verb: str, *words: str, log: IO[str] | None = None) -> None:
-        command = [*ALONE, sys.executable, "-m", "coverage", verb, f"--rcfile={self.copy}/build/coveragerc", *words]
+        measured = [sys.executable, "-m", "coverage", verb, f"--rcfile={self.copy}/build/coveragerc", *words]
         environment = {**os.environ, "PYTHONPATH": f"{self.copy}/build", "PYTHONDONTWRITEBYTECODE": "1"}
         null, wrong = subprocess.DEVNULL, log is None
-        subprocess.run(
-            command, cwd=self.copy, env=environment, stdin=null, stdout=log, stderr=log, check=wrong, timeout=PATIENCE
-        )
+        with cgroup(f"/coverage-{os.getpid()}") as own:  # what the tests leave running goes with it
+            command = [*INTO_CGROUP, f"{own.directory}/cgroup.procs", *ALONE, *measured]
+            subprocess.run(
+                command,
+                cwd=self.copy,
+                env=environment,
+                stdin=null,
+                stdout=log,
+                stderr=log,
+                check=wrong,
+                timeout=PATIENCE,
+            )
 
 
 def _filled(text: str, known: dict[str, str]) -> str:

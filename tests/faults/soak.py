@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 PODS = 100_000
 PODS_IN_GUEST = 2_000
-ALONE = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
-"""A command behind this sees no process but its own, and none of those outlives it."""
+APART = ("unshare", "--mount")
+"""What a command behind this mounts goes with it. Its processes end by themselves: see zygote.py."""
 TMPFS = "/dev/shm"
 RESCTRL = "/sys/fs/resctrl"
 GUEST = Vm(rmids=soaked.RMIDS, smp=1, sockets=1, append="fakerdt.decay_ms=0", timeout=5400)
@@ -58,10 +58,9 @@ def _soak(campaign: Campaign, case: str, most: int, start: Callable[[list[str], 
 
 
 def _here(command: list[str], output: IO[str]) -> int:
-    """The model looks at every process that it sees: let there be few."""
     with tempfile.TemporaryDirectory(dir=TMPFS) as directory:
-        alone = [*ALONE, *command, directory]
-        return subprocess.run(alone, cwd=ROOT, stdout=output, stderr=output, check=False).returncode
+        apart = [*APART, *command, directory]
+        return subprocess.run(apart, cwd=ROOT, stdout=output, stderr=output, check=False).returncode
 
 
 def _in_guest(command: list[str], output: IO[str]) -> int:

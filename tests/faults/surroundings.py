@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, Callable
 
 from tests.faults import strace
@@ -92,11 +92,23 @@ def _hidings(campaign: Campaign) -> None:
         Case(f"{stage.name}: /proc {how}", partial(_hidden, stage, command))
         for stage, (how, command) in product(stages, HIDINGS.items())
     )
-    campaign.all("/proc is not what it was", cases)
+    elsewhere = (
+        Case(f"{stage.name}: in a pid namespace of its own", partial(_elsewhere, stage)) for stage in RECONCILES
+    )
+    campaign.all("/proc is not what it was", chain(cases, elsewhere))
 
 
 def _hidden(stage: Stage, command: str, scene: Scene) -> None:
     scene.endure(stage.set(scene), ("unshare", "--mount", "sh", "-c", f'{command} && exec "$@"', "sh"))
+    scene.recover()
+
+
+def _elsewhere(stage: Stage, scene: Scene) -> None:
+    """Everybody looks dead there, and every group empty."""
+    job = stage.set(scene)
+    before = scene.world.groups()
+    scene.endure(job, ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc"))
+    scene.expect(scene.world.groups() == before, "groups were changed:", before, scene.world.groups())
     scene.recover()
 
 

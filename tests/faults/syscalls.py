@@ -39,6 +39,7 @@ ERRNOS = {
     "openat": "EACCES EINTR EMFILE ENFILE ENOMEM",
     "poll": "EINTR ENOMEM",
     "read": "EINTR EIO",
+    "readlink": "EACCES EIO ENOMEM",
     "renameat": "EACCES EDQUOT EIO ENOSPC EROFS",
     "rmdir": "EACCES EBUSY EIO EPERM EROFS",
     "sendto": "EACCES EAGAIN ECONNREFUSED ENOBUFS",

@@ -181,6 +181,49 @@ def test_strangers_are_moved_out(hook: Hook, family: Task, own: Cgroup, init: Ta
     assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
 
 
+def test_nobody_is_moved_out_while_a_hook_is_at_work_on_the_key(
+    hook: Hook, family: Task, own: Cgroup, init: Task
+) -> None:
+    """It may be just about to record whose that is; what was seen before says nothing, so nothing is told of it."""
+    hook(created(ID, family.pid, pod_uid=UID))
+    reconcile(hook)
+    (hook.resctrl_root / "mon_groups" / f"oci-{UID}" / "tasks").write_text(str(init.pid))
+    with (hook.run_dir / "locks" / UID).open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert reconcile(hook) == []
+    assert hook.tasks(f"oci-{UID}") == {init.pid, *threads(*own.pids())}
+    assert verbs(reconcile(hook)) == ["evict"]
+
+
+def test_what_is_in_another_containers_cgroup_is_not_taken_for_a_descendant(hook: Hook, family: Task) -> None:
+    """As with `--pid=container:X`: the orphans of one container are children of the other's init."""
+    name = f"{OTHER[:8]}{ID[8:]}"
+    worker = children(family.pid)[0]
+    with cgroup(f"/test-{os.getpid()}-libpod-{name}.scope") as theirs, task() as other:
+        assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
+        theirs.add(other.pid)
+        assert hook(created(name, other.pid)).stderr == ""
+        theirs.add(worker)
+        reconcile(hook)
+        assert hook.tasks(f"oci-{name}") == {other.pid, worker}
+        assert hook.tasks(f"oci-{UID}") == threads(family.pid, *children(family.pid)) - {worker}
+        settled(hook)
+
+
+def test_a_container_within_a_container_has_its_own_tasks(hook: Hook, family: Task, own: Cgroup) -> None:
+    """Its cgroup is below the other's, which holds them as well."""
+    name = f"{OTHER[:8]}{ID[8:]}"
+    inner = children(family.pid)[0]
+    with cgroup(f"{own.path}/libpod-{name}") as theirs:
+        assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
+        theirs.add(inner)
+        assert hook(created(name, inner)).stderr == ""
+        reconcile(hook)
+        assert hook.tasks(f"oci-{name}") == {inner}
+        assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
+        settled(hook)
+
+
 def test_a_group_of_ours_that_nothing_is_recorded_of_goes(hook: Hook, init: Task) -> None:
     groups = hook.resctrl_root / "mon_groups"
     hook(created("c1", init.pid))
@@ -200,6 +243,57 @@ def test_another_ctrl_group_is_looked_after_too(hook: Hook) -> None:
 
 
 # --- Other tools
+
+
+def move(hook: Hook, ctrl_group: str, pid: int) -> None:
+    """What a hook of another tool does after ours, such as that of a CDI device."""
+    (hook.resctrl_root / ctrl_group).mkdir(exist_ok=True)
+    (hook.resctrl_root / ctrl_group / "tasks").write_text(str(pid))
+
+
+def test_a_container_that_was_moved_to_another_ctrl_group_gets_its_group_there(hook: Hook, init: Task) -> None:
+    """Also where the kernel does not say where it is; the group that it was in holds no RMID any more."""
+    assert hook(created("c1", init.pid, pod_uid=UID)).stderr == ""
+    move(hook, "gold", init.pid)
+    assert set(verbs(reconcile(hook))) <= {"adopt", "remake"}
+    assert hook.groups() == {f"gold/oci-{UID}"}
+    assert hook.tasks(f"gold/oci-{UID}") == {init.pid}
+    assert [group["ctrl_group"] for group in hook.key(UID)["groups"]] == ["gold"]
+    view = hook.run_dir / "mon_groups" / UID
+    assert not [path for path in view.rglob("*") if path.is_symlink() and not path.exists()]
+    settled(hook)
+    end(init)
+    assert hook(stopped("c1")).stderr == ""
+    assert hook.groups() == set()
+    assert hook.leftovers() == set()
+
+
+def test_the_group_stays_that_a_sibling_of_who_was_moved_is_in(hook: Hook, init: Task) -> None:
+    with task() as sibling:
+        for name, process in (("c1", init), ("c2", sibling)):
+            assert hook(created(name, process.pid, pod_uid=UID)).stderr == ""
+        move(hook, "gold", init.pid)
+        reconcile(hook)
+        assert hook.groups() == {f"oci-{UID}", f"gold/oci-{UID}"}
+        assert hook.tasks(f"oci-{UID}") == {sibling.pid}
+        move(hook, "gold", sibling.pid)
+        reconcile(hook)
+        assert hook.groups() == {f"gold/oci-{UID}"}
+        assert hook.tasks(f"gold/oci-{UID}") == {init.pid, sibling.pid}
+        settled(hook)
+
+
+def test_what_was_used_before_the_move_is_not_lost(hook: Hook, resctrl: Mounted, init: Task) -> None:
+    energy = "mon_PERF_PKG_00/core_energy"
+    resctrl.control(do="set_counter", group="/", domain="mon_PERF_PKG_00", event="core_energy", value=0)
+    assert hook(created("c1", init.pid, pod_uid=UID)).stderr == ""
+    group = f"/mon_groups/oci-{UID}"
+    begin = hook.key(UID)["groups"][0]["begin"][energy]
+    was = 0 if begin == "Unavailable" else float(begin)
+    resctrl.control(do="set_counter", group=group, domain="mon_PERF_PKG_00", event="core_energy", value=was + 7)
+    move(hook, "gold", init.pid)
+    reconcile(hook)
+    assert hook.key(UID)["groups"][0]["before"][energy] == "7"
 
 
 def test_a_group_in_a_ctrl_group_is_made_again_there(hook: Hook, init: Task, golden: dict[str, Any]) -> None:
@@ -242,7 +336,7 @@ def test_a_ctrl_group_that_was_removed_with_our_group_in_it(hook: Hook, init: Ta
     assert hook(golden).stderr == ""
     assert hook.groups() == {"gold/oci-c1"}
     (hook.resctrl_root / "gold").rmdir()
-    assert verbs(reconcile(hook)) == ["remake", "retire"]
+    assert verbs(reconcile(hook)) == ["remake"]
     assert hook.tasks("oci-c1") == {init.pid}
     assert [group["path"] for group in hook.key("c1")["groups"]] == [f"{hook.resctrl_root}/mon_groups/oci-c1"]
     assert not list((hook.run_dir / "mon_groups" / "c1").glob("*@*"))
@@ -471,7 +565,9 @@ def test_a_record_is_not_rebuilt_where_proc_hides_who_is_in_the_group(hook: Hook
     hook(created(ID, family.pid, pod_uid=UID))
     reconcile(hook)
     (hook.run_dir / "groups" / f"{UID}.json").write_text("{")
-    blind = replace(hook, wrapper=("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"))
+    namespace = "mkdir -p /proc/self/ns && ln -s 'pid:[4026531836]' /proc/self/ns/pid"
+    script = f'mount -t tmpfs none /proc && {namespace} && exec "$@"'
+    blind = replace(hook, wrapper=("unshare", "--mount", "sh", "-c", script, "sh"))
     reconcile(blind, refused=["rebuild"])
     assert hook.recorded(UID)["recovering"]
     reconcile(hook)
@@ -533,6 +629,19 @@ def test_what_found_no_rmid_is_tried_again(hook: Hook, resctrl: Mounted) -> None
         assert verbs(reconcile(hook)) == ["retry"]
         assert hook.reasons() == {}
         assert hook.tasks("oci-c3") == {c.pid}
+
+
+def test_what_is_recorded_without_a_start_time_is_not_tried_again(hook: Hook, init: Task) -> None:
+    """Its pid may be another process's by now, which then was made a member."""
+    hook(created("c1", init.pid, pod_uid="no UID"))
+    path = hook.run_dir / "unmonitored/c1.json"
+    record = {"reason": "io", "key": "c1", "kind": "container", "starttime": None}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **record}))
+    assert reconcile(hook) == []
+    assert hook.groups() == set()
+    end(init)
+    assert verbs(reconcile(hook)) == ["forget"]
+    assert hook.reasons() == {}
 
 
 def test_the_record_of_what_failed_and_is_gone_goes(hook: Hook, init: Task) -> None:
@@ -597,6 +706,22 @@ def test_an_explicit_list_of_live_keys(hook: Hook, init: Task, tmp_path: Path) -
         assert hook.groups() == {f"oci-{UID}"}
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_an_empty_group_of_a_key_that_is_listed_as_live_is_kept(hook: Hook, tmp_path: Path, recorded: bool) -> None:
+    """Also if nothing is recorded of it, or nothing that can be read."""
+    for key in (UID, OTHER):
+        (hook.resctrl_root / "mon_groups" / f"oci-{key}").mkdir()
+        if recorded:
+            record = hook.run_dir / f"groups/{key}.json"
+            record.parent.mkdir(parents=True, exist_ok=True)
+            record.write_text("{")
+    (tmp_path / "live").write_text(f"{UID}\n")
+    reconcile(hook, f"--live={tmp_path / 'live'}")
+    assert hook.groups() == {f"oci-{UID}"}
+    reconcile(hook)
+    assert hook.groups() == set()
+
+
 def test_a_list_of_live_keys_never_costs_a_live_task_its_group(hook: Hook, init: Task, tmp_path: Path) -> None:
     hook(created("c1", init.pid, pod_uid=UID))
     (tmp_path / "live").write_text("")
@@ -636,6 +761,18 @@ def test_a_container_that_restarts_again_and_again_keeps_its_group(hook: Hook) -
     assert verbs(reconcile(hook)) == ["end"]
     assert hook.groups() == set()
     assert hook.leftovers() == set()
+
+
+def test_what_lingers_is_ended_by_a_shorter_linger_and_never_kept_by_a_longer_one(hook: Hook) -> None:
+    for linger, named, ended in ((600, "0", True), (600, "300", False), (600, "3600", False), (600, None, False)):
+        with task() as init:
+            hook.with_options(f"--linger={linger}")(created("c1", init.pid))
+        assert hook.with_options(f"--linger={linger}")(stopped("c1")).stderr == ""
+        assert hook.groups() == {"oci-c1"}
+        done = verbs(reconcile(hook, *([f"--linger={named}"] if named else [])))
+        assert (done, hook.groups()) == ((["end"], set()) if ended else ([], {"oci-c1"}))
+    over(hook, "c1")
+    assert verbs(reconcile(hook, "--linger=3600")) == ["end"]
 
 
 def test_a_pod_lingers_as_long_as_its_cgroup_is_there(hook: Hook, own: Cgroup) -> None:

@@ -52,6 +52,7 @@ class Faults:
         "unlink",
         "listdir",
         "symlink",
+        "readlink",
     )
 
     def __init__(self, at: int, manner: Manner = "refused", number: int = errno.EIO, beneath: object = posix) -> None:

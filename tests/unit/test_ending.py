@@ -376,7 +376,57 @@ def test_a_start_that_reclaims_and_failed_anywhere_can_be_repeated(machine: Mach
     assert each_call_fails(attempt, manner, errno.EIO, machine) > 60
 
 
+# --- A pid namespace of its own
+
+
+def test_nothing_lingers_where_nobody_would_end_it(machine: Machine) -> None:
+    machine.be_in_another_pid_namespace()
+    live(machine, "c1", 7, **LINGER)
+    die(machine, "c1", 7, **LINGER)
+    assert machine.groups() == {}
+    assert machine.leftovers() == set()
+
+
+def test_nothing_is_reclaimed_where_the_living_look_dead(machine: Machine) -> None:
+    live(machine, "c1", 7)
+    machine.be_in_another_pid_namespace()
+    machine.die(7)  # as it looks from there
+    node = machine.node()
+    assert reclaim.reclaim(node, "c2") is False
+    assert [it.reason for it in node.run.complaints] == ["denied"]
+    assert machine.groups() == {GROUP: set()}
+
+
 # --- reconcile
+
+
+def moved(machine: Machine, pid: int, ctrl_group: str) -> None:
+    """Another tool puts a task into a ctrl_group, and the kernel says so."""
+    machine._leave(pid)
+    machine.says(pid, ctrl_group, "")
+
+
+@each_manner
+def test_a_container_that_was_moved_to_another_ctrl_group_gets_its_group_there(
+    machine: Machine, manner: Manner
+) -> None:
+    """Of reconcile killed between the two groups, the empty one is left; it goes with its key."""
+    machine.add_class("gold")
+
+    def attempt(faults: Faults) -> None:
+        live(machine, "c1", 7)
+        moved(machine, 7, "gold")
+        with_faults(faults, lambda: put_right(machine))
+        put_right(machine)
+        there = machine.groups()
+        assert there.pop(f"gold/{GROUP}") == {7}
+        assert there in ({}, {GROUP: set()} if faults.calls >= faults.at else {})
+        assert put_right(machine).outcomes == []
+        die(machine, "c1", 7)
+        assert machine.groups() == {}
+        put_right(machine, snapshot_ttl=0)
+
+    assert each_call_fails(attempt, manner, errno.EIO, machine) > 50
 
 
 def a_dead_member_beside_one_whose_group_is_gone(machine: Machine) -> None:

@@ -38,6 +38,8 @@ class Machine:
         self.run = place / "run"
         self.cgroups = place / "cgroup"
         (self.proc / "1").mkdir(parents=True)
+        (self.proc / "self/ns").mkdir(parents=True)
+        (self.proc / "self/ns/pid").symlink_to("pid:[4026531836]")
         (self.resctrl / "mon_groups").mkdir(parents=True)
         self.refusals: dict[str, list[int]] = {"mkdir": [], "rmdir": [], "put": []}
         self.calls: list[str] = []
@@ -69,6 +71,10 @@ class Machine:
     def die(self, pid: int) -> None:
         shutil.rmtree(self.proc / str(pid))
         self._leave(pid)
+
+    def be_in_another_pid_namespace(self) -> None:
+        (self.proc / "self/ns/pid").unlink()
+        (self.proc / "self/ns/pid").symlink_to("pid:[4026532201]")
 
     def add_class(self, name: str) -> None:
         (self.resctrl / name / "mon_groups").mkdir(parents=True)
@@ -125,6 +131,9 @@ class Machine:
 
     def stat(self, path: bytes, **named: Any) -> os.stat_result:  # noqa: ANN401
         return posix.stat(self._here(path), **named)
+
+    def readlink(self, path: bytes) -> bytes:
+        return posix.readlink(self._here(path))
 
     def mkdir(self, path: bytes, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         if dir_fd is None and self._is_group(path):

@@ -29,7 +29,14 @@ def state(*members: str, **fields: Any) -> KeyState:  # noqa: ANN401
 
 
 def failure(name: str = "c1", **fields: Any) -> Failure:  # noqa: ANN401
-    record = {"container": name, "stage": "createRuntime", "reason": "no_rmids", "problem": "", "pid": 7}
+    record = {
+        "container": name,
+        "stage": "createRuntime",
+        "reason": "no_rmids",
+        "problem": "",
+        "pid": 7,
+        "starttime": 1,
+    }
     return Failure(**{**record, **fields})
 
 
@@ -60,12 +67,14 @@ def brief(actions: list[Action]) -> list[tuple[str, ...]]:
         ({"states": {"k": state(completed_at="then")}}, [("prune", "k")]),
         ({"states": {"k": state(recovering=True)}}, [("rebuild", "k")]),
         ({"unreadable": ["k"]}, [("rebuild", "k")]),
-        ({"orphans": {PATH: False}}, [("remove", PATH)]),
-        ({"orphans": {PATH: True}}, [("rebuild", PATH)]),
-        ({"strangers": {PATH: {9}}}, [("evict", PATH)]),
+        ({"orphans": {("k", PATH): False}}, [("remove", PATH)]),
+        ({"orphans": {("k", PATH): True}}, [("rebuild", PATH)]),
+        ({"strangers": {("k", PATH): {9}}}, [("evict", "k", PATH)]),
         ({"failures": [failure()]}, [("retry", "c1")]),
         ({"failures": [failure()], "gone": {"c1"}}, [("forget", "c1")]),
-        ({"failures": [failure(pid=None)]}, []),
+        ({"failures": [failure(pid=None, starttime=None)]}, []),
+        ({"failures": [failure(starttime=None)]}, []),
+        ({"failures": [failure(starttime=None)], "gone": {"c1"}}, [("forget", "c1")]),
         ({"failures": [failure(monitored=True, reason="usage")]}, []),
         ({"failures": [failure(reason="bad_state")]}, []),
         ({"failures": [failure(reason="bad_key")]}, []),
@@ -108,12 +117,20 @@ def test_a_list_of_live_keys_counts_more_than_the_members(
     assert all(it.forced for it in actions)
 
 
+@pytest.mark.parametrize(("live", "expected"), [({"k"}, []), ({"j"}, [("remove", PATH)]), (set(), [("remove", PATH)])])
+def test_an_unrecorded_empty_group_of_a_live_key_is_kept(live: set[str], expected: list[tuple[str, ...]]) -> None:
+    assert brief(plan(survey(orphans={("k", PATH): False}), TTL, live)) == expected
+
+
 @given(st.sets(st.sampled_from(["dead", "vanished", "outside"])), st.booleans())
 def test_what_gives_rmids_back_comes_before_what_needs_one(facts: set[str], orphan: bool) -> None:
     places = {("k", "c1"), ("k", "c2")}
     more: dict[str, Any] = {name: dict.fromkeys(places, 1) if name == "outside" else places for name in facts}
     seen = survey(
-        states={"k": state("c1", "c2")}, orphans={PATH: False} if orphan else {}, failures=[failure("c3")], **more
+        states={"k": state("c1", "c2")},
+        orphans={("k", PATH): False} if orphan else {},
+        failures=[failure("c3")],
+        **more,
     )
     order = [VERBS.index(it.verb) for it in plan(seen, TTL)]
     assert order == sorted(order)

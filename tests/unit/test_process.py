@@ -213,3 +213,19 @@ def test_user_namespaces(proc: FakeFilesystem, text: str, expected: bool) -> Non
 def test_what_cannot_be_read_is_taken_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     fails(monkeypatch, errno.ENOENT)
     assert process.in_user_namespace() is False
+
+
+@pytest.mark.parametrize(
+    ("namespace", "expected"),
+    [("pid:[4026531836]", True), ("pid:[4026532201]", False), ("mnt:[4026531836]", False), ("", False)],
+)
+def test_the_hosts_pid_namespace_is_known_by_its_number(
+    monkeypatch: pytest.MonkeyPatch, namespace: str, expected: bool
+) -> None:
+    monkeypatch.setattr(system, "link_target", {"/proc/self/ns/pid": namespace}.__getitem__)
+    assert process.in_host_pid_namespace() is expected
+
+
+def test_where_proc_cannot_tell_the_pid_namespace_is_not_the_hosts(proc: FakeFilesystem) -> None:
+    assert not proc.exists("/proc/self")
+    assert process.in_host_pid_namespace() is False

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hook import report, system
+from hook import process, report, system
 from hook.errors import HookError, Reason, refused, unforeseen
 from hook.identity import Key
 from hook.lifecycle import Container
@@ -194,8 +194,9 @@ def test_a_record_says_what_is_known_of_the_container() -> None:
 
 
 @pytest.mark.parametrize("change", [None, "pid", "key", "starttime"])
-def test_a_record_does_without_what_is_not_known(change: str | None) -> None:
+def test_a_record_does_without_what_is_not_known(change: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No pid at poststop, no key where it is a bad one, no container where the state was none."""
+    monkeypatch.setattr(process, "starttime", {7: None}.__getitem__)
     known = container() if change else None
     if known and change:
         setattr(known, change, 0 if change == "pid" else None)
@@ -203,6 +204,22 @@ def test_a_record_does_without_what_is_not_known(change: str | None) -> None:
     for name in [change] if change else ["pid", "key", "kind", "starttime", "bundle"]:
         assert failure[name] is None
     assert Failure.model_validate(failure).model_dump() == failure
+
+
+def test_a_failure_before_the_start_time_was_read_is_recorded_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it nothing would ever be tried again by the pid."""
+    known = container()
+    known.starttime = None
+    monkeypatch.setattr(process, "starttime", {7: 99}.__getitem__)
+    assert report.failure_of(HookError(Reason.IO, "p"), "c1", "createRuntime", known).starttime == 99
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), ValueError(), IndexError()])
+def test_a_start_time_that_cannot_be_read_costs_no_record(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = container()
+    known.starttime = None
+    monkeypatch.setattr(process, "starttime", lambda _pid: fail(error)())
+    assert report.failure_of(HookError(Reason.IO, "p"), "c1", "createRuntime", known).starttime is None
 
 
 def test_a_record_comes_back_from_the_run_directory(tmp_path: Path) -> None:

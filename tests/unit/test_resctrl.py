@@ -26,6 +26,7 @@ PID = 4711
 def kernel(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> FakeFilesystem:
     """A resctrl with nothing in it. pyfakefs fakes `os` of its own accord, but not `posix`."""
     monkeypatch.setattr(system, "posix", FakeOsModule(fs))
+    monkeypatch.setattr(process, "in_host_pid_namespace", lambda: True)
     fs.create_dir(ROOT + "/mon_groups")
     fs.create_file(STATUS, contents="ok\n")
     return fs
@@ -272,6 +273,18 @@ def test_a_task_lives_unless_it_is_known_to_be_dead(
     kernel.create_file(GROUP + "/tasks", contents=tasks)
     monkeypatch.setattr(process, "is_dead", dead.__getitem__)
     assert resctrl.has_live_task(GROUP) is expected
+
+
+@pytest.mark.parametrize("tasks", ["", "1\n"])
+def test_in_another_pid_namespace_no_group_is_known_to_be_empty(
+    kernel: FakeFilesystem, resctrl: Resctrl, monkeypatch: pytest.MonkeyPatch, tasks: str
+) -> None:
+    """`tasks` leaves out who has no pid there."""
+    kernel.create_file(GROUP + "/tasks", contents=tasks)
+    monkeypatch.setattr(process, "is_dead", lambda _pid: True)
+    monkeypatch.setattr(process, "in_host_pid_namespace", lambda: False)
+    assert resctrl.has_live_task(GROUP) is True
+    assert resctrl.has_live_task(GROUP + "-gone") is False
 
 
 def test_all_threads_of_a_large_node_are_in_one_group(

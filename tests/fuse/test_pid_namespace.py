@@ -1,0 +1,174 @@
+"""In a pid namespace of its own everybody outside looks dead, and their groups empty: nothing there may believe it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.kernel.inside import REAL_ROOT
+from tests.support import machine
+from tests.support.hook import DEADLINE, UID, Hook, Outcome, created, stopped, task
+from tests.support.machine import PROGRAM, Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.resctrlfs import Mounted
+
+Task = subprocess.Popen[bytes]
+ALONE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+FIRST = (*ALONE, "sh", "-c", '"$@"; exit $?', "sh")
+"""The shell is pid 1 of the namespace, and lives as long as the command."""
+UNKNOWN = "this is not the host's pid namespace"
+
+
+@pytest.fixture
+def alive(hook: Hook, init: Task) -> Iterator[str]:
+    """The group of a live container of the host's, which has to survive the test."""
+    assert hook(created("c1", init.pid, pod_uid=UID)).stderr == ""
+    before = hook.key(UID)
+    yield f"oci-{UID}"
+    assert hook.tasks(f"oci-{UID}") == {init.pid}
+    assert hook.key(UID) == before
+
+
+def for_people(hook: Hook, *words: str, wrapper: tuple[str, ...] = ALONE) -> Outcome:
+    verb, *rest = words
+    command = replace(hook, options=rest, wrapper=wrapper).command(verb)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+# --- What judges is refused
+
+
+@pytest.mark.parametrize("words", [[], ["--dry-run"], ["--adopt"], ["--live=/dev/null"], ["--linger=0"]])
+def test_reconcile_is_refused(hook: Hook, alive: str, words: list[str]) -> None:
+    (hook.resctrl_root / "mon_groups/oci-lost").mkdir()
+    ended = for_people(hook, "reconcile", *words)
+    assert (ended.status, ended.stdout) == (2, "")
+    assert UNKNOWN in ended.stderr
+    assert "hostPID" in ended.stderr
+    assert hook.groups() == {alive, "oci-lost"}
+
+
+def test_reconcile_is_refused_where_proc_does_not_tell_the_namespace(hook: Hook, alive: str) -> None:
+    blind = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
+    ended = for_people(hook, "reconcile", wrapper=blind)
+    assert (ended.status, ended.stdout) == (2, "")
+    assert UNKNOWN in ended.stderr
+    assert hook.groups() == {alive}
+
+
+@pytest.mark.parametrize("proc", ["--mount-proc", "--mount"])
+def test_reconcile_is_refused_whosever_proc_is_mounted(hook: Hook, alive: str, proc: str) -> None:
+    ended = for_people(hook, "reconcile", wrapper=(*ALONE[:-1], proc))
+    assert ended.status == 2
+    assert hook.groups() == {alive}
+
+
+@pytest.mark.knobs(rmids=3)
+def test_a_hook_reclaims_nothing_and_says_so(hook: Hook, alive: str, resctrl: Mounted) -> None:  # noqa: ARG001
+    with task() as other:
+        assert hook(created("c2", other.pid)).stderr == ""
+        ended = replace(hook, wrapper=FIRST)(created("late", 1))
+        assert hook.groups() == {alive, "oci-c2"}
+        assert hook.tasks("oci-c2") == {other.pid}
+    assert ended.status == 0
+    assert "no_rmids" in ended.stderr
+    assert f"no RMID is reclaimed: {UNKNOWN}" in ended.stderr
+    assert hook.reasons() == {"late": "no_rmids"}
+
+
+def test_uninstall_is_refused_and_takes_nothing_away(hook: Hook, alive: str, tmp_path: Path) -> None:
+    if REAL_ROOT is not None or machine.missing():
+        pytest.skip("needs a machine to install on")
+    node = Machine(tmp_path / "machine")
+    places = [f"--resctrl-root={hook.resctrl_root}", f"--run-dir={hook.run_dir}"]
+    assert node.run("install", "--for=both", *places).returncode == 0
+    written = node.written()
+    for force in ([], ["--force"]):
+        ended = node.run("uninstall", *places, *force, before=ALONE)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert UNKNOWN in ended.stderr
+    assert node.written() == written
+    assert PROGRAM in written
+    assert hook.groups() == {alive}
+
+
+# --- A node within a node: its hooks know their own containers
+
+
+def test_a_container_of_the_namespace_comes_and_goes(hook: Hook, alive: str) -> None:
+    """Its group does not linger: nothing there would ever end it."""
+    inside = replace(hook, wrapper=("sh", "-ec", COME_AND_GO, "sh")).with_options("--linger=60")
+    ended = subprocess.run(
+        [*ALONE, *inside.command("hook")],
+        input="".join(json.dumps(it) + "\n" for it in (created("n1", 1), stopped("n1"))),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE,
+    )
+    groups, *rest = ended.stdout.splitlines()
+    assert (ended.returncode, ended.stderr, rest) == (0, "", [])
+    assert set(groups.split()) == {alive, "oci-n1"}
+    assert hook.groups() == {alive}
+
+
+COME_AND_GO = """\
+read -r created; read -r stopped
+sleep infinity & init=$!
+echo "$created" | sed "s/\\"pid\\": 1,/\\"pid\\": $init,/" | "$@"
+for option; do case $option in --resctrl-root=*) root=${option#*=};; esac; done
+echo $(ls $root/mon_groups)
+{ kill $init; wait $init || true; } 2>/dev/null
+echo "$stopped" | "$@"
+"""
+
+
+def test_a_poststop_there_ends_no_group_for_looking_empty(hook: Hook, alive: str) -> None:
+    """Of a key without members, by a container that is none: what is left when a poststop comes twice."""
+    with task() as other:
+        assert hook(created("c2", other.pid)).stderr == ""
+        record = hook.run_dir / "groups/c2.json"
+        record.write_text(json.dumps({**json.loads(record.read_text()), "members": {}}))
+        assert replace(hook, wrapper=ALONE)(stopped("c2")).stderr == ""
+        assert hook.groups() == {alive, "oci-c2"}
+        assert hook.tasks("oci-c2") == {other.pid}
+
+
+# --- What only looks says that it cannot tell
+
+
+def test_list_says_that_it_cannot_tell_who_is_dead(hook: Hook, alive: str) -> None:  # noqa: ARG001
+    lines = for_people(hook, "list").stdout.splitlines()
+    assert any(line.startswith(UNKNOWN) for line in lines)
+    row = next(line for line in lines if line.startswith(UID)).split()
+    assert (row[2], row[4:6]) == ("live", ["?", "?"])
+    assert "orphans" not in lines[0]
+    key = json.loads(for_people(hook, "list", "--json").stdout)["keys"][0]
+    assert (key["state"], key["members_alive"], key["members_dead"]) == ("live", None, None)
+    member = json.loads(for_people(hook, "show", "--json", UID).stdout)["members"]["c1"]
+    assert member["alive"] is None
+
+
+def test_metrics_have_no_count_of_the_dead(hook: Hook, alive: str) -> None:  # noqa: ARG001
+    def names(wrapper: tuple[str, ...]) -> set[str]:
+        found: Any = json.loads(for_people(hook, "metrics", "--json", wrapper=wrapper).stdout)
+        return {it["name"] for it in found["metrics"]}
+
+    assert names(()) - names(ALONE) == {"resctrl_mon_members", "resctrl_mon_orphan_groups"}
+
+
+def test_doctor_calls_it_a_failure(hook: Hook, alive: str) -> None:  # noqa: ARG001
+    found: Any = json.loads(for_people(hook, "doctor", "--json").stdout)
+    (processes,) = [it for it in found["findings"] if it["subject"] == "processes"]
+    assert (processes["level"], found["well"]) == ("fail", False)
+    assert UNKNOWN in processes["found"]
+    assert not [it for it in found["findings"] if "nobody is behind" in it["found"]]

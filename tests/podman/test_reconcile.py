@@ -1,0 +1,69 @@
+"""reconcile beside containers as Podman and runc make them: whose a process is, and in which ctrl_group."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.support.containers import ALWAYS, DEADLINE
+
+if TYPE_CHECKING:
+    from tests.podman.node import Node
+
+WORKER = "(/bin/sleep 100000 </dev/null >/dev/null 2>&1 &); "
+"""What a container's command begins with, to have an orphan."""
+INTO_GOLD = """\
+read -r state
+case $state in *'"pid":'*) echo "$state" | sed 's/.*"pid":\\([0-9]*\\).*/\\1/' >ROOT/gold/tasks;; esac
+"""
+"""A hook that sorts after ours, as that of a CDI device does."""
+
+
+def reconcile(node: Node) -> list[Any]:
+    command = [str(node.lab.hook), "reconcile", *node.directories, "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10 * DEADLINE)
+    assert done.stderr == ""
+    actions: list[Any] = json.loads(done.stdout)["actions"]
+    assert not [it for it in actions if it["problem"]]
+    return actions
+
+
+def children(pid: int) -> set[int]:
+    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def test_an_orphan_in_a_shared_pid_namespace_stays_with_its_own_container(node: Node) -> None:
+    """It is a child of the other container's init, which is pid 1 there: each of the two took it from the other."""
+    node.lab.run("first")
+    gate = node.lab.gate("second")
+    command = [*gate.command[:2], WORKER + gate.command[2]]
+    options = [*node.lab.options("second"), "--pid=container:first"]
+    node.lab.podman("run", "-d", *options, "--rootfs", str(node.lab.rootfs), *command)
+    gate.wait_up()
+    groups = {name: f"oci-{node.lab.container_id(name)}" for name in ("first", "second")}
+    inits = {name: node.lab.init(name).pid for name in groups}
+    (worker,) = children(inits["first"])
+    reconcile(node)  # of a child whose parent is gone the model knows no better than that it is init's
+    assert node.groups() == {groups["first"]: [inits["first"]], groups["second"]: sorted([inits["second"], worker])}
+    assert reconcile(node) == []
+
+
+def test_a_container_that_a_later_hook_moves_to_another_ctrl_group_gets_its_group_there(node: Node) -> None:
+    gold = node.resctrl.root / "gold"
+    gold.mkdir()
+    script = INTO_GOLD.replace("ROOT", str(node.resctrl.root))
+    node.lab.add_hook("50-cdi.json", ALWAYS, path=Path("/bin/sh"), args=["sh", "-c", script])
+    gate = node.lab.run("web")
+    init, container = node.lab.init("web").pid, node.lab.container_id("web")
+    assert node.groups() == {f"oci-{container}": []}
+    assert reconcile(node)
+    found = node.resctrl.groups()
+    assert node.groups() == {}
+    assert found[f"/gold/mon_groups/oci-{container}"]["tasks"] == [init]
+    assert reconcile(node) == []
+    gate.open()
+    node.lab.watch.wait("poststop", container)
+    assert not [path for path in node.resctrl.groups() if "/mon_groups/" in path]
+    assert node.left()["groups"] == []
