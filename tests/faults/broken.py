@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.faults import limits, room, surroundings, torn
+from tests.faults import limits, room, surroundings, tenants, torn
 
 if TYPE_CHECKING:
     from tests.faults.campaign import Campaign
 
 
 def run(campaign: Campaign) -> None:
-    for subject in (room, limits, torn, surroundings):
+    for subject in (room, limits, torn, surroundings, tenants):
         subject.run(campaign)

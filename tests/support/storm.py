@@ -24,7 +24,7 @@ from tests.support.cgroups import Cgroup, mount_point
 from tests.support.hook import created, stopped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 OURS = "oci-"
 PR_SET_CHILD_SUBREAPER = 36
@@ -69,7 +69,8 @@ class Container:
     """A container, in each of its lives. `init` is 0 while it has no process that is one.
 
     `known`: whether a hook has recorded it in this life, or None if nobody can say (the hook was killed). `torn`: the
-    record of its key was spoilt since, and only the group that it is in tells of it. `revived`: the process that was
+    record of its key was spoilt since, and only the group that it is in tells of it. `author`: the annotations that its
+    pod's author wrote. `revived`: the process that was
     taken for its init, which is dead, when that record was made again. `owed`: its poststop has not come.
     """
 
@@ -83,6 +84,7 @@ class Container:
     torn: bool = False
     revived: int = 0
     owed: bool = False
+    author: Mapping[str, str] = field(default_factory=dict)
     joined: list[int] = field(default_factory=list)
     _pipes: list[int] = field(default_factory=list)
 
@@ -148,20 +150,21 @@ class Container:
     def be_in(self, ctrl_group: str) -> None:
         """Say in the bundle that it is in a ctrl_group (none: the root's)."""
         self.ctrl_group = ctrl_group
-        config: dict[str, object] = {"annotations": created(self.id, 1, **self._annotations())["annotations"]}
+        config: dict[str, object] = {"annotations": self._annotations()}
         if ctrl_group:
             config["linux"] = {"intelRdt": {"closID": ctrl_group}}
         self.bundle.mkdir(parents=True, exist_ok=True)
         (self.bundle / "config.json").write_text(json.dumps(config))
 
     def created(self) -> dict[str, object]:
-        return {**created(self.id, self.init, **self._annotations()), "bundle": str(self.bundle)}
+        return {**created(self.id, self.init), "annotations": self._annotations(), "bundle": str(self.bundle)}
 
     def stopped(self) -> dict[str, object]:
         return {**stopped(self.id), "bundle": str(self.bundle)}
 
     def _annotations(self) -> dict[str, str]:
-        return {"pod_uid": self.uid} if self.uid else {}
+        by_runtime = {"io.kubernetes.pod.uid": self.uid} if self.uid else {}
+        return {**by_runtime, **self.author}
 
 
 def haunted(containers: Iterable[Container]) -> list[Container]:
