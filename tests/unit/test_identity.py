@@ -106,7 +106,7 @@ OF_POD = [
     IN_CRIO,
     IN_CONTAINERD,
     f"name=systemd:/kubepods/pod{UID}/{ID}",
-    f":/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-{ID}.scope",
+    f":/kubelet.slice/kubelet-kubepods.slice/kubelet-{POD}/cri-containerd-{ID}.scope",
     f":/kubepods/besteffort/pod{UID.replace('-', '')}/crio-{ID}",
     f"{IN_CONTAINERD}/kubepods/pod{OTHER}/{'d' * 64}",
 ]
