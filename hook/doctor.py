@@ -493,7 +493,7 @@ def _names_hook(site: Site, path: str) -> bool:
 
 def _passed_on(site: Site) -> Iterator[Finding]:
     """Options that go by annotations of pods, which containerd keeps to itself unless it is told to pass them on."""
-    if _CONTAINERDS.isdisjoint(os.path.basename(word) for command in machine.commands() for word in command[:1]):
+    if machine.program("crio") or not any(map(machine.program, _CONTAINERDS)):
         return
     calls: list[Sequence[str]] = [it.file.hook.args or [] for it in site.ours if it.file and KUBERNETES in it.name]
     configuration = containerd.look()
