@@ -51,7 +51,7 @@ class Node:
         self.show(locked.state or state)
 
     def invalidate(self, key: str, group: MonGroup) -> None:
-        """Before a group with a begin on record, which is gone, is made: let no reader set its counters against that."""
+        """Before a group takes the place of a recorded one: let no reader set its counters against that begin."""
         if group.begin is not None and self.resctrl.inode(group.path) != group.inode:
             try:
                 self._view.invalidate(key)
