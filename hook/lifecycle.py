@@ -106,6 +106,8 @@ def _join(node: Node, container: Container, key: Key, pod: Pod, patience: _Patie
         joined = _joined(state, container, member, group)
         locked.commit(joined)
         in_vain = group.path in patience.made
+        # Before mkdir: the entry that consumers see has the begin of the group that was there, and a link to this one.
+        node.invalidate(key.name, group)
         made = node.resctrl.make(group.path)
         if made:
             patience.made.add(group.path)

@@ -54,6 +54,14 @@ class Node:
         # After the commit: killed in between, the next hook of this key finds the view older than the state.
         self.show(locked.state or state)
 
+    def invalidate(self, key: str, group: MonGroup) -> None:
+        """Before a group takes the place of a recorded one: let no reader set its counters against that begin."""
+        if group.begin is not None and self.resctrl.inode(group.path) != group.inode:
+            try:
+                self._view.invalidate(key)
+            except OSError as error:
+                self.run.complaints.append(refused(f"what key {key} used cannot be hidden", error))
+
     def with_late(self, group: MonGroup) -> MonGroup:
         """A group that lives, with the counters that came after its begin: those of CPUs that were offline, say."""
         if group.begin is None or group.end is not None or self.resctrl.inode(group.path) != group.inode:

@@ -66,17 +66,23 @@ class View:
         """Show nothing of a key: first in one step, then file by file."""
         old = f"{_BUILDING}/{key}.old"
         system.remove_tree(old, self._dir)
-        # First: a reader that has the directory open learns by this that it may have read half of it. Killed after it,
-        # the entry lacks it until the key's next hook, or reconcile, finds that the view is not current.
-        try:
-            system.unlink(f"{_PLACE}/{key}/generation", self._dir)
-        except (NotADirectoryError, IsADirectoryError):
-            pass  # no view of ours
+        # First: a reader that has the directory open learns by this that it may have read half of it.
+        self.invalidate(key)
         try:
             system.rename(f"{_PLACE}/{key}", old, self._dir)
         except FileNotFoundError:
             return
         system.remove_tree(old, self._dir)
+
+    def invalidate(self, key: str) -> None:
+        """Let readers know that what they read of a key is not to be relied on: `generation` goes.
+
+        Killed after it, the entry lacks it until the key's next hook, or reconcile, finds that the view is not current.
+        """
+        try:
+            system.unlink(f"{_PLACE}/{key}/generation", self._dir)
+        except (NotADirectoryError, IsADirectoryError):
+            pass  # no view of ours
 
     def shown(self) -> list[str]:
         """The keys that something is shown of. Grows with the node: not for the hook path."""

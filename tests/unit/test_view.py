@@ -129,6 +129,32 @@ def test_a_thread_is_moved_within_its_ctrl_group_and_from_nobody_else(
     assert machine.node().may_move(7, f"{machine.resctrl}/mon_groups/{GROUP}") is may
 
 
+def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start(machine, "c1", 7)
+    place, group = machine.run / "mon_groups" / UID, machine.resctrl / "mon_groups" / GROUP
+    seen: list[Entry | None] = []
+    mkdir = machine.mkdir
+
+    def made(path: bytes, *arguments: Any, **named: Any) -> None:  # noqa: ANN401  mkdir's
+        mkdir(path, *arguments, **named)
+        if path.endswith(GROUP.encode()):
+            seen.append(read(place))
+
+    monkeypatch.setattr(machine, "mkdir", made)
+    before = read(place)
+    assert before is not None
+    assert not before.gone
+    shutil.rmtree(group)
+    machine.energy = 1000
+    start(machine, "c2", 8)
+    assert seen == [None]
+    after = read(place)
+    assert after is not None
+    assert after.use() == {"mon_PERF_PKG_00/core_energy": None}
+
+
 # --- Readers that a change overtakes
 
 
