@@ -9,7 +9,7 @@ from hook.errors import HookError, Reason, WrongCtrlGroup
 from hook.identity import Key, Pod
 from hook.lifecycle import Container
 from hook.models import Annotations
-from hook.survey import live_members, strangers_among, tasks_in
+from hook.survey import find_strangers, live_members, read_tasks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def remake(node: Node, action: Action, own: Collection[str]) -> bool:
 
     Whether there was need to: that is looked at again under the key's lock, for a hook may have been at work on it.
     """
-    locked = _undisturbed(node, action.key)
+    locked = _try_lock(node, action.key)
     if locked is None:
         return False
     with locked:
@@ -48,13 +48,15 @@ def remake(node: Node, action: Action, own: Collection[str]) -> bool:
     _leave_to_others(node, member)
     it = Container(container, member.pid, "", {}, Annotations())
     it.starttime, it.key = member.starttime, Key(state.key, state.kind)
-    _enter(node, it, it.key, Pod(None, state.pod_namespace, state.pod_name, None), own)
-    _give_up(node, action.key, member.group)
+    try:
+        _enter(node, it, it.key, Pod(None, state.pod_namespace, state.pod_name, None), own)
+    finally:  # also if there was no RMID for the new group: the old one may have the last
+        _remove_old_group(node, action.key, member.group)
     return True
 
 
-def _undisturbed(node: Node, key: str) -> LockedKey | None:
-    """A key under its lock; None while a hook holds that: then what was seen of the key says nothing any more."""
+def _try_lock(node: Node, key: str) -> LockedKey | None:
+    """Lock a key without waiting; None while a hook holds the lock: what was seen of the key is out of date then."""
     try:
         return node.run.lock(key, system.monotonic())
     except HookError as error:
@@ -65,12 +67,12 @@ def _undisturbed(node: Node, key: str) -> LockedKey | None:
 
 def _is_in_place(node: Node, state: KeyState, container: str, member: Member) -> bool:
     """Whether a member's init is in its group, which has its begin, and the index names the key. Under its lock."""
-    there = {tid for it in state.groups if it.path == member.group for tid in tasks_in(node, it) or ()}
+    there = {tid for it in state.groups if it.path == member.group for tid in read_tasks(node, it) or ()}
     is_in = member.pid in there and node.is_in_parent_of(member.group, member.pid)
     return is_in and _has_begun(node, state, container) and node.run.key_of(container) == state.key
 
 
-def _give_up(node: Node, key: str, path: str) -> None:
+def _remove_old_group(node: Node, key: str, path: str) -> None:
     """Remove the group that a container was in before it was moved to another ctrl_group, if that is empty now.
 
     Killed before it, the group stays on record, and goes with its key.
@@ -94,7 +96,7 @@ def _enter(node: Node, container: Container, key: Key, pod: Pod, own: Collection
 
 
 def _ctrl_group_of(node: Node, pid: int) -> str:
-    """The ctrl_group that a process is in, by who is in which: for kernels that do not say it of a process."""
+    """The ctrl_group whose `tasks` lists a process, for kernels without /proc/PID/cpu_resctrl_groups."""
     root = node.resctrl.root
     named = (path for path in node.resctrl.ctrl_groups() if path != root)
     return next((path[len(root) + 1 :] for path in named if pid in (node.resctrl.tasks(path) or ())), "/")
@@ -142,7 +144,7 @@ def retry(node: Node, action: Action, own: Collection[str]) -> bool:
 
 def adopt(node: Node, action: Action, own: Collection[str]) -> bool:
     """Move what exec brought in, and whatever else of a container is outside, into its group; whether anything was."""
-    locked = _undisturbed(node, action.key)
+    locked = _try_lock(node, action.key)
     if locked is None:
         return False
     with locked:
@@ -212,7 +214,7 @@ def evict(node: Node, action: Action, own: Collection[str]) -> bool:
     a container under that lock before it puts its init into the group, so none is missing on the record whose init is
     among the tasks; and whatever a member forked by then is among the processes.
     """
-    locked = _undisturbed(node, action.key)
+    locked = _try_lock(node, action.key)
     if locked is None:
         return False
     with locked:
@@ -228,7 +230,7 @@ def evict(node: Node, action: Action, own: Collection[str]) -> bool:
 
 def _strangers(node: Node, state: KeyState, path: str, own: Collection[str]) -> set[int]:
     live = live_members(state)
-    there = {tid for group in state.groups if group.path == path for tid in tasks_in(node, group) or ()}
+    there = {tid for group in state.groups if group.path == path for tid in read_tasks(node, group) or ()}
     processes = tasks.look({*own, *tasks.own_cgroups(live.items())})
     family = {pid for it in live.values() if it.group == path for pid in processes.of_container(it)}
-    return strangers_among(there - tasks.threads(family), live)
+    return find_strangers(there - tasks.threads(family), live)

@@ -145,5 +145,5 @@ def _of_failure(seen: Survey, failure: Failure) -> Iterator[Action]:
     if failure.container in seen.gone:
         yield Action("forget", container=failure.container, why="it failed, and is gone")
     elif seen.mounted and failure.starttime is not None and not (failure.monitored or failure.reason in _NOT_AGAIN):
-        # Without its start time a pid names no process: it may have been given again.
+        # A pid without its start time names no process: the kernel may have reused it.
         yield Action("retry", container=failure.container, why=f"it was not monitored ({failure.reason}), and runs")

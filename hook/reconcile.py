@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _MOST_PASSES = 3
 _BUSY = "a hook is at work on this key; the next time will do"
-_PASSING = ("remove", "retire", "forget", "show", "tidy")
-"""Of these it is not known that there is need to, while a hook is at work on the key."""
+_UNCERTAIN = ("remove", "retire", "forget", "show", "tidy")
+"""While a hook holds the lock of the key, these may be needless: they are left out without a word."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome 
     except (HookError, OSError) as error:
         why = known("a file could not be read or written", error)
         is_busy = why.reason == Reason.LOCK_TIMEOUT
-        if is_busy and action.verb in _PASSING:
+        if is_busy and action.verb in _UNCERTAIN:
             return None
         problem = _BUSY if is_busy else str(why)
     remark = "; ".join(map(str, node.run.complaints)) or None

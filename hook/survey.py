@@ -175,7 +175,7 @@ def _look_at_groups(
     """What is in the groups of a key, and what should be."""
     if len(state.groups) > 1 and any(ending.is_retired(node, state, group) for group in state.groups):
         found.retired.append(state.key)
-    inside = {group.path: tasks_in(node, group) for group in state.groups}
+    inside = {group.path: read_tasks(node, group) for group in state.groups}
     owned: dict[str, set[int]] = {path: set() for path in inside}
     for container, member in live.items():
         there = inside.get(member.group)
@@ -186,23 +186,23 @@ def _look_at_groups(
         owned[member.group] |= threads
         _look_at_threads(node, found, (state.key, container), member.group, threads - there)
     for path, there in inside.items():
-        strangers = strangers_among((there or set()) - owned[path], live)
+        strangers = find_strangers((there or set()) - owned[path], live)
         if strangers:
             # The record is older than the tasks, and a container may have come in between: so once more, by a new one.
             state_now = node.run.glance(state.key)
-            strangers = strangers_among(strangers, live_members(state_now)) if state_now is not None else set()
+            strangers = find_strangers(strangers, live_members(state_now)) if state_now is not None else set()
         if strangers:
             found.strangers[state.key, path] = strangers
 
 
-def tasks_in(node: Node, group: MonGroup) -> set[int] | None:
+def read_tasks(node: Node, group: MonGroup) -> set[int] | None:
     """The threads in a group; None if it is gone, or another one has its name."""
     if group.inode is not None and node.resctrl.inode(group.path) != group.inode:
         return None
     return node.resctrl.tasks(group.path)
 
 
-def strangers_among(tids: set[int], live: dict[str, Member]) -> set[int]:
+def find_strangers(tids: set[int], live: dict[str, Member]) -> set[int]:
     """Of threads in a key's group that no member's family explains, those in cgroups that are none of its members'.
 
     None where a member has no cgroup of its own: what belongs to that one cannot be told.

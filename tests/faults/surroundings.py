@@ -104,7 +104,7 @@ def _hidden(stage: Stage, command: str, scene: Scene) -> None:
 
 
 def _elsewhere(stage: Stage, scene: Scene) -> None:
-    """Everybody looks dead there, and every group empty."""
+    """Processes outside look dead there, and their groups empty."""
     job = stage.set(scene)
     before = scene.world.groups()
     scene.endure(job, ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc"))

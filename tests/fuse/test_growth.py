@@ -1,4 +1,4 @@
-"""Pods gain containers while reconcile runs again and again: nobody whom a hook has put into a group leaves it."""
+"""Pods gain containers while reconcile runs in a loop: no init leaves the group that a hook put it into."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def uid_of(pod: int) -> str:
 
 
 def grow(hook: Hook, pod: int, living: ExitStack) -> dict[int, str]:
-    """One container after the other, each in its own cgroup; their inits, and what hooks said."""
+    """Start containers one after another, each in its own cgroup. Return the stderr of each hook by init."""
     uid, found = uid_of(pod), {}
     for number in range(CONTAINERS):
         name = f"{pod * 1000 + number:064x}"
@@ -40,7 +40,7 @@ def grow(hook: Hook, pod: int, living: ExitStack) -> dict[int, str]:
 
 
 def reconcile(hook: Hook, over: Event) -> list[Any]:
-    """What reconcile did until all were there, and once more after that."""
+    """Run reconcile until all containers are there, and once more. Return its actions."""
     done: list[Any] = []
     is_last = False
     while not is_last:
@@ -53,8 +53,8 @@ def reconcile(hook: Hook, over: Event) -> list[Any]:
     return done
 
 
-def test_no_init_ever_leaves_its_group_while_pods_grow(hook: Hook, resctrl: Mounted) -> None:
-    """One was taken for a stranger if it came between reconcile's look at the records and that at the tasks."""
+def test_no_init_leaves_its_group_while_pods_gain_containers(hook: Hook, resctrl: Mounted) -> None:
+    """An init that a hook records and moves between two reads of reconcile is no stranger."""
     over = Event()
     with ExitStack() as living, ThreadPoolExecutor(PODS + LOOPS) as threads:
         loops = [threads.submit(reconcile, hook, over) for _ in range(LOOPS)]

@@ -1,4 +1,4 @@
-"""In a pid namespace of its own everybody outside looks dead, and their groups empty: nothing there may believe it."""
+"""In a pid namespace of its own, processes outside look dead and their groups empty. No command may act on that."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_reconcile_is_refused_where_proc_does_not_tell_the_namespace(hook: Hook,
 
 
 @pytest.mark.parametrize("proc", ["--mount-proc", "--mount"])
-def test_reconcile_is_refused_whosever_proc_is_mounted(hook: Hook, alive: str, proc: str) -> None:
+def test_reconcile_is_refused_with_any_proc_mounted(hook: Hook, alive: str, proc: str) -> None:
     ended = for_people(hook, "reconcile", wrapper=(*ALONE[:-1], proc))
     assert ended.status == 2
     assert hook.groups() == {alive}
@@ -132,8 +132,8 @@ echo "$stopped" | "$@"
 """
 
 
-def test_a_poststop_there_ends_no_group_for_looking_empty(hook: Hook, alive: str) -> None:
-    """Of a key without members, by a container that is none: what is left when a poststop comes twice."""
+def test_poststop_of_no_member_keeps_a_group_that_looks_empty(hook: Hook, alive: str) -> None:
+    """A poststop that comes twice finds the index of a key without members."""
     with task() as other:
         assert hook(created("c2", other.pid)).stderr == ""
         record = hook.run_dir / "groups/c2.json"

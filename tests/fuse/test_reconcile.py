@@ -181,10 +181,8 @@ def test_strangers_are_moved_out(hook: Hook, family: Task, own: Cgroup, init: Ta
     assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
 
 
-def test_nobody_is_moved_out_while_a_hook_is_at_work_on_the_key(
-    hook: Hook, family: Task, own: Cgroup, init: Task
-) -> None:
-    """It may be just about to record whose that is; what was seen before says nothing, so nothing is told of it."""
+def test_evict_of_a_locked_key_moves_and_prints_nothing(hook: Hook, family: Task, own: Cgroup, init: Task) -> None:
+    """The hook may be about to record the container that the task belongs to."""
     hook(created(ID, family.pid, pod_uid=UID))
     reconcile(hook)
     (hook.resctrl_root / "mon_groups" / f"oci-{UID}" / "tasks").write_text(str(init.pid))
@@ -195,8 +193,8 @@ def test_nobody_is_moved_out_while_a_hook_is_at_work_on_the_key(
     assert verbs(reconcile(hook)) == ["evict"]
 
 
-def test_what_is_in_another_containers_cgroup_is_not_taken_for_a_descendant(hook: Hook, family: Task) -> None:
-    """As with `--pid=container:X`: the orphans of one container are children of the other's init."""
+def test_descendant_in_another_containers_cgroup_stays_with_that_container(hook: Hook, family: Task) -> None:
+    """As with `--pid=container:X`, where orphans of one container become children of the other's init."""
     name = f"{OTHER[:8]}{ID[8:]}"
     worker = children(family.pid)[0]
     with cgroup(f"/test-{os.getpid()}-libpod-{name}.scope") as theirs, task() as other:
@@ -210,8 +208,8 @@ def test_what_is_in_another_containers_cgroup_is_not_taken_for_a_descendant(hook
         settled(hook)
 
 
-def test_a_container_within_a_container_has_its_own_tasks(hook: Hook, family: Task, own: Cgroup) -> None:
-    """Its cgroup is below the other's, which holds them as well."""
+def test_nested_container_keeps_its_own_tasks(hook: Hook, family: Task, own: Cgroup) -> None:
+    """Its cgroup is below that of the outer container."""
     name = f"{OTHER[:8]}{ID[8:]}"
     inner = children(family.pid)[0]
     with cgroup(f"{own.path}/libpod-{name}") as theirs:
@@ -246,13 +244,13 @@ def test_another_ctrl_group_is_looked_after_too(hook: Hook) -> None:
 
 
 def move(hook: Hook, ctrl_group: str, pid: int) -> None:
-    """What a hook of another tool does after ours, such as that of a CDI device."""
+    """Write a task into a ctrl_group, as the createRuntime hook of a CDI device does after ours."""
     (hook.resctrl_root / ctrl_group).mkdir(exist_ok=True)
     (hook.resctrl_root / ctrl_group / "tasks").write_text(str(pid))
 
 
-def test_a_container_that_was_moved_to_another_ctrl_group_gets_its_group_there(hook: Hook, init: Task) -> None:
-    """Also where the kernel does not say where it is; the group that it was in holds no RMID any more."""
+def test_container_moved_to_another_ctrl_group_gets_its_group_there(hook: Hook, init: Task) -> None:
+    """Also on a kernel without /proc/PID/cpu_resctrl_groups. The old group is removed: it would hold an RMID."""
     assert hook(created("c1", init.pid, pod_uid=UID)).stderr == ""
     move(hook, "gold", init.pid)
     assert set(verbs(reconcile(hook))) <= {"adopt", "remake"}
@@ -268,7 +266,7 @@ def test_a_container_that_was_moved_to_another_ctrl_group_gets_its_group_there(h
     assert hook.leftovers() == set()
 
 
-def test_the_group_stays_that_a_sibling_of_who_was_moved_is_in(hook: Hook, init: Task) -> None:
+def test_old_group_stays_while_a_sibling_is_in_it(hook: Hook, init: Task) -> None:
     with task() as sibling:
         for name, process in (("c1", init), ("c2", sibling)):
             assert hook(created(name, process.pid, pod_uid=UID)).stderr == ""
@@ -283,7 +281,20 @@ def test_the_group_stays_that_a_sibling_of_who_was_moved_is_in(hook: Hook, init:
         settled(hook)
 
 
-def test_what_was_used_before_the_move_is_not_lost(hook: Hook, resctrl: Mounted, init: Task) -> None:
+@pytest.mark.knobs(rmids=3, decay_ms=0)
+def test_old_group_gives_its_rmid_to_the_new_one_if_none_is_left(hook: Hook, resctrl: Mounted, init: Task) -> None:
+    assert hook(created("c1", init.pid, pod_uid=UID)).stderr == ""
+    move(hook, "gold", init.pid)
+    reconcile(hook, refused=["adopt", "remake"])
+    resctrl.control(do="settle")
+    reconcile(hook, refused=["retry"])
+    assert hook.groups() == {f"gold/oci-{UID}"}
+    assert hook.tasks(f"gold/oci-{UID}") == {init.pid}
+    assert hook.reasons() == {}
+    settled(hook)
+
+
+def test_use_before_a_move_to_another_ctrl_group_is_kept(hook: Hook, resctrl: Mounted, init: Task) -> None:
     energy = "mon_PERF_PKG_00/core_energy"
     resctrl.control(do="set_counter", group="/", domain="mon_PERF_PKG_00", event="core_energy", value=0)
     assert hook(created("c1", init.pid, pod_uid=UID)).stderr == ""
@@ -631,8 +642,8 @@ def test_what_found_no_rmid_is_tried_again(hook: Hook, resctrl: Mounted) -> None
         assert hook.tasks("oci-c3") == {c.pid}
 
 
-def test_what_is_recorded_without_a_start_time_is_not_tried_again(hook: Hook, init: Task) -> None:
-    """Its pid may be another process's by now, which then was made a member."""
+def test_failure_recorded_without_a_start_time_is_never_retried(hook: Hook, init: Task) -> None:
+    """The pid may belong to another process by now."""
     hook(created("c1", init.pid, pod_uid="no UID"))
     path = hook.run_dir / "unmonitored/c1.json"
     record = {"reason": "io", "key": "c1", "kind": "container", "starttime": None}
@@ -707,8 +718,8 @@ def test_an_explicit_list_of_live_keys(hook: Hook, init: Task, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_an_empty_group_of_a_key_that_is_listed_as_live_is_kept(hook: Hook, tmp_path: Path, recorded: bool) -> None:
-    """Also if nothing is recorded of it, or nothing that can be read."""
+def test_live_list_keeps_an_empty_group_of_a_listed_key(hook: Hook, tmp_path: Path, recorded: bool) -> None:
+    """Even if its record is missing or unreadable."""
     for key in (UID, OTHER):
         (hook.resctrl_root / "mon_groups" / f"oci-{key}").mkdir()
         if recorded:
@@ -763,7 +774,7 @@ def test_a_container_that_restarts_again_and_again_keeps_its_group(hook: Hook) -
     assert hook.leftovers() == set()
 
 
-def test_what_lingers_is_ended_by_a_shorter_linger_and_never_kept_by_a_longer_one(hook: Hook) -> None:
+def test_named_linger_shortens_and_never_prolongs_a_recorded_one(hook: Hook) -> None:
     for linger, named, ended in ((600, "0", True), (600, "300", False), (600, "3600", False), (600, None, False)):
         with task() as init:
             hook.with_options(f"--linger={linger}")(created("c1", init.pid))

@@ -379,7 +379,7 @@ def test_a_start_that_reclaims_and_failed_anywhere_can_be_repeated(machine: Mach
 # --- A pid namespace of its own
 
 
-def test_nothing_lingers_where_nobody_would_end_it(machine: Machine) -> None:
+def test_no_key_lingers_in_another_pid_namespace(machine: Machine) -> None:
     machine.be_in_another_pid_namespace()
     live(machine, "c1", 7, **LINGER)
     die(machine, "c1", 7, **LINGER)
@@ -387,7 +387,7 @@ def test_nothing_lingers_where_nobody_would_end_it(machine: Machine) -> None:
     assert machine.leftovers() == set()
 
 
-def test_nothing_is_reclaimed_where_the_living_look_dead(machine: Machine) -> None:
+def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(machine: Machine) -> None:
     live(machine, "c1", 7)
     machine.be_in_another_pid_namespace()
     machine.die(7)  # as it looks from there
@@ -407,10 +407,8 @@ def moved(machine: Machine, pid: int, ctrl_group: str) -> None:
 
 
 @each_manner
-def test_a_container_that_was_moved_to_another_ctrl_group_gets_its_group_there(
-    machine: Machine, manner: Manner
-) -> None:
-    """Of reconcile killed between the two groups, the empty one is left; it goes with its key."""
+def test_container_moved_to_another_ctrl_group_gets_its_group_there(machine: Machine, manner: Manner) -> None:
+    """If reconcile is killed after the move, the old group stays, empty, until its key ends."""
     machine.add_class("gold")
 
     def attempt(faults: Faults) -> None:

@@ -1,4 +1,4 @@
-"""Which processes are a container's: those in its own cgroup, and of its init's family those in nobody else's."""
+"""The processes of a container: those in its own cgroup, and descendants of its init in no other's own cgroup."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ def member(pid: int, cgroup: str | None, starttime: int = 1) -> Member:
         ([(8, 1, A)], 7, A, set()),
     ],
 )
-def test_a_process_is_of_the_container_whose_own_cgroup_holds_it_or_else_of_its_family(
+def test_a_process_belongs_to_the_container_whose_cgroup_holds_it_else_to_its_ancestor(
     found: list[tuple[int, int, str]], init: int, cgroup: str | None, expected: set[int]
 ) -> None:
     assert processes(*found).of_container(member(init, cgroup)) == expected
 
 
-def test_of_a_pid_that_was_given_again_nothing_is_the_containers() -> None:
+def test_a_reused_pid_has_no_processes_of_the_container() -> None:
     assert processes((7, 1, A), (8, 7, A)).of_container(member(7, A, starttime=2)) == set()
 
 
-def test_who_outlived_an_init_is_in_its_own_cgroup() -> None:
+def test_processes_that_outlived_the_init_are_found_by_its_own_cgroup() -> None:
     left = processes((8, 1, A), (9, 1, SHARED))
     assert left.in_own_cgroup(member(7, A)) == {8}
     assert left.in_own_cgroup(member(7, SHARED)) == set()
     assert left.in_own_cgroup(member(7, None)) == set()
 
 
-def test_one_hierarchy_in_which_a_container_has_its_own_cgroup_is_enough() -> None:
+def test_an_own_cgroup_in_one_hierarchy_is_enough() -> None:
     places = ("cpu,cpuacct:/", "memory:/pods/a", ":/")
     found = Processes({7: Process(7, 1, 1, places), 8: Process(8, 1, 1, places)}, {"memory:/pods/a"})
     assert found.of_container(member(7, "memory:/pods/a")) == {7, 8}
 
 
-def test_a_cgroup_is_a_containers_own_if_it_is_named_by_it() -> None:
+def test_a_cgroup_is_own_if_its_name_holds_the_container_id() -> None:
     members = [("a", member(7, A)), ("b", member(8, A)), ("c", member(9, SHARED)), ("d", member(10, None))]
     assert own_cgroups(members) == {A}
