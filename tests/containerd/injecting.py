@@ -102,5 +102,7 @@ class Injecting(Containerd):
         path.write_text(json.dumps(content))
 
     def close(self) -> None:
-        super().close()
-        self._root.close()
+        try:
+            super().close()
+        finally:
+            self._root.close()

@@ -7,12 +7,12 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import grpc
@@ -29,6 +29,7 @@ from tests.support.containers import (
     make_rootfs,
     remove,
     task,
+    users,
 )
 from tests.support.observed import Observed
 
@@ -199,16 +200,31 @@ class Containerd:
         return self._gates[-1]
 
     def close(self) -> None:
-        """Remove everything, and what runs in it."""
+        """Remove everything, and what runs in it. What containerd leaves running, its shims too, is killed."""
         with suppress(grpc.RpcError):
             for sandbox in self.cri.runtime.ListPodSandbox().items:
-                self.cri.runtime.RemovePodSandbox(pod_sandbox_id=sandbox.id)
+                self._remove(sandbox.id)
         self.cgroups.end()
         self.kill()
+        for descriptor in users(self.base):
+            with os.fdopen(descriptor), suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
         for gate in self._gates:
             gate.close()
         self.watch.close()
         remove(self.base)
+
+    def _remove(self, sandbox: str) -> None:
+        """As often as it takes, as kubelet does it: while a container of it is just ending, it fails."""
+        deadline = Deadline(DEADLINE)
+        while deadline.left():
+            try:
+                self.cri.runtime.RemovePodSandbox(pod_sandbox_id=sandbox)
+            except grpc.RpcError as error:
+                if error.code() == grpc.StatusCode.UNAVAILABLE:
+                    raise
+            else:
+                return
 
 
 OPEN = 'pod_annotations = ["*", "monitor.resctrl-mon.io/*"]'
@@ -259,7 +275,8 @@ class Node(Observed):
         self.runtime = runtime
         self.containerd = containerd(self)
 
-    def pod(self, uid: str = UID, annotations: Mapping[str, str] = MappingProxyType({})) -> Pod:
+    def pod(self, uid: str = UID, /, **annotations: str) -> Pod:
+        """`annotations`: what its author wrote."""
         return Pod(self.containerd, uid, self.runtime, annotations)
 
     def assert_placed(self, container: Running, uid: str = UID) -> None:
@@ -277,15 +294,13 @@ class Pod:
     `annotations`: what the pod's author wrote.
     """
 
-    def __init__(
-        self, node: Containerd, uid: str, runtime: str, annotations: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, node: Containerd, uid: str, runtime: str, annotations: Mapping[str, str] | None = None) -> None:
         self.node, self.uid = node, uid
         self.cgroup = f"{node.cgroups.path}/kubepods/burstable/pod{uid}"
         self._config = {
             "metadata": {"name": "pod", "uid": uid, "namespace": "default", "attempt": 0},
             "labels": {"io.kubernetes.pod.uid": uid},
-            "annotations": annotations,
+            "annotations": dict(annotations or {}),
             "log_directory": str(node.base),
             "linux": {"cgroup_parent": self.cgroup, "security_context": {"namespace_options": HOST_NETWORK}},
         }

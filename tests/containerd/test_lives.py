@@ -41,6 +41,7 @@ def test_pod_from_its_init_container_to_its_end(node: Node) -> None:
     assert node.groups() == {}, "the sandbox's own container is none of the pod's"
     first = pod.start("init")
     node.assert_placed(first)
+    assert f":{pod.cgroup}/{first.id}\n" in Path(f"/proc/{first.init().pid}/cgroup").read_text()
     rmid = node.rmid(GROUP)
     first.end()
     assert node.groups() == {GROUP: []}

@@ -35,7 +35,7 @@ STAGES = {
 }
 """The stages of a file, and where their hooks get."""
 many = settings(
-    max_examples=400,
+    max_examples=200,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

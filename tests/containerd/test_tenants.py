@@ -35,7 +35,7 @@ def assert_in_its_own_group(node: Node, container: Running) -> None:
 
 def test_pod_that_spoils_the_restart_count_is_monitored(node: Node) -> None:
     """Files of hooks.d see the pod's value in place of the kubelet's."""
-    container = node.pod(annotations={"io.kubernetes.container.restartCount": "no"}).start("web")
+    container = node.pod(**{"io.kubernetes.container.restartCount": "no"}).start("web")
     node.assert_placed(container)
     container.end()
     assert node.groups() == {GROUP: []}
@@ -44,7 +44,7 @@ def test_pod_that_spoils_the_restart_count_is_monitored(node: Node) -> None:
 def test_pod_that_claims_to_be_a_pod_of_cri_o_gets_its_own_group(node: Node) -> None:
     victim = node.pod(VICTIM).start("web")
     claims = {"io.container.manager": "cri-o", "io.kubernetes.pod.uid": VICTIM}
-    container = node.pod(annotations=claims).start("thief")
+    container = node.pod(**claims).start("thief")
     assert_in_its_own_group(node, container)
     assert node.groups() == {GROUP: [container.init().pid], f"oci-{VICTIM}": [victim.init().pid]}
     container.end()
@@ -56,7 +56,7 @@ def test_pod_that_claims_to_be_podmans_gets_its_own_group(node: Node) -> None:
     assert isinstance(node.containerd, Injecting)
     node.containerd.add_option(PODMAN, "--key=sandbox")
     claims = {"io.container.manager": "libpod", "io.kubernetes.cri-o.SandboxID": VICTIM}
-    container = node.pod(annotations=claims).start("web")
+    container = node.pod(**claims).start("web")
     assert_in_its_own_group(node, container)
     assert node.groups() == {GROUP: [container.init().pid]}
     container.end()

@@ -490,8 +490,8 @@ def remove(base: Path) -> None:
     conmon calls Podman once more behind each container, in its own time.
     """
     deadline = Deadline(DEADLINE)
-    while users := list(_users(base)):
-        for descriptor in users:
+    while left := list(users(base)):
+        for descriptor in left:
             with os.fdopen(descriptor):
                 if not select.select([descriptor], [], [], deadline.left())[0]:
                     raise TimeoutError(f"somebody still works in {base}")
@@ -499,7 +499,7 @@ def remove(base: Path) -> None:
     shutil.rmtree(base)
 
 
-def _users(base: Path) -> Iterator[int]:
+def users(base: Path) -> Iterator[int]:
     """Descriptors of the processes that name a directory on their command line (pidfd_open(2))."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
