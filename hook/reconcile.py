@@ -84,9 +84,10 @@ def _unhooked(node: Node) -> list[str]:
     if not node.resctrl.exists():
         return []
     try:
-        names = unhooked.look(node).names()
+        seen = unhooked.look(node)
     except (HookError, OSError) as error:
         return [f"cannot look for containers that were never hooked: {error}"]
+    names = seen.names() if seen is not None else []
     return [f"{len(names)} containers run and were never hooked (see doctor): {', '.join(names)}"] if names else []
 
 

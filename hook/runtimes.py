@@ -45,6 +45,7 @@ _STATE_FILES = ("state.json", "status")  # runc's and crun's: a directory in a r
 _LIVE = ("created", "running", "paused")
 _STOPPED = "stopped"  # it has ended, and its poststop hooks run when it is deleted
 _PATIENCE = 10.0  # seconds for one answer
+_PATIENCE_FOR_SOME = 5.0  # for all that states_of asks, which is at each reconcile: the next one asks about the rest
 _PATIENCE_IN_ALL = 30.0  # and for all of them: reconcile has other things to do, and its own end
 _LONGEST_ANSWER = 16 << 20
 _LONGEST_REMARK = 200
@@ -94,7 +95,7 @@ def states_of(containers: Collection[str]) -> tuple[dict[str, dict[str, Any]], s
     Sandboxes and whatever status are among them. What no runtime has is in neither: another tool's, or gone. No runtime
     is asked about any other container. Raises nothing.
     """
-    deadline = system.monotonic() + _PATIENCE
+    deadline = system.monotonic() + _PATIENCE_FOR_SOME
     found: dict[str, dict[str, Any]] = {}
     untold: set[str] = set()
     for root, programs in _installed(()).items():

@@ -41,12 +41,18 @@ _STARTED = ("running", "paused")  # one that is created may still be in its crea
 _TEMPORARY = f".{UNHOOKED}.tmp"
 
 
-def look(node: Node) -> Unhooked:
-    """Look, and keep what was found for `list`, `doctor`, `metrics` and the next look. HookError, OSError."""
+def look(node: Node) -> Unhooked | None:
+    """Look, and keep what was found for `list`, `doctor`, `metrics` and the next look. HookError, OSError.
+
+    None, and nothing is kept, where no file of ours can be seen: in a container, say, where hooks.d is not mounted.
+    """
     rules = _Rules(node.options)
+    if not rules.are_there:
+        system.unlink(UNHOOKED, node.run.descriptor)
+        return None
     with Records(node.run.path) as records:
         former = records.unhooked()
-        candidates = _running() - {*records.indexed(), *records.failed()} if rules.are_there else set()
+        candidates = _running() - {*records.indexed(), *records.failed()}
         same = former is not None and former.rules == rules.text
         known = {it: former.containers[it] for it in candidates & former.containers.keys()} if former and same else {}
         others = candidates & former.others if former and same else set()

@@ -16,6 +16,7 @@ import pytest
 
 import build
 from hook import entry, usage
+from hook.shipped import Shipped
 from tests.support import interpreters
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -303,6 +304,13 @@ def test_who_began_with_an_older_file_goes_on_with_the_one_in_its_place(pyz: Pat
 
 def test_what_the_first_line_runs_is_on_record() -> None:
     assert build.BOOT in RELEASED, "a first line that changes is another contract: keep the old ones working"
+
+
+@pytest.mark.parametrize("path", ["/p", build.PYTHON, "/usr/bin/python3.14", "/opt/python/bin/python3.12"])
+def test_install_names_another_interpreter_as_the_build_does(pyz: Path, path: str) -> None:
+    changed = Shipped(str(pyz)).with_python(path)
+    assert changed == build.shebang(path) + pyz.read_bytes().partition(b"\n")[2]
+    assert Shipped(str(pyz)).needs_new_kernel(path) is (len(path) > 22)
 
 
 @pytest.mark.parametrize("path", ["python3", "", "/a b", "/a\nb", "/a\tb"])

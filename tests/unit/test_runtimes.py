@@ -497,3 +497,24 @@ def test_the_roots_that_are_looked_in() -> None:
         runtimes._ROOTS
     )
     assert all(os.path.isabs(path) for path in (*runtimes._ROOTS, *runtimes._DIRECTORIES))
+
+
+def test_only_the_given_containers_are_asked_about(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their status, sandboxes too; what no runtime has is another tool's, or gone."""
+    for name in ("web", "pause", "mute", "other"):
+        node.container(name)
+    answers = [state("web", status="created"), state("pause", annotations={SANDBOX: "sandbox"})]
+    program = node.runtime([], *answers)
+    monkeypatch.setattr(runtimes, "_ROOTS", {str(node.root): ("runc",), "/nowhere": ("runc",)})
+    monkeypatch.setattr(runtimes, "_programs", lambda _name: [program.path])
+    found, untold = runtimes.states_of(["web", "pause", "mute", "docker", "../x"])
+    assert [found["web"], found["pause"]] == answers
+    assert untold == {"mute"}
+    assert sorted(node.asked()) == ["state mute", "state pause", "state web"]
+    assert runtimes.has_roots()
+
+
+def test_a_machine_without_root_directories_of_runtimes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtimes, "_ROOTS", {"/nowhere": ("runc",)})
+    assert not runtimes.has_roots()
+    assert runtimes.states_of(["web"]) == ({}, set())
