@@ -154,7 +154,7 @@ def test_pods_own_annotations_do_not_put_it_into_another_pod(start_node: StartNo
     """containerd is told to pass them on here; the kubelet's cgroup says whose pod it is."""
     node = start_node("base-spec", runtime)
     forged = {"io.container.manager": "cri-o", "io.kubernetes.pod.uid": VICTIM, "io.kubernetes.cri.sandbox-uid": VICTIM}
-    web = node.pod(annotations=forged).start("web")
+    web = node.pod(**forged).start("web")
     assert node.groups() == {GROUP: [web.init().pid]}
     node.assert_placed(web)
     (record,) = [json.loads(path.read_text()) for path in (node.run_dir / "unmonitored").glob("*.json")]
@@ -167,7 +167,7 @@ def test_annotations_are_passed_on_as_doctor_has_it(start_node: StartNode) -> No
     """`*` stops at a slash."""
     node = start_node("base-spec", "runc")
     keys = ["monitor.resctrl-mon.io", "monitor.resctrl-mon.io/web", "other.example/x", "plain"]
-    web = node.pod(annotations=dict.fromkeys(keys, "true")).start("web")
+    web = node.pod(**dict.fromkeys(keys, "true")).start("web")
     base = node.containerd.base
     config = json.loads((base / f"state/io.containerd.runtime.v2.task/k8s.io/{web.id}/config.json").read_text())
     passed = [key for key in keys if key in config["annotations"]]
