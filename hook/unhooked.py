@@ -137,4 +137,7 @@ def _keep(node: Node, seen: Unhooked) -> None:
     """Write the file whole: a reader, or a crash, sees what was there before or all of this."""
     record: dict[str, Any] = {**vars(seen), "others": sorted(seen.others)}
     system.write_new(_TEMPORARY, jsontext.dumps(record) + "\n", node.run.descriptor)
-    system.rename(_TEMPORARY, UNHOOKED, node.run.descriptor)
+    try:
+        system.rename(_TEMPORARY, UNHOOKED, node.run.descriptor)
+    except FileNotFoundError:  # another reconcile has renamed it: what that found will do
+        pass

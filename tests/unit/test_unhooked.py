@@ -1,0 +1,54 @@
+"""What reconcile keeps of containers that were never hooked. The looks themselves are in tests/fuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook import system, unhooked
+from hook.models import Options
+from hook.node import Node
+from hook.records import UNHOOKED, Records, Unhooked
+from hook.resctrl import Resctrl
+from hook.rundir import RunDir
+
+ID = "5f3c" * 16
+POD: dict[str, str | None] = {"namespace": "shop", "pod": "web-0", "name": "app"}
+SEEN = Unhooked("2026-01-02T03:04:05Z", {ID: POD}, 1, "rules", frozenset({"a" * 64}))
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    options = Options(run_dir=str(tmp_path / "run"), resctrl_root=str(tmp_path))
+    return Node(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+
+
+def test_what_is_kept_is_what_is_read(node: Node) -> None:
+    unhooked._keep(node, SEEN)
+    with Records(node.run.path) as records:
+        assert records.unhooked() == SEEN
+
+
+def test_another_reconcile_that_keeps_its_own_at_the_same_time_does_no_harm(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = system.rename
+
+    def other_first(*arguments: Any) -> None:  # noqa: ANN401  system.rename's
+        real(*arguments)
+        real(*arguments)
+
+    monkeypatch.setattr(system, "rename", other_first)
+    unhooked._keep(node, SEEN)
+    assert Path(node.run.path, UNHOOKED).stat().st_mode & 0o777 == 0o600
+
+
+def test_who_it_is_stays_on_one_line_of_plain_characters() -> None:
+    hostile: dict[str, dict[str, str | None]] = {
+        ID: {"namespace": "a\n", "pod": "\x1b[2J", "name": "\xe9"},
+        "b" * 64: dict.fromkeys(POD, None),
+    }
+    names = Unhooked("", hostile, 0, "", frozenset()).names()
+    assert names == ["bbbbbbbbbbbb", "a\\n/\\x1b[2J \\xe9 (5f3c5f3c5f3c)"]
