@@ -25,7 +25,7 @@ from hook.uninstall import programs_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
     from hook.hooksd import Entry
@@ -418,9 +418,11 @@ def _names_hook(site: Site, path: str) -> bool:
 
 def _passed_on(site: Site) -> Iterator[Finding]:
     """Options that go by annotations of pods, which containerd keeps to itself unless it is told to pass them on."""
-    if _CONTAINERDS.isdisjoint(os.path.basename(word) for command in machine.commands() for word in command[:1]):
+    if machine.program("crio") or not any(map(machine.program, _CONTAINERDS)):
         return
-    calls = [it.file.hook.args or [] for it in site.ours if KUBERNETES in it.name and it.file is not None]
+    calls: list[Sequence[str]] = [
+        it.file.hook.args or [] for it in site.ours if KUBERNETES in it.name and it.file is not None
+    ]
     calls += [it for path in configured.base_runtime_specs() if _names_hook(site, path) for it in injection.calls(path)]
     needed = set()
     for arguments in calls:

@@ -15,7 +15,7 @@ HELP_OF_OPTIONS = {
     "run_dir": ("DIR", "where state and records are kept"),
     "group_prefix": ("TEXT", "what the names of our groups begin with"),
     "key": ("auto|container|sandbox", "what a group is for: the pod, else the container"),
-    "containers": ("all|kubernetes|podman", "whose containers a call is for: all; Podman's; all others"),
+    "containers": ("all|kubernetes|podman", "whose containers: all, all but Podman's, or Podman's"),
     "namespace": ("NS", "only pods of this namespace (repeatable)"),
     "annotation": ("K=V", "only containers with this annotation (repeatable: all of them)"),
     "monitor": ("all|opt-in|opt-out", "whether monitor.resctrl-mon.io annotations of pods count"),

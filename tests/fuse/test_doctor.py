@@ -99,6 +99,17 @@ def test_containerd_may_have_the_hook_from_its_own_configuration(node: Node) -> 
     assert node.doctor() == (0, [])
 
 
+def test_an_annotation_that_containerd_passes_on_is_well(node: Node) -> None:
+    opting_in_under_containerd(node)
+    passed = "pod_annotations = [\n  'monitor.resctrl-mon.io', # of the pod\n  'monitor.resctrl-mon.io/*',\n]\n"
+    node.write("/etc/containerd/config.toml", f"base_runtime_spec = '/etc/x.json'\n{passed}")
+    findings = node.doctor()[1]
+    assert [it for it in findings if it["subject"] == "containerd"] == []
+    node.write("/etc/containerd/config.toml", "base_runtime_spec = '/etc/x.json'\npod_annotations = ['*']\n")
+    (finding,) = [it for it in node.doctor()[1] if it["subject"] == "containerd"]
+    assert "does not pass on monitor.resctrl-mon.io/CONTAINER:" in finding["found"], "`*` stops at a slash"
+
+
 def test_the_hook_may_have_other_options_from_a_copy_of_its_file_in_a_directory_that_is_read_later(node: Node) -> None:
     shutil.copytree(node.path(HOOKS_DIR), node.path(ETC))
     node.change(f"{ETC}/{os.path.basename(PODMAN)}", lambda it: it["hook"]["args"].append("--key=sandbox"))
@@ -154,6 +165,13 @@ def containerd(*hooks: str) -> Callable[[Node], object]:
         node.write("/etc/x.json", {"hooks": {"poststop": [{"path": path} for path in hooks]}})
 
     return change
+
+
+def opting_in_under_containerd(node: Node) -> None:
+    containerd(PROGRAM)(node)
+    for path in (PODMAN, KUBERNETES):
+        node.change(path, lambda it: it["hook"]["args"].append("--monitor=opt-in"))
+    node.write(CONF, "OPTIONS=--linger=600 --monitor=opt-in\n")
 
 
 def group(name: str) -> Callable[[Node], object]:
@@ -258,6 +276,12 @@ AILMENTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
         "warning",
         "containerd",
         "no NRI hook-injector runs, and no base_runtime_spec names the hook",
+    ),
+    "an annotation that containerd keeps to itself": (
+        opting_in_under_containerd,
+        "warning",
+        "containerd",
+        "it does not pass on monitor.resctrl-mon.io, monitor.resctrl-mon.io/CONTAINER",
     ),
     "no timer": (
         systemctl("[ $1 != is-active ] && exit 1; echo inactive >&2; exit 3"),
@@ -438,6 +462,49 @@ def test_a_container_of_a_base_runtime_spec_has_the_hook_without_hooks_d(node: N
     config.write_text(spec.replace("resctrl-mon-hook", "other"))
     status, found = inject(node, config)
     assert (status, found["the hook"]) == (1, "this container does not get it")
+
+
+RESTARTS = "io.kubernetes.container.restartCount"
+
+
+def test_a_value_that_a_pod_can_replace_unseen_is_no_plain_yes(node: Node) -> None:
+    state = STATES / "containerd-2.1.9-runc-1.3.6-createRuntime.json"
+    key = next(iter(json.loads(node.path(KUBERNETES).read_text())["when"]["annotations"]))
+    node.change(KUBERNETES, lambda content: content["when"]["annotations"].update({key: "^[0-9]+$"}))
+    status, found = inject(node, state)
+    assert status == 0
+    assert found[os.path.basename(KUBERNETES)].startswith("yes, unless the pod's own annotations have another value")
+
+
+def test_a_value_that_the_pod_replaced_keeps_the_hook_off_under_crio(node: Node, tmp_path: Path) -> None:
+    """What the pod's author wrote stands in the sandbox's bundle, beside the container's."""
+    state = json.loads((STATES / "crio-1.36.3-runc-1.3.6-createRuntime.json").read_text())
+    sandbox = state["annotations"]["io.kubernetes.cri-o.SandboxID"]
+    bundle = tmp_path / sandbox / "userdata"
+    bundle.mkdir(parents=True)
+    sent = json.dumps({RESTARTS: "no"})
+    (bundle / "config.json").write_text(json.dumps({"annotations": {"io.kubernetes.cri-o.Annotations": sent}}))
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps({**state, "bundle": str(tmp_path / state["id"] / "userdata")}))
+    status, found = inject(node, path)
+    assert status == 0
+    assert found[os.path.basename(KUBERNETES)].startswith("yes: monitored as pod"), "the shipped one asks for no value"
+    key = next(iter(json.loads(node.path(KUBERNETES).read_text())["when"]["annotations"]))
+    node.change(KUBERNETES, lambda content: content["when"]["annotations"].update({key: "^[0-9]+$"}))
+    status, found = inject(node, path)
+    assert status == 1
+    assert "'no'" in found[os.path.basename(KUBERNETES)]
+
+
+def test_a_container_of_crictls_alone_gets_a_remedy_that_helps(node: Node, tmp_path: Path) -> None:
+    state = json.loads((STATES / "crio-1.36.3-runc-1.3.6-createRuntime.json").read_text())
+    state["annotations"]["io.kubernetes.cri-o.Annotations"] = "{}"
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(state))
+    done = node.machine.run("doctor", "--json", f"--inject={path}")
+    last = json.loads(done.stdout)["findings"][-1]
+    assert (done.returncode, last["found"]) == (1, "this container does not get it")
+    assert RESTARTS in last["remedy"]
 
 
 def test_a_hook_that_leaves_a_container_out_says_so(node: Node) -> None:

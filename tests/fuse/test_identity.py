@@ -7,7 +7,7 @@ import os
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 Task = subprocess.Popen[bytes]
+State = dict[str, Any]
 
 VICTIM = "00000000-0000-4000-8000-000000000001"
 CRIO = json.loads((STATES / "crio-1.36.3-runc-1.3.6-createRuntime.json").read_text())
@@ -77,7 +78,7 @@ def of_containerd(top: str) -> str:
     ids=["crio", "containerd"],
 )
 def test_forged_annotations_leave_a_container_in_its_own_pod_and_are_reported(
-    hook: Hook, stack: ExitStack, top: str, way: str, state: Any, uid: str, place: Any, pod: str
+    hook: Hook, stack: ExitStack, top: str, way: str, state: State, uid: str, place: Callable[[str], str], pod: str
 ) -> None:
     init = placed(stack, place(top))
     outcome = hook.with_options("--strict")(merged(way, state, FORGED, init))

@@ -45,11 +45,11 @@ class Case:
 
 
 def cases() -> dict[str, Case]:
-    found = {}
+    found: dict[str, Case] = {}
     for name, state in STATES.items():
         said, container = state.get("annotations") or {}, state["id"]
         uid = said.get("io.kubernetes.pod.uid") or said.get("io.kubernetes.cri.sandbox-uid")
-        if name.startswith("podman"):
+        if uid is None:
             places = [f":/machine.slice/libpod-{container}.scope/container", f"cpu:/libpod_parent/libpod-{container}"]
             ways = [] if name.startswith("podman-4.3.1-build") else ["podman"]
         else:

@@ -106,7 +106,7 @@ OF_POD = [
     IN_CRIO,
     IN_CONTAINERD,
     f"name=systemd:/kubepods/pod{UID}/{ID}",
-    f":/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{UID.replace('-', '_')}.slice/cri-containerd-{ID}.scope",
+    f":/kubelet.slice/kubelet-kubepods.slice/kubelet-{POD}/cri-containerd-{ID}.scope",
     f":/kubepods/besteffort/pod{UID.replace('-', '')}/crio-{ID}",
     f"{IN_CONTAINERD}/kubepods/pod{OTHER}/{'d' * 64}",
 ]
@@ -156,7 +156,7 @@ def test_who_made_a_container_is_told_by_its_cgroup_first(said: Said, places: Pl
     ("containers", "podmans", "others"), [("all", True, True), ("podman", True, False), ("kubernetes", False, True)]
 )
 def test_each_call_minds_the_containers_that_it_is_for(containers: str, podmans: bool, others: bool) -> None:
-    options = Options(containers=containers)
+    options = Options.model_validate({"containers": containers})
     assert identity.concerns(options, is_podmans=True) is podmans
     assert identity.concerns(options, is_podmans=False) is others
 

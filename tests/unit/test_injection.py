@@ -70,9 +70,9 @@ def of_crio(tmp_path: Path) -> Path:
         ID: {RESTARTS: "0", "kubelet.example/a": "container"},
         SANDBOX: {RESTARTS: "no", "kubelet.example/a": "pod", "io.container.manager": "libpod"},
     }
-    for name, annotations in sent.items():
+    for name, said in sent.items():
         own = {"io.container.manager": "cri-o", "io.kubernetes.cri-o.SandboxID": SANDBOX, KEY: UID}
-        own |= {"kubelet.example/a": "container", "io.kubernetes.cri-o.Annotations": json.dumps(annotations)}
+        own |= {"kubelet.example/a": "container", "io.kubernetes.cri-o.Annotations": json.dumps(said)}
         config = {
             "process": {},
             "annotations": own,
