@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tests.podman.node import Node
 
 POD_UID = "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"
-POD = f"--annotation=io.kubernetes.pod.uid={POD_UID}"
 
 
 def test_plain_container(node: Node) -> None:
@@ -68,9 +67,10 @@ def test_plain_crun(node: Node) -> None:
 
 
 def test_containers_of_one_pod_share_one_group(node: Node) -> None:
-    """Podman is not the runtime whose pod UID cannot be trusted: io.container.manager is libpod here, not cri-o."""
+    """A pod of Kubernetes' by its cgroup, which root alone can have Podman put a container into."""
     group = f"oci-{POD_UID}"
-    first, second = node.lab.run("first", POD), node.lab.run("second", POD)
+    in_pod = f"--cgroup-parent={node.lab.cgroups.path}/pod{POD_UID}"
+    first, second = node.lab.run("first", in_pod), node.lab.run("second", in_pod)
     inits = {name: node.lab.init(name) for name in ("first", "second")}
     node.assert_placed_before_exec(inits["first"], group, first.command)
     node.assert_placed_before_exec(inits["second"], group, second.command)
