@@ -89,6 +89,9 @@ class Machine:
         self._root = self._directory()
         self._open: dict[int, list[Any]] = {}  # the place, and the next offset
         self._process = self._directory()
+        namespaces = self._directory()
+        namespaces.content = {"pid": self._node(stat.S_IFLNK | 0o777, "pid:[4026531836]")}  # the host's
+        self._process.content = {"ns": namespaces}
         for name, text in (process or {}).items():
             self.shows(name, text)
         for path in ("/proc/1", "/run", f"{RESCTRL}/mon_groups", f"{RESCTRL}/info", f"{RESCTRL}/mon_data"):
@@ -255,6 +258,13 @@ class Machine:
             raise _refused(errno.EEXIST, target)
         self._change("link", new)
         new.parent[new.name] = node
+
+    def readlink(self, path: bytes) -> bytes:
+        self._count()
+        node = _there(self._find(path, None, follow=False), path)
+        if not isinstance(node.content, str):
+            raise _refused(errno.EINVAL, path)
+        return node.content.encode("utf-8", "surrogateescape")
 
     def symlink(self, target: bytes, path: bytes, *, dir_fd: int | None = None) -> None:
         self._count()

@@ -1031,8 +1031,9 @@ def members(machine: Machine, key: str) -> dict[str, int]:
 def start_both(machine: Machine, *, other_key: bool = False) -> None:
     """Two live processes, each the init of a container `x`."""
     for pid in (7, 8):
-        machine.spawn(pid, born=100 + pid)
-        create_runtime(machine.node(), container("x", pid, UID if other_key and pid == 7 else None))
+        uid = UID if other_key and pid == 7 else None
+        machine.spawn(pid, born=100 + pid, uid=uid)
+        create_runtime(machine.node(), container("x", pid, uid))
 
 
 @pytest.mark.parametrize("first_to_go", [7, 8])
@@ -1073,7 +1074,7 @@ def test_two_live_containers_of_an_id_may_call_again_in_any_order(machine: Machi
 
 def test_a_start_that_fails_gives_the_id_back_to_the_live_container_that_had_it(machine: Machine) -> None:
     for pid in (7, 8):
-        machine.spawn(pid)
+        machine.spawn(pid, uid=None)
     create_runtime(machine.node(), container("x", 7, None))
     machine.refusals["put"] = [errno.EIO]
     refused(lambda: create_runtime(machine.node(), container("x", 8, None)))
@@ -1129,7 +1130,7 @@ def test_a_start_that_failed_anywhere_harms_no_live_container_of_the_same_id(
 ) -> None:
     def attempt(faults: Faults) -> None:
         for pid in (7, 8):
-            machine.spawn(pid)
+            machine.spawn(pid, uid=None)
         create_runtime(machine.node(), container("x", 7, None))
         node = machine.node(rmid_wait=0.0)
         with_faults(faults, lambda: create_runtime(node, container("x", 8, None)))
