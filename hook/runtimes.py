@@ -13,13 +13,13 @@ import signal
 import subprocess
 from dataclasses import dataclass
 
-from hook import jsontext, names, system
+from hook import cgroups, jsontext, names, process, system
 from hook.errors import errno_name, explain
 from hook.models import State, ValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from typing import Any
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -215,7 +215,7 @@ class _Survey:
             self.found[container] = state
             return
         is_wanted = checked.status in self._statuses and (checked.pid or checked.status == _STOPPED)
-        if is_wanted and not is_sandbox(checked.annotations or {}):
+        if is_wanted and not is_sandbox(checked):
             self.found[container] = state
 
     def _called(self, program: str, *words: str) -> str:
@@ -257,12 +257,16 @@ def _is_entry(entry: Any) -> bool:  # noqa: ANN401  not looked at yet
     return isinstance(entry, dict) and isinstance(entry.get("id"), str) and isinstance(entry.get("status"), str)
 
 
-def is_sandbox(annotations: Mapping[str, str]) -> bool:
-    """Whether a container holds its pod's sandbox. Under CRI-O containerd's key may be the word of a pod's author."""
-    by_crio = annotations.get("io.kubernetes.cri-o.ContainerType")
-    by_containerd = annotations.get("io.kubernetes.cri.container-type")
-    if annotations.get("io.container.manager") == "cri-o" or by_containerd is None:
-        return by_crio == "sandbox"
+def is_sandbox(state: State) -> bool:
+    """Whether a container holds its pod's sandbox, as its own runtime says.
+
+    Its cgroup tells which runtime that is: a pod's author can write the annotations of the other one.
+    """
+    said, places = state.annotations or {}, process.cgroups(state.pid) if state.pid else []
+    maker = next(filter(None, (cgroups.maker(place, state.id) for place in places)), said.get("io.container.manager"))
+    by_containerd = said.get("io.kubernetes.cri.container-type")
+    if maker != "containerd" and (maker == "cri-o" or by_containerd is None):
+        return said.get("io.kubernetes.cri-o.ContainerType") == "sandbox"
     return by_containerd == "sandbox"
 
 

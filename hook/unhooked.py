@@ -83,7 +83,7 @@ def _ask(candidates: set[str], rules: _Rules, others: set[str]) -> tuple[dict[st
             checked = State.model_validate(state)
             if checked.status not in _STARTED:
                 continue
-            if runtimes.is_sandbox(checked.annotations or {}) or not rules.mean(checked):
+            if runtimes.is_sandbox(checked) or not rules.mean(checked):
                 others.add(container)
             else:
                 found[container] = _pod_of(checked)

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from hook import runtimes
+from hook import process, runtimes
+from hook.models import State
 from hook.runtimes import Runtime, states
 
 PID = 4711
+ID = 64 * "c"
 SANDBOX = "io.kubernetes.cri.container-type"
 # Notes the question, and gives the answer that lies ready for it
 ANSWERS = """\
@@ -518,3 +520,33 @@ def test_a_machine_without_root_directories_of_runtimes_says_so(monkeypatch: pyt
     monkeypatch.setattr(runtimes, "_ROOTS", {"/nowhere": ("runc",)})
     assert not runtimes.has_roots()
     assert runtimes.states_of(["web"]) == ({}, set())
+
+
+@pytest.mark.parametrize(
+    ("place", "of_its_runtime", "of_the_other"),
+    [
+        (f":/kubepods/podx/{ID}", "io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"),
+        (f":/kubepods/podx/crio-{ID}", "io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri.container-type"),
+    ],
+)
+@pytest.mark.parametrize("manager", ["cri-o", "libpod", None])
+def test_a_pods_author_does_not_make_a_container_a_sandbox(
+    monkeypatch: pytest.MonkeyPatch, place: str, of_its_runtime: str, of_the_other: str, manager: str | None
+) -> None:
+    monkeypatch.setattr(process, "cgroups", lambda _pid: [place])
+    claims = {of_the_other: "sandbox", **({"io.container.manager": manager} if manager else {})}
+
+    def says(kind: str) -> bool:
+        annotations = {**claims, of_its_runtime: kind}
+        state = {
+            "ociVersion": "1.0",
+            "id": ID,
+            "status": "running",
+            "pid": 7,
+            "bundle": "/",
+            "annotations": annotations,
+        }
+        return runtimes.is_sandbox(State.model_validate(state))
+
+    assert not says("container")
+    assert says("sandbox")
