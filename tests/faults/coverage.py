@@ -99,7 +99,7 @@ def pytest_runtest_logreport(report):
 """
 # In the copy's build.py: what there is, and what takes its place.
 MEASURED = {
-    f'BOOT = "{build.BOOT}"': "BOOT = \"exec(open('{copy}/build/boot.py').read())\"",
+    f'BOOT = "{build.BOOT}"': "BOOT = \"import sys,atexit,posix;exec(open('{copy}/build/boot.py').read())\"",
     "path = f\"hook/{name.rstrip('+') or '__init__'}.py\"": (
         "path = f\"{copy}/hook/{name.rstrip('+').replace('models', 'models_compiled') or '__init__'}.py\""
     ),

@@ -209,13 +209,13 @@ def test_descendant_in_another_containers_cgroup_stays_with_that_container(hook:
 
 
 def test_nested_container_keeps_its_own_tasks(hook: Hook, family: Task, own: Cgroup) -> None:
-    """Its cgroup is below that of the outer container."""
+    """Its cgroup is below that of the outer container, and its key its own."""
     name = f"{OTHER[:8]}{ID[8:]}"
     inner = children(family.pid)[0]
     with cgroup(f"{own.path}/libpod-{name}") as theirs:
         assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
         theirs.add(inner)
-        assert hook(created(name, inner)).stderr == ""
+        assert hook.with_options("--key=container")(created(name, inner)).stderr == ""
         reconcile(hook)
         assert hook.tasks(f"oci-{name}") == {inner}
         assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
