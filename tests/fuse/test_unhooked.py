@@ -65,7 +65,8 @@ class Node:
         # Of this node alone: the processes of other tests are seen as well
         container = f"{self.number:04x}{hashlib.sha256(bytes(self.machine.directory)).hexdigest()[:60]}"
         process = self._stack.enter_context(task())
-        own = self._stack.enter_context(cgroup(f"/{self.machine.directory.parent.name}{parent}/{container}"))
+        mark = "libpod-" if annotations is LIBPOD else ""
+        own = self._stack.enter_context(cgroup(f"/{self.machine.directory.parent.name}{parent}/{mark}{container}"))
         own.add(process.pid)
         place = self.machine.path(f"/run/runc/{container}")
         place.mkdir(parents=True)
