@@ -53,7 +53,7 @@ def maker(cgroup: str, container: str) -> str | None:
     With the kubelet's cgroupfs driver containerd has the bare ID, as plain runc and crun may have.
     """
     for name in _names(cgroup):
-        if name.endswith(container):
+        if container and name.endswith(container):
             mark = name[: -len(container)]
             if not mark or mark in _MAKERS:
                 return _MAKERS.get(mark, "containerd")

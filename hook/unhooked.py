@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hook.hooksd import Entry
-    from hook.injection import Told
+    from hook.identity import Pod
     from hook.models import Options
     from hook.node import Node
 
@@ -86,16 +86,16 @@ def _ask(candidates: set[str], rules: _Rules, others: set[str]) -> tuple[dict[st
             if runtimes.is_sandbox(checked) or not rules.mean(checked):
                 others.add(container)
             else:
-                found[container] = _pod_of(checked)
+                pod = _pod_of(checked)
+                found[container] = {"namespace": pod.namespace, "pod": pod.name, "name": pod.container}
         except (ValidationError, OSError, ValueError):  # its bundle is gone, say
             unchecked += 1
     return found, unchecked
 
 
-def _pod_of(state: State) -> dict[str, str | None]:
+def _pod_of(state: State) -> Pod:
     said = Annotations.model_validate(state.annotations or {})
-    pod = identity.pod_of(state.id, said, process.cgroups(state.pid or 0))
-    return {"namespace": pod.namespace, "pod": pod.name, "name": pod.container}
+    return identity.pod_of(state.id, said, process.cgroups(state.pid or 0))
 
 
 class _Rules:
@@ -109,17 +109,18 @@ class _Rules:
         entries = [entry for directory in sorted(directories) for entry in hooksd.read_directory(directory)]
         self._files = [it for it in entries if it.calls(PROGRAM) and _options_of(it).run_dir == options.run_dir]
         self._run_dir = options.run_dir
-        specs = sorted(spec.place for spec in containerd.look().specs)
+        specs = sorted({spec.place for spec in containerd.look().specs if _calls_us(spec.place)})
         self.are_there = bool(self._files or specs)
         self.text = hashlib.sha256(jsontext.dumps([[it.file for it in self._files], specs]).encode()).hexdigest()[:16]
 
     def mean(self, state: State) -> bool:
         """Whether a container is meant to be hooked. OSError, ValueError where its config.json cannot be read."""
-        told = injection.told(f"{state.bundle}/config.json")
+        told, pod = injection.told(f"{state.bundle}/config.json"), _pod_of(state)
         matching = [it for it in self._files if it.file and hooksd.why_not(it.file, told.subject) is None]
         given = [parse(list(arguments)[2:])[0] for arguments in told.given]  # it has the hook, and yet no record
         options = [*map(_options_of, matching), *(it for it in given if it.run_dir == self._run_dir)]
-        return any(_is_wanted(it, told) for it in options)
+        concerned = [it for it in options if identity.concerns(it, is_podmans=pod.is_podmans)]
+        return any(identity.is_wanted(it, told.annotations, pod) for it in concerned)
 
 
 def _options_of(entry: Entry) -> Options:
@@ -127,10 +128,12 @@ def _options_of(entry: Entry) -> Options:
     return parse(list(arguments)[2:])[0]
 
 
-def _is_wanted(options: Options, told: Told) -> bool:
-    pod = identity.pod_of(told.container, Annotations.model_validate(told.annotations), list(told.places))
-    is_concern = identity.concerns(options, is_podmans=pod.is_podmans)
-    return is_concern and identity.is_wanted(options, told.annotations, pod)
+def _calls_us(spec: str) -> bool:
+    """Whether a base_runtime_spec has our hook; one that cannot be read has not, for containers fail with it."""
+    try:
+        return bool(injection.calls(spec))
+    except (OSError, ValueError):
+        return False
 
 
 def _keep(node: Node, seen: Unhooked) -> None:
