@@ -376,30 +376,37 @@ def test_what_is_said_on_stderr_may_be_long(node: Node) -> None:
 # --- Time
 
 
+HANGS = 3600
+"""Seconds for which a runtime hangs here."""
+DEADLINE = 300.0
+"""Seconds: a machine may be busy."""
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "exec sleep 60",
-        "sleep 60",  # its child holds the pipe
-        "exec sleep 60 >&- 2>&-",
+        f"exec sleep {HANGS}",
+        f"sleep {HANGS}",  # its child holds the pipe
+        f"exec sleep {HANGS} >&- 2>&-",
         "trap '' TERM HUP INT; echo '['; while :; do sleep 1; done",
-        "sleep 60 & echo '[]'",  # the answer is there, but who knows whether it is all
+        f"sleep {HANGS} & echo '[]'",  # the answer is there, but who knows whether it is all
         "while :; do echo >&2; done",
     ],
 )
 def test_a_runtime_that_hangs_is_ended_with_all_that_it_started(
     node: Node, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr(runtimes, "_PATIENCE", 0.4)
+    monkeypatch.setattr(runtimes, "_PATIENCE", 1.0)
     node.container("web")
     sleeper = f"#!/bin/sh\n[ $3 = list ] || exit 1\necho $$ >{node.directory}/pid\n{text}\n"
     began = time.monotonic()
     found, lines = states([node.script(sleeper)])
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < DEADLINE
     assert found == []
     assert lines[0].endswith("list --format json: no answer in time")
     group = int((node.directory / "pid").read_text())
-    assert members_of(group) == []
+    while members_of(group):  # what is killed takes its time to go
+        assert time.monotonic() - began < DEADLINE, members_of(group)
 
 
 def members_of(group: int) -> list[str]:
@@ -420,10 +427,10 @@ def test_one_that_hangs_does_not_take_the_time_of_all(node: Node, monkeypatch: p
     monkeypatch.setattr(runtimes, "_PATIENCE_IN_ALL", 0.5)
     for number in range(20):
         node.container(f"web{number:02}")
-    program = node.script(f"#!/bin/sh\necho >>{node.directory}/calls\nexec sleep 60\n")
+    program = node.script(f"#!/bin/sh\necho >>{node.directory}/calls\nexec sleep {HANGS}\n")
     began = time.monotonic()
     found, lines = states([program])
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < DEADLINE
     assert found == []
     assert len((node.directory / "calls").read_text().splitlines()) <= 4
     assert lines[0].endswith("no answer in time")
