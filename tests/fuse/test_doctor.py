@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
 
-from tests.kernel.inside import REAL_ROOT
 from tests.resctrlfs import mounted
 from tests.support import machine
 from tests.support.hook import PYZ, UID, Hook, created, task
@@ -83,11 +82,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    if REAL_ROOT is not None:
-        pytest.skip("needs the model, and this resctrl is real")
-    if not Path("/dev/fuse").exists():
-        pytest.skip("needs /dev/fuse")
-    if reason := machine.missing():
+    if reason := machine.missing_with_model():
         pytest.skip(reason)
     with mounted(tmp_path) as resctrl:
         yield Node(tmp_path, resctrl)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.kernel.inside import REAL_ROOT
 from tests.resctrlfs import mounted
 from tests.support import machine
 from tests.support.cgroups import cgroup
@@ -113,11 +112,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    if REAL_ROOT is not None:
-        pytest.skip("needs the model, and this resctrl is real")
-    if not Path("/dev/fuse").exists():
-        pytest.skip("needs /dev/fuse")
-    if reason := machine.missing():
+    if reason := machine.missing_with_model():
         pytest.skip(reason)
     with mounted(tmp_path) as resctrl, ExitStack() as stack:
         yield Node(tmp_path, resctrl, stack)

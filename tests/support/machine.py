@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.kernel.inside import REAL_ROOT
 from tests.support.hook import PYZ
 
 if TYPE_CHECKING:
@@ -35,6 +36,15 @@ def missing() -> str | None:
     if "\toverlay\n" not in Path("/proc/filesystems").read_text():
         return "no overlayfs"
     return None
+
+
+def missing_with_model() -> str | None:
+    """The same of a machine whose resctrl is the model."""
+    if REAL_ROOT is not None:
+        return "needs the model, and this resctrl is real"
+    if not Path("/dev/fuse").exists():
+        return "needs /dev/fuse"
+    return missing()
 
 
 def beside(name: str, *arguments: str, mounts: str = "") -> list[str]:
