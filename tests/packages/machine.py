@@ -129,7 +129,7 @@ class Machine:
         """Run a program of the host's; the names of the files that it puts in place or takes away, in that order."""
         trace = self.shared / "trace"
         self.from_outside("strace", "-f", "-qq", f"--output={trace}", f"--trace={','.join(CHANGES)}", *words)
-        done = [line for line in trace.read_text().splitlines() if line.endswith(" = 0")]
+        done = [line for line in whole_calls(trace.read_text()) if line.endswith(" = 0")]
         return [os.path.basename(re.findall('"([^"]+)"', line)[-1]) for line in done]
 
     # Containers
@@ -164,3 +164,17 @@ class Machine:
             self.podman_rm()
         self.cgroups.end()
         self._root.close()
+
+
+def whole_calls(trace: str) -> list[str]:
+    """The lines of `strace -f`, in which a call that another process interrupted is one line again, where it ended."""
+    begun: dict[str, str] = {}
+    whole = []
+    for line in trace.splitlines():
+        pid = line.split(maxsplit=1)[0]
+        resumed = re.fullmatch(r"\d+ +<\.\.\. \w+ resumed>(.*)", line)
+        if line.endswith(" <unfinished ...>"):
+            begun[pid] = line[: -len(" <unfinished ...>")]
+        else:
+            whole.append(begun.pop(pid) + resumed[1] if resumed else line)
+    return whole

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.packages.conftest import pack
+from tests.packages.machine import whole_calls
 from tests.support.containers import HOOK, REPOSITORY
 
 if TYPE_CHECKING:
@@ -147,3 +148,9 @@ def test_the_same_is_packed_to_the_same_bytes_elsewhere(pyz: Path, packages: Pac
     )
     for file in packages[1:]:
         assert (output / file.name).read_bytes() == file.read_bytes(), file.suffix
+
+
+def test_a_call_that_another_process_interrupts_is_read_where_it_ended() -> None:
+    assert whole_calls(
+        '7 rename("a", "b" <unfinished ...>\n8 unlink("c")           = 0\n7 <... rename resumed>)   = 0\n'
+    ) == ['8 unlink("c")           = 0', '7 rename("a", "b")   = 0']
