@@ -1241,7 +1241,7 @@ def _block(head: str, body: Iterable[str], end: str = "") -> list[str]:
 def compile_verb(arguments: Sequence[str]) -> int:
     _no_more(arguments)
     _under_venv()
-    from hook import models  # noqa: PLC0415  needs pydantic
+    from hook.base import models  # noqa: PLC0415  needs pydantic
 
     (ROOT / COMPILED).write_text(compile_models(models), encoding="utf-8")
     print(f"{COMPILED}: made anew")

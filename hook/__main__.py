@@ -4,4 +4,4 @@ import sys
 
 sys.argv[:0] = ["-c"]
 
-from hook import start  # noqa: E402, F401  importing it is running it
+from hook.stages import start  # noqa: E402, F401  importing it is running it

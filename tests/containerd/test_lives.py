@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hook import containerd as configuration
+from hook.host import containerd as configuration
 from tests.containerd.conftest import CONTAINERDS
 from tests.containerd.node import PLAIN, RUNTIMES, UID, Pod
 from tests.support.containers import HOOK

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hook import hooksd
-from hook.hooksd import Subject
+from hook.host import hooksd
+from hook.host.hooksd import Subject
 from tests.support.containers import REPOSITORY
 from tests.support.debian import CannotMake
 from tests.support.matcher import Matcher, Refused
@@ -21,7 +21,7 @@ from tests.support.matcher import Matcher, Refused
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from hook.hooksd import Entry
+    from hook.host.hooksd import Entry
 
 PROGRAM = "/bin/true"
 KUBERNETES = "10-resctrl-mon-hook-kubernetes.json"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hook import hooksd
+from hook.host import hooksd
 from tests.faults import strace
 from tests.faults.campaign import Campaign, Case
 from tests.support import machine

@@ -9,7 +9,7 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from hook import models
+from hook.base import models
 from tests.faults import targets
 from tests.faults.targets import CONTAINER, FILES, PROC, SEPARATOR, UID
 from tests.support.hook import STATES, created, stopped

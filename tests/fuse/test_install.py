@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hook.models import Options
+from hook.base.models import Options
 from tests.kernel.inside import REAL_ROOT
 from tests.support import interpreters, machine
 from tests.support.hook import PYZ, UID, Hook, created, stopped, task

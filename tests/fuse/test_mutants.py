@@ -81,7 +81,7 @@ def test_a_mutant_is_judged(
 
 def test_unit_tests_of_the_module_come_first_and_the_quickest_ahead() -> None:
     quick, slow = "tests/unit/test_node.py::a", "tests/unit/test_node.py::b"
-    other, process = "tests/unit/test_process.py::a", "tests/fuse/test_process.py::a"
+    other, process = "tests/unit/test_procfs.py::a", "tests/fuse/test_process.py::a"
     seconds = {quick: 1.0, slow: 2.0, other: 0.5, process: 0.1}
     known = Known("these", seconds, {"node": {"7": [process, other, slow, quick]}})
     mutant = Mutant("node: ...", "id", "node", [7, 8], [1, 9], "")

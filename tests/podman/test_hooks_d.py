@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hook import hooksd
-from hook.hooksd import Subject
+from hook.host import hooksd
+from hook.host.hooksd import Subject
 from tests.support.containers import ALWAYS, REPOSITORY
 from tests.support.observed import assert_runtime_init, with_hooks_file
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import pytest
 
-from hook import system
+from hook.base import system
 
 
 def fails(number: int) -> Callable[..., Any]:

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hook import process
-from hook.models import Failure, Index, KeyState, Options
+from hook.base import procfs
+from hook.base.models import Failure, Index, KeyState, Options
 
 BEGIN = {"mon_L3_00/mbm_total_bytes": "1000", "mon_PERF_PKG_00/core_energy": "5.500000"}
 NOW = {
@@ -99,7 +99,7 @@ class FakeNode:
 
 def alive(group: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
     """A member whose process runs: this one."""
-    return {"pid": os.getpid(), "starttime": process.starttime(os.getpid()), "group": group, **fields}
+    return {"pid": os.getpid(), "starttime": procfs.starttime(os.getpid()), "group": group, **fields}
 
 
 def dead(group: str) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 import build
-from hook import entry, usage
-from hook.shipped import Shipped
+from hook.cli import parser
+from hook.host.pyz_file import Shipped
+from hook.stages import entry
 from tests.support import interpreters
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -416,7 +417,7 @@ def test_the_first_line_tells_the_verbs_for_runtimes_from_those_for_people() -> 
     """By their first letter, since the kernel reads no longer a line."""
     assert list(entry._STAGES) == RUNTIME
     assert {verb[0] for verb in RUNTIME} == set("hcp")
-    assert not {verb[0] for verb in usage.HELP_OF_VERBS} & set("hcp")
+    assert not {verb[0] for verb in parser.HELP_OF_VERBS} & set("hcp")
 
 
 # --- A Python that is too old

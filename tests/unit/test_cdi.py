@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hook import cdi
+from hook.host import cdi
 
 HOOK = {"hookName": "createRuntime", "path": "/usr/bin/join", "args": ["join", "--class: x"]}
 OTHER = {"hookName": "createContainer", "path": "/usr/bin/nvidia-ctk"}

@@ -6,7 +6,7 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.fake_os import FakeOsModule
 
-from hook import cgroups, system
+from hook.base import cgroups, system
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 ID = "0123456789abcdef" * 4

@@ -13,8 +13,8 @@ import kubernetes_validate
 import pytest
 
 from hook import __version__
-from hook.models import Options
-from hook.options import parse as parse_options
+from hook.base.models import Options
+from hook.stages.options import parse as parse_options
 from tests.support import chart
 from tests.support.chart import render
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hook import containerd, machine
-from hook.containerd import Found
-from hook.machine import View
+from hook.host import containerd, machine
+from hook.host.containerd import Found
+from hook.host.machine import View
 
 CONFIG = "/etc/containerd/config.toml"
 PLACES = containerd._PLACES

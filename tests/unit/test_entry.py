@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hook import entry, report, system
+from hook.base import system
+from hook.stages import entry, failures
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,7 @@ def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(
         raise MemoryError("none left")
 
     monkeypatch.setattr(entry._Invocation, "run", run)
-    monkeypatch.setattr(report, "say", lambda text: os.write(2, text.encode()))
+    monkeypatch.setattr(failures, "say", lambda text: os.write(2, text.encode()))
     assert entry.main(["createRuntime", "--strict"]) == 0
     assert "none left" in capfd.readouterr().err
 

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hook import hooksd, identity
-from hook.errors import HookError
-from hook.hooksd import Subject
-from hook.models import Annotations, HookFile
-from hook.options import parse
+from hook.base.errors import HookError
+from hook.base.models import Annotations, HookFile
+from hook.host import hooksd
+from hook.host.hooksd import Subject
+from hook.stages import identity
+from hook.stages.options import parse
 from tests.support.merging import MERGING, Merged
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from hook import metrics
-from hook.inventory import look
+from hook.observe import prometheus
+from hook.observe.snapshot import look
 from tests.unit.nodes import FakeNode
 
 DASHBOARD: dict[str, Any] = json.loads(
@@ -79,7 +79,7 @@ def test_every_panel_asks_the_data_source_that_is_chosen() -> None:
 @pytest.mark.parametrize("expression", EXPRESSIONS + QUERIES)
 def test_an_expression_is_about_metrics_that_there_are(expression: str) -> None:
     assert named(expression)
-    assert named(expression) <= set(metrics.names())
+    assert named(expression) <= set(prometheus.names())
     assert set(re.findall(r"\$(\w+)", expression)) <= set(VARIABLES) | BUILT_IN
 
 
@@ -88,13 +88,13 @@ def test_an_expression_is_about_labels_that_its_metrics_have(expression: str, tm
     node = FakeNode(tmp_path)
     node.live("c1")
     event = "mon_PERF_PKG_00/core_energy"
-    every = {f"mon_L3_00/{name}": "1" for name in metrics.SERIES}
+    every = {f"mon_L3_00/{name}": "1" for name in prometheus.SERIES}
     path = node.make("oci-c2", counters=every)
     node.record("c2", groups=[{"path": path, "ctrl_group": "/", "begin": {**every, event: "9"}}])
     node.write("runs", "poststop-ok", ".")
     node.unhooked("c3")
-    families = {family.name: family for family in metrics.families(look(node.options))}
-    assert set(families) == set(metrics.names())
+    families = {family.name: family for family in prometheus.families(look(node.options))}
+    assert set(families) == set(prometheus.names())
     grouped = re.findall(r"\bby \(([^)]*)\)", expression)
     selected = re.findall(r"[{,](\w+)=", expression) + re.findall(r"label_values\(.*, (\w+)\)", expression)
     asked = {label.strip() for group in grouped for label in group.split(",")} | set(selected)
@@ -114,8 +114,8 @@ def test_counters_are_shown_as_rates_or_as_what_they_are() -> None:
 def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:
     shown = set().union(*map(named, EXPRESSIONS))
     events = ("core_energy", "mbm_total_bytes", "mbm_local_bytes", "llc_occupancy")
-    assert shown >= {metrics.PREFIX + metrics.SERIES[event] for event in events}
-    assert shown >= {metrics.PREFIX + name for name in metrics.HEALTH}
+    assert shown >= {prometheus.PREFIX + prometheus.SERIES[event] for event in events}
+    assert shown >= {prometheus.PREFIX + name for name in prometheus.HEALTH}
     assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == [
         "Energy",
         "Memory bandwidth",

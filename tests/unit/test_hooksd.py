@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hook import hooksd
-from hook.hooksd import Subject
-from hook.models import HookFile
+from hook.base.models import HookFile
+from hook.host import hooksd
+from hook.host.hooksd import Subject
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "/bin/true"

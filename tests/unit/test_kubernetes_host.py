@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 import build
-from hook import hooksd, machine, process
-from hook.machine import View
-from hook.steps import Refused
+from hook.base import procfs
+from hook.host import hooksd, machine
+from hook.host.machine import View
+from hook.install.file_steps import Refused
 
 import host
 
@@ -284,7 +285,7 @@ CONTAINERD = {
 def cgroups(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The cgroups that have processes."""
     places = [":/kubepods.slice/kubepods-pod1.slice/crio-" + LIVE + ".scope", ":/user.slice"]
-    monkeypatch.setattr(process, "cgroups", lambda _pid: places)
+    monkeypatch.setattr(procfs, "cgroups", lambda _pid: places)
     assert root.exists()
     return places
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hook import machine
-from hook.machine import Interpreter
+from hook.host import machine
+from hook.host.machine import Interpreter
 
 
 def program(path: Path, text: str = "exit 0") -> str:

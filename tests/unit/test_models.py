@@ -30,7 +30,7 @@ from pydantic import (
 )
 
 import build
-from hook import models, models_compiled, names
+from hook.base import models, models_compiled, names
 from tests.unit import strategies, zoo
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hook import names
+from hook.base import names
 
 Rule = Callable[[str], str]
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"

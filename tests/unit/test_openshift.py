@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import build
-from hook.places import MACHINE_CONFIG_MARK, Places
+from hook.host.paths import MACHINE_CONFIG_MARK, Places
 from tests.support import interpreters
 
 import machineconfig

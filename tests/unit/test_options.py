@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hook import options
-from hook.models import Options
+from hook.base.models import Options
+from hook.stages import options
 
 DEFAULTS = Options().model_dump()
 

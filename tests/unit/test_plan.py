@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.models import Failure, KeyState, Member, MonGroup
-from hook.plan import VERBS, Action, plan
-from hook.survey import Survey
+from hook.base.models import Failure, KeyState, Member, MonGroup
+from hook.reconcile.plan import VERBS, Action, plan
+from hook.reconcile.survey import Survey
 
 TTL = 300
 PATH = "/sys/fs/resctrl/mon_groups/oci-k"

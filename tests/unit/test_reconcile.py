@@ -10,12 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from hook import system, tasks
-from hook.lifecycle import create_runtime, poststop
-from hook.models import Failure, Options
-from hook.reconcile import run
-from hook.rundir import RunDir
-from tests.unit.test_lifecycle import UID, Machine, container, machine
+from hook.base import container_tasks, system
+from hook.base.models import Failure, Options
+from hook.reconcile.reconcile import run
+from hook.stages.create import create_runtime, poststop
+from hook.state.rundir import RunDir
+from tests.unit.test_create import UID, Machine, container, machine
 from tests.unit.test_rundir import clock, directories
 
 __all__ = ["clock", "directories", "machine"]  # fixtures
@@ -37,7 +37,7 @@ def pruned(machine: Machine, seconds: float, monkeypatch: pytest.MonkeyPatch) ->
     """What goes that long from now."""
     now = system.boottime()
     monkeypatch.setattr(system, "boottime", lambda: now + seconds)
-    monkeypatch.setattr(tasks, "table", dict)  # the machine's processes are made up
+    monkeypatch.setattr(container_tasks, "table", dict)  # the machine's processes are made up
     done = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), snapshot_ttl=TTL))
     return [it.action.key for it in done.outcomes if it.action.verb == "prune" and it.problem is None]
 
@@ -89,8 +89,8 @@ ID = "5f3c" * 16
 def at(machine: Machine, seconds: float, monkeypatch: pytest.MonkeyPatch, cgroup: str = "") -> list[tuple[str, str]]:
     """What reconcile does when the clock shows that many seconds more, with one process, in this cgroup."""
     monkeypatch.setattr(system, "time", SimpleNamespace(**{**vars(time), "time": lambda: time.time() + seconds}))
-    process = tasks.Process(9, 1, 100, (cgroup,))
-    monkeypatch.setattr(tasks, "table", lambda: {9: process} if cgroup else {})
+    process = container_tasks.Process(9, 1, 100, (cgroup,))
+    monkeypatch.setattr(container_tasks, "table", lambda: {9: process} if cgroup else {})
     done = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
     assert not [it for it in done.outcomes if it.problem is not None]
     return [(it.action.verb, it.action.key or it.action.container) for it in done.outcomes]

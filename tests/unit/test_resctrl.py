@@ -10,9 +10,9 @@ import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.fake_os import FakeOsModule
 
-from hook import process, system
-from hook.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
-from hook.resctrl import Resctrl
+from hook.base import procfs, system
+from hook.base.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
+from hook.base.resctrl import Resctrl
 from tests.unit.faults import fails
 
 ROOT = "/sys/fs/resctrl"
@@ -26,7 +26,7 @@ PID = 4711
 def kernel(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> FakeFilesystem:
     """A resctrl with nothing in it. pyfakefs fakes `os` of its own accord, but not `posix`."""
     monkeypatch.setattr(system, "posix", FakeOsModule(fs))
-    monkeypatch.setattr(process, "in_host_pid_namespace", lambda: True)
+    monkeypatch.setattr(procfs, "in_host_pid_namespace", lambda: True)
     fs.create_dir(ROOT + "/mon_groups")
     fs.create_file(STATUS, contents="ok\n")
     return fs
@@ -237,7 +237,7 @@ def test_the_pid_is_written_at_once_and_alone(
         writes.append(data)
         return len(data)
 
-    monkeypatch.setattr("hook.system.posix.write", write)
+    monkeypatch.setattr("hook.base.system.posix.write", write)
     resctrl.put(GROUP, PID)
     assert writes == [b"4711"]
 
@@ -271,7 +271,7 @@ def test_a_task_lives_unless_it_is_known_to_be_dead(
     expected: bool,
 ) -> None:
     kernel.create_file(GROUP + "/tasks", contents=tasks)
-    monkeypatch.setattr(process, "is_dead", dead.__getitem__)
+    monkeypatch.setattr(procfs, "is_dead", dead.__getitem__)
     assert resctrl.has_live_task(GROUP) is expected
 
 
@@ -281,8 +281,8 @@ def test_in_another_pid_namespace_no_group_is_known_to_be_empty(
 ) -> None:
     """`tasks` leaves out who has no pid there."""
     kernel.create_file(GROUP + "/tasks", contents=tasks)
-    monkeypatch.setattr(process, "is_dead", lambda _pid: True)
-    monkeypatch.setattr(process, "in_host_pid_namespace", lambda: False)
+    monkeypatch.setattr(procfs, "is_dead", lambda _pid: True)
+    monkeypatch.setattr(procfs, "in_host_pid_namespace", lambda: False)
     assert resctrl.has_live_task(GROUP) is True
     assert resctrl.has_live_task(GROUP + "-gone") is False
 
@@ -293,7 +293,7 @@ def test_all_threads_of_a_large_node_are_in_one_group(
     many = set(range(1_000_000, 1_200_000))
     kernel.create_file(GROUP + "/tasks", contents="".join(f"{tid}\n" for tid in many))
     assert resctrl.tasks(GROUP) == many
-    monkeypatch.setattr(process, "is_dead", many.__contains__)
+    monkeypatch.setattr(procfs, "is_dead", many.__contains__)
     assert resctrl.has_live_task(GROUP) is False
 
 

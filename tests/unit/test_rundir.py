@@ -19,10 +19,10 @@ from typing import Any
 
 import pytest
 
-from hook import system
-from hook.errors import HookError, Reason
-from hook.models import Failure, Index, KeyState, Member, MonGroup
-from hook.rundir import RunDir
+from hook.base import system
+from hook.base.errors import HookError, Reason
+from hook.base.models import Failure, Index, KeyState, Member, MonGroup
+from hook.state.rundir import RunDir
 from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"

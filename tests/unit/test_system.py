@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from hook import system
+from hook.base import system
 from tests.unit.faults import Faults
 
 

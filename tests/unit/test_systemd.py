@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from hook import options, people, runtimes
-from hook.models import Options
+from hook.base.models import Options
+from hook.cli import commands
+from hook.host import oci_runtimes
+from hook.stages import options
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = ROOT / "packaging" / "systemd"
@@ -84,7 +86,7 @@ def test_the_timer_starts_the_service_every_minute() -> None:
 def test_one_is_over_before_the_next_is_due() -> None:
     longest = seconds(SERVICE, "Service", "TimeoutStartSec") + seconds(SERVICE, "Service", "TimeoutStopSec")
     assert longest < seconds(TIMER, "Timer", "OnUnitActiveSec")
-    asked = runtimes._PATIENCE_IN_ALL + runtimes._PATIENCE_FOR_SOME
+    asked = oci_runtimes._PATIENCE_IN_ALL + oci_runtimes._PATIENCE_FOR_SOME
     assert seconds(SERVICE, "Service", "TimeoutStartSec") > asked + 10  # the rest of reconcile's
 
 
@@ -95,7 +97,7 @@ def test_it_is_skipped_where_resctrl_is_not_mounted() -> None:
 def test_what_is_called() -> None:
     program, verb, rest = only(SERVICE, "Service", "ExecStart").split()
     assert (program, verb, rest) == (PROGRAM, "reconcile", "$OPTIONS")
-    assert verb in people.VERBS
+    assert verb in commands.VERBS
     assert only(SERVICE, "Service", "Type") == "oneshot"
 
 
@@ -112,7 +114,7 @@ def test_it_is_called_with_the_options_of_the_shipped_hook() -> None:
 def test_an_administrator_can_give_others() -> None:
     assert only(SERVICE, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/reconcile.conf"
     (example,) = re.findall("^#     OPTIONS=(.*)$", SERVICE.read_text(encoding="ascii"), re.MULTILINE)
-    given, rest = people.parser_of("reconcile").parse_known_args(example.split())
+    given, rest = commands.parser_of("reconcile").parse_known_args(example.split())
     assert given.adopt
     assert options.parse(rest)[1] == []
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from hook import system, unhooked
-from hook.models import Options
-from hook.node import Node
-from hook.records import UNHOOKED, Records, Unhooked
-from hook.resctrl import Resctrl
-from hook.rundir import RunDir
+from hook.base import system
+from hook.base.models import Options
+from hook.base.resctrl import Resctrl
+from hook.host import unhooked
+from hook.stages.context import Node
+from hook.state.records import UNHOOKED, Records, Unhooked
+from hook.state.rundir import RunDir
 
 ID = "5f3c" * 16
 POD: dict[str, str | None] = {"namespace": "shop", "pod": "web-0", "name": "app"}

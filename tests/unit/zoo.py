@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from hook import names
+from hook.base import names
 
 __all__ = ["Containers", "Leaf", "Model", "Numbers", "ValidationError", "Whole"]
 

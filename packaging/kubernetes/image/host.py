@@ -15,14 +15,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hook import hooksd, machine, process, report, steps
-from hook import install as installing
-from hook import uninstall as uninstalling
-from hook.machine import KUBERNETES, OLDEST
-from hook.options import parse as parse_options
-from hook.places import Places
-from hook.shipped import Shipped
-from hook.steps import Refused, Remove, Write
+from hook.base import procfs
+from hook.base.text import printable
+from hook.host import hooksd, machine
+from hook.host.machine import KUBERNETES, OLDEST
+from hook.host.paths import Places
+from hook.host.pyz_file import Shipped
+from hook.install import file_steps
+from hook.install import install as installing
+from hook.install import uninstall as uninstalling
+from hook.install.file_steps import Refused, Remove, Write
+from hook.stages.options import parse as parse_options
 
 PYZ = "/app/resctrl-mon-hook.pyz"
 HOST = "/host"
@@ -97,8 +100,8 @@ class Host:
         problems = [*installing.look(self.wanted)[0], *self._in_the_way(), *unfit(self.wanted.interpreter)]
         if problems:
             raise Refused(*problems)
-        with steps.alone(os.path.dirname(self._program.path)):
-            return steps.told(steps.take([self._mark, self._program, self._json], dry_run=False))
+        with file_steps.alone(os.path.dirname(self._program.path)):
+            return file_steps.told(file_steps.take([self._mark, self._program, self._json], dry_run=False))
 
     def is_installed(self) -> bool:
         """Whether all files are in place, as this version and these options have them."""
@@ -106,7 +109,7 @@ class Host:
 
     def remove_json(self) -> list[str]:
         """From then on no container is created with the hook. A file that calls another program stays."""
-        return [] if self._in_the_way() else steps.told(steps.take([Remove(self._json.path)], dry_run=False))
+        return [] if self._in_the_way() else file_steps.told(file_steps.take([Remove(self._json.path)], dry_run=False))
 
     def remove_program(self) -> list[str]:
         """Only once nobody calls it: runtimes fail to remove a container whose hook is missing.
@@ -115,7 +118,7 @@ class Host:
         """
         if self.is_needed():
             return []
-        return steps.told(steps.take([Remove(self._program.path), Remove(self._mark.path)], dry_run=False))
+        return file_steps.told(file_steps.take([Remove(self._program.path), Remove(self._mark.path)], dry_run=False))
 
     def is_needed(self) -> bool:
         """Whether a removal leaves the program: without a mark others own it, and with a JSON it is installed again."""
@@ -174,12 +177,12 @@ def _caller(config: Path, container: str, program: str) -> str | None:
         return None
     except (ValueError, AttributeError, TypeError):
         return f"{container[:12]}, whose config.json cannot be understood"
-    return report.printable("{:.253}/{:.253} {:.253} ({:.12})".format(*named, container))
+    return printable("{:.253}/{:.253} {:.253} ({:.12})".format(*named, container))
 
 
 def _names_of_cgroups() -> set[str]:
     """All parts of the names of the cgroups that have a process: without its ID among them, a container has ended."""
-    places = {place for pid in machine.processes() for place in process.cgroups(pid)}
+    places = {place for pid in machine.processes() for place in procfs.cgroups(pid)}
     return {part for place in places for part in re.split("[/:.-]", place)}
 
 

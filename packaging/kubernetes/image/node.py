@@ -20,7 +20,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hook.steps import Refused
+from hook.install.file_steps import Refused
 
 import cluster
 import host

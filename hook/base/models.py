@@ -1,0 +1,233 @@
+"""What the hook reads and writes, as pydantic models: the one source of truth for everything that is parsed.
+
+Run from the source tree the program uses this module. The .pyz holds `models_compiled.py` under this name: the same
+classes in plain Python, made by `python3 build.py compile` from the core schemas of these, and proven equal to them by
+the tests. Only what that compiler knows may be used here (it refuses the rest by name). Both forms offer the fields,
+`Model(**fields)`, `model_validate(object)`, `model_dump()` and `ValidationError` with `errors()[0]["loc"]`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from hook.base import names
+
+__all__ = [
+    "Annotations",
+    "Config",
+    "Failure",
+    "HookFile",
+    "HookProgram",
+    "HookWhen",
+    "Index",
+    "IntelRdt",
+    "KeyState",
+    "Linux",
+    "Member",
+    "Model",
+    "MonGroup",
+    "Options",
+    "State",
+    "ValidationError",
+]
+
+Pid = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Natural = Annotated[int, Field(ge=0, le=2**63 - 1)]
+ContainerId = Annotated[str, AfterValidator(names.container_id)]
+Key = Annotated[str, AfterValidator(names.container_id)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Counters = dict[str, str]  # `<domain>/<event>` to the text that the kernel gave
+Version = Annotated[int, Field(ge=1, le=1)]  # a newer one is not ours to read
+Kind = Literal["pod", "container", "sandbox"]
+
+
+class Model(BaseModel):
+    """The rules of all models: no conversion of types, no change after the fact, unknown fields ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
+
+
+class State(Model):
+    """The state of a container, as an OCI runtime gives it to a hook on stdin.
+
+    Source: runtime-spec 1.0 to 1.3, runtime.md "State" and schema/state-schema.json. `status` is any text since the
+    specification allows runtimes further values. `pid` is absent (runc) or 0 (crun) at poststop.
+    """
+
+    oci_version: str = Field(alias="ociVersion")
+    id: str
+    status: str
+    pid: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    bundle: Annotated[str, AfterValidator(names.path)]
+    annotations: dict[str, str] | None = None
+
+
+class Annotations(Model):
+    """The annotations that say whose container this is. Who sets which, and whom to believe: `identity`."""
+
+    manager: str | None = Field(None, alias="io.container.manager")
+    pod_uid: str | None = Field(None, alias="io.kubernetes.pod.uid")
+    pod_namespace: str | None = Field(None, alias="io.kubernetes.pod.namespace")
+    pod_name: str | None = Field(None, alias="io.kubernetes.pod.name")
+    container_name: str | None = Field(None, alias="io.kubernetes.container.name")
+    sandbox_id: str | None = Field(None, alias="io.kubernetes.cri-o.SandboxID")
+    cri_sandbox_uid: str | None = Field(None, alias="io.kubernetes.cri.sandbox-uid")
+    cri_sandbox_namespace: str | None = Field(None, alias="io.kubernetes.cri.sandbox-namespace")
+    cri_sandbox_name: str | None = Field(None, alias="io.kubernetes.cri.sandbox-name")
+    cri_container_name: str | None = Field(None, alias="io.kubernetes.cri.container-name")
+
+
+class IntelRdt(Model):
+    """`linux.intelRdt` of a bundle's config.json (runtime-spec, config-linux.md "IntelRdt")."""
+
+    clos_id: str | None = Field(None, alias="closID")
+
+
+class Linux(Model):
+    """`linux` of a bundle's config.json, as far as it is used."""
+
+    intel_rdt: IntelRdt | None = Field(None, alias="intelRdt")
+
+
+class Config(Model):
+    """A bundle's config.json, as far as it is used: annotations, and the ctrl_group that was asked for."""
+
+    linux: Linux | None = None
+    annotations: dict[str, str] | None = None
+
+
+class Options(Model):
+    """The options of the hook verbs; `--resctrl-root` is `resctrl_root`, and so on. Times are in seconds."""
+
+    resctrl_root: Annotated[str, AfterValidator(names.directory)] = "/sys/fs/resctrl"
+    run_dir: Annotated[str, AfterValidator(names.directory)] = "/run/resctrl-mon-hook"
+    group_prefix: Annotated[str, AfterValidator(names.group_prefix)] = "oci-"
+    key: Literal["auto", "container", "sandbox"] = "auto"
+    containers: Literal["all", "kubernetes", "podman"] = "all"
+    namespace: list[str] = []
+    annotation: dict[str, str] = {}
+    monitor: Literal["all", "opt-in", "opt-out"] = "all"
+    linger: Annotated[int, Field(ge=0, le=86400)] = 0
+    snapshot_ttl: Annotated[int, Field(ge=0, le=604800)] = 300
+    lock_timeout: Annotated[float, Field(ge=0, le=60)] = 1.0
+    rmid_wait: Annotated[float, Field(ge=0, le=60)] = 1.5
+    strict: bool = False
+
+
+class Member(Model):
+    """A container of a key. `pid` and `starttime` (clock ticks since boot, /proc/PID/stat field 22) name one process.
+
+    `group` is the path of its mon_group. `cgroup` is `<controllers>:<path>` as /proc/PID/cgroup has it (no
+    controllers: cgroup v2). `taken_from` is the mon_group of somebody else that the process was in before.
+    """
+
+    pid: Pid
+    starttime: Natural
+    group: Annotated[str, AfterValidator(names.mon_group)]
+    cgroup: str | None = None
+    taken_from: str | None = None
+
+
+class MonGroup(Model):
+    """A mon_group of a key; one for each ctrl_group that the key's containers are in. What it counts: `counters`.
+
+    Of its present incarnation: `inode`, its directory's number, which tells it from one that was made in its place;
+    `begin`, the counters before the first member was in it (None: not read yet, or no snapshots are kept); `end`, those
+    after the last one (None: it has not ended). `before`: what earlier incarnations used in all. `last`: the counters
+    when the key began to linger, which count if the group is removed by somebody else while it does.
+    """
+
+    path: Annotated[str, AfterValidator(names.mon_group)]
+    ctrl_group: Annotated[str, AfterValidator(names.ctrl_group)]
+    inode: Natural | None = None
+    begin: Counters | None = None
+    end: Counters | None = None
+    before: Counters = {}
+    last: Counters | None = None
+
+
+class KeyState(Model):
+    """`groups/<key>.json`: the truth about a key.
+
+    `recovering`: members may be missing in it, so that only reconcile may end the key. `generation` counts the changes
+    of what consumers see of it (0: nothing). Times of day are RFC 3339 in UTC; those of CLOCK_BOOTTIME, in seconds, are
+    what is computed with. A key that lingers has its mon_groups, but no members. One that is completed has neither; it
+    stays for its snapshot. `cgroup` is the pod's, as in Member, where one is known. `members`: by container ID, or by
+    names.former_life where another process was given the ID while they live.
+    """
+
+    version: Version = 1
+    key: Key
+    kind: Kind
+    pod_namespace: str | None = None
+    pod_name: str | None = None
+    recovering: bool = False
+    generation: Natural = 0
+    created_at: str = ""
+    created_boottime: Seconds | None = None
+    completed_at: str | None = None
+    completed_boottime: Seconds | None = None
+    cgroup: str | None = None
+    lingering_since: Seconds | None = None
+    lingering_until: Seconds | None = None
+    groups: list[MonGroup] = []
+    members: dict[str, Member] = {}
+
+
+class Index(Model):
+    """`members/<container-id>.json`: the key of a container, for a poststop that comes without annotations (Podman)."""
+
+    version: Version = 1
+    key: Key
+
+
+class Failure(Model):
+    """`unmonitored/<container-id>.json`: why a container is not monitored, or (`monitored`) what else is wrong with it.
+
+    What is known of the container stands beside it, so that reconcile can try again. `time` is RFC 3339, UTC.
+    """
+
+    version: Version = 1
+    container: str
+    stage: str
+    reason: str
+    problem: str
+    tried: str = ""
+    kernel: str = ""
+    hint: str = ""
+    monitored: bool = False
+    time: str = ""
+    bundle: str | None = None
+    pid: Pid | None = None
+    starttime: Natural | None = None
+    key: Key | None = None
+    kind: Kind | None = None
+
+
+class HookProgram(Model):
+    """What a hooks.d file has called. Source: runtime-spec, config.md "POSIX-platform Hooks"."""
+
+    path: str
+    args: list[str] | None = None
+    env: list[str] | None = None
+    timeout: int | None = None
+
+
+class HookWhen(Model):
+    """Which containers a hooks.d file is for. What is said must all hold: `hooksd`."""
+
+    always: bool | None = None
+    annotations: dict[str, str] | None = None
+    commands: list[str] | None = None
+    has_bind_mounts: bool | None = Field(None, alias="hasBindMounts")
+
+
+class HookFile(Model):
+    """A file of hooks.d. Source: oci-hooks(5), "1.0.0 Hook Schema"."""
+
+    version: Literal["1.0.0"]
+    hook: HookProgram
+    when: HookWhen
+    stages: list[str]

@@ -1,0 +1,139 @@
+"""What /proc says of a container's init process: whether it lives, and where it belongs. One module owns /proc."""
+
+from __future__ import annotations
+
+import errno
+
+from hook.base import system
+
+NOT_HOST_PIDS = "this is not the host's pid namespace: which processes are dead and which groups empty is unknown here"
+PID_HINT = "run it in the host's pid namespace (hostPID: true; podman run --pid=host)"
+_HOST_PID_NAMESPACE = "pid:[4026531836]"
+_HOST_UID_MAP = ["0", "0", "4294967295"]
+_GONE = (errno.ENOENT, errno.ESRCH)
+
+
+def in_user_namespace() -> bool:
+    """Whether we are root of a user namespace only (rootless Podman): then nothing of resctrl is ours to touch.
+
+    Source: user_namespaces(7). What cannot be read is taken for the host's, where failing is at least visible.
+    """
+    try:
+        return system.read_file("/proc/self/uid_map").split() != _HOST_UID_MAP
+    except OSError:
+        return False
+
+
+def in_host_pid_namespace() -> bool:
+    """Whether every process of the machine has a pid here; False where /proc cannot tell.
+
+    In any other pid namespace a process outside of it has none: it looks dead, and the kernel leaves it out of `tasks`.
+    So nothing there may judge members dead or groups empty. Source: PROC_PID_INIT_INO in include/linux/proc_ns.h.
+    """
+    try:
+        return system.link_target("/proc/self/ns/pid") == _HOST_PID_NAMESPACE
+    except OSError:
+        return False
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the third on; the second, the name, may hold spaces and parentheses."""
+    return system.read_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """The fields of /proc/PID/stat from the third on, which is the first here; None: no such process, or no telling."""
+    try:
+        return _stat_fields(pid)
+    except OSError:
+        return None
+
+
+def starttime(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot: with the pid a name that is never given twice.
+
+    None: there is no such process. Source: proc_pid_stat(5), field 22. OSError: /proc cannot tell.
+    """
+    try:
+        return int(_stat_fields(pid)[19])
+    except OSError as error:
+        if error.errno in _GONE and _proc_answers():
+            return None
+        raise
+
+
+def is_dead(pid: int, born: int | None = None) -> bool | None:
+    """Whether the process `pid` (that started at `born`, where that is known) is dead; None where /proc cannot tell.
+
+    Dead: no such process, another start time, or a zombie with at most one thread. A leader that left its threads
+    running is a zombie as well (state Z or X, field 3; num_threads, field 20).
+    """
+    try:
+        fields = _stat_fields(pid)
+        reused = born is not None and int(fields[19]) != born
+        return reused or is_over(fields)
+    except OSError as error:
+        return True if error.errno in _GONE and _proc_answers() else None
+    except (ValueError, IndexError):
+        return None
+
+
+def is_over(fields: list[str]) -> bool:
+    """Whether the process with these stat_fields has ended: a zombie whose threads have, too."""
+    return fields[0] in "ZX" and int(fields[17]) <= 1
+
+
+def _proc_answers() -> bool:
+    """Whether /proc shows processes at all: an absent pid means nothing where nothing is mounted."""
+    return system.is_directory("/proc/1")
+
+
+def resctrl_groups(pid: int) -> tuple[str, str] | None:
+    """The ctrl_group (`/`: the root one) and the mon_group (empty: none) of a task, as the kernel says.
+
+    None: the kernel does not say (no such file without CONFIG_PROC_CPU_RESCTRL; `res:` is empty while resctrl is not
+    mounted). Source: Documentation/filesystems/resctrl.rst, kernel/fs/resctrl proc_resctrl_show().
+    """
+    try:
+        lines = "\n" + system.read_file(f"/proc/{pid}/cpu_resctrl_groups")
+    except OSError:
+        return None
+    ctrl_group = lines.partition("\nres:")[2].partition("\n")[0]
+    return (ctrl_group, lines.partition("\nmon:")[2].partition("\n")[0]) if ctrl_group else None
+
+
+def cgroup(pid: int) -> str | None:
+    """The cgroup of a process as `<controllers>:<path>`: one of its cgroups."""
+    return own_cgroup(cgroups(pid))
+
+
+def own_cgroup(places: list[str]) -> str | None:
+    """That one of a process's cgroups which is recorded: cgroup v2's (no controllers) unless it is the root.
+
+    On hybrid hosts the container may have a path of its own in v1 hierarchies alone; the first of those is taken.
+    Source: cgroups(7), /proc/PID/cgroup.
+    """
+    own = ""
+    for place in places:
+        if not place.endswith(":/"):
+            if place.startswith(":"):
+                return place
+            own = own or place
+    return own or (places[0] if places else None)
+
+
+def cgroups(pid: int) -> list[str]:
+    """The cgroups of a process as `<controllers>:<path>`, one for each hierarchy; none where /proc cannot tell."""
+    try:
+        lines = system.read_file(f"/proc/{pid}/cgroup").split("\n")
+    except OSError:
+        return []
+    return [line.partition(":")[2] for line in lines if line]
+
+
+def sees_other_cgroups() -> bool:
+    """Whether this is a cgroup namespace below the host's: then a container's cgroup can be `/..`, which names nobody.
+
+    Source: cgroup_namespaces(7).
+    """
+    return any("/../" in place + "/" for place in cgroups(1))

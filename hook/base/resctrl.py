@@ -1,0 +1,235 @@
+"""The resctrl file system: one module owns /sys/fs/resctrl, and turns each errno of the kernel into one outcome.
+
+Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgroup.c.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from hook.base import procfs, system
+from hook.base.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup, errno_name
+
+_GONE = (errno.ENOENT, errno.ENODEV)
+_NO_CTRL_GROUPS = ("info", "mon_data", "mon_groups")
+_DENIED_HINTS = {
+    errno.EROFS: "resctrl is mounted read-only",
+    errno.EACCES: "the hook needs root with CAP_DAC_OVERRIDE; look for SELinux or AppArmor denials as well",
+    errno.EPERM: "this machine's resctrl may do allocation only, without monitoring",
+}
+
+
+class Resctrl:
+    """One mounted (or missing) resctrl file system."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def exists(self) -> bool:
+        """Whether there is a resctrl directory at all; a kernel without it, or a CPU without RDT, has none."""
+        try:
+            system.inode(self.root)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def is_mounted(self) -> bool:
+        """Whether groups can be made: `mon_groups` is a directory, and nothing else counts."""
+        return system.is_directory(self.root + "/mon_groups")
+
+    def path(self, ctrl_group: str, name: str) -> str:
+        """The full path of a mon_group; `ctrl_group` is `/` for the root one."""
+        return f"{self._ctrl_path(ctrl_group)}/mon_groups/{name}"
+
+    def _ctrl_path(self, ctrl_group: str) -> str:
+        return self.root if ctrl_group == "/" else f"{self.root}/{ctrl_group}"
+
+    def ctrl_groups(self) -> dict[str, list[str]]:
+        """The paths of all ctrl_groups, each with the paths of its mon_groups; not for a start that succeeds.
+
+        It grows with the node. Empty: nothing is mounted, or nothing can be monitored.
+        """
+        directories = [name for name in _names(self.root) if name not in _NO_CTRL_GROUPS]
+        paths = [self.root, *(f"{self.root}/{name}" for name in directories)]
+        return {
+            path: [f"{path}/mon_groups/{name}" for name in _names(path + "/mon_groups")]
+            for path in paths
+            if system.is_directory(path + "/mon_groups")
+        }
+
+    def mon_groups(self) -> list[str]:
+        """The paths of all mon_groups, in whatever ctrl_group; not for a start that succeeds either."""
+        return [path for paths in self.ctrl_groups().values() for path in paths]
+
+    def rmid_limit(self) -> int | None:
+        """The smallest of info/*/num_rmids: there is one for each kind of counter, and a group takes an RMID of all."""
+        limits = []
+        for name in _names(self.root + "/info"):
+            try:
+                limits.append(int(system.read_file(f"{self.root}/info/{name}/num_rmids", 64)))
+            except (OSError, ValueError):
+                pass
+        return min(limits, default=None)
+
+    def make(self, path: str) -> bool:
+        """Make a mon_group, which takes an RMID; whether it was this call that made it.
+
+        No parent is ever made: on a machine that cannot monitor, `mkdir -p` would make a ctrl_group `mon_groups`.
+        Raises GroupGone, InLimbo, and HookError `no_rmids`, `denied`, `io`.
+        """
+        try:
+            system.mkdir(path, 0o755)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise self._mkdir_refused(path, error) from error
+        return True
+
+    def _mkdir_refused(self, path: str, error: OSError) -> HookError:
+        tried, kernel = _tried("mkdir", path, error), self._last_status()
+        if error.errno == errno.ENOSPC:
+            hint = "more pods and ctrl_groups than RMIDs (info/*/num_rmids), or groups that others leaked"
+            return HookError(Reason.NO_RMIDS, "no RMID is left for this key", tried=tried, kernel=kernel, hint=hint)
+        if error.errno == errno.EBUSY:
+            problem = "no RMID is left, though some were freed a moment ago and cannot be given out yet"
+            hint = "more RMIDs in use than the machine has to spare; those in limbo come back within seconds"
+            return InLimbo(Reason.RMIDS_IN_LIMBO, problem, tried=tried, kernel=kernel, hint=hint)
+        if error.errno in _GONE:
+            return self._gone(path, tried, kernel)
+        return _refused("making the mon_group", tried, kernel, error)
+
+    def put(self, path: str, pid: int) -> None:
+        """Move the thread `pid` into a mon_group; what it forks from then on is in it as well.
+
+        Raises GroupGone, WrongCtrlGroup, and HookError `task_gone`, `denied`, `io`.
+        """
+        try:
+            system.write_once(path + "/tasks", str(pid))
+        except OSError as error:
+            raise self._put_refused(path, pid, error) from error
+
+    def _put_refused(self, path: str, pid: int, error: OSError) -> HookError:
+        tried, kernel = _tried(f"write {pid} to", path + "/tasks", error), self._last_status()
+        if error.errno == errno.ESRCH:
+            return HookError(Reason.TASK_GONE, f"the container's process {pid} is gone", tried=tried, kernel=kernel)
+        if error.errno == errno.EINVAL:
+            problem = "the container's process is in another ctrl_group than the mon_group"
+            return WrongCtrlGroup(Reason.NO_CTRL_GROUP, problem, tried=tried, kernel=kernel)
+        if error.errno in _GONE:
+            return self._gone(path, tried, kernel)
+        return _refused("moving the container's process into its mon_group", tried, kernel, error)
+
+    def _gone(self, path: str, tried: str, kernel: str) -> GroupGone:
+        if not self.is_mounted():
+            return GroupGone(Reason.NOT_MOUNTED, "resctrl was unmounted meanwhile", tried=tried, kernel=kernel)
+        parent = path.rpartition("/")[0]
+        if not system.is_directory(parent):
+            problem = f"the ctrl_group does not exist (no {parent})"
+            hint = "the class that the container was given must exist before it starts"
+            return GroupGone(Reason.NO_CTRL_GROUP, problem, tried=tried, kernel=kernel, hint=hint)
+        problem = "the mon_group was removed again and again while it was being used"
+        hint = "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent"
+        return GroupGone(Reason.IO, problem, tried=tried, kernel=kernel, hint=hint)
+
+    def inode(self, path: str) -> int | None:
+        """The number of a mon_group's directory, which no other one gets while it is there; None: it is not there."""
+        try:
+            return system.inode(path)
+        except OSError:
+            return None
+
+    def counters(self, path: str) -> dict[str, str]:
+        """The counters of a mon_group: `<domain>/<event>` to the text that the kernel gives.
+
+        The directories are as big as the hardware has domains and events. A directory within a domain is part of its
+        sums (sub-NUMA clusters); AMD's `mbm_L3_assignments` is a setting. Raises GroupGone; what else cannot be read
+        is `Error`, as the kernel itself would say.
+        """
+        top = path + "/mon_data"
+        found: dict[str, str] = {}
+        try:
+            for domain in system.list_directory(top):
+                for event in system.list_directory(f"{top}/{domain}"):
+                    if event != "mbm_L3_assignments":
+                        _read_counter(top, f"{domain}/{event}", found)
+        except OSError as error:
+            if error.errno in _GONE:
+                raise self._gone(path, _tried("read", top, error), self._last_status()) from error
+            raise _refused("reading the counters", _tried("read", top, error), self._last_status(), error) from error
+        return found
+
+    def remove(self, path: str) -> bool:
+        """Remove a mon_group; its tasks fall back to the ctrl_group. Whether there was one.
+
+        Raises HookError `denied`, `io`. ENOENT and ENODEV are normal: other tools reset resctrl, and a runtime removes
+        its ctrl_group with our group in it before it calls poststop.
+        """
+        try:
+            system.rmdir(path)
+        except OSError as error:
+            if error.errno in _GONE:
+                return False
+            raise _refused(
+                "removing the mon_group", _tried("rmdir", path, error), self._last_status(), error
+            ) from error
+        return True
+
+    def tasks(self, path: str) -> set[int] | None:
+        """The threads in a mon_group; None if it is not there, or cannot be read."""
+        try:
+            return {int(task) for task in system.read_file(path + "/tasks", limit=1 << 24).split() if task.isdigit()}
+        except OSError:
+            return None
+
+    def expel(self, path: str, tid: int) -> None:
+        """Move a thread out of a mon_group, back to the ctrl_group above it. Raises as `put`."""
+        self.put(path.rpartition("/mon_groups/")[0], tid)
+
+    def has_live_task(self, path: str) -> bool:
+        """Whether `tasks` lists a task that is not known to be dead; True where that cannot be found out.
+
+        For instance in a pid namespace of its own, where `tasks` leaves out all tasks of other ones.
+        """
+        try:
+            tasks = system.read_file(path + "/tasks", limit=1 << 24).split()
+        except OSError as error:
+            return error.errno not in _GONE
+        lives = any(not task.isdigit() or procfs.is_dead(int(task)) is not True for task in tasks)
+        return lives or not procfs.in_host_pid_namespace()
+
+    def _last_status(self) -> str:
+        """What the kernel says of the last command of anybody on this machine: a hint, nothing to decide by."""
+        try:
+            status = system.read_file(self.root + "/info/last_cmd_status").strip()
+        except OSError:
+            return ""
+        return "" if status == "ok" else status
+
+
+def _names(directory: str) -> list[str]:
+    """What is in a directory; nothing where there is none, or it cannot be read."""
+    try:
+        return system.list_directory(directory)
+    except OSError:
+        return []
+
+
+def _read_counter(top: str, counter: str, found: dict[str, str]) -> None:
+    try:
+        found[counter] = system.read_counter(f"{top}/{counter}")
+    except IsADirectoryError:
+        pass
+    except OSError as error:
+        if error.errno in _GONE:
+            raise
+        found[counter] = "Error"
+
+
+def _tried(call: str, path: str, error: OSError) -> str:
+    return f"{call} {path}: {errno_name(error)}"
+
+
+def _refused(doing: str, tried: str, kernel: str, error: OSError) -> HookError:
+    hint = _DENIED_HINTS.get(error.errno or 0, "")
+    reason = Reason.DENIED if hint else Reason.IO
+    return HookError(reason, f"the kernel refused {doing}", tried=tried, kernel=kernel, hint=hint)

@@ -1,0 +1,1 @@
+"""The commands for people: their options, help and output."""

@@ -1,0 +1,1 @@
+"""What checks a node and suggests fixes."""

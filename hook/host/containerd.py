@@ -1,0 +1,269 @@
+"""What containerd is configured to do with hooks: the files of each containerd, with all that they import.
+
+A base_runtime_spec has the hook started for each container of a runtime: without the program none of them starts. So
+nothing that may name one is passed over: what cannot be read to its end is a line of `unclear`.
+
+Python before 3.11 has no reader of TOML. The few keys that matter are read where they stand on a line of their own, and
+a key that stands anywhere else (an inline table, a text with escapes) counts as not understood.
+Source: containerd-config.toml(5), and LoadConfig and resolveImports of containerd's cmd/containerd/server/config.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from dataclasses import dataclass, field
+
+from hook.base.errors import errno_name
+from hook.host import machine
+from hook.host.machine import View
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_DEFAULT = "/etc/containerd/config.toml"
+_DROP_INS = "/etc/containerd/conf.d/*.toml"  # imported by default since containerd 2.2
+_PLACES = (
+    _DEFAULT,
+    _DROP_INS,
+    "/var/lib/rancher/*/agent/etc/containerd/config*.toml",  # k3s, RKE2
+    "/var/lib/rancher/*/agent/etc/containerd/config*.toml.d/*.toml",
+)
+_MOST_FILES = 1000  # of one configuration: a file may import itself
+_SLACK = 2.0  # seconds: the boot's time has no fractions
+_IS_PATTERN = re.compile(r"[*?[\\]")
+
+_TEXT = r"""(?:"[^"\\\n]*"|'[^'\n]*')"""
+# A comment behind texts that end on its line. One behind the end of a longer text stays, which does no harm.
+_COMMENT = re.compile(r"""^((?:[^"'#\n]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')*)#.*$""", re.MULTILINE)
+_HEADER = re.compile(r"^[ \t]*\[[ \t]*([^\[\]\n].*)\][ \t]*\r?$", re.MULTILINE)
+_VERSION = re.compile(r"^[ \t]*version[ \t]*=[ \t]*(\d+)", re.MULTILINE)
+_REJECTS = re.compile(r"\breject_oci_hook_adjustment[\"']?[ \t]*=[ \t]*true\b")
+_DISABLED = re.compile(r"^[ \t]*enable[ \t]*=[ \t]*false\b", re.MULTILINE)
+
+
+def _key(name: str) -> re.Pattern[str]:
+    """A key wherever it is given a value."""
+    return re.compile(rf"\b{name}[\"']?[ \t]*=")
+
+
+def _setting(name: str, value: str) -> re.Pattern[str]:
+    """A key on a line of its own: the dotted tables before it, and its value."""
+    return re.compile(rf"^[ \t]*([^\n=]*\.[ \t]*)?[\"']?{name}[\"']?[ \t]*=[ \t]*({value})[ \t]*\r?$", re.MULTILINE)
+
+
+_SPEC = _key("base_runtime_spec"), _setting("base_runtime_spec", _TEXT)
+_TEXTS = rf"\[(?:\s|,|{_TEXT})*\]"
+_IMPORTS = _key("imports"), _setting("imports", _TEXTS)
+_POD_ANNOTATIONS = _setting("pod_annotations", _TEXTS)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A base_runtime_spec. `path`: as containerd has it, in its `view`; `in_force`: whether it goes by that table."""
+
+    path: str
+    view: View
+    in_force: bool
+
+    @property
+    def place(self) -> str:
+        """Where the file lies for us."""
+        return self.view.at(self.path)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the configurations say. `unclear`: a line on each thing that was not found out.
+
+    `rejecting`: the files by which containerd refuses each container that an NRI plugin gives a hook.
+    `pod_annotations`: the patterns of the pods' annotations that a runtime hands on to containers.
+    """
+
+    specs: list[Spec] = field(default_factory=list)
+    rejecting: list[str] = field(default_factory=list)
+    unclear: list[str] = field(default_factory=list)
+    pod_annotations: list[str] = field(default_factory=list)
+
+    def passes_on(self, key: str) -> bool:
+        """Whether a runtime hands a pod's annotation of this key on to its containers.
+
+        Source: containerd's docs/cri/config.md, pod_annotations; its wildcards are those of Go's path.Match, in which
+        `*` stops at a slash.
+        """
+        wild = {r"\*": "[^/]*", r"\?": "[^/]"}
+        expressions = [re.sub(r"\\[*?]", lambda it: wild[it[0]], re.escape(it)) for it in self.pod_annotations]
+        return any(re.fullmatch(expression, key) for expression in expressions)
+
+
+def look() -> Found:
+    """What containerd is configured to do: that which runs, and that which may be started."""
+    found, host = Found(), View()
+    for path in [path for place in _PLACES for path in _list_matching(host, place, [])]:
+        if os.path.lexists(path):
+            _Reader(found, host).read(path)
+    for pid, words in machine.processes().items():
+        if os.path.basename(words[0]) == "containerd":
+            _look_at_running(found, pid, words)
+    unique = {(spec.place, spec.in_force): spec for spec in found.specs}
+    lines = (found.rejecting, found.unclear, found.pod_annotations)
+    return Found(list(unique.values()), *(list(dict.fromkeys(it)) for it in lines))
+
+
+def _look_at_running(found: Found, pid: int, words: Sequence[str]) -> None:
+    """What a containerd goes by is what stood in its files when it was started."""
+    seen = Found()
+    try:
+        reader = _Reader(seen, machine.view_of(pid), pid)
+        path = _file_of(words)
+        if path != _DEFAULT or os.path.lexists(reader.view.at(path)):
+            reader.read(path)
+        for drop_in in reader.list_matching(_DROP_INS):
+            reader.read(drop_in)
+    except OSError as error:
+        seen.unclear.append(f"cannot read the files of containerd (pid {pid}): {errno_name(error)}")
+    if machine.is_running(pid):
+        found.specs.extend(seen.specs)
+        found.rejecting.extend(seen.rejecting)
+        found.unclear.extend(seen.unclear)
+        found.pod_annotations.extend(seen.pod_annotations)
+
+
+def _file_of(words: Sequence[str]) -> str:
+    """The configuration that a containerd was started with."""
+    path, waiting = "", list(words[:0:-1])
+    while waiting:
+        word = waiting.pop()
+        name, has_value, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and name in ("c", "config"):
+            path = value if has_value else waiting.pop() if waiting else ""
+    return path or _DEFAULT
+
+
+class _Reader:
+    """Reads a file and all that it imports. `pid`: the containerd that has read them; None: it is not running."""
+
+    def __init__(self, found: Found, view: View, pid: int | None = None) -> None:
+        self.view = view
+        self._found = found
+        self._pid = pid
+        self._started = machine.started_at(pid) if pid is not None else None
+        self._read: set[str] = set()
+
+    def read(self, path: str) -> None:
+        waiting = [path]
+        while waiting:
+            path = waiting.pop(0)
+            if path in self._read:
+                continue
+            self._read.add(path)
+            if len(self._read) > _MOST_FILES:
+                self._found.unclear.append(
+                    f"did not read {path}: containerd's configuration has more than {_MOST_FILES} files"
+                )
+                return
+            waiting += self._read_one(path)
+
+    def _read_one(self, path: str) -> list[str]:
+        """Note what a file says; returns what it imports."""
+        place = self.view.at(path)
+        try:
+            with open(place, encoding="utf-8", errors="replace") as file:
+                text = _COMMENT.sub(r"\1", file.read())
+        except OSError as error:
+            self._found.unclear.append(f"cannot read {path} of containerd's configuration: {errno_name(error)}")
+            return []
+        self._note_change(path)
+        if any(len(key.findall(text)) != len(setting.findall(text)) for key, setting in (_SPEC, _IMPORTS)):
+            what = "cannot parse base_runtime_spec or imports"
+            self._found.unclear.append(f"{path}: {what}; write each on a line of its own, with plain strings")
+        if _rejects(text):
+            self._found.rejecting.append(path)
+        for _tables, value in _POD_ANNOTATIONS.findall(text):
+            self._found.pod_annotations.extend(_texts(value))
+        for spec, in_force in _specs(text):
+            self._found.specs.append(Spec(spec, self.view, in_force))
+            self._note_change(spec)
+        return list(self._imports(path, text))
+
+    def _imports(self, parent: str, text: str) -> Iterator[str]:
+        """A relative path counts from the file; in containerd 1 a pattern from the directory that it was started in."""
+        for path in [it for _tables, value in _IMPORTS[1].findall(text) for it in _texts(value)]:
+            beside = os.path.join(os.path.dirname(parent), path)
+            if "*" not in path:
+                yield beside
+                continue
+            for pattern in dict.fromkeys((beside, path)):
+                yield from self.list_matching(pattern)
+
+    def list_matching(self, pattern: str) -> list[str]:
+        """The files of a pattern. One that is gone since containerd started has changed their directory."""
+        directory = os.path.dirname(pattern)
+        if os.path.isdir(self.view.at(directory)):
+            self._note_change(directory)
+        return _list_matching(self.view, pattern, self._found.unclear)
+
+    def _note_change(self, path: str) -> None:
+        """Note a file that is no longer what the running containerd has read."""
+        if self._started is None:
+            return
+        try:
+            found = os.stat(self.view.at(path))
+            is_as_then = max(found.st_mtime, found.st_ctime) <= self._started + _SLACK
+        except FileNotFoundError:
+            is_as_then = False
+        if not is_as_then:
+            self._found.unclear.append(
+                f"{path} was changed after containerd (pid {self._pid}) started; restart containerd"
+            )
+
+
+def _specs(text: str) -> Iterator[tuple[str, bool]]:
+    """Each base_runtime_spec, and whether containerd reads its table: a file of version 3 has no old ones."""
+    version = _VERSION.search(text)
+    is_new = version is not None and int(version[1]) >= 3
+    for match in _SPEC[1].finditer(text):
+        for path in filter(None, _texts(match[2])):
+            yield path, not (is_new and "io.containerd.grpc.v1.cri" in _table(text, match))
+
+
+def _rejects(text: str) -> bool:
+    """Whether NRI's default validator is told to refuse hooks, and is not switched off."""
+    for match in _REJECTS.finditer(text):
+        start = max((it.end() for it in _HEADER.finditer(text, 0, match.start())), default=0)
+        following = _HEADER.search(text, match.end())
+        if not _DISABLED.search(text, start, following.start() if following else len(text)):
+            return True
+    return False
+
+
+def _table(text: str, match: re.Match[str]) -> str:
+    headers = [it[1] for it in _HEADER.finditer(text, 0, match.start())]
+    return f"{headers[-1] if headers else ''}.{match[1] or ''}"
+
+
+def _texts(value: str) -> list[str]:
+    return [it[1:-1] for it in re.findall(_TEXT, value)]
+
+
+def _list_matching(view: View, pattern: str, unclear: list[str]) -> list[str]:
+    """The files of a pattern as Go has it: `*` also stands for the dot of a hidden file."""
+    directory, name = os.path.split(pattern)
+    if not _IS_PATTERN.search(pattern) or directory == pattern:
+        return [pattern]
+    found = []
+    for top in _list_matching(view, directory, unclear):
+        if not _IS_PATTERN.search(name):
+            found.append(os.path.join(top, name))
+            continue
+        try:
+            names = sorted(os.listdir(view.at(top)))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            unclear.append(f"cannot read {top} of containerd's configuration: {errno_name(error)}")
+            continue
+        found += [os.path.join(top, it) for it in names if fnmatch.fnmatchcase(it, name.replace("[^", "[!"))]
+    return found

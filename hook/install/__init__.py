@@ -1,0 +1,1 @@
+"""What puts the program, its hooks.d files and its units in place, and takes them away."""

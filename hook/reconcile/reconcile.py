@@ -1,0 +1,266 @@
+"""Puts right what hooks cannot: now and then, beside running hooks and other reconciles, and as often as one likes.
+
+Every action is of one key, under its lock, which is taken without waiting: a busy key is left to the next time. What
+an action goes by is looked at again under that lock, so that a plan which is out of date does no harm; and each is one
+that can be killed at any point, since it is made of the steps of the hook path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+from hook.base import procfs, system
+from hook.base.errors import HookError, Reason, explain, known, refused
+from hook.base.models import State, ValidationError
+from hook.base.resctrl import Resctrl
+from hook.host import unhooked
+from hook.reconcile import move_in, plan, rebuild
+from hook.reconcile.plan import Action
+from hook.reconcile.survey import is_of_the_dead, live_members, own_cgroups, survey
+from hook.stages import reclaim, remove
+from hook.stages.context import Node
+from hook.state import run_counters, transitions
+from hook.state.rundir import RunDir
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from typing import Any
+
+    from hook.base.models import Options
+    from hook.state.rundir import LockedKey
+
+_MOST_PASSES = 3
+_BUSY = "a hook is at work on this key; the next time will do"
+_UNCERTAIN = ("remove", "retire", "forget", "show", "tidy")
+"""While a hook holds the lock of the key, these may be needless: they are left out without a word."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of an action: `problem` kept it from being done, `remark` was found broken on the way."""
+
+    action: Action
+    problem: str | None = None
+    remark: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was done, or is going to be, and a line on each thing that is wrong and none of ours to change."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+def planned(options: Options, live: Collection[str] | None = None, *, longest_linger: int | None = None) -> Result:
+    """What `run` would begin with. Raises HookError, OSError."""
+    if not _has_anything(options):
+        return Result()
+    seen = survey(_node(options, longest_linger))
+    return Result([Outcome(it) for it in plan.plan(seen, options.snapshot_ttl, live)], plan.left(seen))
+
+
+def run(options: Options, live: Collection[str] | None = None, *, longest_linger: int | None = None) -> Result:
+    """Do what is to be done, and what that leads to; returns all of it. `longest_linger`: see Node. HookError."""
+    if not _has_anything(options):
+        return Result()
+    node = _node(options, longest_linger)
+    run_counters.give_back(node.run.descriptor)
+    outcomes: list[Outcome] = []
+    left: list[str] = []
+    tried: set[Action] = set()
+    for _ in range(_MOST_PASSES):
+        seen = survey(node)
+        left = plan.left(seen)
+        actions = [it for it in plan.plan(seen, options.snapshot_ttl, live) if it not in tried]
+        if not actions:
+            break
+        tried.update(actions)
+        attempts = (_attempt(node, it, partial(_apply, node, it, seen.own)) for it in actions)
+        outcomes += [outcome for outcome in attempts if outcome is not None]
+    return Result(outcomes, [*left, *_unhooked(node)])
+
+
+def _unhooked(node: Node) -> list[str]:
+    """A line on the containers that run and were never hooked, if there are any."""
+    if not node.resctrl.exists():
+        return []
+    try:
+        seen = unhooked.look(node)
+    except (HookError, OSError) as error:
+        return [f"cannot look for containers that were never hooked: {error}"]
+    names = seen.names() if seen is not None else []
+    return [f"{len(names)} containers run and were never hooked (see doctor): {', '.join(names)}"] if names else []
+
+
+def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool) -> list[Outcome]:
+    """Bring containers in that run without having been hooked, from their OCI states. Raises HookError, OSError."""
+    node = _node(options)
+    recorded = filter(None, map(node.run.glance, node.run.recorded()))
+    own = own_cgroups(map(live_members, recorded))
+    outcomes = []
+    for found in states:
+        try:
+            state = State.model_validate(found)
+            container = move_in.container_of(state.id, state.pid or 0, state.bundle, state.annotations or {})
+        except (ValidationError, ValueError) as error:
+            why = explain(error.errors()) if isinstance(error, ValidationError) else str(error)
+            outcomes.append(Outcome(Action("adopt", container=str(found.get("id"))[:80], why="it runs"), why))
+            continue
+        key = node.run.key_of(container.id)
+        known = node.run.glance(key) if key is not None else None
+        if known is None or container.id not in known.members:
+            action = Action("adopt", container=container.id, why="it runs, and is in no group of ours")
+            step = partial(move_in.start, node, container, own)
+            outcomes.append(Outcome(action) if dry_run else _attempt(node, action, step) or Outcome(action))
+    return outcomes
+
+
+def _has_anything(options: Options) -> bool:
+    """Whether there is anything to look at: no run directory is made on a machine that has no use for one."""
+    return system.is_directory(options.run_dir) or Resctrl(options.resctrl_root).is_mounted()
+
+
+def _node(options: Options, longest_linger: int | None = None) -> Node:
+    if not procfs.in_host_pid_namespace():
+        raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
+    if procfs.sees_other_cgroups():
+        problem = "in a cgroup namespace of its own nobody can tell whose processes are whose"
+        raise HookError(
+            Reason.DENIED, problem, hint="run it in the host's (nsenter -t 1 -C; podman run --cgroupns=host)"
+        )
+    try:
+        node = Node(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=longest_linger)
+        node.make_parts()  # hooks make them with the run directory, and rely on them; consumers look when they start
+    except OSError as error:
+        raise refused("the run directory cannot be had", error) from error
+    return node
+
+
+def _apply(node: Node, action: Action, own: Collection[str]) -> object:
+    """One action; False if there was no need to any more. `own`: see tasks.Processes. Raises HookError, OSError."""
+    if action.verb in _LOCKED:
+        with node.run.lock(action.key, system.monotonic()) as locked:
+            return _LOCKED[action.verb](node, locked, action)
+    if action.verb in _MOVING:
+        return _MOVING[action.verb](node, action, own)
+    return _FREE[action.verb](node, action)
+
+
+def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome | None:
+    """Do an action by its step; what goes wrong with one is no reason to leave the others.
+
+    None if there was no need to any more: a hook has been at work since that was seen.
+    """
+    problem = None
+    try:
+        if step() is False and not node.run.complaints:
+            return None
+    except (HookError, OSError) as error:
+        why = known("a file could not be read or written", error)
+        is_busy = why.reason == Reason.LOCK_TIMEOUT
+        if is_busy and action.verb in _UNCERTAIN:
+            return None
+        problem = _BUSY if is_busy else str(why)
+    remark = "; ".join(map(str, node.run.complaints)) or None
+    node.run.complaints.clear()
+    return Outcome(action, problem, remark)
+
+
+# --- The actions that are a step or two
+
+
+def _drop(node: Node, locked: LockedKey, action: Action) -> bool:
+    member = locked.state.members.get(action.container) if locked.state else None
+    if member is None or not (action.forced or procfs.is_dead(member.pid, member.starttime)):
+        return False
+    remove.leave(node, locked, action.container)
+    return True
+
+
+def _end(node: Node, locked: LockedKey, action: Action) -> bool:
+    state = locked.state
+    if state is None or state.members or state.recovering or state.completed_at is not None:
+        return False
+    if not (action.forced or state.lingering_since is None or remove.has_lingered(node, state)):
+        return False
+    remove.end(node, locked, state)
+    return True
+
+
+def _prune(node: Node, locked: LockedKey, _action: Action) -> bool:
+    state = locked.state
+    if state is None or not plan.is_outdated(state, system.boottime(), node.options.snapshot_ttl):
+        return False
+    node.forget(locked)
+    return True
+
+
+def _show(node: Node, locked: LockedKey, _action: Action) -> bool:
+    state = locked.state
+    if state is None:
+        return False
+    locked.commit(transitions.changed(state, groups=[node.with_late(group) for group in state.groups]))
+    if locked.state is None or node.is_shown(locked.state):
+        return False
+    node.show(locked.state)
+    return True
+
+
+def _retire(node: Node, locked: LockedKey, _action: Action) -> bool:
+    before = locked.state
+    remove.retire(node, locked)
+    return locked.state is not before
+
+
+def _tidy(node: Node, locked: LockedKey, action: Action) -> bool:
+    key, state = action.key, locked.state
+    goes_on = state is not None and state.completed_at is None
+    is_shown_in_vain = (state is None or not state.generation) and key in node.shown()
+    if goes_on and not is_shown_in_vain and key not in node.run.leftovers({key}):
+        return False
+    node.tidy(key, state)
+    return True
+
+
+def _forget(node: Node, action: Action) -> bool:
+    """The record of a failure, or, with a key, what is noted in the index."""
+    if not action.key:
+        node.run.remove_half_failure(action.container)
+        failure = node.run.failure_of(action.container)  # again: the container's next life may have failed, too
+        is_over = failure is not None and is_of_the_dead(failure)
+        names_none = failure is None or failure.pid is None
+        if is_over or (names_none and node.run.has_old_failure(action.container)):
+            node.run.remove_failure(action.container)
+        return True
+    with node.run.lock(action.key, system.monotonic()) as locked:
+        state = locked.state
+        is_member = state is not None and (state.recovering or action.container in state.members)
+        if is_member or node.run.key_of(action.container) != action.key:  # it may be of another key by now
+            return False
+        node.run.remove_index(action.container)
+        return True
+
+
+def _remove(node: Node, action: Action) -> bool:
+    return reclaim.remove_orphan(node, action.path)
+
+
+_LOCKED: dict[str, Callable[[Node, LockedKey, Action], object]] = {
+    "drop": _drop,
+    "end": _end,
+    "prune": _prune,
+    "retire": _retire,
+    "show": _show,
+    "tidy": _tidy,
+}
+_MOVING: dict[str, Callable[[Node, Action, Collection[str]], object]] = {
+    "rebuild": rebuild.rebuild,
+    "evict": move_in.evict,
+    "remake": move_in.remake,
+    "adopt": move_in.adopt,
+    "retry": move_in.retry,
+}
+_FREE: dict[str, Callable[[Node, Action], object]] = {"remove": _remove, "forget": _forget}

@@ -1,0 +1,231 @@
+"""What reconcile has to go by: one look at the records, the kernel's groups and the processes. Changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hook.base import cgroups, container_tasks, names, procfs, system
+from hook.base.errors import HookError
+from hook.base.models import Failure, KeyState
+from hook.stages import remove
+from hook.state.records import Records, Unreadable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hook.base.models import Member, MonGroup
+    from hook.stages.context import Node
+
+Place = tuple[str, str]
+"""A key and one of its containers."""
+
+
+@dataclass
+class Survey:
+    """The facts. Paths are those of mon_groups; `boottime` is when they were gathered (CLOCK_BOOTTIME, seconds)."""
+
+    boottime: float
+    mounted: bool
+    states: dict[str, KeyState] = field(default_factory=dict)
+    unreadable: list[str] = field(default_factory=list)
+    stale_views: list[str] = field(default_factory=list)
+    lingered: set[str] = field(default_factory=set)
+    """Keys that linger and have done so for long enough."""
+    dead: set[Place] = field(default_factory=set)
+    """Members whose process is known to be dead."""
+    vanished: set[Place] = field(default_factory=set)
+    """Live members whose group is not there, is another one of that name, or one that they cannot be in any more."""
+    retired: list[str] = field(default_factory=list)
+    """Keys that go on, and have a group on record that is gone and that no member needs."""
+    outside: dict[Place, int] = field(default_factory=dict)
+    """Live members, and how many of their threads are in no group and should be in theirs."""
+    elsewhere: dict[Place, int] = field(default_factory=dict)
+    """The same for those in groups of others, which are left."""
+    strangers: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    """Keys and their groups, and the threads in those that are none of the key's containers'."""
+    orphans: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """Groups with our prefix that nothing is recorded of, each with its key, and whether a live task is in them."""
+    own: set[str] = field(default_factory=set)
+    """The cgroups of live members that are theirs alone: see tasks.Processes."""
+    half_failures: list[str] = field(default_factory=list)
+    """Containers whose failure record was being written by a hook that was killed."""
+    failures: list[Failure] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
+    """Containers with a failure record that are known to be gone."""
+    outdated_failures: list[str] = field(default_factory=list)
+    """Containers whose failure record names no process, is a day old, and is of none that runs."""
+    set_aside: list[str] = field(default_factory=list)
+    """Keys of which a file that could not be read was set aside a day ago."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """Containers in the index that are no members of the key which it names, and that key."""
+    unindexed: set[Place] = field(default_factory=set)
+    """Members whose key is not in the index, or not readable there: their poststop could not find it."""
+    leftovers: list[str] = field(default_factory=list)
+    """Keys that a hook which was killed left files of."""
+
+
+def survey(node: Node) -> Survey:
+    """Look. HookError `io` where the run directory cannot be read."""
+    found = Survey(system.boottime(), node.resctrl.is_mounted())
+    with Records(node.run.path) as records:
+        for key in records.recorded():
+            state = records.state(key)
+            if isinstance(state, KeyState):
+                found.states[key] = state
+            elif isinstance(state, Unreadable):
+                found.unreadable.append(key)
+        _look_at_failures(records, found)
+        _look_at_index(records, found)
+        failed = [name for name in records.failed() if records.key_of(name) is None]  # of others: as their membership
+    live = {key: _look_at_members(node, found, key, state) for key, state in found.states.items()}
+    found.own = own_cgroups(live.values())
+    processes = container_tasks.look(found.own)
+    known = {failure.container for failure in found.failures if failure.pid is not None} | found.gone
+    nameless = [name for name in failed if name not in known]
+    found.outdated_failures = [name for name in nameless if _is_outdated(node, name, processes.by_pid.values())]
+    found.set_aside = node.run.set_aside()
+    if found.mounted:
+        for key, members in live.items():
+            if found.states[key].completed_at is None:
+                _look_at_groups(node, found, found.states[key], members, processes)
+        orphans = ((node.key_of(path) or "", path) for path in node.orphans())
+        found.orphans = {(key, path): node.resctrl.has_live_task(path) for key, path in orphans}
+    found.leftovers = node.run.leftovers({key for key, it in found.states.items() if it.completed_at is None})
+    due = {key for key, state in found.states.items() if state.generation} | {*found.unreadable, *found.leftovers}
+    found.leftovers += [key for key in node.shown() if key not in due]
+    found.half_failures = node.run.half_failures()
+    there = _counters_of_machine(node) if found.mounted else set()
+    found.stale_views = [
+        key for key, state in found.states.items() if not node.is_shown(state) or _has_late(node, state, there)
+    ]
+    return found
+
+
+def _counters_of_machine(node: Node) -> set[str]:
+    try:
+        return set(node.resctrl.counters(node.resctrl.root))
+    except HookError:
+        return set()
+
+
+def _has_late(node: Node, state: KeyState, there: set[str]) -> bool:
+    """Whether a key's begin lacks counters that are there: of all groups only those are read that may."""
+    groups = [it for it in state.groups if it.begin is not None and it.end is None and not it.begin.keys() >= there]
+    return any(node.with_late(group) is not group for group in groups)
+
+
+def _look_at_failures(records: Records, found: Survey) -> None:
+    for container in records.failed():
+        failure = records.failure(container)
+        if isinstance(failure, Failure):
+            found.failures.append(failure)
+            # A poststop's goes with the membership.
+            if is_of_the_dead(failure) and (failure.pid is not None or records.key_of(container) is None):
+                found.gone.add(container)
+
+
+def _is_outdated(node: Node, container: str, processes: Iterable[container_tasks.Process]) -> bool:
+    """Whether a failure record that names no process is a day old, and no process is in its container's cgroup."""
+    return node.run.has_old_failure(container) and not any(
+        cgroups.is_own(place, container) for it in processes for place in it.cgroups
+    )
+
+
+def is_of_the_dead(failure: Failure) -> bool:
+    """Whether the container of a failure is known to be dead: one whose poststop it was has been dead by then."""
+    if failure.pid is None:
+        return failure.stage == "poststop"
+    return procfs.is_dead(failure.pid, failure.starttime) is True
+
+
+def _look_at_index(records: Records, found: Survey) -> None:
+    noted = {container: records.key_of(container) for container in records.indexed()}
+    members = ((key, container) for key, state in found.states.items() for container in state.members)
+    # A former life of a container has no index of its own (names.former_life).
+    found.unindexed = {(key, it) for key, it in members if it == names.container_of(it) and noted.get(it) is None}
+    for container, key in noted.items():
+        state = found.states.get(key) if key is not None else None
+        recovering = key in found.unreadable or (state is not None and state.recovering)
+        if key is not None and not recovering and (state is None or container not in state.members):
+            found.lost[container] = key
+
+
+def _look_at_members(node: Node, found: Survey, key: str, state: KeyState) -> dict[str, Member]:
+    """Sort the members of a key; returns those that live, or may live."""
+    if state.lingering_since is not None and not state.members and remove.has_lingered(node, state):
+        found.lingered.add(key)
+    live = live_members(state)
+    found.dead |= {(key, container) for container in state.members if container not in live}
+    return live
+
+
+def live_members(state: KeyState) -> dict[str, Member]:
+    """The members of a key that are not known to be dead."""
+    return {name: it for name, it in state.members.items() if not procfs.is_dead(it.pid, it.starttime)}
+
+
+def own_cgroups(live: Iterable[dict[str, Member]]) -> set[str]:
+    """The cgroups that are one container's alone, of the live members of keys."""
+    return container_tasks.own_cgroups(place for members in live for place in members.items())
+
+
+def _look_at_groups(
+    node: Node, found: Survey, state: KeyState, live: dict[str, Member], processes: container_tasks.Processes
+) -> None:
+    """What is in the groups of a key, and what should be."""
+    if len(state.groups) > 1 and any(remove.is_retired(node, state, group) for group in state.groups):
+        found.retired.append(state.key)
+    inside = {group.path: read_tasks(node, group) for group in state.groups}
+    owned: dict[str, set[int]] = {path: set() for path in inside}
+    for container, member in live.items():
+        there = inside.get(member.group)
+        if there is None or not node.is_in_parent_of(member.group, member.pid):
+            found.vanished.add((state.key, container))
+            continue
+        threads = container_tasks.threads(processes.of_container(member))
+        owned[member.group] |= threads
+        _look_at_threads(node, found, (state.key, container), member.group, threads - there)
+    for path, there in inside.items():
+        strangers = find_strangers((there or set()) - owned[path], live)
+        if strangers:
+            # The record is older than the tasks, and a container may have come in between: so once more, by a new one.
+            state_now = node.run.glance(state.key)
+            strangers = find_strangers(strangers, live_members(state_now)) if state_now is not None else set()
+        if strangers:
+            found.strangers[state.key, path] = strangers
+
+
+def read_tasks(node: Node, group: MonGroup) -> set[int] | None:
+    """The threads in a group; None if it is gone, or another one has its name."""
+    if group.inode is not None and node.resctrl.inode(group.path) != group.inode:
+        return None
+    return node.resctrl.tasks(group.path)
+
+
+def find_strangers(tids: set[int], live: dict[str, Member]) -> set[int]:
+    """Of threads in a key's group that no member's family explains, those in cgroups that are none of its members'.
+
+    None where a member has no cgroup of its own: what belongs to that one cannot be told.
+    """
+    if not live or not all(cgroups.is_own(member.cgroup, container) for container, member in live.items()):
+        return set()
+    return {tid for tid in tids if _is_alive_elsewhere(tid, live)}
+
+
+def _look_at_threads(node: Node, found: Survey, place: Place, path: str, threads: set[int]) -> None:
+    """Sort the threads of a container that are outside of its group: those that can be moved, and those of others."""
+    for tid in threads:
+        if node.may_move(tid, path):
+            found.outside[place] = found.outside.get(place, 0) + 1
+        elif procfs.is_dead(tid) is False:
+            found.elsewhere[place] = found.elsewhere.get(place, 0) + 1
+
+
+def _is_alive_elsewhere(tid: int, live: dict[str, Member]) -> bool:
+    """Whether a task lives, in cgroups that are none of these members'. A thread has its process's."""
+    places = procfs.cgroups(tid)
+    if not places or procfs.is_dead(tid) is not False:
+        return False
+    outer = [member.cgroup for member in live.values() if member.cgroup is not None]
+    return not any(cgroups.is_within(place, cgroup) for place in places for cgroup in outer)

@@ -1,0 +1,1 @@
+"""What a runtime starts: `entry` reads the command line and stdin, `create` is createRuntime, `remove` is poststop."""

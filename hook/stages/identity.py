@@ -1,0 +1,182 @@
+"""Whose container it is: the key that its use is charged to, and whether it is to be monitored at all.
+
+Annotations come from the runtime, from the kubelet and from the author of the pod or of the image. Each runtime writes
+some of them last, so that nobody can override these; but an author can write those of the other runtimes. What no
+author can write is the path of the container's cgroup: the kubelet names the pod's part of it by the pod's UID, and the
+runtime names the container's own part by its mark and the container's ID. So the path says who is to be believed.
+"""
+
+from __future__ import annotations
+
+from hook.base import cgroups, names
+from hook.base.errors import HookError, Reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.base.models import Annotations, Kind, Options
+
+OPT = "monitor.resctrl-mon.io"
+"""The annotation by which a pod's author opts in or out."""
+
+
+class Key:
+    """A key and its kind: `pod` (a pod UID), `container` or `sandbox` (container IDs)."""
+
+    __slots__ = ("kind", "name")
+
+    def __init__(self, name: str, kind: Kind) -> None:
+        self.name = name
+        self.kind = kind
+
+
+class Pod:
+    """What is known of the container's pod; fields are None where nothing that can be believed says it.
+
+    `problem`: what is wrong with the UIDs in the annotations. `is_podmans`: whether Podman made the container.
+    """
+
+    __slots__ = ("container", "is_podmans", "name", "namespace", "problem", "uid")
+
+    def __init__(
+        self,
+        uid: str | None = None,
+        namespace: str | None = None,
+        name: str | None = None,
+        container: str | None = None,
+    ) -> None:
+        self.uid = _canonical(uid)
+        self.namespace = _dns_name(namespace)
+        self.name = _dns_name(name)
+        self.container = container
+        self.problem: HookError | None = None
+        self.is_podmans = False
+
+
+def _dns_name(text: str | None) -> str | None:
+    """A name that Kubernetes could have given, by its length (RFC 1123): what is longer is not carried about."""
+    return text if text and len(text) <= 253 else None
+
+
+def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
+    """The pod of a container, by its annotations and the paths of its cgroups (as process.cgroups has them).
+
+    A UID in a path is the pod's, whatever the annotations say; the names are those that stand beside the same UID.
+    Without one the annotations of its own runtime count, unless those of the other runtime name another pod.
+    """
+    named = next(filter(None, map(cgroups.pod_uid, places)), None)
+    maker = next(filter(None, (cgroups.maker(place, container) for place in places)), None)
+    claims = _claims(maker, said)
+    uids = {claim.uid for claim in claims if claim.uid}
+    if named is not None:
+        believed = claims[:1] if maker else claims
+        pod = next((claim for claim in believed if claim.uid == named), Pod(named))
+        wrong = uids - {named}
+    else:
+        pod = claims[0] if claims else Pod()
+        wrong = uids if len(uids) > 1 or (pod.uid and not _is_uid(pod.uid)) else set()
+        if wrong:
+            pod.uid = None
+    if wrong:
+        pod.problem = _contradiction(named, wrong)
+    pod.is_podmans = maker == "libpod" if maker else said.manager == "libpod" and pod.uid is None
+    return pod
+
+
+def _claims(maker: str | None, said: Annotations) -> list[Pod]:
+    """What the annotations say of the pod: first those of its own runtime, then those of the other one.
+
+    Podman has no pods of Kubernetes'. Where the cgroup does not tell who made the container, the annotations do.
+    """
+    if maker == "libpod":
+        return []
+    in_crio = Pod(said.pod_uid, said.pod_namespace, said.pod_name, said.container_name)
+    in_containerd = Pod(
+        said.cri_sandbox_uid, said.cri_sandbox_namespace, said.cri_sandbox_name, said.cri_container_name
+    )
+    if maker == "cri-o" or (maker is None and said.manager == "cri-o"):
+        return [in_crio, in_containerd]
+    if said.manager == "cri-o":
+        return [in_containerd, in_crio]
+    # Of CRI-O's keys without CRI-O's mark only what no runtime contradicts is taken.
+    return [in_containerd] if in_containerd.uid or said.manager else [in_crio]
+
+
+def _is_uid(text: str) -> bool:
+    try:
+        return names.pod_uid(text) == text
+    except ValueError:
+        return False
+
+
+def _canonical(uid: str | None) -> str | None:
+    """A pod UID in its canonical form; what is none stays as it is, and None stands for what is not there."""
+    try:
+        return names.pod_uid(uid) if uid else None
+    except ValueError:
+        return uid
+
+
+def _contradiction(named: str | None, uids: set[str]) -> HookError:
+    """`named`: the UID that the cgroup's path has. `uids`: what the annotations have and should not."""
+    said = ", ".join(repr(uid[:80]) for uid in sorted(uids))
+    if named is not None:
+        problem = f"its annotations name another pod ({said}) than its cgroup, which is pod {named}'s and counts"
+        return HookError(Reason.BAD_KEY, problem, hint="who wrote them may want to be billed to that pod")
+    if len(uids) > 1:
+        problem = f"its annotations name two pods ({said}), and its cgroup none"
+        return HookError(
+            Reason.BAD_KEY, problem, hint="a pod's author may have added one; --key=container does without"
+        )
+    hint = "36 characters with dashes or 32 hex digits make a pod UID; --key=container does without it"
+    return HookError(Reason.BAD_KEY, f"the pod UID in the annotations is none: {said}", hint=hint)
+
+
+def key_of(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
+    """The key of a container for `--key=auto|container|sandbox`.
+
+    A container of a pod of Kubernetes' has its pod's key with `sandbox`, too: that is for Podman's pods, and a pod's
+    author can start the hook with Podman's options. Raises HookError `bad_key` for a pod UID or sandbox ID that is
+    none, and where annotations contradict each other: charging it to anything else would be wrong.
+    """
+    if mode == "container":
+        return Key(container, "container")
+    if pod.uid is not None:
+        return Key(pod.uid, "pod")
+    if pod.problem is not None:
+        raise pod.problem
+    if mode == "auto":
+        return Key(container, "container")
+    try:
+        return Key(names.container_id(said.sandbox_id or container), "sandbox")
+    except ValueError:
+        problem = f"the sandbox ID in the annotations is none: {(said.sandbox_id or '')[:80]!r}"
+        raise HookError(Reason.BAD_KEY, problem, hint="--key=container does without it") from None
+
+
+def concerns(options: Options, *, is_podmans: bool) -> bool:
+    """Whether a call with these options is meant for a container of Podman's, or for one of another's.
+
+    Both files of hooks.d can be made to match any container, by its annotations: then each call minds its own.
+    """
+    return options.containers == "all" or (options.containers == "podman") == is_podmans
+
+
+def is_wanted(options: Options, annotations: dict[str, str], pod: Pod) -> bool:
+    """Whether the filters and, where the administrator allows it, the pod's author want this container monitored."""
+    if options.namespace and pod.namespace not in options.namespace:
+        return False
+    if not options.annotation.items() <= annotations.items():
+        return False
+    if options.monitor == "all":
+        return True
+    choice = _choice_of(annotations, pod.container)
+    return choice == "true" if options.monitor == "opt-in" else choice != "false"
+
+
+def _choice_of(annotations: dict[str, str], container: str | None) -> str | None:
+    """`true` or `false` as the pod's author says, the container's own annotation before the pod's; else None."""
+    own = annotations.get(f"{OPT}/{container}") if container else None
+    for value in (own, annotations.get(OPT)):
+        if value in ("true", "false"):
+            return value
+    return None

@@ -1,0 +1,129 @@
+"""Frees RMIDs when the kernel has none left, so that a new pod is not dark while dead ones sit on them.
+
+What is dead goes first: keys whose members are all dead (a finished Job whose poststop never came), or that have
+lingered for long enough, and groups with our prefix that nothing is recorded of. Only if there is none of those, the
+key that lingers longest. Each under its own lock, which is taken without waiting: whoever has it is at work there.
+"""
+
+from __future__ import annotations
+
+from hook.base import procfs, system
+from hook.base.errors import HookError, Reason, known
+from hook.stages import remove
+from hook.stages.context import is_recorded
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.base.models import KeyState
+    from hook.stages.context import Node
+
+_MOST = 32
+_SECONDS = 1.0
+_SECONDS_IN_VAIN = 5.0
+
+
+class _Effort:
+    """How much one reclaim may do: free _MOST groups in _SECONDS, or look for one for as long as _SECONDS_IN_VAIN."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._before = node.freed
+        self._began = system.monotonic()
+
+    @property
+    def freed(self) -> int:
+        """How many groups gave their RMID back by now."""
+        return self._node.freed - self._before
+
+    def is_over(self) -> bool:
+        """Whether to leave it at that. On a slow node the first second may go by in looking."""
+        seconds = _SECONDS if self.freed else _SECONDS_IN_VAIN
+        return self.freed >= _MOST or system.monotonic() - self._began >= seconds
+
+
+def reclaim(node: Node, own: str) -> bool:
+    """Free some RMIDs; returns whether there was any to free.
+
+    `own` is the key of the caller, who holds no lock. What goes wrong is said, and costs nobody more than that.
+    """
+    if not procfs.in_host_pid_namespace():
+        hint = "run `reconcile` on the host, or take the hook out of the pid namespace"
+        node.run.complaints.append(HookError(Reason.DENIED, f"no RMID is reclaimed: {procfs.NOT_HOST_PIDS}", hint=hint))
+        return False
+    effort = _Effort(node)
+    try:
+        waiting = _end_dead(node, own, effort)
+        if not effort.is_over():
+            _remove_orphans(node, effort)
+        for state in sorted(waiting, key=lambda state: state.lingering_since or 0.0):
+            if effort.freed or effort.is_over():
+                break
+            _end(node, state.key, waiting=True)
+    except (HookError, OSError) as error:
+        node.run.complaints.append(known("RMIDs could not be reclaimed", error))
+    return effort.freed > 0
+
+
+def _end_dead(node: Node, own: str, effort: _Effort) -> list[KeyState]:
+    """End keys as long as one may; returns those seen that may still linger."""
+    waiting = []
+    for key in node.run.recorded():
+        if effort.is_over():
+            break
+        state = node.run.glance(key) if key != own else None
+        if state is None or not is_deserted(state):
+            continue
+        if _waits(node, state):
+            waiting.append(state)
+        else:
+            _end(node, key)
+    return waiting
+
+
+def _remove_orphans(node: Node, effort: _Effort) -> None:
+    for path in node.orphans():
+        if effort.is_over():
+            return
+        try:
+            remove_orphan(node, path)
+        except HookError:
+            pass  # busy, or the kernel has something against it: it stays
+
+
+def is_deserted(state: KeyState) -> bool:
+    """Whether a key holds groups that no member needs which is not known to be dead."""
+    if state.completed_at is not None or state.recovering or not state.groups:
+        return False
+    return all(procfs.is_dead(member.pid, member.starttime) for member in state.members.values())
+
+
+def _waits(node: Node, state: KeyState) -> bool:
+    """Whether a key lingers, and has time left to do so."""
+    return state.lingering_since is not None and not state.members and not remove.has_lingered(node, state)
+
+
+def _end(node: Node, key: str, *, waiting: bool = False) -> None:
+    """End a key, if it is as it looked; `waiting`: even if it may still linger."""
+    try:
+        with node.run.lock(key, system.monotonic()) as locked:
+            state = locked.state  # read again: a hook, or another reclaim, may have been here since we looked
+            if state is not None and is_deserted(state) and (waiting or not _waits(node, state)):
+                remove.end(node, locked, state)
+                for container in state.members:
+                    node.run.remove_index(container)
+    except HookError:
+        pass  # busy, or the kernel has something against it: it stays on record
+
+
+def remove_orphan(node: Node, path: str) -> bool:
+    """Remove a group that looks like ours, unless something is recorded of it or somebody is in it. Whether it went."""
+    key = node.key_of(path)
+    if key is None:
+        return False
+    # Under the lock of the key that it would be of: a hook records a group before it makes it.
+    with node.run.lock(key, system.monotonic()) as locked:
+        if is_recorded(path, locked.state) or node.resctrl.has_live_task(path):
+            return False
+        before = node.freed
+        node.remove(path)
+        return node.freed > before

@@ -1,0 +1,1 @@
+"""The records under /run: the truth about each key, how it changes, and what consumers see of it."""

@@ -1,0 +1,66 @@
+"""The processes of a container: those in its own cgroup, and descendants of its init in no other's own cgroup."""
+
+from __future__ import annotations
+
+import pytest
+
+from hook.base.container_tasks import Process, Processes, own_cgroups
+from hook.base.models import Member
+
+A, B, INNER = (f":/pods/crio-{name}.scope" for name in ("a", "b", "a.scope/libpod-c"))
+SHARED = ":/system.slice/ssh.service"
+
+
+def processes(*found: tuple[int, int, str]) -> Processes:
+    """By pid, parent and cgroup; all cgroups but the shared one are somebody's own."""
+    return Processes({pid: Process(pid, parent, 1, (cgroup,)) for pid, parent, cgroup in found}, {A, B, INNER})
+
+
+def member(pid: int, cgroup: str | None, starttime: int = 1) -> Member:
+    return Member(pid=pid, starttime=starttime, group="/r/mon_groups/g", cgroup=cgroup)
+
+
+@pytest.mark.parametrize(
+    ("found", "init", "cgroup", "expected"),
+    [
+        ([(7, 1, A), (8, 7, A), (9, 1, A)], 7, A, {7, 8, 9}),
+        ([(7, 1, A), (8, 7, SHARED), (9, 8, SHARED)], 7, A, {7, 8, 9}),
+        ([(7, 1, A), (8, 7, A + "/system.slice")], 7, A, {7, 8}),
+        ([(7, 1, A), (8, 7, B), (9, 8, B)], 7, A, {7}),
+        ([(7, 1, A), (8, 7, B), (9, 8, A)], 7, A, {7, 9}),
+        ([(7, 1, A), (8, 1, B), (9, 7, B)], 8, B, {8, 9}),
+        ([(7, 1, A), (8, 7, INNER), (9, 8, INNER + "/x")], 7, A, {7}),
+        ([(7, 1, A), (8, 7, INNER), (9, 8, INNER + "/x")], 8, INNER, {8, 9}),
+        ([(7, 1, SHARED), (8, 7, SHARED), (9, 1, SHARED)], 7, SHARED, {7, 8}),
+        ([(7, 1, SHARED), (8, 7, A)], 7, SHARED, {7}),
+        ([(7, 1, SHARED), (8, 7, A)], 7, None, {7}),
+        ([(7, 1, B)], 7, None, {7}),
+        ([(8, 1, A)], 7, A, set()),
+    ],
+)
+def test_a_process_belongs_to_the_container_whose_cgroup_holds_it_else_to_its_ancestor(
+    found: list[tuple[int, int, str]], init: int, cgroup: str | None, expected: set[int]
+) -> None:
+    assert processes(*found).of_container(member(init, cgroup)) == expected
+
+
+def test_a_reused_pid_has_no_processes_of_the_container() -> None:
+    assert processes((7, 1, A), (8, 7, A)).of_container(member(7, A, starttime=2)) == set()
+
+
+def test_processes_that_outlived_the_init_are_found_by_its_own_cgroup() -> None:
+    left = processes((8, 1, A), (9, 1, SHARED))
+    assert left.in_own_cgroup(member(7, A)) == {8}
+    assert left.in_own_cgroup(member(7, SHARED)) == set()
+    assert left.in_own_cgroup(member(7, None)) == set()
+
+
+def test_an_own_cgroup_in_one_hierarchy_is_enough() -> None:
+    places = ("cpu,cpuacct:/", "memory:/pods/a", ":/")
+    found = Processes({7: Process(7, 1, 1, places), 8: Process(8, 1, 1, places)}, {"memory:/pods/a"})
+    assert found.of_container(member(7, "memory:/pods/a")) == {7, 8}
+
+
+def test_a_cgroup_is_own_if_its_name_holds_the_container_id() -> None:
+    members = [("a", member(7, A)), ("b", member(8, A)), ("c", member(9, SHARED)), ("d", member(10, None))]
+    assert own_cgroups(members) == {A}

@@ -1,0 +1,72 @@
+"""The specification that containerd begins with: our hook is in it, once, and nothing else of it has changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from hook.install import containerd_spec
+
+OURS = {"path": "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz", "args": ["resctrl-mon-hook", "hook", "--linger=60"]}
+OLDER = {"path": "/opt/resctrl-mon-hook.pyz", "args": ["resctrl-mon-hook", "hook"]}
+OTHER = {"path": "/usr/bin/other"}
+BOTH = {"createRuntime": [OURS], "poststop": [OURS]}
+
+
+@pytest.mark.parametrize("hooks", [{}, {"hooks": None}, {"hooks": {}}, {"hooks": {"poststop": None}}])
+def test_the_hook_is_put_in(hooks: dict[str, object]) -> None:
+    spec = {"ociVersion": "1.0.2", "process": {"cwd": "/"}, **hooks}
+    assert containerd_spec.with_hook(spec, OURS) == {"ociVersion": "1.0.2", "process": {"cwd": "/"}, "hooks": BOTH}
+
+
+def test_those_of_others_stay_behind_it() -> None:
+    spec = {"ociVersion": "1.0.2", "hooks": {"createRuntime": [OTHER, OLDER], "prestart": [OTHER]}}
+    assert containerd_spec.with_hook(spec, OURS)["hooks"] == {
+        **BOTH,
+        "createRuntime": [OURS, OTHER],
+        "prestart": [OTHER],
+    }
+
+
+def test_twice_is_once() -> None:
+    once = containerd_spec.with_hook({"ociVersion": "1.0.2"}, OURS)
+    assert containerd_spec.with_hook(once, OURS) == once
+
+
+BY_DEFAULT = {"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}
+
+
+def test_no_container_is_held_to_the_1024_files_that_ctr_prints() -> None:
+    """containerd takes them out of its own specification, and would leave them in ours."""
+    spec = {"ociVersion": "1.0.2", "process": {"cwd": "/", "rlimits": [BY_DEFAULT]}}
+    assert containerd_spec.with_hook(spec, OURS)["process"] == {"cwd": "/"}
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        {"rlimits": [{**BY_DEFAULT, "hard": 4096}]},
+        {"rlimits": [BY_DEFAULT, {**BY_DEFAULT, "type": "RLIMIT_NPROC"}]},
+        {"rlimits": []},
+        {},
+        None,
+        7,
+    ],
+)
+def test_limits_that_somebody_has_set_stay(process: object) -> None:
+    assert containerd_spec.with_hook({"ociVersion": "1.0.2", "process": process}, OURS)["process"] == process
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ([], "no OCI runtime specification"),
+        ({}, "no ociVersion"),
+        ({"ociVersion": 1}, "no ociVersion"),
+        ({"ociVersion": "1", "hooks": ["x"]}, "hooks: it is no object"),
+        ({"ociVersion": "1", "hooks": {"poststop": {"path": "x"}}}, "hooks.poststop: it is no list"),
+        ({"ociVersion": "1", "hooks": {"createRuntime": [{"path": 1}]}}, "hooks.createRuntime: it is no list"),
+    ],
+)
+def test_what_is_no_specification_is_refused(spec: object, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        containerd_spec.with_hook(spec, OURS)

@@ -1,0 +1,38 @@
+"""Whose a file is, in the words of dpkg-query."""
+
+from __future__ import annotations
+
+import pytest
+
+from hook.install import owner as origin
+
+
+@pytest.mark.parametrize(
+    ("lines", "owner"),
+    [
+        ([], None),
+        (["hook: /usr/bin/x"], "hook"),
+        (["hook:amd64: /usr/bin/x"], "hook"),
+        (["hook, other: /usr/bin/x"], "hook"),
+        (["local diversion from: /usr/bin/x", "local diversion to: /usr/bin/x.distrib", "hook: /usr/bin/x"], None),
+        (["diversion by other from: /x", "diversion by other to: /x.hook", "hook: /x"], None),
+        (["diversion by other from: /x", "diversion by other to: /x.hook", "hook, other: /x"], "other"),
+        (["local diversion from: /y", "local diversion to: /y.distrib", "hook: /y", "hook: /x"], "hook"),
+    ],
+)
+def test_the_owner_is_who_has_the_file_that_lies_there(lines: list[str], owner: str | None) -> None:
+    assert origin._owner_in(lines) == owner
+
+
+@pytest.mark.parametrize(
+    ("path", "alias"),
+    [
+        ("/usr/lib/systemd/system/x.timer", "/lib/systemd/system/x.timer"),
+        ("/usr/bin/x", "/bin/x"),
+        ("/usr/share/x", "/usr/share/x"),
+        ("/usr/libexec/x", "/usr/libexec/x"),
+        ("/opt/usr/bin/x", "/opt/usr/bin/x"),
+    ],
+)
+def test_a_path_of_a_merged_usr_has_another_name(path: str, alias: str) -> None:
+    assert origin._ALIASES.sub("", path) == alias

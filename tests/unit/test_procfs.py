@@ -1,0 +1,231 @@
+"""What /proc says, in every form that it has; nothing is taken for dead that might live."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
+from pyfakefs.fake_os import FakeOsModule
+
+from hook.base import procfs, system
+
+PID = 4711
+BORN = 987654
+
+
+@pytest.fixture
+def proc(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> FakeFilesystem:
+    """A /proc with nothing but pid 1 in it. pyfakefs fakes `os` of its own accord, but not `posix`."""
+    monkeypatch.setattr(system, "posix", FakeOsModule(fs))
+    fs.create_dir("/proc/1")
+    return fs
+
+
+def stat(name: str = "sleep", state: str = "S", threads: int = 1, born: int = BORN) -> str:
+    """A line of /proc/PID/stat as proc_pid_stat(5) has it; the other fields hold their own number."""
+    fields = [str(PID), f"({name})", state, *map(str, range(4, 53))]
+    fields[20 - 1], fields[22 - 1] = str(threads), str(born)
+    return " ".join(fields) + "\n"
+
+
+def says(proc: FakeFilesystem, file: str, text: str | bytes) -> None:
+    proc.create_file(f"/proc/{PID}/{file}", contents=text)
+
+
+def fails(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Every read fails with this errno: an open one of a process that is gone says ESRCH, for instance."""
+
+    def read_file(path: str) -> str:
+        raise OSError(number, os.strerror(number), path)
+
+    monkeypatch.setattr(system, "read_file", read_file)
+
+
+NAMES = ["sleep", "a b", "a) S 1 2", "((", "))", ") Z 1", "", "a\nb", "\n) Z", "runc:[2:INIT]", "\udcff"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_the_process_is_called(proc: FakeFilesystem, name: str) -> None:
+    says(proc, "stat", stat(name).encode("utf-8", "surrogateescape"))
+    assert procfs.starttime(PID) == BORN
+    assert procfs.is_dead(PID, BORN) is False
+    assert procfs.is_dead(PID) is False
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_whatever_the_dead_process_was_called(proc: FakeFilesystem, name: str) -> None:
+    says(proc, "stat", stat(name, "Z").encode("utf-8", "surrogateescape"))
+    assert procfs.is_dead(PID, BORN) is True
+
+
+@pytest.mark.parametrize(
+    ("state", "threads", "dead"),
+    [
+        *((state, 1, False) for state in "RSDTtIPW"),
+        ("Z", 0, True),
+        ("Z", 1, True),
+        ("Z", 2, False),
+        ("Z", 100, False),
+        ("X", 0, True),
+        ("X", 1, True),
+        ("X", 2, False),
+    ],
+)
+def test_a_zombie_is_dead_unless_it_left_threads_running(
+    proc: FakeFilesystem, state: str, threads: int, dead: bool
+) -> None:
+    says(proc, "stat", stat(state=state, threads=threads))
+    assert procfs.is_dead(PID, BORN) is dead
+    assert procfs.is_dead(PID) is dead
+
+
+@pytest.mark.parametrize("state", ["S", "Z"])
+def test_a_pid_that_was_given_again_is_another_process(proc: FakeFilesystem, state: str) -> None:
+    says(proc, "stat", stat(state=state, threads=7))
+    assert procfs.is_dead(PID, BORN - 1) is True
+    assert procfs.is_dead(PID, BORN) is False
+
+
+def test_no_such_process(proc: FakeFilesystem) -> None:
+    assert proc.exists("/proc/1")
+    assert procfs.starttime(PID) is None
+    assert procfs.is_dead(PID, BORN) is True
+
+
+def test_a_process_that_goes_while_it_is_read(proc: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails(monkeypatch, errno.ESRCH)
+    assert proc.exists("/proc/1")
+    assert procfs.starttime(PID) is None
+    assert procfs.is_dead(PID, BORN) is True
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ESRCH])
+def test_an_absence_means_nothing_where_proc_is_hidden_or_not_mounted(
+    proc: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    proc.rmdir("/proc/1")
+    fails(monkeypatch, number)
+    assert procfs.is_dead(PID, BORN) is None
+    with pytest.raises(OSError, match=os.strerror(number)):
+        procfs.starttime(PID)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EMFILE, errno.EIO, errno.EFBIG])
+def test_what_cannot_be_read_is_not_taken_for_dead(
+    proc: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    assert proc.exists("/proc/1")
+    fails(monkeypatch, number)
+    assert procfs.is_dead(PID, BORN) is None
+    with pytest.raises(OSError, match=os.strerror(number)):
+        procfs.starttime(PID)
+
+
+@pytest.mark.parametrize("text", ["", "\n", "4711", "4711 (x", "4711 (x)", "4711 (x) S", stat().replace(" 1 ", " x ")])
+def test_a_stat_that_is_none_is_not_taken_for_dead(proc: FakeFilesystem, text: str) -> None:
+    says(proc, "stat", text.replace(str(BORN), "born"))
+    assert procfs.is_dead(PID, BORN) is None
+    with pytest.raises((ValueError, IndexError)):
+        procfs.starttime(PID)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("res:/\nmon:\n", ("/", "")),
+        ("res:/\nmon:X\n", ("/", "X")),
+        ("res:gold\nmon:\n", ("gold", "")),
+        ("res:gold\nmon:X\n", ("gold", "X")),
+        ("res:gold class\nmon:a mon:b\n", ("gold class", "a mon:b")),
+        ("res:res:\nmon:res:/\n", ("res:", "res:/")),
+        ("res:\nmon:\n", None),
+        ("res:\nmon:X\n", None),
+        ("res:/\n", ("/", "")),
+        ("mon:X\nres:gold\n", ("gold", "X")),
+        ("", None),
+        ("something else\n", None),
+    ],
+)
+def test_the_groups_of_a_task(proc: FakeFilesystem, text: str, expected: tuple[str, str] | None) -> None:
+    says(proc, "cpu_resctrl_groups", text)
+    assert procfs.resctrl_groups(PID) == expected
+
+
+def test_names_of_groups_that_are_not_utf_8_come_back_as_they_were(proc: FakeFilesystem) -> None:
+    says(proc, "cpu_resctrl_groups", b"res:\xff\nmon:\xc3\xbc\n")
+    assert procfs.resctrl_groups(PID) == ("\udcff", "ü")
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ESRCH, errno.EACCES])
+def test_a_kernel_that_does_not_tell_of_groups(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    fails(monkeypatch, number)
+    assert procfs.resctrl_groups(PID) is None
+    assert procfs.cgroup(PID) is None
+
+
+V2 = "0::/kubepods.slice/crio-1.scope\n"
+V1 = "12:cpu,cpuacct:/kubepods/pod1/c1\n3:memory:/kubepods/pod1/c1\n1:name=systemd:/kubepods/pod1/c1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (V2, ":/kubepods.slice/crio-1.scope"),
+        (V1, "cpu,cpuacct:/kubepods/pod1/c1"),
+        (V1 + V2, ":/kubepods.slice/crio-1.scope"),
+        (V1 + "0::/\n", "cpu,cpuacct:/kubepods/pod1/c1"),
+        ("4:pids:/\n3:memory:/a\n2:cpu:/b\n0::/\n", "memory:/a"),
+        ("1:name=systemd:/a:b\n0::/\n", "name=systemd:/a:b"),
+        ("0::/a:b/c:\n", ":/a:b/c:"),
+        ("0::/gone (deleted)\n", ":/gone (deleted)"),
+        ("0::/../sibling\n", ":/../sibling"),
+        ("0::/\n", ":/"),
+        ("2:cpu:/\n1:memory:/\n0::/\n", "cpu:/"),
+        ("", None),
+        ("\n", None),
+    ],
+)
+def test_the_cgroup_of_a_process(proc: FakeFilesystem, text: str, expected: str | None) -> None:
+    says(proc, "cgroup", text)
+    assert procfs.cgroup(PID) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("         0          0 4294967295\n", False),
+        ("0 0 4294967295", False),
+        ("         0       1000          1\n", True),
+        ("         0       1000          1\n         1     100000      65536\n", True),
+        ("         0          0          1\n", True),
+        ("         0          0 4294967294\n", True),
+        ("         0          0 4294967295\n 1 2 3\n", True),
+        ("", True),
+    ],
+)
+def test_user_namespaces(proc: FakeFilesystem, text: str, expected: bool) -> None:
+    proc.create_file("/proc/self/uid_map", contents=text)
+    assert procfs.in_user_namespace() is expected
+
+
+def test_what_cannot_be_read_is_taken_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    fails(monkeypatch, errno.ENOENT)
+    assert procfs.in_user_namespace() is False
+
+
+@pytest.mark.parametrize(
+    ("namespace", "expected"),
+    [("pid:[4026531836]", True), ("pid:[4026532201]", False), ("mnt:[4026531836]", False), ("", False)],
+)
+def test_the_hosts_pid_namespace_is_known_by_its_number(
+    monkeypatch: pytest.MonkeyPatch, namespace: str, expected: bool
+) -> None:
+    monkeypatch.setattr(system, "link_target", {"/proc/self/ns/pid": namespace}.__getitem__)
+    assert procfs.in_host_pid_namespace() is expected
+
+
+def test_where_proc_cannot_tell_the_pid_namespace_is_not_the_hosts(proc: FakeFilesystem) -> None:
+    assert not proc.exists("/proc/self")
+    assert procfs.in_host_pid_namespace() is False

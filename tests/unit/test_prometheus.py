@@ -1,0 +1,351 @@
+"""Metrics: what Prometheus' own parser makes of them is what the node is like, whatever tenants call their pods."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from hook import __version__
+from hook.base import jsontext
+from hook.base.counters import EVENTS
+from hook.base.errors import Reason
+from hook.base.models import Options
+from hook.observe import prometheus
+from hook.observe.snapshot import look
+from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
+
+REASONS = {value for name, value in vars(Reason).items() if name.isupper()}
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> FakeNode:
+    return FakeNode(tmp_path)
+
+
+def parsed(text: str) -> Samples:
+    """What Prometheus' parser reads; no series comes twice."""
+    found: Samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            series = (sample.name, frozenset(sample.labels.items()))
+            assert series not in found, series
+            found[series] = sample.value
+    return found
+
+
+def scraped(options: Options) -> Samples:
+    return parsed(prometheus.exposition(look(options)))
+
+
+def value(samples: Samples, name: str, **labels: str) -> float | None:
+    """The value of the only series of this name with these labels among its own; None: there is none."""
+    wanted = set(labels.items())
+    values = [it for (found, own), it in samples.items() if found == "resctrl_mon_" + name and wanted <= own]
+    assert len(values) <= 1
+    return values[0] if values else None
+
+
+# --- Use
+
+
+def test_a_live_key_has_its_lifetime_use(node: FakeNode) -> None:
+    before = {"mon_PERF_PKG_00/core_energy": "100.000001"}
+    path = node.make("oci-c1", counters=NOW)
+    node.record(
+        "c1",
+        kind="pod",
+        pod_namespace="default",
+        pod_name="web",
+        groups=[{"path": path, "ctrl_group": "/", "begin": BEGIN, "before": before}],
+        members={"m": alive(path)},
+    )
+    labels = {"key": "c1", "kind": "pod", "namespace": "default", "pod": "web", "ctrl_group": "/"}
+    package, cache = frozenset({**labels, "domain": "mon_PERF_PKG_00"}.items()), {**labels, "domain": "mon_L3_00"}
+    found = scraped(node.options)
+    assert found["resctrl_mon_core_energy_joules_total", package] == 103.250001
+    assert found["resctrl_mon_memory_bytes_total", frozenset(cache.items())] == 4000
+    assert found["resctrl_mon_llc_occupancy_bytes", frozenset(cache.items())] == 4096
+    assert "103.250001\n" in prometheus.exposition(look(node.options))
+
+
+def test_a_completed_key_keeps_its_use_and_has_no_occupancy(node: FakeNode) -> None:
+    node.completed("c1")
+    found = scraped(node.options)
+    assert value(found, "core_energy_joules_total", key="c1") == 3.25
+    assert value(found, "llc_occupancy_bytes") is None
+
+
+def test_what_is_unknown_has_no_sample_but_says_so(node: FakeNode) -> None:
+    node.live("c1")
+    node.count("oci-c1", {"mon_PERF_PKG_00/core_energy": "Error", "mon_L3_00/llc_occupancy": "Unavailable"})
+    found = scraped(node.options)
+    assert value(found, "core_energy_joules_total") is None
+    assert value(found, "llc_occupancy_bytes") is None
+    assert value(found, "use_unknown", key="c1", domain="mon_PERF_PKG_00", event="core_energy") == 1
+    assert value(found, "use_unknown", event="mbm_total_bytes") is None
+    assert value(found, "memory_bytes_total") == 4000
+
+
+def test_without_snapshots_there_is_nothing_to_tell_of_use(node: FakeNode) -> None:
+    path = node.make("oci-c1", counters=NOW)
+    node.record("c1", groups=[{"path": path, "ctrl_group": "/"}])
+    found = scraped(node.options)
+    assert [value(found, name) for name in ("core_energy_joules_total", "use_unknown")] == [None, None]
+    assert value(found, "llc_occupancy_bytes") == 4096
+
+
+def test_two_groups_of_the_same_labels_are_one_series(node: FakeNode, tmp_path: Path) -> None:
+    """The mount was elsewhere when the first one was made."""
+    over = {"path": str(tmp_path / "mon_groups" / "old"), "ctrl_group": "/", "begin": BEGIN, "end": NOW}
+    path = node.make("oci-c1", counters=NOW)
+    here = {"path": path, "ctrl_group": "/", "begin": BEGIN}
+    node.record("c1", groups=[over, here])
+    assert value(scraped(node.options), "core_energy_joules_total") == 6.5
+    node.record("c1", groups=[{**over, "end": {}}, here])
+    assert value(scraped(node.options), "core_energy_joules_total") is None
+    assert value(scraped(node.options), "use_unknown", event="core_energy") == 1
+
+
+def test_ctrl_groups_are_told_apart(node: FakeNode) -> None:
+    groups = [
+        {"path": node.make("oci-c1", ctrl_group, NOW), "ctrl_group": ctrl_group, "begin": BEGIN}
+        for ctrl_group in ("/", "gold")
+    ]
+    node.record("c1", groups=groups)
+    found = scraped(node.options)
+    assert [value(found, "core_energy_joules_total", ctrl_group=name) for name in ("/", "gold")] == [3.25, 3.25]
+
+
+def test_there_is_a_metric_for_each_event_of_its_kind_and_unit() -> None:
+    assert set(prometheus.SERIES) == set(EVENTS)
+    for event, name in prometheus.SERIES.items():
+        assert name.endswith("_total") is not EVENTS[event].gauge
+        assert re.search(rf"{EVENTS[event].unit}|uops", name), "the unit is part of the name"
+    assert len(set(prometheus.names())) == len(prometheus.names()) == len(prometheus.SERIES) + len(prometheus.HEALTH)
+
+
+def test_each_metric_of_an_event_can_be_had(node: FakeNode) -> None:
+    every = {f"mon_PERF_PKG_00/{event}": "1" for event in EVENTS}
+    path = node.make("oci-c1", counters=dict.fromkeys(every, "3"))
+    node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": every}])
+    found = scraped(node.options)
+    got = {event: value(found, name) for event, name in prometheus.SERIES.items()}
+    assert got == {event: 3 if EVENTS[event].gauge else 2 for event in EVENTS}
+
+
+# --- How the hook is
+
+
+def test_the_health_of_a_node(node: FakeNode) -> None:
+    path = node.live("live").groups[0].path
+    node.completed("done")
+    node.record("back", recovering=True, members={"x": dead(path)})
+    node.record("between", lingering_since=1.0, lingering_until=2.0)
+    node.record("lost", groups=[{"path": str(node.path("oci-lost")), "ctrl_group": "/"}])
+    node.record("taken", members={"y": alive(path, taken_from="theirs")})
+    node.write("groups", "torn.json", "{")
+    node.make("oci-lone")
+    node.make("theirs")
+    node.make("theirs", "gold")
+    node.fail("c7", Reason.NO_RMIDS)
+    node.fail("c8", Reason.NO_RMIDS)
+    node.fail("c9", Reason.USAGE, monitored=True)
+    node.write("runs", "createRuntime-ok", "....")
+    found = scraped(node.options)
+    names = ("live", "lingering", "completed", "recovering", "unreadable")
+    states = {state: value(found, "keys", state=state) for state in names}
+    assert states == {"live": 3, "lingering": 1, "completed": 1, "recovering": 1, "unreadable": 1}
+    assert [value(found, "members", state=state) for state in ("alive", "dead")] == [2, 1]
+    assert value(found, "members_taken_from_others") == 1
+    assert value(found, "rmids") == 8
+    assert [value(found, "rmids_in_use", owner=owner) for owner in ("ours", "others")] == [2, 4]
+    assert value(found, "orphan_groups") == 1
+    unmonitored = {reason: value(found, "unmonitored_containers", reason=reason) for reason in REASONS}
+    assert unmonitored == {**dict.fromkeys(REASONS, 0), "no_rmids": 2}
+    assert value(found, "hook_runs_total", stage="createRuntime", result="ok") == 4
+    assert value(found, "mounted") == 1
+    assert value(found, "build_info", version=__version__) == 1
+
+
+def test_a_bare_machine(node: FakeNode) -> None:
+    shutil.rmtree(node.root)
+    found = scraped(node.options)
+    assert value(found, "mounted") == 0
+    assert {value(found, "unmonitored_containers", reason=reason) for reason in REASONS} == {0}
+    for absent in ("rmids", "rmids_in_use", "orphan_groups", "hook_runs_total", "unhooked_containers"):
+        assert value(found, absent) is None
+
+
+def test_a_reason_of_another_version_is_counted_too(node: FakeNode) -> None:
+    node.fail("c1", 'new"\n')
+    assert value(scraped(node.options), "unmonitored_containers", reason='new"\\n') == 1
+
+
+# --- The format
+
+
+def populated(node: FakeNode) -> FakeNode:
+    for key in ("b", "a"):
+        node.live(key, pod_namespace="n", pod_name=key)
+    node.completed("z")
+    node.unhooked("u1", "u2", unchecked=3)
+    node.count("oci-b", {"mon_PERF_PKG_00/core_energy": "Error"})
+    node.write("runs", "poststop-ok", "..")
+    return node
+
+
+def test_every_metric_is_introduced_once_and_all_of_its_samples_follow(node: FakeNode) -> None:
+    lines = prometheus.exposition(look(populated(node).options)).splitlines()
+    types: dict[str, str] = {}
+    for at, line in enumerate(lines):
+        if line.startswith("# HELP "):
+            name = line.split()[2]
+            assert name not in types
+            assert lines[at + 1].split()[:3] == ["#", "TYPE", name]
+            types[name] = lines[at + 1].split()[3]
+            assert len(line.split()) > 5
+        elif not line.startswith("#"):
+            assert re.split(r"[ {]", line)[0] == list(types)[-1]
+    assert set(types) == set(prometheus.names()) - {"resctrl_mon_" + it for it in absent_names()}
+    assert all((kind == "counter") is name.endswith("_total") for name, kind in types.items())
+
+
+def absent_names() -> set[str]:
+    had = {counter.split("/")[1] for counter in NOW}
+    return {name for event, name in prometheus.SERIES.items() if event not in had}
+
+
+def test_the_same_node_gives_the_same_text(node: FakeNode) -> None:
+    seen = look(populated(node).options)
+    seen.keys.sort(key=lambda key: key.state.key)
+    first = prometheus.exposition(seen)
+    seen.keys.reverse()
+    assert prometheus.exposition(seen) == first
+
+
+def test_json_has_the_same_numbers(node: FakeNode) -> None:
+    seen = look(populated(node).options)
+    document = json.loads(jsontext.dumps(prometheus.document(seen)))
+    found = {
+        (metric["name"], frozenset(sample["labels"].items())): sample["value"]
+        for metric in document["metrics"]
+        for sample in metric["samples"]
+    }
+    assert found == parsed(prometheus.exposition(seen))
+    assert {metric["type"] for metric in document["metrics"]} == {"counter", "gauge"}
+
+
+HOSTILE = st.text(max_size=30) | st.sampled_from(
+    ['"} 1\nresctrl_mon_keys 9', "\\", '\\"', "\x1b[2J", "a\u2028b\x85c", "\ud800", "{}", "'", "# HELP", "x" * 2000]
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(namespace=HOSTILE, pod=HOSTILE, domain=HOSTILE, reason=HOSTILE)
+@example(namespace='"', pod="\\n", domain="\\\\", reason="\r\n")
+def test_no_word_of_a_tenant_is_more_than_the_value_of_a_label(
+    tmp_path_factory: pytest.TempPathFactory, namespace: str, pod: str, domain: str, reason: str
+) -> None:
+    node = FakeNode(tmp_path_factory.mktemp("hostile"))
+    counted = {"begin": {f"{domain}/core_energy": "1"}, "end": {f"{domain}/core_energy": "2"}}
+    groups: list[dict[str, Any]] = [{"path": "/r/mon_groups/x", "ctrl_group": "/", **counted}]
+    node.record("c1", pod_namespace=namespace, pod_name=pod, groups=groups)
+    node.fail("c2", reason)
+    text = prometheus.exposition(look(node.options))
+    plain = FakeNode(tmp_path_factory.mktemp("plain"))
+    plain.record("c1", pod_namespace="n", pod_name="p", groups=groups)
+    plain.fail("c2", "new")
+    assert text.isascii()
+    assert all(line.isprintable() for line in text.splitlines())
+    lines = len(prometheus.exposition(look(plain.options)).splitlines())
+    assert len(text.splitlines()) == lines - (reason in REASONS)
+    found = parsed(text)
+    ((_, labels),) = [it for it in found if it[0] == "resctrl_mon_core_energy_joules_total"]
+    assert {name for name, _ in labels} == {"key", "kind", "namespace", "pod", "ctrl_group", "domain"}
+    if pod.isascii() and pod.isprintable() and len(pod) <= 1000:
+        assert ("pod", pod) in labels
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
+def test_prometheus_own_checker_is_content(node: FakeNode) -> None:
+    every = {f"mon_PERF_PKG_00/{event}": "1" for event in EVENTS}
+    path = populated(node).make("oci-c1", counters=dict.fromkeys(every, "3"))
+    node.record("c1", pod_name='we"b\\', groups=[{"path": path, "ctrl_group": "/", "begin": every}])
+    text = prometheus.exposition(look(node.options))
+    done = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=text.encode(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.decode()) == (0, "")
+
+
+@pytest.mark.parametrize("name", prometheus.names())
+def test_the_readme_has_every_metric(name: str) -> None:
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    assert any(line.startswith("| `resctrl_mon_") and f"`{name}`" in line for line in readme.splitlines())
+
+
+# --- The textfile
+
+
+def test_the_textfile_takes_the_place_of_the_former_one(tmp_path: Path) -> None:
+    path = tmp_path / "resctrl.prom"
+    path.write_text("old")
+    former = path.stat().st_ino
+    prometheus.write_textfile(str(path), "new\n")
+    assert (path.read_text(), os.listdir(tmp_path)) == ("new\n", ["resctrl.prom"])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert path.stat().st_ino != former, "a reader has the whole of the one or the other"
+
+
+def test_its_mode_is_not_the_umasks(tmp_path: Path) -> None:
+    umask = os.umask(0o077)
+    try:
+        prometheus.write_textfile(str(tmp_path / "x.prom"), "")
+    finally:
+        os.umask(umask)
+    assert stat.S_IMODE((tmp_path / "x.prom").stat().st_mode) == 0o644
+
+
+def test_it_can_lie_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    prometheus.write_textfile("x.prom", "text\n")
+    assert (tmp_path / "x.prom").read_text() == "text\n"
+
+
+@pytest.mark.parametrize("call", ["replace", "fchmod"])
+def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    path = tmp_path / "x.prom"
+    path.write_text("old")
+
+    def fail(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(OSError, match="No space"):
+        prometheus.write_textfile(str(path), "new\n")
+    assert (path.read_text(), os.listdir(tmp_path)) == ("old", ["x.prom"])
+
+
+def test_what_node_exporter_reads_meanwhile_is_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads what ends in .prom."""
+    there: list[str] = []
+    monkeypatch.setattr(os, "replace", lambda _old, _new: there.extend(os.listdir(tmp_path)))
+    prometheus.write_textfile(str(tmp_path / "x.prom"), "new\n")
+    assert len(there) == 1
+    assert not there[0].endswith(".prom")

@@ -1,0 +1,476 @@
+"""How keys linger and end, RMIDs are reclaimed and reconcile works, also with each of their system calls failing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook.base import system
+from hook.base.models import KeyState, Options
+from hook.reconcile import reconcile
+from hook.stages import reclaim, remove
+from hook.stages.create import create_runtime, poststop
+from hook.state.rundir import RunDir
+from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails, fails
+from tests.unit.test_create import GROUP, UID, Machine, container, live_and_die, machine, refused, with_faults
+from tests.unit.test_rundir import clock, directories
+
+__all__ = ["clock", "directories", "machine"]  # fixtures
+OTHER = "00000000-4084-4186-9c0e-93cf8c32e2ce"
+LINGER: dict[str, Any] = {"linger": 60}
+each_manner = pytest.mark.parametrize("manner", MANNERS)
+
+
+def put_right(machine: Machine, **options: Any) -> reconcile.Result:  # noqa: ANN401
+    return reconcile.run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), **options))
+
+
+def recorded(machine: Machine, key: str = UID) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((machine.run / "groups" / f"{key}.json").read_text())
+    return found
+
+
+def pass_time(machine: Machine, key: str = UID) -> None:
+    """The time that a key may linger is over."""
+    path = machine.run / "groups" / f"{key}.json"
+    path.write_text(json.dumps({**recorded(machine, key), "lingering_until": 0.0}))
+
+
+def live(machine: Machine, name: str, pid: int, uid: str | None = UID, **options: Any) -> None:  # noqa: ANN401
+    machine.spawn(pid, uid=uid)
+    create_runtime(machine.node(**options), container(name, pid, uid))
+
+
+def die(machine: Machine, name: str, pid: int, **options: Any) -> None:  # noqa: ANN401
+    machine.die(pid)
+    poststop(machine.node(**options), name)
+
+
+# --- Linger
+
+
+@pytest.mark.parametrize("uid", [UID, None])
+def test_a_key_lingers_and_comes_back(machine: Machine, uid: str | None) -> None:
+    key = uid or "c1"
+    live(machine, "c1", 7, uid, **LINGER)
+    begin = recorded(machine, key)["groups"][0]["begin"]
+    die(machine, "c1", 7, **LINGER)
+    assert machine.groups() == {f"oci-{key}": set()}
+    assert recorded(machine, key)["groups"][0]["last"] == begin
+    live(machine, "c1", 8, uid, **LINGER)
+    state = recorded(machine, key)
+    assert machine.groups() == {f"oci-{key}": {8}}
+    assert (state["lingering_since"], state["lingering_until"], state["groups"][0]["last"]) == (None, None, None)
+    assert state["groups"][0]["begin"] == begin
+
+
+def test_a_pod_whose_cgroup_is_gone_does_not_linger(machine: Machine) -> None:
+    live(machine, "c1", 7, **LINGER)
+    (machine.cgroups / f"pod{UID}").rmdir()
+    die(machine, "c1", 7, **LINGER)
+    assert machine.groups() == {}
+
+
+def test_what_lingered_in_a_group_that_somebody_removed_is_not_lost(machine: Machine) -> None:
+    live(machine, "c1", 7, **LINGER)
+    counter = machine.resctrl / "mon_groups" / GROUP / "mon_data/mon_PERF_PKG_00/core_energy"
+    counter.write_text("10.000000\n")
+    die(machine, "c1", 7, **LINGER)
+    (machine.resctrl / "mon_groups" / GROUP).rename(machine.run.parent / "gone")  # the kernel gives no inode twice
+    live(machine, "c1", 8, **LINGER)
+    assert recorded(machine)["groups"][0]["before"] == {"mon_PERF_PKG_00/core_energy": "7"}
+
+
+def test_it_is_ended_when_its_time_is_over_and_what_it_used_stays(machine: Machine) -> None:
+    live(machine, "c1", 7, **LINGER)
+    die(machine, "c1", 7, **LINGER)
+    assert put_right(machine, **LINGER).outcomes == []
+    pass_time(machine)
+    assert [it.action.verb for it in put_right(machine, **LINGER).outcomes] == ["end"]
+    assert machine.groups() == {}
+    assert recorded(machine)["completed_at"] is not None
+    assert machine.leftovers() == set()
+
+
+def test_one_whose_group_somebody_removed_has_lingered(machine: Machine) -> None:
+    live(machine, "c1", 7, **LINGER)
+    die(machine, "c1", 7, **LINGER)
+    system.rmdir(str(machine.resctrl / "mon_groups" / GROUP))
+    assert [it.action.verb for it in put_right(machine, **LINGER).outcomes] == ["end"]
+    assert recorded(machine)["completed_at"] is not None
+
+
+def test_a_poststop_again_does_not_have_it_linger_longer(machine: Machine) -> None:
+    live(machine, "c1", 7, **LINGER)
+    die(machine, "c1", 7, **LINGER)
+    before = recorded(machine)
+    machine.node().run.write_index("c1", UID)  # the first one was killed before that went
+    poststop(machine.node(**LINGER), "c1")
+    assert recorded(machine) == before
+    assert not (machine.run / "members/c1.json").exists()
+
+
+def test_counters_that_cannot_be_read_do_not_keep_a_key_from_ending(machine: Machine) -> None:
+    live(machine, "c1", 7)
+    data = machine.resctrl / "mon_groups" / GROUP / "mon_data"
+    shutil.rmtree(data)
+    data.touch()
+    die(machine, "c1", 7)
+    assert machine.groups() == {}
+    assert recorded(machine)["groups"][0]["end"] == {}
+
+
+@pytest.mark.parametrize("linger", [0, 60])
+def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(machine: Machine, linger: int) -> None:
+    """Whether it has ended since it was looked at, or lingers."""
+    live(machine, "c1", 7, linger=linger)
+    die(machine, "c1", 7, linger=linger)
+    shutil.rmtree(machine.resctrl / "mon_groups" / GROUP, ignore_errors=True)
+    before = recorded(machine)
+    node = machine.node()
+    with node.run.lock(UID, system.monotonic()) as locked:
+        remove.retire(node, locked)
+    assert recorded(machine) == before
+
+
+@each_manner
+def test_an_end_that_failed_anywhere_lingers_or_can_be_repeated(machine: Machine, manner: Manner) -> None:
+    def attempt(faults: Faults) -> None:
+        live(machine, "c1", 7, **LINGER)
+        machine.die(7)
+        node = machine.node(**LINGER)
+        with_faults(faults, lambda: poststop(node, "c1"))
+        poststop(machine.node(**LINGER), "c1")
+        put_right(machine, **LINGER)
+        assert machine.groups() in ({}, {GROUP: set()})
+        live_and_die(machine)
+        put_right(machine)
+        assert machine.groups() == {}
+        assert machine.leftovers() == set()
+
+    assert each_call_fails(attempt, manner, errno.EIO, machine) > 15
+
+
+@each_manner
+def test_a_return_that_failed_anywhere_can_be_repeated(machine: Machine, manner: Manner) -> None:
+    def attempt(faults: Faults) -> None:
+        live(machine, "c1", 7, **LINGER)
+        die(machine, "c1", 7, **LINGER)
+        machine.spawn(8)
+        node = machine.node(rmid_wait=0.0, **LINGER)
+        with_faults(faults, lambda: create_runtime(node, container("c1", 8)))
+        assert create_runtime(machine.node(**LINGER), container("c1", 8))
+        assert machine.groups() == {GROUP: {8}}
+        assert recorded(machine)["lingering_since"] is None
+        die(machine, "c1", 8)
+        put_right(machine)
+        assert machine.groups() == {}
+        assert machine.leftovers() == set()
+
+    assert each_call_fails(attempt, manner, errno.EIO, machine) > 30
+
+
+def test_a_key_that_came_back_in_vain_is_shown_as_completed_again(machine: Machine) -> None:
+    """Killed before its group was made, shown as it was then, and ended: consumers must see that it has."""
+    live(machine, "c1", 7)
+    die(machine, "c1", 7)
+    machine.spawn(8)
+    node = machine.node()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.resctrl, "make", killed)
+        with pytest.raises(Killed):
+            create_runtime(node, container("c1", 8))
+    machine.refusals["mkdir"] = [errno.EACCES] * 9
+    put_right(machine)
+    assert not (machine.run / "mon_groups" / UID / "completed_at").exists()
+    machine.die(8)
+    put_right(machine)
+    assert recorded(machine)["completed_at"] is not None
+    assert (machine.run / "mon_groups" / UID / "completed_at").exists()
+
+
+def killed(_path: str) -> bool:
+    raise Killed
+
+
+# --- Reclaim
+
+
+def exhausted(machine: Machine) -> None:
+    machine.refusals["mkdir"] = [errno.ENOSPC]
+
+
+def test_the_dead_give_their_rmids(machine: Machine, clock: Clock) -> None:
+    live(machine, "c1", 7)
+    machine.die(7)
+    exhausted(machine)
+    live(machine, "c2", 8, OTHER)
+    assert machine.groups() == {f"oci-{OTHER}": {8}}
+    assert recorded(machine)["completed_at"] is not None
+    assert clock.slept == []
+
+
+@pytest.mark.parametrize(("dead", "left"), [(["c7"], []), (["c1", "c7", "c8"], ["c7", "c8"])])
+def test_a_node_where_looking_takes_long_frees_one_all_the_same(
+    machine: Machine, clock: Clock, monkeypatch: pytest.MonkeyPatch, dead: list[str], left: list[str]
+) -> None:
+    """And no more than one, once the time is over. It took an emulated machine a second to look at 150 records."""
+    for number in range(9):
+        live(machine, f"c{number}", 10 + number, None)
+    for name in dead:
+        machine.die(10 + int(name[1:]))
+    real = RunDir.glance
+
+    def glance(run: RunDir, key: str) -> KeyState | None:
+        clock.sleep(0.5)
+        return real(run, key)
+
+    monkeypatch.setattr(RunDir, "glance", glance)
+    exhausted(machine)
+    live(machine, "new", 30, None)
+    assert machine.groups()["oci-new"] == {30}
+    assert [name for name in dead if f"oci-{name}" in machine.groups()] == left
+
+
+def test_somebody_who_lives_in_a_dead_key_keeps_its_group(machine: Machine) -> None:
+    live(machine, "c1", 7)
+    machine.spawn(9)
+    (machine.resctrl / "mon_groups" / GROUP / "tasks").write_text("7\n9\n")
+    machine.die(7)
+    exhausted(machine)
+    machine.spawn(8, uid=OTHER)
+    error = refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER)))
+    assert error.reason == "no_rmids"
+    assert machine.groups() == {GROUP: {9}}
+
+
+def test_an_orphan_gives_its_rmid(machine: Machine) -> None:
+    for name in ("oci-lost", "oci-", "theirs"):
+        system.mkdir(str(machine.resctrl / "mon_groups" / name), 0o755)
+    exhausted(machine)
+    live(machine, "c2", 8, OTHER)
+    assert machine.groups() == {f"oci-{OTHER}": {8}, "oci-": set(), "theirs": set()}
+
+
+def test_an_orphan_that_somebody_lives_in_keeps_its_group(machine: Machine) -> None:
+    system.mkdir(str(machine.resctrl / "mon_groups" / "oci-lost"), 0o755)
+    machine.spawn(9)
+    (machine.resctrl / "mon_groups" / "oci-lost" / "tasks").write_text("9\n")
+    exhausted(machine)
+    machine.spawn(8, uid=OTHER)
+    assert refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER))).reason == "no_rmids"
+    assert machine.groups() == {"oci-lost": {9}}
+
+
+def test_an_orphan_that_cannot_be_removed_costs_nobody_more_than_that(machine: Machine) -> None:
+    for name in ("oci-lost", "oci-too"):
+        system.mkdir(str(machine.resctrl / "mon_groups" / name), 0o755)
+    machine.refusals["rmdir"] = [errno.EACCES]
+    exhausted(machine)
+    live(machine, "c2", 8, OTHER)
+    assert len(machine.groups()) == 2
+    assert machine.groups()[f"oci-{OTHER}"] == {8}
+
+
+def test_what_another_hook_has_locked_is_not_waited_for(machine: Machine, clock: Clock) -> None:
+    live(machine, "c1", 7)
+    machine.die(7)
+    system.mkdir(str(machine.resctrl / "mon_groups" / "oci-lost"), 0o755)
+    exhausted(machine)
+    machine.spawn(8, uid=OTHER)
+    node = machine.node()
+    with node.run.lock(UID, clock.now), node.run.lock("lost", clock.now):
+        assert refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER))).reason == "no_rmids"
+    assert machine.groups() == {GROUP: set(), "oci-lost": set()}
+    assert clock.slept == []
+
+
+def test_records_that_cannot_be_listed_are_said_and_nothing_is_freed(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RunDir, "recorded", fails(errno.EIO))
+    exhausted(machine)
+    machine.spawn(8)
+    node = machine.node()
+    assert refused(lambda: create_runtime(node, container("c2", 8))).reason == "no_rmids"
+    (complaint,) = node.run.complaints
+    assert str(complaint).startswith("RMIDs could not be reclaimed;")
+
+
+def test_one_start_frees_no_more_than_a_few(machine: Machine) -> None:
+    for number in range(40):
+        system.mkdir(str(machine.resctrl / "mon_groups" / f"oci-lost{number}"), 0o755)
+    exhausted(machine)
+    live(machine, "c2", 8, OTHER)
+    assert len(machine.groups()) == 40 - 32 + 1
+
+
+def test_a_group_that_is_not_ours_is_no_orphan(machine: Machine) -> None:
+    path = str(machine.resctrl / "mon_groups" / "theirs")
+    system.mkdir(path, 0o755)
+    reclaim.remove_orphan(machine.node(), path)
+    assert machine.groups() == {"theirs": set()}
+
+
+def test_a_key_that_comes_back_as_it_is_to_be_ended_stays(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    live(machine, "c1", 7)
+    machine.die(7)
+    real = RunDir.glance
+
+    def glance(run: RunDir, key: str) -> KeyState | None:
+        state = real(run, key)
+        monkeypatch.setattr(RunDir, "glance", real)
+        live(machine, "c1", 9)
+        return state
+
+    monkeypatch.setattr(RunDir, "glance", glance)
+    node = machine.node()
+    assert not reclaim.reclaim(node, OTHER)
+    assert machine.groups() == {GROUP: {9}}
+
+
+def test_one_that_lingers_goes_only_if_nothing_is_dead(machine: Machine) -> None:
+    for number, name in enumerate(("c1", "c2")):
+        live(machine, name, 10 + number, None, **LINGER)
+        die(machine, name, 10 + number, **LINGER)
+    exhausted(machine)
+    live(machine, "c3", 20, None, **LINGER)
+    assert machine.groups() == {"oci-c2": set(), "oci-c3": {20}}
+    machine.die(20)
+    exhausted(machine)
+    live(machine, "c4", 21, None, **LINGER)
+    assert machine.groups() == {"oci-c2": set(), "oci-c4": {21}}
+
+
+def test_nobody_is_robbed_twice_for_one_start(machine: Machine) -> None:
+    live(machine, "c1", 7)
+    machine.die(7)
+    machine.refusals["mkdir"] = [errno.ENOSPC, errno.ENOSPC]
+    machine.spawn(8, uid=OTHER)
+    error = refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER)))
+    assert error.reason == "no_rmids"
+
+
+@each_manner
+def test_a_start_that_reclaims_and_failed_anywhere_can_be_repeated(machine: Machine, manner: Manner) -> None:
+    def attempt(faults: Faults) -> None:
+        live(machine, "c1", 7)
+        machine.die(7)
+        machine.spawn(8, uid=OTHER)
+        exhausted(machine)
+        node = machine.node(rmid_wait=0.0)
+        with_faults(faults, lambda: create_runtime(node, container("c2", 8, OTHER)))
+        machine.refusals["mkdir"] = []
+        put_right(machine)
+        assert create_runtime(machine.node(), container("c2", 8, OTHER))
+        assert machine.groups() == {f"oci-{OTHER}": {8}}
+        die(machine, "c2", 8)
+        put_right(machine)
+        assert machine.groups() == {}
+        assert machine.leftovers() == set()
+
+    assert each_call_fails(attempt, manner, errno.EIO, machine) > 60
+
+
+# --- A pid namespace of its own
+
+
+def test_no_key_lingers_in_another_pid_namespace(machine: Machine) -> None:
+    machine.be_in_another_pid_namespace()
+    live(machine, "c1", 7, **LINGER)
+    die(machine, "c1", 7, **LINGER)
+    assert machine.groups() == {}
+    assert machine.leftovers() == set()
+
+
+def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(machine: Machine) -> None:
+    live(machine, "c1", 7)
+    machine.be_in_another_pid_namespace()
+    machine.die(7)  # as it looks from there
+    node = machine.node()
+    assert reclaim.reclaim(node, "c2") is False
+    assert [it.reason for it in node.run.complaints] == ["denied"]
+    assert machine.groups() == {GROUP: set()}
+
+
+# --- reconcile
+
+
+def moved(machine: Machine, pid: int, ctrl_group: str) -> None:
+    """Another tool puts a task into a ctrl_group, and the kernel says so."""
+    machine._leave(pid)
+    machine.says(pid, ctrl_group, "")
+
+
+@each_manner
+def test_container_moved_to_another_ctrl_group_gets_its_group_there(machine: Machine, manner: Manner) -> None:
+    """If reconcile is killed after the move, the old group stays, empty, until its key ends."""
+    machine.add_class("gold")
+
+    def attempt(faults: Faults) -> None:
+        live(machine, "c1", 7)
+        moved(machine, 7, "gold")
+        with_faults(faults, lambda: put_right(machine))
+        put_right(machine)
+        there = machine.groups()
+        assert there.pop(f"gold/{GROUP}") == {7}
+        assert there in ({}, {GROUP: set()} if faults.calls >= faults.at else {})
+        assert put_right(machine).outcomes == []
+        die(machine, "c1", 7)
+        assert machine.groups() == {}
+        put_right(machine, snapshot_ttl=0)
+
+    assert each_call_fails(attempt, manner, errno.EIO, machine) > 50
+
+
+def a_dead_member_beside_one_whose_group_is_gone(machine: Machine) -> None:
+    live(machine, "c1", 7)
+    live(machine, "c2", 8)
+    machine.die(7)
+    system.rmdir(str(machine.resctrl / "mon_groups" / GROUP))
+
+
+def a_dead_key_an_orphan_and_a_leftover(machine: Machine) -> None:
+    live(machine, "c3", 9, None)
+    machine.die(9)
+    system.mkdir(str(machine.resctrl / "mon_groups" / "oci-lost"), 0o755)
+    Path(machine.run, "groups", ".c5.tmp").touch()
+
+
+def an_unreadable_record(machine: Machine) -> None:
+    live(machine, "c4", 10, None)
+    (machine.run / "groups" / "c4.json").write_text("{")
+    machine.die(10)
+
+
+MESSES = [a_dead_member_beside_one_whose_group_is_gone, a_dead_key_an_orphan_and_a_leftover, an_unreadable_record]
+
+
+@pytest.mark.parametrize("mess", MESSES, ids=lambda mess: mess.__name__)
+@each_manner
+def test_a_reconcile_that_failed_anywhere_is_completed_by_the_next(
+    machine: Machine, manner: Manner, mess: Callable[[Machine], None]
+) -> None:
+    def attempt(faults: Faults) -> None:
+        mess(machine)
+        alive = (machine.proc / "8").exists()
+        with_faults(faults, lambda: put_right(machine))
+        put_right(machine)
+        assert machine.groups() == ({GROUP: {8}} if alive else {})
+        kept = {it for it in machine.leftovers() if "unreadable" in it}
+        needed = {f"groups/{UID}.json", f"locks/{UID}", "members/c2.json"} if alive else set()
+        assert machine.leftovers() - kept == needed
+        assert put_right(machine).outcomes == []
+        if alive:
+            die(machine, "c2", 8)
+        for name in kept:
+            (machine.run / name).unlink()
+        put_right(machine, snapshot_ttl=0)
+
+    assert each_call_fails(attempt, manner, errno.EIO, machine) > 50
