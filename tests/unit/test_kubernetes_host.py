@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import build
 from hook import hooksd, machine, process
 from hook.machine import View
 from hook.steps import Refused
+from pyz import archive
 
 import host
 
@@ -25,7 +25,7 @@ OURS = "--containers=kubernetes"
 @pytest.fixture(scope="module")
 def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("image") / "resctrl-mon-hook.pyz"
-    build.build(output=path, bytecode=[])
+    archive.build(output=path)
     return path
 
 
