@@ -19,7 +19,7 @@ from math import floor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import build
+from pyz import ROOT, archive
 from tests.support.memory import RESCTRL, Machine
 
 SEPARATOR = b"\x1e"
@@ -81,8 +81,8 @@ def _ours() -> list[str]:
 
 def both_forms(directory: Path) -> tuple[Program, Program]:
     """The program on pydantic's models and on the compiled ones; the directory is for a .pyz."""
-    pyz = build.build(output=directory / "sources.pyz", bytecode=())
-    return Program(build.ROOT), Program(pyz)
+    pyz = archive.build(output=directory / "sources.pyz")
+    return Program(ROOT), Program(pyz)
 
 
 Texts = Sequence[bytes]
