@@ -53,6 +53,6 @@ for _name, _code in _modules:
     if _package:
         setattr(sys.modules[_package], _own, _made)
 for _name, _code in _modules:  # not before: to import from what has a __path__ takes longer
-    if _path(_name, _code):
-        sys.modules[_name].__path__ = _path(_name, _code)
+    if _found := _path(_name, _code):
+        sys.modules[_name].__path__ = _found
 sys.modules[_modules[-1][0]].start()
