@@ -111,7 +111,7 @@ def test_a_build_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / archive.OUTPUT
     target.parent.mkdir()
     target.write_text("old")
-    with pytest.raises(BuildError, match=r"hook/models_compiled\.py is missing"):
+    with pytest.raises(BuildError, match=r"hook/base/models_compiled\.py is missing"):
         archive.build(root=tmp_path)
     assert [path.name for path in target.parent.iterdir()] == [target.name]
     assert target.read_text() == "old"

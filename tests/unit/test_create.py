@@ -997,7 +997,9 @@ def test_a_begin_that_could_not_be_recorded_is_not_read_later_with_tasks_in_the_
         node = machine.node()
         create_runtime(node, container("c1", 7))
     assert kept
-    assert [it.problem for it in node.run.complaints] == [f"could not save the initial counters of key {UID}; its use will be unknown"]
+    assert [it.problem for it in node.run.complaints] == [
+        f"could not save the initial counters of key {UID}; its use will be unknown"
+    ]
     machine.spawn(8)
     create_runtime(machine.node(), container("c2", 8))
     state = contents.glance(machine.node().run, UID)

@@ -296,7 +296,7 @@ def test_what_another_hook_has_locked_is_not_waited_for(machine: Machine, clock:
 def test_records_that_cannot_be_listed_are_said_and_nothing_is_freed(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RunDir, "recorded", fails(errno.EIO))
+    monkeypatch.setattr(contents, "recorded_keys", fails(errno.EIO))
     exhausted(machine)
     machine.spawn(8)
     node = machine.node()
