@@ -35,11 +35,15 @@ def monitor(node: Node, container: Container, ctrl_group: str | None = None) -> 
     """Do what create_runtime does, whichever hooks.d file the call is from. `ctrl_group`: see Attempt."""
     if not identity.is_wanted(node.options, container.annotations, container.pod):
         return None
-    key = identity.key_of(node.options.key, container.id, container.said, container.pod)
-    if container.starttime is None or not node.resctrl.is_mounted():
+    if container.starttime is None:
         from hook.base import refusals
 
-        raise refusals.of_starttime(container.pid) if container.starttime is None else refusals.of_mount(node.resctrl)
+        raise refusals.of_starttime(container.pid)
+    key = identity.key_of(node.options.key, container.id, container.said, container.pod)
+    if not node.resctrl.is_mounted():
+        from hook.base import refusals
+
+        raise refusals.of_mount(node.resctrl)
     former = node.run.key_of(container.id)
     if former is not None and former != key.name:
         # Before the index names the new key: killed in between, the former membership can still be found.
