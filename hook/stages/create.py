@@ -6,7 +6,7 @@ them; the comments say how. What one hook leaves behind is put right by the next
 
 from __future__ import annotations
 
-from hook.base import cgroups, jsontext, names, procfs, system
+from hook.base import jsontext, names, procfs, system
 from hook.base.errors import HookError
 from hook.base.models import Config, KeyState, Member, MonGroup
 from hook.stages import identity
@@ -269,7 +269,7 @@ def _joined(state: KeyState, container: Container, member: Member, group: MonGro
     if group.path not in [it.path for it in state.groups]:
         fields["groups"] = [*state.groups, group]
     fields.update(members=members, lingering_since=None, lingering_until=None)
-    fields["cgroup"] = (cgroups.of_pod(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup
+    fields["cgroup"] = (identity.of_pod(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup
     fields["pod_namespace"] = state.pod_namespace or container.pod.namespace
     fields["pod_name"] = state.pod_name or container.pod.name
     return KeyState(**fields)
