@@ -62,8 +62,6 @@ class Attempt:
     record; `was_member`: whether it was when this began.
     """
 
-    __slots__ = ("container", "ctrl_group", "deadline", "key", "made", "node", "recorded", "was_member")
-
     def __init__(self, node: Node, container: Container, key: Key, ctrl_group: str | None) -> None:
         self.node = node
         self.container = container

@@ -24,8 +24,6 @@ _MAKERS = {"crio-": "cri-o", "libpod-": "libpod", "libpod-payload-": "libpod", "
 class Key:
     """A key and its kind: `pod` (a pod UID), `container` or `sandbox` (container IDs)."""
 
-    __slots__ = ("kind", "name")
-
     def __init__(self, name: str, kind: Kind) -> None:
         self.name = name
         self.kind = kind
@@ -36,8 +34,6 @@ class Pod:
 
     `problem`: what is wrong with the UIDs in the annotations. `is_podmans`: whether Podman made the container.
     """
-
-    __slots__ = ("container", "is_podmans", "name", "namespace", "problem", "uid")
 
     def __init__(
         self,
@@ -59,8 +55,6 @@ class Container:
 
     `starttime`: when that process started; None: it is gone, or /proc does not say. `places`: its cgroups.
     """
-
-    __slots__ = ("annotations", "bundle", "id", "pid", "places", "pod", "said", "starttime")
 
     def __init__(self, name: str, pid: int, bundle: str, annotations: dict[str, str]) -> None:
         """Look at /proc. ValidationError for annotations that are no texts."""
