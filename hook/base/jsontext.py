@@ -67,7 +67,7 @@ def _scan(text: str, start: int) -> tuple[object, int]:
 
 
 def loads(text: str) -> Any:  # noqa: ANN401  that is what JSON is
-    """The object that a JSON text stands for; ValueError (of one line) for everything else."""
+    """Parse a JSON text; ValueError (of one line) for everything that is none."""
     start = len(text) - len(text.lstrip(_WHITE))
     try:
         value, end = _scan(text, start)

@@ -136,7 +136,7 @@ def cgroups(pid: int) -> list[str]:
 
 
 def sees_other_cgroups() -> bool:
-    """Whether this is a cgroup namespace below the host's: then a container's cgroup can be `/..`, which names nobody.
+    """Whether this is a cgroup namespace below the host's: then a container's cgroup can be `/..`, which names none.
 
     Source: cgroup_namespaces(7).
     """

@@ -1,7 +1,7 @@
 """createRuntime: a container's init process goes into the mon_group of its key, before its first instruction.
 
-Read `create_runtime`, then `_join`. The steps of `_join` stand in an order that survives being killed after each of
-them; the comments say how. What one hook leaves behind is put right by the next hook of that key, or by reconcile.
+Read `create_runtime`, then `_join`. A hook may be killed after each step of `_join`; the comments say why their order
+survives that. What one hook leaves behind is put right by the next hook of that key, or by reconcile.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def begin(node: Node, locked: LockedKey, path: str, *, made: bool, empty: bool) 
     """Read and commit the counters of a group before its first member is in it, and show them to consumers.
 
     A begin on record counts unless it is of a directory that vanished: this one has another inode, or was `made` just
-    now (inodes come again when resctrl is mounted anew). `empty`: the one that vanished had no member yet.
+    now (inodes come again when resctrl is mounted again). `empty`: the one that vanished had no member yet.
     """
     state = locked.state
     if state is None:
@@ -191,7 +191,7 @@ def _mark_unsure(locked: LockedKey) -> None:
 def _find_groups(attempt: Attempt) -> tuple[str, str]:
     """Find the ctrl_group of the container's process, and the mon_group that it is in already (empty: none).
 
-    The kernel's word counts; where it has none, what was seen before, what the runtime was told in the bundle, or the
+    The kernel's word counts; where it has none, what was seen before, what the bundle asks for, or the
     root ctrl_group.
     """
     found = procfs.resctrl_groups(attempt.container.pid)

@@ -1,7 +1,7 @@
 """Whose container it is: the container as its runtime and /proc describe it, its pod, and the key that it belongs to.
 
 Annotations come from the runtime, from the kubelet and from the author of the pod or of the image. Each runtime writes
-some of them last, so that nobody can override these; but an author can write those of the other runtimes. What no
+some of them last, so that these cannot be overridden; but an author can write those of the other runtimes. What no
 author can write is the path of the container's cgroup: the kubelet names the pod's part of it by the pod's UID, and the
 runtime names the container's own part by its mark and the container's ID. So the path decides.
 """
@@ -83,7 +83,7 @@ def _dns_name(text: str | None) -> str | None:
 def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
     """The pod of a container, by its annotations and the paths of its cgroups (as process.cgroups has them).
 
-    A UID in a path is the pod's, whatever the annotations say; the names are those that stand beside the same UID.
+    A UID in a path is the pod's, whatever the annotations say; the names are those beside the same UID.
     Without one the annotations of its own runtime count, unless those of the other runtime name another pod.
     """
     named = runtime = None
@@ -136,7 +136,7 @@ def _is_uid(text: str) -> bool:
 
 
 def _canonical(uid: str | None) -> str | None:
-    """A pod UID in its canonical form; what is none stays as it is, and None stands for what is not there."""
+    """Return a pod UID in its canonical form; another text stays as it is, and an empty one becomes None."""
     try:
         return names.pod_uid(uid) if uid else None
     except ValueError:
@@ -217,7 +217,7 @@ def pod_uid(cgroup: str) -> str | None:
 def maker(cgroup: str, container: str) -> str | None:
     """Who made a container, by the name of its cgroup: `cri-o`, `libpod` (Podman) or `containerd`; None: unknown.
 
-    Each of them puts its mark before the container's ID, which nobody can choose; the outermost counts, as above.
+    Each of them puts its mark before the container's ID, which no user can choose; the outermost counts, as above.
     With the kubelet's cgroupfs driver containerd has the bare ID, as plain runc and crun may have.
     """
     for component in cgroup.partition(":")[2].split("/"):
