@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests import faults, provision
-from tests.faults import broken, coverage, crowds, fuzz, installs, kills, mutants, soak, syscalls
+from tests.faults.fuzzing import fuzz
+from tests.faults.injection import broken_nodes, failing_syscalls, killed_installs, sigkill
+from tests.faults.load import crowds, soak
+from tests.faults.mutation import hook_coverage, judge_mutants
 from tests.faults.campaign import Campaign
 from tests.support.tables import as_markdown, as_text
 
@@ -22,15 +25,15 @@ if TYPE_CHECKING:
     from tests.faults.campaign import Row
 
 PARTS: dict[str, Callable[[Campaign], None]] = {
-    "syscalls": syscalls.run,
-    "kills": kills.run,
-    "installs": installs.run,
-    "broken": broken.run,
+    "syscalls": failing_syscalls.run,
+    "kills": sigkill.run,
+    "installs": killed_installs.run,
+    "broken": broken_nodes.run,
     "crowds": crowds.run,
     "fuzz": fuzz.run,
     "soak": soak.run,
-    "coverage": coverage.run,
-    "mutants": mutants.run,
+    "coverage": hook_coverage.run,
+    "mutants": judge_mutants.run,
 }
 HEAD = ("part", "what", "cases", "failures", "time")
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import provision
-from tests.faults import mutants
-from tests.faults.coverage import Measured
-from tests.faults.mutant import Mutant
-from tests.faults.mutants import Known, Worker
+from tests.faults.mutation import judge_mutants
+from tests.faults.mutation.hook_coverage import Measured
+from tests.faults.mutation.mutant import Mutant
+from tests.faults.mutation.judge_mutants import Known, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,5 +102,5 @@ def test_what_is_in_no_function_is_left_to_them_even_if_one_test_was_the_first_t
 
 
 def test_of_a_few_mutants_one_tells_how_many_of_all_may_be_killed() -> None:
-    dead, low, high = mutants.share(360, 400)
+    dead, low, high = judge_mutants.share(360, 400)
     assert (dead, round(low, 3), round(high, 3)) == (0.9, 0.867, 0.926)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.faults import limits, room, surroundings, tenants, torn
+from tests.faults.injection import damaged_files, full_disk, hostile_annotations, odd_surroundings, rlimits
 
 if TYPE_CHECKING:
     from tests.faults.campaign import Campaign

@@ -1,4 +1,4 @@
-"""A change of the program's text: made by tests.faults.mutations, judged by tests.faults.mutants."""
+"""A change of the program's text: made by tests.faults.mutation.make_mutants, judged by tests.faults.mutation.judge_mutants."""
 
 from __future__ import annotations
 

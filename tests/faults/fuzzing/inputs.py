@@ -10,14 +10,14 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from hook.base import models
-from tests.faults import targets
-from tests.faults.targets import CONTAINER, FILES, PROC, SEPARATOR, UID
+from tests.faults.fuzzing import targets
+from tests.faults.fuzzing.targets import CONTAINER, FILES, PROC, SEPARATOR, UID
 from tests.support.hook import STATES, created, stopped
 from tests.support.memory import RESCTRL, Machine
 from tests.unit import strategies
 
 if TYPE_CHECKING:
-    from tests.faults.targets import Program
+    from tests.faults.fuzzing.targets import Program
 
 Havoc = Callable[[bytes], bytes]
 """Makes other bytes of some."""

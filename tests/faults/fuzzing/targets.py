@@ -19,7 +19,7 @@ from math import floor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import build
+from pyz import ROOT, archive
 from tests.support.memory import RESCTRL, Machine
 
 SEPARATOR = b"\x1e"
@@ -27,22 +27,13 @@ SEPARATOR = b"\x1e"
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 CONTAINER = "c1"
 RUN = "/run/resctrl-mon-hook"
-MODULES = (
-    *(
-        "cgroups",
-        "counters",
-        "entry",
-        "errors",
-        "identity",
-        "jsontext",
-        "lifecycle",
-        "models",
-        "names",
-        "node",
-        "options",
-    ),
-    *("process", "records", "report", "resctrl", "rundir", "runtimes", "system", "tasks"),
-)
+MODULES = {
+    "base": ("cgroups", "counters", "errors", "jsontext", "models", "names", "procfs", "resctrl", "system"),
+    "state": ("records", "rundir"),
+    "stages": ("entry", "failures", "identity", "options"),
+    "host": ("oci_runtimes",),
+}
+"""By package."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+,-]{0,199}")
 _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
 _LONGEST_NUMBER = 25
@@ -58,7 +49,11 @@ class Program:
         former = {name: sys.modules.pop(name) for name in _ours()}
         sys.path.insert(0, str(place))
         try:
-            self._modules = {name: importlib.import_module(f"hook.{name}") for name in MODULES}
+            self._modules = {
+                name: importlib.import_module(f"hook.{package}.{name}")
+                for package, names in MODULES.items()
+                for name in names
+            }
         finally:
             sys.path.remove(str(place))
             for name in _ours():
@@ -71,7 +66,7 @@ class Program:
     def on(self, machine: Machine) -> Machine:
         """The machine, with this program at work on it."""
         machine.stands_in(self.system)
-        self.report._to_syslog = machine.syslog.append
+        self.failures._to_syslog = machine.syslog.append
         return machine
 
 
@@ -81,8 +76,8 @@ def _ours() -> list[str]:
 
 def both_forms(directory: Path) -> tuple[Program, Program]:
     """The program on pydantic's models and on the compiled ones; the directory is for a .pyz."""
-    pyz = build.build(output=directory / "sources.pyz", bytecode=())
-    return Program(build.ROOT), Program(pyz)
+    pyz = archive.build(output=directory / "sources.pyz", interpreters=())
+    return Program(ROOT), Program(pyz)
 
 
 Texts = Sequence[bytes]
@@ -265,20 +260,20 @@ PID = 4711
 def proc(program: Program, texts: Texts) -> object:
     """/proc/PID/stat, cgroup, cpu_resctrl_groups and uid_map."""
     machine = program.on(Machine(process={name: text.replace(b"\0", b"") for name, text in zip(PROC, texts)}))
-    process, cgroups = program.process, program.cgroups
-    found: list[object] = [process.is_dead(PID), process.is_dead(PID, 100), process.in_user_namespace()]
+    procfs, cgroups = program.procfs, program.cgroups
+    found: list[object] = [procfs.is_dead(PID), procfs.is_dead(PID, 100), procfs.in_user_namespace()]
     try:
-        found.append(process.starttime(PID))
-    except (OSError, ValueError, IndexError) as error:  # lifecycle._starttime makes all of them `io`
+        found.append(procfs.starttime(PID))
+    except (OSError, ValueError, IndexError) as error:  # create._starttime makes all of them `io`
         found.append(type(error))
-    places = [*process.cgroups(PID), process.cgroup(PID)]
+    places = [*procfs.cgroups(PID), procfs.cgroup(PID)]
     for place in places:
         if place is not None:
             found += [cgroups.of_pod(place, UID), cgroups.is_own(place, CONTAINER), cgroups.container_id(place)]
             found += [cgroups.exists(place), cgroups.is_within(place, places[0] or "")]
             assert found[-4] is None or cgroups.is_within(place, str(found[-5] or place))
     assert not machine.changes
-    return found, places, process.resctrl_groups(PID)
+    return found, places, procfs.resctrl_groups(PID)
 
 
 def kernel(program: Program, texts: Texts) -> object:
@@ -342,7 +337,7 @@ def names(program: Program, texts: Texts) -> object:
 
 def runtimes(program: Program, texts: Texts) -> object:
     """What a runtime's `list` prints, and its `state`."""
-    here = program.runtimes
+    here = program.oci_runtimes
     survey = here._Survey("/run/runc", ["runc"], 0.0, {*here._LIVE})
     survey._untold = {"c1", "c2", "web"}
     answers = {"list": _text(texts, 0), "state": _text(texts, 1)}
@@ -362,7 +357,7 @@ def _answer(program: Program, text: str) -> Any:  # noqa: ANN401  JSON
     try:
         return program.jsontext.loads(text)
     except ValueError as error:
-        raise program.runtimes._Unanswered(str(error)) from None
+        raise program.oci_runtimes._Unanswered(str(error)) from None
 
 
 # --- The hook as a whole

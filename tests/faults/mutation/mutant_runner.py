@@ -1,6 +1,6 @@
-"""Runs tests on one mutant after the other, in a copy of the checkout: tests.faults.mutants starts it, and says what.
+"""Runs tests on one mutant after the other, in a copy of the checkout: tests.faults.mutation.judge_mutants starts it, and says what.
 
-    python -m tests.faults.killer      (in the copy; a job in JSON on each line of stdin, an answer on each of stdout)
+    python -m tests.faults.mutation.mutant_runner      (in the copy; a job in JSON on each line of stdin, an answer on each of stdout)
 
 What all tests import is imported once; for each job a process is forked that has the tests run, in their order, up to
 the first that fails. The answer is its name, empty if the tests do not end, null if all pass.

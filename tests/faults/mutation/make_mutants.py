@@ -1,6 +1,6 @@
 """What can be changed in a module so that it means something else: by mutmut's operators, and a few more.
 
-    python -m tests.faults.mutations hook/FILE.py...    (needs mutmut; the mutants of all files, as JSON)
+    python -m tests.faults.mutation.make_mutants hook/FILE.py...    (needs mutmut; the mutants of all files, as JSON)
 
 Left out is what no test can see or should look at: annotations, what is for type checkers, and the prose of messages.
 """
@@ -22,7 +22,7 @@ from mutmut.mutation.file_mutation import MutationVisitor
 from mutmut.mutation.mutators import mutation_operators
 from mutmut.mutation.pragma_handling import IgnoredCode
 
-from tests.faults.mutant import Mutant
+from tests.faults.mutation.mutant import Mutant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """The node that is soaked: pods come and go, and what lives has its group and its files, and nothing else has.
 
-    python -m tests.faults.soaked PODS SEED DIRECTORY [RESCTRL]
+    python -m tests.faults.load.soak_node PODS SEED DIRECTORY [RESCTRL]
 
 DIRECTORY gets the run directory, and lies on a tmpfs as /run does. RESCTRL: a real one, which is this command's alone;
 without it a model is mounted. What was soaked is said in a line; exit status 1, and what is not as it should be, at the
@@ -27,7 +27,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import build
-from tests.faults import zygote
+from tests.faults.load import zygote
 from tests.resctrlfs import mounted
 from tests.support.hook import PYZ, Hook, created, stopped
 

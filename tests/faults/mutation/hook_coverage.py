@@ -2,7 +2,7 @@
 
 The tests run in a copy of the checkout, where the build makes a .pyz that measures itself: code objects name the files
 of the copy, and its first line starts coverage before it does anything else. Each line knows the tests that ran it,
-which is what tests.faults.mutants goes by.
+which is what tests.faults.mutation.judge_mutants goes by.
 
 The hook path is every module that a container's start may import, by the map of layers, and all that is in it: also
 what runs only after a failure, or for people. In place of `models` there is what the build puts there.

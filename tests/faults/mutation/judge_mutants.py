@@ -1,7 +1,7 @@
 """Mutation testing of the hook path: whatever is changed in it, a test fails.
 
-Each change of tests.faults.mutations is a case. Of the tests, those run that have run its lines, which is found out by
-tests.faults.coverage: unit tests first, those of the module ahead; then, with the mutant built into the .pyz, those
+Each change of tests.faults.mutation.make_mutants is a case. Of the tests, those run that have run its lines, which is found out by
+tests.faults.mutation.hook_coverage: unit tests first, those of the module ahead; then, with the mutant built into the .pyz, those
 that start it. What was killed is not tried again unless its module has changed, what survived is when a test has: so
 this can be stopped, and goes on. What cannot be killed stands in equivalent.json, with the reason. `models_compiled` is
 left out: it is generated, and compared with its source by tests of its own.
@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import build
 from tests import provision
-from tests.faults import coverage
-from tests.faults.mutant import Mutant
+from tests.faults.mutation import hook_coverage
+from tests.faults.mutation.mutant import Mutant
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -70,7 +70,7 @@ KILLED = ("killed", "late")
 
 def run(campaign: Campaign) -> None:
     begin = time.monotonic()
-    every = made(coverage.hook_path())
+    every = made(hook_coverage.hook_path())
     equivalent = {name for names in json.loads(EQUIVALENT.read_text("utf-8")).values() for name in names}
     problems = dict.fromkeys(equivalent - {it.name for it in every}, "equivalent.json: there is no such mutant")
     chosen = [it for it in every if campaign.is_chosen(it.name)]
@@ -93,7 +93,7 @@ def run(campaign: Campaign) -> None:
 def made(modules: Iterable[str]) -> list[Mutant]:
     """All mutants of these modules."""
     paths = [f"hook/{name}.py" for name in modules if name != build.COMPILED.stem]
-    command = [str(provision.campaign()), "-m", "tests.faults.mutations", *paths]
+    command = [str(provision.campaign()), "-m", "tests.faults.mutation.make_mutants", *paths]
     told = subprocess.run(command, cwd=provision.ROOT, check=True, stdout=subprocess.PIPE).stdout
     return [Mutant(*it) for it in json.loads(told)]
 
@@ -110,7 +110,7 @@ def share(killed: int, number: int) -> tuple[float, float, float]:
 
 def judged(mutants: Sequence[Mutant], jobs: int) -> list[Verdict]:
     """The verdicts on mutants, from the journal as far as they are in it and still hold."""
-    by = known(coverage.test_files())
+    by = known(hook_coverage.test_files())
     journal = cache() / "journal.jsonl"
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
     former = {it.id: it for it in (Verdict(*json.loads(line)) for line in lines)}
@@ -152,8 +152,8 @@ class Worker:
     def __init__(self, known: Known, copy: Path) -> None:
         self._known = known
         shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(provision.ROOT, copy, ignore=coverage.IGNORED)
-        command = [*coverage.ALONE, *APART, str(copy), sys.executable, "-m", "tests.faults.killer"]
+        shutil.copytree(provision.ROOT, copy, ignore=hook_coverage.IGNORED)
+        command = [*hook_coverage.ALONE, *APART, str(copy), sys.executable, "-m", "tests.faults.mutation.mutant_runner"]
         self._sound: set[str] = set()
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -264,7 +264,7 @@ def known(files: Sequence[str]) -> Known:
     if new := now.keys() - same:
         place = cache() / "measured"
         shutil.rmtree(place, ignore_errors=True)
-        measured = coverage.Measured(place)
+        measured = hook_coverage.Measured(place)
         for path in sorted(new):
             measured.run(path)
         more_seconds, more = _only(new, measured.seconds(), measured.lines())
