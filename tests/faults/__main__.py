@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests import faults, provision
+from tests.faults.campaign import Campaign
 from tests.faults.fuzzing import fuzz
 from tests.faults.injection import broken_nodes, failing_syscalls, killed_installs, sigkill
 from tests.faults.load import crowds, soak
 from tests.faults.mutation import hook_coverage, judge_mutants
-from tests.faults.campaign import Campaign
 from tests.support.tables import as_markdown, as_text
 
 if TYPE_CHECKING:

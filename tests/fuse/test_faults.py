@@ -12,10 +12,10 @@ import pytest
 
 from tests import provision
 from tests.faults import strace
-from tests.faults.injection import broken_nodes, failing_syscalls, killed_installs, sigkill
-from tests.faults.load import crowds
 from tests.faults.campaign import Campaign
+from tests.faults.injection import broken_nodes, failing_syscalls, killed_installs, sigkill
 from tests.faults.injection.stages import RECONCILES, STAGES
+from tests.faults.load import crowds
 from tests.faults.strace import Call
 from tests.kernel.inside import REAL_ROOT
 from tests.support import machine

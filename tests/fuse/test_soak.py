@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Callable
 
 import pytest
 
-from tests.faults.load import soak
 from tests.faults.campaign import Campaign
+from tests.faults.load import soak
 from tests.faults.load.soak_node import Failed, Size, Soak, is_flat
 from tests.support.hook import Hook, created, end, stopped, task
 

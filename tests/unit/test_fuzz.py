@@ -77,7 +77,7 @@ def test_a_defect_is_seen(forms: tuple[Program, Program], monkeypatch: pytest.Mo
     def cgroups(_pid: int) -> list[str]:
         raise KeyError("cgroup")
 
-    patched(monkeypatch, forms, "process.cgroups", cgroups)
+    patched(monkeypatch, forms, "procfs.cgroups", cgroups)
     with pytest.raises(AssertionError, match="unforeseen KeyError"):
         targets.check(targets.whole, forms, USUAL)
 
@@ -96,7 +96,7 @@ def test_a_file_elsewhere_is_seen(forms: tuple[Program, Program], monkeypatch: p
 
 
 def test_a_hang_is_seen(forms: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch) -> None:
-    patched(monkeypatch, forms, "lifecycle._Patience.again", lambda *_: True)
+    patched(monkeypatch, forms, "create._Patience.again", lambda *_: True)
     for form in forms:
         monkeypatch.setattr(form.resctrl.Resctrl, "make", no_room_of(form))
     with pytest.raises(Hang):

@@ -1,4 +1,4 @@
-"""One target under atheris, until so many inputs were tried or one fails: started by tests.faults.fuzzing.fuzz.
+"""One target under atheris, until so many inputs were tried or one fails: started by fuzz.py.
 
     python -m tests.faults.fuzzing.atheris_target TARGET ARGUMENTS-OF-LIBFUZZER... CORPUS
 

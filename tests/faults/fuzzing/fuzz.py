@@ -1,8 +1,8 @@
 """Hostile input: coverage-guided fuzzing of all that parses, and of the whole hook, on both forms of the models.
 
-Each target of tests.faults.fuzzing.targets is a case: atheris (libFuzzer) runs it in a process of its own. No crash, no hang,
-no change outside of our directories, and the same from pydantic's models as from the compiled ones. What was found to
-lead further is kept, and the next run begins with it. An input that fails is kept, too, and is a case from then on.
+Each of targets.TARGETS is a case: atheris (libFuzzer) runs it in a process of its own. No crash, no hang, no change
+outside of our directories, and the same from pydantic's models as from the compiled ones. What was found to lead
+further is kept, and the next run begins with it. An input that fails is kept, too, and is a case from then on.
 """
 
 from __future__ import annotations

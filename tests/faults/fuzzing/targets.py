@@ -30,7 +30,7 @@ RUN = "/run/resctrl-mon-hook"
 MODULES = {
     "base": ("cgroups", "counters", "errors", "jsontext", "models", "names", "procfs", "resctrl", "system"),
     "state": ("records", "rundir"),
-    "stages": ("entry", "failures", "identity", "options"),
+    "stages": ("create", "entry", "failures", "identity", "options"),
     "host": ("oci_runtimes",),
 }
 """By package."""
@@ -76,7 +76,7 @@ def _ours() -> list[str]:
 
 def both_forms(directory: Path) -> tuple[Program, Program]:
     """The program on pydantic's models and on the compiled ones; the directory is for a .pyz."""
-    pyz = archive.build(output=directory / "sources.pyz", interpreters=())
+    pyz = archive.build(output=directory / "sources.pyz")
     return Program(ROOT), Program(pyz)
 
 

@@ -15,5 +15,5 @@ if TYPE_CHECKING:
 
 
 def run(campaign: Campaign) -> None:
-    for subject in (room, limits, torn, surroundings, tenants):
+    for subject in (full_disk, rlimits, damaged_files, odd_surroundings, hostile_annotations):
         subject.run(campaign)

@@ -8,9 +8,9 @@ from itertools import cycle, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.faults.campaign import Campaign, Case
-from tests.faults.scene import CREATE, POSTSTOP
 from tests.faults.injection.damage import ANOTHER, DIRECTORIES, FILES, RUN_DIRECTORY, Spoil, identity, remove
 from tests.faults.injection.stages import COMPLETED, LIMBO, LIVING, TURNS, UNMONITORED, Stage, turn
+from tests.faults.scene import CREATE, POSTSTOP
 from tests.support.hook import UID
 
 if TYPE_CHECKING:

@@ -2,14 +2,15 @@
 
 The tests run in a copy of the checkout, where the build makes a .pyz that measures itself: code objects name the files
 of the copy, and its first line starts coverage before it does anything else. Each line knows the tests that ran it,
-which is what tests.faults.mutation.judge_mutants goes by.
+which is what judge_mutants goes by.
 
-The hook path is every module that a container's start may import, by the map of layers, and all that is in it: also
-what runs only after a failure, or for people. In place of `models` there is what the build puts there.
+The hook path is every module that hook/stages imports, at once or when needed, and all that is in it: also what runs
+only after a failure, or for people. In place of `models` there is what the build puts there.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -21,19 +22,20 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-import build
-import hook
+from pyz import COMPILED, MODELS, archive
 from tests import provision
 from tests.support.cgroups import cgroup
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.faults.campaign import Campaign
 
 # What runs little or nothing of the hook path, or takes its time and goes by chance.
 LEFT_OUT = {
-    "tests/unit": "bench_speed build fuzz grafana interpreters layers linters provision readme resctrl_model systemd"
-    " tiers",
-    "tests/fuse": "bench_speed faults hot_path mutants resctrlfs soak storm",
+    "tests/unit": "archive bench_speed build bytecode fuzz grafana interpreters layers linters provision readme"
+    " resctrl_model systemd tiers",
+    "tests/fuse": "bench_speed faults imports mutants resctrlfs soak storm",
 }
 ALONE = ("unshare", "--mount", "--fork", "--kill-child", "setsid")
 """What a command behind this mounts goes with it, and it ends with who started it.
@@ -97,13 +99,19 @@ def pytest_runtest_logreport(report):
         with open("{copy}/build/seconds", "a") as file:
             print(json.dumps([report.nodeid, report.duration]), file=file)
 """
-# In the copy's build.py: what there is, and what takes its place.
+# In the copy's packaging/pyz: what there is, and what takes its place.
 MEASURED = {
-    f'BOOT = "{build.BOOT}"': "BOOT = \"import sys,atexit,posix;exec(open('{copy}/build/boot.py').read())\"",
-    "path = f\"hook/{name.rstrip('+') or '__init__'}.py\"": (
-        "path = f\"{copy}/hook/{name.rstrip('+').replace('models', 'models_compiled') or '__init__'}.py\""
+    "archive.py": (
+        f'BOOT = "{archive.BOOT}"',
+        "BOOT = \"import sys,atexit,posix;exec(open('{copy}/build/boot.py').read())\"",
+    ),
+    "bytecode.py": (
+        "compile(_Bare().visit(tree), path,",
+        f"compile(_Bare().visit(tree), '{{copy}}/' + path.replace({MODELS!r}, {COMPILED!r}),",
     ),
 }
+PACKAGES = ("base", "state", "stages")
+"""Of hook/: those whose modules a container's start may import."""
 
 
 class Missing(NamedTuple):
@@ -151,20 +159,23 @@ class Measured:
         ask = "import sys, coverage; print(sys.version_info[:2]); print(coverage.__path__[0])"
         version, package = subprocess.check_output([sys.executable, "-c", ask], text=True).splitlines()
         known = {
-            "{boot}": build.BOOT,
+            "{boot}": archive.BOOT,
             "{copy}": str(self.copy),
             "{version}": version,
             "{libraries}": str(Path(package).parent),
         }
         for name, text in (("coveragerc", SETTINGS), ("boot.py", BOOT), ("contexts.py", PLUGIN), ("context", "none")):
             (self.copy / "build" / name).write_text(_filled(text, known))
-        script = (self.copy / "build.py").read_text(encoding="utf-8")
-        for text, other in MEASURED.items():
+        for name, (text, other) in MEASURED.items():
+            module = self.copy / "packaging/pyz" / name
+            script = module.read_text(encoding="utf-8")
             assert script.count(text) == 1, text
-            script = script.replace(text, _filled(other, known))
-        (self.copy / "build.py").write_text(script, encoding="utf-8")
-        code = "import build, sys; build.build(python=sys.executable, bytecode=[sys.executable])"
-        subprocess.run([sys.executable, "-c", code], cwd=self.copy, check=True, stdout=subprocess.DEVNULL)
+            module.write_text(script.replace(text, _filled(other, known)), encoding="utf-8")
+        code = (
+            "import sys, tests; from pyz import archive; archive.build(python=sys.argv[1], interpreters=sys.argv[1:])"
+        )
+        command = [sys.executable, "-c", code, sys.executable]
+        subprocess.run(command, cwd=self.copy, check=True, stdout=subprocess.DEVNULL)
 
     def run(self, path: str) -> None:
         """Run the tests of a file, or one of them."""
@@ -193,7 +204,8 @@ class Measured:
 
     def lines(self) -> dict[str, dict[str, list[str]]]:
         """By module and line, the tests that ran it."""
-        return {Path(path).stem: file["contexts"] for path, file in self._files("--show-contexts").items()}
+        files = self._files("--show-contexts")
+        return {path[len("hook/") : -len(".py")]: file["contexts"] for path, file in files.items()}
 
     def missing(self) -> list[Missing]:
         """What is missing in each module of the hook path."""
@@ -251,8 +263,20 @@ def test_files() -> list[str]:
 
 
 def hook_path() -> list[str]:
-    """The modules that a container's start may run, by the map of layers; `models` as it is in the .pyz."""
-    layers = (hook.__doc__ or "").partition("for people only")[0]
-    rows = re.findall(r"^    ([a-z]+(?:, [a-z]+)*)  ", layers, re.MULTILINE)
-    names = [name for row in rows for name in row.split(", ")]
-    return [build.COMPILED.stem if name == build.MODELS.stem else name for name in names]
+    """The modules that a container's start may import, by their paths in hook/; `models` as it is in the .pyz."""
+    waiting = [f"hook/stages/{path.name}" for path in (provision.ROOT / "hook/stages").glob("*.py")]
+    found: set[str] = set()
+    while waiting:
+        path = waiting.pop().replace(MODELS, COMPILED)
+        if path not in found and path.split("/")[1] in PACKAGES and (provision.ROOT / path).exists():
+            found.add(path)
+            waiting += _imports(ast.parse((provision.ROOT / path).read_text(encoding="utf-8")))
+    return [path[len("hook/") : -len(".py")] for path in sorted(found)]
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """Where the modules of ours lie that this one imports at any place, and some that are none."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hook."):
+            for name in (node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)):
+                yield f"{name.replace('.', '/')}.py"

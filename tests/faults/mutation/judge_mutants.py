@@ -1,10 +1,10 @@
 """Mutation testing of the hook path: whatever is changed in it, a test fails.
 
-Each change of tests.faults.mutation.make_mutants is a case. Of the tests, those run that have run its lines, which is found out by
-tests.faults.mutation.hook_coverage: unit tests first, those of the module ahead; then, with the mutant built into the .pyz, those
-that start it. What was killed is not tried again unless its module has changed, what survived is when a test has: so
-this can be stopped, and goes on. What cannot be killed stands in equivalent.json, with the reason. `models_compiled` is
-left out: it is generated, and compared with its source by tests of its own.
+Each change that make_mutants makes is a case. Of the tests, those run that have run its lines, as hook_coverage has
+measured: unit tests first, those of the module ahead; then, with the mutant built into the .pyz, those that start it.
+What was killed is not tried again unless its module has changed, what survived is when a test has: so this can be
+stopped, and goes on. What cannot be killed stands in equivalent.json, with the reason. `models_compiled` is left out:
+it is generated, and compared with its source by tests of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import build
+from pyz import COMPILED
 from tests import provision
 from tests.faults.mutation import hook_coverage
 from tests.faults.mutation.mutant import Mutant
@@ -92,8 +92,8 @@ def run(campaign: Campaign) -> None:
 
 def made(modules: Iterable[str]) -> list[Mutant]:
     """All mutants of these modules."""
-    paths = [f"hook/{name}.py" for name in modules if name != build.COMPILED.stem]
-    command = [str(provision.campaign()), "-m", "tests.faults.mutation.make_mutants", *paths]
+    names = [name for name in modules if f"hook/{name}.py" != COMPILED]
+    command = [str(provision.campaign()), "-m", "tests.faults.mutation.make_mutants", *names]
     told = subprocess.run(command, cwd=provision.ROOT, check=True, stdout=subprocess.PIPE).stdout
     return [Mutant(*it) for it in json.loads(told)]
 
@@ -183,7 +183,7 @@ class Worker:
             if self._ask(mutant.module, sources, [failed]) is None:
                 self._sound.add(failed)
                 return failed
-            print(f"mutants: fails of no mutant: {failed}", file=sys.stderr, flush=True)
+            print(f"mutants: fails without a mutant: {failed}", file=sys.stderr, flush=True)
             left.remove(failed)
         return None
 
@@ -221,7 +221,7 @@ class Known:
         What runs as the module is imported is every test's, or the first one's; those count that run what is beside it,
         and all in the module's own file.
         """
-        own = f"tests/unit/test_{mutant.module}.py"
+        own = f"tests/unit/test_{Path(mutant.module).name}.py"
         found = self._of(mutant.module, mutant.lines)
         is_in_none = mutant.name.startswith(f"{mutant.module}::")
         if is_in_none or not any(_tier(test) == "unit" for test in found):
@@ -254,7 +254,7 @@ class Known:
 def known(files: Sequence[str]) -> Known:
     """What is known of the tests in these files. It holds until a file changes, and as long as hook/ does not."""
     now = {path: _hash([provision.ROOT / path]) for path in files}
-    sources = _hash((provision.ROOT / "hook").glob("*.py"))
+    sources = _hash((provision.ROOT / "hook").rglob("*.py"))
     stored = cache() / "tests.json"
     former: Any = json.loads(stored.read_text()) if stored.exists() else {}
     same = {path for path, name in former.get("files", {}).items() if now.get(path) == name}

@@ -1,4 +1,4 @@
-"""A change of the program's text: made by tests.faults.mutation.make_mutants, judged by tests.faults.mutation.judge_mutants."""
+"""A change of the program's text: make_mutants makes it, judge_mutants judges it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import NamedTuple
 class Mutant(NamedTuple):
     """One change.
 
-    `name` says it in full, and outlives lines that move; `id` is that of the whole text, changed. `lines`: those
-    that it is in; `scope`: those of its function, of its class or of all the module if it is in none.
+    `module`: by its path in hook/, such as `stages/create`. `name` says the change in full, and outlives lines that
+    move; `id` is that of the whole text, changed. `lines`: those that it is in; `scope`: those of its function, of its
+    class or of all the module if it is in none.
     """
 
     name: str
