@@ -22,7 +22,7 @@ from tests.support.tables import as_markdown, as_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.faults.campaign import Row
+    from tests.faults.campaign import PartRow
 
 PARTS: dict[str, Callable[[Campaign], None]] = {
     "syscalls": failing_syscalls.run,
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     return told
 
 
-def table(rows: Sequence[Row]) -> list[list[str]]:
+def table(rows: Sequence[PartRow]) -> list[list[str]]:
     lines = [[it.part, it.what, f"{it.cases:,}", str(it.failures), f"{it.seconds:.0f} s"] for it in rows]
     numbers = [[it.cases, it.failures, it.seconds] for it in rows]
     cases, failures, seconds = (sum(column) for column in zip(*numbers))

@@ -14,7 +14,7 @@ import pytest
 from tests import provision
 from tests.faults.mutation import judge_mutants
 from tests.faults.mutation.hook_coverage import Measured
-from tests.faults.mutation.judge_mutants import Known, Worker
+from tests.faults.mutation.judge_mutants import Known, MutantWorker
 from tests.faults.mutation.mutant import Mutant
 
 if TYPE_CHECKING:
@@ -48,9 +48,9 @@ def test_what_a_hook_runs_as_a_process_is_seen(short_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MutantWorker]:
     place = tmp_path_factory.mktemp("mutants")
-    with closing(Worker(KNOWN, place / "copy")) as worker:
+    with closing(MutantWorker(KNOWN, place / "copy")) as worker:
         yield worker
     shutil.rmtree(place)
 
@@ -68,7 +68,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
     ids=["unit", "equivalent", "no Python", "endless", "process", "not run"],
 )
 def test_a_mutant_is_judged(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, module: str, text: str, other: str, outcome: str, by: str
+    worker: MutantWorker, monkeypatch: pytest.MonkeyPatch, module: str, text: str, other: str, outcome: str, by: str
 ) -> None:
     if outcome == "late":
         monkeypatch.setattr(judge_mutants, "PATIENCE", 1.0)

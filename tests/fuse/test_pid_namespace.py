@@ -12,7 +12,7 @@ import pytest
 from tests.kernel.inside import REAL_ROOT
 from tests.support import machine
 from tests.support.hook import DEADLINE, UID, Hook, Outcome, created, stopped, task
-from tests.support.machine import PROGRAM, Machine
+from tests.support.machine import PROGRAM, ScratchMachine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +88,7 @@ def test_a_hook_reclaims_nothing_and_says_so(hook: Hook, alive: str, resctrl: Mo
 def test_uninstall_is_refused_and_takes_nothing_away(hook: Hook, alive: str, tmp_path: Path) -> None:
     if REAL_ROOT is not None or machine.missing():
         pytest.skip("needs a machine to install on")
-    node = Machine(tmp_path / "machine")
+    node = ScratchMachine(tmp_path / "machine")
     places = [f"--resctrl-root={hook.resctrl_root}", f"--run-dir={hook.run_dir}"]
     assert node.run("install", "--for=both", *places).returncode == 0
     written = node.written()

@@ -13,7 +13,7 @@ from hook.base import models
 from tests.faults.fuzzing import targets
 from tests.faults.fuzzing.targets import CONTAINER, FILES, PROC, SEPARATOR, UID
 from tests.support.hook import STATES, created, stopped
-from tests.support.memory import RESCTRL, Machine
+from tests.support.memory import RESCTRL, MachineInMemory
 from tests.unit import strategies
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _lives(states: list[bytes], config: bytes, records: dict[bytes, bytes]) -> l
 
 def _recorded(program: Program) -> list[tuple[str, bytes]]:
     """What hooks have on record: of a key that lives, of one that is over, of a failure."""
-    machine = program.on(Machine(process=PROCESS))
+    machine = program.on(MachineInMemory(process=PROCESS))
     found = []
     for state in (
         {**created(CONTAINER, 4711), **_CLEAN_STATE},

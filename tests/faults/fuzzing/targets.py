@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyz import ROOT, archive
-from tests.support.memory import RESCTRL, Machine
+from tests.support.memory import RESCTRL, MachineInMemory
 
 SEPARATOR = b"\x1e"
 """Between the texts of one input: JSON has no such character, and other texts seldom do."""
@@ -63,7 +63,7 @@ class Program:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  a module
         return self._modules[name]
 
-    def on(self, machine: Machine) -> Machine:
+    def on(self, machine: MachineInMemory) -> MachineInMemory:
         """The machine, with this program at work on it."""
         machine.stands_in(self.system)
         self.failures._to_syslog = machine.syslog.append
@@ -221,7 +221,7 @@ def records(program: Program, texts: Texts) -> object:
     if found is not None:
         again = program.jsontext.loads(program.jsontext.dumps(found.model_dump()))
         assert type(found).model_validate(again) == found if "pydantic" in str(type(found).__mro__) else True
-    machine = program.on(Machine())
+    machine = program.on(MachineInMemory())
     machine.add(f"{RUN}/{part}/{CONTAINER}.json", text)
     return outcome, _read(program), machine.files(RUN)
 
@@ -259,7 +259,7 @@ PID = 4711
 
 def proc(program: Program, texts: Texts) -> object:
     """/proc/PID/stat, cgroup, cpu_resctrl_groups and uid_map."""
-    machine = program.on(Machine(process={name: text.replace(b"\0", b"") for name, text in zip(PROC, texts)}))
+    machine = program.on(MachineInMemory(process={name: text.replace(b"\0", b"") for name, text in zip(PROC, texts)}))
     procfs, cgroups = program.procfs, program.cgroups
     found: list[object] = [procfs.is_dead(PID), procfs.is_dead(PID, 100), procfs.in_user_namespace()]
     try:
@@ -278,7 +278,7 @@ def proc(program: Program, texts: Texts) -> object:
 
 def kernel(program: Program, texts: Texts) -> object:
     """What resctrl has in a group's `tasks`, in num_rmids and in last_cmd_status, and a counter's text."""
-    machine = program.on(Machine(process={"stat": _bytes(texts, 1)}))
+    machine = program.on(MachineInMemory(process={"stat": _bytes(texts, 1)}))
     group = f"{RESCTRL}/mon_groups/oci-c1"
     machine.add(f"{group}/tasks", _bytes(texts, 0))
     machine.add(f"{group}/mon_data/mon_L3_00/mbm_total_bytes", _bytes(texts, 2))
@@ -369,7 +369,7 @@ def whole(program: Program, texts: Texts) -> object:
     if texts:
         files["stat"] = _NO_TIME.sub(b"1", texts[0])
     stdin, arguments = _bytes(texts, len(FILES)), _text(texts, len(FILES) + 1)
-    machine = program.on(Machine(stdin, {name: files.pop(name, b"") for name in PROC}))
+    machine = program.on(MachineInMemory(stdin, {name: files.pop(name, b"") for name in PROC}))
     for path, text in files.items():
         if text:
             machine.add(path, text)
@@ -396,7 +396,7 @@ FILES = (
 )
 
 
-def _is_fine(program: Program, machine: Machine, status: int, words: list[str]) -> None:
+def _is_fine(program: Program, machine: MachineInMemory, status: int, words: list[str]) -> None:
     """No container fails unless by --strict, nothing unforeseen came up, and nothing was changed that is not ours."""
     chosen, _ = program.options.parse(list(words))
     assert status == 0 or (status == 1 and chosen.strict), status

@@ -53,7 +53,7 @@ The name is short, as names of sockets have to be.
 Lines = dict[str, dict[str, list[str]]]
 
 
-class Verdict(NamedTuple):
+class MutantVerdict(NamedTuple):
     """What became of one mutant. `by`: the test that failed; `tests`: how many there were to run; `known`: which."""
 
     id: str
@@ -108,20 +108,20 @@ def share(killed: int, number: int) -> tuple[float, float, float]:
     return found, (middle - half) / (1 + z * z / number), (middle + half) / (1 + z * z / number)
 
 
-def judged(mutants: Sequence[Mutant], jobs: int) -> list[Verdict]:
+def judged(mutants: Sequence[Mutant], jobs: int) -> list[MutantVerdict]:
     """The verdicts on mutants, from the journal as far as they are in it and still hold."""
     by = known(hook_coverage.test_files())
     journal = cache() / "journal.jsonl"
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
-    former = {it.id: it for it in (Verdict(*json.loads(line)) for line in lines)}
+    former = {it.id: it for it in (MutantVerdict(*json.loads(line)) for line in lines)}
     found = {it.id: former[it.id] for it in mutants if it.id in former and _holds(former[it.id], by)}
     left = [it for it in mutants if it.id not in found]
-    idle: SimpleQueue[Worker] = SimpleQueue()
-    workers = [Worker(by, cache() / f"copy-{number}") for number in range(min(jobs, len(left)))]
+    idle: SimpleQueue[MutantWorker] = SimpleQueue()
+    workers = [MutantWorker(by, cache() / f"copy-{number}") for number in range(min(jobs, len(left)))]
     for worker in workers:
         idle.put(worker)
 
-    def judge(mutant: Mutant) -> Verdict:
+    def judge(mutant: Mutant) -> MutantVerdict:
         worker = idle.get()
         try:
             return worker.judge(mutant)
@@ -141,12 +141,12 @@ def judged(mutants: Sequence[Mutant], jobs: int) -> list[Verdict]:
     return [found[it.id] for it in mutants]
 
 
-def _holds(verdict: Verdict, known: Known) -> bool:
+def _holds(verdict: MutantVerdict, known: Known) -> bool:
     """A mutant that was killed stays dead: its id has the text of its module in it, and tests are not made weaker."""
     return verdict.outcome in KILLED or verdict.known == known.name
 
 
-class Worker:
+class MutantWorker:
     """A copy of the checkout, and the process that tests mutants in it."""
 
     def __init__(self, known: Known, copy: Path) -> None:
@@ -157,7 +157,7 @@ class Worker:
         self._sound: set[str] = set()
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def judge(self, mutant: Mutant) -> Verdict:
+    def judge(self, mutant: Mutant) -> MutantVerdict:
         begin = time.monotonic()
         outcome, by, count = "survived", "", 0
         for tests in self._known.steps(mutant):
@@ -167,7 +167,7 @@ class Worker:
                 outcome, by = "killed" if failed else "late", failed
                 break
         seconds = round(time.monotonic() - begin, 1)
-        return Verdict(mutant.id, mutant.name, outcome, by, count, seconds, self._known.name)
+        return MutantVerdict(mutant.id, mutant.name, outcome, by, count, seconds, self._known.name)
 
     def _failed(self, mutant: Mutant, tests: Sequence[str]) -> str | None:
         """Which of these tests fails of this mutant; empty if they do not end, None if all pass.
