@@ -115,7 +115,7 @@ def package_verb(arguments: Sequence[str]) -> int:
     for reason in provision.install(provision.needed_to_package(rest)):
         print(f"build.py: {reason}", file=sys.stderr)
     archive.build(interpreters=bytecode.find_interpreters(), release="--release" in arguments)
-    command = [sys.executable, ROOT / "packaging" / "package.py", ROOT / archive.OUTPUT, *rest]
+    command = [sys.executable, str(ROOT / "packaging" / "package.py"), str(ROOT / archive.OUTPUT), *rest]
     return subprocess.run(command, check=False).returncode
 
 

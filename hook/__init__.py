@@ -5,7 +5,8 @@ above it in this list:
 
     errors, names       why a container is not monitored; what may become a key or a path
     system              every system call of the hook path
-    jsontext, models    what is parsed: text to objects, objects to typed values
+    jsontext            text to objects
+    validation, models  objects to typed values: what compiled models share; what is parsed
     cgroups             what the path of a cgroup tells
     options, identity   the command line; whose container this is
     counters            what the kernel's counters mean, and what was used between two of their values
@@ -17,7 +18,7 @@ above it in this list:
     reclaim             RMIDs from the dead, once the kernel has none left
     lifecycle           the two stages
     report, entry       the traces of a failure; verbs and exit statuses
-    loader, start       where the .pyz's first two lines lead
+    loader              makes all of these from the bytecode in the .pyz
   for people only, never imported when a container starts:
     records, inventory  a look at /run and at /sys/fs/resctrl that takes no lock and writes nothing
     tasks, runtimes     the processes of containers; the containers that OCI runtimes know of

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-
 from hook.base import system
 
 NOT_HOST_PIDS = "this is not the host's pid namespace: which processes are dead and which groups empty is unknown here"
 PID_HINT = "run it in the host's pid namespace (hostPID: true; podman run --pid=host)"
 _HOST_PID_NAMESPACE = "pid:[4026531836]"
 _HOST_UID_MAP = ["0", "0", "4294967295"]
-_GONE = (errno.ENOENT, errno.ESRCH)
 
 
 def in_user_namespace() -> bool:
@@ -56,8 +53,8 @@ def starttime(pid: int) -> int | None:
     """
     try:
         return int(_stat_fields(pid)[19])
-    except OSError as error:
-        if error.errno in _GONE and _proc_answers():
+    except (FileNotFoundError, ProcessLookupError):
+        if _proc_answers():
             return None
         raise
 
@@ -72,9 +69,9 @@ def is_dead(pid: int, born: int | None = None) -> bool | None:
         fields = _stat_fields(pid)
         reused = born is not None and int(fields[19]) != born
         return reused or is_over(fields)
-    except OSError as error:
-        return True if error.errno in _GONE and _proc_answers() else None
-    except (ValueError, IndexError):
+    except (FileNotFoundError, ProcessLookupError):
+        return True if _proc_answers() else None
+    except (OSError, ValueError, IndexError):
         return None
 
 

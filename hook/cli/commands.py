@@ -10,7 +10,8 @@ import os
 import sys
 
 from hook.base import jsontext, names, system
-from hook.base.errors import HookError, refused, unforeseen
+from hook.base.errors import HookError
+from hook.base.explain import refused, unforeseen
 from hook.base.models import Failure, Options
 from hook.base.resctrl import Resctrl
 from hook.cli import node_commands
@@ -19,7 +20,7 @@ from hook.install import file_steps
 from hook.observe import prometheus, rates, render, snapshot
 from hook.reconcile import reconcile
 from hook.stages import failures
-from hook.stages.options import parse as parse_options
+from hook.stages.context import parse as parse_options
 from hook.state.records import Records, Unreadable
 
 TYPE_CHECKING = False

@@ -25,8 +25,8 @@ from hook.install import owner as origins
 from hook.install.file_steps import Refused
 from hook.install.uninstall import programs_in
 from hook.observe import snapshot
+from hook.stages.context import parse
 from hook.stages.identity import OPT
-from hook.stages.options import parse
 from hook.state.records import Records
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ import subprocess
 from dataclasses import dataclass
 
 from hook.base import procfs
-from hook.base.errors import errno_name
+from hook.base.explain import errno_name
 
 OLDEST = (3, 9)
 """The first CPython that the program runs on."""

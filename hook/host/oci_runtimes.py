@@ -14,7 +14,7 @@ import subprocess
 from dataclasses import dataclass
 
 from hook.base import cgroups, jsontext, names, procfs, system
-from hook.base.errors import errno_name, explain
+from hook.base.explain import errno_name, explain
 from hook.base.models import State, ValidationError
 
 TYPE_CHECKING = False

@@ -16,7 +16,7 @@ from hook.host import hooksd, runtime_config
 from hook.host.hooksd import Entry, Subject
 from hook.host.paths import PROGRAM
 from hook.stages import identity
-from hook.stages.options import parse
+from hook.stages.context import parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from itertools import chain
 from hook import __version__
 from hook.base import counters
 from hook.base.counters import EVENTS, MILLION
-from hook.base.errors import Reason
+from hook.base.reasons import Reason
 from hook.base.text import printable
 from hook.observe.snapshot import plain_number
 

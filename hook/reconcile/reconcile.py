@@ -11,17 +11,19 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from hook.base import procfs, system
-from hook.base.errors import HookError, Reason, explain, known, refused
+from hook.base.errors import HookError
+from hook.base.explain import explain, known, refused
 from hook.base.models import State, ValidationError
+from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.host import unhooked
 from hook.reconcile import move_in, plan, rebuild
 from hook.reconcile.plan import Action
-from hook.reconcile.survey import is_of_the_dead, live_members, own_cgroups, survey
-from hook.stages import reclaim, remove
-from hook.stages.context import Node
-from hook.state import run_counters, transitions
-from hook.state.rundir import RunDir
+from hook.reconcile.survey import is_of_the_dead, live_members, own_cgroups, survey, with_late
+from hook.stages import orphans, remove, retire
+from hook.stages.context import Node, open_run_dir
+from hook.state import contents, run_counters
+from hook.state.rundir import changed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ def _unhooked(node: Node) -> list[str]:
 def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool) -> list[Outcome]:
     """Bring containers in that run without having been hooked, from their OCI states. Raises HookError, OSError."""
     node = _node(options)
-    recorded = filter(None, map(node.run.glance, node.run.recorded()))
+    recorded = filter(None, (contents.glance(node.run, key) for key in contents.recorded_keys(node.run)))
     own = own_cgroups(map(live_members, recorded))
     outcomes = []
     for found in states:
@@ -110,7 +112,7 @@ def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool) -> l
             outcomes.append(Outcome(Action("adopt", container=str(found.get("id"))[:80], why="it runs"), why))
             continue
         key = node.run.key_of(container.id)
-        known = node.run.glance(key) if key is not None else None
+        known = contents.glance(node.run, key) if key is not None else None
         if known is None or container.id not in known.members:
             action = Action("adopt", container=container.id, why="it runs, and is in no group of ours")
             step = partial(move_in.start, node, container, own)
@@ -131,11 +133,12 @@ def _node(options: Options, longest_linger: int | None = None) -> Node:
         raise HookError(
             Reason.DENIED, problem, hint="run it in the host's (nsenter -t 1 -C; podman run --cgroupns=host)"
         )
+    node = Node(Resctrl(options.resctrl_root), open_run_dir(options), options, longest_linger=longest_linger)
     try:
-        node = Node(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=longest_linger)
-        node.make_parts()  # hooks make them with the run directory, and rely on them; consumers look when they start
+        node.run.make_parts()  # hooks make them with the run directory, and rely on them
+        node.view.make_parts()  # consumers look when they start
     except OSError as error:
-        raise refused("the run directory cannot be had", error) from error
+        raise refused("cannot create what is missing of the run directory", error) from error
     return node
 
 
@@ -176,7 +179,7 @@ def _drop(node: Node, locked: LockedKey, action: Action) -> bool:
     member = locked.state.members.get(action.container) if locked.state else None
     if member is None or not (action.forced or procfs.is_dead(member.pid, member.starttime)):
         return False
-    remove.leave(node, locked, action.container)
+    remove.drop(node, locked, [action.container])
     return True
 
 
@@ -202,8 +205,8 @@ def _show(node: Node, locked: LockedKey, _action: Action) -> bool:
     state = locked.state
     if state is None:
         return False
-    locked.commit(transitions.changed(state, groups=[node.with_late(group) for group in state.groups]))
-    if locked.state is None or node.is_shown(locked.state):
+    locked.commit(changed(state, groups=[with_late(node, group) for group in state.groups]))
+    if locked.state is None or node.view.is_current(locked.state):
         return False
     node.show(locked.state)
     return True
@@ -211,28 +214,31 @@ def _show(node: Node, locked: LockedKey, _action: Action) -> bool:
 
 def _retire(node: Node, locked: LockedKey, _action: Action) -> bool:
     before = locked.state
-    remove.retire(node, locked)
+    retire.retire(node, locked)
     return locked.state is not before
 
 
 def _tidy(node: Node, locked: LockedKey, action: Action) -> bool:
     key, state = action.key, locked.state
     goes_on = state is not None and state.completed_at is None
-    is_shown_in_vain = (state is None or not state.generation) and key in node.shown()
-    if goes_on and not is_shown_in_vain and key not in node.run.leftovers({key}):
+    is_shown_in_vain = (state is None or not state.generation) and key in node.view.shown()
+    if goes_on and not is_shown_in_vain and key not in contents.find_leftovers(node.run, {key}):
         return False
-    node.tidy(key, state)
+    contents.tidy(node.run, key)
+    node.view.tidy(key)
+    if state is None or not state.generation:
+        node.view.remove(key)
     return True
 
 
 def _forget(node: Node, action: Action) -> bool:
     """The record of a failure, or, with a key, what is noted in the index."""
     if not action.key:
-        node.run.remove_half_failure(action.container)
+        contents.remove_half_failure(node.run, action.container)
         failure = node.run.failure_of(action.container)  # again: the container's next life may have failed, too
         is_over = failure is not None and is_of_the_dead(failure)
         names_none = failure is None or failure.pid is None
-        if is_over or (names_none and node.run.has_old_failure(action.container)):
+        if is_over or (names_none and contents.has_old_failure(node.run, action.container)):
             node.run.remove_failure(action.container)
         return True
     with node.run.lock(action.key, system.monotonic()) as locked:
@@ -245,7 +251,7 @@ def _forget(node: Node, action: Action) -> bool:
 
 
 def _remove(node: Node, action: Action) -> bool:
-    return reclaim.remove_orphan(node, action.path)
+    return orphans.remove_orphan(node, action.path)
 
 
 _LOCKED: dict[str, Callable[[Node, LockedKey, Action], object]] = {

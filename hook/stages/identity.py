@@ -1,19 +1,20 @@
-"""Whose container it is: the key that its use is charged to, and whether it is to be monitored at all.
+"""Whose container it is: the container as its runtime and /proc describe it, its pod, and the key that it belongs to.
 
 Annotations come from the runtime, from the kubelet and from the author of the pod or of the image. Each runtime writes
 some of them last, so that nobody can override these; but an author can write those of the other runtimes. What no
 author can write is the path of the container's cgroup: the kubelet names the pod's part of it by the pod's UID, and the
-runtime names the container's own part by its mark and the container's ID. So the path says who is to be believed.
+runtime names the container's own part by its mark and the container's ID. So the path decides.
 """
 
 from __future__ import annotations
 
-from hook.base import cgroups, names
-from hook.base.errors import HookError, Reason
+from hook.base import cgroups, names, procfs
+from hook.base.models import Annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.base.models import Annotations, Kind, Options
+    from hook.base.errors import HookError
+    from hook.base.models import Kind, Options
 
 OPT = "monitor.resctrl-mon.io"
 """The annotation by which a pod's author opts in or out."""
@@ -52,8 +53,35 @@ class Pod:
         self.is_podmans = False
 
 
+class Container:
+    """A container, complete when it is made. `pid`: its init process, which must be there.
+
+    `starttime`: when that process started; None: it is gone, or /proc does not say. `places`: its cgroups.
+    """
+
+    __slots__ = ("annotations", "bundle", "id", "pid", "places", "pod", "said", "starttime")
+
+    def __init__(self, name: str, pid: int, bundle: str, annotations: dict[str, str]) -> None:
+        """Look at /proc. ValidationError for annotations that are no texts."""
+        self.id = name
+        self.pid = pid
+        self.bundle = bundle
+        self.annotations = annotations
+        self.said = Annotations.model_validate(annotations)
+        self.places = procfs.cgroups(pid)
+        self.pod = pod_of(name, self.said, self.places)
+        try:
+            self.starttime = procfs.starttime(pid)
+        except (OSError, ValueError, IndexError):
+            self.starttime = None
+
+    def problem(self, key: Key) -> HookError | None:
+        """What is wrong with it although it can be monitored under this key."""
+        return self.pod.problem if key.kind == "pod" else None
+
+
 def _dns_name(text: str | None) -> str | None:
-    """A name that Kubernetes could have given, by its length (RFC 1123): what is longer is not carried about."""
+    """A name that Kubernetes could have given, by its length (RFC 1123): longer names are dropped."""
     return text if text and len(text) <= 253 else None
 
 
@@ -77,7 +105,9 @@ def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
         if wrong:
             pod.uid = None
     if wrong:
-        pod.problem = _contradiction(named, wrong)
+        from hook.stages import misidentity
+
+        pod.problem = misidentity.of_annotations(named, wrong)
     pod.is_podmans = maker == "libpod" if maker else said.manager == "libpod" and pod.uid is None
     return pod
 
@@ -116,23 +146,8 @@ def _canonical(uid: str | None) -> str | None:
         return uid
 
 
-def _contradiction(named: str | None, uids: set[str]) -> HookError:
-    """`named`: the UID that the cgroup's path has. `uids`: what the annotations have and should not."""
-    said = ", ".join(repr(uid[:80]) for uid in sorted(uids))
-    if named is not None:
-        problem = f"its annotations name another pod ({said}) than its cgroup, which is pod {named}'s and counts"
-        return HookError(Reason.BAD_KEY, problem, hint="who wrote them may want to be billed to that pod")
-    if len(uids) > 1:
-        problem = f"its annotations name two pods ({said}), and its cgroup none"
-        return HookError(
-            Reason.BAD_KEY, problem, hint="a pod's author may have added one; --key=container does without"
-        )
-    hint = "36 characters with dashes or 32 hex digits make a pod UID; --key=container does without it"
-    return HookError(Reason.BAD_KEY, f"the pod UID in the annotations is none: {said}", hint=hint)
-
-
 def key_of(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
-    """The key of a container for `--key=auto|container|sandbox`.
+    """Derive the key of a container for `--key=auto|container|sandbox`.
 
     A container of a pod of Kubernetes' has its pod's key with `sandbox`, too: that is for Podman's pods, and a pod's
     author can start the hook with Podman's options. Raises HookError `bad_key` for a pod UID or sandbox ID that is
@@ -149,8 +164,9 @@ def key_of(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
     try:
         return Key(names.container_id(said.sandbox_id or container), "sandbox")
     except ValueError:
-        problem = f"the sandbox ID in the annotations is none: {(said.sandbox_id or '')[:80]!r}"
-        raise HookError(Reason.BAD_KEY, problem, hint="--key=container does without it") from None
+        from hook.stages import misidentity
+
+        raise misidentity.of_sandbox(said.sandbox_id or "") from None
 
 
 def concerns(options: Options, *, is_podmans: bool) -> bool:

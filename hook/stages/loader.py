@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     f: BinaryIO
 
-_modules: Any = "MODULES"  # name and code of each, in the order of their imports
+_modules: Any = "MODULES"  # name and code of each, in the order of their imports; the last is started
 _places: Any = "PLACES"  # by name: where the others are, and how long
 _base = f.tell()
 
@@ -48,9 +48,8 @@ def _exec_module(module: Any) -> None:  # noqa: ANN401  a ModuleType whose __spe
 # What a start makes it needs to its end: looking for garbage takes a fiftieth of it. For people: see hook/usage.py.
 gc.disable()
 # A finder of modules (importlib's protocol) that is no class: to make one takes as long as to load ten functions.
-_finder: Any = type(sys.implementation)(
-    find_spec=_find_spec, create_module=lambda _spec: None, exec_module=_exec_module
-)
+_finder: Any = type(sys)("finder")
+_finder.find_spec, _finder.create_module, _finder.exec_module = _find_spec, lambda _spec: None, _exec_module
 sys.meta_path.insert(-1, _finder)
 for _name, _code in _modules:
     _made = sys.modules[_name] = type(sys)(_name)
@@ -61,4 +60,4 @@ for _name, _code in _modules:
 for _name, _code in _modules:  # not before: to import from what has a __path__ takes longer
     if _code.co_filename.endswith("/__init__.py"):
         sys.modules[_name].__path__ = _directory(_name)
-_made.start()
+sys.modules[_modules[-1][0]].start()

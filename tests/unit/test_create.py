@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from hook.base import system
-from hook.base.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
+from hook.base.errors import HookError
 from hook.base.models import Annotations, Failure, KeyState, MonGroup, Options
+from hook.base.reasons import GroupGone, InLimbo, Reason, WrongCtrlGroup
 from hook.base.resctrl import Resctrl
 from hook.stages.context import Node
 from hook.stages.create import Container, create_runtime, poststop

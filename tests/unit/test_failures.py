@@ -14,8 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hook.base import procfs, system
-from hook.base.errors import HookError, Reason, refused, unforeseen
+from hook.base.errors import HookError
+from hook.base.explain import refused, unforeseen
 from hook.base.models import Annotations, Failure
+from hook.base.reasons import Reason
 from hook.base.text import printable
 from hook.stages import failures
 from hook.stages.create import Container

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from hook import __version__
 from hook.base import jsontext
 from hook.base.counters import EVENTS
-from hook.base.errors import Reason
 from hook.base.models import Options
+from hook.base.reasons import Reason
 from hook.observe import prometheus
 from hook.observe.snapshot import look
 from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead

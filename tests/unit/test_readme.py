@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hook.base.errors import Reason
 from hook.base.models import Options
+from hook.base.reasons import Reason
 from hook.cli.parser import HELP_OF_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]

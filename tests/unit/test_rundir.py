@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 
 from hook.base import system
-from hook.base.errors import HookError, Reason
+from hook.base.errors import HookError
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup
+from hook.base.reasons import Reason
 from hook.state.rundir import RunDir
 from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails
 

@@ -12,8 +12,8 @@ import json
 import posixpath
 import re
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from math import floor
 from pathlib import Path
@@ -27,13 +27,14 @@ SEPARATOR = b"\x1e"
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 CONTAINER = "c1"
 RUN = "/run/resctrl-mon-hook"
-MODULES = {
-    "base": ("cgroups", "counters", "errors", "jsontext", "models", "names", "procfs", "resctrl", "system"),
-    "state": ("records", "rundir"),
-    "stages": ("create", "entry", "failures", "identity", "options"),
-    "host": ("oci_runtimes",),
-}
-"""By package."""
+NOT_IMPORTED = ("__init__", "loader", "models_compiled")
+"""Packages; what runs as it is imported; what is `models` in the .pyz."""
+MODULES = ["host.oci_runtimes"] + [
+    f"{package}.{path.stem}"
+    for package in ("base", "state", "stages")
+    for path in (ROOT / "hook" / package).glob("*.py")
+    if path.stem not in NOT_IMPORTED
+]
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+,-]{0,199}")
 _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
 _LONGEST_NUMBER = 25
@@ -49,19 +50,26 @@ class Program:
         former = {name: sys.modules.pop(name) for name in _ours()}
         sys.path.insert(0, str(place))
         try:
-            self._modules = {
-                name: importlib.import_module(f"hook.{package}.{name}")
-                for package, names in MODULES.items()
-                for name in names
-            }
+            self._modules = {name.partition(".")[2]: importlib.import_module(f"hook.{name}") for name in MODULES}
         finally:
             sys.path.remove(str(place))
-            for name in _ours():
-                del sys.modules[name]
+            self._all = {name: sys.modules.pop(name) for name in _ours()}
             sys.modules.update(former)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  a module
         return self._modules[name]
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Let what its functions import be its own modules."""
+        former = {name: sys.modules[name] for name in self._all if name in sys.modules}
+        sys.modules.update(self._all)
+        try:
+            yield
+        finally:
+            for name in self._all:
+                del sys.modules[name]
+            sys.modules.update(former)
 
     def on(self, machine: MachineInMemory) -> MachineInMemory:
         """The machine, with this program at work on it."""
@@ -91,9 +99,14 @@ class Difference(AssertionError):
 def check(target: Target, forms: Sequence[Program], data: bytes) -> None:
     """Put one input to both forms of the program."""
     texts = data.split(SEPARATOR)
-    one, other = [_comparable(target(form, texts)) for form in forms]
+    one, other = [_comparable(_at_work(target, form, texts)) for form in forms]
     if one != other:
         raise Difference(f"{target.__name__}: pydantic {one!a}, compiled {other!a}")
+
+
+def _at_work(target: Target, form: Program, texts: Texts) -> object:
+    with form.at_work():
+        return target(form, texts)
 
 
 _MESSAGE = re.compile(r"Input should be [^;\"]*")
@@ -174,7 +187,7 @@ def _model(program: Program, name: str, document: object) -> tuple[Any, object]:
         found = getattr(program.models, name).model_validate(document)
     except program.models.ValidationError as error:
         first = error.errors()[0]
-        return None, (first["loc"], first["type"], program.errors.explain(error.errors()))
+        return None, (first["loc"], first["type"], program.explain.explain(error.errors()))
     return found, found.model_dump()
 
 
@@ -231,7 +244,7 @@ def _read(program: Program) -> list[str]:
     with program.records.Records(RUN) as seen:
         found = [seen.state(CONTAINER), seen.failure(CONTAINER), seen.key_of(CONTAINER)]
     run = program.rundir.RunDir(RUN)
-    found += [run.glance(CONTAINER), run.read_key(CONTAINER), run.read_key(CONTAINER)]
+    found += [program.contents.glance(run, CONTAINER), run.read_key(CONTAINER), run.read_key(CONTAINER)]
     found += [run.key_of(CONTAINER), run.failure_of(CONTAINER), *map(str, run.complaints)]
     return [repr(it.model_dump()) if hasattr(it, "model_dump") else repr(it) for it in found]
 
@@ -242,7 +255,7 @@ _NO_NUMBER = re.compile(r"--(linger|snapshot-ttl|lock-timeout|rmid-wait)=(.*[^0-
 def options(program: Program, texts: Texts) -> object:
     """A command line, of which each wrong option is complained of and ignored."""
     arguments = _text(texts, 0).split("\n")
-    found, complaints = program.options.parse(list(arguments))
+    found, complaints = program.context.parse(list(arguments))
     assert len(complaints) <= len(arguments)
     if all("=" in word for word in arguments):  # so that none is the value of the one before it
         assert len(complaints) >= len([word for word in arguments if _NO_NUMBER.fullmatch(word)])
@@ -264,7 +277,7 @@ def proc(program: Program, texts: Texts) -> object:
     found: list[object] = [procfs.is_dead(PID), procfs.is_dead(PID, 100), procfs.in_user_namespace()]
     try:
         found.append(procfs.starttime(PID))
-    except (OSError, ValueError, IndexError) as error:  # create._starttime makes all of them `io`
+    except (OSError, ValueError, IndexError) as error:  # such a process is refused
         found.append(type(error))
     places = [*procfs.cgroups(PID), procfs.cgroup(PID)]
     for place in places:
@@ -398,7 +411,7 @@ FILES = (
 
 def _is_fine(program: Program, machine: MachineInMemory, status: int, words: list[str]) -> None:
     """No container fails unless by --strict, nothing unforeseen came up, and nothing was changed that is not ours."""
-    chosen, _ = program.options.parse(list(words))
+    chosen, _ = program.context.parse(list(words))
     assert status == 0 or (status == 1 and chosen.strict), status
     said = machine.stderr.decode("ascii")
     assert "unforeseen" not in said, said
