@@ -108,7 +108,7 @@ def test_an_annotation_that_containerd_passes_on_is_well(node: InstalledNode) ->
     assert "does not pass on monitor.resctrl-mon.io/CONTAINER:" in finding["found"], "`*` stops at a slash"
 
 
-def test_the_hook_may_have_other_options_from_a_copy_of_its_file_in_a_directory_that_is_read_later(
+def test_a_copy_in_a_later_hooks_dir_may_have_other_options(
     node: InstalledNode,
 ) -> None:
     shutil.copytree(node.path(HOOKS_DIR), node.path(ETC))
@@ -391,7 +391,7 @@ def test_resctrl_is_not_mounted(node: InstalledNode, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["kepler", "nri-resctrl-mon", "10-resctrl-mon"])
-def test_who_runs_beside_us(node: InstalledNode, tmp_path: Path, name: str) -> None:
+def test_other_resctrl_tools_are_found(node: InstalledNode, tmp_path: Path, name: str) -> None:
     program = tmp_path / name
     program.symlink_to("/bin/sleep")
     with subprocess.Popen([program, "1000"]) as process:
@@ -416,7 +416,7 @@ def test_it_changes_nothing(node: InstalledNode) -> None:
     assert node.hook.groups() == {"oci-x"}
 
 
-def test_it_can_be_asked_by_somebody_else(node: InstalledNode) -> None:
+def test_doctor_runs_without_root(node: InstalledNode) -> None:
     """Then most cannot be seen, and that is what is said."""
     done = node.machine.run(node.machine.public(), "doctor", *node.options, before=NOBODY)
     assert done.returncode == 1
@@ -507,7 +507,7 @@ def test_a_node_of_the_chart_needs_neither_link_nor_timer(node: InstalledNode) -
     assert "kubectl describe the chart's pod on this node; options belong in the chart's values" in remedies
 
 
-def test_a_packaged_node_is_told_to_install_the_package_again(node: InstalledNode) -> None:
+def test_remedy_on_a_packaged_node_is_to_reinstall_the_package(node: InstalledNode) -> None:
     node.program("/usr/local/sbin/dpkg-query", f"echo hook: {KUBERNETES}; exit 1")
     assert node.doctor() == (0, [])
     node.path(LINK).unlink()
@@ -615,7 +615,7 @@ def test_a_container_of_crictls_alone_gets_a_remedy_that_helps(node: InstalledNo
     assert RESTARTS in last["remedy"]
 
 
-def test_a_hook_that_leaves_a_container_out_says_so(node: InstalledNode) -> None:
+def test_a_hook_that_skips_a_container_is_reported(node: InstalledNode) -> None:
     state = STATES / "crio-1.36.3-runc-1.3.6-createRuntime.json"
     node.change(KUBERNETES, lambda content: content["hook"]["args"].append("--namespace=none-of-them"))
     status, found = inject(node, state)

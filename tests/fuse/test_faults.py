@@ -51,7 +51,7 @@ def test_some_system_calls_fail(tmp_path: Path) -> None:
         failing_syscalls.run(run, [stage for stage in STAGES if stage.name in ("first", "last", "refused")])
 
 
-def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+def test_a_module_that_cannot_be_loaded_is_reported(tmp_path: Path) -> None:
     """The .pyz cannot be read any more when there is a failure to tell of: nothing was said."""
     (refused,) = (stage for stage in STAGES if stage.name == "refused")
     with some(tmp_path, "syscalls", 0) as run:

@@ -173,7 +173,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("words", few(OPTIONS.values()), ids=few(OPTIONS))
-def test_a_bad_option_is_said_and_ignored(hook: Hook, init: Task, words: list[str]) -> None:
+def test_a_bad_option_is_reported_and_ignored(hook: Hook, init: Task, words: list[str]) -> None:
     outcome = hook.with_options(*words)(created("c1", init.pid), verb="createRuntime")
     assert outcome.status == 0
     assert "usage" in outcome.stderr

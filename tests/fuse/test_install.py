@@ -96,7 +96,7 @@ def test_again_it_changes_nothing(node: ScratchMachine) -> None:
     }
 
 
-def test_a_dry_run_tells_the_same_steps_and_takes_none(node: ScratchMachine) -> None:
+def test_a_dry_run_prints_the_same_steps_and_takes_none(node: ScratchMachine) -> None:
     plan = json.loads("\n".join(done(node, "install", "--for=both", "--dry-run", "--json")))
     assert node.written() == {}
     assert plan["dry_run"] is True
@@ -160,7 +160,7 @@ def test_another_prefix_leaves_usr_alone(node: ScratchMachine) -> None:
     assert node.written() == {}
 
 
-def test_who_does_not_read_that_directory_is_said(node: ScratchMachine) -> None:
+def test_a_reader_that_ignores_the_prefix_is_named(node: ScratchMachine) -> None:
     told = f"Podman reads {HOOKS_DIR}, not /etc/containers/oci/hooks.d: name that in its hooks_dir, too"
     words = ["install", "--prefix=/etc/opt/x"]
     assert told in done(node, *words, "--for=podman")
@@ -317,7 +317,7 @@ def test_an_interpreter_that_will_not_do(node: ScratchMachine, script: str | Non
     assert set(node.written()) <= {"/usr/local/python"}
 
 
-def test_an_interpreter_that_nobody_compiled_for_is_said(node: ScratchMachine) -> None:
+def test_an_interpreter_without_bytecode_is_reported(node: ScratchMachine) -> None:
     python = node.path("/usr/local/python")
     python.parent.mkdir()
     python.write_text('#!/bin/sh\ncase "$*" in *version_info*) echo 3 99 cpython-399;; *) exec python3 "$@";; esac\n')
@@ -380,7 +380,7 @@ def test_it_is_not_installed_from_the_sources(node: ScratchMachine) -> None:
     assert node.written() == {}
 
 
-def test_by_somebody_else(node: ScratchMachine) -> None:
+def test_install_without_root_fails(node: ScratchMachine) -> None:
     ended = node.run(node.public(), "install", "--for=podman", before=NOBODY)
     assert ended.returncode == 2
     assert "cannot be made: Permission denied; remedy: as root, or --prefix=DIR" in ended.stderr
@@ -466,7 +466,7 @@ def test_nothing_is_left(node: ScratchMachine) -> None:
     assert done(node, "uninstall") == []
 
 
-def test_uninstall_tells_what_it_would_do(node: ScratchMachine) -> None:
+def test_uninstall_dry_run_prints_its_steps(node: ScratchMachine) -> None:
     done(node, "install", "--for=both")
     before = node.written()
     plan = done(node, "uninstall", "--dry-run")
@@ -558,7 +558,7 @@ def test_where_a_package_has_taken_the_timer_along_there_is_one_until_the_next_b
     assert "stop resctrl-mon-hook-left.timer" in log.read_text()
 
 
-def test_unless_told_otherwise(node: ScratchMachine) -> None:
+def test_uninstall_with_force_ignores_users(node: ScratchMachine) -> None:
     done(node, "install", "--for=both")
     with task() as init:
         record(node, init.pid)
@@ -609,7 +609,7 @@ def uninstalled(node: ScratchMachine, config: object, status: str = "running", p
         (None, "kept, since this cannot be told: told: its configuration cannot be read"),
     ],
 )
-def test_the_configuration_of_a_container_tells_whether_it_calls(
+def test_containers_that_call_the_program_are_found_by_their_config(
     node: ScratchMachine, config: object, kept: str | None
 ) -> None:
     found = uninstalled(node, config)
@@ -656,7 +656,7 @@ NAMES_IT = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n  ba
 
 
 @pytest.mark.parametrize("words", [("-c", "/etc/k3s/config.toml"), ("--config=/etc/k3s/config.toml",)], ids=" ".join)
-def test_the_file_that_a_running_containerd_was_started_with_is_read_with_its_imports(
+def test_the_config_of_a_running_containerd_is_read_with_its_imports(
     node: ScratchMachine, words: tuple[str, ...]
 ) -> None:
     done(node, "install", "--for=kubernetes")

@@ -105,6 +105,6 @@ def test_module_level_mutants_get_all_tests_of_the_module() -> None:
     assert list(known.steps(inside)) == [[first]]
 
 
-def test_of_a_few_mutants_one_tells_how_many_of_all_may_be_killed() -> None:
+def test_share_of_a_sample_has_a_confidence_interval() -> None:
     dead, low, high = judge_mutants.share(360, 400)
     assert (dead, round(low, 3), round(high, 3)) == (0.9, 0.867, 0.926)

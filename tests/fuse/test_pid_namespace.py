@@ -73,7 +73,7 @@ def test_reconcile_is_refused_with_any_proc_mounted(hook: Hook, alive: str, proc
 
 
 @pytest.mark.knobs(rmids=3)
-def test_a_hook_reclaims_nothing_and_says_so(hook: Hook, alive: str, resctrl: Mounted) -> None:  # noqa: ARG001
+def test_a_hook_reclaims_nothing_and_reports_it(hook: Hook, alive: str, resctrl: Mounted) -> None:  # noqa: ARG001
     with task() as other:
         assert hook(created("c2", other.pid)).stderr == ""
         ended = replace(hook, wrapper=FIRST)(created("late", 1))
@@ -146,7 +146,7 @@ def test_poststop_of_no_member_keeps_a_group_that_looks_empty(hook: Hook, alive:
 # --- What only looks says that it cannot tell
 
 
-def test_list_says_that_it_cannot_tell_who_is_dead(hook: Hook, alive: str) -> None:  # noqa: ARG001
+def test_list_warns_that_it_cannot_know_the_dead(hook: Hook, alive: str) -> None:  # noqa: ARG001
     lines = for_people(hook, "list").stdout.splitlines()
     assert any(line.startswith(UNKNOWN) for line in lines)
     row = next(line for line in lines if line.startswith(UID)).split()

@@ -92,7 +92,7 @@ def test_kubernetes_file_fires_for_what_kubelet_annotates_whatever_the_value(nod
     assert node.left()["groups"] == [f"{container}.json"]
 
 
-def test_annotations_on_the_command_line_neither_hide_a_container_nor_put_it_elsewhere(node: PodmanNode) -> None:
+def test_podman_annotations_neither_hide_a_container_nor_move_it(node: PodmanNode) -> None:
     install_shipped(node)
     gate = node.lab.run("web", *(f"--annotation={key}={value}" for key, value in FORGED.items()))
     container = node.lab.container_id("web")

@@ -87,7 +87,7 @@ def test_the_kubernetes_file_is_not_podmans(node: PodmanNode, installation: Inst
     node.assert_clean()
 
 
-def test_doctor_says_of_podmans_containers_what_podman_did(node: PodmanNode, installation: Installation) -> None:
+def test_doctor_agrees_with_podman_on_its_containers(node: PodmanNode, installation: Installation) -> None:
     installation("install", "--for=podman")
     node.lab.run("web")
     config = node.lab.inspect("web", "{{.OCIConfigPath}}")

@@ -50,7 +50,7 @@ def test_an_orphan_in_a_shared_pid_namespace_stays_with_its_own_container(node: 
     assert reconcile(node) == []
 
 
-def test_container_that_a_later_hook_moves_to_another_ctrl_group_gets_its_group_there(node: PodmanNode) -> None:
+def test_a_container_moved_to_another_ctrl_group_gets_a_group_there(node: PodmanNode) -> None:
     gold = node.resctrl.root / "gold"
     gold.mkdir()
     script = INTO_GOLD.replace("ROOT", str(node.resctrl.root))

@@ -15,8 +15,8 @@ import pytest
 
 import pyz as made
 from hook.cli import parser
-from hook.stages import entry
 from hook.host.pyz_file import Shipped
+from hook.stages import entry
 from pyz import BuildError, archive
 from tests.support import interpreters
 from tests.unit.files import FOUND, broken, each_python, start

@@ -72,7 +72,7 @@ def test_the_pod_uid_that_a_path_names(cgroup: str, uid: str | None) -> None:
         ("", None),
     ],
 )
-def test_who_made_a_container_by_the_name_of_its_cgroup(cgroup: str, maker: str | None) -> None:
+def test_maker_of_a_container_is_known_by_its_cgroup_name(cgroup: str, maker: str | None) -> None:
     assert cgroups.maker(cgroup, ID) == maker
 
 

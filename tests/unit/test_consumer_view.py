@@ -40,7 +40,7 @@ def shown(machine: MachineOnDisk) -> dict[str, str]:
     return {str(it.relative_to(top)): str(it.readlink()) if it.is_symlink() else it.read_text() for it in found}
 
 
-def test_a_place_that_somebody_cleared_away_is_made_again(machine: MachineOnDisk) -> None:
+def test_a_removed_view_directory_is_made_again(machine: MachineOnDisk) -> None:
     start(machine, "c1", 7)
     shutil.rmtree(machine.run / "mon_groups")
     node = start(machine, "c2", 8)
@@ -62,7 +62,7 @@ def test_what_a_killed_hook_has_left_half_made_is_no_part_of_it(machine: Machine
     assert stat.S_IMODE((machine.run / "mon_groups" / UID).stat().st_mode) == 0o755
 
 
-def test_what_a_killed_hook_has_left_half_removed_is_in_nobodys_way(machine: MachineOnDisk) -> None:
+def test_a_half_removed_entry_of_a_killed_hook_does_not_block(machine: MachineOnDisk) -> None:
     node = start(machine, "c1", 7)
     half = machine.run / "building" / f"{UID}.old"
     half.mkdir()
@@ -122,7 +122,7 @@ def test_a_key_without_a_record_begins_with_nothing(machine: MachineOnDisk) -> N
     ("ctrl_group", "mon_group", "may"),
     [("/", "", True), ("/", "oci-other", True), ("/", "theirs", False), ("gold", "", False)],
 )
-def test_a_thread_is_moved_within_its_ctrl_group_and_from_nobody_else(
+def test_a_thread_is_moved_only_within_its_ctrl_group_and_from_own_groups(
     machine: MachineOnDisk, ctrl_group: str, mon_group: str, may: bool
 ) -> None:
     machine.spawn(7, ctrl_group=ctrl_group, mon_group=mon_group)
@@ -251,9 +251,7 @@ def test_a_reader_that_a_change_overtakes_sees_one_whole_entry_or_none(
 
 
 @each_change
-def test_a_reader_that_goes_by_the_paths_of_counters_alone_reads_all_of_the_live_ones_or_none(
-    machine: MachineOnDisk, to: str
-) -> None:
+def test_a_reader_of_counter_paths_alone_reads_all_live_ones_or_none(machine: MachineOnDisk, to: str) -> None:
     """As Kepler does, which knows the node's domains and nothing of `generation`."""
     change = ViewChange(machine, to)
 
@@ -272,7 +270,7 @@ def test_a_reader_that_goes_by_the_paths_of_counters_alone_reads_all_of_the_live
     change.overtakes(look)
 
 
-def test_what_a_hook_killed_before_it_replaced_an_entry_leaves_is_no_whole_one_and_mended_by_the_next(
+def test_an_entry_half_replaced_by_a_killed_hook_is_repaired_by_the_next(
     machine: MachineOnDisk,
 ) -> None:
     change = ViewChange(machine, "completed")

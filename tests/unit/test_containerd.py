@@ -122,7 +122,7 @@ def test_imports_of_imports_and_of_itself_are_followed_once(node: ContainerdFile
     assert node.specs() == ["/etc/x.json"]
 
 
-def test_imports_without_end_are_said(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_imports_are_reported(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containerd, "_MOST_FILES", 3)
     node.write(CONFIG, 'imports = ["a.toml", "b.toml", "c.toml"]\n')
     for name in "abc":
@@ -195,7 +195,7 @@ def test_a_spec_is_found_however_it_is_written(node: ContainerdFiles, text: str)
         'x = """ # """\nrunc = { base_runtime_spec = "/etc/x.json" }',
     ],
 )
-def test_what_is_not_understood_is_said(node: ContainerdFiles, text: str) -> None:
+def test_a_line_that_cannot_be_parsed_is_reported(node: ContainerdFiles, text: str) -> None:
     node.write(CONFIG, text + "\n")
     (line,) = node.look().unclear
     assert line.startswith(f"{CONFIG}: cannot parse base_runtime_spec or imports")
@@ -220,17 +220,17 @@ def test_what_names_nothing_is_clear(node: ContainerdFiles, text: str) -> None:
 # --- What cannot be read
 
 
-def test_an_import_that_is_missing_is_said(node: ContainerdFiles) -> None:
+def test_a_missing_import_is_reported(node: ContainerdFiles) -> None:
     node.write(CONFIG, 'imports = ["a.toml"]\n')
     expected = "cannot read /etc/containerd/a.toml of containerd's configuration: ENOENT"
     assert node.look().unclear == [expected]
 
 
-def test_a_file_on_the_command_line_that_is_missing_is_said(node: ContainerdFiles) -> None:
+def test_a_missing_file_of_the_command_line_is_reported(node: ContainerdFiles) -> None:
     assert "cannot read /opt/c.toml of containerd's configuration" in node.look("-c", "/opt/c.toml").unclear[0]
 
 
-def test_files_that_may_not_be_seen_are_said(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_are_reported(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_pid: int) -> View:
         raise PermissionError(13, "Permission denied")
 
@@ -242,7 +242,7 @@ def test_files_that_may_not_be_seen_are_said(node: ContainerdFiles, monkeypatch:
 
 
 @pytest.mark.parametrize("changed", [CONFIG, "/etc/containerd/more", "/etc/containerd/more/a.toml", "/etc/x.json"])
-def test_what_changed_since_containerd_started_is_said(
+def test_changes_since_containerd_started_are_reported(
     node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     """It goes by what it has read then: a line that is taken out is in force until it is restarted."""
@@ -288,7 +288,7 @@ def test_a_spec_that_is_gone_is_still_in_force(node: ContainerdFiles) -> None:
         ("version = 3\n" + OLD + "  runtime_type = 'x'\n" + NEW + SPEC, True),
     ],
 )
-def test_a_table_that_containerd_ignores_is_told_apart(node: ContainerdFiles, text: str, in_force: bool) -> None:
+def test_a_table_that_containerd_ignores_is_recognized(node: ContainerdFiles, text: str, in_force: bool) -> None:
     node.write(CONFIG, text)
     assert [it.in_force for it in node.look().specs] == [in_force]
 

@@ -629,7 +629,7 @@ def test_the_group_in_the_class_that_the_task_had_left_gives_its_rmid_back(machi
     assert machine.groups() == {f"gold/{GROUP}": {7}}
 
 
-def test_a_group_made_in_vain_that_cannot_be_removed_stays_on_record_and_fails_nothing(machine: MachineOnDisk) -> None:
+def test_an_unused_group_that_cannot_be_removed_stays_on_record(machine: MachineOnDisk) -> None:
     machine.add_class("gold")
     machine.spawn(7)
     machine.before_put = lambda: machine.says(7, "gold", "")
@@ -789,9 +789,7 @@ def test_a_member_stays_one_when_a_repeat_of_its_start_fails(machine: MachineOnD
     assert set(state.members) == {"c1"}
 
 
-def test_what_cannot_be_undone_is_said_beside_what_failed(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_undo_is_reported_beside_the_failure(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.spawn(7)
     machine.spawn(8)
     create_runtime(machine.node(), container("c1", 7))
@@ -876,7 +874,7 @@ def test_its_own_poststop_ends_a_group_whatever_is_in_it(machine: MachineOnDisk)
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
-def test_nobody_else_ends_a_group_with_a_live_task(machine: MachineOnDisk) -> None:
+def test_a_group_with_a_live_task_is_not_ended_by_other_hooks(machine: MachineOnDisk) -> None:
     """A change of key ends the former membership, but what still runs in the former group stays there."""
     machine.spawn(7, uid=None)
     machine.spawn(9)
@@ -960,7 +958,7 @@ def test_a_lock_that_another_holds_ends_in_its_reason(machine: MachineOnDisk, cl
 # --- What the fault campaign has found
 
 
-def test_what_was_used_is_not_counted_twice_when_a_return_fails_before_its_begin_is_read(
+def test_use_is_not_counted_twice_when_a_return_fails_before_its_begin(
     machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The key's next life took the group that had no end, and its `before`, once more."""
@@ -980,7 +978,7 @@ def test_what_was_used_is_not_counted_twice_when_a_return_fails_before_its_begin
     assert [group.before for group in state.groups] == [{"mon_PERF_PKG_00/core_energy": "2"}]
 
 
-def test_a_begin_that_could_not_be_recorded_is_not_read_later_with_tasks_in_the_group(
+def test_an_unrecorded_begin_is_not_read_later_with_tasks_in_the_group(
     machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they had used by then would have been nobody's, and nothing would have said so."""
@@ -1109,7 +1107,7 @@ def test_a_live_container_stays_in_its_key_when_another_key_gets_its_id(machine:
     assert machine.groups() == {GROUP: {7}}
 
 
-def test_a_container_that_goes_back_and_forth_between_keys_is_a_member_of_its_own_alone(machine: MachineOnDisk) -> None:
+def test_a_container_that_changes_keys_is_a_member_of_its_own_alone(machine: MachineOnDisk) -> None:
     """The other container of its ID, in the other key, stays one of that."""
     start_both(machine, other_key=True)
     create_runtime(machine.node(), container("x", 7))

@@ -159,7 +159,7 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
 @pytest.mark.parametrize(
     "module", sorted(FOR_PEOPLE - {"metrics", "movein", "rebuild", "reconcile", "selftest", "steps", "unhooked"})
 )
-def test_who_looks_changes_nothing(module: str) -> None:
+def test_commands_that_look_change_nothing(module: str) -> None:
     """`metrics` alone writes a file, and that where it is told to; `reconcile` and `steps` change things.
 
     `unhooked` keeps what it found, for `reconcile`. `selftest` makes a group of its own, and removes it.

@@ -86,7 +86,7 @@ def node(tmp_path: Path) -> NodeWithRuntimes:
     return NodeWithRuntimes(tmp_path)
 
 
-def test_runc_tells_all_in_its_list(node: NodeWithRuntimes) -> None:
+def test_runc_list_has_everything(node: NodeWithRuntimes) -> None:
     node.container("web")
     node.container("db")
     both = [state("web"), state("db", status="created")]
@@ -161,7 +161,7 @@ def test_an_empty_root_is_not_asked(node: NodeWithRuntimes) -> None:
     assert node.asked() == []
 
 
-def test_a_root_that_cannot_be_read_is_told(node: NodeWithRuntimes) -> None:
+def test_an_unreadable_root_is_reported(node: NodeWithRuntimes) -> None:
     (node.directory / "file").touch()
     found, (line,) = states([Runtime(node.runtime([]).path, str(node.directory / "file"))])
     assert found == []
@@ -197,7 +197,7 @@ def test_sandboxes_are_left_out(node: NodeWithRuntimes, annotations: dict[str, s
         {SANDBOX: "container", "io.kubernetes.cri-o.ContainerType": "sandbox"},
     ],
 )
-def test_containers_of_pods_are_told(node: NodeWithRuntimes, annotations: dict[str, str]) -> None:
+def test_containers_of_pods_are_listed(node: NodeWithRuntimes, annotations: dict[str, str]) -> None:
     node.container("web")
     whole = state(annotations=annotations)
     assert states([node.runtime([whole])]) == ([whole], [])
@@ -217,13 +217,13 @@ def test_a_root_shared_by_runc_and_crun(node: NodeWithRuntimes) -> None:
     assert node.asked("crun") == ["list --format", "state db"]
 
 
-def test_who_was_told_all_asks_no_further(node: NodeWithRuntimes) -> None:
+def test_no_further_runtime_is_asked_when_all_are_known(node: NodeWithRuntimes) -> None:
     node.container("web")
     assert states([node.runtime([state()]), node.runtime([], name="crun")]) == ([state()], [])
     assert node.asked("crun") == []
 
 
-def test_one_id_in_two_roots_is_told_once(node: NodeWithRuntimes) -> None:
+def test_one_id_in_two_roots_is_listed_once(node: NodeWithRuntimes) -> None:
     node.container("web")
     node.container("web", root=node.directory / "other")
     first = node.runtime([state()])
@@ -250,7 +250,7 @@ def test_a_broken_runtime_costs_its_own_containers_only(node: NodeWithRuntimes) 
     assert [line.partition(": ")[2] for line in lines] == ["exit status 3: it does not say why"] * 2
 
 
-def test_the_next_runtime_tells_what_the_first_could_not(node: NodeWithRuntimes) -> None:
+def test_the_next_runtime_is_asked_for_what_the_first_lacks(node: NodeWithRuntimes) -> None:
     """Only the failed list is told: each of its containers was told of in the end."""
     node.container("web")
     bad = node.script("#!/bin/sh\necho 'first line' >&2; echo 'cannot\trun' >&2; exit 1\n", "bad")
@@ -365,7 +365,7 @@ def test_a_flood_is_cut_off(node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPa
     assert "more than 1 MiB" in lines[0]
 
 
-def test_what_is_said_on_stderr_may_be_long(node: NodeWithRuntimes) -> None:
+def test_a_long_stderr_of_a_runtime_is_read(node: NodeWithRuntimes) -> None:
     node.container("web")
     text = json.dumps([state()])
     chatter = "head -c 3000000 /dev/zero >&2"
@@ -461,7 +461,7 @@ def test_one_that_vanishes_after_it_was_listed(node: NodeWithRuntimes) -> None:
     assert states([program]) == ([whole], [])
 
 
-def test_one_that_is_there_and_cannot_be_told_of(node: NodeWithRuntimes) -> None:
+def test_a_container_that_no_runtime_knows_is_reported(node: NodeWithRuntimes) -> None:
     node.container("web", "status")
     found, (line,) = states([node.runtime([listed_by_crun(state())])])
     assert found == []
@@ -526,7 +526,7 @@ def test_only_the_given_containers_are_asked_about(node: NodeWithRuntimes, monke
     assert oci_runtimes.has_roots()
 
 
-def test_a_machine_without_root_directories_of_runtimes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_runtime_roots_is_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oci_runtimes, "_ROOTS", {"/nowhere": ("runc",)})
     assert not oci_runtimes.has_roots()
     assert oci_runtimes.states_of(["web"]) == ({}, set())

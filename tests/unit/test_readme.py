@@ -29,7 +29,7 @@ def test_each_reason_stands_there(reason: str) -> None:
     assert f"| `{reason}` |" in README
 
 
-def test_no_option_stands_there_that_is_none() -> None:
+def test_man_page_has_no_unknown_option() -> None:
     table = re.findall(r"^\| `--([a-z-]+)", README, re.MULTILINE)
     assert sorted(table) == sorted(name.replace("_", "-") for name in Options.model_fields)
 

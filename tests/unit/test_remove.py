@@ -77,7 +77,7 @@ def test_a_pod_whose_cgroup_is_gone_does_not_linger(machine: MachineOnDisk) -> N
     assert machine.groups() == {}
 
 
-def test_what_lingered_in_a_group_that_somebody_removed_is_not_lost(machine: MachineOnDisk) -> None:
+def test_use_of_a_lingering_group_that_was_removed_is_kept(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7, **LINGER)
     counter = machine.resctrl / "mon_groups" / GROUP / "mon_data/mon_PERF_PKG_00/core_energy"
     counter.write_text("10.000000\n")
@@ -98,7 +98,7 @@ def test_it_is_ended_when_its_time_is_over_and_what_it_used_stays(machine: Machi
     assert machine.leftovers() == set()
 
 
-def test_one_whose_group_somebody_removed_has_lingered(machine: MachineOnDisk) -> None:
+def test_a_key_whose_group_was_removed_has_lingered(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7, **LINGER)
     die(machine, "c1", 7, **LINGER)
     system.rmdir(str(machine.resctrl / "mon_groups" / GROUP))
@@ -238,7 +238,7 @@ def test_a_node_where_looking_takes_long_frees_one_all_the_same(
     assert [name for name in dead if f"oci-{name}" in machine.groups()] == left
 
 
-def test_somebody_who_lives_in_a_dead_key_keeps_its_group(machine: MachineOnDisk) -> None:
+def test_a_dead_key_with_live_tasks_keeps_its_group(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7)
     machine.spawn(9)
     (machine.resctrl / "mon_groups" / GROUP / "tasks").write_text("7\n9\n")
@@ -258,7 +258,7 @@ def test_an_orphan_gives_its_rmid(machine: MachineOnDisk) -> None:
     assert machine.groups() == {f"oci-{OTHER}": {8}, "oci-": set(), "theirs": set()}
 
 
-def test_an_orphan_that_somebody_lives_in_keeps_its_group(machine: MachineOnDisk) -> None:
+def test_an_orphan_with_live_tasks_keeps_its_group(machine: MachineOnDisk) -> None:
     system.mkdir(str(machine.resctrl / "mon_groups" / "oci-lost"), 0o755)
     machine.spawn(9)
     (machine.resctrl / "mon_groups" / "oci-lost" / "tasks").write_text("9\n")
@@ -268,7 +268,7 @@ def test_an_orphan_that_somebody_lives_in_keeps_its_group(machine: MachineOnDisk
     assert machine.groups() == {"oci-lost": {9}}
 
 
-def test_an_orphan_that_cannot_be_removed_costs_nobody_more_than_that(machine: MachineOnDisk) -> None:
+def test_an_orphan_that_cannot_be_removed_is_skipped(machine: MachineOnDisk) -> None:
     for name in ("oci-lost", "oci-too"):
         system.mkdir(str(machine.resctrl / "mon_groups" / name), 0o755)
     machine.refusals["rmdir"] = [errno.EACCES]
@@ -291,7 +291,7 @@ def test_what_another_hook_has_locked_is_not_waited_for(machine: MachineOnDisk, 
     assert clock.slept == []
 
 
-def test_records_that_cannot_be_listed_are_said_and_nothing_is_freed(
+def test_records_that_cannot_be_listed_are_reported_and_nothing_is_freed(
     machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RunDir, "recorded", fails(errno.EIO))
@@ -350,7 +350,7 @@ def test_one_that_lingers_goes_only_if_nothing_is_dead(machine: MachineOnDisk) -
     assert machine.groups() == {"oci-c2": set(), "oci-c4": {21}}
 
 
-def test_nobody_is_robbed_twice_for_one_start(machine: MachineOnDisk) -> None:
+def test_reclaim_is_tried_once_per_start(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7)
     machine.die(7)
     machine.refusals["mkdir"] = [errno.ENOSPC, errno.ENOSPC]

@@ -220,7 +220,7 @@ def test_a_kernel_without_a_status_is_not_quoted(kernel: FakeFilesystem, resctrl
     assert caught(lambda: resctrl.make(GROUP)).kernel == ""
 
 
-def test_what_is_denied_says_what_to_look_at(resctrl: Resctrl, fail: Fail) -> None:
+def test_a_denied_call_has_a_hint(resctrl: Resctrl, fail: Fail) -> None:
     hints = set()
     for number in (errno.EACCES, errno.EPERM, errno.EROFS):
         fail("mkdir", number)
@@ -298,7 +298,7 @@ def test_all_threads_of_a_large_node_are_in_one_group(
     assert resctrl.has_live_task(GROUP) is False
 
 
-def test_who_is_expelled_is_in_the_ctrl_group_above(kernel: FakeFilesystem) -> None:
+def test_an_expelled_task_is_in_the_ctrl_group_above(kernel: FakeFilesystem) -> None:
     root = "/root/mon_groups/resctrl"
     kernel.create_file(f"{root}/gold/tasks")
     Resctrl(root).expel(f"{root}/gold/mon_groups/oci-c1", PID)

@@ -184,7 +184,7 @@ def test_no_closid_left() -> None:
     assert m.last_status() == "Out of CLOSIDs\n"
 
 
-def test_limbo_says_ebusy_until_a_look_finds_the_rmid_clean() -> None:
+def test_limbo_fails_with_ebusy_until_a_look_finds_the_rmid_clean() -> None:
     m = ModelOfFakeTasks(rmids=2, decay_ms=1500, limbo_tick_ms=1000)
     m.make("mon_groups/a")
     with Raises(errno.ENOSPC):
@@ -591,7 +591,7 @@ def test_a_stale_rmid_turns_up_in_the_next_group_that_gets_it() -> None:
     assert m.members("mon_groups/y") == []
 
 
-def test_a_stray_is_told_by_its_rmid_alone() -> None:
+def test_a_stray_is_known_by_its_rmid_alone() -> None:
     m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     m.stray(7, 3, m.rmid("mon_groups/x"))
@@ -633,7 +633,7 @@ def test_counters_of_a_new_and_of_a_used_rmid() -> None:
     assert m.read(f"mon_groups/b/{TRAFFIC}") == "0\n"
 
 
-def test_counters_move_only_when_told() -> None:
+def test_counters_move_only_on_request() -> None:
     m = ModelOfFakeTasks()
     m.make("mon_groups/a")
     m.make("mon_groups/idle")
@@ -697,7 +697,7 @@ def test_schemata_and_size_read_as_the_kernel_prints_them() -> None:
     assert ModelOfFakeTasks(closids=0).read("schemata") == ""
 
 
-def test_injections_strike_as_often_as_told() -> None:
+def test_injections_strike_as_often_as_set() -> None:
     m = ModelOfFakeTasks()
     m.injections.append(Injection("mkdir", "/x", errno.EIO, times=2, after=1))
     outcomes = []

@@ -96,7 +96,7 @@ def test_counters_that_are_no_numbers(
 
 
 @pytest.mark.parametrize("ctrl_group", ["", "gold"])
-def test_a_task_that_is_in_somebodys_group_is_taken(hook: Hook, init: Task, ctrl_group: str) -> None:
+def test_a_task_in_another_tools_group_is_taken(hook: Hook, init: Task, ctrl_group: str) -> None:
     """linux.intelRdt.enableMonitoring: the runtime has put it into <closID>/mon_groups/<container-id> already."""
     parent = hook.resctrl_root / ctrl_group
     parent.mkdir(exist_ok=True)
