@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MODULE = "stages/context"
 UNIT = "tests/unit/test_names.py::test_a_directory_loses_the_slashes_at_its_end"
 FUSE = "tests/fuse/test_lifecycle.py::test_a_container_is_in_its_group_and_leaves_nothing_behind"
-LINES = {"base/names": {"1": [UNIT]}, **dict.fromkeys(("stages/create", "stages/create_retry"), {"1": [FUSE]})}
+LINES = {"base/names": {"1": [UNIT]}, "stages/create": {"1": [FUSE]}, "stages/create_retry": {"1": [FUSE]}}
 KNOWN = Known("these", {UNIT: 0.1, FUSE: 0.5}, LINES)
 pytestmark = pytest.mark.usefixtures("resctrl")  # or they are skipped where it cannot be had
 
