@@ -239,7 +239,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("kinds", nargs="*", metavar="deb|rpm", help="(default: both)")
     parser.add_argument("--check", action="store_true", help="by lintian and rpmlint")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="a directory (default: %(default)s)")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
     os.umask(0o022)  # whatever whoever builds has
     if unknown := set(given.kinds) - set(KINDS):
         parser.error(f"no such kind of package: {', '.join(sorted(unknown))}")

@@ -253,7 +253,9 @@ def test_a_file_that_is_broken_inside_fails_no_container(
     with zipfile.ZipFile(PYZ) as whole:
         sources = {name: whole.read(name) for name in whole.namelist() if name.endswith(".py")}
     copy = tmp_path / "broken.pyz"
-    copy.write_bytes(archive.join({**sources, "hook/lifecycle.py": broken.encode()}, archive.shebang(str(python.path))))
+    copy.write_bytes(
+        archive.join({**sources, "hook/stages/create.py": broken.encode()}, archive.shebang(str(python.path)))
+    )
     copy.chmod(0o755)
     state = json.dumps(created("c1", init.pid)).encode()
     result = subprocess.run([copy, "hook"], input=state, capture_output=True, check=False, timeout=300)

@@ -83,8 +83,8 @@ def test_the_zip_holds_the_sources_with_the_compiled_models_in_place(pyz: Path, 
     with zipfile.ZipFile(pyz) as file:
         held = {name: file.read(name) for name in file.namelist()}
     assert held["__main__.py"] == archive.MAIN.encode()
-    assert held["hook/models.py"] == (source / made.COMPILED).read_bytes()
-    others = {path.name for path in (source / "hook").glob("*.py")} - {"__main__.py", "models_compiled.py"}
+    assert held["hook/base/models.py"] == (source / made.COMPILED).read_bytes()
+    others = {path.name for path in (source / "hook").rglob("*.py")} - {"__main__.py", "models_compiled.py"}
     texts = {name for name in held if name.endswith(".py")}
     assert texts == {"__main__.py"} | {f"hook/{name}" for name in others}
 
@@ -111,7 +111,7 @@ def test_a_build_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / archive.OUTPUT
     target.parent.mkdir()
     target.write_text("old")
-    with pytest.raises(BuildError, match=r"hook/models_compiled\.py is missing"):
+    with pytest.raises(BuildError, match=r"hook/base/models_compiled\.py is missing"):
         archive.build(root=tmp_path)
     assert [path.name for path in target.parent.iterdir()] == [target.name]
     assert target.read_text() == "old"
@@ -224,12 +224,12 @@ def test_a_truncated_file_exits_with_2_for_people_and_says_so(pyz: Path) -> None
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("hook/entry.py", "raise MemoryError", "MemoryError"),
-        ("hook/entry.py", "import no_such_module", "ModuleNotFoundError"),
-        ("hook/entry.py", "raise SystemExit(3)", "None"),
-        ("hook/entry.py", "(", "SyntaxError"),
-        ("hook/system.py", "1 / 0", "ZeroDivisionError"),
-        ("hook/lifecycle.py", "raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("hook/stages/entry.py", "raise MemoryError", "MemoryError"),
+        ("hook/stages/entry.py", "import no_such_module", "ModuleNotFoundError"),
+        ("hook/stages/entry.py", "raise SystemExit(3)", "None"),
+        ("hook/stages/entry.py", "(", "SyntaxError"),
+        ("hook/base/system.py", "1 / 0", "ZeroDivisionError"),
+        ("hook/stages/create.py", "raise KeyboardInterrupt", "KeyboardInterrupt"),
     ],
 )
 def test_broken_code_exits_with_0_for_runtimes_and_2_for_people(
@@ -246,10 +246,10 @@ def test_broken_code_exits_with_0_for_runtimes_and_2_for_people(
 
 def test_a_file_without_an_entry_point_exits_with_0(pyz: Path, source: Path) -> None:
     contents = archive.read_sources(source)
-    del contents["hook/entry.py"]
+    del contents["hook/stages/entry.py"]
     done = broken(pyz, archive.join(contents, archive.shebang(str(FOUND[-1].path))), "empty.pyz")
     assert done.returncode == 0
-    assert "hook.entry" in done.stderr
+    assert "hook.stages.entry" in done.stderr
 
 
 def test_a_file_that_is_gone_by_the_time_python_opens_it_exits_with_0_and_says_so() -> None:

@@ -40,14 +40,14 @@ PLACE = "import importlib.util as u, sys; print(sys.implementation.cache_tag + '
 @each_python
 @pytest.mark.parametrize("arguments", [["--help"], ["no-such-verb"], ["list", "--run-dir=/nowhere"], ["hook"]])
 def test_every_interpreter_finds_its_bytecode(pyz: Path, python: str, arguments: list[str]) -> None:
-    assert "hook.errors" not in imported(pyz, python, arguments)
+    assert "hook.base.errors" not in imported(pyz, python, arguments)
 
 
 @each_python
 def test_a_python_that_nobody_compiled_for_takes_the_sources(source: Path, python: str, tmp_path: Path) -> None:
     others = [str(it.path) for it in FOUND if str(it.path) != python]
     pyz = archive.build(root=source, output=tmp_path / "x.pyz", interpreters=others)
-    assert "hook.errors" in imported(pyz, python, ["--help"])
+    assert "hook.base.errors" in imported(pyz, python, ["--help"])
     assert start([python, pyz, "--help"]).returncode == 0
 
 
@@ -58,14 +58,14 @@ def test_bytecode_of_a_pre_release_is_passed_over(source: Path, python: str, tmp
     stale = [bytecode.compile_by(python, contents)._replace(magic=b"xx\r\n")]
     pyz = tmp_path / "x.pyz"
     pyz.write_bytes(archive.join(contents, archive.shebang(python), stale))
-    assert "hook.errors" in imported(pyz, python, ["--help"])
+    assert "hook.base.errors" in imported(pyz, python, ["--help"])
     assert start([python, pyz, "--help"]).returncode == 0
 
 
 @each_python
 def test_started_by_name_it_finds_its_bytecode_too(pyz: Path, python: str) -> None:
     done = start([python, "-X", "importtime", "-IS", pyz, "list", "--run-dir=/nowhere"])
-    assert "hook.errors" not in loaded(done.stderr)
+    assert "hook.base.errors" not in loaded(done.stderr)
     assert done.returncode == 0
 
 
@@ -78,7 +78,7 @@ def test_with_another_first_line_it_finds_its_bytecode_too(
     changed = tmp_path / "x.pyz"
     changed.write_bytes(first_line + pyz.read_bytes().partition(b"\n")[2])
     done = start([python, "-X", "importtime", changed, "--help"])
-    assert "hook.errors" not in loaded(done.stderr)
+    assert "hook.base.errors" not in loaded(done.stderr)
     assert "resctrl-mon-hook" in done.stdout
 
 
@@ -159,20 +159,22 @@ def test_the_first_part_is_what_the_start_imports_in_the_order_of_imports() -> N
 
 @each_python
 def test_packages_and_what_is_imported_later_are_found(python: str, source: Path, tmp_path: Path) -> None:
-    texts = {**EAGER, **LATER, "hook/loader.py": (source / "hook/loader.py").read_text(encoding="utf-8")}
+    texts = {**EAGER, **LATER, "hook/stages/loader.py": (source / "hook/stages/loader.py").read_text(encoding="utf-8")}
     contents = {name: text.encode() for name, text in texts.items()}
     (code,) = bytecode.compile_all(contents, [python])
     del contents["hook/late/deep.py"], contents["hook/base/lower.py"]  # so that no source is found
     done = broken(tmp_path / "x", archive.join(contents, archive.shebang(python), [code]), "x.pyz", "list")
     found, modules = done.stdout.splitlines()
     assert found == "HOOK.BASE.LOWER hook.base.lower hook.late (['field'], None, {}) True"
-    assert modules.split() == sorted({*map(bytecode.module_name, texts)} - {"hook", "hook.checked", "hook.loader"})
+    assert modules.split() == sorted(
+        {*map(bytecode.module_name, texts)} - {"hook", "hook.checked", "hook.stages.loader"}
+    )
     assert '"hook/late/__init__.py", line 5' in done.stderr
 
 
 @each_python
 def test_what_has_no_bytecode_is_found_in_the_zip(python: str, source: Path, tmp_path: Path) -> None:
     contents = archive.read_sources(source)
-    (code,) = bytecode.compile_all({it: contents[it] for it in contents if it != "hook/usage.py"}, [python])
+    (code,) = bytecode.compile_all({it: contents[it] for it in contents if it != "hook/cli/parser.py"}, [python])
     done = broken(tmp_path / "x", archive.join(contents, archive.shebang(python), [code]), "x.pyz", "--version")
     assert done.stdout.startswith("resctrl-mon-hook ")

@@ -43,7 +43,7 @@ FIELDS = [cls for cls in MODELS if cls.model_fields]
 
 
 def as_module(*classes: type[BaseModel]) -> ModuleType:
-    """A module such as hook/models.py with these models in it."""
+    """A module such as hook/base/models.py with these models in it."""
     module = ModuleType("made_up")
     everything = {"names": names, "Model": zoo.Model, **{cls.__name__: cls for cls in classes}}
     for cls in classes:
@@ -324,7 +324,7 @@ def test_the_compiled_module_imports_only_names_and_validation() -> None:
     assert [ast.unparse(node).partition(" import ")[0] for node in imports] == [
         "from __future__",
         "from hook",
-        "from hook.validation",
+        "from hook.base.validation",
     ]
 
 
@@ -333,11 +333,18 @@ def test_the_compiled_module_loads_no_other_module() -> None:
 import sys
 before = set(sys.modules)
 sys.path.insert(0, {str(ROOT)!r})
-import hook.models_compiled
+import hook.base.models_compiled
 print(*sorted(set(sys.modules) - before))
 """
     done = subprocess.run([sys.executable, "-IS", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["__future__", "hook", "hook.models_compiled", "hook.names", "hook.validation"]
+    assert done.stdout.split() == [
+        "__future__",
+        "hook",
+        "hook.base",
+        "hook.base.models_compiled",
+        "hook.base.names",
+        "hook.base.validation",
+    ]
 
 
 # --- The compiler, beyond what the models use today

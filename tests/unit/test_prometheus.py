@@ -294,12 +294,6 @@ def test_prometheus_own_checker_is_content(node: FakeNode) -> None:
     assert (done.returncode, done.stdout.decode()) == (0, "")
 
 
-@pytest.mark.parametrize("name", prometheus.names())
-def test_the_readme_has_every_metric(name: str) -> None:
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-    assert any(line.startswith("| `resctrl_mon_") and f"`{name}`" in line for line in readme.splitlines())
-
-
 # --- The textfile
 
 
