@@ -74,8 +74,8 @@ def _refused(number: int, path: object = None) -> OSError:
 class MachineInMemory:
     """`changes` are the calls that changed a file, each as its name and its real path; `stderr` what was said there.
 
-    Every pid is a process: what /proc shows of it is in `process`. `groups` have what a mon_group has as soon as
-    they are made below RESCTRL, and go whole.
+    Every pid is a process: what /proc shows of it is in `process`, unless /proc `hides_processes`. Groups have what a
+    mon_group has as soon as they are made below RESCTRL, and go whole.
     """
 
     def __init__(self, stdin: bytes = b"", process: dict[str, bytes] | None = None) -> None:
@@ -85,6 +85,7 @@ class MachineInMemory:
         self.changes: list[tuple[str, str]] = []
         self.calls = 0
         self.now = NOW
+        self.hides_processes = False
         self._nodes = 0
         self._root = self._directory()
         self._open: dict[int, list[Any]] = {}  # the place, and the next offset
@@ -132,6 +133,17 @@ class MachineInMemory:
         """Let /proc show this of every process from now on."""
         assert isinstance(self._process.content, dict)
         self._process.content[name] = self._file(text)
+
+    def remove(self, path: str) -> None:
+        """Take away what is there, whole."""
+        place = self._find(os.fsencode(path))
+        del place.parent[place.name]
+
+    def exists(self, path: str) -> bool:
+        try:
+            return self._find(os.fsencode(path)).node is not None
+        except FileNotFoundError:
+            return False
 
     def files(self, top: str = "/") -> dict[str, bytes | str]:
         """What is below a directory: the content of files, the targets of links, and of an empty directory nothing."""
@@ -370,7 +382,7 @@ class MachineInMemory:
         if len(name.encode("utf-8", "surrogateescape")) > 255:
             raise _refused(errno.ENAMETOOLONG, path)
         if len(way) == 2 and way[1][0] == "proc" and (name.isdecimal() or name == "self"):
-            return self._process
+            return None if self.hides_processes else self._process
         return above.get(name)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from pyfakefs.fake_filesystem import FakeFilesystem
-from pyfakefs.fake_os import FakeOsModule
 
 from hook.base import cgroups, system
+from tests.support.memory import MachineInMemory
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 ID = "0123456789abcdef" * 4
@@ -128,8 +127,9 @@ def test_whether_a_cgroup_is_within_another(cgroup: str, within: bool) -> None:
     ],
 )
 def test_a_cgroup_is_looked_for_where_it_may_be_mounted(
-    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, mounted: str, cgroup: str, there: bool
+    monkeypatch: pytest.MonkeyPatch, mounted: str, cgroup: str, there: bool
 ) -> None:
-    monkeypatch.setattr(system, "posix", FakeOsModule(fs))
-    fs.create_dir(mounted)
+    machine = MachineInMemory()
+    monkeypatch.setattr(system, "posix", machine)
+    machine.add_directory(mounted)
     assert cgroups.exists(cgroup) is there

@@ -24,7 +24,7 @@ from tests.support.storm import reaper
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-LIBRARIES = ("hypothesis.strategies", "mfusepy", "prometheus_client", "pydantic", "pyfakefs.fake_os", "pytest")
+LIBRARIES = ("hypothesis.strategies", "mfusepy", "prometheus_client", "pydantic", "pytest")
 BUILD = "import tests; from pyz import archive; archive.build(interpreters=['/usr/bin/python3'])"
 
 
