@@ -91,8 +91,7 @@ def test_the_containers_of_a_podman_pod_share_a_group_with_key_sandbox(hook: Hoo
         end(init)
         sandbox(stopped(infra["id"]))
     sandbox(member)
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 @pytest.mark.parametrize("name", [name for name in CREATED_KEYS if name.startswith("crio")])

@@ -260,5 +260,4 @@ def test_filters(hook: Hook, init: Task, words: list[str], annotations: dict[str
     assert bool(hook.groups()) is wanted
     end(init)
     filtered(stopped("c1"))
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()

@@ -124,8 +124,7 @@ def test_a_container_whose_poststop_never_came(hook: Hook, init: Task) -> None:
     assert verbs(reconcile(hook, "--dry-run")) == ["drop"]
     assert hook.groups() == {f"oci-{UID}"}
     assert verbs(reconcile(hook)) == ["drop"]
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
     settled(hook)
 
 
@@ -262,8 +261,7 @@ def test_container_moved_to_another_ctrl_group_gets_its_group_there(hook: Hook, 
     settled(hook)
     end(init)
     assert hook(stopped("c1")).stderr == ""
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_old_group_stays_while_a_sibling_is_in_it(hook: Hook, init: Task) -> None:
@@ -690,8 +688,7 @@ def test_a_lost_index_is_written_again(hook: Hook, init: Task, index: str) -> No
     reconcile(hook)
     end(init)
     assert hook(stopped("c1")).stderr == ""
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_begin_is_read_before_tasks_move_after_a_killed_create(hook: Hook, init: Task) -> None:
@@ -770,8 +767,7 @@ def test_a_container_that_restarts_again_and_again_keeps_its_group(hook: Hook) -
     settled(hook)
     over(hook, "c1")
     assert verbs(reconcile(hook)) == ["end"]
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_named_linger_shortens_and_never_prolongs_a_recorded_one(hook: Hook) -> None:

@@ -140,8 +140,7 @@ def test_a_group_that_cannot_be_removed_stays_on_record(resctrl: Mounted, hook: 
     assert hook.reasons() == {"c1": "denied"}
     assert hook.key(UID)["groups"][0]["path"].endswith(GROUP)
     hook(stopped("c1"))
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_a_group_that_could_not_be_made_is_off_the_record_of_a_pod_that_goes_on(
@@ -211,5 +210,4 @@ def test_a_lock_that_is_held_for_ever(hook: Hook, init: Task) -> None:
         assert hook.reasons() == {"c1": "lock_timeout", "c2": "lock_timeout"}
     hook(stopped("c1"))
     hook(stopped("c2"))
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()

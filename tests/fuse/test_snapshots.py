@@ -69,8 +69,7 @@ def test_a_life(hook: Hook, resctrl: Mounted) -> None:
     assert entry.use()[ENERGY] == 22
     assert not entry.links
     assert f"mon_data/{ENERGY}.before" not in entry.texts
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def class_of(directory: Path, ctrl_group: str) -> dict[str, str]:

@@ -99,6 +99,9 @@ class MachineOnDisk:
         kept = {f"groups/{key}.json" for key in done}
         return {name for name in names_in(self.run) if name not in kept and not name.startswith("mon_groups/")}
 
+    def assert_clean(self) -> None:
+        assert (self.groups(), self.leftovers()) == ({}, set())
+
     # What the hook does
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  whatever posix has
@@ -237,8 +240,7 @@ def test_a_start_that_failed_anywhere_can_be_repeated_and_ends_without_a_trace(
         assert machine.groups() == {GROUP: {7}}
         machine.die(7)
         poststop(machine.node(), "c1")
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, number, machine) > 30
 
@@ -281,8 +283,7 @@ def test_a_start_that_failed_anywhere_harms_no_sibling(machine: MachineOnDisk, m
         for name, pid in (("c1", 7), ("c2", 8)):
             machine.die(pid)
             poststop(machine.node(), name)
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, number, machine) > 30
 
@@ -302,8 +303,7 @@ def test_after_a_start_that_failed_anywhere_the_poststop_leaves_no_group(
         on_record = machine.node().run.read_key(UID) is not None  # a close() of `tasks` that failed, for one
         assert machine.groups() == {} or (on_record and manner == "refused")
         live_and_die(machine)
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, number, machine) > 30
 
@@ -322,8 +322,7 @@ def test_an_end_that_failed_anywhere_can_be_repeated_and_leaves_nothing(
         assert machine.groups() == {}
         assert machine.leftovers() <= {f"locks/{UID}"}, "the lock goes last"
         live_and_die(machine)
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, number, machine) > 15
 
@@ -344,8 +343,7 @@ def test_an_end_that_failed_anywhere_harms_no_sibling(machine: MachineOnDisk, ma
         assert set(state.members) == {"c2"}
         machine.die(8)
         poststop(machine.node(), "c2")
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, number, machine) > 15
 
@@ -369,8 +367,7 @@ def test_a_change_of_key_that_failed_anywhere_ends_in_one_key(
         machine.die(8)
         poststop(machine.node(), "c1")
         live_and_die(machine, uid=None)
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, number, machine) > 40
 
@@ -388,8 +385,7 @@ def test_a_full_run_directory_does_not_keep_a_key_from_ending(
 
     monkeypatch.setattr(system, "write_new", full)
     poststop(machine.node(), "c1")
-    assert machine.groups() == {}
-    assert machine.leftovers() == set()
+    machine.assert_clean()
 
 
 # --- createRuntime
@@ -480,8 +476,7 @@ def test_a_group_that_was_made_under_another_prefix_is_used_on(machine: MachineO
     for name, pid in (("c1", 7), ("c2", 8)):
         machine.die(pid)
         poststop(machine.node(group_prefix="new-"), name)
-    assert machine.groups() == {}
-    assert machine.leftovers() == set()
+    machine.assert_clean()
 
 
 def test_a_key_has_a_group_in_each_ctrl_group(machine: MachineOnDisk) -> None:
@@ -494,8 +489,7 @@ def test_a_key_has_a_group_in_each_ctrl_group(machine: MachineOnDisk) -> None:
     for name, pid in (("c1", 7), ("c2", 8)):
         machine.die(pid)
         poststop(machine.node(), name)
-    assert machine.groups() == {}
-    assert machine.leftovers() == set()
+    machine.assert_clean()
 
 
 @pytest.mark.parametrize(
@@ -1058,8 +1052,7 @@ def test_poststop_of_one_of_two_containers_of_an_id_keeps_the_other_in_its_group
     assert machine.node().run.key_of("x") == "x"
     machine.die(other)
     poststop(machine.node(), "x")
-    assert machine.groups() == {}
-    assert machine.leftovers() == set()
+    machine.assert_clean()
 
 
 def test_one_poststop_takes_all_dead_lives_of_an_id_out(machine: MachineOnDisk) -> None:
@@ -1067,8 +1060,7 @@ def test_one_poststop_takes_all_dead_lives_of_an_id_out(machine: MachineOnDisk) 
     for pid in (7, 8):
         machine.die(pid)
     poststop(machine.node(), "x")
-    assert machine.groups() == {}
-    assert machine.leftovers() == set()
+    machine.assert_clean()
 
 
 def test_two_live_containers_of_an_id_may_call_again_in_any_order(machine: MachineOnDisk) -> None:

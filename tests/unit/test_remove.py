@@ -153,8 +153,7 @@ def test_an_end_that_failed_anywhere_lingers_or_can_be_repeated(machine: Machine
         assert machine.groups() in ({}, {GROUP: set()})
         live_and_die(machine)
         put_right(machine)
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, errno.EIO, machine) > 15
 
@@ -172,8 +171,7 @@ def test_a_return_that_failed_anywhere_can_be_repeated(machine: MachineOnDisk, m
         assert recorded(machine)["lingering_since"] is None
         die(machine, "c1", 8)
         put_right(machine)
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, errno.EIO, machine) > 30
 
@@ -376,8 +374,7 @@ def test_a_start_that_reclaims_and_failed_anywhere_can_be_repeated(machine: Mach
         assert machine.groups() == {f"oci-{OTHER}": {8}}
         die(machine, "c2", 8)
         put_right(machine)
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, errno.EIO, machine) > 60
 
@@ -389,8 +386,7 @@ def test_no_key_lingers_in_another_pid_namespace(machine: MachineOnDisk) -> None
     machine.be_in_another_pid_namespace()
     live(machine, "c1", 7, **LINGER)
     die(machine, "c1", 7, **LINGER)
-    assert machine.groups() == {}
-    assert machine.leftovers() == set()
+    machine.assert_clean()
 
 
 def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(machine: MachineOnDisk) -> None:
