@@ -5,7 +5,8 @@ from __future__ import annotations
 from hook.base import container_tasks, names, procfs, system
 from hook.base.errors import HookError
 from hook.base.reasons import Reason, WrongCtrlGroup
-from hook.reconcile.survey import find_strangers, is_in_parent_of, live_members, may_move, read_tasks
+from hook.reconcile.plan import names_process
+from hook.reconcile.survey import find_strangers, is_in_parent_of, is_of_the_dead, live_members, may_move, read_tasks
 from hook.stages import create, failures, retire
 from hook.stages.identity import Container, Key
 from hook.state import contents
@@ -132,14 +133,12 @@ def retry(node: Node, action: Action, own: Collection[str]) -> bool:
     """Try what failed once more, unless the container is gone meanwhile, or monitored. What was wanted then is now."""
     name = action.container
     failure = node.run.failure_of(name)
-    if failure is None or failure.monitored or not failure.pid or failure.starttime is None:
-        return False
-    if procfs.is_dead(failure.pid, failure.starttime):
+    if failure is None or failure.monitored or not names_process(failure) or is_of_the_dead(failure):
         return False
     config = create.read_config(failure.bundle) if failure.bundle else None
-    container = container_of(name, failure.pid, failure.bundle or "", (config and config.annotations) or {})
+    container = container_of(name, failure.pid or 0, failure.bundle or "", (config and config.annotations) or {})
     if failure.key is not None and failure.kind is not None:
-        if container.starttime != failure.starttime:
+        if failure.starttime not in (None, container.starttime):
             return False  # it has ended since
         _monitor(node, container, own, Key(failure.key, failure.kind))
     elif config is not None:

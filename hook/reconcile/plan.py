@@ -141,9 +141,13 @@ def _of_groups(seen: Survey, live: Collection[str] | None) -> Iterator[Action]:
             yield Action("remove", path=path, why="nothing is recorded of this group, and nobody is in it")
 
 
+def names_process(failure: Failure) -> bool:
+    """Whether a failure's record says which process it is of: a pid alone may have been reused."""
+    return failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
+
+
 def _of_failure(seen: Survey, failure: Failure) -> Iterator[Action]:
     if failure.container in seen.gone:
         yield Action("forget", container=failure.container, why="it failed, and is gone")
-    elif seen.mounted and failure.starttime is not None and not (failure.monitored or failure.reason in _NOT_AGAIN):
-        # A pid without its start time names no process: the kernel may have reused it.
+    elif seen.mounted and names_process(failure) and not (failure.monitored or failure.reason in _NOT_AGAIN):
         yield Action("retry", container=failure.container, why=f"it was not monitored ({failure.reason}), and runs")

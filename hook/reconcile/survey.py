@@ -139,7 +139,10 @@ def is_of_the_dead(failure: Failure) -> bool:
     """Whether the container of a failure is known to be dead: one whose poststop it was has been dead by then."""
     if failure.pid is None:
         return failure.stage == "poststop"
-    return procfs.is_dead(failure.pid, failure.starttime) is True
+    is_dead = procfs.is_dead(failure.pid, failure.starttime)
+    if is_dead is False and failure.starttime is None and failure.boottime is not None:
+        return not procfs.had_pid(failure.pid, failure.boottime)  # else the kernel has reused the pid
+    return is_dead is True
 
 
 def _look_at_index(records: Records, found: Survey) -> None:

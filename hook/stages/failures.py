@@ -176,6 +176,7 @@ def failure_of(
         hint=printable(error.hint),
         monitored=is_monitored,
         time=system.now_utc(),
+        boottime=system.boottime(),
         bundle=container.bundle if container is not None else None,
         pid=(container.pid or None) if container is not None else None,
         starttime=container.starttime if container is not None else None,

@@ -151,8 +151,9 @@ def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
         assert hook.tasks("oci-c1") == {init.pid}
         end(init)
         subprocess.run(["sh", "-c", f"cat /dev/zero > {hook.run_dir}/filler 2>&-"], check=False)
-        assert "what key c1 used is lost" in hook(stopped("c1")).stderr
-        hook.assert_clean()
+        assert "could not save the final counters of key c1" in hook(stopped("c1")).stderr
+        assert hook.groups() == set()
+        assert hook.leftovers() == set()
         assert list((hook.run_dir / "mon_groups").iterdir()) == []
     finally:
         subprocess.run(["umount", "-l", hook.run_dir], check=True)
@@ -259,7 +260,7 @@ def test_a_file_that_is_broken_inside_fails_no_container(
     state = json.dumps(created("c1", init.pid)).encode()
     result = subprocess.run([copy, "hook"], input=state, capture_output=True, check=False, timeout=300)
     assert result.returncode == 0
-    assert b"lifecycle.py" in result.stderr
+    assert b"stages/create.py" in result.stderr
     assert subprocess.run([copy, "list"], capture_output=True, check=False, timeout=300).returncode == 2
 
 

@@ -203,7 +203,7 @@ def test_openshift_names_the_oldest_version() -> None:
     assert f"OpenShift {butane['version'].removesuffix('.0')} or newer" in page("docs/openshift.md")
 
 
-# --- docs/context.md
+# --- docs/options.md
 
 
 @pytest.mark.parametrize(("name", "default"), Options().model_dump().items())
@@ -211,18 +211,18 @@ def test_options_has_each_option_with_its_value_and_default(name: str, default: 
     metavar = parser.HELP_OF_OPTIONS[name][0].replace("|", r"\|")
     option = f"--{name.replace('_', '-')}" + (f"={metavar}" if metavar else "")
     shown = {"[]": "", "{}": "", "False": "off"}.get(str(default), f"`{default}`")
-    assert [f"`{option}`", shown] in [row[:2] for row in rows(page("docs/context.md"), "option")]
+    assert [f"`{option}`", shown] in [row[:2] for row in rows(page("docs/options.md"), "option")]
 
 
 def test_options_has_no_option_that_does_not_exist() -> None:
-    named = [word.partition("=")[0] for word in first_words(page("docs/context.md"), "option")]
+    named = [word.partition("=")[0] for word in first_words(page("docs/options.md"), "option")]
     assert sorted(named) == sorted(f"--{name.replace('_', '-')}" for name in Options.model_fields)
 
 
 def test_options_has_the_linger_of_the_kubernetes_file() -> None:
     arguments = json.loads((ROOT / "oci-hooks/10-resctrl-mon-hook-kubernetes.json").read_text())["hook"]["args"]
     (linger,) = [word.partition("=")[2] for word in arguments if word.startswith("--linger=")]
-    assert f"The Kubernetes JSON sets {linger} |" in page("docs/context.md")
+    assert f"The Kubernetes JSON sets {linger} |" in page("docs/options.md")
 
 
 # --- docs/commands.md
@@ -262,16 +262,16 @@ def test_commands_explains_every_state() -> None:
     assert set(first_words(page("docs/commands.md"), "STATE")) == conditions()
 
 
-# --- docs/prometheus.md
+# --- docs/metrics.md
 
 
 @pytest.mark.parametrize("name", prometheus.names())
 def test_metrics_has_every_metric(name: str) -> None:
-    assert name in first_words(page("docs/prometheus.md"), "metric")
+    assert name in first_words(page("docs/metrics.md"), "metric")
 
 
 def test_metrics_has_no_metric_that_does_not_exist() -> None:
-    assert set(first_words(page("docs/prometheus.md"), "metric")) <= set(prometheus.names())
+    assert set(first_words(page("docs/metrics.md"), "metric")) <= set(prometheus.names())
 
 
 # --- docs/reconcile.md

@@ -11,7 +11,7 @@ from hook import __version__
 from hook.base import system
 from hook.base.models import Options
 from hook.cli import commands, parser
-from hook.stages import failures, options
+from hook.stages import context, failures
 
 OPTION = re.compile(r"^  --(?P<name>[a-z-]+)(?:=(?P<value>\S+))? +(?P<meaning>.+?)(?: \[(?P<default>[^]]*)\])?$")
 LINES = [line for line in parser.text().split("options, as", 1)[1].splitlines() if line.startswith("  --")]
@@ -117,7 +117,7 @@ def test_the_help_of_a_verb_has_an_example_that_it_takes(verb: str, capsys: pyte
     name, *words = re.split(r" [<|]", found[1])[0].split()
     assert name == verb
     _, rest = commands.parser_of(verb).parse_known_args(words)
-    assert options.parse(rest)[1] == []
+    assert context.parse(rest)[1] == []
     assert not rest or verb in commands._WITH_HOOK_OPTIONS
     assert max(map(len, told.splitlines())) <= 100
 

@@ -194,7 +194,7 @@ def test_what_is_neither(tmp_path: Path, content: object) -> None:
         ({}, [], "monitored as container web"),
         ({KEY: UID}, [], f"monitored as pod {UID}"),
         ({KEY: UID}, ["--key=container"], "monitored as container web"),
-        ({KEY: "x"}, [], "not monitored: the pod UID in the annotations is none: 'x'"),
+        ({KEY: "x"}, [], "not monitored: the annotations hold an invalid pod UID: 'x'"),
         ({KEY: UID}, ["--namespace=shop"], "not monitored: --namespace, --annotation or --monitor leave it out"),
         ({}, ["--monitor=opt-in"], "not monitored: --namespace, --annotation or --monitor leave it out"),
         ({"monitor.resctrl-mon.io": "true"}, ["--monitor=opt-in"], "monitored as container web"),
@@ -209,8 +209,8 @@ def test_what_becomes_of_it(tmp_path: Path, annotations: dict[str, str], words: 
 @pytest.mark.parametrize(
     ("words", "becomes"),
     [
-        (["--key=sandbox"], f"monitored as pod {UID}; its annotations name another pod"),
-        (["--containers=kubernetes"], f"monitored as pod {UID}; its annotations name another pod"),
+        (["--key=sandbox"], f"monitored as pod {UID}; the annotations name another pod"),
+        (["--containers=kubernetes"], f"monitored as pod {UID}; the annotations name another pod"),
         (["--containers=podman"], "left to the file that is for it: --containers=podman"),
     ],
 )
