@@ -152,8 +152,7 @@ def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
         end(init)
         subprocess.run(["sh", "-c", f"cat /dev/zero > {hook.run_dir}/filler 2>&-"], check=False)
         assert "could not save the final counters of key c1" in hook(stopped("c1")).stderr
-        assert hook.groups() == set()
-        assert hook.leftovers() == set()
+        hook.assert_clean()
         assert list((hook.run_dir / "mon_groups").iterdir()) == []
     finally:
         subprocess.run(["umount", "-l", hook.run_dir], check=True)
