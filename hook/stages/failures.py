@@ -5,8 +5,6 @@ Imported when something failed.
 
 from __future__ import annotations
 
-import hashlib
-
 from hook.base import names, system
 from hook.base.errors import HookError
 from hook.base.explain import explain, known, unforeseen
@@ -129,7 +127,11 @@ def find_key(options: Options, container: Container) -> Key | None:
 
 def _record_name(call: Call) -> str:
     """Name the container's record: its ID, or where there is none a stable name that is safe in a path."""
-    return call.container_id or "bad-" + hashlib.sha256(call.text).hexdigest()[:16]
+    if call.container_id:
+        return call.container_id
+    import hashlib  # which loads OpenSSL, from files: no other failure depends on that
+
+    return "bad-" + hashlib.sha256(call.text).hexdigest()[:16]
 
 
 # --- The traces
