@@ -20,18 +20,16 @@ _WHITE = " \t\n\r"
 _LONGEST_NUMBER = 25  # more characters than any number that a runtime, the kernel or we write
 
 
-def _bounded(text: str) -> str:
+def _integer(text: str) -> int:
     if len(text) > _LONGEST_NUMBER:
         raise ValueError(f"not JSON of ours: a number of {len(text)} characters")
-    return text
-
-
-def _integer(text: str) -> int:
-    return int(_bounded(text))
+    return int(text)
 
 
 def _fraction(text: str) -> float:
-    return float(_bounded(text))
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError(f"not JSON of ours: a number of {len(text)} characters")
+    return float(text)
 
 
 def _constant(text: str) -> object:

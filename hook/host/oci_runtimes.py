@@ -13,9 +13,10 @@ import signal
 import subprocess
 from dataclasses import dataclass
 
-from hook.base import cgroups, jsontext, names, procfs, system
+from hook.base import jsontext, names, procfs, system
 from hook.base.explain import errno_name, explain
 from hook.base.models import State, ValidationError
+from hook.stages import identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -263,7 +264,7 @@ def is_sandbox(state: State) -> bool:
     Its cgroup tells which runtime that is: a pod's author can write the annotations of the other one.
     """
     said, places = state.annotations or {}, procfs.cgroups(state.pid) if state.pid else []
-    maker = next(filter(None, (cgroups.maker(place, state.id) for place in places)), said.get("io.container.manager"))
+    maker = next(filter(None, (identity.maker(place, state.id) for place in places)), said.get("io.container.manager"))
     by_containerd = said.get("io.kubernetes.cri.container-type")
     if maker != "containerd" and (maker == "cri-o" or by_containerd is None):
         return said.get("io.kubernetes.cri-o.ContainerType") == "sandbox"

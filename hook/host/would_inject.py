@@ -79,7 +79,7 @@ def told(path: str, directories: Sequence[str] = ()) -> Told:
     annotations = _annotations(found) or _annotations(config)
     place = _place(config)
     container = str(found.get("id") or cgroups.container_id(place) or "")
-    by = (cgroups.maker(place, container) if container else None) or annotations.get("io.container.manager")
+    by = (identity.maker(place, container) if container else None) or annotations.get("io.container.manager")
     seen, remark, is_whole = annotations, "", True
     if by == "libpod":
         reader, usual = "Podman", runtime_config.of_podman()

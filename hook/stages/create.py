@@ -6,7 +6,7 @@ them; the comments say how. What one hook leaves behind is put right by the next
 
 from __future__ import annotations
 
-from hook.base import cgroups, jsontext, names, procfs, system
+from hook.base import jsontext, names, procfs, system
 from hook.base.errors import HookError
 from hook.base.models import Config, KeyState, Member, MonGroup
 from hook.stages import identity
@@ -35,11 +35,15 @@ def monitor(node: Node, container: Container, ctrl_group: str | None = None) -> 
     """Do what create_runtime does, whichever hooks.d file the call is from. `ctrl_group`: see Attempt."""
     if not identity.is_wanted(node.options, container.annotations, container.pod):
         return None
-    key = identity.key_of(node.options.key, container.id, container.said, container.pod)
-    if container.starttime is None or not node.resctrl.is_mounted():
+    if container.starttime is None:
         from hook.base import refusals
 
-        raise refusals.of_starttime(container.pid) if container.starttime is None else refusals.of_mount(node.resctrl)
+        raise refusals.of_starttime(container.pid)
+    key = identity.key_of(node.options.key, container.id, container.said, container.pod)
+    if not node.resctrl.is_mounted():
+        from hook.base import refusals
+
+        raise refusals.of_mount(node.resctrl)
     former = node.run.key_of(container.id)
     if former is not None and former != key.name:
         # Before the index names the new key: killed in between, the former membership can still be found.
@@ -265,7 +269,7 @@ def _joined(state: KeyState, container: Container, member: Member, group: MonGro
     if group.path not in [it.path for it in state.groups]:
         fields["groups"] = [*state.groups, group]
     fields.update(members=members, lingering_since=None, lingering_until=None)
-    fields["cgroup"] = (cgroups.of_pod(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup
+    fields["cgroup"] = (identity.of_pod(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup
     fields["pod_namespace"] = state.pod_namespace or container.pod.namespace
     fields["pod_name"] = state.pod_name or container.pod.name
     return KeyState(**fields)

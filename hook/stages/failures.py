@@ -118,7 +118,12 @@ def _report(call: Call, error: HookError, *, is_monitored: bool) -> None:
 
 
 def find_key(options: Options, container: Container) -> Key | None:
-    """Find the key of a container that is not monitored, for its record; None: it cannot be derived."""
+    """Find the key of a container that is not monitored, for its record.
+
+    None: it cannot be derived, or could not be as long as /proc did not show the container.
+    """
+    if container.starttime is None:
+        return None
     try:
         return identity.key_of(options.key, container.id, container.said, container.pod)
     except HookError:
@@ -127,9 +132,9 @@ def find_key(options: Options, container: Container) -> Key | None:
 
 def _record_name(call: Call) -> str:
     """Name the container's record: its ID, or where there is none a stable name that is safe in a path."""
-    if call.container_id:
+    if call.container_id is not None:
         return call.container_id
-    import hashlib  # which loads OpenSSL, from files: no other failure depends on that
+    import hashlib  # loads a library that is ten times as large as Python
 
     return "bad-" + hashlib.sha256(call.text).hexdigest()[:16]
 

@@ -267,7 +267,7 @@ def test_a_file_that_is_broken_inside_fails_no_container(
     ("asked", "said"),
     [
         ("import hook.no_such_module", "No module named 'hook.no_such_module'"),
-        ("hook.identity.nothing", "module 'hook.identity' has no attribute 'nothing'"),
+        ("hook.stages.identity.nothing", "module 'hook.stages.identity' has no attribute 'nothing'"),
     ],
 )
 def test_what_the_file_has_not_is_not_found(hook: Hook, init: Task, asked: str, said: str) -> None:
@@ -275,7 +275,7 @@ def test_what_the_file_has_not_is_not_found(hook: Hook, init: Task, asked: str, 
 import time
 gmtime = time.gmtime
 def asks():
-    import hook.identity
+    import hook.stages.identity
     try:
         {asked}
     except (ImportError, AttributeError) as error:

@@ -192,7 +192,7 @@ def test_no_lock_is_taken_for_people_who_look() -> None:
 def test_nothing_costly_is_imported_when_a_container_starts(module: str) -> None:
     cheap = {"__future__", "_imp", "_json", "errno", "fcntl", "gc", "marshal", "posix", "select", "sys", "time", "hook"}
     found = {name for node in at_start(TREES[module]) for name in imported(node)}
-    assert {name.partition(".")[0] for name in found} <= cheap | ({"hashlib"} if module == "stages/failures" else set())
+    assert {name.partition(".")[0] for name in found} <= cheap
     assert not {name.partition(".")[0] for name in found} & {"typing", "types", "re", "json", "os"}
 
 
