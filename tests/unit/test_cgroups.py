@@ -6,6 +6,7 @@ import pytest
 
 from hook.base import cgroups, system
 from hook.stages import identity
+from tests.support.memory import MachineInMemory
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 ID = "0123456789abcdef" * 4
@@ -71,7 +72,7 @@ def test_the_pod_uid_that_a_path_names(cgroup: str, uid: str | None) -> None:
         ("", None),
     ],
 )
-def test_who_made_a_container_by_the_name_of_its_cgroup(cgroup: str, maker: str | None) -> None:
+def test_maker_of_a_container_is_known_by_its_cgroup_name(cgroup: str, maker: str | None) -> None:
     assert identity.maker(cgroup, ID) == maker
 
 

@@ -282,7 +282,11 @@ def proc(program: Program, texts: Texts) -> object:
     places = [*procfs.cgroups(PID), procfs.cgroup(PID)]
     for place in places:
         if place is not None:
-            found += [program.identity.of_pod(place, UID), cgroups.is_own(place, CONTAINER), cgroups.container_id(place)]
+            found += [
+                program.identity.of_pod(place, UID),
+                cgroups.is_own(place, CONTAINER),
+                cgroups.container_id(place),
+            ]
             found += [cgroups.exists(place), cgroups.is_within(place, places[0] or "")]
             assert found[-4] is None or cgroups.is_within(place, str(found[-5] or place))
     assert not machine.changes
