@@ -14,7 +14,7 @@ import pytest
 from tests.resctrlfs import mounted
 from tests.support import machine
 from tests.support.hook import PYZ, UID, Hook, created, task
-from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, UNITS, Machine
+from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, UNITS, ScratchMachine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,13 +37,13 @@ THEIRS: dict[str, Any] = {
 }
 
 
-class Node:
+class InstalledNode:
     """A machine with an installation, the model of resctrl, and a systemd whose timer is active."""
 
     def __init__(self, directory: Path, resctrl: Mounted) -> None:
         self.resctrl = resctrl
         self.run_dir = directory / "records"
-        self.machine = Machine(directory / "machine")
+        self.machine = ScratchMachine(directory / "machine")
         self.path = self.machine.path
         self.options = [f"--resctrl-root={resctrl.root}", f"--run-dir={self.run_dir}"]
         self.hook = Hook(resctrl.root, self.run_dir)
@@ -81,23 +81,23 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path) -> Iterator[InstalledNode]:
     if reason := machine.missing_with_model():
         pytest.skip(reason)
     with mounted(tmp_path) as resctrl:
-        yield Node(tmp_path, resctrl)
+        yield InstalledNode(tmp_path, resctrl)
 
 
-def test_all_is_well(node: Node) -> None:
+def test_all_is_well(node: InstalledNode) -> None:
     assert node.doctor() == (0, [])
 
 
-def test_containerd_may_have_the_hook_from_its_own_configuration(node: Node) -> None:
+def test_containerd_may_have_the_hook_from_its_own_configuration(node: InstalledNode) -> None:
     containerd(PROGRAM)(node)
     assert node.doctor() == (0, [])
 
 
-def test_an_annotation_that_containerd_passes_on_is_well(node: Node) -> None:
+def test_an_annotation_that_containerd_passes_on_is_well(node: InstalledNode) -> None:
     opting_in_under_containerd(node)
     passed = "pod_annotations = [\n  'monitor.resctrl-mon.io', # of the pod\n  'monitor.resctrl-mon.io/*',\n]\n"
     node.write("/etc/containerd/config.toml", f"base_runtime_spec = '/etc/x.json'\n{passed}")
@@ -108,7 +108,9 @@ def test_an_annotation_that_containerd_passes_on_is_well(node: Node) -> None:
     assert "does not pass on monitor.resctrl-mon.io/CONTAINER:" in finding["found"], "`*` stops at a slash"
 
 
-def test_the_hook_may_have_other_options_from_a_copy_of_its_file_in_a_directory_that_is_read_later(node: Node) -> None:
+def test_a_copy_in_a_later_hooks_dir_may_have_other_options(
+    node: InstalledNode,
+) -> None:
     shutil.copytree(node.path(HOOKS_DIR), node.path(ETC))
     node.change(f"{ETC}/{os.path.basename(PODMAN)}", lambda it: it["hook"]["args"].append("--key=sandbox"))
     for conf, table in (("containers/containers.conf", "engine"), ("crio/crio.conf", "crio.runtime")):
@@ -116,7 +118,7 @@ def test_the_hook_may_have_other_options_from_a_copy_of_its_file_in_a_directory_
     assert node.doctor() == (0, [])
 
 
-def test_what_people_see(node: Node) -> None:
+def test_what_people_see(node: InstalledNode) -> None:
     node.path(LINK).unlink()
     done = node.machine.run("doctor", *node.options)
     assert done.returncode == 0
@@ -126,37 +128,37 @@ def test_what_people_see(node: Node) -> None:
     assert lines[place + 1] == "           resctrl-mon-hook.pyz install; elsewhere: doctor --prefix=DIR"
 
 
-def remove(path: str) -> Callable[[Node], object]:
+def remove(path: str) -> Callable[[InstalledNode], object]:
     return lambda node: node.path(path).unlink()
 
 
-def changed(path: str, change: Callable[[Any], object]) -> Callable[[Node], object]:
+def changed(path: str, change: Callable[[Any], object]) -> Callable[[InstalledNode], object]:
     return lambda node: node.change(path, change)
 
 
-def hooks_with_other_options_alone(node: Node) -> None:
+def hooks_with_other_options_alone(node: InstalledNode) -> None:
     """As the files of a package are, and those of hooks.d changed."""
     node.path(CONF).unlink()
     for path in (PODMAN, KUBERNETES):
         node.change(path, lambda it: it["hook"]["args"].append("--snapshot-ttl=7"))
 
 
-def written(path: str, text: object) -> Callable[[Node], object]:
+def written(path: str, text: object) -> Callable[[InstalledNode], object]:
     return lambda node: node.write(path, text)
 
 
-def hook_field(**fields: object) -> Callable[[Node], object]:
+def hook_field(**fields: object) -> Callable[[InstalledNode], object]:
     return changed(PODMAN, lambda content: content["hook"].update(fields))
 
 
-def systemctl(text: str) -> Callable[[Node], object]:
+def systemctl(text: str) -> Callable[[InstalledNode], object]:
     return lambda node: node.program("/usr/local/sbin/systemctl", text)
 
 
-def containerd(*hooks: str, config: str = "base_runtime_spec = '/etc/x.json'\n") -> Callable[[Node], object]:
+def containerd(*hooks: str, config: str = "base_runtime_spec = '/etc/x.json'\n") -> Callable[[InstalledNode], object]:
     """In place of CRI-O, with a specification that has these hooks."""
 
-    def change(node: Node) -> None:
+    def change(node: InstalledNode) -> None:
         node.path("/usr/local/sbin/crio").unlink()
         node.program("/usr/local/sbin/containerd", "")
         node.write("/etc/containerd/config.toml", config)
@@ -165,28 +167,28 @@ def containerd(*hooks: str, config: str = "base_runtime_spec = '/etc/x.json'\n")
     return change
 
 
-def opting_in_under_containerd(node: Node) -> None:
+def opting_in_under_containerd(node: InstalledNode) -> None:
     containerd(PROGRAM)(node)
     for path in (PODMAN, KUBERNETES):
         node.change(path, lambda it: it["hook"]["args"].append("--monitor=opt-in"))
     node.write(CONF, "OPTIONS=--linger=600 --monitor=opt-in\n")
 
 
-def group(name: str) -> Callable[[Node], object]:
+def group(name: str) -> Callable[[InstalledNode], object]:
     return lambda node: (node.resctrl.root / "mon_groups" / name).mkdir()
 
 
-def without_ours(node: Node) -> None:
+def without_ours(node: InstalledNode) -> None:
     for path in (KUBERNETES, PODMAN):
         node.path(path).unlink()
 
 
-def torn_record(node: Node) -> None:
+def torn_record(node: InstalledNode) -> None:
     node.hook(created("web", 1 << 22 | 7))
     (node.run_dir / "groups/x.json").write_text("{")
 
 
-AILMENTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
+AILMENTS: dict[str, tuple[Callable[[InstalledNode], object], str, str, str]] = {
     "no program": (remove(PROGRAM), "fail", "program", f"no {PROGRAM}"),
     "another program": (lambda node: node.program(PROGRAM, ""), "fail", "program", "is no .pyz"),
     "a program that all can write": (
@@ -343,7 +345,7 @@ AILMENTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
 
 
 @pytest.mark.parametrize("name", AILMENTS)
-def test_what_is_wrong_is_found(node: Node, name: str) -> None:
+def test_what_is_wrong_is_found(node: InstalledNode, name: str) -> None:
     spoil, level, subject, text = AILMENTS[name]
     spoil(node)
     status, found = node.doctor()
@@ -352,7 +354,7 @@ def test_what_is_wrong_is_found(node: Node, name: str) -> None:
 
 
 @pytest.mark.parametrize(("rmids", "level"), [(4, "fail"), (40, "warning")])
-def test_no_rmids_are_left(tmp_path: Path, node: Node, rmids: int, level: str) -> None:
+def test_no_rmids_are_left(tmp_path: Path, node: InstalledNode, rmids: int, level: str) -> None:
     (tmp_path / "small").mkdir()
     with mounted(tmp_path / "small", rmids=rmids) as resctrl:
         for number in range(rmids - (1 if level == "fail" else 3)):
@@ -361,13 +363,13 @@ def test_no_rmids_are_left(tmp_path: Path, node: Node, rmids: int, level: str) -
     assert [it["found"].partition(" in use")[2] for it in found if it["subject"] == "RMIDs" and it["level"] == level]
 
 
-def test_failures_are_counted_by_their_reasons(node: Node) -> None:
+def test_failures_are_counted_by_their_reasons(node: InstalledNode) -> None:
     node.hook(created("web", 1 << 22 | 7))
     _, found = node.doctor()
     assert [it["found"] for it in found] == ["1 containers: task_gone: web"]
 
 
-def test_a_run_directory_that_others_may_write_to_has_its_own_remedy(node: Node) -> None:
+def test_a_run_directory_that_others_may_write_to_has_its_own_remedy(node: InstalledNode) -> None:
     """Not that of whatever cannot be looked at, which is to be root."""
     node.run_dir.mkdir()
     node.run_dir.chmod(0o777)
@@ -377,7 +379,7 @@ def test_a_run_directory_that_others_may_write_to_has_its_own_remedy(node: Node)
     assert records["remedy"] == "remove it, or make it root's with mode 0755 (it is uid 0's, mode 0777)"
 
 
-def test_resctrl_is_not_mounted(node: Node, tmp_path: Path) -> None:
+def test_resctrl_is_not_mounted(node: InstalledNode, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     _, found = node.doctor(f"--resctrl-root={tmp_path}/empty")
     assert next(it["remedy"] for it in found if it["subject"] == "resctrl").startswith("mount -t resctrl resctrl ")
@@ -389,7 +391,7 @@ def test_resctrl_is_not_mounted(node: Node, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["kepler", "nri-resctrl-mon", "10-resctrl-mon"])
-def test_who_runs_beside_us(node: Node, tmp_path: Path, name: str) -> None:
+def test_other_resctrl_tools_are_found(node: InstalledNode, tmp_path: Path, name: str) -> None:
     program = tmp_path / name
     program.symlink_to("/bin/sleep")
     with subprocess.Popen([program, "1000"]) as process:
@@ -398,14 +400,14 @@ def test_who_runs_beside_us(node: Node, tmp_path: Path, name: str) -> None:
     assert any(it["subject"] == "beside us" and it["remedy"] and name.endswith(it["found"].split()[0]) for it in told)
 
 
-def test_names_are_printed_so_that_they_do_no_harm(node: Node) -> None:
+def test_names_are_printed_so_that_they_do_no_harm(node: InstalledNode) -> None:
     node.write(f"{HOOKS_DIR}/\x1b[2J\u00e9.json", "{")
     done = node.machine.run("doctor", *node.options)
     assert f"FAIL     {HOOKS_DIR}/\\x1b[2J\\xe9.json: readers refuse it" in done.stdout
     assert done.stdout.isascii()
 
 
-def test_it_changes_nothing(node: Node) -> None:
+def test_it_changes_nothing(node: InstalledNode) -> None:
     before = node.machine.written()
     (node.resctrl.root / "mon_groups/oci-x").mkdir()
     node.doctor()
@@ -414,14 +416,14 @@ def test_it_changes_nothing(node: Node) -> None:
     assert node.hook.groups() == {"oci-x"}
 
 
-def test_it_can_be_asked_by_somebody_else(node: Node) -> None:
+def test_doctor_runs_without_root(node: InstalledNode) -> None:
     """Then most cannot be seen, and that is what is said."""
     done = node.machine.run(node.machine.public(), "doctor", *node.options, before=NOBODY)
     assert done.returncode == 1
     assert "FAIL     root: this is somebody else" in done.stdout
 
 
-def test_an_installation_elsewhere_is_found_by_the_files_that_call_it(node: Node) -> None:
+def test_an_installation_elsewhere_is_found_by_the_files_that_call_it(node: InstalledNode) -> None:
     words = ["--prefix=/usr/opt/x", f"--hooks-dir={HOOKS_DIR}"]
     assert node.machine.run("uninstall", *node.options).returncode == 0
     assert node.machine.run("install", "--for=both", *words, *node.options).returncode == 0
@@ -441,7 +443,7 @@ INJECTORS = {
 
 
 @pytest.mark.parametrize("name", INJECTORS)
-def test_an_injector_that_sees_the_program_is_well(node: Node, name: str) -> None:
+def test_an_injector_that_sees_the_program_is_well(node: InstalledNode, name: str) -> None:
     containerd()(node)
     program, environment = INJECTORS[name]
     before = machine.beside(program, "-idx", "10", mounts=f"{environment}mount -t tmpfs x /mnt;")
@@ -457,7 +459,7 @@ def test_an_injector_that_sees_the_program_is_well(node: Node, name: str) -> Non
     ],
 )
 def test_an_injector_that_does_not_see_the_hook_gives_it_to_no_container(
-    node: Node, name: str, mounts: str, said: str
+    node: InstalledNode, name: str, mounts: str, said: str
 ) -> None:
     """It passes a file over whose program is missing where it is, and says nothing."""
     containerd()(node)
@@ -467,13 +469,13 @@ def test_an_injector_that_does_not_see_the_hook_gives_it_to_no_container(
     assert found[0]["found"] == f"{said}: it gives no container the hook"
 
 
-def test_another_plugin_is_no_injector(node: Node) -> None:
+def test_another_plugin_is_no_injector(node: InstalledNode) -> None:
     containerd()(node)
     _, found = node.doctor(before=machine.beside("/bin/plugin", mounts="export NRI_PLUGIN_NAME=logger; " + BLIND))
     assert [it["found"] for it in found] == ["no NRI hook-injector runs, and no base_runtime_spec names the hook"]
 
 
-def test_a_container_gets_no_hook_from_an_injector_that_does_not_see_it(node: Node) -> None:
+def test_a_container_gets_no_hook_from_an_injector_that_does_not_see_it(node: InstalledNode) -> None:
     state = STATES / "containerd-2.1.9-runc-1.3.6-nri-hook-injector-createRuntime.json"
     words = ["doctor", f"--inject={state}"]
     assert node.machine.run(*words, before=machine.beside("hook-injector")).returncode == 0
@@ -485,14 +487,14 @@ def test_a_container_gets_no_hook_from_an_injector_that_does_not_see_it(node: No
 # --- By what means it was installed
 
 
-def installed_by_chart(node: Node) -> None:
+def installed_by_chart(node: InstalledNode) -> None:
     """What the chart has on a node: the program, the JSON for pods, and its mark."""
     for path in (LINK, PODMAN, CONF, f"{UNITS}.service", f"{UNITS}.timer"):
         node.path(path).unlink()
     node.write(CHART_MARK, "")
 
 
-def test_a_node_of_the_chart_needs_neither_link_nor_timer(node: Node) -> None:
+def test_a_node_of_the_chart_needs_neither_link_nor_timer(node: InstalledNode) -> None:
     installed_by_chart(node)
     before = machine.beside("python3", "/app/node.py", "reconcile", "--prefix=/usr")
     assert node.doctor(before=before) == (0, [])
@@ -505,7 +507,7 @@ def test_a_node_of_the_chart_needs_neither_link_nor_timer(node: Node) -> None:
     assert "kubectl describe the chart's pod on this node; options belong in the chart's values" in remedies
 
 
-def test_a_packaged_node_is_told_to_install_the_package_again(node: Node) -> None:
+def test_remedy_on_a_packaged_node_is_to_reinstall_the_package(node: InstalledNode) -> None:
     node.program("/usr/local/sbin/dpkg-query", f"echo hook: {KUBERNETES}; exit 1")
     assert node.doctor() == (0, [])
     node.path(LINK).unlink()
@@ -513,7 +515,7 @@ def test_a_packaged_node_is_told_to_install_the_package_again(node: Node) -> Non
     assert found["remedy"] == "apt install --reinstall hook; elsewhere: doctor --prefix=DIR"
 
 
-def test_a_node_of_a_machine_config_has_no_link(node: Node) -> None:
+def test_a_node_of_a_machine_config_has_no_link(node: InstalledNode) -> None:
     words = node.path(CONF).read_text().splitlines()[-1]
     node.write(CONF, f"# Made by the MachineConfig x\n{words}\n")
     node.path(LINK).unlink()
@@ -525,14 +527,14 @@ def test_a_node_of_a_machine_config_has_no_link(node: Node) -> None:
 STATES = Path(__file__).resolve().parents[1] / "states"
 
 
-def inject(node: Node, path: Path, *words: str) -> tuple[int, dict[str, str]]:
+def inject(node: InstalledNode, path: Path, *words: str) -> tuple[int, dict[str, str]]:
     done = node.machine.run("doctor", "--json", f"--inject={path}", *words)
     assert done.stderr == ""
     return done.returncode, {os.path.basename(it["subject"]): it["found"] for it in json.loads(done.stdout)["findings"]}
 
 
 @pytest.mark.parametrize("path", sorted(STATES.glob("*-createRuntime.json")), ids=lambda path: path.stem)
-def test_each_real_container_gets_the_hook_that_is_meant_for_it(node: Node, path: Path) -> None:
+def test_each_real_container_gets_the_hook_that_is_meant_for_it(node: InstalledNode, path: Path) -> None:
     status, found = inject(node, path)
     expected = None if "build" in path.name else PODMAN if path.name.startswith("podman") else KUBERNETES
     assert {name for name, text in found.items() if text.startswith("yes: monitored as ")} == (
@@ -542,7 +544,7 @@ def test_each_real_container_gets_the_hook_that_is_meant_for_it(node: Node, path
     assert expected or found["the hook"] == "this container does not get it"
 
 
-def test_why_it_does_not_get_it(node: Node) -> None:
+def test_why_it_does_not_get_it(node: InstalledNode) -> None:
     state = STATES / "podman-5.8.6-runc-1.3.6-container-createRuntime.json"
     node.path(PODMAN).unlink()
     status, found = inject(node, state)
@@ -555,7 +557,7 @@ def test_why_it_does_not_get_it(node: Node) -> None:
     assert found["read by"] == "Podman, from /nowhere"
 
 
-def test_a_container_of_a_base_runtime_spec_has_the_hook_without_hooks_d(node: Node, tmp_path: Path) -> None:
+def test_a_container_of_a_base_runtime_spec_has_the_hook_without_hooks_d(node: InstalledNode, tmp_path: Path) -> None:
     node.path(PODMAN).unlink()
     node.path(KUBERNETES).unlink()
     config = tmp_path / "config.json"
@@ -573,7 +575,7 @@ def test_a_container_of_a_base_runtime_spec_has_the_hook_without_hooks_d(node: N
 RESTARTS = "io.kubernetes.container.restartCount"
 
 
-def test_a_value_that_a_pod_can_replace_unseen_is_no_plain_yes(node: Node) -> None:
+def test_a_value_that_a_pod_can_replace_unseen_is_no_plain_yes(node: InstalledNode) -> None:
     state = STATES / "containerd-2.1.9-runc-1.3.6-createRuntime.json"
     key = next(iter(json.loads(node.path(KUBERNETES).read_text())["when"]["annotations"]))
     node.change(KUBERNETES, lambda content: content["when"]["annotations"].update({key: "^[0-9]+$"}))
@@ -582,7 +584,7 @@ def test_a_value_that_a_pod_can_replace_unseen_is_no_plain_yes(node: Node) -> No
     assert found[os.path.basename(KUBERNETES)].startswith("yes, unless the pod's own annotations have another value")
 
 
-def test_a_value_that_the_pod_replaced_keeps_the_hook_off_under_crio(node: Node, tmp_path: Path) -> None:
+def test_a_value_that_the_pod_replaced_keeps_the_hook_off_under_crio(node: InstalledNode, tmp_path: Path) -> None:
     """What the pod's author wrote stands in the sandbox's bundle, beside the container's."""
     state = json.loads((STATES / "crio-1.36.3-runc-1.3.6-createRuntime.json").read_text())
     sandbox = state["annotations"]["io.kubernetes.cri-o.SandboxID"]
@@ -602,7 +604,7 @@ def test_a_value_that_the_pod_replaced_keeps_the_hook_off_under_crio(node: Node,
     assert "'no'" in found[os.path.basename(KUBERNETES)]
 
 
-def test_a_container_of_crictls_alone_gets_a_remedy_that_helps(node: Node, tmp_path: Path) -> None:
+def test_a_container_of_crictls_alone_gets_a_remedy_that_helps(node: InstalledNode, tmp_path: Path) -> None:
     state = json.loads((STATES / "crio-1.36.3-runc-1.3.6-createRuntime.json").read_text())
     state["annotations"]["io.kubernetes.cri-o.Annotations"] = "{}"
     path = tmp_path / "state.json"
@@ -613,7 +615,7 @@ def test_a_container_of_crictls_alone_gets_a_remedy_that_helps(node: Node, tmp_p
     assert RESTARTS in last["remedy"]
 
 
-def test_a_hook_that_leaves_a_container_out_says_so(node: Node) -> None:
+def test_a_hook_that_skips_a_container_is_reported(node: InstalledNode) -> None:
     state = STATES / "crio-1.36.3-runc-1.3.6-createRuntime.json"
     node.change(KUBERNETES, lambda content: content["hook"]["args"].append("--namespace=none-of-them"))
     status, found = inject(node, state)
@@ -624,7 +626,7 @@ def test_a_hook_that_leaves_a_container_out_says_so(node: Node) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "7", '{"process": [7]}', '{"mounts": 7}', '{"process": {}, "hooks": 7}']
 )
-def test_what_is_no_container(node: Node, tmp_path: Path, text: str) -> None:
+def test_what_is_no_container(node: InstalledNode, tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
     done = node.machine.run("doctor", f"--inject={path}")
@@ -644,7 +646,7 @@ def test_self_test(hook: Hook) -> None:
     assert hook.groups() == set()
 
 
-def test_self_test_where_nothing_can_be_made(tmp_path: Path, node: Node) -> None:
+def test_self_test_where_nothing_can_be_made(tmp_path: Path, node: InstalledNode) -> None:
     (tmp_path / "small").mkdir()
     with task(), mounted(tmp_path / "small", rmids=1) as resctrl:
         done = node.machine.run("doctor", "--self-test", f"--resctrl-root={resctrl.root}")
@@ -654,7 +656,7 @@ def test_self_test_where_nothing_can_be_made(tmp_path: Path, node: Node) -> None
     assert done.stdout.startswith(f"FAIL     self-test: {tmp_path} is not mounted, or cannot monitor")
 
 
-def test_a_create_runtime_hook_of_a_cdi_device_is_named(node: Node) -> None:
+def test_a_create_runtime_hook_of_a_cdi_device_is_named(node: InstalledNode) -> None:
     """It runs after ours, and may take the container out of its group."""
     hooks = [{"hookName": "createRuntime", "path": "/usr/bin/dra-join", "args": ["dra-join", "gold"]}]
     node.write("/etc/cdi/gold.json", {"devices": [{"name": "gold", "containerEdits": {"hooks": hooks}}]})
@@ -668,7 +670,7 @@ def test_a_create_runtime_hook_of_a_cdi_device_is_named(node: Node) -> None:
     assert {(it["level"], it["subject"]) for it in found} == {("warning", "CDI")}
 
 
-def test_a_pod_that_waits_for_its_next_start_is_no_orphan(node: Node) -> None:
+def test_a_pod_that_waits_for_its_next_start_is_no_orphan(node: InstalledNode) -> None:
     """As in CrashLoopBackOff: all of its containers are dead. Its group was called an orphan."""
     with task() as init:
         node.hook(created("c1", init.pid, pod_uid=UID))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tests.podman.node import Node
+    from tests.podman.node import PodmanNode
 
 COMMAND = ["/bin/sleep", "100000"]
 ANNOTATIONS = {"io.kubernetes.pod.uid": "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"}
@@ -202,7 +202,7 @@ def test_what_crun_needs_of_its_caller(unhooked: Unhooked, tmp_path: Path, capab
     assert bool(complaints) is not told
 
 
-def test_a_live_node_with_50_containers_is_brought_in_by_one_command(unhooked: Unhooked, node: Node) -> None:
+def test_a_live_node_with_50_containers_is_brought_in_by_one_command(unhooked: Unhooked, node: PodmanNode) -> None:
     """Ten of them have a pod of their own, forty share one; each has a process that exec brought in, too."""
     shared = "11111111-6a0e-4a9f-9d43-5f5c1d3c7b11"
 

@@ -52,7 +52,7 @@ def test_no_container_is_held_to_the_1024_files_that_ctr_prints() -> None:
         7,
     ],
 )
-def test_limits_that_somebody_has_set_stay(process: object) -> None:
+def test_existing_limits_stay(process: object) -> None:
     assert containerd_spec.with_hook({"ociVersion": "1.0.2", "process": process}, OURS)["process"] == process
 
 

@@ -76,7 +76,7 @@ def test_what_readers_refuse(tmp_path: Path, text: object, problem: str) -> None
         (content(when={"commands": [r"(a)\1"]}), "syntax that is not checked here"),
     ],
 )
-def test_what_is_odd_and_stops_nobody_as_far_as_we_know(tmp_path: Path, text: object, remark: str) -> None:
+def test_harmless_oddities_are_accepted_with_a_remark(tmp_path: Path, text: object, remark: str) -> None:
     entry = hooksd.read(str(write(tmp_path, "a.json", text)))
     assert entry.problem is None
     assert entry.remark is not None
@@ -160,6 +160,6 @@ def test_it_is_not_for_this_container(when: dict[str, object], why: str) -> None
     assert why in found
 
 
-def test_what_is_not_known_of_a_container_is_said() -> None:
+def test_unknown_properties_of_a_container_are_reported() -> None:
     assert why_not({"hasBindMounts": True}, Subject()) == "hasBindMounts: it has none"
     assert why_not({"commands": [""]}, Subject()) == "commands: what it runs is not known here"

@@ -108,7 +108,7 @@ def identities(root: Path) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.usefixtures("root")
-def test_reconcile_gets_the_options_that_stand_in_the_json() -> None:
+def test_reconcile_gets_the_options_of_the_json() -> None:
     assert node("--monitor=opt-in").options == [OURS, "--linger=600", "--monitor=opt-in"]
     assert node("--linger=5").options == [OURS, "--linger=5"]
 
@@ -246,7 +246,7 @@ def bundle(
     config.write_text(text or json.dumps({"hooks": hooks, "annotations": annotations}))
 
 
-def test_the_json_goes_first_and_the_program_only_when_told(root: Path) -> None:
+def test_the_json_is_removed_first_and_the_program_only_on_request(root: Path) -> None:
     node().install()
     node().remove_json()
     assert files(root) == [MARK, PROGRAM]
@@ -297,7 +297,7 @@ def old(directory: Path) -> None:
 
 
 @pytest.mark.usefixtures("cgroups")
-def test_who_still_calls_the_program_is_told_apart_from_what_has_ended(tmp_path: Path) -> None:
+def test_users_of_the_program_are_live_containers_only(tmp_path: Path) -> None:
     assert node().callers() == ([], [])
     bundle(tmp_path, LIVE, "userdata", annotations=CRIO)
     bundle(tmp_path, ENDED, annotations=CONTAINERD)
@@ -341,7 +341,7 @@ def test_in_a_pid_namespace_of_its_own_it_takes_no_container_for_ended(
 
 
 @pytest.mark.usefixtures("root")
-def test_a_bundle_that_vanishes_meanwhile_is_nobodys(tmp_path: Path) -> None:
+def test_a_bundle_that_vanishes_meanwhile_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "bundles/gone").mkdir(parents=True)
     (tmp_path / "bundles/gone/config.json").symlink_to("nowhere")
     assert node().callers() == ([], [])

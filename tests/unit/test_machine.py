@@ -53,7 +53,7 @@ def test_what_runs_containers_is_found_by_its_programs(tmp_path: Path) -> None:
     assert machine.program("k3s", top) == "/usr/local/bin/k3s"
 
 
-def test_an_interpreter_tells_what_it_is() -> None:
+def test_an_interpreter_reports_its_version() -> None:
     tag = sys.implementation.cache_tag
     assert machine.interpreter(sys.executable) == Interpreter(sys.executable, sys.version_info[:2], tag)
 
@@ -66,7 +66,7 @@ def path(tmp_path: Path) -> str:
     return program(tmp_path / "x")
 
 
-def test_where_nothing_forbids_nothing_is_said(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_no_restriction_gives_no_finding(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(machine, "selinux", lambda: None)
     monkeypatch.setattr(machine, "has_fapolicyd", lambda: False)
     assert machine.why_forbidden(path) == ""

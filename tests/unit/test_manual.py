@@ -53,10 +53,10 @@ def test_each_reason_has_its_item(reason: str) -> None:
     assert reason in ITEMS
 
 
-def test_no_option_stands_there_that_is_none() -> None:
+def test_man_page_has_no_unknown_option() -> None:
     known = set(re.findall(r"--[a-z-]+", parser.text()))
     assert set(re.findall(r"--[a-z-]+", TEXT)) <= known
 
 
-def test_the_two_that_every_program_has_stand_there_too() -> None:
+def test_man_page_has_help_and_version() -> None:
     assert {"--help", "--version"} <= set(ITEMS)

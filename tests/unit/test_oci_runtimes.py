@@ -47,7 +47,7 @@ def listed_by_crun(whole: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in whole.items() if name not in ("ociVersion", "annotations")}
 
 
-class Node:
+class NodeWithRuntimes:
     """A machine with one root directory and as many fake runtimes as are made."""
 
     def __init__(self, directory: Path) -> None:
@@ -82,11 +82,11 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
+def node(tmp_path: Path) -> NodeWithRuntimes:
+    return NodeWithRuntimes(tmp_path)
 
 
-def test_runc_tells_all_in_its_list(node: Node) -> None:
+def test_runc_list_has_everything(node: NodeWithRuntimes) -> None:
     node.container("web")
     node.container("db")
     both = [state("web"), state("db", status="created")]
@@ -94,14 +94,14 @@ def test_runc_tells_all_in_its_list(node: Node) -> None:
     assert node.asked() == ["list --format"]
 
 
-def test_crun_is_asked_for_the_annotations(node: Node) -> None:
+def test_crun_is_asked_for_the_annotations(node: NodeWithRuntimes) -> None:
     node.container("web", "status")
     whole = state(rootfs="/rootfs")
     assert states([node.runtime([listed_by_crun(whole)], whole)]) == ([whole], [])
     assert node.asked() == ["list --format", "state web"]
 
 
-def test_what_is_asked(node: Node) -> None:
+def test_what_is_asked(node: NodeWithRuntimes) -> None:
     node.container("web")
     program = node.script(f'#!/bin/sh\necho "$@" >>{node.directory}/words\nenv >{node.directory}/env\nexit 1\n')
     states([program])
@@ -110,7 +110,7 @@ def test_what_is_asked(node: Node) -> None:
     assert "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n" in (node.directory / "env").read_text()
 
 
-def test_environment_is_empty_and_so_is_stdin(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_empty_and_so_is_stdin(node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
     node.container("web")
     text = json.dumps([state()])
@@ -119,7 +119,7 @@ def test_environment_is_empty_and_so_is_stdin(node: Node, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("status", ["created", "running", "paused"])
-def test_live(node: Node, status: str) -> None:
+def test_live(node: NodeWithRuntimes, status: str) -> None:
     node.container("web")
     assert states([node.runtime([state(status=status)])]) == ([state(status=status)], [])
 
@@ -128,40 +128,40 @@ def test_live(node: Node, status: str) -> None:
     "changes",
     [{"status": "stopped", "pid": 0}, {"status": "stopped"}, {"status": "creating"}, {"pid": 0}, {"pid": None}],
 )
-def test_not_live(node: Node, changes: dict[str, Any]) -> None:
+def test_not_live(node: NodeWithRuntimes, changes: dict[str, Any]) -> None:
     node.container("web")
     node.container("db", "status")
     whole = state("db", **changes)
     assert states([node.runtime([state(**changes), listed_by_crun(whole)], whole)]) == ([], [])
 
 
-def test_it_stopped_after_it_was_listed(node: Node) -> None:
+def test_it_stopped_after_it_was_listed(node: NodeWithRuntimes) -> None:
     node.container("web", "status")
     program = node.runtime([listed_by_crun(state())], state(status="stopped", pid=0))
     assert states([program]) == ([], [])
 
 
 @pytest.mark.parametrize("empty", ["null", "[]", "[\n\n]\n"])
-def test_nothing_is_listed(node: Node, empty: str) -> None:
+def test_nothing_is_listed(node: NodeWithRuntimes, empty: str) -> None:
     """A directory without a state file is what an interrupted create or delete left."""
     (node.root / "leftover").mkdir()
     assert states([node.runtime(empty)]) == ([], [])
 
 
-def test_a_root_that_is_not_there_is_not_asked(node: Node) -> None:
+def test_a_root_that_is_not_there_is_not_asked(node: NodeWithRuntimes) -> None:
     """runc and crun would make it."""
     program = node.runtime([state()])
     assert states([Runtime(program.path, str(node.directory / "none"))]) == ([], [])
     assert node.asked() == []
 
 
-def test_an_empty_root_is_not_asked(node: Node) -> None:
+def test_an_empty_root_is_not_asked(node: NodeWithRuntimes) -> None:
     (node.root / ".cache").mkdir()
     assert states([node.runtime([])]) == ([], [])
     assert node.asked() == []
 
 
-def test_a_root_that_cannot_be_read_is_told(node: Node) -> None:
+def test_an_unreadable_root_is_reported(node: NodeWithRuntimes) -> None:
     (node.directory / "file").touch()
     found, (line,) = states([Runtime(node.runtime([]).path, str(node.directory / "file"))])
     assert found == []
@@ -181,7 +181,7 @@ def test_a_root_that_cannot_be_read_is_told(node: Node) -> None:
         {SANDBOX: "sandbox", "io.kubernetes.cri-o.ContainerType": "container"},
     ],
 )
-def test_sandboxes_are_left_out(node: Node, annotations: dict[str, str]) -> None:
+def test_sandboxes_are_left_out(node: NodeWithRuntimes, annotations: dict[str, str]) -> None:
     node.container("pause")
     assert states([node.runtime([state("pause", annotations=annotations)])]) == ([], [])
 
@@ -197,7 +197,7 @@ def test_sandboxes_are_left_out(node: Node, annotations: dict[str, str]) -> None
         {SANDBOX: "container", "io.kubernetes.cri-o.ContainerType": "sandbox"},
     ],
 )
-def test_containers_of_pods_are_told(node: Node, annotations: dict[str, str]) -> None:
+def test_containers_of_pods_are_listed(node: NodeWithRuntimes, annotations: dict[str, str]) -> None:
     node.container("web")
     whole = state(annotations=annotations)
     assert states([node.runtime([whole])]) == ([whole], [])
@@ -206,7 +206,7 @@ def test_containers_of_pods_are_told(node: Node, annotations: dict[str, str]) ->
 # --- Several runtimes, several roots
 
 
-def test_a_root_shared_by_runc_and_crun(node: Node) -> None:
+def test_a_root_shared_by_runc_and_crun(node: NodeWithRuntimes) -> None:
     """As containerd's is. Neither tells of the other's containers, and that is nothing to complain of."""
     node.container("web")
     node.container("db", "status")
@@ -217,13 +217,13 @@ def test_a_root_shared_by_runc_and_crun(node: Node) -> None:
     assert node.asked("crun") == ["list --format", "state db"]
 
 
-def test_who_was_told_all_asks_no_further(node: Node) -> None:
+def test_no_further_runtime_is_asked_when_all_are_known(node: NodeWithRuntimes) -> None:
     node.container("web")
     assert states([node.runtime([state()]), node.runtime([], name="crun")]) == ([state()], [])
     assert node.asked("crun") == []
 
 
-def test_one_id_in_two_roots_is_told_once(node: Node) -> None:
+def test_one_id_in_two_roots_is_listed_once(node: NodeWithRuntimes) -> None:
     node.container("web")
     node.container("web", root=node.directory / "other")
     first = node.runtime([state()])
@@ -231,7 +231,7 @@ def test_one_id_in_two_roots_is_told_once(node: Node) -> None:
     assert states([first, Runtime(second.path, str(node.directory / "other"))]) == ([state()], [])
 
 
-def test_stopped_in_one_root_and_running_in_the_next(node: Node) -> None:
+def test_stopped_in_one_root_and_running_in_the_next(node: NodeWithRuntimes) -> None:
     node.container("web")
     node.container("web", root=node.directory / "other")
     first = node.runtime([state(status="stopped", pid=0)])
@@ -239,7 +239,7 @@ def test_stopped_in_one_root_and_running_in_the_next(node: Node) -> None:
     assert states([first, Runtime(second.path, str(node.directory / "other"))]) == ([state()], [])
 
 
-def test_a_broken_runtime_costs_its_own_containers_only(node: Node) -> None:
+def test_a_broken_runtime_costs_its_own_containers_only(node: NodeWithRuntimes) -> None:
     node.container("web")
     node.container("db", root=node.directory / "other")
     good = node.runtime([state("db")], name="good")
@@ -250,7 +250,7 @@ def test_a_broken_runtime_costs_its_own_containers_only(node: Node) -> None:
     assert [line.partition(": ")[2] for line in lines] == ["exit status 3: it does not say why"] * 2
 
 
-def test_the_next_runtime_tells_what_the_first_could_not(node: Node) -> None:
+def test_the_next_runtime_is_asked_for_what_the_first_lacks(node: NodeWithRuntimes) -> None:
     """Only the failed list is told: each of its containers was told of in the end."""
     node.container("web")
     bad = node.script("#!/bin/sh\necho 'first line' >&2; echo 'cannot\trun' >&2; exit 1\n", "bad")
@@ -259,7 +259,7 @@ def test_the_next_runtime_tells_what_the_first_could_not(node: Node) -> None:
     assert lines == [f"{bad.path} --root {node.root} list --format json: exit status 1: cannot?run"]
 
 
-def test_a_list_that_ends_early_is_made_up_for(node: Node) -> None:
+def test_a_list_that_ends_early_is_made_up_for(node: NodeWithRuntimes) -> None:
     """crun's, without CAP_KILL or at a broken container: it prints what it has, and status 0."""
     node.container("web", "status")
     assert states([node.runtime([], state())]) == ([state()], [])
@@ -282,7 +282,7 @@ def test_a_list_that_ends_early_is_made_up_for(node: Node) -> None:
         ('[{"id": "web", "status": "running", "pid": ' + "9" * 500 + "}]", "a number of 500 characters"),
     ],
 )
-def test_lists_of_nonsense(node: Node, answer: str, told: str) -> None:
+def test_lists_of_nonsense(node: NodeWithRuntimes, answer: str, told: str) -> None:
     """Each container is asked about by itself then."""
     node.container("web")
     found, (line,) = states([node.runtime(answer, state())])
@@ -311,7 +311,7 @@ def test_lists_of_nonsense(node: Node, answer: str, told: str) -> None:
     ],
 )
 @pytest.mark.parametrize("whole", [False, True], ids=["state", "list"])
-def test_states_of_nonsense(node: Node, answer: str, told: str, whole: bool) -> None:
+def test_states_of_nonsense(node: NodeWithRuntimes, answer: str, told: str, whole: bool) -> None:
     node.container("web", "status")
     program = node.runtime([listed_by_crun(state())])
     (node.directory / "runc.d" / "state-web").write_text(answer)
@@ -323,14 +323,14 @@ def test_states_of_nonsense(node: Node, answer: str, told: str, whole: bool) -> 
     assert "web" in lines[-1]
 
 
-def test_entries_of_no_container_there_are_not_looked_at(node: Node) -> None:
+def test_entries_of_no_container_there_are_not_looked_at(node: NodeWithRuntimes) -> None:
     node.container("web")
     entries = [state("../../etc"), state("-rf"), state(""), state("a" * 300), state("new"), state()]
     assert states([node.runtime(entries)]) == ([state()], [])
     assert node.asked() == ["list --format"]
 
 
-def test_bytes_that_are_no_text(node: Node) -> None:
+def test_bytes_that_are_no_text(node: NodeWithRuntimes) -> None:
     node.container("web")
     program = node.runtime(json.dumps([state(annotations={"a": "X"})]))
     path = node.directory / "runc.d" / "list"
@@ -341,7 +341,7 @@ def test_bytes_that_are_no_text(node: Node) -> None:
 
 
 @pytest.mark.parametrize("text", ["#!/nowhere\n", "", "#!/bin/sh\nkill -9 $$\n"])
-def test_programs_that_do_not_run(node: Node, text: str) -> None:
+def test_programs_that_do_not_run(node: NodeWithRuntimes, text: str) -> None:
     node.container("web")
     found, lines = states([node.script(text)])
     assert found == []
@@ -349,14 +349,14 @@ def test_programs_that_do_not_run(node: Node, text: str) -> None:
     assert all("cannot be started: E" in line or "exit status -9" in line for line in lines)
 
 
-def test_a_program_that_is_not_there(node: Node) -> None:
+def test_a_program_that_is_not_there(node: NodeWithRuntimes) -> None:
     node.container("web")
     found, lines = states([Runtime("/nowhere/runc", str(node.root))])
     assert found == []
     assert [line.rpartition(": ")[2] for line in lines] == ["ENOENT", "ENOENT"]
 
 
-def test_a_flood_is_cut_off(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_is_cut_off(node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oci_runtimes, "_LONGEST_ANSWER", 1 << 20)
     node.container("web")
     program = node.script('#!/bin/sh\n[ "$3" = state ] && exit 1\nexec yes\n')
@@ -365,7 +365,7 @@ def test_a_flood_is_cut_off(node: Node, monkeypatch: pytest.MonkeyPatch) -> None
     assert "more than 1 MiB" in lines[0]
 
 
-def test_what_is_said_on_stderr_may_be_long(node: Node) -> None:
+def test_a_long_stderr_of_a_runtime_is_read(node: NodeWithRuntimes) -> None:
     node.container("web")
     text = json.dumps([state()])
     chatter = "head -c 3000000 /dev/zero >&2"
@@ -395,7 +395,7 @@ DEADLINE = 300.0
     ],
 )
 def test_a_runtime_that_hangs_is_ended_with_all_that_it_started(
-    node: Node, monkeypatch: pytest.MonkeyPatch, text: str
+    node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr(oci_runtimes, "_PATIENCE", 1.0)
     node.container("web")
@@ -423,7 +423,7 @@ def stat_of(path: Path) -> list[str]:
         return []
 
 
-def test_one_that_hangs_does_not_take_the_time_of_all(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_hangs_does_not_take_the_time_of_all(node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oci_runtimes, "_PATIENCE", 0.2)
     monkeypatch.setattr(oci_runtimes, "_PATIENCE_IN_ALL", 0.5)
     for number in range(20):
@@ -439,7 +439,7 @@ def test_one_that_hangs_does_not_take_the_time_of_all(node: Node, monkeypatch: p
     assert lines[-1] == f"{node.root}: no better with 10 more containers"
 
 
-def test_nothing_is_left_open(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_open(node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oci_runtimes, "_PATIENCE", 0.2)
     node.container("web")
     before = len(os.listdir("/proc/self/fd"))
@@ -450,7 +450,7 @@ def test_nothing_is_left_open(node: Node, monkeypatch: pytest.MonkeyPatch) -> No
 # --- What vanishes, and what stays untold
 
 
-def test_one_that_vanishes_after_it_was_listed(node: Node) -> None:
+def test_one_that_vanishes_after_it_was_listed(node: NodeWithRuntimes) -> None:
     node.container("web", "status")
     node.container("db", "status")
     whole = state("db")
@@ -461,14 +461,14 @@ def test_one_that_vanishes_after_it_was_listed(node: Node) -> None:
     assert states([program]) == ([whole], [])
 
 
-def test_one_that_is_there_and_cannot_be_told_of(node: Node) -> None:
+def test_a_container_that_no_runtime_knows_is_reported(node: NodeWithRuntimes) -> None:
     node.container("web", "status")
     found, (line,) = states([node.runtime([listed_by_crun(state())])])
     assert found == []
     assert line.startswith(f"{node.directory}/runc --root {node.root} state web: exit status 1: cat: ")
 
 
-def test_containers_without_any_runtime(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_containers_without_any_runtime(node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oci_runtimes, "_ROOTS", {str(node.root): ("runc", "crun")})
     monkeypatch.setattr(oci_runtimes, "_DIRECTORIES", (str(node.directory / "bin"),))
     assert states() == ([], [])
@@ -480,7 +480,9 @@ def test_containers_without_any_runtime(node: Node, monkeypatch: pytest.MonkeyPa
 # --- What is installed
 
 
-def test_every_runtime_that_is_there_is_asked_about_every_root(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_runtime_that_is_there_is_asked_about_every_root(
+    node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     roots = [node.directory / "runc-root", node.directory / "crun-root", node.directory / "none"]
     order = [("runc", "crun"), ("crun", "runc"), ("runc",)]
     monkeypatch.setattr(oci_runtimes, "_ROOTS", {str(root): names for root, names in zip(roots, order)})
@@ -509,7 +511,7 @@ def test_the_roots_that_are_looked_in() -> None:
     assert all(os.path.isabs(path) for path in (*oci_runtimes._ROOTS, *oci_runtimes._DIRECTORIES))
 
 
-def test_only_the_given_containers_are_asked_about(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_given_containers_are_asked_about(node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever their status, sandboxes too; what no runtime has is another tool's, or gone."""
     for name in ("web", "pause", "mute", "other"):
         node.container(name)
@@ -524,7 +526,7 @@ def test_only_the_given_containers_are_asked_about(node: Node, monkeypatch: pyte
     assert oci_runtimes.has_roots()
 
 
-def test_a_machine_without_root_directories_of_runtimes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_runtime_roots_is_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oci_runtimes, "_ROOTS", {"/nowhere": ("runc",)})
     assert not oci_runtimes.has_roots()
     assert oci_runtimes.states_of(["web"]) == ({}, set())

@@ -136,7 +136,7 @@ def test_a_bad_option_is_named_and_ignored(word: str, named: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["{}", "--key={}", "--linger={}", "--rmid-wait={}", "--annotation={}"])
-def test_what_is_absurdly_long_is_told_in_part(word: str) -> None:
+def test_an_absurdly_long_word_is_quoted_in_part(word: str) -> None:
     _, (complaint,) = changed(word.format("Q" * 1000))
     assert complaint.count("Q") == 80
 

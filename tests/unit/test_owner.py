@@ -20,7 +20,7 @@ from hook.install import owner as origin
         (["local diversion from: /y", "local diversion to: /y.distrib", "hook: /y", "hook: /x"], "hook"),
     ],
 )
-def test_the_owner_is_who_has_the_file_that_lies_there(lines: list[str], owner: str | None) -> None:
+def test_the_owner_is_the_package_of_the_installed_file(lines: list[str], owner: str | None) -> None:
     assert origin._owner_in(lines) == owner
 
 

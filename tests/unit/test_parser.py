@@ -41,12 +41,12 @@ def test_what_is_off_by_default_shows_no_default(name: str) -> None:
 
 
 @each_option
-def test_an_option_says_whether_it_takes_a_value(name: str) -> None:
+def test_help_shows_whether_an_option_takes_a_value(name: str) -> None:
     assert bool(SAID[name]["value"]) is (DEFAULTS[name] is not False)
 
 
 @each_option
-def test_what_may_be_repeated_says_so(name: str) -> None:
+def test_help_shows_which_options_may_be_repeated(name: str) -> None:
     assert ("repeatable" in SAID[name]["meaning"]) is isinstance(DEFAULTS[name], (list, dict))
 
 
@@ -56,7 +56,7 @@ def test_the_choices_are_all_of_them(name: str) -> None:
     assert SAID[name]["value"].split("|") == choices
 
 
-def test_defaults_stand_below_each_other() -> None:
+def test_defaults_are_aligned() -> None:
     starts = {found.start("meaning") for found in SAID.values() if found["name"] not in ("help", "version")}
     assert len(starts) == 1
 
@@ -92,7 +92,7 @@ def accepted(verb: str) -> tuple[set[str], set[str]]:
 
 
 @pytest.mark.parametrize("verb", commands.VERBS)
-def test_a_verb_takes_what_its_line_says(verb: str) -> None:
+def test_a_verb_takes_what_its_usage_line_shows(verb: str) -> None:
     taken, others = accepted(verb)
     common = re.search(r"^  each of them with (.*)$", parser.text(), re.MULTILINE)
     assert common is not None

@@ -87,7 +87,7 @@ def test_a_completed_key_keeps_its_use_and_has_no_occupancy(node: FakeNode) -> N
     assert value(found, "llc_occupancy_bytes") is None
 
 
-def test_what_is_unknown_has_no_sample_but_says_so(node: FakeNode) -> None:
+def test_unknown_use_has_no_sample_and_is_marked(node: FakeNode) -> None:
     node.live("c1")
     node.count("oci-c1", {"mon_PERF_PKG_00/core_energy": "Error", "mon_L3_00/llc_occupancy": "Unavailable"})
     found = scraped(node.options)
@@ -118,7 +118,7 @@ def test_two_groups_of_the_same_labels_are_one_series(node: FakeNode, tmp_path: 
     assert value(scraped(node.options), "use_unknown", event="core_energy") == 1
 
 
-def test_ctrl_groups_are_told_apart(node: FakeNode) -> None:
+def test_ctrl_groups_have_samples_of_their_own(node: FakeNode) -> None:
     groups = [
         {"path": node.make("oci-c1", ctrl_group, NOW), "ctrl_group": ctrl_group, "begin": BEGIN}
         for ctrl_group in ("/", "gold")

@@ -101,7 +101,7 @@ def test_list_marks_what_is_not_the_whole(node: FakeNode, run: Run) -> None:
     assert "counted from nothing" in text
 
 
-def test_list_says_how_many_rmids_are_in_use(node: FakeNode, run: Run) -> None:
+def test_list_shows_rmids_in_use(node: FakeNode, run: Run) -> None:
     node.live("c1")
     node.make("theirs", "gold")
     assert run("list").splitlines()[0] == "RMIDs: 4 in use of 8 (1 ours, 3 of others)"
@@ -109,7 +109,7 @@ def test_list_says_how_many_rmids_are_in_use(node: FakeNode, run: Run) -> None:
     assert run("list").splitlines()[0].endswith("; orphans: 1")
 
 
-def test_list_says_what_runs_unmonitored_and_why(node: FakeNode, run: Run) -> None:
+def test_list_shows_unmonitored_containers_and_why(node: FakeNode, run: Run) -> None:
     node.fail("c1", kernel="No free RMIDs", tried="mkdir /x: ENOSPC", hint="fewer pods")
     node.fail("c2", "usage", problem="unknown option", monitored=True)
     lines = run("list").splitlines()
@@ -189,7 +189,7 @@ def shown(node: FakeNode, **fields: Any) -> None:  # noqa: ANN401
     node.index("c1", UID)
 
 
-def test_show_tells_the_life_of_a_key(node: FakeNode, run: Run) -> None:
+def test_show_prints_the_life_of_a_key(node: FakeNode, run: Run) -> None:
     shown(node)
     node.fail("c9", key=UID, kernel="No free RMIDs")
     node.fail("c2", "task_gone")
@@ -317,7 +317,7 @@ def pace(monkeypatch: pytest.MonkeyPatch, node: FakeNode) -> list[float]:
     return waits
 
 
-def test_top_is_one_table_where_nobody_looks_on(node: FakeNode, run: Run, pace: list[float]) -> None:
+def test_top_without_a_terminal_is_one_table(node: FakeNode, run: Run, pace: list[float]) -> None:
     node.live("busy")
     node.count("oci-busy", {"mon_PERF_PKG_00/core_energy": "10"})
     node.live("idle")
@@ -329,7 +329,7 @@ def test_top_is_one_table_where_nobody_looks_on(node: FakeNode, run: Run, pace: 
     assert columns(text) == [{"KEY": "busy", "WATTS": "2.5 W", **same}, {"KEY": "idle", "WATTS": "0.0 W", **same}]
 
 
-def test_top_as_often_as_it_is_told(node: FakeNode, run: Run, pace: list[float]) -> None:
+def test_top_repeats_as_often_as_requested(node: FakeNode, run: Run, pace: list[float]) -> None:
     node.live("busy")
     text = run("top", "--count", "3", "--interval=0.5")
     assert pace == [0.5] * 3
@@ -477,7 +477,7 @@ def test_a_wrong_command_line_is_one_line(
     assert len(line) < 500
 
 
-def test_options_stand_with_and_without_an_equals_sign(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_may_have_an_equals_sign_or_not(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> None:
     node.make("odd-lone")
     for places in (node.places, [part for place in node.places for part in place.split("=")]):
         assert commands.main(["list", *places, "--group-prefix", "odd-", "--json"]) == 0

@@ -71,7 +71,7 @@ def test_of_a_group_that_is_over_its_end_counts_and_its_path_is_another_ones(nod
     assert totals(key.groups)["core_energy"] == Total(known=3_250_000, counted=1)
 
 
-def test_a_group_that_somebody_removed_is_missing_and_its_use_unknown(node: FakeNode) -> None:
+def test_a_group_that_another_tool_removed_is_missing_and_its_use_unknown(node: FakeNode) -> None:
     path = str(node.path("oci-c1"))
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": BEGIN}], members={"c1": alive(path)})
     key = only(look(node.options))
@@ -88,7 +88,7 @@ def test_a_key_lives_on_after_one_of_its_groups_is_over(node: FakeNode) -> None:
     assert seen.rmids == Rmids(limit=8, ours=1, others=2 + 1)
 
 
-def test_recovering_is_said_first(node: FakeNode) -> None:
+def test_recovering_comes_first(node: FakeNode) -> None:
     node.record("c1", recovering=True)
     assert only(look(node.options)).condition == "recovering"
 
@@ -127,7 +127,7 @@ def test_members_are_dead_or_alive_or_proc_does_not_tell(node: FakeNode, monkeyp
     assert only(look(node.options)).alive() == ["a", "b", "c"]
 
 
-def test_an_age_is_never_negative_and_unknown_where_nothing_says_it(node: FakeNode) -> None:
+def test_an_age_is_never_negative_and_may_be_unknown(node: FakeNode) -> None:
     node.record("c1", created_boottime=1e12)
     assert only(look(node.options)).age == 0
     node.record("c1")
@@ -178,7 +178,7 @@ def test_a_key_that_goes_while_it_is_read_is_not_there(node: FakeNode, monkeypat
     assert (seen.keys, seen.unreadable) == ([], [])
 
 
-def test_a_key_that_never_holds_still_is_said_to(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_keeps_changing_is_reported(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.live("c1").groups[0].path
     changes = [
         lambda at=at: node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": {"a/b": str(at)}}])
@@ -249,7 +249,7 @@ def test_what_is_no_state_file_is_not_taken_for_one(node: FakeNode) -> None:
 @given(torn=st.integers(0, 400), junk=st.binary(max_size=30))
 @example(torn=0, junk=b"")
 @example(torn=400, junk=b"\x1b[2J\n")
-def test_whatever_stands_in_a_file_a_look_survives_it(
+def test_a_look_survives_any_content_of_a_file(
     tmp_path_factory: pytest.TempPathFactory, torn: int, junk: bytes
 ) -> None:
     node = FakeNode(tmp_path_factory.mktemp("torn"))
@@ -344,7 +344,7 @@ def test_rmids_in_use_are_those_of_all_groups(node: FakeNode) -> None:
     assert rmids == Rmids(limit=8, ours=3, others=2 + 3)
 
 
-def test_where_nothing_says_how_many_there_are_the_limit_is_unknown(node: FakeNode) -> None:
+def test_without_num_rmids_the_limit_is_unknown(node: FakeNode) -> None:
     for file in node.root.glob("info/*/num_rmids"):
         file.write_text("many")
     assert look(node.options).rmids == Rmids(limit=None, ours=0, others=1)
@@ -357,7 +357,7 @@ def test_without_resctrl_nothing_is_in_use(node: FakeNode) -> None:
     assert only(seen).condition == "live"
 
 
-def test_orphans_are_our_groups_that_neither_a_record_nor_a_live_member_stands_behind(node: FakeNode) -> None:
+def test_orphans_are_groups_without_a_record_and_without_a_live_member(node: FakeNode) -> None:
     node.live("c1")
     lone = node.make("oci-lone")
     left = node.make("oci-over")
@@ -436,7 +436,7 @@ def test_rates_need_no_snapshots(node: FakeNode, monkeypatch: pytest.MonkeyPatch
     assert rate.use["core_energy"].value == MILLION
 
 
-def test_who_uses_most_comes_first(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_heaviest_user_comes_first(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("idle", "busy", "reader", "other"):
         node.live(key)
 

@@ -71,7 +71,7 @@ def test_there_is_one_service_and_its_timer() -> None:
 
 
 @pytest.mark.parametrize("path", [SERVICE, TIMER], ids=lambda path: path.suffix)
-def test_nothing_is_said_twice(path: Path) -> None:
+def test_no_setting_is_given_twice(path: Path) -> None:
     said = {name: values for names in unit(path).values() for name, values in names.items() if len(values) > 1}
     assert set(said) <= {"SystemCallFilter"}
 
@@ -159,7 +159,7 @@ def test_the_run_directory_is_there_from_the_boot_on(tmp_path: Path) -> None:
         *("MemoryMax", "MemoryHigh", "TasksMax", "CPUQuota", "LimitAS", "CPUSchedulingPolicy"),  # locks are held there
     ],
 )
-def test_what_would_break_it_is_not_said(name: str) -> None:
+def test_settings_that_would_break_it_are_absent(name: str) -> None:
     assert name not in unit(SERVICE)["Service"]
 
 

@@ -46,7 +46,7 @@ def test_another_reconcile_that_keeps_its_own_at_the_same_time_does_no_harm(
     assert Path(node.run.path, UNHOOKED).stat().st_mode & 0o777 == 0o600
 
 
-def test_who_it_is_stays_on_one_line_of_plain_characters() -> None:
+def test_a_container_is_named_on_one_line_of_plain_characters() -> None:
     hostile: dict[str, dict[str, str | None]] = {
         ID: {"namespace": "a\n", "pod": "\x1b[2J", "name": "\xe9"},
         "b" * 64: dict.fromkeys(POD, None),

@@ -39,7 +39,7 @@ def told(directory: Path, content: object, *directories: str) -> Told:
         ({}, "the NRI hook-injector", list(hooksd.READERS)),
     ],
 )
-def test_who_reads_hooks_d_for_it(
+def test_the_reader_of_hooks_d_for_each_runtime(
     tmp_path: Path, annotations: dict[str, str], reader: str, directories: list[str]
 ) -> None:
     container = told(tmp_path, {**STATE, "annotations": annotations})
@@ -90,7 +90,7 @@ def test_under_crio_the_pods_annotations_win_as_they_do_where_crio_matches(of_cr
     assert (container.remark, container.is_whole) == ("", True)
 
 
-def test_under_crio_it_is_said_if_the_pods_annotations_are_not_to_be_had(of_crio: Path) -> None:
+def test_unreadable_pod_annotations_of_crio_are_reported(of_crio: Path) -> None:
     (of_crio.parents[2] / SANDBOX / "userdata" / "config.json").unlink()
     container = would_inject.told(str(of_crio))
     assert container.subject.annotations == {RESTARTS: "0", "kubelet.example/a": "container"}
@@ -128,7 +128,7 @@ def test_a_value_that_the_pod_may_spoil_unseen_is_no_plain_yes(tmp_path: Path) -
     assert right == (None, "")
 
 
-def test_podman_is_known_by_the_cgroup_where_somebody_wrote_another_name(tmp_path: Path) -> None:
+def test_podman_is_known_by_its_cgroup_despite_another_manager(tmp_path: Path) -> None:
     path = f"machine.slice:libpod:{ID}"
     config = {"process": {}, "annotations": {"io.container.manager": "cri-o"}, "linux": {"cgroupsPath": path}}
     container = told(tmp_path, config)
@@ -155,7 +155,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def test_a_config_tells_what_runs(tmp_path: Path) -> None:
+def test_a_config_names_what_runs(tmp_path: Path) -> None:
     subject = told(tmp_path, CONFIG).subject
     assert subject == Subject(CONFIG["annotations"], "/bin/sh", has_bind_mounts=False)
 

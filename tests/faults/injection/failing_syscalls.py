@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tests.faults import strace
 from tests.faults.campaign import Campaign, Case
+from tests.faults.injection.stages import STAGES, Stage
 from tests.faults.scene import Job, Ran, Scene
-from tests.faults.stages import STAGES, Stage
 from tests.support.hook import PYZ
 
 if TYPE_CHECKING:

@@ -10,14 +10,14 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from hook.base import models
-from tests.faults import targets
-from tests.faults.targets import CONTAINER, FILES, PROC, SEPARATOR, UID
+from tests.faults.fuzzing import targets
+from tests.faults.fuzzing.targets import CONTAINER, FILES, PROC, SEPARATOR, UID
 from tests.support.hook import STATES, created, stopped
-from tests.support.memory import RESCTRL, Machine
+from tests.support.memory import RESCTRL, MachineInMemory
 from tests.unit import strategies
 
 if TYPE_CHECKING:
-    from tests.faults.targets import Program
+    from tests.faults.fuzzing.targets import Program
 
 Havoc = Callable[[bytes], bytes]
 """Makes other bytes of some."""
@@ -91,7 +91,7 @@ def _lives(states: list[bytes], config: bytes, records: dict[bytes, bytes]) -> l
 
 def _recorded(program: Program) -> list[tuple[str, bytes]]:
     """What hooks have on record: of a key that lives, of one that is over, of a failure."""
-    machine = program.on(Machine(process=PROCESS))
+    machine = program.on(MachineInMemory(process=PROCESS))
     found = []
     for state in (
         {**created(CONTAINER, 4711), **_CLEAN_STATE},
@@ -101,7 +101,8 @@ def _recorded(program: Program) -> list[tuple[str, bytes]]:
         machine.stdin = json.dumps(state).encode()
         if state["status"] == "stopped":
             machine.shows("stat", STAT.replace(b") S ", b") Z "))
-        program.entry.main(["hook", "--linger=0"])
+        with program.at_work():
+            program.entry.main(["hook", "--linger=0"])
         for path, text in machine.files(targets.RUN).items():
             part = path.split("/")[3]
             if part in targets.RECORDS and isinstance(text, bytes) and text:

@@ -1,4 +1,4 @@
-"""Soak: pods come and go by the ten thousand on one node, without a leak; see soaked.py.
+"""Soak: pods come and go by the ten thousand on one node, without a leak; see soak_node.py.
 
 Two cases: `model`, and `kernel`, with fewer pods, in a guest that has the kernel's own resctrl (tests/kernel).
 """
@@ -11,7 +11,7 @@ import tempfile
 import time
 from typing import IO, TYPE_CHECKING
 
-from tests.faults import soaked
+from tests.faults.load import soak_node
 from tests.kernel import kernel
 from tests.kernel.vm import ROOT, GuestFailed, GuestTimeout, Vm, run_in_guest
 
@@ -26,7 +26,7 @@ APART = ("unshare", "--mount")
 """What a command behind this mounts goes with it. Its processes end by themselves: see zygote.py."""
 TMPFS = "/dev/shm"
 RESCTRL = "/sys/fs/resctrl"
-GUEST = Vm(rmids=soaked.RMIDS, smp=1, sockets=1, append="fakerdt.decay_ms=0", timeout=5400)
+GUEST = Vm(rmids=soak_node.RMIDS, smp=1, sockets=1, append="fakerdt.decay_ms=0", timeout=5400)
 
 
 def run(campaign: Campaign) -> None:
@@ -49,7 +49,7 @@ def _has_kernel(campaign: Campaign) -> bool:
 def _soak(campaign: Campaign, case: str, most: int, start: Callable[[list[str], IO[str]], int]) -> None:
     begin, pods = time.monotonic(), min(most, campaign.most or most)
     with tempfile.TemporaryFile("w+") as output:
-        status = start([sys.executable, "-m", soaked.__name__, str(pods), str(campaign.seed)], output)
+        status = start([sys.executable, "-m", soak_node.__name__, str(pods), str(campaign.seed)], output)
         output.seek(0)
         said = output.read().strip()
     campaign.tally(f"pods, on the {case}", pods, {case: said} if status else {}, begin)

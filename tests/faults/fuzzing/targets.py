@@ -12,37 +12,29 @@ import json
 import posixpath
 import re
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from math import floor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyz import ROOT, archive
-from tests.support.memory import RESCTRL, Machine
+from tests.support.memory import RESCTRL, MachineInMemory
 
 SEPARATOR = b"\x1e"
 """Between the texts of one input: JSON has no such character, and other texts seldom do."""
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 CONTAINER = "c1"
 RUN = "/run/resctrl-mon-hook"
-MODULES = (
-    *(
-        "cgroups",
-        "counters",
-        "entry",
-        "errors",
-        "identity",
-        "jsontext",
-        "lifecycle",
-        "models",
-        "names",
-        "node",
-        "options",
-    ),
-    *("process", "records", "report", "resctrl", "rundir", "runtimes", "system", "tasks"),
-)
+NOT_IMPORTED = ("__init__", "loader", "models_compiled")
+"""Packages; what runs as it is imported; what is `models` in the .pyz."""
+MODULES = ["host.oci_runtimes"] + [
+    f"{package}.{path.stem}"
+    for package in ("base", "state", "stages")
+    for path in (ROOT / "hook" / package).glob("*.py")
+    if path.stem not in NOT_IMPORTED
+]
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+,-]{0,199}")
 _UID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}")
 _LONGEST_NUMBER = 25
@@ -58,20 +50,31 @@ class Program:
         former = {name: sys.modules.pop(name) for name in _ours()}
         sys.path.insert(0, str(place))
         try:
-            self._modules = {name: importlib.import_module(f"hook.{name}") for name in MODULES}
+            self._modules = {name.partition(".")[2]: importlib.import_module(f"hook.{name}") for name in MODULES}
         finally:
             sys.path.remove(str(place))
-            for name in _ours():
-                del sys.modules[name]
+            self._all = {name: sys.modules.pop(name) for name in _ours()}
             sys.modules.update(former)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  a module
         return self._modules[name]
 
-    def on(self, machine: Machine) -> Machine:
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Let what its functions import be its own modules."""
+        former = {name: sys.modules[name] for name in self._all if name in sys.modules}
+        sys.modules.update(self._all)
+        try:
+            yield
+        finally:
+            for name in self._all:
+                del sys.modules[name]
+            sys.modules.update(former)
+
+    def on(self, machine: MachineInMemory) -> MachineInMemory:
         """The machine, with this program at work on it."""
         machine.stands_in(self.system)
-        self.report._to_syslog = machine.syslog.append
+        self.failures._to_syslog = machine.syslog.append
         return machine
 
 
@@ -96,9 +99,14 @@ class Difference(AssertionError):
 def check(target: Target, forms: Sequence[Program], data: bytes) -> None:
     """Put one input to both forms of the program."""
     texts = data.split(SEPARATOR)
-    one, other = [_comparable(target(form, texts)) for form in forms]
+    one, other = [_comparable(_at_work(target, form, texts)) for form in forms]
     if one != other:
         raise Difference(f"{target.__name__}: pydantic {one!a}, compiled {other!a}")
+
+
+def _at_work(target: Target, form: Program, texts: Texts) -> object:
+    with form.at_work():
+        return target(form, texts)
 
 
 _MESSAGE = re.compile(r"Input should be [^;\"]*")
@@ -179,7 +187,7 @@ def _model(program: Program, name: str, document: object) -> tuple[Any, object]:
         found = getattr(program.models, name).model_validate(document)
     except program.models.ValidationError as error:
         first = error.errors()[0]
-        return None, (first["loc"], first["type"], program.errors.explain(error.errors()))
+        return None, (first["loc"], first["type"], program.explain.explain(error.errors()))
     return found, found.model_dump()
 
 
@@ -226,7 +234,7 @@ def records(program: Program, texts: Texts) -> object:
     if found is not None:
         again = program.jsontext.loads(program.jsontext.dumps(found.model_dump()))
         assert type(found).model_validate(again) == found if "pydantic" in str(type(found).__mro__) else True
-    machine = program.on(Machine())
+    machine = program.on(MachineInMemory())
     machine.add(f"{RUN}/{part}/{CONTAINER}.json", text)
     return outcome, _read(program), machine.files(RUN)
 
@@ -236,7 +244,7 @@ def _read(program: Program) -> list[str]:
     with program.records.Records(RUN) as seen:
         found = [seen.state(CONTAINER), seen.failure(CONTAINER), seen.key_of(CONTAINER)]
     run = program.rundir.RunDir(RUN)
-    found += [run.glance(CONTAINER), run.read_key(CONTAINER), run.read_key(CONTAINER)]
+    found += [program.contents.glance(run, CONTAINER), run.read_key(CONTAINER), run.read_key(CONTAINER)]
     found += [run.key_of(CONTAINER), run.failure_of(CONTAINER), *map(str, run.complaints)]
     return [repr(it.model_dump()) if hasattr(it, "model_dump") else repr(it) for it in found]
 
@@ -247,7 +255,7 @@ _NO_NUMBER = re.compile(r"--(linger|snapshot-ttl|lock-timeout|rmid-wait)=(.*[^0-
 def options(program: Program, texts: Texts) -> object:
     """A command line, of which each wrong option is complained of and ignored."""
     arguments = _text(texts, 0).split("\n")
-    found, complaints = program.options.parse(list(arguments))
+    found, complaints = program.context.parse(list(arguments))
     assert len(complaints) <= len(arguments)
     if all("=" in word for word in arguments):  # so that none is the value of the one before it
         assert len(complaints) >= len([word for word in arguments if _NO_NUMBER.fullmatch(word)])
@@ -264,14 +272,14 @@ PID = 4711
 
 def proc(program: Program, texts: Texts) -> object:
     """/proc/PID/stat, cgroup, cpu_resctrl_groups and uid_map."""
-    machine = program.on(Machine(process={name: text.replace(b"\0", b"") for name, text in zip(PROC, texts)}))
-    process, cgroups = program.process, program.cgroups
-    found: list[object] = [process.is_dead(PID), process.is_dead(PID, 100), process.in_user_namespace()]
+    machine = program.on(MachineInMemory(process={name: text.replace(b"\0", b"") for name, text in zip(PROC, texts)}))
+    procfs, cgroups = program.procfs, program.cgroups
+    found: list[object] = [procfs.is_dead(PID), procfs.is_dead(PID, 100), procfs.in_user_namespace()]
     try:
-        found.append(process.starttime(PID))
-    except (OSError, ValueError, IndexError) as error:  # lifecycle._starttime makes all of them `io`
+        found.append(procfs.starttime(PID))
+    except (OSError, ValueError, IndexError) as error:  # such a process is refused
         found.append(type(error))
-    places = [*process.cgroups(PID), process.cgroup(PID)]
+    places = [*procfs.cgroups(PID), procfs.cgroup(PID)]
     for place in places:
         if place is not None:
             found += [
@@ -282,12 +290,12 @@ def proc(program: Program, texts: Texts) -> object:
             found += [cgroups.exists(place), cgroups.is_within(place, places[0] or "")]
             assert found[-4] is None or cgroups.is_within(place, str(found[-5] or place))
     assert not machine.changes
-    return found, places, process.resctrl_groups(PID)
+    return found, places, procfs.resctrl_groups(PID)
 
 
 def kernel(program: Program, texts: Texts) -> object:
     """What resctrl has in a group's `tasks`, in num_rmids and in last_cmd_status, and a counter's text."""
-    machine = program.on(Machine(process={"stat": _bytes(texts, 1)}))
+    machine = program.on(MachineInMemory(process={"stat": _bytes(texts, 1)}))
     group = f"{RESCTRL}/mon_groups/oci-c1"
     machine.add(f"{group}/tasks", _bytes(texts, 0))
     machine.add(f"{group}/mon_data/mon_L3_00/mbm_total_bytes", _bytes(texts, 2))
@@ -346,7 +354,7 @@ def names(program: Program, texts: Texts) -> object:
 
 def runtimes(program: Program, texts: Texts) -> object:
     """What a runtime's `list` prints, and its `state`."""
-    here = program.runtimes
+    here = program.oci_runtimes
     survey = here._Survey("/run/runc", ["runc"], 0.0, {*here._LIVE})
     survey._untold = {"c1", "c2", "web"}
     answers = {"list": _text(texts, 0), "state": _text(texts, 1)}
@@ -366,7 +374,7 @@ def _answer(program: Program, text: str) -> Any:  # noqa: ANN401  JSON
     try:
         return program.jsontext.loads(text)
     except ValueError as error:
-        raise program.runtimes._Unanswered(str(error)) from None
+        raise program.oci_runtimes._Unanswered(str(error)) from None
 
 
 # --- The hook as a whole
@@ -378,7 +386,7 @@ def whole(program: Program, texts: Texts) -> object:
     if texts:
         files["stat"] = _NO_TIME.sub(b"1", texts[0])
     stdin, arguments = _bytes(texts, len(FILES)), _text(texts, len(FILES) + 1)
-    machine = program.on(Machine(stdin, {name: files.pop(name, b"") for name in PROC}))
+    machine = program.on(MachineInMemory(stdin, {name: files.pop(name, b"") for name in PROC}))
     for path, text in files.items():
         if text:
             machine.add(path, text)
@@ -405,9 +413,9 @@ FILES = (
 )
 
 
-def _is_fine(program: Program, machine: Machine, status: int, words: list[str]) -> None:
+def _is_fine(program: Program, machine: MachineInMemory, status: int, words: list[str]) -> None:
     """No container fails unless by --strict, nothing unforeseen came up, and nothing was changed that is not ours."""
-    chosen, _ = program.options.parse(list(words))
+    chosen, _ = program.context.parse(list(words))
     assert status == 0 or (status == 1 and chosen.strict), status
     said = machine.stderr.decode("ascii")
     assert "unforeseen" not in said, said

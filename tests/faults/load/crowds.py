@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Sequence
 
-    from tests.support.storm import Container
+    from tests.support.storm import SimulatedContainer
 
 CROWD, PODS = 64, 200
 ROUNDS = 1000
@@ -117,7 +117,7 @@ class _Play:
         self.judge()  # nobody does
         return self.timings
 
-    def living(self) -> list[Container]:
+    def living(self) -> list[SimulatedContainer]:
         return [it for it in self.scene.containers if it.init]
 
     def come(self) -> None:
@@ -132,11 +132,11 @@ class _Play:
             self.scene.world.born(container.init)
         self.start(Job(CREATE, container))
 
-    def new(self) -> Container:
+    def new(self) -> SimulatedContainer:
         number = len(self.scene.containers) + 1
         return self.scene.born(number, f"{number % self.crowd.pods:08d}-4084-4186-9c0e-93cf8c32e2ce")
 
-    def go(self, container: Container) -> None:
+    def go(self, container: SimulatedContainer) -> None:
         container.kill()
         self.start(Job(POSTSTOP, container))
 

@@ -2,14 +2,15 @@
 
 The tests run in a copy of the checkout, where the build makes a .pyz that measures itself: code objects name the files
 of the copy, and its first line starts coverage before it does anything else. Each line knows the tests that ran it,
-which is what tests.faults.mutants goes by.
+which is what judge_mutants goes by.
 
-The hook path is every module that a container's start may import, by the map of layers, and all that is in it: also
-what runs only after a failure, or for people. In place of `models` there is what the build puts there.
+The hook path is every module that hook/stages imports, at once or when needed, and all that is in it: also what runs
+only after a failure, or for people. In place of `models` there is what the build puts there.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -21,12 +22,13 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-import hook
 from pyz import COMPILED, MODELS, archive
 from tests import provision
 from tests.support.cgroups import cgroup
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.faults.campaign import Campaign
 
 # What runs little or nothing of the hook path, or takes its time and goes by chance.
@@ -108,6 +110,8 @@ MEASURED = {
         f"compile(_Bare().visit(tree), '{{copy}}/' + path.replace({MODELS!r}, {COMPILED!r}),",
     ),
 }
+PACKAGES = ("base", "state", "stages")
+"""Of hook/: those whose modules a container's start may import."""
 
 
 class Missing(NamedTuple):
@@ -200,7 +204,8 @@ class Measured:
 
     def lines(self) -> dict[str, dict[str, list[str]]]:
         """By module and line, the tests that ran it."""
-        return {Path(path).stem: file["contexts"] for path, file in self._files("--show-contexts").items()}
+        files = self._files("--show-contexts")
+        return {path[len("hook/") : -len(".py")]: file["contexts"] for path, file in files.items()}
 
     def missing(self) -> list[Missing]:
         """What is missing in each module of the hook path."""
@@ -258,8 +263,20 @@ def test_files() -> list[str]:
 
 
 def hook_path() -> list[str]:
-    """The modules that a container's start may run, by the map of layers; `models` as it is in the .pyz."""
-    layers = (hook.__doc__ or "").partition("for people only")[0]
-    rows = re.findall(r"^    ([a-z]+(?:, [a-z]+)*)  ", layers, re.MULTILINE)
-    names = [name for row in rows for name in row.split(", ")]
-    return [Path(COMPILED).stem if name == Path(MODELS).stem else name for name in names]
+    """The modules that a container's start may import, by their paths in hook/; `models` as it is in the .pyz."""
+    waiting = [f"hook/stages/{path.name}" for path in (provision.ROOT / "hook/stages").glob("*.py")]
+    found: set[str] = set()
+    while waiting:
+        path = waiting.pop().replace(MODELS, COMPILED)
+        if path not in found and path.split("/")[1] in PACKAGES and (provision.ROOT / path).exists():
+            found.add(path)
+            waiting += _imports(ast.parse((provision.ROOT / path).read_text(encoding="utf-8")))
+    return [path[len("hook/") : -len(".py")] for path in sorted(found)]
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """Where the modules of ours lie that this one imports at any place, and some that are none."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hook."):
+            for name in (node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)):
+                yield f"{name.replace('.', '/')}.py"

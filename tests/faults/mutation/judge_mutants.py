@@ -1,10 +1,10 @@
 """Mutation testing of the hook path: whatever is changed in it, a test fails.
 
-Each change of tests.faults.mutations is a case. Of the tests, those run that have run its lines, which is found out by
-tests.faults.coverage: unit tests first, those of the module ahead; then, with the mutant built into the .pyz, those
-that start it. What was killed is not tried again unless its module has changed, what survived is when a test has: so
-this can be stopped, and goes on. What cannot be killed stands in equivalent.json, with the reason. `models_compiled` is
-left out: it is generated, and compared with its source by tests of its own.
+Each change that make_mutants makes is a case. Of the tests, those run that have run its lines, as hook_coverage has
+measured: unit tests first, those of the module ahead; then, with the mutant built into the .pyz, those that start it.
+What was killed is not tried again unless its module has changed, what survived is when a test has: so this can be
+stopped, and goes on. What cannot be killed stands in equivalent.json, with the reason. `models_compiled` is left out:
+it is generated, and compared with its source by tests of its own.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyz import COMPILED
 from tests import provision
-from tests.faults import coverage
-from tests.faults.mutant import Mutant
+from tests.faults.mutation import hook_coverage
+from tests.faults.mutation.mutant import Mutant
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -53,7 +53,7 @@ The name is short, as names of sockets have to be.
 Lines = dict[str, dict[str, list[str]]]
 
 
-class Verdict(NamedTuple):
+class MutantVerdict(NamedTuple):
     """What became of one mutant. `by`: the test that failed; `tests`: how many there were to run; `known`: which."""
 
     id: str
@@ -70,7 +70,7 @@ KILLED = ("killed", "late")
 
 def run(campaign: Campaign) -> None:
     begin = time.monotonic()
-    every = made(coverage.hook_path())
+    every = made(hook_coverage.hook_path())
     equivalent = {name for names in json.loads(EQUIVALENT.read_text("utf-8")).values() for name in names}
     problems = dict.fromkeys(equivalent - {it.name for it in every}, "equivalent.json: there is no such mutant")
     chosen = [it for it in every if campaign.is_chosen(it.name)]
@@ -92,8 +92,8 @@ def run(campaign: Campaign) -> None:
 
 def made(modules: Iterable[str]) -> list[Mutant]:
     """All mutants of these modules."""
-    paths = [path for path in (f"hook/{name}.py" for name in modules) if path != COMPILED]
-    command = [str(provision.campaign()), "-m", "tests.faults.mutations", *paths]
+    names = [name for name in modules if f"hook/{name}.py" != COMPILED]
+    command = [str(provision.campaign()), "-m", "tests.faults.mutation.make_mutants", *names]
     told = subprocess.run(command, cwd=provision.ROOT, check=True, stdout=subprocess.PIPE).stdout
     return [Mutant(*it) for it in json.loads(told)]
 
@@ -108,20 +108,20 @@ def share(killed: int, number: int) -> tuple[float, float, float]:
     return found, (middle - half) / (1 + z * z / number), (middle + half) / (1 + z * z / number)
 
 
-def judged(mutants: Sequence[Mutant], jobs: int) -> list[Verdict]:
+def judged(mutants: Sequence[Mutant], jobs: int) -> list[MutantVerdict]:
     """The verdicts on mutants, from the journal as far as they are in it and still hold."""
-    by = known(coverage.test_files())
+    by = known(hook_coverage.test_files())
     journal = cache() / "journal.jsonl"
     lines = journal.read_text(encoding="utf-8").splitlines() if journal.exists() else []
-    former = {it.id: it for it in (Verdict(*json.loads(line)) for line in lines)}
+    former = {it.id: it for it in (MutantVerdict(*json.loads(line)) for line in lines)}
     found = {it.id: former[it.id] for it in mutants if it.id in former and _holds(former[it.id], by)}
     left = [it for it in mutants if it.id not in found]
-    idle: SimpleQueue[Worker] = SimpleQueue()
-    workers = [Worker(by, cache() / f"copy-{number}") for number in range(min(jobs, len(left)))]
+    idle: SimpleQueue[MutantWorker] = SimpleQueue()
+    workers = [MutantWorker(by, cache() / f"copy-{number}") for number in range(min(jobs, len(left)))]
     for worker in workers:
         idle.put(worker)
 
-    def judge(mutant: Mutant) -> Verdict:
+    def judge(mutant: Mutant) -> MutantVerdict:
         worker = idle.get()
         try:
             return worker.judge(mutant)
@@ -141,23 +141,23 @@ def judged(mutants: Sequence[Mutant], jobs: int) -> list[Verdict]:
     return [found[it.id] for it in mutants]
 
 
-def _holds(verdict: Verdict, known: Known) -> bool:
+def _holds(verdict: MutantVerdict, known: Known) -> bool:
     """A mutant that was killed stays dead: its id has the text of its module in it, and tests are not made weaker."""
     return verdict.outcome in KILLED or verdict.known == known.name
 
 
-class Worker:
+class MutantWorker:
     """A copy of the checkout, and the process that tests mutants in it."""
 
     def __init__(self, known: Known, copy: Path) -> None:
         self._known = known
         shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(provision.ROOT, copy, ignore=coverage.IGNORED)
-        command = [*coverage.ALONE, *APART, str(copy), sys.executable, "-m", "tests.faults.killer"]
+        shutil.copytree(provision.ROOT, copy, ignore=hook_coverage.IGNORED)
+        command = [*hook_coverage.ALONE, *APART, str(copy), sys.executable, "-m", "tests.faults.mutation.mutant_runner"]
         self._sound: set[str] = set()
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def judge(self, mutant: Mutant) -> Verdict:
+    def judge(self, mutant: Mutant) -> MutantVerdict:
         begin = time.monotonic()
         outcome, by, count = "survived", "", 0
         for tests in self._known.steps(mutant):
@@ -167,7 +167,7 @@ class Worker:
                 outcome, by = "killed" if failed else "late", failed
                 break
         seconds = round(time.monotonic() - begin, 1)
-        return Verdict(mutant.id, mutant.name, outcome, by, count, seconds, self._known.name)
+        return MutantVerdict(mutant.id, mutant.name, outcome, by, count, seconds, self._known.name)
 
     def _failed(self, mutant: Mutant, tests: Sequence[str]) -> str | None:
         """Which of these tests fails of this mutant; empty if they do not end, None if all pass.
@@ -183,7 +183,7 @@ class Worker:
             if self._ask(mutant.module, sources, [failed]) is None:
                 self._sound.add(failed)
                 return failed
-            print(f"mutants: fails of no mutant: {failed}", file=sys.stderr, flush=True)
+            print(f"mutants: fails without a mutant: {failed}", file=sys.stderr, flush=True)
             left.remove(failed)
         return None
 
@@ -221,7 +221,7 @@ class Known:
         What runs as the module is imported is every test's, or the first one's; those count that run what is beside it,
         and all in the module's own file.
         """
-        own = f"tests/unit/test_{mutant.module}.py"
+        own = f"tests/unit/test_{Path(mutant.module).name}.py"
         found = self._of(mutant.module, mutant.lines)
         is_in_none = mutant.name.startswith(f"{mutant.module}::")
         if is_in_none or not any(_tier(test) == "unit" for test in found):
@@ -254,7 +254,7 @@ class Known:
 def known(files: Sequence[str]) -> Known:
     """What is known of the tests in these files. It holds until a file changes, and as long as hook/ does not."""
     now = {path: _hash([provision.ROOT / path]) for path in files}
-    sources = _hash((provision.ROOT / "hook").glob("*.py"))
+    sources = _hash((provision.ROOT / "hook").rglob("*.py"))
     stored = cache() / "tests.json"
     former: Any = json.loads(stored.read_text()) if stored.exists() else {}
     same = {path for path, name in former.get("files", {}).items() if now.get(path) == name}
@@ -264,7 +264,7 @@ def known(files: Sequence[str]) -> Known:
     if new := now.keys() - same:
         place = cache() / "measured"
         shutil.rmtree(place, ignore_errors=True)
-        measured = coverage.Measured(place)
+        measured = hook_coverage.Measured(place)
         for path in sorted(new):
             measured.run(path)
         more_seconds, more = _only(new, measured.seconds(), measured.lines())

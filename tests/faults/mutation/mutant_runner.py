@@ -1,6 +1,6 @@
-"""Runs tests on one mutant after the other, in a copy of the checkout: tests.faults.mutants starts it, and says what.
+"""Runs tests on one mutant after the other, in a copy of the checkout: judge_mutants starts it, and says what.
 
-    python -m tests.faults.killer      (in the copy; a job in JSON on each line of stdin, an answer on each of stdout)
+    python -m tests.faults.mutation.mutant_runner    (in the copy; a JSON job on each line of stdin, answers on stdout)
 
 What all tests import is imported once; for each job a process is forked that has the tests run, in their order, up to
 the first that fails. The answer is its name, empty if the tests do not end, null if all pass.
@@ -24,7 +24,7 @@ from tests.support.storm import reaper
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-LIBRARIES = ("hypothesis.strategies", "mfusepy", "prometheus_client", "pydantic", "pyfakefs.fake_os", "pytest")
+LIBRARIES = ("hypothesis.strategies", "mfusepy", "prometheus_client", "pydantic", "pytest")
 BUILD = "import tests; from pyz import archive; archive.build(interpreters=['/usr/bin/python3'])"
 
 
@@ -66,7 +66,7 @@ def run(tests: Sequence[str], patience: float) -> str | None:
 
 
 def _tested(tests: Sequence[str], pipe: int) -> int:
-    log = os.open("build/killer.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    log = os.open("build/mutant_runner.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     null = os.open("/dev/null", os.O_RDONLY)
     for old, new in ((null, 0), (log, 1), (log, 2)):
         os.dup2(old, new)
@@ -117,8 +117,8 @@ def prepare() -> None:
         importlib.import_module(name)
     from hypothesis import Phase, settings  # noqa: PLC0415  as above
 
-    settings.register_profile("killer", phases=[Phase.explicit, Phase.generate], derandomize=True, database=None)
-    settings.load_profile("killer")
+    settings.register_profile("mutants", phases=[Phase.explicit, Phase.generate], derandomize=True, database=None)
+    settings.load_profile("mutants")
 
 
 def main() -> None:

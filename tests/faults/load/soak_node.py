@@ -1,6 +1,6 @@
 """The node that is soaked: pods come and go, and what lives has its group and its files, and nothing else has.
 
-    python -m tests.faults.soaked PODS SEED DIRECTORY [RESCTRL]
+    python -m tests.faults.load.soak_node PODS SEED DIRECTORY [RESCTRL]
 
 DIRECTORY gets the run directory, and lies on a tmpfs as /run does. RESCTRL: a real one, which is this command's alone;
 without it a model is mounted. What was soaked is said in a line; exit status 1, and what is not as it should be, at the
@@ -27,7 +27,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyz import archive
-from tests.faults import zygote
+from tests.faults.load import zygote
 from tests.resctrlfs import mounted
 from tests.support.hook import PYZ, Hook, created, stopped
 
@@ -47,7 +47,7 @@ WAITS = ("--lock-timeout=60", "--rmid-wait=60")
 PYTHON = ("/usr/bin/python3", "-IS")
 
 
-class Failed(AssertionError):
+class SoakFailed(AssertionError):
     """Something is not as it should be."""
 
 
@@ -70,7 +70,7 @@ class Zygote:
         self.hooks += 1
         status = self._ask(f"hook {json.dumps(state)}")
         if status:
-            raise Failed(f"a hook ended with {status}: {state}")
+            raise SoakFailed(f"a hook ended with {status}: {state}")
 
     def close(self) -> None:
         self._process.communicate()
@@ -219,7 +219,7 @@ def _same(what: str, found: object, wanted: object) -> None:
     if found != wanted:
         if isinstance(found, set) and isinstance(wanted, set):
             found, wanted = found - wanted, wanted - found
-        raise Failed(f"{what}: {found!r:.2000}, in place of {wanted!r:.2000}")
+        raise SoakFailed(f"{what}: {found!r:.2000}, in place of {wanted!r:.2000}")
 
 
 def _size(top: Path) -> Size:
@@ -238,7 +238,7 @@ def is_flat(first: Size, now: Size) -> None:
     """Raises Failed if a run directory has grown; but each stage's count of hooks may have begun another page."""
     pages = 8 * os.sysconf("SC_PAGESIZE")
     if now.inodes != first.inodes or abs(now.used - first.used) > pages:
-        raise Failed(f"the run directory was {first}, and is {now}")
+        raise SoakFailed(f"the run directory was {first}, and is {now}")
 
 
 def soak(hook: Hook, errors: Path, pods: int, seed: int) -> Soak:
@@ -259,7 +259,7 @@ def main(arguments: Sequence[str]) -> int:
         hook = Hook(model.root if model else Path(real[0]), here / "run", options=WAITS)
         try:
             node = soak(hook, here / "errors", int(pods), int(seed))
-        except Failed as failure:
+        except SoakFailed as failure:
             print(failure)
             return 1
     hooks = sum(runtime.zygote.hooks for runtime in node.runtimes)

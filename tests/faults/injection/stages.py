@@ -10,7 +10,7 @@ from tests.faults.scene import CREATE, POSTSTOP, RECONCILE, Job, Scene
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.storm import Container
+    from tests.support.storm import SimulatedContainer
 
 FOR_EVER = 10**9
 """Milliseconds that an RMID stays in limbo."""
@@ -22,7 +22,7 @@ class Stage:
 
     name: str
     verb: str
-    prepare: Callable[[Scene], Container]
+    prepare: Callable[[Scene], SimulatedContainer]
     exact: bool = True
 
     def __str__(self) -> str:
@@ -34,31 +34,31 @@ class Stage:
         return Job(self.verb, self.prepare(scene))
 
 
-def _first(scene: Scene) -> Container:
+def _first(scene: Scene) -> SimulatedContainer:
     return scene.born(1)
 
 
-def _return(scene: Scene) -> Container:
+def _return(scene: Scene) -> SimulatedContainer:
     """The pod was there before, and has used something then."""
     scene.expect(not scene.run(Job(POSTSTOP, _last(scene))).outcome.stderr, "it cannot be made ready")
     return scene.born(2)
 
 
-def _further(scene: Scene) -> Container:
+def _further(scene: Scene) -> SimulatedContainer:
     scene.busy(1)
     return scene.born(2)
 
 
-def _further_end(scene: Scene) -> Container:
+def _further_end(scene: Scene) -> SimulatedContainer:
     scene.living(1)
     return scene.over(2)
 
 
-def _last(scene: Scene) -> Container:
+def _last(scene: Scene) -> SimulatedContainer:
     return scene.over(1)
 
 
-def _refused(scene: Scene) -> Container:
+def _refused(scene: Scene) -> SimulatedContainer:
     """No RMID is left."""
     scene.hoard()
     return scene.born(1)
@@ -75,28 +75,28 @@ STAGES = (
 """A pod comes, or comes back; a further container comes, and ends; the last ends; one comes, but no RMID is left."""
 
 
-def _vanished(scene: Scene) -> Container:
+def _vanished(scene: Scene) -> SimulatedContainer:
     """Another tool has removed the group."""
     container = scene.busy(1)
     (scene.world.root / container.group).rmdir()
     return container
 
 
-def _orphan(scene: Scene) -> Container:
+def _orphan(scene: Scene) -> SimulatedContainer:
     """Nothing is recorded of a group of ours."""
     container = scene.born(1)
     (scene.world.root / container.group).mkdir()
     return container
 
 
-def _torn(scene: Scene) -> Container:
+def _torn(scene: Scene) -> SimulatedContainer:
     container = scene.busy(1)
     path = scene.state_of(container)
     path.write_text(path.read_text()[:100])
     return container
 
 
-def _unmonitored(scene: Scene) -> Container:
+def _unmonitored(scene: Scene) -> SimulatedContainer:
     container = _refused(scene)
     scene.run(Job(CREATE, container))
     scene.give_back()
@@ -104,21 +104,21 @@ def _unmonitored(scene: Scene) -> Container:
     return container
 
 
-def _by_exec(scene: Scene) -> Container:
+def _by_exec(scene: Scene) -> SimulatedContainer:
     """It has a process that is not in its group."""
     container = scene.busy(1)
     scene.world.born(container.join())
     return container
 
 
-def _lingering(scene: Scene) -> Container:
+def _lingering(scene: Scene) -> SimulatedContainer:
     container = _last(scene)
     scene.run(Job(POSTSTOP, container), options=["--linger=60"])
     scene.change(container, lingering_until=0.0)
     return container
 
 
-def _completed(scene: Scene) -> Container:
+def _completed(scene: Scene) -> SimulatedContainer:
     """What is kept of it has been kept for long enough."""
     container = _last(scene)
     scene.run(Job(POSTSTOP, container))
@@ -139,11 +139,11 @@ RECONCILES = (
 """What reconcile is for."""
 
 
-def _living(scene: Scene) -> Container:
+def _living(scene: Scene) -> SimulatedContainer:
     return scene.busy(1)
 
 
-def _limbo(scene: Scene) -> Container:
+def _limbo(scene: Scene) -> SimulatedContainer:
     container = _last(scene)
     scene.hoard()
     scene.resctrl.control(do="set", decay_ms=FOR_EVER)
@@ -162,7 +162,7 @@ TURNS = (CREATE, POSTSTOP, RECONCILE)
 """What comes upon what is there: a further container, the end of the one that is there, or reconcile."""
 
 
-def turn(scene: Scene, container: Container, verb: str) -> Job:
+def turn(scene: Scene, container: SimulatedContainer, verb: str) -> Job:
     """The job of one of these TURNS."""
     if verb == CREATE:
         return Job(CREATE, scene.born(2))

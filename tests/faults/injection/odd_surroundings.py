@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Callable
 
 from tests.faults import strace
 from tests.faults.campaign import Campaign, Case
+from tests.faults.injection.failing_syscalls import ERRNOS_OF_RESCTRL
+from tests.faults.injection.stages import COMPLETED, LIMBO, LINGERING, LIVING, RECONCILES, STAGES, TURNS, Stage, turn
 from tests.faults.scene import POSTSTOP
-from tests.faults.stages import COMPLETED, LIMBO, LINGERING, LIVING, RECONCILES, STAGES, TURNS, Stage, turn
-from tests.faults.syscalls import ERRNOS_OF_RESCTRL
 from tests.support.storm import is_ours
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from itertools import cycle, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests.faults.campaign import Campaign, Case
+from tests.faults.injection.damage import ANOTHER, DIRECTORIES, FILES, RUN_DIRECTORY, Spoil, identity, remove
+from tests.faults.injection.stages import COMPLETED, LIMBO, LIVING, TURNS, UNMONITORED, Stage, turn
 from tests.faults.scene import CREATE, POSTSTOP
-from tests.faults.spoils import ANOTHER, DIRECTORIES, FILES, RUN_DIRECTORY, Spoil, identity, remove
-from tests.faults.stages import COMPLETED, LIMBO, LIVING, TURNS, UNMONITORED, Stage, turn
 from tests.support.hook import UID
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ID = f"{1:064x}"
 
 
-class Record(NamedTuple):
+class OwnFile(NamedTuple):
     """A file of ours: the stage in whose scene there is one, and where it is in the run directory."""
 
     stage: Stage
@@ -34,14 +34,14 @@ class Record(NamedTuple):
 
 
 RECORDS = (
-    Record(LIVING, f"groups/{UID}.json"),
-    Record(COMPLETED, f"groups/{UID}.json"),
-    Record(LIVING, f"members/{ID}.json"),
-    Record(UNMONITORED, f"unmonitored/{ID}.json"),
-    Record(LIMBO, "freed"),
+    OwnFile(LIVING, f"groups/{UID}.json"),
+    OwnFile(COMPLETED, f"groups/{UID}.json"),
+    OwnFile(LIVING, f"members/{ID}.json"),
+    OwnFile(UNMONITORED, f"unmonitored/{ID}.json"),
+    OwnFile(LIMBO, "freed"),
 )
 OTHERS = tuple(
-    Record(LIVING, place)
+    OwnFile(LIVING, place)
     for place in (
         f"locks/{UID}",
         f"groups/.{UID}.tmp",
@@ -55,8 +55,8 @@ OTHERS = tuple(
     )
 )
 """What else there can be a file of."""
-PARTS = tuple(Record(LIVING, place) for place in ("groups", "members", "locks", "unmonitored", "runs", "building"))
-RUN = (Record(LIVING, ""),)
+PARTS = tuple(OwnFile(LIVING, place) for place in ("groups", "members", "locks", "unmonitored", "runs", "building"))
+RUN = (OwnFile(LIVING, ""),)
 
 
 def run(campaign: Campaign) -> None:
@@ -72,7 +72,7 @@ def run(campaign: Campaign) -> None:
     _replaced(campaign, "the run directory", RUN, RUN_DIRECTORY)
 
 
-def _replaced(campaign: Campaign, what: str, records: Sequence[Record], spoils: Mapping[str, Spoil]) -> None:
+def _replaced(campaign: Campaign, what: str, records: Sequence[OwnFile], spoils: Mapping[str, Spoil]) -> None:
     cases = (
         Case(f"{record} is {name}: {verb}", partial(_spoilt, record, spoil, verb))
         for record, (name, spoil), verb in product(records, spoils.items(), TURNS)
@@ -80,7 +80,7 @@ def _replaced(campaign: Campaign, what: str, records: Sequence[Record], spoils: 
     campaign.all(f"{what}, replaced in {len(spoils)} ways", cases)
 
 
-def _size(record: Record, scene: Scene) -> int:
+def _size(record: OwnFile, scene: Scene) -> int:
     record.stage.set(scene)
     return (scene.hook.run_dir / record.place).stat().st_size
 
@@ -89,7 +89,7 @@ def _cut(at: int, path: Path) -> None:
     os.truncate(path, at)
 
 
-def _spoilt(record: Record, spoil: Spoil, verb: str, scene: Scene) -> None:
+def _spoilt(record: OwnFile, spoil: Spoil, verb: str, scene: Scene) -> None:
     """Something comes upon a file that is spoilt. What that has left as it was is taken away then."""
     container = record.stage.set(scene).container
     path = scene.hook.run_dir / record.place

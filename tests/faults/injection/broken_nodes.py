@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.faults import limits, room, surroundings, tenants, torn
+from tests.faults.injection import damaged_files, full_disk, hostile_annotations, odd_surroundings, rlimits
 
 if TYPE_CHECKING:
     from tests.faults.campaign import Campaign
 
 
 def run(campaign: Campaign) -> None:
-    for subject in (room, limits, torn, surroundings, tenants):
+    for subject in (full_disk, rlimits, damaged_files, odd_surroundings, hostile_annotations):
         subject.run(campaign)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyz import archive
 from tests.faults.campaign import Campaign, Case
-from tests.faults.stages import STAGES, Stage
+from tests.faults.injection.stages import STAGES, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

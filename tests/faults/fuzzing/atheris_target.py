@@ -1,6 +1,6 @@
-"""One target under atheris, until so many inputs were tried or one fails: started by tests.faults.fuzz.
+"""One target under atheris, until so many inputs were tried or one fails: started by fuzz.py.
 
-    python -m tests.faults.fuzzer TARGET ARGUMENTS-OF-LIBFUZZER... CORPUS
+    python -m tests.faults.fuzzing.atheris_target TARGET ARGUMENTS-OF-LIBFUZZER... CORPUS
 
 Both forms of the program are imported under the eyes of the fuzzer, which then knows how far each input led.
 """
@@ -15,14 +15,14 @@ from pathlib import Path
 from random import Random
 from typing import NoReturn
 
-from tests.faults import mutator, targets
+from tests.faults.fuzzing import inputs, targets
 
 
 def main(name: str, arguments: list[str]) -> NoReturn:
     atheris = importlib.import_module("atheris")
     with tempfile.TemporaryDirectory() as directory, atheris.instrument_imports(include=["hook"]):
         forms = targets.both_forms(Path(directory))
-    for seed in mutator.seeds(name, forms[0]):
+    for seed in inputs.seeds(name, forms[0]):
         Path(arguments[-1], hashlib.sha256(seed).hexdigest()).write_bytes(seed)
     target = targets.TARGETS[name]
 
@@ -31,12 +31,12 @@ def main(name: str, arguments: list[str]) -> NoReturn:
 
     def mutated(data: bytes, most: int, seed: int) -> bytes:
         dice = Random(seed)
-        ours = mutator.havoc(dice)
+        ours = inputs.havoc(dice)
 
         def havoc(text: bytes) -> bytes:
             return ours(text) if dice.random() < 0.25 else bytes(atheris.Mutate(text, len(text) + 64))
 
-        return mutator.mutated(bytes(data), most, dice, havoc)
+        return inputs.mutated(bytes(data), most, dice, havoc)
 
     atheris.Setup([sys.argv[0], *arguments], one, custom_mutator=mutated)
     atheris.Fuzz()

@@ -10,8 +10,8 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from tests.faults.campaign import Campaign, Case
+from tests.faults.injection.stages import STAGES, Stage
 from tests.faults.scene import CREATE, POSTSTOP, Job
-from tests.faults.stages import STAGES, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.faults import strace
 from tests.faults.campaign import Campaign, Case
+from tests.faults.injection.stages import RECONCILES, STAGES, Stage
 from tests.faults.scene import POSTSTOP, RECONCILE, Job, Scene
-from tests.faults.stages import RECONCILES, STAGES, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,6 +1,6 @@
 """What can be changed in a module so that it means something else: by mutmut's operators, and a few more.
 
-    python -m tests.faults.mutations hook/FILE.py...    (needs mutmut; the mutants of all files, as JSON)
+    python -m tests.faults.mutation.make_mutants stages/create...    (needs mutmut; the mutants of all, as JSON)
 
 Left out is what no test can see or should look at: annotations, what is for type checkers, and the prose of messages.
 """
@@ -22,7 +22,7 @@ from mutmut.mutation.file_mutation import MutationVisitor
 from mutmut.mutation.mutators import mutation_operators
 from mutmut.mutation.pragma_handling import IgnoredCode
 
-from tests.faults.mutant import Mutant
+from tests.faults.mutation.mutant import Mutant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,5 +136,5 @@ OPERATORS = (
 
 
 if __name__ == "__main__":
-    given = [Path(name) for name in sys.argv[1:]]
-    print(json.dumps([it for path in given for it in mutants(path.stem, path.read_text(encoding="utf-8"))]))
+    given = {name: Path("hook", f"{name}.py").read_text(encoding="utf-8") for name in sys.argv[1:]}
+    print(json.dumps([it for name, text in given.items() for it in mutants(name, text)]))

@@ -10,7 +10,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from tests.faults.campaign import Campaign, Case
-from tests.faults.stages import RECONCILES, STAGES, Stage
+from tests.faults.injection.stages import RECONCILES, STAGES, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """Hostile input: coverage-guided fuzzing of all that parses, and of the whole hook, on both forms of the models.
 
-Each target of tests.faults.targets is a case: atheris (libFuzzer) runs it in a process of its own. No crash, no hang,
-no change outside of our directories, and the same from pydantic's models as from the compiled ones. What was found to
-lead further is kept, and the next run begins with it. An input that fails is kept, too, and is a case from then on.
+Each of targets.TARGETS is a case: atheris (libFuzzer) runs it in a process of its own. No crash, no hang, no change
+outside of our directories, and the same from pydantic's models as from the compiled ones. What was found to lead
+further is kept, and the next run begins with it. An input that fails is kept, too, and is a case from then on.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests import provision
-from tests.faults import targets
+from tests.faults.fuzzing import targets
 from tests.support.memory import Hang
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _fuzzed(python: Path, seed: int, target: str, inputs: int) -> Fuzzed:
     corpus, kept = _cache(target), f"{_cache('failed')}/{target}-"
     words = [f"-runs={inputs}", f"-seed={seed}", f"-max_len={LONGEST}", f"-timeout={PATIENCE}", "-print_final_stats=1"]
     words += ["-keep_seed=1", "-reduce_inputs=0", "-rss_limit_mb=2048", f"-artifact_prefix={kept}", str(corpus)]
-    command = [str(python), "-m", "tests.faults.fuzzer", target, *words]
+    command = [str(python), "-m", "tests.faults.fuzzing.atheris_target", target, *words]
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         status = subprocess.run(command, cwd=provision.ROOT, stdout=log, stderr=log, check=False).returncode
         log.seek(0)

@@ -15,7 +15,7 @@ from hook.host import hooksd
 from tests.faults import strace
 from tests.faults.campaign import Campaign, Case
 from tests.support import machine
-from tests.support.machine import HOOKS_DIR, PROGRAM, Machine
+from tests.support.machine import HOOKS_DIR, PROGRAM, ScratchMachine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,7 +32,7 @@ PLACES = (None, FULL, OTHER, REMOVAL)
 
 
 @dataclass(frozen=True)
-class Change:
+class InstallCommand:
     """A command, and what was done before it."""
 
     name: str
@@ -44,13 +44,13 @@ class Change:
 
 
 CHANGES = (
-    Change("first", FULL),
-    Change("upgrade", OTHER, FULL),
-    Change("end", REMOVAL, FULL),
+    InstallCommand("first", FULL),
+    InstallCommand("upgrade", OTHER, FULL),
+    InstallCommand("end", REMOVAL, FULL),
 )
 
 
-class Place:
+class InstalledMachine:
     """A machine on which a command has been done, or nothing yet. `found`: what was in place then."""
 
     def __init__(self, scene: Scene, before: tuple[str, ...] | None) -> None:
@@ -62,7 +62,7 @@ class Place:
         ready = scene.directory / f"machine-after-{PLACES.index(before)}"
         if ready.exists():
             shutil.copytree(ready, directory, symlinks=True)
-        self.node = Machine(directory)
+        self.node = ScratchMachine(directory)
         if before is not None and not ready.exists():
             self.do(before)
             shutil.copytree(directory, ready, symlinks=True)
@@ -105,7 +105,7 @@ class Place:
             expect((done.returncode, done.stderr) == (0, ""), "the program does not run:", done)
 
 
-def run(campaign: Campaign, changes: Iterable[Change] = CHANGES) -> None:
+def run(campaign: Campaign, changes: Iterable[InstallCommand] = CHANGES) -> None:
     if reason := machine.missing():
         campaign.note(f"left out: {reason}")
         return
@@ -120,13 +120,13 @@ WAYS: dict[str, tuple[str, ...] | None] = {"once more": None, "install": FULL, "
 """What is done after it."""
 
 
-def _points(change: Change, scene: Scene) -> list[Call]:
-    return Place(scene, change.before).points(change.command)
+def _points(change: InstallCommand, scene: Scene) -> list[Call]:
+    return InstalledMachine(scene, change.before).points(change.command)
 
 
-def _kill(change: Change, call: Call, way: tuple[str, ...] | None, scene: Scene) -> None:
-    undisturbed = Place(scene, way or change.command).found
-    place = Place(scene, change.before)
+def _kill(change: InstallCommand, call: Call, way: tuple[str, ...] | None, scene: Scene) -> None:
+    undisturbed = InstalledMachine(scene, way or change.command).found
+    place = InstalledMachine(scene, change.before)
     place.kill(change.command, call)
     found = place.do(way or change.command)
     scene.expect(found == undisturbed, "left:", found.keys() ^ undisturbed.keys() or "other contents")
