@@ -8,7 +8,11 @@ import sys
 
 from hook.base import jsontext
 from hook.base.text import printable
-from hook.doctor import doctor as diagnosis
+from hook.doctor.examine import examine
+from hook.doctor.finding import FAILURE, format_findings, to_json
+from hook.doctor.one_container import check_container
+from hook.doctor.self_test import run_self_test
+from hook.doctor.site import Site
 from hook.host import hooksd, machine, runtime_config
 from hook.host.paths import NAME, USR, Places, hooks_dir, prefix_of
 from hook.host.pyz_file import Shipped
@@ -57,20 +61,20 @@ def doctor(options: Options, given: argparse.Namespace) -> tuple[list[str] | dic
     prefix = given.prefix or _own_prefix()
     if given.inject is not None:
         try:
-            findings = list(diagnosis.inject(given.inject, given.hooks_dir))
+            findings = list(check_container(given.inject, given.hooks_dir))
         except (ValueError, TypeError, AttributeError) as error:  # whatever stands in there
             raise Refused(f"{given.inject} cannot be understood: {error}; remedy: a state, or a config.json") from None
     elif given.self_test:
-        findings = list(diagnosis.try_group(options.resctrl_root))
+        findings = list(run_self_test(options.resctrl_root))
     else:
         places = Places(prefix, hooks_dir(prefix))
         usual = dict.fromkeys([*hooksd.READERS, *runtime_config.of_crio(), *runtime_config.of_podman()])
-        site = diagnosis.Site(places, options, tuple(given.hooks_dir or usual))
-        findings = list(diagnosis.examine(site))
-    is_well = all(it.level != diagnosis.FAILURE for it in findings)
+        site = Site(places, options, tuple(given.hooks_dir or usual))
+        findings = list(examine(site))
+    is_well = all(it.level != FAILURE for it in findings)
     if given.json:
-        return {"well": is_well, "findings": diagnosis.objects(findings)}, is_well
-    return _printable(diagnosis.told(findings)), is_well
+        return {"well": is_well, "findings": to_json(findings)}, is_well
+    return _printable(format_findings(findings)), is_well
 
 
 def _printable(lines: list[str]) -> list[str]:

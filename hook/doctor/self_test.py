@@ -8,6 +8,7 @@ import signal
 from hook.base import procfs, system
 from hook.base.errors import HookError, Reason
 from hook.base.resctrl import Resctrl
+from hook.doctor.finding import FAILURE, OK, Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,16 @@ _PREFIX = "self-test-of-resctrl-mon-hook-"  # not that of our groups: reconcile 
 _SECONDS = 1.0
 
 
-def run(root: str) -> Iterator[str]:
+def run_self_test(root: str) -> Iterator[Finding]:
+    """Make a group, move a child into it, read its counters, remove it. A step that fails is the last finding."""
+    try:
+        for line in _use_a_group(root):
+            yield Finding(OK, "self-test", line)
+    except (HookError, OSError) as error:
+        yield Finding(FAILURE, "self-test", str(error), "doctor without --self-test may tell why")
+
+
+def _use_a_group(root: str) -> Iterator[str]:
     """What worked, a line at a time. Raises HookError, OSError with what did not; nothing is left in any case."""
     kernel = Resctrl(root)
     if not kernel.is_mounted():
