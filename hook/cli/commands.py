@@ -147,7 +147,7 @@ def _reconcile(options: Options, given: argparse.Namespace) -> None:
     done = act(options, live, longest_linger=longest)
     outcomes, left = list(done.outcomes), list(done.left)
     if given.adopt:
-        states, complaints = oci_runtimes.states(further=given.runtime_root)
+        states, complaints = oci_runtimes.list_states(further=given.runtime_root)
         outcomes += reconcile.adopt(options, states, dry_run=given.dry_run)
         left += complaints
     _print(render.done(outcomes, left, dry_run=given.dry_run) if given.json else render.deeds(outcomes, left))

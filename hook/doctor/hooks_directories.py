@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
-from hook.host import hooksd, machine, runtime_config
+from hook.host import hooksd, programs, runtime_config
 from hook.host.machine import KUBERNETES, PODMAN
 from hook.host.paths import PROGRAM
 from hook.stages.options import parse
@@ -53,7 +53,7 @@ def _check_override(entry: Entry, earlier: Entry) -> Iterator[Finding]:
     readers |= {"crio": ("CRI-O", runtime_config.of_crio())} if KUBERNETES in entry.name else {}
     yield Finding(OK, "hooks.d", f"{entry.path} takes the place of {earlier.path}, for who reads both")
     for program, (who, reads) in readers.items():
-        if machine.program(program) and directory not in reads:
+        if programs.find(program) and directory not in reads:
             found = f"{who} reads {', '.join(reads)}, not {directory}: it goes by {earlier.path}"
             yield Finding(WARNING, "hooks.d", found, f"name {directory} in its hooks_dir, too, as the last one")
 

@@ -6,7 +6,7 @@ import os
 import stat
 
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding
-from hook.host import machine
+from hook.host import machine, programs
 from hook.host.machine import Interpreter
 from hook.host.paths import NAME
 from hook.host.pyz_file import Shipped
@@ -81,9 +81,9 @@ def check_timer(site: Site) -> Iterator[Finding]:
         remedy = f"have `{NAME} reconcile` called once a minute by other means"
         yield Finding(WARNING, "timer", "systemd does not run here", remedy)
         return
-    if (problem := machine.run(["systemctl", "is-active", timer]).problem) is not None:
+    if (problem := programs.run(["systemctl", "is-active", timer]).problem) is not None:
         yield Finding(WARNING, "timer", f"{timer} is not active ({problem})", f"systemctl enable --now {timer}")
-    elif machine.run(["systemctl", "is-failed", "--quiet", os.path.basename(site.places.service)]).status == 0:
+    elif programs.run(["systemctl", "is-failed", "--quiet", os.path.basename(site.places.service)]).status == 0:
         service = os.path.basename(site.places.service)
         yield Finding(WARNING, "timer", f"{service} failed", f"journalctl -u {service}")
     else:

@@ -79,7 +79,7 @@ def check_lost_containers(site: Site) -> Iterator[Finding]:
     }
     if bundles.keys().isdisjoint(live):
         return
-    newer, untold = oci_runtimes.states_of(live.keys() - bundles.keys())
+    newer, untold = oci_runtimes.find_states(live.keys() - bundles.keys())
     bundles.update({container: str(state["bundle"]) for container, state in newer.items()})
     for container, state in live.items():
         name = f"{state.pod_namespace}/{state.pod_name} ({container[:12]})" if state.pod_name else container[:12]

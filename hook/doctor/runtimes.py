@@ -6,7 +6,7 @@ import os
 
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding
 from hook.doctor.site import names_hook
-from hook.host import cdi, containerd, hooksd, injector, machine, runtime_config, would_inject
+from hook.host import cdi, containerd, hooksd, injector, machine, programs, runtime_config, would_inject
 from hook.host.machine import KUBERNETES, PODMAN
 from hook.host.paths import NAME
 from hook.stages.identity import OPT
@@ -31,7 +31,7 @@ _CONTAINERDS = frozenset(("containerd", "k3s", "rke2"))
 
 
 def check_runtimes(site: Site) -> Iterator[Finding]:
-    found = [name for name in machine.RUNTIMES if machine.program(name)]
+    found = [name for name in machine.RUNTIMES if programs.find(name)]
     if not found:
         yield Finding(
             WARNING, "runtimes", f"found no {', '.join(machine.RUNTIMES)}", "Docker has no hooks for its users"
@@ -119,7 +119,7 @@ def _check_rejections(found: Found, is_injected: bool) -> Iterator[Finding]:
 
 def check_pod_annotations(site: Site) -> Iterator[Finding]:
     """Options that go by annotations of pods, which containerd keeps to itself unless it is told to pass them on."""
-    if machine.program("crio") or not any(map(machine.program, _CONTAINERDS)):
+    if programs.find("crio") or not any(map(programs.find, _CONTAINERDS)):
         return
     calls: list[Sequence[str]] = [it.file.hook.args or [] for it in site.ours if it.file and KUBERNETES in it.name]
     configuration = containerd.look()

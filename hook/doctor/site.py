@@ -49,7 +49,7 @@ class Site:
     @cached_property
     def states(self) -> tuple[list[dict[str, Any]], list[str]]:
         """What the OCI runtimes tell of running containers, and a line on each thing that they do not."""
-        return oci_runtimes.states()
+        return oci_runtimes.list_states()
 
     @property
     def programs(self) -> list[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 from dataclasses import dataclass
 
 from hook.base import procfs
-from hook.base.errors import errno_name
+from hook.host import programs
 
 OLDEST = (3, 9)
 """The first CPython that the program runs on."""
@@ -18,60 +17,15 @@ TARGETS = (KUBERNETES, PODMAN)
 RUNTIMES = {"crio": KUBERNETES, "containerd": KUBERNETES, "k3s": KUBERNETES, "rke2": KUBERNETES, "podman": PODMAN}
 """The programs that start containers, and which of the targets each is."""
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_PATIENCE = 60.0
-_LONGEST_REMARK = 300
 _MOST_LINKS = 40  # as the kernel has it
 _TELLS_ITS_VERSION = "import sys;print(*sys.version_info[:2],sys.implementation.cache_tag)"
 # What SELinux calls files that are nobody's program: a runtime may be kept from starting one of these, root is not.
 _NO_PROGRAMS = ("admin_home_t", "data_home_t", "default_t", "tmp_t", "unlabeled_t", "user_home_t", "user_tmp_t")
 
 
-@dataclass(frozen=True)
-class Ended:
-    """What became of a program. `status`: None if it could not be started, or did not end; `error` says why."""
-
-    status: int | None
-    output: str
-    error: str
-
-    @property
-    def problem(self) -> str | None:
-        """What went wrong, in a line; None: nothing."""
-        if self.status == 0:
-            return None
-        said = (self.error.strip() or "it does not say why").splitlines()[-1][:_LONGEST_REMARK]
-        return said if self.status is None else f"exit status {self.status}: {said}"
-
-
-def run(command: list[str], stdin: str = "", seconds: float = _PATIENCE) -> Ended:
-    """Run a program to its end, in the environment that a service has."""
-    try:
-        done = subprocess.run(
-            command,
-            input=stdin.encode(),
-            capture_output=True,
-            timeout=seconds,
-            check=False,
-            cwd="/",
-            env={"PATH": _PATH, "LC_ALL": "C"},
-        )
-    except OSError as error:
-        return Ended(None, "", f"{error.strerror}: {errno_name(error)}")
-    except subprocess.TimeoutExpired:
-        return Ended(None, "", f"it has not ended after {seconds:.0f} s")
-    return Ended(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
-
-
-def program(name: str, top: str = "") -> str | None:
-    """Where a program lies, as seen below `top`; None: nowhere."""
-    paths = (f"{directory}/{name}" for directory in _PATH.split(":"))
-    return next((path for path in paths if os.access(top + path, os.X_OK) and os.path.isfile(top + path)), None)
-
-
 def targets(top: str = "") -> list[str]:
     """The targets that there is something to start containers for."""
-    found = [target for name, target in RUNTIMES.items() if program(name, top)]
+    found = [target for name, target in RUNTIMES.items() if programs.find(name, top)]
     return [target for target in TARGETS if target in found]
 
 
@@ -201,7 +155,7 @@ class Interpreter:
 
 def interpreter(path: str) -> Interpreter | str:
     """What Python that is, or why it is none."""
-    ended = run([path, "-ISc", _TELLS_ITS_VERSION])
+    ended = programs.run([path, "-ISc", _TELLS_ITS_VERSION])
     try:
         major, minor, tag = ended.output.split()
         return Interpreter(path, (int(major), int(minor)), tag)

@@ -65,7 +65,7 @@ def _ask(candidates: set[str], rules: _Rules, others: set[str]) -> tuple[dict[st
     """Who of these runs, is meant to be hooked and is not; and how many could not be told of. Adds to `others`."""
     if candidates and not oci_runtimes.has_roots():
         return {}, len(candidates)
-    states, untold = oci_runtimes.states_of(candidates)
+    states, untold = oci_runtimes.find_states(candidates)
     unchecked = len(untold)
     found: dict[str, dict[str, str | None]] = {}
     for container, state in states.items():

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from hook.base import system
-from hook.host import machine
+from hook.host import programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class Run(Step):
         return shlex.join(self.command)
 
     def do(self) -> str | None:
-        return machine.run(list(self.command)).problem
+        return programs.run(list(self.command)).problem
 
 
 @dataclass(frozen=True)

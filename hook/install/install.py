@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass
 
 from hook.base.models import Options
-from hook.host import hooksd, machine, runtime_config
+from hook.host import hooksd, machine, programs, runtime_config
 from hook.host.machine import KUBERNETES, PODMAN, TARGETS, Interpreter
 from hook.host.paths import CONF_MARK, NAME, PROGRAM, Places
 from hook.install import file_steps, owner
@@ -253,7 +253,7 @@ def _remarks(wanted: Wanted) -> list[str]:
 def _unread(places: Places, targets: Sequence[str]) -> list[str]:
     """Who does not read the directory that the files go to, as far as their configurations tell."""
     reads = {"Podman": runtime_config.of_podman(places.top)} if PODMAN in targets else {}
-    if KUBERNETES in targets and machine.program("crio", places.top):
+    if KUBERNETES in targets and programs.find("crio", places.top):
         reads["CRI-O"] = runtime_config.of_crio(places.top)
     return [
         f"{who} reads {', '.join(directories)}, not {places.hooks_dir}: name that in its hooks_dir, too"
@@ -267,11 +267,11 @@ def _unread(places: Places, targets: Sequence[str]) -> list[str]:
 
 def prove(path: str) -> None:
     """Run a program as a runtime would. Raises Refused if it does not start, or would fail a container."""
-    version = machine.run([path, "--version"])
+    version = programs.run([path, "--version"])
     problem = version.problem or (None if version.output.startswith(f"{NAME} ") else "it does not tell its version")
     if problem is None:
         with tempfile.TemporaryDirectory(prefix=NAME) as scratch:
-            ended = machine.run([path, "hook", f"--run-dir={scratch}/run"], stdin=_NOBODY)
+            ended = programs.run([path, "hook", f"--run-dir={scratch}/run"], stdin=_NOBODY)
         problem = ended.problem or ended.error.strip() or None
     if problem is not None:
         raise Refused(f"{path} does not run: {problem}; remedy: {machine.why_forbidden(path) or 'see the system log'}")

@@ -10,7 +10,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from hook.host import hooksd, machine
+from hook.host import hooksd, programs
 from hook.host.machine import TARGETS
 from hook.host.paths import CHART_MARK, MACHINE_CONFIG_MARK, NAME
 from hook.install.file_steps import Refused
@@ -104,11 +104,11 @@ def _package(places: Places) -> Origin | None:
 
 def _owner_by_dpkg(paths: list[str]) -> str | None:
     """A package of dpkg's that has one of these files. Raises Refused if dpkg does not answer."""
-    if machine.program("dpkg-query") is None:
+    if programs.find("dpkg-query") is None:
         return None
     # On a merged /usr dpkg knows a file by the path that its package has for it.
     known = {alias for path in paths for alias in (path, _ALIASES.sub("", path))}
-    ended = machine.run(["dpkg-query", "--search", *sorted(known)])
+    ended = programs.run(["dpkg-query", "--search", *sorted(known)])
     if ended.status not in (0, 1):  # 1: some are nobody's
         raise Refused(
             f"cannot find the package of {paths[0]}: dpkg-query: {ended.problem}; remedy: fix dpkg, or --force"
@@ -140,10 +140,10 @@ def _owner_by_rpm(paths: list[str]) -> str | None:
     Only where there is a database: rpm would make one.
     """
     known = [top for top in _RPM_DATABASES if any(os.path.exists(f"{top}/{name}") for name in _RPM_FILES)]
-    if not known or machine.program("rpm") is None:
+    if not known or programs.find("rpm") is None:
         return None
     form = ("--query", "--file", "--queryformat", f"{_OWNER}%{{NAME}}\n")
-    ended = machine.run(["rpm", f"--dbpath={known[0]}", *form, *paths])
+    ended = programs.run(["rpm", f"--dbpath={known[0]}", *form, *paths])
     if ended.status is None:
         raise Refused(f"cannot ask rpm who owns {paths[0]}: {ended.problem}; remedy: fix rpm, or --force")
     owners = [line[len(_OWNER) :] for line in ended.output.splitlines() if line.startswith(_OWNER)]

@@ -170,7 +170,7 @@ def callers(places: Places, options: Options, roots: Sequence[str] = ()) -> Call
     hook.
     """
     names = {places.program, places.link}
-    states, untold = oci_runtimes.states(further=roots, stopped=True)
+    states, untold = oci_runtimes.list_states(further=roots, stopped=True)
     found = []
     for state in states:
         try:

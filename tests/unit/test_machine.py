@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.host import machine
+from hook.host import machine, programs
 from hook.host.machine import Interpreter
 
 
@@ -20,7 +20,7 @@ def program(path: Path, text: str = "exit 0") -> str:
 
 
 def test_a_program_that_ends_well(tmp_path: Path) -> None:
-    ended = machine.run([program(tmp_path / "x", "cat; echo $PWD $HOME")], stdin="hello\n")
+    ended = programs.run([program(tmp_path / "x", "cat; echo $PWD $HOME")], stdin="hello\n")
     assert (ended.problem, ended.output) == (None, "hello\n/\n")
 
 
@@ -28,17 +28,17 @@ def test_a_program_that_ends_well(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("echo first >&2; echo last >&2; exit 3", "exit status 3: last"),
-        ("exit 3", "exit status 3: it does not say why"),
-        ("kill -9 $$", "exit status -9: it does not say why"),
-        ("exec sleep 100", "it has not ended after 0 s"),
+        ("exit 3", "exit status 3: no error message"),
+        ("kill -9 $$", "exit status -9: no error message"),
+        ("exec sleep 100", "timed out after 0.3 s"),
     ],
 )
 def test_a_program_that_does_not(tmp_path: Path, text: str, problem: str) -> None:
-    assert machine.run([program(tmp_path / "x", text)], seconds=0.3).problem == problem
+    assert programs.run([program(tmp_path / "x", text)], seconds=0.3).problem == problem
 
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
-    assert machine.run([str(tmp_path / "x")]).problem == "No such file or directory: ENOENT"
+    assert programs.run([str(tmp_path / "x")]).problem == "cannot start: ENOENT"
 
 
 def test_what_runs_containers_is_found_by_its_programs(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_what_runs_containers_is_found_by_its_programs(tmp_path: Path) -> None:
     assert machine.targets(top) == ["podman"]
     program(tmp_path / "usr/local/bin/k3s")
     assert machine.targets(top) == ["kubernetes", "podman"]
-    assert machine.program("k3s", top) == "/usr/local/bin/k3s"
+    assert programs.find("k3s", top) == "/usr/local/bin/k3s"
 
 
 def test_an_interpreter_tells_what_it_is() -> None:
