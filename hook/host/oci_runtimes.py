@@ -263,7 +263,9 @@ def is_sandbox(state: State) -> bool:
     Its cgroup identifies that runtime. A pod's author can write the annotations of the other one.
     """
     annotations, places = state.annotations or {}, procfs.cgroups(state.pid) if state.pid else []
-    maker = next(filter(None, (cgroups.maker(place, state.id) for place in places)), annotations.get("io.container.manager"))
+    maker = next(
+        filter(None, (cgroups.maker(place, state.id) for place in places)), annotations.get("io.container.manager")
+    )
     by_containerd = annotations.get("io.kubernetes.cri.container-type")
     if maker != "containerd" and (maker == "cri-o" or by_containerd is None):
         return annotations.get("io.kubernetes.cri-o.ContainerType") == "sandbox"

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from hook.base import system
-from hook.host import programs
+from hook.host import files, programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,17 +76,10 @@ class Write(Step):
 
     def do(self) -> None:
         make_directory(os.path.dirname(self.path))
-        with _beside(self.path) as temporary:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(self.content)
-                file.flush()
-                os.fchmod(descriptor, self.mode)
-                os.fsync(descriptor)
+        with files.replace(self.path, _temporary(self.path)) as temporary:
+            files.write_new(temporary, self.content, self.mode)
             if self.proven is not None and os.path.lexists(self.path):
                 self.proven(temporary)
-            os.rename(temporary, self.path)
-        _to_disk(os.path.dirname(self.path))
 
 
 @dataclass(frozen=True)
@@ -107,10 +100,8 @@ class Link(Step):
 
     def do(self) -> None:
         make_directory(os.path.dirname(self.path))
-        with _beside(self.path) as temporary:
+        with files.replace(self.path, _temporary(self.path)) as temporary:
             os.symlink(self.target, temporary)
-            os.rename(temporary, self.path)
-        _to_disk(os.path.dirname(self.path))
 
 
 @dataclass(frozen=True)
@@ -132,7 +123,7 @@ class Remove(Step):
         for path in (self.path, _temporary(self.path)):
             with suppress(FileNotFoundError):
                 os.unlink(path)
-                _to_disk(os.path.dirname(path))
+                files.sync_directory(os.path.dirname(path))
 
 
 @dataclass(frozen=True)
@@ -232,19 +223,6 @@ def _is_half_done(path: str) -> bool:
     return os.path.lexists(_temporary(path))
 
 
-@contextmanager
-def _beside(path: str) -> Iterator[str]:
-    """A name beside a place, for what is renamed there; what a step that was killed left under it is removed."""
-    temporary = _temporary(path)
-    with suppress(FileNotFoundError):
-        os.unlink(temporary)
-    try:
-        yield temporary
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
-
-
 def make_directory(path: str) -> None:
     """Make a directory and those above it, durably."""
     if os.path.isdir(path):
@@ -253,13 +231,4 @@ def make_directory(path: str) -> None:
     make_directory(above)
     with suppress(FileExistsError):
         os.mkdir(path, 0o755)
-    _to_disk(above)
-
-
-def _to_disk(directory: str) -> None:
-    """Have the names in a directory survive a loss of power."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    files.sync_directory(above)

@@ -6,7 +6,6 @@ Source of the format: https://prometheus.io/docs/instrumenting/exposition_format
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import dataclass
 from itertools import chain
 
@@ -15,6 +14,7 @@ from hook.base import counters
 from hook.base.counters import EVENTS, MILLION
 from hook.base.errors import Reason
 from hook.base.text import printable
+from hook.host import files
 from hook.observe.snapshot import plain_number
 
 TYPE_CHECKING = False
@@ -108,19 +108,13 @@ def document(seen: Inventory) -> dict[str, Any]:
 
 
 def write_textfile(path: str, text: str) -> None:
-    """Put `text` in the place of a file that node_exporter reads whenever it likes. OSError leaves nothing behind.
+    """Replace a file that node_exporter may read at any time. Raises OSError; `path` is unchanged then.
 
-    The temporary name does not end in .prom, which is what node_exporter looks for.
+    The temporary name does not end in .prom, so node_exporter ignores it.
     """
-    descriptor, temporary = tempfile.mkstemp(".tmp", f".{os.path.basename(path)}.", os.path.dirname(path) or ".")
-    try:
-        with open(descriptor, "w", encoding="ascii") as file:
-            file.write(text)
-            os.fchmod(file.fileno(), 0o644)  # root's metrics, for the exporter's own user
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    directory, name = os.path.split(path)
+    with files.replace(path, os.path.join(directory, f".{name}.{os.getpid()}.tmp")) as temporary:
+        files.write_new(temporary, text.encode("ascii"), 0o644)  # readable by the exporter's own user
 
 
 def _of_event(event: str, samples: Values) -> Family:

@@ -443,7 +443,9 @@ def test_nothing_is_left_open(node: Node, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(oci_runtimes, "_PATIENCE", 0.2)
     node.container("web")
     before = len(os.listdir("/proc/self/fd"))
-    list_states([node.runtime([state()]), node.script("#!/bin/sh\nsleep 60\n", "late"), Runtime("/nowhere", str(node.root))])
+    list_states(
+        [node.runtime([state()]), node.script("#!/bin/sh\nsleep 60\n", "late"), Runtime("/nowhere", str(node.root))]
+    )
     assert len(os.listdir("/proc/self/fd")) == before
 
 

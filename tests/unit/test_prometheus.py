@@ -328,7 +328,7 @@ def test_it_can_lie_in_the_current_directory(tmp_path: Path, monkeypatch: pytest
     assert (tmp_path / "x.prom").read_text() == "text\n"
 
 
-@pytest.mark.parametrize("call", ["replace", "fchmod"])
+@pytest.mark.parametrize("call", ["rename", "fchmod", "fsync"])
 def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     path = tmp_path / "x.prom"
     path.write_text("old")
@@ -345,7 +345,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_node_exporter_reads_meanwhile_is_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads what ends in .prom."""
     there: list[str] = []
-    monkeypatch.setattr(os, "replace", lambda _old, _new: there.extend(os.listdir(tmp_path)))
+    monkeypatch.setattr(os, "rename", lambda _old, _new: there.extend(os.listdir(tmp_path)))
     prometheus.write_textfile(str(tmp_path / "x.prom"), "new\n")
     assert len(there) == 1
     assert not there[0].endswith(".prom")
