@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from hook.base import jsontext, names, procfs, resctrl, system
 from hook.base.errors import HookError, Reason, explain, known, refused, unforeseen
 from hook.base.models import Annotations, State, ValidationError
@@ -22,6 +24,15 @@ _STDIN_PATIENCE = 10.0
 def is_stage(arguments: list[str]) -> bool:
     """Whether a runtime started this, and no person."""
     return bool(arguments) and arguments[0] in _STAGES and "--help" not in arguments
+
+
+def start() -> None:
+    """Run the program, by whatever way into the .pyz; does not return.
+
+    The file's first line makes Python run `-c` code, which gives the file's path where the first argument is otherwise.
+    It also makes every end that is not `leave` exit with 0: a hook that fails must not fail the container.
+    """
+    system.leave(main(sys.argv[2:]))
 
 
 def main(arguments: list[str]) -> int:

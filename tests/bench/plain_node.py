@@ -1,11 +1,15 @@
-"""A node to measure on: a resctrl that nobody serves, and a run directory, both on tmpfs.
+"""Nodes to measure on.
 
-The model behind FUSE would be most of what is measured: a first createRuntime takes 10 ms here, 50 ms there. But on
-tmpfs a directory is not full as soon as it is made, as a mon_group is, nor does rmdir(2) remove one that is. So a key's
-group stands there before its first container comes, empty, and in the mount namespace of a helper a full directory is
-mounted over it. The hook goes by /proc/PID/root of the helper, and finds the group full; and since it is a mount point
-in another namespace only, its rmdir(2) removes it, mount and all. Two things differ: mkdir(2) says EEXIST, which the
-hook takes like a success (an exception more), and rmdir(2) takes some 70 us.
+PlainNode, for wall time: a resctrl that nobody serves, and a run directory, both on tmpfs. The model behind FUSE would
+be most of the time: a first createRuntime takes 10 ms here, 50 ms there. But on tmpfs a directory is not full as soon
+as it is made, as a mon_group is, nor does rmdir(2) remove one that is. So a key's group exists before its first
+container comes, empty, and in the mount namespace of a helper a full directory is mounted over it. The hook goes by
+/proc/PID/root of the helper, and finds the group full; and since it is a mount point in another namespace only, its
+rmdir(2) removes it, mount and all. Two things differ: mkdir(2) fails with EEXIST, which the hook takes like a success
+(0.07 of an exit floor more), and rmdir(2) takes some 70 us.
+
+Node, for instructions: on the model of resctrl, where mkdir(2) and rmdir(2) do as the kernel does. What the model runs
+is not the hook's, and is not counted.
 
 What the kernel takes to make, fill and remove a group and to ask the hardware is in no figure that is measured here. It
 is the same for everybody who does so.
@@ -21,13 +25,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import build
+from pyz import archive
 from tests.bench.common import CannotMeasure
+from tests.resctrlfs import mounted
 from tests.resctrlfs.counters import ENERGY_EVENTS, Counters
 from tests.support.hook import STATES, UID, Hook, task
 
 TMPFS = "/dev/shm"
-COUNTERS = 24
+MACHINE = {"l3_domains": 4, "packages": 6, "perf": False}
+COUNTERS = 24  # of such a machine
 # One directory stands for the groups of all keys: as a file its `tasks` would show each the tasks of the others.
 HELPER = """\
 mount --bind /dev/null "$1/tasks"
@@ -55,46 +61,29 @@ def _state(recorded: str, container: str, key: str) -> dict[str, object]:
     return found
 
 
-class PlainNode:
-    """`root` is what a hook takes for /sys/fs/resctrl; it has no group yet, and the run directory is not made."""
+class Node:
+    """`root` is what a hook takes for /sys/fs/resctrl; it has no group yet, and the run directory is not made.
 
-    def __init__(self, directory: Path) -> None:
-        """`directory` is on tmpfs, and the node's own."""
-        self.run_dir = directory / "run"
-        self._groups = directory / "resctrl" / "mon_groups"
+    `groups`: where its mon_groups are for us.
+    """
+
+    def __init__(self, root: Path, groups: Path, run_dir: Path) -> None:
+        self.root = root
+        self.run_dir = run_dir
+        self._groups = groups
         self._numbers = itertools.count(1)
         self._standing: set[str] = set()
-        self._groups.mkdir(parents=True)
-        _fill(directory / "full")
-        command = ["unshare", "--mount", "--propagation=private", "sh", "-c", HELPER, "sh", str(directory / "full")]
-        self._helper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.root = Path(f"/proc/{self._helper.pid}/root{self._groups.parent}")
-
-    def close(self) -> None:
-        """End the helper, and with it its mounts."""
-        with suppress(OSError):
-            self._helper.communicate()
 
     def new_key(self) -> str:
-        """A pod's UID, whose group can be had from now on."""
-        key = _uid(next(self._numbers))
-        assert self._helper.stdin is not None
-        assert self._helper.stdout is not None
-        try:
-            print(self._group(key), file=self._helper.stdin, flush=True)
-            answer = self._helper.stdout.readline()
-        except OSError as error:
-            raise CannotMeasure(f"the helper that mounts: {error}") from error
-        if answer != "mounted\n":
-            raise CannotMeasure(f"{self._group(key)} could not be mounted")
-        return key
+        """A pod's UID."""
+        return _uid(next(self._numbers))
 
     def new_container(self) -> str:
         return _container(next(self._numbers))
 
     def hook(self, python: Sequence[str] = ()) -> Hook:
         """The shipped file on this node with its default options; `python`: what is to start it, as its first line."""
-        start = (*python, "-ISc", build.BOOT) if python else ()
+        start = (*python, "-ISc", archive.BOOT) if python else ()
         return Hook(self.root, self.run_dir, python=start, options=())
 
     def populate(self, pid: int, groups: int = 1) -> None:
@@ -133,9 +122,41 @@ class PlainNode:
         return self._groups / f"oci-{key}"
 
 
+class PlainNode(Node):
+    """A node on tmpfs."""
+
+    def __init__(self, directory: Path) -> None:
+        """`directory` is on tmpfs, and the node's own."""
+        groups = directory / "resctrl" / "mon_groups"
+        groups.mkdir(parents=True)
+        _fill(directory / "full")
+        command = ["unshare", "--mount", "--propagation=private", "sh", "-c", HELPER, "sh", str(directory / "full")]
+        self._helper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        super().__init__(Path(f"/proc/{self._helper.pid}/root{groups.parent}"), groups, directory / "run")
+
+    def close(self) -> None:
+        """End the helper, and with it its mounts."""
+        with suppress(OSError):
+            self._helper.communicate()
+
+    def new_key(self) -> str:
+        """A pod's UID, whose group is there from now on."""
+        key = super().new_key()
+        assert self._helper.stdin is not None
+        assert self._helper.stdout is not None
+        try:
+            print(self._group(key), file=self._helper.stdin, flush=True)
+            answer = self._helper.stdout.readline()
+        except OSError as error:
+            raise CannotMeasure(f"the helper that mounts: {error}") from error
+        if answer != "mounted\n":
+            raise CannotMeasure(f"{self._group(key)} could not be mounted")
+        return key
+
+
 def _fill(group: Path) -> None:
     """What the kernel puts into a group."""
-    domains = Counters(l3_domains=4, packages=6, perf=False).domains
+    domains = Counters(**MACHINE).domains
     assert sum(map(len, domains.values())) == COUNTERS
     for domain, events in domains.items():
         (group / "mon_data" / domain).mkdir(parents=True)
@@ -169,3 +190,13 @@ def plain_node(groups: int = 1) -> Iterator[PlainNode]:
             yield node
         finally:
             node.close()
+
+
+@contextmanager
+def model_node() -> Iterator[Node]:
+    """A node on the model of resctrl."""
+    with tempfile.TemporaryDirectory(prefix="rmh-", dir=TMPFS) as name, task() as init:
+        with mounted(Path(name), decay_ms=0, **MACHINE) as resctrl:
+            node = Node(resctrl.root, resctrl.root / "mon_groups", Path(name) / "run")
+            node.populate(init.pid)
+            yield node

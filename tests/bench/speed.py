@@ -12,7 +12,8 @@ CRI-O's on a pipe. The exit floor is `python3 -I -S -c 'import posix;posix._exit
 wall time: from just before the exec until the process has been waited for, before all else on the machine (SCHED_FIFO;
 many at once: a priority). /run and resctrl are on tmpfs (plain_node.py): what the kernel itself takes to make, fill and
 remove a group and to ask the hardware is not in it. instructions: those in user space, counted by valgrind, where there
-is one; they repeat to 0.2 %. peak memory: the maximum resident set of the process.
+is one; they repeat to 0.2 %; those of `starts` on the model of resctrl, where a first createRuntime makes the group.
+peak memory: the maximum resident set of the process.
 
 starts     createRuntime and poststop with 24 counters, snapshots and all, on each CPython that the machine has
 groups     the same as starts on nodes with 1 to 5,000 groups
@@ -32,7 +33,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import build
+from pyz import archive
 from tests import provision
 from tests.bench import common, speed_hooks, speed_runtimes
 from tests.bench.common import CannotMeasure, NotReady
@@ -64,7 +65,7 @@ def ways(plan: Plan, directory: Path) -> Mapping[str, Callable[[], Table]]:
     """What measures each table. Raises NotReady if nothing can be measured here; `directory`: for a program."""
     check()
     pythons = commands(plan.pythons)
-    usual = next(iter(pythons.values())) if plan.pythons else [build.PYTHON]
+    usual = next(iter(pythons.values())) if plan.pythons else [archive.PYTHON]
     counts = plan.counts_instructions and has_valgrind()
     bench = Bench(Launcher(directory), random.Random(plan.seed), plan.rounds, counts)
     return {

@@ -1,0 +1,256 @@
+"""What all compiled models share: the records, the forms that make them, and the checks of their fields.
+
+hook/models_compiled.py imports this and holds the tables. Tests prove both together equal to pydantic in what they
+accept, in the values, and in the place of the first error.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # typing's, without importing it
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, TypedDict, TypeVar
+
+    ModelT = TypeVar("ModelT", bound="Model")
+    Check = tuple[Any, ...]
+    Fields = tuple[tuple[str, str, object, frozenset[type], Check], ...]
+    Place = tuple[object, ...]
+
+    class ErrorDetails(TypedDict):
+        loc: tuple[int | str, ...]
+        msg: str
+        type: str
+
+
+ABSENT = object()  # the value of a field that is not there: no check lets it pass
+
+
+class ValidationError(ValueError):
+    """What is wrong and where: the first error in the order of the fields."""
+
+    def __init__(self, title: str, place: Place, kind: str, msg: str) -> None:
+        super().__init__(title, place, kind, msg)
+        self.title = title
+        self._details: ErrorDetails = {"loc": tuple(map(_part, place)), "msg": msg, "type": kind}
+
+    def errors(self) -> list[ErrorDetails]:
+        return [self._details]
+
+    def within(self, title: str, place: Place) -> ValidationError:
+        """The same error, seen from the model that holds the one where it was found."""
+        details = self._details
+        return ValidationError(title, place + details["loc"], details["type"], details["msg"])
+
+    def __str__(self) -> str:
+        place = ".".join(map(str, self._details["loc"]))
+        return ": ".join(part for part in (self.title, place, self._details["msg"]) if part)
+
+
+class Model:
+    """A record of some form. A class for each of them would take as long to make as ten functions to load."""
+
+    __slots__ = ("__dict__", "_form")
+
+    _form: Form
+
+    if TYPE_CHECKING:  # what a Form does, as if it were a class
+
+        def __init__(self, /, **fields: object) -> None: ...
+
+        @classmethod
+        def model_validate(cls: type[ModelT], obj: object) -> ModelT: ...
+
+    def model_dump(self) -> dict[str, Any]:
+        return {name: value if type(value) in _LEAVES else _plain(value) for name, value in self}
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        return iter(self.__dict__.items())
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise ValidationError(self._form.__name__, (name,), "frozen_instance", "Instance is frozen")
+
+    def __delattr__(self, name: str) -> None:
+        raise ValidationError(self._form.__name__, (name,), "frozen_instance", "Instance is frozen")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Model and self._form is other._form and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.__dict__.values()))
+
+
+class Form:
+    """A model: what makes and knows its records, as a class would.
+
+    For each field: its name, its place in the input, its default, the types whose values are taken as they are, and its
+    check, which is a function of those below and what it goes by; it gets itself, a value, and what an error is to
+    name.
+    """
+
+    __slots__ = ("__name__", "_fields")
+
+    def __init__(self, name: str, fields: Fields) -> None:
+        self.__name__ = name
+        self._fields = fields
+
+    def __call__(self, /, **fields: object) -> Model:
+        return self._made(fields)
+
+    def __instancecheck__(self, it: object) -> bool:
+        return type(it) is Model and it._form is self
+
+    def model_validate(self, obj: object) -> Model:
+        if isinstance(obj, dict):
+            return self._made(obj)
+        if type(obj) is Model and obj._form is self:
+            return obj
+        name = self.__name__
+        raise _wrong(obj, "model_type", f"Input should be a valid dictionary or instance of {name}", name, ())
+
+    def _made(self, fields: dict[str, object]) -> Model:
+        made = Model()
+        _set_form(made, self)
+        get, own, title = fields.get, made.__dict__, self.__name__
+        for name, place, default, taken, check in self._fields:
+            value = get(place, default)
+            if type(value) in taken or (value is default and type(value) in _LEAVES):
+                own[name] = value
+            else:
+                own[name] = check[0](check, value, title, (place,))
+        return made
+
+
+_set_form = Model._form.__set__  # type: ignore[attr-defined]  # models are frozen
+_LEAVES = frozenset((str, int, float, bool, type(None)))
+STR, BOOL, NONE = frozenset((str,)), frozenset((bool,)), frozenset((type(None),))
+STR_OR_NONE = STR | NONE
+NO_TYPE: frozenset[type] = frozenset()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: item if type(item) in _LEAVES else _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.model_dump() if isinstance(value, Model) else value
+
+
+# The checks. What is not right at a glance is refused or, as a subclass or an integer for a float, made what it should
+# be. A check makes lists and dicts anew, so that a default is never shared.
+
+
+def check_str(_check: Check, value: object, title: str, place: Place) -> str:
+    if type(value) is str:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    raise _wrong(value, "string_type", "Input should be a valid string", title, place)
+
+
+def check_bool(_check: Check, value: object, title: str, place: Place) -> bool:
+    if type(value) is bool:
+        return value
+    raise _wrong(value, "bool_type", "Input should be a valid boolean", title, place)
+
+
+def check_int(check: Check, value: object, title: str, place: Place) -> int:
+    _, ge, le = check
+    if type(value) is int and ge is not None and le is not None and ge <= value <= le:
+        return value
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _wrong(value, "int_type", "Input should be a valid integer", title, place)
+    _bounds(int(value), check, title, place)
+    return int(value)
+
+
+def check_float(check: Check, value: object, title: str, place: Place) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            pass
+        else:
+            _bounds(number, check, title, place)
+            return number
+    raise _wrong(value, "float_type", "Input should be a valid number", title, place)
+
+
+def _bounds(number: float, check: Check, title: str, place: Place) -> None:
+    _, ge, le = check
+    # Not the other way round: every comparison with NaN is false, and NaN is within no bounds.
+    if le is not None and not number <= le:
+        raise ValidationError(title, place, "less_than_equal", f"Input should be less than or equal to {le}")
+    if ge is not None and not number >= ge:
+        raise ValidationError(title, place, "greater_than_equal", f"Input should be greater than or equal to {ge}")
+
+
+def check_literal(check: Check, value: object, title: str, place: Place) -> object:
+    expected = check[1:]
+    if value in expected:
+        return value
+    if isinstance(value, str) and _part(value) != value:
+        problem = "Input should be a valid string, without lone surrogates"
+        raise ValidationError(title, place, "string_unicode", problem)
+    *most, last = map(repr, expected)
+    choice = f"{', '.join(most)} or {last}" if most else last
+    raise _wrong(value, "literal_error", f"Input should be {choice}", title, place)
+
+
+def check_nullable(check: Check, value: object, title: str, place: Place) -> object:
+    inner = check[1]
+    return None if value is None else inner[0](inner, value, title, place)
+
+
+def check_named(check: Check, value: object, title: str, place: Place) -> object:
+    text = check_str(check, value, title, place)
+    try:
+        return check[1](text)
+    except AssertionError as error:
+        raise ValidationError(title, place, "assertion_error", f"Assertion failed, {error}") from error
+    except ValueError as error:
+        raise ValidationError(title, place, "value_error", f"Value error, {error}") from error
+
+
+def check_model(check: Check, value: object, title: str, place: Place) -> object:
+    try:
+        return check[1].model_validate(value)
+    except ValidationError as error:
+        raise error.within(title, place) from None
+
+
+def check_list(check: Check, value: object, title: str, place: Place) -> list[object]:
+    inner = check[1]
+    if isinstance(value, list):
+        return [inner[0](inner, item, title, (*place, index)) for index, item in enumerate(value)]
+    raise _wrong(value, "list_type", "Input should be a valid list", title, place)
+
+
+def check_dict(check: Check, value: object, title: str, place: Place) -> dict[object, object]:
+    if not isinstance(value, dict):
+        raise _wrong(value, "dict_type", "Input should be a valid dictionary", title, place)
+    _, of_key, of_item = check
+    found: dict[object, object] = {}
+    for key, item in value.items():
+        name = of_key[0](of_key, key, title, (*place, key, "[key]"))
+        found[name] = of_item[0](of_item, item, title, (*place, key))
+    return found
+
+
+def check_texts(_check: Check, value: object, title: str, place: Place) -> dict[object, object]:
+    """A dict of texts by texts, which most are."""
+    if type(value) is dict and STR.issuperset(map(type, value)) and STR.issuperset(map(type, value.values())):
+        return value.copy()
+    return check_dict((check_dict, (check_str,), (check_str,)), value, title, place)
+
+
+def _part(part: object) -> int | str:
+    """A part of a place as pydantic gives it: an index, or text without lone surrogates."""
+    if type(part) is int:
+        return part
+    return str(part).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+
+
+def _wrong(value: object, kind: str, msg: str, title: str, place: Place) -> ValidationError:
+    if value is ABSENT:
+        return ValidationError(title, place, "missing", "Field required")
+    return ValidationError(title, place, kind, msg)

@@ -1,0 +1,12 @@
+"""How the .pyz is made of the sources."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MODELS = "hook/base/models.py"
+COMPILED = "hook/base/models_compiled.py"
+"""What takes the place of MODELS in the .pyz."""
+
+
+class BuildError(Exception):
+    """What the build cannot do; the message is for whoever builds."""

@@ -1,0 +1,340 @@
+"""Compiles the pydantic models of hook/base/models.py to tables of hook/base/validation.py, in plain Python.
+
+It goes by pydantic's core schemas. It knows the node types and the keys of KNOWN, each with one meaning, and refuses
+the rest by name: a constraint that it overlooked would be a check that the hook does not make. So that the schema says
+all there is to say about a model, `_own_class` also refuses what pydantic keeps outside it (methods, properties, other
+settings).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+from pyz import BuildError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+KNOWN: dict[str, frozenset[str]] = {
+    "bool": frozenset(),
+    "default": frozenset({"default", "schema"}),
+    "definition-ref": frozenset({"schema_ref"}),
+    "definitions": frozenset({"definitions", "schema"}),
+    "dict": frozenset({"keys_schema", "values_schema"}),
+    "float": frozenset({"ge", "le"}),
+    "function-after": frozenset({"function", "schema"}),
+    "int": frozenset({"ge", "le"}),
+    "list": frozenset({"items_schema"}),
+    "literal": frozenset({"expected"}),
+    "model": frozenset({"cls", "config", "custom_init", "ref", "root_model", "schema"}),
+    "model-field": frozenset({"schema", "serialization_alias", "validation_alias"}),
+    "model-fields": frozenset({"computed_fields", "fields", "model_name"}),
+    "no-info": frozenset({"function"}),
+    "nullable": frozenset({"schema"}),
+    "str": frozenset(),
+}
+Node = dict[str, Any]  # a core schema is plain dicts
+EVERYWHERE = frozenset({"type", "metadata"})  # metadata is for JSON schemas; validation never sees it
+SETTINGS = {"strict": True, "frozen": True, "extra": "ignore"}
+
+HEAD = '''\
+"""The models of hook/base/models.py in plain Python, for where pydantic cannot be: this takes their place in the .pyz.
+
+Made by `python3 build.py compile` from the core schemas that pydantic itself executes: change those, not this. The
+tests prove both equal in what they accept, in the values, and in the place of the first error.
+"""
+
+from __future__ import annotations
+'''
+ROOM = 120 - 3 * 4
+"""For a line of a table."""
+OWN_TYPE_CHECKING = "TYPE_CHECKING = False  # typing's, without importing it"
+CHECKS = ("bool", "dict", "float", "int", "list", "literal", "model", "named", "nullable", "str", "texts")
+SHARED = frozenset({"ABSENT", "BOOL", "NONE", "NO_TYPE", "STR", "STR_OR_NONE", "Form", "Model", "ValidationError"})
+SHARED |= {f"check_{name}" for name in CHECKS}
+"""What hook/base/validation.py has for the tables."""
+
+
+class Refused(BuildError):
+    """Something in a model that the compiler does not know."""
+
+    def __init__(self, where: str, what: str) -> None:
+        super().__init__(f"{where}: {what}: not known to the compiler of the models (packaging/pyz/compile_models.py)")
+
+
+def compile_models(models: ModuleType) -> str:
+    """The text of the compiled module for a module such as hook/base/models.py."""
+    compilers = [_Compiler(models, cls) for cls in _classes(models)]
+    forms = [line for it in compilers for line in it.form()]
+    types = [*_aliases(models), *(line for it in compilers for line in it.types())]
+    exported = _block("__all__ = [", [f"{_quoted(name)}," for name in models.__all__], "]")
+    if any("Literal[" in line for line in types):
+        types[:0] = ["from typing import Literal", ""]
+    body = [*exported, "", OWN_TYPE_CHECKING, *_block("if TYPE_CHECKING:", types), *_block("else:", forms), ""]
+    return "\n".join([HEAD, *_imports(models, body), "", *body])
+
+
+def _imports(models: ModuleType, body: Iterable[str]) -> list[str]:
+    """What the text uses of ours; hook/base/validation.py lies beside hook/base/names.py."""
+    package = models.names.__name__.rpartition(".")[0]
+    words = set(re.findall(r"[\w.]+", "\n".join(body)))
+    used = sorted(
+        words.intersection(SHARED), key=lambda name: (not name.isupper(), name[0].islower(), name.replace("_", " "))
+    )
+    own = [f"from {package} import names"] if any(word.startswith("names.") for word in words) else []
+    return [*own, *_block(f"from {package}.validation import (", [f"{name}," for name in used], ")")]
+
+
+def _classes(models: ModuleType) -> list[type]:
+    """The models in the order of their definition; what else the module exports cannot be compiled."""
+    from pydantic import BaseModel  # noqa: PLC0415  building needs no pydantic
+
+    own = [cls for cls in vars(models).values() if isinstance(cls, type) and cls.__module__ == models.__name__]
+    known = {cls.__name__ for cls in own if issubclass(cls, BaseModel)} | {"ValidationError"}
+    for name in [*(cls.__name__ for cls in own), *models.__all__]:
+        if name not in known:
+            raise Refused(f"{models.__name__}.{name}", "something that is no model")
+    _own_class(models.Model, BaseModel)
+    return [cls for cls in own if cls is not models.Model]
+
+
+def _aliases(models: ModuleType) -> list[str]:
+    """The named literals, which the callers' annotations use."""
+    literals = {name: value for name, value in vars(models).items() if get_origin(value) is Literal}
+    return [f"{name} = Literal[{', '.join(map(_quoted, get_args(it)))}]" for name, it in literals.items()]
+
+
+def _own_class(cls: type[Any], base: Any) -> None:  # noqa: ANN401  a class to derive from
+    """Refuses what a model has besides its fields, since the schema would not show it."""
+
+    # Class statements, since each version of Python leaves other names of its own in one.
+    class Bare(base):  # type: ignore[misc]
+        """A model without fields."""
+
+        model_config = SETTINGS
+
+    class Filled(base):  # type: ignore[misc]
+        """A model with fields."""
+
+        model_config = SETTINGS
+        field: int
+
+    strangers = sorted(set(vars(cls)) - set(vars(Bare)) - set(vars(Filled)))
+    if strangers:
+        raise Refused(f"{cls.__name__}.{strangers[0]}", "something that is no field")
+    if cls.__bases__ != (base,):
+        raise Refused(cls.__name__, f"a base other than {base.__name__}")
+    if dict(cls.model_config) != SETTINGS:
+        raise Refused(cls.__name__, f"model_config {dict(cls.model_config)!r}")
+
+
+class _Compiler:
+    """Compiles one model. Each node type has a method that gives the check of it, as text."""
+
+    def __init__(self, models: ModuleType, cls: type[Any]) -> None:
+        _own_class(cls, models.Model)
+        self.name: str = cls.__name__
+        self.models = models
+        self.definitions: list[Node] = []
+        self.checks: dict[str, Callable[[Node, str], str]] = {
+            "bool": lambda _node, _where: "(check_bool,)",
+            "definition-ref": self._model,
+            "dict": self._dict,
+            "float": self._number,
+            "function-after": self._function,
+            "int": self._number,
+            "list": self._list,
+            "literal": self._literal,
+            "model": self._model,
+            "nullable": self._nullable,
+            "str": lambda _node, _where: "(check_str,)",
+        }
+        self.fields = self._fields(cls.__pydantic_core_schema__)
+
+    def types(self) -> list[str]:
+        """What the records of it are to those who check types."""
+        nodes = {name: _inner(field["schema"]) for name, field in self.fields.items()}
+        types = [f"{name}: {self._type(node, f'{self.name}.{name}')}" for name, node in nodes.items()]
+        return ["", *_block(f"class {self.name}(Model):", types)]
+
+    def form(self) -> list[str]:
+        """What makes the records of it."""
+        fields = [line for name in self.fields for line in self._field(name)]
+        body = [f"{_quoted(self.name)},", *(_block("(", fields, "),") if len(fields) > 1 else [f"({fields[0]}),"])]
+        return _block(f"{self.name} = Form(", body, ")")
+
+    def _fields(self, schema: Node) -> Node:
+        if _known(schema, self.name) == "definitions":
+            self.definitions = schema["definitions"]
+            schema = schema["schema"]
+        self._is_model(schema, self.name)
+        if schema["cls"].__name__ != self.name:
+            raise Refused(self.name, "a schema of another model")
+        fields: Node = schema["schema"]["fields"]
+        if not fields:
+            raise Refused(self.name, "a model without fields")
+        return fields
+
+    def _is_model(self, schema: Node, where: str) -> None:
+        """Refuses everything but a plain model, whose fields are compiled where it is defined."""
+        if _known(schema, where) != "model":
+            raise Refused(where, f"node type {schema['type']!r} in place of a model (one that holds itself?)")
+        config = {"title": schema["cls"].__name__, "strict": True, "extra_fields_behavior": "ignore"}
+        expected = {"config": config, "custom_init": False, "root_model": False}
+        for key, value in expected.items():
+            if schema.get(key) != value:
+                raise Refused(where, f"{key} {schema.get(key)!r}")
+        if getattr(self.models, schema["cls"].__name__, None) is not schema["cls"]:
+            raise Refused(where, f"a model from elsewhere, {schema['cls'].__name__}")
+        if _known(schema["schema"], where) != "model-fields" or schema["schema"].get("computed_fields"):
+            raise Refused(where, "something that is no field")
+
+    def _field(self, name: str) -> list[str]:
+        field = self.fields[name]
+        where = f"{self.name}.{name}"
+        _known(field, where)
+        alias = field.get("validation_alias", name)
+        if not isinstance(alias, str):
+            raise Refused(where, f"validation_alias {alias!r}")
+        default, check = self._default(field["schema"], where), self._check(_inner(field["schema"]), where)
+        parts = [_quoted(name), _quoted(alias), default, _taken(check), check]
+        line = f"({', '.join(parts)}),"
+        return [line] if len(line) <= ROOM else _block("(", [f"{part}," for part in parts], "),")
+
+    def _default(self, schema: Node, where: str) -> str:
+        """What stands for a field that is absent. The check that follows makes a list or a dict anew each time.
+
+        The compiled code checks the default as any value. pydantic does not, so it has to be what a check lets pass.
+        """
+        if _known(schema, where) != "default":
+            return "ABSENT"
+        from pydantic_core import SchemaError, SchemaValidator, ValidationError  # noqa: PLC0415  as in _classes
+
+        default = schema["default"]
+        node = {"type": "definitions", "definitions": self.definitions, "schema": schema["schema"]}
+        try:
+            same = _same(SchemaValidator(node, {"strict": True}).validate_python(default), default)
+        except (SchemaError, ValidationError):
+            same = False
+        if not same:
+            raise Refused(where, f"default {default!r}, which is not what its own type makes of it")
+        return _display(default, where)
+
+    def _check(self, node: Node, where: str) -> str:
+        kind = _known(node, where)
+        if kind not in self.checks:
+            raise Refused(where, f"node type {kind!r} in this place")
+        return self.checks[kind](node, where)
+
+    def _number(self, node: Node, where: str) -> str:
+        bounds = (node.get("ge"), node.get("le"))
+        for bound in bounds:
+            if type(bound) not in (int, type(None)) and not (type(bound) is float and isfinite(bound)):
+                raise Refused(where, f"bound {bound!r}")
+        return f"(check_{node['type']}, {bounds[0]}, {bounds[1]})"
+
+    def _literal(self, node: Node, where: str) -> str:
+        expected: list[str] = node["expected"]
+        if not all(type(value) is str for value in expected):
+            raise Refused(where, f"a literal that is no text in {expected!r}")
+        return f"(check_literal, {', '.join(map(_quoted, expected))})"
+
+    def _nullable(self, node: Node, where: str) -> str:
+        return f"(check_nullable, {self._check(node['schema'], where)})"
+
+    def _function(self, node: Node, where: str) -> str:
+        """A function of hook/base/names.py from text to text: the one module that the compiled form imports."""
+        _known(node["function"], where)
+        function = node["function"]["function"]
+        name = getattr(function, "__name__", repr(function))
+        if getattr(self.models.names, name, None) is not function:
+            raise Refused(where, f"function {name}, which is not one of hook/base/names.py")
+        if _known(node["schema"], where) != "str" or function.__annotations__.get("return") not in ("str", str):
+            raise Refused(where, f"function {name} on something other than text")
+        return f"(check_named, names.{name})"
+
+    def _model(self, node: Node, where: str) -> str:
+        return f"(check_model, {self._model_name(node, where)})"
+
+    def _list(self, node: Node, where: str) -> str:
+        return f"(check_list, {self._check(node['items_schema'], f'{where}[items]')})"
+
+    def _dict(self, node: Node, where: str) -> str:
+        of_key = f"{where}[keys]"
+        if _known(node["keys_schema"], of_key) not in ("str", "function-after"):
+            raise Refused(of_key, "keys other than text")
+        keys, values = self._check(node["keys_schema"], of_key), self._check(node["values_schema"], f"{where}[values]")
+        return "(check_texts,)" if keys == values == "(check_str,)" else f"(check_dict, {keys}, {values})"
+
+    def _model_name(self, node: Node, where: str) -> str:
+        if node["type"] == "definition-ref":
+            node = next(known for known in self.definitions if known.get("ref") == node["schema_ref"])
+        self._is_model(node, where)
+        return str(node["cls"].__name__)
+
+    def _type(self, node: Node, where: str) -> str:
+        kind = node["type"]
+        if kind == "literal":
+            return f"Literal[{', '.join(map(_quoted, node['expected']))}]"
+        if kind == "nullable":
+            return f"{self._type(node['schema'], where)} | None"
+        if kind == "function-after":
+            return self._type(node["schema"], where)
+        if kind == "list":
+            return f"list[{self._type(node['items_schema'], where)}]"
+        if kind == "dict":
+            return f"dict[str, {self._type(node['values_schema'], where)}]"
+        return self._model_name(node, where) if kind in ("model", "definition-ref") else str(kind)
+
+
+def _known(node: Node, where: str) -> str:
+    """The type of a node whose keys are all known."""
+    kind: str = node["type"]
+    if kind not in KNOWN:
+        raise Refused(where, f"node type {kind!r}")
+    for key in node:
+        if key not in KNOWN[kind] and key not in EVERYWHERE:
+            raise Refused(where, f"key {key!r} of node type {kind!r}")
+    return kind
+
+
+def _inner(schema: Node) -> Node:
+    """A field's own node, without its default."""
+    return schema["schema"] if schema["type"] == "default" else schema
+
+
+def _taken(check: str) -> str:
+    """The types whose every value such a check takes as it is."""
+    plain = {"(check_str,)": "STR", "(check_bool,)": "BOOL", "(check_nullable, (check_str,))": "STR_OR_NONE"}
+    return plain.get(check, "NONE" if check.startswith("(check_nullable, ") else "NO_TYPE")
+
+
+def _same(one: object, other: object) -> bool:
+    """Equal, and of the same types all through: 1 is neither 1.0 nor True."""
+    return repr(one) == repr(other)
+
+
+def _display(value: object, where: str) -> str:
+    """A default as Python text."""
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, list):
+        return f"[{', '.join(_display(item, where) for item in value)}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_quoted(key)}: {_display(item, where)}' for key, item in value.items())}}}"
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value)):
+        return repr(value)
+    raise Refused(where, f"default {value!r}")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _block(head: str, body: Iterable[str], end: str = "") -> list[str]:
+    """Lines with their head and, one level less indented, their end."""
+    return [head, *(f"    {line}" if line else line for line in body), *([end] if end else [])]
