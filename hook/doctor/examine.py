@@ -20,12 +20,12 @@ CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
     "root": check_root,
     "resctrl": check_resctrl,
     "RMIDs": check_rmids,
-    "processes": check_processes,
+    "/proc": check_processes,
     "program": check_programs,
     "hooks.d": check_hooks_directories,
     "runtimes": check_runtimes,
     "annotations": check_pod_annotations,
-    "beside us": check_other_tools,
+    "other resctrl tools": check_other_tools,
     "CDI": check_cdi_devices,
     "records": check_records,
     "containers": check_containers,
@@ -34,14 +34,14 @@ CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
     "timer": check_timer,
     "syslog": check_syslog,
 }
-"""The checks, by what they are about."""
+"""The checks in the order of the output, each with its subject."""
 
 
 def examine(site: Site) -> Iterator[Finding]:
-    """All checks. One that cannot be made is a failure of its own."""
+    """Run all checks. A check that raises an error is a failure."""
     for name, check in CHECKS.items():
         try:
             yield from check(site)
         except (HookError, OSError) as error:
             found, _, hint = str(error).partition("; hint: ")
-            yield Finding(FAILURE, name, f"cannot be looked at: {found}", hint or "run it as root")
+            yield Finding(FAILURE, name, f"cannot check: {found}", hint or "run doctor as root")

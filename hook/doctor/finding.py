@@ -15,7 +15,7 @@ OK, WARNING, FAILURE = "ok", "warning", "FAIL"
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found. `subject`: what it was about; `remedy`: what to do unless all is well."""
+    """The result of a check. `subject`: the thing that was checked; `remedy`: what to do, empty if the level is ok."""
 
     level: str
     subject: str
@@ -24,7 +24,7 @@ class Finding:
 
 
 def format_findings(findings: Iterable[Finding]) -> list[str]:
-    """A line on each finding, and one on its remedy."""
+    """A line for each finding, and one for its remedy."""
     lines = []
     for it in findings:
         lines.append(f"{it.level:<8} {it.subject}: {it.found}")
@@ -33,14 +33,15 @@ def format_findings(findings: Iterable[Finding]) -> list[str]:
 
 
 def to_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """The same for programs."""
+    """The same as objects for JSON."""
     return [
         {"level": it.level.lower(), "subject": it.subject, "found": it.found, "remedy": it.remedy or None}
         for it in findings
     ]
 
 
-def name_first(things: Iterable[str]) -> str:
-    first = list(things)
-    more = f" and {len(first) - _MOST_NAMED} more" if len(first) > _MOST_NAMED else ""
-    return ", ".join(first[:_MOST_NAMED]) + more
+def name_first(names: Iterable[str]) -> str:
+    """The first few of these names, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return ", ".join(found[:_MOST_NAMED]) + more

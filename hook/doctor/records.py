@@ -23,93 +23,103 @@ if TYPE_CHECKING:
 def check_records(site: Site) -> Iterator[Finding]:
     run_dir = site.options.run_dir
     if not os.path.isdir(run_dir):
-        yield Finding(OK, "records", f"no {run_dir} yet: no hook has run since the boot")
+        yield Finding(OK, "records", f"no {run_dir}: no hook has run since boot")
         return
     room = os.statvfs(run_dir)
     if room.f_files and (room.f_favail < 1000 or room.f_bavail * room.f_frsize < 1 << 20):
         yield Finding(
-            FAILURE, "records", f"the file system of {run_dir} is full", "containers run unmonitored: make room"
+            FAILURE,
+            "records",
+            f"the file system of {run_dir} is full",
+            "free space there: until then containers run unmonitored",
         )
-    seen = snapshot.look(site.options)
+    seen = snapshot.take_snapshot(site.options)
     yield Finding(OK, "records", f"{len(seen.keys)} keys")
     for broken in [*seen.unreadable, *seen.unreadable_failures]:
-        yield Finding(WARNING, broken.file, broken.problem, f"{NAME} reconcile")
+        yield Finding(WARNING, broken.file, broken.problem, f"run {NAME} reconcile")
     for condition in ("group missing", "recovering"):
         keys = [key.state.key for key in seen.keys if key.condition == condition]
         if keys:
-            yield Finding(WARNING, "records", f"{condition}: {name_first(keys)}", f"{NAME} reconcile")
+            yield Finding(WARNING, "records", f"{condition}: {name_first(keys)}", f"run {NAME} reconcile")
     by_reason: dict[str, list[str]] = {}
     for failure in seen.failures:
         by_reason.setdefault(failure.reason, []).append(failure.container)
     for reason, containers in by_reason.items():
         found = f"{len(containers)} containers: {reason}: {name_first(containers)}"
-        yield Finding(WARNING, "failures", found, f"{NAME} list tells more of each")
+        yield Finding(WARNING, "failures", found, f"see {NAME} list for details")
 
 
 def check_containers(site: Site) -> Iterator[Finding]:
-    """Live containers without the hook, or with it and on no record."""
-    states, complaints = site.states
+    """Report live containers without the hook, or with the hook but without a record."""
+    states, problems = site.states
     with Records(site.options.run_dir) as records:
         recorded = {*records.indexed(), *records.failed()}
     hooked = [state["id"] for state in states if names_hook(site, f"{state['bundle']}/config.json")]
     lost = [container for container in hooked if container not in recorded]
     unhooked = [it["id"] for it in states if it["id"] not in recorded and it["id"] not in hooked]
-    yield Finding(OK, "containers", f"{len(states)} run, {len(hooked)} of them with the hook")
+    yield Finding(OK, "containers", f"{len(states)} running, {len(hooked)} with the hook")
     if lost:
-        remedy = f"filters and --monitor leave some out on purpose; else {NAME} reconcile --adopt"
-        yield Finding(WARNING, "containers", f"on no record, though they have the hook: {name_first(lost)}", remedy)
+        remedy = f"run {NAME} reconcile --adopt, unless a filter or --monitor excludes them"
+        yield Finding(
+            WARNING,
+            "containers",
+            f"have the hook configured but no record in the run directory: {name_first(lost)}",
+            remedy,
+        )
     if unhooked:
-        remedy = f"{NAME} reconcile --adopt, if they are meant to be monitored; doctor --inject=FILE tells why not"
+        remedy = f"to monitor them, run {NAME} reconcile --adopt; doctor --inject=FILE shows why the hook is missing"
         yield Finding(WARNING, "containers", f"without the hook: {name_first(unhooked)}", remedy)
-    for line in complaints:
-        yield Finding(WARNING, "containers", line, "its containers cannot be looked at, by reconcile --adopt neither")
+    for line in problems:
+        yield Finding(
+            WARNING, "containers", line, "fix the runtime: doctor and reconcile --adopt cannot see its containers"
+        )
 
 
 def check_lost_containers(site: Site) -> Iterator[Finding]:
-    """Containers on record that live, though their runtime has lost them: CRI-O was killed, say.
+    """Report live containers that their runtime no longer knows, for example because CRI-O was killed.
 
-    Told by the containers that runtimes do know of: where they know of none, they keep them where nobody looks.
+    Only if the runtimes know at least one recorded container. Otherwise their root directory is not one of ours.
     """
     bundles = {state["id"]: state["bundle"] for state in site.states[0]}
     live = {
         container: key.state
-        for key in snapshot.look(site.options).keys
+        for key in snapshot.take_snapshot(site.options).keys
         for container, member in key.state.members.items()
         if key.dead[container] is False and cgroups.is_own(member.cgroup, container)
     }
     if bundles.keys().isdisjoint(live):
         return
-    newer, untold = oci_runtimes.find_states(live.keys() - bundles.keys())
+    newer, unanswered = oci_runtimes.find_states(live.keys() - bundles.keys())
     bundles.update({container: str(state["bundle"]) for container, state in newer.items()})
     for container, state in live.items():
         name = f"{state.pod_namespace}/{state.pod_name} ({container[:12]})" if state.pod_name else container[:12]
-        remedy = f"delete its pod, or end its processes by hand: {NAME} show {container}"
-        if container in untold:
+        remedy = f"delete its pod, or kill its processes (see {NAME} show {container})"
+        if container in unanswered:
             continue
         if container not in bundles:
-            found = "its processes live, and no OCI runtime knows it"
+            found = "its processes run, but no OCI runtime knows it"
             yield Finding(WARNING, "lost", f"{printable(name)}: {found}", remedy)
         elif not os.path.exists(f"{bundles[container]}/config.json"):
-            found = f"its processes live, and its bundle is gone ({bundles[container]})"
+            found = f"its processes run, but its bundle is gone ({bundles[container]})"
             yield Finding(WARNING, "lost", f"{printable(name)}: {found}", remedy)
 
 
 def check_unhooked(site: Site) -> Iterator[Finding]:
-    """What reconcile found of containers that run and were never hooked."""
-    seen = snapshot.look(site.options).unhooked
+    """Report the running containers without the hook that reconcile found."""
+    seen = snapshot.take_snapshot(site.options).unhooked
     if seen is None:
         return
     names = seen.names()
     if names:
-        found = f"{len(names)} containers run and were never hooked, as of {seen.since}: {name_first(names)}"
+        found = f"{len(names)} running containers never got the hook, as of {seen.since}: {name_first(names)}"
         remedy = (
             f"see hooks.d, runtimes and containerd above: does the hook-injector run, does the runtime read our JSON? "
-            f"Containers from before the install: {NAME} reconcile --adopt"
+            f"For containers older than the installation: {NAME} reconcile --adopt"
         )
         yield Finding(FAILURE, "unhooked", found, remedy)
     else:
         yield Finding(OK, "unhooked", f"none, as of {seen.since}")
     if seen.unchecked:
-        found = f"{seen.unchecked} containers without a record could not be checked, as of {seen.since}"
-        remedy = "their runtime did not answer, is none of those in README (--adopt), or cannot be seen from here"
+        found = f"could not check {seen.unchecked} containers without a record, as of {seen.since}"
+        remedy = "their runtime did not answer, is not supported (see reconcile --adopt), or is not visible from here"
         yield Finding(WARNING, "unhooked", found, remedy)

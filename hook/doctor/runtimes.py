@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from hook.doctor.site import Site
-    from hook.host.containerd import Found
+    from hook.host.containerd import Configuration
 
-# Programs that make or remove mon_groups as well, by the names of their processes, and what follows from that.
-_PEERS = {
-    "nri-resctrl-mon": "it makes groups for the same pods, and whoever comes last has them: stop one of the two",
-    "resctrl-mon": "it makes groups for the same pods, and whoever comes last has them: stop one of the two",
-    "kepler": "let it read ours (passive mode, base-path={run_dir}): in active mode it makes groups for the same pods",
-    "pqos": "its reset (-R) removes every group on the machine; reconcile makes ours anew",
-    "cadvisor": "with resctrl enabled it makes groups of its own, which take RMIDs",
+# Other programs that make or remove mon_groups, by the names of their processes, and what to do about each.
+_OTHER_TOOLS = {
+    "nri-resctrl-mon": "it makes groups for the same pods, and a process is in the last one only: stop one of the two",
+    "resctrl-mon": "it makes groups for the same pods, and a process is in the last one only: stop one of the two",
+    "kepler": "use passive mode with base-path={run_dir}: in active mode it makes groups for the same pods",
+    "pqos": "its reset (-R) removes every group on the machine; reconcile then makes ours again",
+    "cadvisor": "with resctrl enabled it makes its own groups, which take RMIDs",
 }
 _CONTAINERDS = frozenset(("containerd", "k3s", "rke2"))
 
@@ -34,16 +34,19 @@ def check_runtimes(site: Site) -> Iterator[Finding]:
     found = [name for name in machine.RUNTIMES if programs.find(name)]
     if not found:
         yield Finding(
-            WARNING, "runtimes", f"found no {', '.join(machine.RUNTIMES)}", "Docker has no hooks for its users"
+            WARNING,
+            "runtimes",
+            f"found none of {', '.join(machine.RUNTIMES)}",
+            "install CRI-O, Podman or containerd: Docker does not support OCI hooks",
         )
         return
     yield Finding(OK, "runtimes", ", ".join(found))
     directories = {os.path.dirname(entry.path) for entry in site.ours}
     if "crio" in found:
-        yield from _check_hooks_dirs("CRI-O", runtime_config.of_crio(), directories)
+        yield from _check_hooks_dirs("CRI-O", runtime_config.read_crio_hooks_dirs(), directories)
         yield from _check_rdt_config()
     if "podman" in found and any(PODMAN in entry.name for entry in site.ours):
-        yield from _check_hooks_dirs("Podman", runtime_config.of_podman(), directories)
+        yield from _check_hooks_dirs("Podman", runtime_config.read_podman_hooks_dirs(), directories)
     if "crio" not in found and not _CONTAINERDS.isdisjoint(found):
         yield from _check_containerd(site)
 
@@ -52,79 +55,84 @@ def _check_hooks_dirs(who: str, reads: list[str], directories: set[str]) -> Iter
     if not directories or directories & set(reads):
         yield Finding(OK, who, f"reads {', '.join(reads)}")
     else:
-        remedy = f"install --hooks-dir={reads[-1] if reads else hooksd.SYSTEM}, or name ours in its hooks_dir"
-        yield Finding(FAILURE, who, f"reads {', '.join(reads) or 'no hooks.d'}: none of our files is there", remedy)
+        remedy = f"install --hooks-dir={reads[-1] if reads else hooksd.SYSTEM}, or add our directory to its hooks_dir"
+        yield Finding(FAILURE, who, f"reads {', '.join(reads) or 'no hooks.d'}, which has none of our files", remedy)
 
 
 def _check_rdt_config() -> Iterator[Finding]:
-    path = runtime_config.rdt_config_file()
+    path = runtime_config.read_rdt_config_file()
     if path is not None:
         found = (
-            f"rdt_config_file is {path}: each start of CRI-O removes ctrl_groups that are not in it, and empty groups"
+            f"rdt_config_file is {path}: each start of CRI-O removes empty groups, and ctrl_groups missing in that file"
         )
-        yield Finding(WARNING, "CRI-O", found, "what it removes of ours, reconcile makes anew: keep the timer running")
+        yield Finding(WARNING, "CRI-O", found, "keep the timer running: reconcile makes the removed groups again")
 
 
 def _check_containerd(site: Site) -> Iterator[Finding]:
-    """It reads no hooks.d itself: the NRI hook-injector does, or its own base_runtime_spec names the hook."""
-    found, injectors = containerd.look(), injector.running()
+    """containerd does not read hooks.d: the NRI hook-injector does, or a base_runtime_spec names the hook."""
+    found, injectors = containerd.read_configuration(), injector.find_running()
     specs = [it for it in found.specs if names_hook(site, it.place)]
     in_force = [it.path for it in specs if it.in_force]
     yield from check_injectors(injectors)
     yield from _check_rejections(found, bool(injectors or not in_force))
     if injectors and in_force:
-        remedy = "each hook is called twice, which does no harm and takes its time: one of the two is enough"
+        remedy = "remove one of the two: each hook runs twice, which is harmless but takes time"
         yield Finding(WARNING, "containerd", f"the NRI hook-injector runs, and {in_force[0]} names the hook", remedy)
     elif injectors or in_force:
         yield Finding(OK, "containerd", "the NRI hook-injector runs" if injectors else f"{in_force[0]} names the hook")
     elif specs:
-        remedy = "version 3 has the runtimes in the table plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes"
+        remedy = "with version = 3, use the table plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes"
         found_in = f"{specs[0].path} names the hook, but its base_runtime_spec is in a table that containerd ignores"
         yield Finding(FAILURE, "containerd", found_in, remedy)
     elif any(KUBERNETES in entry.name for entry in site.ours):
-        remedy = f"run the hook-injector of containerd/nri, or see {NAME} base-runtime-spec"
+        remedy = f"run the hook-injector of containerd/nri, or use {NAME} base-runtime-spec"
         yield Finding(
             WARNING, "containerd", "no NRI hook-injector runs, and no base_runtime_spec names the hook", remedy
         )
 
 
 def check_injectors(pids: Iterable[int]) -> Iterator[Finding]:
-    """Those that give no container the hook."""
+    """Report each injector that gives no container the hook."""
     for pid in pids:
         subject = f"hook-injector (pid {pid})"
         try:
-            reason = injector.why_blind(pid)
+            reason = injector.find_problem(pid)
         except OSError as error:
             yield Finding(WARNING, subject, f"cannot read its root directory: {error.strerror}", "run it as root")
             continue
         if reason is not None:
-            remedy = "mount that directory of the host into its pod at the same path (see the README, containerd)"
-            yield Finding(FAILURE, subject, f"{reason}: it gives no container the hook", remedy)
+            remedy = (
+                "mount that directory of the host into its pod at the same path (see the documentation on containerd)"
+            )
+            yield Finding(FAILURE, subject, f"{reason}, so it gives no container the hook", remedy)
 
 
-def _check_rejections(found: Found, is_injected: bool) -> Iterator[Finding]:
-    """What keeps containerd from taking hooks of the injector, and what could not be found out."""
+def _check_rejections(found: Configuration, is_injected: bool) -> Iterator[Finding]:
+    """Report settings by which containerd rejects the injector's hooks, and files that are not understood."""
     if is_injected:
         for path in found.rejecting:
             text = f"{path}: NRI's default_validator has reject_oci_hook_adjustment = true"
             remedy = (
-                "containers that the hook-injector gives the hook do not start: set it to false, or remove the hook"
+                "set it to false, or remove the hook: containers that get the hook from the hook-injector do not start"
             )
             yield Finding(FAILURE, "containerd", text, remedy)
     for line in found.unclear:
         yield Finding(
-            WARNING, "containerd", line, "whether it names the hook is not known; uninstall keeps the program"
+            WARNING,
+            "containerd",
+            line,
+            "fix this file: doctor cannot see whether it names the hook, and uninstall keeps the program",
         )
 
 
 def check_pod_annotations(site: Site) -> Iterator[Finding]:
-    """Options that go by annotations of pods, which containerd keeps to itself unless it is told to pass them on."""
+    """Report options that need pod annotations which containerd does not pass on."""
     if programs.find("crio") or not any(map(programs.find, _CONTAINERDS)):
         return
     calls: list[Sequence[str]] = [it.file.hook.args or [] for it in site.ours if it.file and KUBERNETES in it.name]
-    configuration = containerd.look()
+    configuration = containerd.read_configuration()
     specs = [spec.place for spec in configuration.specs]
-    calls += [it for path in specs if names_hook(site, path) for it in would_inject.calls(path)]
+    calls += [it for path in specs if names_hook(site, path) for it in would_inject.list_calls(path)]
     needed = set()
     for arguments in calls:
         options, _ = parse(list(arguments)[2:])
@@ -132,24 +140,26 @@ def check_pod_annotations(site: Site) -> Iterator[Finding]:
         needed |= {OPT, f"{OPT}/CONTAINER"} if options.monitor != "all" else set()
     lacking = sorted(key for key in needed if not configuration.passes_on(key))
     if lacking:
-        found = f"it does not pass on {', '.join(lacking)}: --monitor and --annotation of the hook see nothing of them"
-        remedy = f'pod_annotations = ["{OPT}", "{OPT}/*"] in its table of the runtime (config.toml), and restart it'
+        found = f"does not pass on {', '.join(lacking)}: the hook's --monitor and --annotation never see them"
+        remedy = (
+            f'set pod_annotations = ["{OPT}", "{OPT}/*"] in the runtime\'s table (config.toml), and restart containerd'
+        )
         yield Finding(WARNING, "containerd", found, remedy)
 
 
 def check_other_tools(site: Site) -> Iterator[Finding]:
-    running = {os.path.basename(word) for command in machine.commands() for word in command[:2]}
-    for name, remedy in _PEERS.items():
+    running = {os.path.basename(word) for command in machine.list_commands() for word in command[:2]}
+    for name, remedy in _OTHER_TOOLS.items():
         if any(it == name or it.endswith("-" + name) for it in running):
-            yield Finding(WARNING, "beside us", f"{name} runs", remedy.format(run_dir=site.options.run_dir))
+            yield Finding(WARNING, "other resctrl tools", f"{name} runs", remedy.format(run_dir=site.options.run_dir))
 
 
 def check_cdi_devices(_site: Site) -> Iterator[Finding]:
-    """CDI devices whose hooks run after ours."""
-    for path, program in cdi.hooks():
-        found = f"{path} has {program} called at createRuntime; CRI-O runs that after our hook"
+    """Report CDI devices whose hooks run after ours."""
+    for path, program in cdi.list_hooks():
+        found = f"{path} adds {program} at createRuntime, which CRI-O runs after our hook"
         remedy = (
-            "if it writes the container into a ctrl_group (k8s-dra-driver-resctrl does), that takes it out of its "
-            "mon_group until the next reconcile: keep the timer running"
+            "keep the timer running: a hook that moves the container to a ctrl_group (k8s-dra-driver-resctrl does) "
+            "takes it out of its mon_group until the next reconcile"
         )
         yield Finding(WARNING, "CDI", found, remedy)

@@ -1,4 +1,4 @@
-"""What reconcile has to go by: one look at the records, the kernel's groups and the processes. Changes nothing."""
+"""Reads the records, the kernel's groups and the processes, for a plan. Changes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Place = tuple[str, str]
 
 @dataclass
 class Survey:
-    """The facts. Paths are those of mon_groups; `boottime` is when they were gathered (CLOCK_BOOTTIME, seconds)."""
+    """The state of the node. Paths are those of mon_groups; `boottime`: the time of the survey (CLOCK_BOOTTIME, s)."""
 
     boottime: float
     mounted: bool
@@ -31,42 +31,42 @@ class Survey:
     unreadable: list[str] = field(default_factory=list)
     stale_views: list[str] = field(default_factory=list)
     lingered: set[str] = field(default_factory=set)
-    """Keys that linger and have done so for long enough."""
+    """Lingering keys whose linger time is over."""
     dead: set[Place] = field(default_factory=set)
-    """Members whose process is known to be dead."""
+    """Members whose process is dead."""
     vanished: set[Place] = field(default_factory=set)
-    """Live members whose group is not there, is another one of that name, or one that they cannot be in any more."""
+    """Live members whose group is gone or re-made, or whose process has changed its ctrl_group."""
     retired: list[str] = field(default_factory=list)
-    """Keys that go on, and have a group on record that is gone and that no member needs."""
+    """Keys in use with a recorded group that is gone and that no member needs."""
     outside: dict[Place, int] = field(default_factory=dict)
-    """Live members, and how many of their threads are in no group and should be in theirs."""
+    """Live members, and how many of their threads are in no group."""
     elsewhere: dict[Place, int] = field(default_factory=dict)
-    """The same for those in groups of others, which are left."""
+    """The same for threads in another tool's group, which are not moved."""
     strangers: dict[tuple[str, str], set[int]] = field(default_factory=dict)
-    """Keys and their groups, and the threads in those that are none of the key's containers'."""
+    """By key and group: the threads in it that belong to none of the key's containers."""
     orphans: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """Groups with our prefix that nothing is recorded of, each with its key, and whether a live task is in them."""
+    """Groups with our prefix and without a record, by key and path, and whether they have a live task."""
     own: set[str] = field(default_factory=set)
-    """The cgroups of live members that are theirs alone: see tasks.Processes."""
+    """The cgroups that have one live member only: see container_tasks."""
     half_failures: list[str] = field(default_factory=list)
-    """Containers whose failure record was being written by a hook that was killed."""
+    """Containers whose failure record is incomplete, because the hook was killed."""
     failures: list[Failure] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
-    """Containers with a failure record that are known to be gone."""
+    """Containers with a failure record that are gone."""
     outdated_failures: list[str] = field(default_factory=list)
-    """Containers whose failure record names no process, is a day old, and is of none that runs."""
+    """Containers whose failure record has no pid, is a day old, and is not of a running container."""
     set_aside: list[str] = field(default_factory=list)
-    """Keys of which a file that could not be read was set aside a day ago."""
+    """Keys with an unreadable file that was set aside a day ago."""
     lost: dict[str, str] = field(default_factory=dict)
-    """Containers in the index that are no members of the key which it names, and that key."""
+    """Containers whose index entry names a key of which they are not members, and that key."""
     unindexed: set[Place] = field(default_factory=set)
-    """Members whose key is not in the index, or not readable there: their poststop could not find it."""
+    """Members without a readable index entry: their poststop cannot find the key."""
     leftovers: list[str] = field(default_factory=list)
-    """Keys that a hook which was killed left files of."""
+    """Keys with temporary files of a hook that was killed."""
 
 
-def survey(node: Node) -> Survey:
-    """Look. HookError `io` where the run directory cannot be read."""
+def survey_node(node: Node) -> Survey:
+    """Survey the node. Raises HookError `io` if the run directory is unreadable."""
     found = Survey(system.boottime(), node.resctrl.is_mounted())
     with Records(node.run.path) as records:
         for key in records.recorded():
@@ -77,9 +77,11 @@ def survey(node: Node) -> Survey:
                 found.unreadable.append(key)
         _look_at_failures(records, found)
         _look_at_index(records, found)
-        failed = [name for name in records.failed() if records.key_of(name) is None]  # of others: as their membership
+        failed = [
+            name for name in records.failed() if records.key_of(name) is None
+        ]  # with an index entry: handled with the membership
     live = {key: _look_at_members(node, found, key, state) for key, state in found.states.items()}
-    found.own = own_cgroups(live.values())
+    found.own = list_own_cgroups(live.values())
     processes = container_tasks.look(found.own)
     known = {failure.container for failure in found.failures if failure.pid is not None} | found.gone
     nameless = [name for name in failed if name not in known]
@@ -95,14 +97,14 @@ def survey(node: Node) -> Survey:
     due = {key for key, state in found.states.items() if state.generation} | {*found.unreadable, *found.leftovers}
     found.leftovers += [key for key in node.shown() if key not in due]
     found.half_failures = node.run.half_failures()
-    there = _counters_of_machine(node) if found.mounted else set()
+    there = _list_counters(node) if found.mounted else set()
     found.stale_views = [
         key for key, state in found.states.items() if not node.is_shown(state) or _has_late(node, state, there)
     ]
     return found
 
 
-def _counters_of_machine(node: Node) -> set[str]:
+def _list_counters(node: Node) -> set[str]:
     try:
         return set(node.resctrl.counters(node.resctrl.root))
     except HookError:
@@ -110,7 +112,7 @@ def _counters_of_machine(node: Node) -> set[str]:
 
 
 def _has_late(node: Node, state: KeyState, there: set[str]) -> bool:
-    """Whether a key's begin lacks counters that are there: of all groups only those are read that may."""
+    """Whether a key's initial values lack counters that exist now. Reads only the groups that may lack one."""
     groups = [it for it in state.groups if it.begin is not None and it.end is None and not it.begin.keys() >= there]
     return any(node.with_late(group) is not group for group in groups)
 
@@ -120,20 +122,20 @@ def _look_at_failures(records: Records, found: Survey) -> None:
         failure = records.failure(container)
         if isinstance(failure, Failure):
             found.failures.append(failure)
-            # A poststop's goes with the membership.
-            if is_of_the_dead(failure) and (failure.pid is not None or records.key_of(container) is None):
+            # A poststop's record is removed with the membership.
+            if has_dead_container(failure) and (failure.pid is not None or records.key_of(container) is None):
                 found.gone.add(container)
 
 
 def _is_outdated(node: Node, container: str, processes: Iterable[container_tasks.Process]) -> bool:
-    """Whether a failure record that names no process is a day old, and no process is in its container's cgroup."""
+    """Whether a failure record without a pid is a day old, and its container's cgroup has no process."""
     return node.run.has_old_failure(container) and not any(
         cgroups.is_own(place, container) for it in processes for place in it.cgroups
     )
 
 
-def is_of_the_dead(failure: Failure) -> bool:
-    """Whether the container of a failure is known to be dead: one whose poststop it was has been dead by then."""
+def has_dead_container(failure: Failure) -> bool:
+    """Whether the container of a failure is dead. After a failed poststop it is."""
     if failure.pid is None:
         return failure.stage == "poststop"
     return procfs.is_dead(failure.pid, failure.starttime) is True
@@ -142,7 +144,7 @@ def is_of_the_dead(failure: Failure) -> bool:
 def _look_at_index(records: Records, found: Survey) -> None:
     noted = {container: records.key_of(container) for container in records.indexed()}
     members = ((key, container) for key, state in found.states.items() for container in state.members)
-    # A former life of a container has no index of its own (names.former_life).
+    # A former life of a container has no index entry (names.former_life).
     found.unindexed = {(key, it) for key, it in members if it == names.container_of(it) and noted.get(it) is None}
     for container, key in noted.items():
         state = found.states.get(key) if key is not None else None
@@ -155,25 +157,25 @@ def _look_at_members(node: Node, found: Survey, key: str, state: KeyState) -> di
     """Sort the members of a key; returns those that live, or may live."""
     if state.lingering_since is not None and not state.members and remove.has_lingered(node, state):
         found.lingered.add(key)
-    live = live_members(state)
+    live = find_live_members(state)
     found.dead |= {(key, container) for container in state.members if container not in live}
     return live
 
 
-def live_members(state: KeyState) -> dict[str, Member]:
+def find_live_members(state: KeyState) -> dict[str, Member]:
     """The members of a key that are not known to be dead."""
     return {name: it for name, it in state.members.items() if not procfs.is_dead(it.pid, it.starttime)}
 
 
-def own_cgroups(live: Iterable[dict[str, Member]]) -> set[str]:
-    """The cgroups that are one container's alone, of the live members of keys."""
+def list_own_cgroups(live: Iterable[dict[str, Member]]) -> set[str]:
+    """The cgroups of live members that belong to one container only."""
     return container_tasks.own_cgroups(place for members in live for place in members.items())
 
 
 def _look_at_groups(
     node: Node, found: Survey, state: KeyState, live: dict[str, Member], processes: container_tasks.Processes
 ) -> None:
-    """What is in the groups of a key, and what should be."""
+    """Compare the tasks in the groups of a key with the tasks of its members."""
     if len(state.groups) > 1 and any(remove.is_retired(node, state, group) for group in state.groups):
         found.retired.append(state.key)
     inside = {group.path: read_tasks(node, group) for group in state.groups}
@@ -189,24 +191,24 @@ def _look_at_groups(
     for path, there in inside.items():
         strangers = find_strangers((there or set()) - owned[path], live)
         if strangers:
-            # The record is older than the tasks, and a container may have come in between: so once more, by a new one.
+            # The record was read before the tasks. A container may have joined in between: check again with a new one.
             state_now = node.run.glance(state.key)
-            strangers = find_strangers(strangers, live_members(state_now)) if state_now is not None else set()
+            strangers = find_strangers(strangers, find_live_members(state_now)) if state_now is not None else set()
         if strangers:
             found.strangers[state.key, path] = strangers
 
 
 def read_tasks(node: Node, group: MonGroup) -> set[int] | None:
-    """The threads in a group; None if it is gone, or another one has its name."""
+    """The threads in a group; None if it is gone, or was re-made."""
     if group.inode is not None and node.resctrl.inode(group.path) != group.inode:
         return None
     return node.resctrl.tasks(group.path)
 
 
 def find_strangers(tids: set[int], live: dict[str, Member]) -> set[int]:
-    """Of threads in a key's group that no member's family explains, those in cgroups that are none of its members'.
+    """The threads of these that are in no cgroup of a member. `tids`: threads in a key's group of no known process.
 
-    None where a member has no cgroup of its own: what belongs to that one cannot be told.
+    Empty if a member has no cgroup of its own: its processes cannot be recognized.
     """
     if not live or not all(cgroups.is_own(member.cgroup, container) for container, member in live.items()):
         return set()
@@ -214,7 +216,7 @@ def find_strangers(tids: set[int], live: dict[str, Member]) -> set[int]:
 
 
 def _look_at_threads(node: Node, found: Survey, place: Place, path: str, threads: set[int]) -> None:
-    """Sort the threads of a container that are outside of its group: those that can be moved, and those of others."""
+    """Count the threads of a container outside its group: those to move, and those in another tool's group."""
     for tid in threads:
         if node.may_move(tid, path):
             found.outside[place] = found.outside.get(place, 0) + 1
@@ -223,7 +225,7 @@ def _look_at_threads(node: Node, found: Survey, place: Place, path: str, threads
 
 
 def _is_alive_elsewhere(tid: int, live: dict[str, Member]) -> bool:
-    """Whether a task lives, in cgroups that are none of these members'. A thread has its process's."""
+    """Whether a task is alive, and in no cgroup of these members. A thread has the cgroups of its process."""
     places = procfs.cgroups(tid)
     if not places or procfs.is_dead(tid) is not False:
         return False

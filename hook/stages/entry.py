@@ -45,9 +45,9 @@ def main(arguments: list[str]) -> int:
         except BaseException as error:  # noqa: BLE001  whatever it is: no container is to fail for it
             failures.say(str(unforeseen(error)))
             return 0
-    from hook.cli import parser  # noqa: PLC0415  for people: no container start pays for it
+    from hook.cli import main as cli  # noqa: PLC0415  for people: no container start pays for it
 
-    return parser.main(arguments)
+    return cli.main(arguments)
 
 
 class _Invocation:

@@ -171,4 +171,4 @@ def test_doctor_calls_it_a_failure(hook: Hook, alive: str) -> None:  # noqa: ARG
     (processes,) = [it for it in found["findings"] if it["subject"] == "processes"]
     assert (processes["level"], found["well"]) == ("fail", False)
     assert UNKNOWN in processes["found"]
-    assert not [it for it in found["findings"] if "nobody is behind" in it["found"]]
+    assert not [it for it in found["findings"] if "orphaned groups" in it["found"]]

@@ -55,7 +55,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_create_runtime_hook_is_found(directory: Path, name: str, text: str) -> None:
     (directory / name).write_text(text)
-    assert cdi.hooks() == [(f"{directory}/{name}", "/usr/bin/join")]
+    assert cdi.list_hooks() == [(f"{directory}/{name}", "/usr/bin/join")]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_a_file_without_one_or_that_is_broken_brings_none(directory: Path, text:
     for name in ("a.json", "b.yaml"):
         (directory / name).write_text(text)
     (directory / "c.json").mkdir()
-    assert cdi.hooks() == []
+    assert cdi.list_hooks() == []
 
 
 def test_files_of_other_names_are_not_read(directory: Path) -> None:
     (directory / "a.json.tmp").write_text(json.dumps({"containerEdits": {"hooks": [HOOK]}}))
-    assert cdi.hooks() == []
+    assert cdi.list_hooks() == []

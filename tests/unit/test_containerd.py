@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hook.host import containerd, machine
-from hook.host.containerd import Found
+from hook.host.containerd import Configuration
 from hook.host.machine import View
 
 CONFIG = "/etc/containerd/config.toml"
@@ -33,9 +33,9 @@ class Node:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
 
-    def look(self, *words: str) -> Found:
+    def look(self, *words: str) -> Configuration:
         self.words[1:] = words
-        return containerd.look()
+        return containerd.read_configuration()
 
     def specs(self, *words: str) -> list[str]:
         """The base_runtime_specs of a configuration that is clear."""
@@ -50,9 +50,9 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     node.write("/etc/x.json", "{}")
     node.write("/etc/y.json", "{}")
     monkeypatch.setattr(containerd, "_PLACES", ())  # this machine's own
-    monkeypatch.setattr(machine, "processes", lambda: {7: node.words, 8: ["/bin/sh", "containerd"]})
-    monkeypatch.setattr(machine, "view_of", lambda _pid: View(str(node.top), f"{node.top}/work"))
-    monkeypatch.setattr(machine, "started_at", lambda _pid: float("inf"))
+    monkeypatch.setattr(machine, "list_processes", lambda: {7: node.words, 8: ["/bin/sh", "containerd"]})
+    monkeypatch.setattr(machine, "find_view", lambda _pid: View(str(node.top), f"{node.top}/work"))
+    monkeypatch.setattr(machine, "read_start_time", lambda _pid: float("inf"))
     monkeypatch.setattr(machine, "is_running", lambda pid: pid == 7)
     return node
 
@@ -146,7 +146,7 @@ def test_the_drop_ins_of_containerd_2_2_are_read_without_a_file(node: Node) -> N
 
 @pytest.mark.parametrize("root", ["k3s", "rke2"])
 def test_what_may_be_started_is_read_as_well(node: Node, monkeypatch: pytest.MonkeyPatch, root: str) -> None:
-    monkeypatch.setattr(machine, "processes", dict)
+    monkeypatch.setattr(machine, "list_processes", dict)
     monkeypatch.setattr(containerd, "_PLACES", [f"{node.top}{it}" for it in PLACES])
     node.write(f"/var/lib/rancher/{root}/agent/etc/containerd/config-v3.toml.d/a.toml", NEW + SPEC)
     assert node.specs() == ["/etc/x.json"]
@@ -214,7 +214,7 @@ def test_what_is_not_understood_is_said(node: Node, text: str) -> None:
 )
 def test_what_names_nothing_is_clear(node: Node, text: str) -> None:
     node.write(CONFIG, text + "\n")
-    assert node.look() == Found()
+    assert node.look() == Configuration()
 
 
 # --- What cannot be read
@@ -234,7 +234,7 @@ def test_files_that_may_not_be_seen_are_said(node: Node, monkeypatch: pytest.Mon
     def refuse(_pid: int) -> View:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(machine, "view_of", refuse)
+    monkeypatch.setattr(machine, "find_view", refuse)
     expected = "cannot read the files of containerd (pid 7): EACCES"
     assert node.look().unclear == [expected]
     monkeypatch.setattr(machine, "is_running", lambda _pid: False)
@@ -249,7 +249,7 @@ def test_what_changed_since_containerd_started_is_said(
     node.write(CONFIG, 'imports = ["more/*.toml"]\n')
     node.write("/etc/containerd/more/a.toml", OLD + SPEC)
     started = 4e9
-    monkeypatch.setattr(machine, "started_at", lambda _pid: started)
+    monkeypatch.setattr(machine, "read_start_time", lambda _pid: started)
     assert node.specs() == ["/etc/x.json"]
     os.utime(f"{node.top}{changed}", (started + 60, started + 60))
     (line,) = node.look().unclear
@@ -258,7 +258,7 @@ def test_what_changed_since_containerd_started_is_said(
 
 def test_a_drop_in_that_was_taken_away_is_still_in_force(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     started = 4e9
-    monkeypatch.setattr(machine, "started_at", lambda _pid: started)
+    monkeypatch.setattr(machine, "read_start_time", lambda _pid: started)
     directory = node.top / "etc/containerd/conf.d"
     directory.mkdir(parents=True)
     os.utime(directory, (started + 60, started + 60))
@@ -313,10 +313,10 @@ def test_a_validator_that_refuses_hooks_is_found(node: Node, text: str, rejects:
 
 
 def test_the_files_of_this_process_are_ours() -> None:
-    view = machine.view_of(os.getpid())
+    view = machine.find_view(os.getpid())
     assert view.root == ""
     assert os.path.samefile(view.at("."), os.getcwd())
-    assert 0 < machine.started_at(os.getpid()) <= time.time() + 1
+    assert 0 < machine.read_start_time(os.getpid()) <= time.time() + 1
 
 
 def test_links_in_a_circle_come_to_an_end(tmp_path: Path) -> None:

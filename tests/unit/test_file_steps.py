@@ -13,7 +13,7 @@ from hook.install.file_steps import Link, Outcome, Refused, Remove, RemoveDirect
 
 
 def take(*which: Step) -> list[Outcome]:
-    return file_steps.take(which, dry_run=False)
+    return file_steps.take_steps(which, dry_run=False)
 
 
 def test_a_file_is_written_with_its_directories(tmp_path: Path) -> None:
@@ -70,9 +70,9 @@ def test_a_file_whose_proof_fails_is_not_taken(tmp_path: Path) -> None:
         assert Path(path).read_bytes() == b"new"
         raise Refused("no")
 
-    take(Write(str(tmp_path / "x"), b"old", proven=refuse))  # nobody calls it yet
+    take(Write(str(tmp_path / "x"), b"old", check=refuse))  # nobody calls it yet
     with pytest.raises(Refused, match="no"):
-        take(Write(str(tmp_path / "x"), b"new", proven=refuse))
+        take(Write(str(tmp_path / "x"), b"new", check=refuse))
     assert (tmp_path / "x").read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["x"]
 
@@ -105,27 +105,33 @@ def test_a_program_that_fails_stops_nothing(tmp_path: Path) -> None:
     step = Run(("sh", "-c", "echo no luck >&2; exit 1"))
     last = Write(str(tmp_path / "x"), b"")
     assert take(step, last) == [Outcome(step, "exit status 1: no luck"), Outcome(last)]
-    assert file_steps.told([Outcome(step, "exit status 1: no luck")])[1] == "  failed: exit status 1: no luck"
+    assert (
+        file_steps.format_outcomes([Outcome(step, "exit status 1: no luck")])[1] == "  failed: exit status 1: no luck"
+    )
 
 
 def test_a_step_that_fails_stops_those_after_it(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     never = tmp_path / "never"
-    with pytest.raises(Refused, match=r"^write .*/file/x: .*; nothing after it was done"):
+    with pytest.raises(Refused, match=r"^cannot write .*/file/x: .*; the steps after it were not taken"):
         take(Write(str(tmp_path / "file/x"), b""), Write(str(never), b""))
     assert not never.exists()
 
 
 def test_a_dry_run_takes_no_step(tmp_path: Path) -> None:
     step = Write(str(tmp_path / "x"), b"")
-    assert file_steps.take([step, Try("/x", lambda _path: pytest.fail("it was tried"))], dry_run=True)[0] == Outcome(
-        step
-    )
+    assert file_steps.take_steps([step, Try("/x", lambda _path: pytest.fail("it was tried"))], dry_run=True)[
+        0
+    ] == Outcome(step)
     assert os.listdir(tmp_path) == []
 
 
 def test_two_at_once(tmp_path: Path) -> None:
-    with file_steps.alone(str(tmp_path)), pytest.raises(Refused, match="another"), file_steps.alone(str(tmp_path)):
+    with (
+        file_steps.lock_directory(str(tmp_path)),
+        pytest.raises(Refused, match="another"),
+        file_steps.lock_directory(str(tmp_path)),
+    ):
         pass
-    with file_steps.alone(str(tmp_path)), file_steps.alone(str(tmp_path / "nothing")):
+    with file_steps.lock_directory(str(tmp_path)), file_steps.lock_directory(str(tmp_path / "nothing")):
         pass

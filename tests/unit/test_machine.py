@@ -43,19 +43,19 @@ def test_a_program_that_is_not_there(tmp_path: Path) -> None:
 
 def test_what_runs_containers_is_found_by_its_programs(tmp_path: Path) -> None:
     top = str(tmp_path)
-    assert machine.targets(top) == []
+    assert machine.find_targets(top) == []
     program(tmp_path / "usr/bin/podman")
-    assert machine.targets(top) == ["podman"]
+    assert machine.find_targets(top) == ["podman"]
     (tmp_path / "usr/bin/crio").mkdir()
-    assert machine.targets(top) == ["podman"]
+    assert machine.find_targets(top) == ["podman"]
     program(tmp_path / "usr/local/bin/k3s")
-    assert machine.targets(top) == ["kubernetes", "podman"]
+    assert machine.find_targets(top) == ["kubernetes", "podman"]
     assert programs.find("k3s", top) == "/usr/local/bin/k3s"
 
 
 def test_an_interpreter_tells_what_it_is() -> None:
     tag = sys.implementation.cache_tag
-    assert machine.interpreter(sys.executable) == Interpreter(sys.executable, sys.version_info[:2], tag)
+    assert machine.ask_interpreter(sys.executable) == Interpreter(sys.executable, sys.version_info[:2], tag)
 
 
 # --- What forbids
@@ -67,15 +67,15 @@ def path(tmp_path: Path) -> str:
 
 
 def test_where_nothing_forbids_nothing_is_said(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.setattr(machine, "selinux", lambda: None)
+    monkeypatch.setattr(machine, "read_selinux_mode", lambda: None)
     monkeypatch.setattr(machine, "has_fapolicyd", lambda: False)
-    assert machine.why_forbidden(path) == ""
-    assert machine.mislabelled(path) is None
+    assert machine.list_blockers(path) == ""
+    assert machine.find_label_problem(path) is None
 
 
 def test_fapolicyd(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(machine, "has_fapolicyd", lambda: True)
-    assert f"fapolicyd-cli --file add {path} && fapolicyd-cli --update" in machine.why_forbidden(path)
+    assert f"fapolicyd-cli --file add {path} && fapolicyd-cli --update" in machine.list_blockers(path)
 
 
 @pytest.mark.parametrize(
@@ -93,18 +93,18 @@ def test_fapolicyd(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
 def test_selinux(
     monkeypatch: pytest.MonkeyPatch, path: str, mode: str | None, found: str | None, is_wrong: bool
 ) -> None:
-    monkeypatch.setattr(machine, "selinux", lambda: mode)
-    monkeypatch.setattr(machine, "label", lambda _path: found)
-    said = machine.mislabelled(path)
+    monkeypatch.setattr(machine, "read_selinux_mode", lambda: mode)
+    monkeypatch.setattr(machine, "read_label", lambda _path: found)
+    said = machine.find_label_problem(path)
     assert (said is not None) is is_wrong
-    assert said is None or f"{path} is {found}" in said
-    assert ("restorecon" in machine.why_forbidden(path)) is (mode == "enforcing")
+    assert said is None or f"{path} has type {found}" in said
+    assert ("restorecon" in machine.list_blockers(path)) is (mode == "enforcing")
 
 
 def test_a_label_is_read_from_the_file(path: str) -> None:
-    assert machine.label(path) is None
+    assert machine.read_label(path) is None
     try:
         os.setxattr(path, "security.selinux", b"system_u:object_r:bin_t:s0\0")
     except OSError as error:
         pytest.skip(f"no label can be set: {error}")
-    assert machine.label(path) == "bin_t"
+    assert machine.read_label(path) == "bin_t"

@@ -21,7 +21,7 @@ from hook.install import owner as origin
     ],
 )
 def test_the_owner_is_who_has_the_file_that_lies_there(lines: list[str], owner: str | None) -> None:
-    assert origin._owner_in(lines) == owner
+    assert origin._parse_dpkg_output(lines) == owner
 
 
 @pytest.mark.parametrize(

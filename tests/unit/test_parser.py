@@ -10,11 +10,12 @@ import pytest
 from hook import __version__
 from hook.base import system
 from hook.base.models import Options
-from hook.cli import commands, parser
+from hook.cli import commands, help_text, parser
+from hook.cli import main as cli
 from hook.stages import failures, options
 
 OPTION = re.compile(r"^  --(?P<name>[a-z-]+)(?:=(?P<value>\S+))? +(?P<meaning>.+?)(?: \[(?P<default>[^]]*)\])?$")
-LINES = [line for line in parser.text().split("options, as", 1)[1].splitlines() if line.startswith("  --")]
+LINES = [line for line in help_text.format_help().split("Options, as", 1)[1].splitlines() if line.startswith("  --")]
 SAID = {found["name"].replace("-", "_"): found for line in LINES if (found := OPTION.match(line))}
 DEFAULTS = Options().model_dump()
 each_option = pytest.mark.parametrize("name", DEFAULTS)
@@ -25,7 +26,7 @@ def test_every_line_about_an_option_is_understood_here() -> None:
 
 
 def test_every_option_has_its_line_and_every_line_its_option() -> None:
-    assert set(parser.HELP_OF_OPTIONS) == set(DEFAULTS)
+    assert set(help_text.HELP_OF_OPTIONS) == set(DEFAULTS)
     assert set(SAID) - {"help", "version"} == set(DEFAULTS)
 
 
@@ -62,31 +63,31 @@ def test_defaults_stand_below_each_other() -> None:
 
 
 def test_it_fits_in_100_columns() -> None:
-    assert [line for line in parser.text().splitlines() if len(line) > 100] == []
+    assert [line for line in help_text.format_help().splitlines() if len(line) > 100] == []
 
 
 def test_it_is_ascii() -> None:
-    assert parser.text().isascii()
+    assert help_text.format_help().isascii()
 
 
 VERBS = {
     found["verb"]: found["arguments"]
-    for line in parser.text().split("for people", 1)[1].replace("\n      ", " ").splitlines()
+    for line in help_text.format_help().split("Commands (", 1)[1].replace("\n      ", " ").splitlines()
     if (found := re.match(r"^  (?P<verb>[a-z][a-z-]*)(?P<arguments>( \S+)*)  +\S", line))
 }
 
 
 def test_every_verb_for_people_has_its_line() -> None:
-    assert set(VERBS) == set(commands.VERBS) == set(parser.HELP_OF_VERBS)
-    heads = "|".join(parser.text().splitlines()[1:3])
+    assert set(VERBS) == set(commands.VERBS) == set(help_text.HELP_OF_COMMANDS)
+    heads = "|".join(help_text.format_help().splitlines()[1:3])
     for word in ("resctrl-mon-hook", "KEY", "[OPTION...]", " "):
         heads = heads.replace(word, "")
-    assert heads.split("|") == list(parser.HELP_OF_VERBS)
+    assert heads.split("|") == list(help_text.HELP_OF_COMMANDS)
 
 
 def accepted(verb: str) -> tuple[set[str], set[str]]:
     """The options and the other arguments that a verb takes."""
-    actions = commands.parser_of(verb)._actions
+    actions = parser.make_parser(verb)._actions
     taken = {name for action in actions for name in action.option_strings}
     return taken, {str(action.metavar) for action in actions if not action.option_strings}
 
@@ -94,7 +95,7 @@ def accepted(verb: str) -> tuple[set[str], set[str]]:
 @pytest.mark.parametrize("verb", commands.VERBS)
 def test_a_verb_takes_what_its_line_says(verb: str) -> None:
     taken, others = accepted(verb)
-    common = re.search(r"^  each of them with (.*)$", parser.text(), re.MULTILINE)
+    common = re.search(r"^  each of them with (.*)$", help_text.format_help(), re.MULTILINE)
     assert common is not None
     assert taken == set(re.findall(r"--[a-z-]+", VERBS[verb] + common[1]))
     assert others == set(re.findall(r" ([A-Z]+)", VERBS[verb]))
@@ -102,30 +103,30 @@ def test_a_verb_takes_what_its_line_says(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", commands.VERBS)
 def test_a_verb_has_the_defaults_of_the_hook(verb: str) -> None:
-    given = commands.parser_of(verb).parse_args(["KEY"] if verb == "show" else [])
+    given = parser.make_parser(verb).parse_args(["KEY"] if verb == "show" else [])
     common = ("resctrl_root", "run_dir", "group_prefix")
     assert [getattr(given, name) for name in common] == [DEFAULTS[name] for name in common]
 
 
 @pytest.mark.parametrize("verb", commands.VERBS)
 def test_the_help_of_a_verb_has_an_example_that_it_takes(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert parser.main([verb, "--help"]) == 0
+    assert cli.main([verb, "--help"]) == 0
     told = capsys.readouterr().out
     assert told.splitlines()[0].startswith(f"usage: resctrl-mon-hook {verb}")
     found = re.search(r"^  resctrl-mon-hook (.*)$", told, re.MULTILINE)
     assert found is not None
     name, *words = re.split(r" [<|]", found[1])[0].split()
     assert name == verb
-    _, rest = commands.parser_of(verb).parse_known_args(words)
+    _, rest = parser.make_parser(verb).parse_known_args(words)
     assert options.parse(rest)[1] == []
-    assert not rest or verb in commands._WITH_HOOK_OPTIONS
+    assert not rest or verb in parser._WITH_HOOK_OPTIONS
     assert max(map(len, told.splitlines())) <= 100
 
 
 def test_a_verb_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[argparse.Namespace] = []
     monkeypatch.setitem(commands.VERBS, "list", lambda _options, given: called.append(given))
-    assert parser.main(["list", "--run-dir", "/a", "--group-prefix=x", "--json"]) == 0
+    assert cli.main(["list", "--run-dir", "/a", "--group-prefix=x", "--json"]) == 0
     assert (called[0].run_dir, called[0].group_prefix, called[0].json) == ("/a", "x", True)
 
 
@@ -146,12 +147,12 @@ def stdin_is(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
 
 @pytest.mark.parametrize("arguments", [["--help"], ["hook", "--help"], ["--nonsense", "--help"]])
 def test_help(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    assert parser.main(arguments) == 0
-    assert capsys.readouterr() == (parser.text(), "")
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr() == (help_text.format_help(), "")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parser.main(["--version"]) == 0
+    assert cli.main(["--version"]) == 0
     assert capsys.readouterr() == (f"resctrl-mon-hook {__version__}\n", "")
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
 
@@ -168,7 +169,7 @@ def test_an_unknown_verb_exits_with_0_only_with_a_state_on_stdin(
     monkeypatch: pytest.MonkeyPatch, said: list[tuple[str, bool]], arguments: list[str], text: bytes, status: int
 ) -> None:
     stdin_is(monkeypatch, text)
-    assert parser.main(arguments) == status
+    assert cli.main(arguments) == status
     (line, to_syslog), *more = said
     assert not more
     assert to_syslog is (status == 0)
@@ -183,7 +184,7 @@ def test_an_unknown_verb_exits_with_2_where_stdin_cannot_be_read(
         raise OSError
 
     monkeypatch.setattr(system, "read_stdin", fails)
-    assert parser.main(["hok"]) == 2
+    assert cli.main(["hok"]) == 2
     assert len(said) == 1
 
 
@@ -191,6 +192,6 @@ def test_no_stream_but_the_one_for_output_is_written(
     monkeypatch: pytest.MonkeyPatch, said: list[tuple[str, bool]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     stdin_is(monkeypatch, b"")
-    parser.main(["hok"])
+    cli.main(["hok"])
     assert capsys.readouterr() == ("", "")
     assert len(said) == 1

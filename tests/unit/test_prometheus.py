@@ -22,7 +22,7 @@ from hook.base.counters import EVENTS
 from hook.base.errors import Reason
 from hook.base.models import Options
 from hook.observe import prometheus
-from hook.observe.snapshot import look
+from hook.observe.snapshot import take_snapshot
 from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
 
 REASONS = {value for name, value in vars(Reason).items() if name.isupper()}
@@ -46,7 +46,7 @@ def parsed(text: str) -> Samples:
 
 
 def scraped(options: Options) -> Samples:
-    return parsed(prometheus.exposition(look(options)))
+    return parsed(prometheus.format_text(take_snapshot(options)))
 
 
 def value(samples: Samples, name: str, **labels: str) -> float | None:
@@ -77,7 +77,7 @@ def test_a_live_key_has_its_lifetime_use(node: FakeNode) -> None:
     assert found["resctrl_mon_core_energy_joules_total", package] == 103.250001
     assert found["resctrl_mon_memory_bytes_total", frozenset(cache.items())] == 4000
     assert found["resctrl_mon_llc_occupancy_bytes", frozenset(cache.items())] == 4096
-    assert "103.250001\n" in prometheus.exposition(look(node.options))
+    assert "103.250001\n" in prometheus.format_text(take_snapshot(node.options))
 
 
 def test_a_completed_key_keeps_its_use_and_has_no_occupancy(node: FakeNode) -> None:
@@ -133,7 +133,11 @@ def test_there_is_a_metric_for_each_event_of_its_kind_and_unit() -> None:
     for event, name in prometheus.SERIES.items():
         assert name.endswith("_total") is not EVENTS[event].gauge
         assert re.search(rf"{EVENTS[event].unit}|uops", name), "the unit is part of the name"
-    assert len(set(prometheus.names())) == len(prometheus.names()) == len(prometheus.SERIES) + len(prometheus.HEALTH)
+    assert (
+        len(set(prometheus.list_names()))
+        == len(prometheus.list_names())
+        == len(prometheus.SERIES) + len(prometheus.HEALTH)
+    )
 
 
 def test_each_metric_of_an_event_can_be_had(node: FakeNode) -> None:
@@ -207,7 +211,7 @@ def populated(node: FakeNode) -> FakeNode:
 
 
 def test_every_metric_is_introduced_once_and_all_of_its_samples_follow(node: FakeNode) -> None:
-    lines = prometheus.exposition(look(populated(node).options)).splitlines()
+    lines = prometheus.format_text(take_snapshot(populated(node).options)).splitlines()
     types: dict[str, str] = {}
     for at, line in enumerate(lines):
         if line.startswith("# HELP "):
@@ -218,7 +222,7 @@ def test_every_metric_is_introduced_once_and_all_of_its_samples_follow(node: Fak
             assert len(line.split()) > 5
         elif not line.startswith("#"):
             assert re.split(r"[ {]", line)[0] == list(types)[-1]
-    assert set(types) == set(prometheus.names()) - {"resctrl_mon_" + it for it in absent_names()}
+    assert set(types) == set(prometheus.list_names()) - {"resctrl_mon_" + it for it in absent_names()}
     assert all((kind == "counter") is name.endswith("_total") for name, kind in types.items())
 
 
@@ -228,22 +232,22 @@ def absent_names() -> set[str]:
 
 
 def test_the_same_node_gives_the_same_text(node: FakeNode) -> None:
-    seen = look(populated(node).options)
+    seen = take_snapshot(populated(node).options)
     seen.keys.sort(key=lambda key: key.state.key)
-    first = prometheus.exposition(seen)
+    first = prometheus.format_text(seen)
     seen.keys.reverse()
-    assert prometheus.exposition(seen) == first
+    assert prometheus.format_text(seen) == first
 
 
 def test_json_has_the_same_numbers(node: FakeNode) -> None:
-    seen = look(populated(node).options)
-    document = json.loads(jsontext.dumps(prometheus.document(seen)))
+    seen = take_snapshot(populated(node).options)
+    document = json.loads(jsontext.dumps(prometheus.to_json(seen)))
     found = {
         (metric["name"], frozenset(sample["labels"].items())): sample["value"]
         for metric in document["metrics"]
         for sample in metric["samples"]
     }
-    assert found == parsed(prometheus.exposition(seen))
+    assert found == parsed(prometheus.format_text(seen))
     assert {metric["type"] for metric in document["metrics"]} == {"counter", "gauge"}
 
 
@@ -263,13 +267,13 @@ def test_no_word_of_a_tenant_is_more_than_the_value_of_a_label(
     groups: list[dict[str, Any]] = [{"path": "/r/mon_groups/x", "ctrl_group": "/", **counted}]
     node.record("c1", pod_namespace=namespace, pod_name=pod, groups=groups)
     node.fail("c2", reason)
-    text = prometheus.exposition(look(node.options))
+    text = prometheus.format_text(take_snapshot(node.options))
     plain = FakeNode(tmp_path_factory.mktemp("plain"))
     plain.record("c1", pod_namespace="n", pod_name="p", groups=groups)
     plain.fail("c2", "new")
     assert text.isascii()
     assert all(line.isprintable() for line in text.splitlines())
-    lines = len(prometheus.exposition(look(plain.options)).splitlines())
+    lines = len(prometheus.format_text(take_snapshot(plain.options)).splitlines())
     assert len(text.splitlines()) == lines - (reason in REASONS)
     found = parsed(text)
     ((_, labels),) = [it for it in found if it[0] == "resctrl_mon_core_energy_joules_total"]
@@ -283,7 +287,7 @@ def test_prometheus_own_checker_is_content(node: FakeNode) -> None:
     every = {f"mon_PERF_PKG_00/{event}": "1" for event in EVENTS}
     path = populated(node).make("oci-c1", counters=dict.fromkeys(every, "3"))
     node.record("c1", pod_name='we"b\\', groups=[{"path": path, "ctrl_group": "/", "begin": every}])
-    text = prometheus.exposition(look(node.options))
+    text = prometheus.format_text(take_snapshot(node.options))
     done = subprocess.run(
         ["promtool", "check", "metrics"],
         input=text.encode(),
@@ -294,7 +298,7 @@ def test_prometheus_own_checker_is_content(node: FakeNode) -> None:
     assert (done.returncode, done.stdout.decode()) == (0, "")
 
 
-@pytest.mark.parametrize("name", prometheus.names())
+@pytest.mark.parametrize("name", prometheus.list_names())
 def test_the_readme_has_every_metric(name: str) -> None:
     readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
     assert any(line.startswith("| `resctrl_mon_") and f"`{name}`" in line for line in readme.splitlines())

@@ -9,7 +9,7 @@ import pytest
 
 from hook.base.errors import Reason
 from hook.base.models import Options
-from hook.cli.parser import HELP_OF_OPTIONS
+from hook.cli.help_text import HELP_OF_OPTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

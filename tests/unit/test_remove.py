@@ -14,6 +14,7 @@ import pytest
 from hook.base import system
 from hook.base.models import KeyState, Options
 from hook.reconcile import reconcile
+from hook.reconcile.outcome import Result
 from hook.stages import reclaim, remove
 from hook.stages.create import create_runtime, poststop
 from hook.state.rundir import RunDir
@@ -27,7 +28,7 @@ LINGER: dict[str, Any] = {"linger": 60}
 each_manner = pytest.mark.parametrize("manner", MANNERS)
 
 
-def put_right(machine: Machine, **options: Any) -> reconcile.Result:  # noqa: ANN401
+def put_right(machine: Machine, **options: Any) -> Result:  # noqa: ANN401
     return reconcile.run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), **options))
 
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hook.base import system
 from hook.base.models import Options
 from hook.base.text import printable
-from hook.cli import commands
-from hook.observe import render, snapshot
+from hook.cli import commands, parser
+from hook.observe import cells, render, snapshot
 from hook.stages import failures
 from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
 
@@ -98,7 +98,7 @@ def test_list_marks_what_is_not_the_whole(node: FakeNode, run: Run) -> None:
     node.live("c2", begin={"mon_PERF_PKG_00/core_energy": "Unavailable"})
     two = columns(text := run("list"))[1]
     assert two["ENERGY"] == "8.8 J*"
-    assert "counted from nothing" in text
+    assert "counted from 0 without an initial value" in text
 
 
 def test_list_says_how_many_rmids_are_in_use(node: FakeNode, run: Run) -> None:
@@ -113,13 +113,13 @@ def test_list_says_what_runs_unmonitored_and_why(node: FakeNode, run: Run) -> No
     node.fail("c1", kernel="No free RMIDs", tried="mkdir /x: ENOSPC", hint="fewer pods")
     node.fail("c2", "usage", problem="unknown option", monitored=True)
     lines = run("list").splitlines()
-    at = lines.index("unmonitored, or not monitored as it was meant:")
+    at = lines.index("not monitored, or monitored with problems:")
     assert lines[at + 1 :] == [
         "  c1: no_rmids: no RMID is left (createRuntime, 2026-01-02T03:04:05Z)",
         "    tried: mkdir /x: ENOSPC",
         "    kernel: No free RMIDs",
         "    hint: fewer pods",
-        "  c2: usage: unknown option (createRuntime, 2026-01-02T03:04:05Z, monitored all the same)",
+        "  c2: usage: unknown option (createRuntime, 2026-01-02T03:04:05Z, but monitored)",
     ]
 
 
@@ -225,7 +225,7 @@ def test_show_of_a_group_that_is_missing_and_without_snapshots(node: FakeNode, r
     node.record("c1", groups=[{"path": str(node.path("oci-c1")), "ctrl_group": "/"}])
     text = run("show", "c1")
     assert "(missing)" in text
-    assert "no snapshot of its begin" in text
+    assert "no initial counters" in text
     assert "COUNTER" not in text
 
 
@@ -442,7 +442,7 @@ def fields_of(value: object) -> set[str]:
 @pytest.mark.parametrize("verb", commands.VERBS)
 def test_the_readme_has_every_verb_and_its_options(verb: str) -> None:
     assert f"| `{verb}` |" in SECTION
-    for action in commands.parser_of(verb)._actions:
+    for action in parser.make_parser(verb)._actions:
         assert all(f"`{option}" in SECTION or f" {option}=" in SECTION for option in action.option_strings)
 
 
@@ -466,8 +466,8 @@ def test_no_word_of_a_tenant_is_more_than_a_cell_or_the_end_of_a_line(
         groups = [{"path": "/r/mon_groups/x", "ctrl_group": "/", "begin": BEGIN, "end": NOW}]
         node.record("c1", pod_namespace=words[0], pod_name=words[1], members={"c1": member}, groups=groups)
         node.fail("c1", problem=words[2], hint="h")
-        seen = snapshot.look(node.options)
-        texts.append([*render.listing(seen), *render.story(seen.keys[0], seen.failures)])
+        seen = snapshot.take_snapshot(node.options)
+        texts.append([*render.format_list(seen), *render.format_key(seen.keys[0], seen.failures)])
     hostile, plain = texts
     assert len(hostile) == len(plain)
     assert all(line.isascii() and line.isprintable() for line in hostile)
@@ -491,12 +491,12 @@ def test_no_word_of_a_tenant_is_more_than_a_cell_or_the_end_of_a_line(
         (["list", "--linger=1"], "unrecognized arguments"),
         (["show"], "the following arguments are required: KEY"),
         (["show", "a", "b"], "unrecognized arguments: b"),
-        (["top", "--interval=0"], "is no number of seconds"),
-        (["top", "--interval=nan"], "is no number of seconds"),
-        (["top", "--interval=1e9"], "is no number of seconds"),
-        (["top", "--count=0"], "is no number above 0"),
-        (["top", "--count=-1"], "is no number above 0"),
-        (["top", "--count=" + "9" * 5000], "is no number above 0"),
+        (["top", "--interval=0"], "is not a number of seconds"),
+        (["top", "--interval=nan"], "is not a number of seconds"),
+        (["top", "--interval=1e9"], "is not a number of seconds"),
+        (["top", "--count=0"], "is not a number above 0"),
+        (["top", "--count=-1"], "is not a number above 0"),
+        (["top", "--count=" + "9" * 5000], "is not a number above 0"),
         (["metrics", "--json", "--textfile=x"], "not allowed with argument --json"),
         (["list", "\x1b[2J\n"], "unrecognized arguments: \\x1b[2J\\n"),
     ],
@@ -545,7 +545,7 @@ def test_an_answer_that_cannot_be_given(
     def fail(_options: Options) -> None:
         raise error
 
-    monkeypatch.setattr(snapshot, "look", fail)
+    monkeypatch.setattr(snapshot, "take_snapshot", fail)
     assert commands.main(["list"]) == status
     assert len(complaints) == bool(said)
     assert said in "".join(complaints)
@@ -579,11 +579,11 @@ def test_without_stdout_nothing_is_printed(node: FakeNode, monkeypatch: pytest.M
     ("seconds", "text"), [(0.4, "0s"), (119, "119s"), (120, "2m"), (7199, "120m"), (7200, "2h"), (172800, "2d")]
 )
 def test_ages(seconds: float, text: str) -> None:
-    assert render._age(seconds) == text
+    assert cells.format_age(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1048575, "1.0 MiB"), (2**80, "1048576.0 EiB")]
 )
 def test_bytes(value: float, text: str) -> None:
-    assert render._bytes(value) == text
+    assert cells.format_bytes(value) == text

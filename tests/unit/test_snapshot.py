@@ -15,7 +15,7 @@ from hook.base.errors import HookError, Reason
 from hook.base.models import KeyState
 from hook.base.resctrl import Resctrl
 from hook.observe import rates
-from hook.observe.snapshot import Inventory, Key, Rmids, Total, look, totals
+from hook.observe.snapshot import Inventory, Key, Rmids, Total, sum_by_event, take_snapshot
 from hook.state import records
 from hook.state.records import Records
 from tests.support.hook import snapshot
@@ -38,7 +38,7 @@ def only(seen: Inventory) -> Key:
 
 
 def test_a_node_without_a_run_directory_is_empty(node: FakeNode) -> None:
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     assert (seen.keys, seen.unreadable, seen.failures, seen.orphans, seen.runs) == ([], [], [], [], {})
     assert not node.run.exists()
 
@@ -46,7 +46,7 @@ def test_a_node_without_a_run_directory_is_empty(node: FakeNode) -> None:
 def test_a_live_key(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     state = node.live("c1", created_boottime=100.0)
     monkeypatch.setattr(system, "boottime", lambda: 160.0)
-    key = only(look(node.options))
+    key = only(take_snapshot(node.options))
     assert (key.state, key.condition, key.dead, key.age) == (state, "live", {"c1": False}, 60.0)
     (group,) = key.groups
     assert (group.exists, group.is_over, group.now) == (True, False, NOW)
@@ -58,45 +58,45 @@ def test_a_look_changes_nothing(node: FakeNode) -> None:
     node.write("groups", "torn.json", "{")
     node.fail("c2")
     before = snapshot(node.root, node.run), {path: path.read_bytes() for path in node.run.rglob("*.json")}
-    look(node.options)
+    take_snapshot(node.options)
     assert (snapshot(node.root, node.run), {path: path.read_bytes() for path in node.run.rglob("*.json")}) == before
 
 
 def test_of_a_group_that_is_over_its_end_counts_and_its_path_is_another_ones(node: FakeNode) -> None:
     node.completed("c1")
     node.make("oci-c1", counters={"mon_PERF_PKG_00/core_energy": "99"})
-    key = only(look(node.options))
+    key = only(take_snapshot(node.options))
     assert (key.condition, key.groups[0].is_over, key.groups[0].now) == ("completed", True, NOW)
-    assert totals(key.groups)["core_energy"] == Total(known=3_250_000, counted=1)
+    assert sum_by_event(key.groups)["core_energy"] == Total(known=3_250_000, counted=1)
 
 
 def test_a_group_that_somebody_removed_is_missing_and_its_use_unknown(node: FakeNode) -> None:
     path = str(node.path("oci-c1"))
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": BEGIN}], members={"c1": alive(path)})
-    key = only(look(node.options))
+    key = only(take_snapshot(node.options))
     assert key.condition == "group missing"
-    assert totals(key.groups)["core_energy"] == Total(unknown=1)
+    assert sum_by_event(key.groups)["core_energy"] == Total(unknown=1)
 
 
 def test_a_key_lives_on_after_one_of_its_groups_is_over(node: FakeNode) -> None:
     over = {"path": node.make("their-own", counters=NOW), "ctrl_group": "/", "begin": BEGIN, "end": NOW}
     path = node.make("oci-c1", "gold", NOW)
     node.record("c1", groups=[over, {"path": path, "ctrl_group": "gold", "begin": BEGIN}], members={"c1": alive(path)})
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     assert only(seen).condition == "live"
     assert seen.rmids == Rmids(limit=8, ours=1, others=2 + 1)
 
 
 def test_recovering_is_said_first(node: FakeNode) -> None:
     node.record("c1", recovering=True)
-    assert only(look(node.options)).condition == "recovering"
+    assert only(take_snapshot(node.options)).condition == "recovering"
 
 
 def test_without_snapshots_nothing_is_known_of_use(node: FakeNode) -> None:
     path = node.make("oci-c1", counters=NOW)
     node.record("c1", groups=[{"path": path, "ctrl_group": "/"}], members={"c1": alive(path)})
-    key = only(look(node.options))
-    assert (key.groups[0].now, totals(key.groups)) == (NOW, {})
+    key = only(take_snapshot(node.options))
+    assert (key.groups[0].now, sum_by_event(key.groups)) == (NOW, {})
 
 
 def test_totals_are_of_all_domains_and_ctrl_groups_and_say_what_is_missing(node: FakeNode) -> None:
@@ -111,7 +111,7 @@ def test_totals_are_of_all_domains_and_ctrl_groups_and_say_what_is_missing(node:
             {"path": second, "ctrl_group": "gold", "begin": {energy(0): "1"}},
         ],
     )
-    found = totals(only(look(node.options)).groups)
+    found = sum_by_event(only(take_snapshot(node.options)).groups)
     assert found == {"core_energy": Total(known=17_500_000, counted=3, unknown=1, from_nothing=1)}
     assert found["core_energy"].value == 17_500_000
     assert Total(unknown=2).value is None
@@ -120,17 +120,17 @@ def test_totals_are_of_all_domains_and_ctrl_groups_and_say_what_is_missing(node:
 def test_members_are_dead_or_alive_or_proc_does_not_tell(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.make("oci-c1")
     node.record("c1", members={"a": alive(path), "b": dead(path), "c": {**alive(path), "pid": 2**31 - 1}})
-    key = only(look(node.options))
+    key = only(take_snapshot(node.options))
     assert (key.dead, key.alive()) == ({"a": False, "b": True, "c": True}, ["a"])
     monkeypatch.setattr(procfs, "is_dead", lambda _pid, _born: None)
-    assert only(look(node.options)).alive() == ["a", "b", "c"]
+    assert only(take_snapshot(node.options)).alive() == ["a", "b", "c"]
 
 
 def test_an_age_is_never_negative_and_unknown_where_nothing_says_it(node: FakeNode) -> None:
     node.record("c1", created_boottime=1e12)
-    assert only(look(node.options)).age == 0
+    assert only(take_snapshot(node.options)).age == 0
     node.record("c1")
-    assert only(look(node.options)).age is None
+    assert only(take_snapshot(node.options)).age is None
 
 
 # --- What changes meanwhile
@@ -158,7 +158,7 @@ def test_a_key_that_ends_while_it_is_read_is_read_again(node: FakeNode, monkeypa
     """The counters of the next incarnation, set against this one's begin, would be use that never was."""
     node.live("c1")
     read = when_counted(monkeypatch, lambda: node.completed("c1"))
-    assert only(look(node.options)).condition == "completed"
+    assert only(take_snapshot(node.options)).condition == "completed"
     assert len(read) == 1
 
 
@@ -166,14 +166,14 @@ def test_a_new_incarnation_is_taken_with_its_own_begin(node: FakeNode, monkeypat
     path = node.live("c1").groups[0].path
     again = {"path": path, "ctrl_group": "/", "begin": NOW, "before": {"mon_PERF_PKG_00/core_energy": "3.25"}}
     read = when_counted(monkeypatch, lambda: node.record("c1", groups=[again]))
-    assert totals(only(look(node.options)).groups)["core_energy"] == Total(known=3_250_000, counted=1)
+    assert sum_by_event(only(take_snapshot(node.options)).groups)["core_energy"] == Total(known=3_250_000, counted=1)
     assert len(read) == 2
 
 
 def test_a_key_that_goes_while_it_is_read_is_not_there(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("c1")
     when_counted(monkeypatch, (node.run / "groups" / "c1.json").unlink)
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     assert (seen.keys, seen.unreadable) == ([], [])
 
 
@@ -184,7 +184,7 @@ def test_a_key_that_never_holds_still_is_said_to(node: FakeNode, monkeypatch: py
         for at in range(9)
     ]
     when_counted(monkeypatch, *changes)
-    (broken,) = look(node.options).unreadable
+    (broken,) = take_snapshot(node.options).unreadable
     assert (broken.name, broken.problem) == ("c1", "it changes faster than it can be read")
 
 
@@ -199,14 +199,14 @@ def test_a_file_that_goes_after_it_was_listed_is_not_there(node: FakeNode, monke
         return real(path, limit, dir_fd)
 
     monkeypatch.setattr(system, "read_file", gone)
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     assert (seen.keys, seen.unreadable, seen.failures, seen.unreadable_failures) == ([], [], [], [])
 
 
 def test_counters_that_cannot_be_read_make_use_unknown(node: FakeNode) -> None:
     node.live("c1")
     (node.path("oci-c1") / "mon_data/mon_PERF_PKG_00/core_energy").unlink()
-    found = totals(only(look(node.options)).groups)
+    found = sum_by_event(only(take_snapshot(node.options)).groups)
     assert (found["core_energy"], found["mbm_total_bytes"].known) == (Total(unknown=1), 4000 * MILLION)
 
 
@@ -226,7 +226,7 @@ def test_counters_that_cannot_be_read_make_use_unknown(node: FakeNode) -> None:
 def test_a_broken_state_is_reported_and_the_rest_is_shown(node: FakeNode, text: str, problem: str) -> None:
     node.live("c1")
     path = node.write("groups", "bad.json", text)
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     (broken,) = seen.unreadable
     assert (only(seen).state.key, broken.name, broken.file) == ("c1", "bad", str(path))
     assert problem in broken.problem
@@ -240,7 +240,7 @@ def test_what_is_no_state_file_is_not_taken_for_one(node: FakeNode) -> None:
     node.write("groups", "-odd.json", "{")
     (node.run / "groups" / "link.json").symlink_to("/etc/hostname")
     (node.run / "groups" / "directory.json").mkdir()
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     assert (seen.keys, sorted(it.name for it in seen.unreadable)) == ([], ["-odd", "directory", "link"])
 
 
@@ -256,7 +256,7 @@ def test_whatever_stands_in_a_file_a_look_survives_it(
     node.completed("whole")
     path = node.run / "groups" / "c1.json"
     path.write_bytes(path.read_bytes()[:torn] + junk)
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     assert "whole" in [key.state.key for key in seen.keys]
     assert len(seen.keys) + len(seen.unreadable) == 2
 
@@ -264,7 +264,7 @@ def test_whatever_stands_in_a_file_a_look_survives_it(
 def test_failures_are_seen_and_broken_ones_reported(node: FakeNode) -> None:
     failure = node.fail("c1")
     node.write("unmonitored", "c2.json", "[]")
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     assert seen.failures == [failure]
     assert [it.name for it in seen.unreadable_failures] == ["c2"]
 
@@ -275,7 +275,7 @@ def test_failures_are_seen_and_broken_ones_reported(node: FakeNode) -> None:
 def test_a_run_directory_that_cannot_be_read_is_an_error(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.run.write_text("")
     with pytest.raises(HookError) as caught:
-        look(node.options)
+        take_snapshot(node.options)
     assert caught.value.reason == Reason.IO
     node.run.unlink()
     node.record("c1")
@@ -285,7 +285,7 @@ def test_a_run_directory_that_cannot_be_read_is_an_error(node: FakeNode, monkeyp
 
     monkeypatch.setattr(system, "list_directory", denied)
     with pytest.raises(HookError, match="groups cannot be read"):
-        look(node.options)
+        take_snapshot(node.options)
 
 
 def test_one_that_others_can_write_is_not_trusted(node: FakeNode) -> None:
@@ -293,7 +293,7 @@ def test_one_that_others_can_write_is_not_trusted(node: FakeNode) -> None:
     node.run.chmod(0o777)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(HookError, match="not root's alone"):
-        look(node.options)
+        take_snapshot(node.options)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -301,13 +301,13 @@ def test_one_that_is_a_link_is_not_followed(node: FakeNode, tmp_path: Path) -> N
     (tmp_path / "elsewhere").mkdir()
     node.run.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(HookError, match="cannot be read"):
-        look(node.options)
+        take_snapshot(node.options)
 
 
 def test_no_descriptor_is_left_open(node: FakeNode) -> None:
     node.live("c1")
     before = len(os.listdir("/proc/self/fd"))
-    look(node.options)
+    take_snapshot(node.options)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -325,7 +325,7 @@ def test_runs_are_counted_by_the_size_of_their_file(node: FakeNode) -> None:
     node.write("runs", "nonsense", "..")
     node.write("runs", ".hidden-x", "..")
     (node.run / "runs" / "link-x").symlink_to("nonsense")
-    assert look(node.options).runs == {("createRuntime", "ok"): 7, ("poststop", "lock_timeout"): 1}
+    assert take_snapshot(node.options).runs == {("createRuntime", "ok"): 7, ("poststop", "lock_timeout"): 1}
 
 
 # --- RMIDs and orphans
@@ -339,19 +339,19 @@ def test_rmids_in_use_are_those_of_all_groups(node: FakeNode) -> None:
     odd = node.make("odd-prefix")
     node.record("c3", groups=[{"path": odd, "ctrl_group": "/"}])
     (node.root / "no_group").mkdir()
-    rmids = look(node.options).rmids
+    rmids = take_snapshot(node.options).rmids
     assert rmids == Rmids(limit=8, ours=3, others=2 + 3)
 
 
 def test_where_nothing_says_how_many_there_are_the_limit_is_unknown(node: FakeNode) -> None:
     for file in node.root.glob("info/*/num_rmids"):
         file.write_text("many")
-    assert look(node.options).rmids == Rmids(limit=None, ours=0, others=1)
+    assert take_snapshot(node.options).rmids == Rmids(limit=None, ours=0, others=1)
 
 
 def test_without_resctrl_nothing_is_in_use(node: FakeNode) -> None:
     node.live("c1")
-    seen = look(node.options.model_copy(update={"resctrl_root": "/nowhere"}))
+    seen = take_snapshot(node.options.model_copy(update={"resctrl_root": "/nowhere"}))
     assert (seen.rmids, seen.orphans) == (None, [])
     assert only(seen).condition == "live"
 
@@ -367,7 +367,7 @@ def test_orphans_are_our_groups_that_neither_a_record_nor_a_live_member_stands_b
     node.write("groups", "torn.json", "{")
     node.make("oci-back")
     node.record("back", recovering=True)
-    assert sorted(look(node.options).orphans) == sorted([lone, left, elsewhere])
+    assert sorted(take_snapshot(node.options).orphans) == sorted([lone, left, elsewhere])
 
 
 @pytest.mark.parametrize("fields", [{}, {"lingering_since": 1.0}])
@@ -377,14 +377,14 @@ def test_the_group_of_a_pod_whose_containers_are_all_dead_is_no_orphan(
     """It lingers, or waits for its next start, as in CrashLoopBackOff."""
     path = node.make("oci-c1")
     node.record("c1", groups=[{"path": path, "ctrl_group": "/"}], members={"c1": dead(path)}, **fields)
-    assert look(node.options).orphans == []
+    assert take_snapshot(node.options).orphans == []
 
 
 def test_a_container_that_is_on_record_by_now_is_not_unhooked_any_more(node: FakeNode) -> None:
     node.unhooked("c1", "c2", "c3")
     node.index("c1", "c1")
     node.fail("c2")
-    seen = look(node.options).unhooked
+    seen = take_snapshot(node.options).unhooked
     assert seen is not None
     assert list(seen.containers) == ["c3"]
     assert seen.names() == ["shop/web-0 app (c3)"]
@@ -400,7 +400,7 @@ def test_a_group_that_went_with_its_key_is_no_orphan(node: FakeNode, monkeypatch
         return real(self)
 
     monkeypatch.setattr(records.Records, "recorded", later)
-    assert look(node.options).orphans == []
+    assert take_snapshot(node.options).orphans == []
 
 
 # --- Rates
@@ -410,10 +410,10 @@ def two_looks(node: FakeNode, monkeypatch: pytest.MonkeyPatch, change: object) -
     """The rates between two looks, 2 seconds apart, with a change between them."""
     now = [10.0]
     monkeypatch.setattr(system, "monotonic", lambda: now[0])
-    first = look(node.options)
+    first = take_snapshot(node.options)
     change()  # type: ignore[operator]
     now[0] = 12.0
-    return rates.between(first, look(node.options), "now")
+    return rates.compare(first, take_snapshot(node.options), "now")
 
 
 def test_rates_are_use_by_time(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_what_is_kept_is_what_is_read(node: Node) -> None:
-    unhooked._keep(node, SEEN)
+    unhooked._save(node, SEEN)
     with Records(node.run.path) as records:
         assert records.unhooked() == SEEN
 
@@ -42,7 +42,7 @@ def test_another_reconcile_that_keeps_its_own_at_the_same_time_does_no_harm(
         real(*arguments)
 
     monkeypatch.setattr(system, "rename", other_first)
-    unhooked._keep(node, SEEN)
+    unhooked._save(node, SEEN)
     assert Path(node.run.path, UNHOOKED).stat().st_mode & 0o777 == 0o600
 
 
