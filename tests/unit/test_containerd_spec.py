@@ -13,12 +13,12 @@ BOTH = {"createRuntime": [OURS], "poststop": [OURS]}
 
 
 @pytest.mark.parametrize("hooks", [{}, {"hooks": None}, {"hooks": {}}, {"hooks": {"poststop": None}}])
-def test_the_hook_is_put_in(hooks: dict[str, object]) -> None:
+def test_the_hook_is_added_at_both_stages(hooks: dict[str, object]) -> None:
     spec = {"ociVersion": "1.0.2", "process": {"cwd": "/"}, **hooks}
     assert containerd_spec.add_hook(spec, OURS) == {"ociVersion": "1.0.2", "process": {"cwd": "/"}, "hooks": BOTH}
 
 
-def test_those_of_others_stay_behind_it() -> None:
+def test_other_hooks_stay_after_ours() -> None:
     spec = {"ociVersion": "1.0.2", "hooks": {"createRuntime": [OTHER, OLDER], "prestart": [OTHER]}}
     assert containerd_spec.add_hook(spec, OURS)["hooks"] == {
         **BOTH,
@@ -27,7 +27,7 @@ def test_those_of_others_stay_behind_it() -> None:
     }
 
 
-def test_twice_is_once() -> None:
+def test_adding_the_hook_twice_is_the_same_as_once() -> None:
     once = containerd_spec.add_hook({"ociVersion": "1.0.2"}, OURS)
     assert containerd_spec.add_hook(once, OURS) == once
 
@@ -35,7 +35,7 @@ def test_twice_is_once() -> None:
 BY_DEFAULT = {"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}
 
 
-def test_no_container_is_held_to_the_1024_files_that_ctr_prints() -> None:
+def test_the_file_limit_of_ctr_is_dropped() -> None:
     """containerd takes them out of its own specification, and would leave them in ours."""
     spec = {"ociVersion": "1.0.2", "process": {"cwd": "/", "rlimits": [BY_DEFAULT]}}
     assert containerd_spec.add_hook(spec, OURS)["process"] == {"cwd": "/"}
@@ -52,7 +52,7 @@ def test_no_container_is_held_to_the_1024_files_that_ctr_prints() -> None:
         7,
     ],
 )
-def test_limits_that_somebody_has_set_stay(process: object) -> None:
+def test_other_limits_stay(process: object) -> None:
     assert containerd_spec.add_hook({"ociVersion": "1.0.2", "process": process}, OURS)["process"] == process
 
 
@@ -67,6 +67,6 @@ def test_limits_that_somebody_has_set_stay(process: object) -> None:
         ({"ociVersion": "1", "hooks": {"createRuntime": [{"path": 1}]}}, "hooks.createRuntime: not a list"),
     ],
 )
-def test_what_is_no_specification_is_refused(spec: object, problem: str) -> None:
+def test_an_invalid_specification_is_refused(spec: object, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         containerd_spec.add_hook(spec, OURS)

@@ -36,7 +36,7 @@ def why_not(when: dict[str, object], subject: Subject) -> str | None:
 # --- What a file must hold
 
 
-def test_a_right_one(tmp_path: Path) -> None:
+def test_a_valid_file_has_no_problem(tmp_path: Path) -> None:
     entry = hooksd.read(str(write(tmp_path, "a.json", content())))
     assert (entry.problem, entry.remark) == (None, None)
     assert entry.file is not None
@@ -57,7 +57,7 @@ def test_a_right_one(tmp_path: Path) -> None:
         (content(when={"annotations": ["x"]}), "when.annotations"),
     ],
 )
-def test_what_readers_refuse(tmp_path: Path, text: object, problem: str) -> None:
+def test_an_invalid_file_has_a_problem(tmp_path: Path, text: object, problem: str) -> None:
     entry = hooksd.read(str(write(tmp_path, "a.json", text)))
     assert entry.file is None
     assert entry.problem is not None
@@ -76,7 +76,7 @@ def test_what_readers_refuse(tmp_path: Path, text: object, problem: str) -> None
         (content(when={"commands": [r"(a)\1"]}), "cannot check the syntax"),
     ],
 )
-def test_what_is_odd_and_stops_nobody_as_far_as_we_know(tmp_path: Path, text: object, remark: str) -> None:
+def test_a_questionable_file_has_a_remark(tmp_path: Path, text: object, remark: str) -> None:
     entry = hooksd.read(str(write(tmp_path, "a.json", text)))
     assert entry.problem is None
     assert entry.remark is not None
@@ -84,7 +84,7 @@ def test_what_is_odd_and_stops_nobody_as_far_as_we_know(tmp_path: Path, text: ob
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "oci-hooks").glob("*.json")), ids=lambda path: path.name)
-def test_the_shipped_ones_have_no_odd_pattern(path: Path) -> None:
+def test_the_shipped_files_have_no_questionable_pattern(path: Path) -> None:
     file = hooksd.read(str(path)).file
     assert file is not None
     assert hooksd.list_patterns(file)
@@ -94,13 +94,13 @@ def test_the_shipped_ones_have_no_odd_pattern(path: Path) -> None:
 # --- In which order
 
 
-def test_files_run_in_the_order_of_their_lower_case_names(tmp_path: Path) -> None:
+def test_files_are_ordered_by_lower_case_name(tmp_path: Path) -> None:
     for name in ("B.json", "a.json", "10-c.json", "d.JSON", ".new.json.new", "readme"):
         write(tmp_path, name, content())
     assert [entry.name for entry in hooksd.read_directory(str(tmp_path))] == ["10-c.json", "a.json", "B.json"]
 
 
-def test_a_later_directory_replaces_a_file_of_the_same_name(tmp_path: Path) -> None:
+def test_a_file_in_a_later_directory_overrides_its_namesake(tmp_path: Path) -> None:
     write(tmp_path / "1", "a.json", content())
     write(tmp_path / "1", "c.json", content())
     write(tmp_path / "2", "a.json", content(stages=[]))
@@ -133,7 +133,7 @@ POD = Subject(
         {"always": True, "hasBindMounts": True, "annotations": {"a": ""}, "commands": ["sh"]},
     ],
 )
-def test_it_is_for_this_container(when: dict[str, object]) -> None:
+def test_a_file_matches_this_container(when: dict[str, object]) -> None:
     assert why_not(when, POD) is None
 
 
@@ -154,12 +154,12 @@ def test_it_is_for_this_container(when: dict[str, object]) -> None:
         ({"annotations": {"[": ""}}, "no key matches '['"),
     ],
 )
-def test_it_is_not_for_this_container(when: dict[str, object], why: str) -> None:
+def test_a_file_does_not_match_this_container(when: dict[str, object], why: str) -> None:
     found = why_not(when, POD)
     assert found is not None
     assert why in found
 
 
-def test_what_is_not_known_of_a_container_is_said() -> None:
+def test_an_unknown_property_of_a_container_is_reported() -> None:
     assert why_not({"hasBindMounts": True}, Subject()) == "hasBindMounts: the container has none"
     assert why_not({"commands": [""]}, Subject()) == "commands: the container's command is unknown"

@@ -19,7 +19,7 @@ def program(path: Path, text: str = "exit 0") -> str:
     return str(path)
 
 
-def test_a_program_that_ends_well(tmp_path: Path) -> None:
+def test_a_program_that_succeeds_has_no_problem(tmp_path: Path) -> None:
     ended = programs.run([program(tmp_path / "x", "cat; echo $PWD $HOME")], stdin="hello\n")
     assert (ended.problem, ended.output) == (None, "hello\n/\n")
 
@@ -33,15 +33,15 @@ def test_a_program_that_ends_well(tmp_path: Path) -> None:
         ("exec sleep 100", "timed out after 0.3 s"),
     ],
 )
-def test_a_program_that_does_not(tmp_path: Path, text: str, problem: str) -> None:
+def test_a_program_that_fails_has_a_problem(tmp_path: Path, text: str, problem: str) -> None:
     assert programs.run([program(tmp_path / "x", text)], seconds=0.3).problem == problem
 
 
-def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_program_cannot_start(tmp_path: Path) -> None:
     assert programs.run([str(tmp_path / "x")]).problem == "cannot start: ENOENT"
 
 
-def test_what_runs_containers_is_found_by_its_programs(tmp_path: Path) -> None:
+def test_targets_are_found_by_their_programs(tmp_path: Path) -> None:
     top = str(tmp_path)
     assert machine.find_targets(top) == []
     program(tmp_path / "usr/bin/podman")
@@ -53,7 +53,7 @@ def test_what_runs_containers_is_found_by_its_programs(tmp_path: Path) -> None:
     assert programs.find("k3s", top) == "/usr/local/bin/k3s"
 
 
-def test_an_interpreter_tells_what_it_is() -> None:
+def test_ask_interpreter_returns_version_and_tag() -> None:
     tag = sys.implementation.cache_tag
     assert machine.ask_interpreter(sys.executable) == Interpreter(sys.executable, sys.version_info[:2], tag)
 
@@ -66,14 +66,14 @@ def path(tmp_path: Path) -> str:
     return program(tmp_path / "x")
 
 
-def test_where_nothing_forbids_nothing_is_said(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_without_a_blocker_there_is_no_remedy(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(machine, "read_selinux_mode", lambda: None)
     monkeypatch.setattr(machine, "has_fapolicyd", lambda: False)
     assert machine.list_blockers(path) == ""
     assert machine.find_label_problem(path) is None
 
 
-def test_fapolicyd(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_fapolicyd_has_a_remedy(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(machine, "has_fapolicyd", lambda: True)
     assert f"fapolicyd-cli --file add {path} && fapolicyd-cli --update" in machine.list_blockers(path)
 
@@ -90,7 +90,7 @@ def test_fapolicyd(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
         (None, "user_home_t", False),
     ],
 )
-def test_selinux(
+def test_a_label_that_selinux_blocks_has_a_remedy(
     monkeypatch: pytest.MonkeyPatch, path: str, mode: str | None, found: str | None, is_wrong: bool
 ) -> None:
     monkeypatch.setattr(machine, "read_selinux_mode", lambda: mode)

@@ -29,12 +29,12 @@ ITEMS = {item.split()[0].partition("=")[0]: item for item in re.split(r"^\.It\s"
 
 
 @pytest.mark.parametrize("verb", [*STAGES, *help_text.HELP_OF_COMMANDS])
-def test_each_verb_has_its_item(verb: str) -> None:
+def test_each_command_has_its_item(verb: str) -> None:
     assert verb in ITEMS
 
 
 @pytest.mark.parametrize("verb", help_text.HELP_OF_COMMANDS)
-def test_each_verb_has_its_arguments(verb: str) -> None:
+def test_each_command_has_its_arguments(verb: str) -> None:
     wanted = ARGUMENT.findall(help_text.HELP_OF_COMMANDS[verb][0])
     assert ARGUMENT.findall(ITEMS[verb])[: len(wanted)] == wanted
 
@@ -53,10 +53,10 @@ def test_each_reason_has_its_item(reason: str) -> None:
     assert reason in ITEMS
 
 
-def test_no_option_stands_there_that_is_none() -> None:
+def test_the_page_has_no_unknown_option() -> None:
     known = set(re.findall(r"--[a-z-]+", help_text.format_help()))
     assert set(re.findall(r"--[a-z-]+", TEXT)) <= known
 
 
-def test_the_two_that_every_program_has_stand_there_too() -> None:
+def test_man_page_has_help_and_version() -> None:
     assert {"--help", "--version"} <= set(ITEMS)

@@ -21,11 +21,11 @@ DEFAULTS = Options().model_dump()
 each_option = pytest.mark.parametrize("name", DEFAULTS)
 
 
-def test_every_line_about_an_option_is_understood_here() -> None:
+def test_every_option_line_is_parsed() -> None:
     assert len(SAID) == len(LINES)
 
 
-def test_every_option_has_its_line_and_every_line_its_option() -> None:
+def test_options_and_their_lines_match() -> None:
     assert set(help_text.HELP_OF_OPTIONS) == set(DEFAULTS)
     assert set(SAID) - {"help", "version"} == set(DEFAULTS)
 
@@ -36,37 +36,37 @@ def test_an_option_is_shown_with_its_default(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["namespace", "annotation", "strict"])
-def test_what_is_off_by_default_shows_no_default(name: str) -> None:
+def test_an_option_off_by_default_shows_no_default(name: str) -> None:
     assert not DEFAULTS[name]
     assert SAID[name]["default"] is None
 
 
 @each_option
-def test_an_option_says_whether_it_takes_a_value(name: str) -> None:
+def test_an_option_shows_whether_it_takes_a_value(name: str) -> None:
     assert bool(SAID[name]["value"]) is (DEFAULTS[name] is not False)
 
 
 @each_option
-def test_what_may_be_repeated_says_so(name: str) -> None:
+def test_a_repeatable_option_says_so(name: str) -> None:
     assert ("repeatable" in SAID[name]["meaning"]) is isinstance(DEFAULTS[name], (list, dict))
 
 
 @pytest.mark.parametrize("name", ["key", "monitor"])
-def test_the_choices_are_all_of_them(name: str) -> None:
+def test_an_option_shows_all_its_choices(name: str) -> None:
     choices = Options.model_json_schema()["properties"][name]["enum"]
     assert SAID[name]["value"].split("|") == choices
 
 
-def test_defaults_stand_below_each_other() -> None:
+def test_meanings_are_aligned() -> None:
     starts = {found.start("meaning") for found in SAID.values() if found["name"] not in ("help", "version")}
     assert len(starts) == 1
 
 
-def test_it_fits_in_100_columns() -> None:
+def test_help_fits_in_100_columns() -> None:
     assert [line for line in help_text.format_help().splitlines() if len(line) > 100] == []
 
 
-def test_it_is_ascii() -> None:
+def test_help_is_ascii() -> None:
     assert help_text.format_help().isascii()
 
 
@@ -77,7 +77,7 @@ VERBS = {
 }
 
 
-def test_every_verb_for_people_has_its_line() -> None:
+def test_every_command_has_its_line() -> None:
     assert set(VERBS) == set(commands.VERBS) == set(help_text.HELP_OF_COMMANDS)
     heads = "|".join(help_text.format_help().splitlines()[1:3])
     for word in ("resctrl-mon-hook", "KEY", "[OPTION...]", " "):
@@ -93,7 +93,7 @@ def accepted(verb: str) -> tuple[set[str], set[str]]:
 
 
 @pytest.mark.parametrize("verb", commands.VERBS)
-def test_a_verb_takes_what_its_line_says(verb: str) -> None:
+def test_a_command_takes_the_arguments_in_its_line(verb: str) -> None:
     taken, others = accepted(verb)
     common = re.search(r"^  each of them with (.*)$", help_text.format_help(), re.MULTILINE)
     assert common is not None
@@ -102,14 +102,14 @@ def test_a_verb_takes_what_its_line_says(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", commands.VERBS)
-def test_a_verb_has_the_defaults_of_the_hook(verb: str) -> None:
+def test_a_command_has_the_defaults_of_the_hook(verb: str) -> None:
     given = parser.make_parser(verb).parse_args(["KEY"] if verb == "show" else [])
     common = ("resctrl_root", "run_dir", "group_prefix")
     assert [getattr(given, name) for name in common] == [DEFAULTS[name] for name in common]
 
 
 @pytest.mark.parametrize("verb", commands.VERBS)
-def test_the_help_of_a_verb_has_an_example_that_it_takes(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_a_command_has_a_valid_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([verb, "--help"]) == 0
     told = capsys.readouterr().out
     assert told.splitlines()[0].startswith(f"usage: resctrl-mon-hook {verb}")
@@ -123,7 +123,7 @@ def test_the_help_of_a_verb_has_an_example_that_it_takes(verb: str, capsys: pyte
     assert max(map(len, told.splitlines())) <= 100
 
 
-def test_a_verb_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_gets_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[argparse.Namespace] = []
     monkeypatch.setitem(commands.VERBS, "list", lambda _options, given: called.append(given))
     assert cli.main(["list", "--run-dir", "/a", "--group-prefix=x", "--json"]) == 0
@@ -146,12 +146,12 @@ def stdin_is(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["hook", "--help"], ["--nonsense", "--help"]])
-def test_help(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+def test_help_prints_the_help_text(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert cli.main(arguments) == 0
     assert capsys.readouterr() == (help_text.format_help(), "")
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr() == (f"resctrl-mon-hook {__version__}\n", "")
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
@@ -165,7 +165,7 @@ STATE = b'{"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 7, "bu
     ("text", "status"),
     [(STATE, 0), (b" \n" + STATE, 0), (STATE[:-10], 0), (b"", 2), (b"\n", 2), (b"{}", 2), (b'"ociVersion"', 2)],
 )
-def test_an_unknown_verb_exits_with_0_only_with_a_state_on_stdin(
+def test_an_unknown_command_exits_0_only_with_a_state_on_stdin(
     monkeypatch: pytest.MonkeyPatch, said: list[tuple[str, bool]], arguments: list[str], text: bytes, status: int
 ) -> None:
     stdin_is(monkeypatch, text)
@@ -177,7 +177,7 @@ def test_an_unknown_verb_exits_with_0_only_with_a_state_on_stdin(
     assert len(line) < 200
 
 
-def test_an_unknown_verb_exits_with_2_where_stdin_cannot_be_read(
+def test_an_unknown_command_with_unreadable_stdin_exits_2(
     monkeypatch: pytest.MonkeyPatch, said: list[tuple[str, bool]]
 ) -> None:
     def fails(*_: object) -> tuple[bytes, bool]:
@@ -188,7 +188,7 @@ def test_an_unknown_verb_exits_with_2_where_stdin_cannot_be_read(
     assert len(said) == 1
 
 
-def test_no_stream_but_the_one_for_output_is_written(
+def test_an_unknown_command_prints_nothing_itself(
     monkeypatch: pytest.MonkeyPatch, said: list[tuple[str, bool]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     stdin_is(monkeypatch, b"")

@@ -87,7 +87,7 @@ def test_a_completed_key_keeps_its_use_and_has_no_occupancy(node: FakeNode) -> N
     assert value(found, "llc_occupancy_bytes") is None
 
 
-def test_what_is_unknown_has_no_sample_but_says_so(node: FakeNode) -> None:
+def test_an_unknown_use_has_no_sample_but_is_counted(node: FakeNode) -> None:
     node.live("c1")
     node.count("oci-c1", {"mon_PERF_PKG_00/core_energy": "Error", "mon_L3_00/llc_occupancy": "Unavailable"})
     found = scraped(node.options)
@@ -98,7 +98,7 @@ def test_what_is_unknown_has_no_sample_but_says_so(node: FakeNode) -> None:
     assert value(found, "memory_bytes_total") == 4000
 
 
-def test_without_snapshots_there_is_nothing_to_tell_of_use(node: FakeNode) -> None:
+def test_without_snapshots_there_is_no_use(node: FakeNode) -> None:
     path = node.make("oci-c1", counters=NOW)
     node.record("c1", groups=[{"path": path, "ctrl_group": "/"}])
     found = scraped(node.options)
@@ -106,7 +106,7 @@ def test_without_snapshots_there_is_nothing_to_tell_of_use(node: FakeNode) -> No
     assert value(found, "llc_occupancy_bytes") == 4096
 
 
-def test_two_groups_of_the_same_labels_are_one_series(node: FakeNode, tmp_path: Path) -> None:
+def test_two_groups_with_equal_labels_are_one_series(node: FakeNode, tmp_path: Path) -> None:
     """The mount was elsewhere when the first one was made."""
     over = {"path": str(tmp_path / "mon_groups" / "old"), "ctrl_group": "/", "begin": BEGIN, "end": NOW}
     path = node.make("oci-c1", counters=NOW)
@@ -118,7 +118,7 @@ def test_two_groups_of_the_same_labels_are_one_series(node: FakeNode, tmp_path: 
     assert value(scraped(node.options), "use_unknown", event="core_energy") == 1
 
 
-def test_ctrl_groups_are_told_apart(node: FakeNode) -> None:
+def test_each_ctrl_group_has_its_series(node: FakeNode) -> None:
     groups = [
         {"path": node.make("oci-c1", ctrl_group, NOW), "ctrl_group": ctrl_group, "begin": BEGIN}
         for ctrl_group in ("/", "gold")
@@ -128,7 +128,7 @@ def test_ctrl_groups_are_told_apart(node: FakeNode) -> None:
     assert [value(found, "core_energy_joules_total", ctrl_group=name) for name in ("/", "gold")] == [3.25, 3.25]
 
 
-def test_there_is_a_metric_for_each_event_of_its_kind_and_unit() -> None:
+def test_each_event_has_a_metric_of_its_kind_and_unit() -> None:
     assert set(prometheus.SERIES) == set(EVENTS)
     for event, name in prometheus.SERIES.items():
         assert name.endswith("_total") is not EVENTS[event].gauge
@@ -140,7 +140,7 @@ def test_there_is_a_metric_for_each_event_of_its_kind_and_unit() -> None:
     )
 
 
-def test_each_metric_of_an_event_can_be_had(node: FakeNode) -> None:
+def test_each_event_metric_has_a_sample(node: FakeNode) -> None:
     every = {f"mon_PERF_PKG_00/{event}": "1" for event in EVENTS}
     path = node.make("oci-c1", counters=dict.fromkeys(every, "3"))
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": every}])
@@ -152,7 +152,7 @@ def test_each_metric_of_an_event_can_be_had(node: FakeNode) -> None:
 # --- How the hook is
 
 
-def test_the_health_of_a_node(node: FakeNode) -> None:
+def test_a_node_has_health_metrics(node: FakeNode) -> None:
     path = node.live("live").groups[0].path
     node.completed("done")
     node.record("back", recovering=True, members={"x": dead(path)})
@@ -183,7 +183,7 @@ def test_the_health_of_a_node(node: FakeNode) -> None:
     assert value(found, "build_info", version=__version__) == 1
 
 
-def test_a_bare_machine(node: FakeNode) -> None:
+def test_a_machine_without_resctrl_has_health_metrics(node: FakeNode) -> None:
     shutil.rmtree(node.root)
     found = scraped(node.options)
     assert value(found, "mounted") == 0
@@ -192,7 +192,7 @@ def test_a_bare_machine(node: FakeNode) -> None:
         assert value(found, absent) is None
 
 
-def test_a_reason_of_another_version_is_counted_too(node: FakeNode) -> None:
+def test_an_unknown_reason_is_counted(node: FakeNode) -> None:
     node.fail("c1", 'new"\n')
     assert value(scraped(node.options), "unmonitored_containers", reason='new"\\n') == 1
 
@@ -210,7 +210,7 @@ def populated(node: FakeNode) -> FakeNode:
     return node
 
 
-def test_every_metric_is_introduced_once_and_all_of_its_samples_follow(node: FakeNode) -> None:
+def test_every_metric_has_one_header_followed_by_its_samples(node: FakeNode) -> None:
     lines = prometheus.format_text(take_snapshot(populated(node).options)).splitlines()
     types: dict[str, str] = {}
     for at, line in enumerate(lines):
@@ -231,7 +231,7 @@ def absent_names() -> set[str]:
     return {name for event, name in prometheus.SERIES.items() if event not in had}
 
 
-def test_the_same_node_gives_the_same_text(node: FakeNode) -> None:
+def test_the_text_is_in_a_stable_order(node: FakeNode) -> None:
     seen = take_snapshot(populated(node).options)
     seen.keys.sort(key=lambda key: key.state.key)
     first = prometheus.format_text(seen)
@@ -259,7 +259,7 @@ HOSTILE = st.text(max_size=30) | st.sampled_from(
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(namespace=HOSTILE, pod=HOSTILE, domain=HOSTILE, reason=HOSTILE)
 @example(namespace='"', pod="\\n", domain="\\\\", reason="\r\n")
-def test_no_word_of_a_tenant_is_more_than_the_value_of_a_label(
+def test_text_of_a_tenant_stays_inside_a_label_value(
     tmp_path_factory: pytest.TempPathFactory, namespace: str, pod: str, domain: str, reason: str
 ) -> None:
     node = FakeNode(tmp_path_factory.mktemp("hostile"))
@@ -283,7 +283,7 @@ def test_no_word_of_a_tenant_is_more_than_the_value_of_a_label(
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
-def test_prometheus_own_checker_is_content(node: FakeNode) -> None:
+def test_promtool_reports_nothing(node: FakeNode) -> None:
     every = {f"mon_PERF_PKG_00/{event}": "1" for event in EVENTS}
     path = populated(node).make("oci-c1", counters=dict.fromkeys(every, "3"))
     node.record("c1", pod_name='we"b\\', groups=[{"path": path, "ctrl_group": "/", "begin": every}])
@@ -307,7 +307,7 @@ def test_the_readme_has_every_metric(name: str) -> None:
 # --- The textfile
 
 
-def test_the_textfile_takes_the_place_of_the_former_one(tmp_path: Path) -> None:
+def test_the_textfile_replaces_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "resctrl.prom"
     path.write_text("old")
     former = path.stat().st_ino
@@ -317,7 +317,7 @@ def test_the_textfile_takes_the_place_of_the_former_one(tmp_path: Path) -> None:
     assert path.stat().st_ino != former, "a reader has the whole of the one or the other"
 
 
-def test_its_mode_is_not_the_umasks(tmp_path: Path) -> None:
+def test_the_textfile_ignores_the_umask(tmp_path: Path) -> None:
     umask = os.umask(0o077)
     try:
         prometheus.write_textfile(str(tmp_path / "x.prom"), "")
@@ -326,14 +326,14 @@ def test_its_mode_is_not_the_umasks(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "x.prom").stat().st_mode) == 0o644
 
 
-def test_it_can_lie_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_textfile_can_be_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     prometheus.write_textfile("x.prom", "text\n")
     assert (tmp_path / "x.prom").read_text() == "text\n"
 
 
 @pytest.mark.parametrize("call", ["rename", "fchmod", "fsync"])
-def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_failed_write_keeps_the_old_textfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     path = tmp_path / "x.prom"
     path.write_text("old")
 
@@ -346,7 +346,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     assert (path.read_text(), os.listdir(tmp_path)) == ("old", ["x.prom"])
 
 
-def test_what_node_exporter_reads_meanwhile_is_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_temporary_textfile_does_not_end_in_prom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads what ends in .prom."""
     there: list[str] = []
     monkeypatch.setattr(os, "rename", lambda _old, _new: there.extend(os.listdir(tmp_path)))

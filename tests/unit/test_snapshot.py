@@ -43,7 +43,7 @@ def test_a_node_without_a_run_directory_is_empty(node: FakeNode) -> None:
     assert not node.run.exists()
 
 
-def test_a_live_key(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_key_has_its_groups_and_members(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     state = node.live("c1", created_boottime=100.0)
     monkeypatch.setattr(system, "boottime", lambda: 160.0)
     key = only(take_snapshot(node.options))
@@ -53,7 +53,7 @@ def test_a_live_key(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     assert group.use == {"mon_L3_00/mbm_total_bytes": 4000 * MILLION, "mon_PERF_PKG_00/core_energy": 3_250_000}
 
 
-def test_a_look_changes_nothing(node: FakeNode) -> None:
+def test_a_snapshot_changes_nothing(node: FakeNode) -> None:
     node.live("c1")
     node.write("groups", "torn.json", "{")
     node.fail("c2")
@@ -62,7 +62,7 @@ def test_a_look_changes_nothing(node: FakeNode) -> None:
     assert (snapshot(node.root, node.run), {path: path.read_bytes() for path in node.run.rglob("*.json")}) == before
 
 
-def test_of_a_group_that_is_over_its_end_counts_and_its_path_is_another_ones(node: FakeNode) -> None:
+def test_an_ended_group_has_its_final_counters(node: FakeNode) -> None:
     node.completed("c1")
     node.make("oci-c1", counters={"mon_PERF_PKG_00/core_energy": "99"})
     key = only(take_snapshot(node.options))
@@ -70,7 +70,7 @@ def test_of_a_group_that_is_over_its_end_counts_and_its_path_is_another_ones(nod
     assert sum_by_event(key.groups)["core_energy"] == Total(known=3_250_000, counted=1)
 
 
-def test_a_group_that_somebody_removed_is_missing_and_its_use_unknown(node: FakeNode) -> None:
+def test_a_removed_group_is_missing_and_its_use_unknown(node: FakeNode) -> None:
     path = str(node.path("oci-c1"))
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": BEGIN}], members={"c1": alive(path)})
     key = only(take_snapshot(node.options))
@@ -78,7 +78,7 @@ def test_a_group_that_somebody_removed_is_missing_and_its_use_unknown(node: Fake
     assert sum_by_event(key.groups)["core_energy"] == Total(unknown=1)
 
 
-def test_a_key_lives_on_after_one_of_its_groups_is_over(node: FakeNode) -> None:
+def test_a_key_is_live_after_one_of_its_groups_ended(node: FakeNode) -> None:
     over = {"path": node.make("their-own", counters=NOW), "ctrl_group": "/", "begin": BEGIN, "end": NOW}
     path = node.make("oci-c1", "gold", NOW)
     node.record("c1", groups=[over, {"path": path, "ctrl_group": "gold", "begin": BEGIN}], members={"c1": alive(path)})
@@ -87,19 +87,19 @@ def test_a_key_lives_on_after_one_of_its_groups_is_over(node: FakeNode) -> None:
     assert seen.rmids == Rmids(limit=8, ours=1, others=2 + 1)
 
 
-def test_recovering_is_said_first(node: FakeNode) -> None:
+def test_recovering_takes_precedence(node: FakeNode) -> None:
     node.record("c1", recovering=True)
     assert only(take_snapshot(node.options)).condition == "recovering"
 
 
-def test_without_snapshots_nothing_is_known_of_use(node: FakeNode) -> None:
+def test_without_snapshots_use_is_unknown(node: FakeNode) -> None:
     path = node.make("oci-c1", counters=NOW)
     node.record("c1", groups=[{"path": path, "ctrl_group": "/"}], members={"c1": alive(path)})
     key = only(take_snapshot(node.options))
     assert (key.groups[0].now, sum_by_event(key.groups)) == (NOW, {})
 
 
-def test_totals_are_of_all_domains_and_ctrl_groups_and_say_what_is_missing(node: FakeNode) -> None:
+def test_totals_sum_all_domains_and_ctrl_groups_and_count_unknown_values(node: FakeNode) -> None:
     energy = "mon_PERF_PKG_0{}/core_energy".format
     first = node.make("oci-c1", counters={energy(0): "3", energy(1): "5", energy(2): "7"})
     second = node.make("oci-c1", "gold", {energy(0): "11"})
@@ -117,7 +117,7 @@ def test_totals_are_of_all_domains_and_ctrl_groups_and_say_what_is_missing(node:
     assert Total(unknown=2).value is None
 
 
-def test_members_are_dead_or_alive_or_proc_does_not_tell(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_are_dead_alive_or_unknown(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.make("oci-c1")
     node.record("c1", members={"a": alive(path), "b": dead(path), "c": {**alive(path), "pid": 2**31 - 1}})
     key = only(take_snapshot(node.options))
@@ -126,7 +126,7 @@ def test_members_are_dead_or_alive_or_proc_does_not_tell(node: FakeNode, monkeyp
     assert only(take_snapshot(node.options)).alive() == ["a", "b", "c"]
 
 
-def test_an_age_is_never_negative_and_unknown_where_nothing_says_it(node: FakeNode) -> None:
+def test_an_age_is_never_negative_and_may_be_unknown(node: FakeNode) -> None:
     node.record("c1", created_boottime=1e12)
     assert only(take_snapshot(node.options)).age == 0
     node.record("c1")
@@ -162,7 +162,7 @@ def test_a_key_that_ends_while_it_is_read_is_read_again(node: FakeNode, monkeypa
     assert len(read) == 1
 
 
-def test_a_new_incarnation_is_taken_with_its_own_begin(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_incarnation_has_its_own_initial_counters(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.live("c1").groups[0].path
     again = {"path": path, "ctrl_group": "/", "begin": NOW, "before": {"mon_PERF_PKG_00/core_energy": "3.25"}}
     read = when_counted(monkeypatch, lambda: node.record("c1", groups=[again]))
@@ -170,14 +170,14 @@ def test_a_new_incarnation_is_taken_with_its_own_begin(node: FakeNode, monkeypat
     assert len(read) == 2
 
 
-def test_a_key_that_goes_while_it_is_read_is_not_there(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_removed_while_it_is_read_is_left_out(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("c1")
     when_counted(monkeypatch, (node.run / "groups" / "c1.json").unlink)
     seen = take_snapshot(node.options)
     assert (seen.keys, seen.unreadable) == ([], [])
 
 
-def test_a_key_that_never_holds_still_is_said_to(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_changes_at_each_read_is_reported(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.live("c1").groups[0].path
     changes = [
         lambda at=at: node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": {"a/b": str(at)}}])
@@ -188,7 +188,7 @@ def test_a_key_that_never_holds_still_is_said_to(node: FakeNode, monkeypatch: py
     assert (broken.name, broken.problem) == ("c1", "it changes faster than it can be read")
 
 
-def test_a_file_that_goes_after_it_was_listed_is_not_there(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_removed_after_the_listing_is_left_out(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.record("c1")
     node.fail("c2")
     real = system.read_file
@@ -203,7 +203,7 @@ def test_a_file_that_goes_after_it_was_listed_is_not_there(node: FakeNode, monke
     assert (seen.keys, seen.unreadable, seen.failures, seen.unreadable_failures) == ([], [], [], [])
 
 
-def test_counters_that_cannot_be_read_make_use_unknown(node: FakeNode) -> None:
+def test_unreadable_counters_make_use_unknown(node: FakeNode) -> None:
     node.live("c1")
     (node.path("oci-c1") / "mon_data/mon_PERF_PKG_00/core_energy").unlink()
     found = sum_by_event(only(take_snapshot(node.options)).groups)
@@ -223,7 +223,7 @@ def test_counters_that_cannot_be_read_make_use_unknown(node: FakeNode) -> None:
         ("\xff\x00", "not JSON"),
     ],
 )
-def test_a_broken_state_is_reported_and_the_rest_is_shown(node: FakeNode, text: str, problem: str) -> None:
+def test_a_broken_state_is_reported_beside_the_others(node: FakeNode, text: str, problem: str) -> None:
     node.live("c1")
     path = node.write("groups", "bad.json", text)
     seen = take_snapshot(node.options)
@@ -233,7 +233,7 @@ def test_a_broken_state_is_reported_and_the_rest_is_shown(node: FakeNode, text: 
     assert path.read_text() == text
 
 
-def test_what_is_no_state_file_is_not_taken_for_one(node: FakeNode) -> None:
+def test_other_files_are_not_read_as_states(node: FakeNode) -> None:
     node.write("groups", ".c1.tmp", "{")
     node.write("groups", "c1.json.unreadable-7", "{")
     node.write("groups", ".json", "{")
@@ -248,9 +248,7 @@ def test_what_is_no_state_file_is_not_taken_for_one(node: FakeNode) -> None:
 @given(torn=st.integers(0, 400), junk=st.binary(max_size=30))
 @example(torn=0, junk=b"")
 @example(torn=400, junk=b"\x1b[2J\n")
-def test_whatever_stands_in_a_file_a_look_survives_it(
-    tmp_path_factory: pytest.TempPathFactory, torn: int, junk: bytes
-) -> None:
+def test_a_snapshot_survives_any_file_content(tmp_path_factory: pytest.TempPathFactory, torn: int, junk: bytes) -> None:
     node = FakeNode(tmp_path_factory.mktemp("torn"))
     node.live("c1")
     node.completed("whole")
@@ -261,7 +259,7 @@ def test_whatever_stands_in_a_file_a_look_survives_it(
     assert len(seen.keys) + len(seen.unreadable) == 2
 
 
-def test_failures_are_seen_and_broken_ones_reported(node: FakeNode) -> None:
+def test_failures_are_read_and_broken_ones_reported(node: FakeNode) -> None:
     failure = node.fail("c1")
     node.write("unmonitored", "c2.json", "[]")
     seen = take_snapshot(node.options)
@@ -272,7 +270,7 @@ def test_failures_are_seen_and_broken_ones_reported(node: FakeNode) -> None:
 # --- The run directory
 
 
-def test_a_run_directory_that_cannot_be_read_is_an_error(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_run_directory_is_an_error(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.run.write_text("")
     with pytest.raises(HookError) as caught:
         take_snapshot(node.options)
@@ -288,7 +286,7 @@ def test_a_run_directory_that_cannot_be_read_is_an_error(node: FakeNode, monkeyp
         take_snapshot(node.options)
 
 
-def test_one_that_others_can_write_is_not_trusted(node: FakeNode) -> None:
+def test_a_run_directory_writable_by_others_is_not_trusted(node: FakeNode) -> None:
     node.run.mkdir()
     node.run.chmod(0o777)
     before = len(os.listdir("/proc/self/fd"))
@@ -297,7 +295,7 @@ def test_one_that_others_can_write_is_not_trusted(node: FakeNode) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_one_that_is_a_link_is_not_followed(node: FakeNode, tmp_path: Path) -> None:
+def test_a_link_as_run_directory_is_not_followed(node: FakeNode, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     node.run.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(HookError, match="cannot be read"):
@@ -343,20 +341,20 @@ def test_rmids_in_use_are_those_of_all_groups(node: FakeNode) -> None:
     assert rmids == Rmids(limit=8, ours=3, others=2 + 3)
 
 
-def test_where_nothing_says_how_many_there_are_the_limit_is_unknown(node: FakeNode) -> None:
+def test_without_num_rmids_the_limit_is_unknown(node: FakeNode) -> None:
     for file in node.root.glob("info/*/num_rmids"):
         file.write_text("many")
     assert take_snapshot(node.options).rmids == Rmids(limit=None, ours=0, others=1)
 
 
-def test_without_resctrl_nothing_is_in_use(node: FakeNode) -> None:
+def test_without_resctrl_no_rmid_is_in_use(node: FakeNode) -> None:
     node.live("c1")
     seen = take_snapshot(node.options.model_copy(update={"resctrl_root": "/nowhere"}))
     assert (seen.rmids, seen.orphans) == (None, [])
     assert only(seen).condition == "live"
 
 
-def test_orphans_are_our_groups_that_neither_a_record_nor_a_live_member_stands_behind(node: FakeNode) -> None:
+def test_orphans_are_our_groups_without_a_record_and_a_live_member(node: FakeNode) -> None:
     node.live("c1")
     lone = node.make("oci-lone")
     left = node.make("oci-over")
@@ -371,16 +369,14 @@ def test_orphans_are_our_groups_that_neither_a_record_nor_a_live_member_stands_b
 
 
 @pytest.mark.parametrize("fields", [{}, {"lingering_since": 1.0}])
-def test_the_group_of_a_pod_whose_containers_are_all_dead_is_no_orphan(
-    node: FakeNode, fields: dict[str, float]
-) -> None:
+def test_the_group_of_a_dead_pod_on_record_is_not_an_orphan(node: FakeNode, fields: dict[str, float]) -> None:
     """It lingers, or waits for its next start, as in CrashLoopBackOff."""
     path = node.make("oci-c1")
     node.record("c1", groups=[{"path": path, "ctrl_group": "/"}], members={"c1": dead(path)}, **fields)
     assert take_snapshot(node.options).orphans == []
 
 
-def test_a_container_that_is_on_record_by_now_is_not_unhooked_any_more(node: FakeNode) -> None:
+def test_a_container_recorded_meanwhile_is_not_unhooked(node: FakeNode) -> None:
     node.unhooked("c1", "c2", "c3")
     node.index("c1", "c1")
     node.fail("c2")
@@ -390,7 +386,7 @@ def test_a_container_that_is_on_record_by_now_is_not_unhooked_any_more(node: Fak
     assert seen.names() == ["shop/web-0 app (c3)"]
 
 
-def test_a_group_that_went_with_its_key_is_no_orphan(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_removed_with_its_key_is_not_an_orphan(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("c1")
     real = Records.recorded
 
@@ -416,7 +412,7 @@ def two_looks(node: FakeNode, monkeypatch: pytest.MonkeyPatch, change: object) -
     return rates.compare(first, take_snapshot(node.options), "now")
 
 
-def test_rates_are_use_by_time(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_use_per_second(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("c1")
     more = {"mon_L3_00/mbm_total_bytes": "7000", "mon_PERF_PKG_00/core_energy": "38.750000"}
     found = two_looks(node, monkeypatch, lambda: node.count("oci-c1", more))
@@ -435,7 +431,7 @@ def test_rates_need_no_snapshots(node: FakeNode, monkeypatch: pytest.MonkeyPatch
     assert rate.use["core_energy"].value == MILLION
 
 
-def test_who_uses_most_comes_first(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_sorted_by_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("idle", "busy", "reader", "other"):
         node.live(key)
 
@@ -447,7 +443,7 @@ def test_who_uses_most_comes_first(node: FakeNode, monkeypatch: pytest.MonkeyPat
     assert [rate.key.state.key for rate in found.keys] == ["busy", "reader", "idle", "other"]
 
 
-def test_what_has_ended_or_begun_between_the_looks_has_no_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_in_only_one_snapshot_has_no_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("ended")
     path = node.live("again").groups[0].path
 
@@ -461,7 +457,7 @@ def test_what_has_ended_or_begun_between_the_looks_has_no_rate(node: FakeNode, m
     assert all(rate.use == {} and rate.occupancy is not None for rate in found.values())
 
 
-def test_what_was_counted_from_nothing_is_marked_in_rates_too(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rate_counted_from_0_is_marked(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     energy = "mon_PERF_PKG_00/core_energy"
     node.live("c1")
     node.count("oci-c1", {energy: "Unavailable"})
@@ -469,7 +465,7 @@ def test_what_was_counted_from_nothing_is_marked_in_rates_too(node: FakeNode, mo
     assert rate.use["core_energy"] == Total(known=2 * MILLION, counted=1, from_nothing=1)
 
 
-def test_a_group_that_is_over_is_at_no_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ended_group_has_no_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.completed("c1", completed_at=None)
     (rate,) = two_looks(node, monkeypatch, lambda: None).keys
     assert (rate.use, rate.occupancy) == ({}, None)
@@ -482,7 +478,7 @@ def test_a_counter_that_ran_backwards_has_an_unknown_rate(node: FakeNode, monkey
     assert rate.use == {"core_energy": Total(unknown=1), "mbm_total_bytes": Total(unknown=1)}
 
 
-def test_a_state_reads_the_same_by_both_forms_of_it() -> None:
+def test_both_forms_of_a_state_read_the_same() -> None:
     """look_at compares groups: two readings of one text are equal."""
     fields = {"key": "c1", "kind": "pod", "groups": [{"path": "/r/mon_groups/x", "ctrl_group": "/", "begin": BEGIN}]}
     assert KeyState.model_validate(fields).groups == KeyState.model_validate(fields).groups
