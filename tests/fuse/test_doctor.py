@@ -625,7 +625,7 @@ def test_a_hook_that_leaves_a_container_out_says_so(node: Node) -> None:
     node.change(KUBERNETES, lambda content: content["hook"]["args"].append("--namespace=none-of-them"))
     status, found = inject(node, state)
     assert status == 0
-    assert found[os.path.basename(KUBERNETES)].startswith("yes: not monitored: --namespace")
+    assert found[os.path.basename(KUBERNETES)].startswith("yes: not monitored: excluded by --namespace")
 
 
 @pytest.mark.parametrize(
@@ -647,7 +647,7 @@ def test_self_test(hook: Hook) -> None:
     command = [str(PYZ), "doctor", "--self-test", f"--resctrl-root={hook.resctrl_root}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split()[2] for line in done.stdout.splitlines()] == ["made", "read", "put", "its", "removed"]
+    assert [line.split()[2] for line in done.stdout.splitlines()] == ["made", "read", "moved", "its", "removed"]
     assert hook.groups() == set()
 
 
@@ -658,7 +658,7 @@ def test_self_test_where_nothing_can_be_made(tmp_path: Path, node: Node) -> None
     assert done.returncode == 1
     assert done.stdout.startswith("FAIL     self-test: no RMID is left")
     done = node.machine.run("doctor", "--self-test", f"--resctrl-root={tmp_path}")
-    assert done.stdout.startswith(f"FAIL     self-test: {tmp_path} is not mounted, or cannot monitor")
+    assert done.stdout.startswith(f"FAIL     self-test: {tmp_path} is not mounted, or does not support monitoring")
 
 
 def test_a_create_runtime_hook_of_a_cdi_device_is_named(node: Node) -> None:
@@ -668,9 +668,9 @@ def test_a_create_runtime_hook_of_a_cdi_device_is_named(node: Node) -> None:
     node.write("/run/cdi/other.yaml", "containerEdits:\n  hooks:\n  - hookName: createRuntime\n    path: /bin/other\n")
     status, found = node.doctor()
     assert status == 0
-    assert [it["found"].partition(";")[0] for it in found] == [
-        "/etc/cdi/gold.json has /usr/bin/dra-join called at createRuntime",
-        "/var/run/cdi/other.yaml has /bin/other called at createRuntime",
+    assert [it["found"].partition(",")[0] for it in found] == [
+        "/etc/cdi/gold.json adds /usr/bin/dra-join at createRuntime",
+        "/var/run/cdi/other.yaml adds /bin/other at createRuntime",
     ]
     assert {(it["level"], it["subject"]) for it in found} == {("warning", "CDI")}
 
