@@ -66,6 +66,16 @@ def make_parser(verb: str) -> argparse.ArgumentParser:
     defaults = Options().model_dump()
     for name, check in _OPTIONS.items():
         parser.add_argument("--" + name.replace("_", "-"), type=_make_type(check), default=defaults[name])
+    _add_arguments(parser, verb)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true")
+    if verb == "metrics":
+        form.add_argument("--textfile")
+    return parser
+
+
+def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
+    """Add the arguments of one command."""
     if verb == "show":
         parser.add_argument("key", metavar="KEY")
     elif verb == "top":
@@ -93,11 +103,6 @@ def make_parser(verb: str) -> argparse.ArgumentParser:
         parser.add_argument("--force", action="store_true")
     elif verb == "base-runtime-spec":
         parser.add_argument("--prefix", type=_make_type(names.directory))
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true")
-    if verb == "metrics":
-        form.add_argument("--textfile")
-    return parser
 
 
 def _add_paths(parser: argparse.ArgumentParser) -> None:

@@ -186,9 +186,9 @@ class _Reader:
         for spec, in_force in _find_specs(text):
             self._found.specs.append(Spec(spec, self.view, in_force))
             self._note_change(spec)
-        return list(self._imports(path, text))
+        return list(self._list_imports(path, text))
 
-    def _imports(self, parent: str, text: str) -> Iterator[str]:
+    def _list_imports(self, parent: str, text: str) -> Iterator[str]:
         """A relative path starts at the file; in containerd 1 a pattern starts at containerd's current directory."""
         for path in [it for _tables, value in _IMPORTS[1].findall(text) for it in _split_texts(value)]:
             beside = os.path.join(os.path.dirname(parent), path)

@@ -30,7 +30,7 @@ class PyzFile:
     @property
     def python(self) -> str:
         """The interpreter in its first line."""
-        return self._first_line()[2:].partition(b" ")[0].decode("utf-8", "surrogateescape")
+        return self._read_first_line()[2:].partition(b" ")[0].decode("utf-8", "surrogateescape")
 
     def with_python(self, python: str) -> bytes:
         """Its bytes with another interpreter. Raises ValueError for a path that the kernel rejects.
@@ -39,7 +39,7 @@ class PyzFile:
         """
         if not python.startswith("/") or len(python.split()) != 1 or not (python.isprintable() and python.isascii()):
             raise ValueError(f"must be an absolute path without blanks, not {python!r}")
-        line = self._first_line()
+        line = self._read_first_line()
         boot, begin, rest = line[line.index(b" ") :].partition(_FOR_PEOPLE)
         changed = (b"#!" + python.encode("ascii") + boot.rstrip(b" ")).ljust(_LONGEST_OLD_LINE) + begin + rest
         if len(changed) > _LONGEST_LINE:
@@ -60,7 +60,7 @@ class PyzFile:
         """The text of a file of the repository in it."""
         return self._entries[name].decode()
 
-    def _first_line(self) -> bytes:
+    def _read_first_line(self) -> bytes:
         return self.data[: self.data.index(b"\n") + 1]
 
 

@@ -125,14 +125,15 @@ class End(Step):
 
     def is_done(self) -> bool:
         return (
-            not os.path.isdir(self.options.run_dir) or not reconcile.plan_actions(self.options, self._live()).outcomes
+            not os.path.isdir(self.options.run_dir)
+            or not reconcile.plan_actions(self.options, self._list_live_keys()).outcomes
         )
 
     def do(self) -> str | None:
-        outcomes = reconcile.run(self.options, self._live()).outcomes
+        outcomes = reconcile.run(self.options, self._list_live_keys()).outcomes
         return "; ".join(f"{it.action}: {it.problem}" for it in outcomes if it.problem is not None) or None
 
-    def _live(self) -> set[str]:
+    def _list_live_keys(self) -> set[str]:
         return set(_list_recorded(self.options).values())
 
 

@@ -165,7 +165,7 @@ def _make_labels(key: Key, group: Group, domain: str) -> Labels:
 def _measure_health(seen: Inventory) -> dict[str, Values]:
     """The values of HEALTH by name."""
     members = [member for key in seen.keys for member in key.state.members.values()]
-    alive = sum(len(key.alive()) for key in seen.keys)
+    alive = sum(len(key.list_alive()) for key in seen.keys)
     counted = {"alive": alive, "dead": len(members) - alive}
     found: dict[str, Values] = {
         "keys": _make_labelled("state", _count_states(seen)),

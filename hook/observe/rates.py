@@ -22,9 +22,9 @@ class Rate:
 
     def rank(self) -> tuple[int, int, str]:
         """The sort key: highest watts first, then highest bytes per second, then the name."""
-        return (-self._known("core_energy"), -self._known("mbm_total_bytes"), self.key.state.key)
+        return (-self._get_known("core_energy"), -self._get_known("mbm_total_bytes"), self.key.state.key)
 
-    def _known(self, event: str) -> int:
+    def _get_known(self, event: str) -> int:
         return self.use.get(event, Total()).known
 
 

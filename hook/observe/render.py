@@ -103,7 +103,7 @@ def _count_members(key: Key) -> tuple[int | None, int | None]:
     """The numbers of live and dead members; None if unknown for any member."""
     if None in key.dead.values():
         return None, None
-    return len(key.alive()), len(key.dead) - len(key.alive())
+    return len(key.list_alive()), len(key.dead) - len(key.list_alive())
 
 
 def _list_unreadable(seen: Inventory) -> list[Unreadable]:

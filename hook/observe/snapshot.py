@@ -73,7 +73,7 @@ class Key:
         born = self.state.created_boottime
         return None if born is None else max(0.0, system.boottime() - born)
 
-    def alive(self) -> list[str]:
+    def list_alive(self) -> list[str]:
         """The members that are not known to be dead."""
         return [container for container, dead in self.dead.items() if dead is not True]
 
@@ -227,7 +227,7 @@ def _find_orphans(paths: Iterable[str], prefix: str, keys: list[Key], unreadable
     otherwise reconcile ends it. Any group may belong to an unreadable key.
     """
     known = {group.record.path for key in keys for group in key.groups if not group.is_over}
-    known |= {key.state.members[container].group for key in keys for container in key.alive()}
+    known |= {key.state.members[container].group for key in keys for container in key.list_alive()}
     uncertain = {it.name for it in unreadable} | {key.state.key for key in keys if key.state.recovering}
     lone = (path for path in paths if path not in known and _base_name(path)[len(prefix) :] not in uncertain)
     return [path for path in lone if system.is_directory(path)]

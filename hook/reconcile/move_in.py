@@ -93,7 +93,7 @@ def _check_not_moved(node: Node, member: Member) -> None:
 def _enter(node: Node, container: Container, key: Key, pod: Pod, own: Collection[str]) -> None:
     """Put a running container into its key's group."""
     container.places = procfs.cgroups(container.pid)
-    _with_all_tasks(node, container, own, partial(create.enter, node, container, key, pod))
+    _move_all_tasks(node, container, own, partial(create.enter, node, container, key, pod))
 
 
 def _find_ctrl_group(node: Node, pid: int) -> str:
@@ -105,10 +105,10 @@ def _find_ctrl_group(node: Node, pid: int) -> str:
 
 def start(node: Node, container: Container, own: Collection[str]) -> None:
     """createRuntime for a running container, whichever hooks.d file matches it."""
-    _with_all_tasks(node, container, own, partial(create.monitor, node, container, create.look(container)))
+    _move_all_tasks(node, container, own, partial(create.monitor, node, container, create.look(container)))
 
 
-def _with_all_tasks(node: Node, container: Container, own: Collection[str], step: Callable[[], object]) -> None:
+def _move_all_tasks(node: Node, container: Container, own: Collection[str], step: Callable[[], object]) -> None:
     """Do a step that starts monitoring, and move all tasks in. A failure is recorded like that of a hook."""
     if procfs.resctrl_groups(container.pid) is None:
         container.ctrl_group = _find_ctrl_group(node, container.pid)

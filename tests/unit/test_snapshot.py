@@ -121,9 +121,9 @@ def test_members_are_dead_alive_or_unknown(node: FakeNode, monkeypatch: pytest.M
     path = node.make("oci-c1")
     node.record("c1", members={"a": alive(path), "b": dead(path), "c": {**alive(path), "pid": 2**31 - 1}})
     key = only(take_snapshot(node.options))
-    assert (key.dead, key.alive()) == ({"a": False, "b": True, "c": True}, ["a"])
+    assert (key.dead, key.list_alive()) == ({"a": False, "b": True, "c": True}, ["a"])
     monkeypatch.setattr(procfs, "is_dead", lambda _pid, _born: None)
-    assert only(take_snapshot(node.options)).alive() == ["a", "b", "c"]
+    assert only(take_snapshot(node.options)).list_alive() == ["a", "b", "c"]
 
 
 def test_an_age_is_never_negative_and_may_be_unknown(node: FakeNode) -> None:
