@@ -77,9 +77,8 @@ def survey_node(node: Node) -> Survey:
                 found.unreadable.append(key)
         _look_at_failures(records, found)
         _look_at_index(records, found)
-        failed = [
-            name for name in records.failed() if records.key_of(name) is None
-        ]  # with an index entry: handled with the membership
+        # A failure of a container with an index entry is handled with its membership.
+        failed = [name for name in records.failed() if records.key_of(name) is None]
     live = {key: _look_at_members(node, found, key, state) for key, state in found.states.items()}
     found.own = list_own_cgroups(live.values())
     processes = container_tasks.look(found.own)
