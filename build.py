@@ -36,8 +36,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 
@@ -49,7 +50,7 @@ BENCHES = ("speed", "attribution")
 
 def compile_verb(arguments: Sequence[str]) -> int:
     _no_more(arguments)
-    _under_venv()
+    _under(lambda it: it.ensure())
     from hook.base import models  # noqa: PLC0415  needs pydantic
     from pyz import compile_models  # noqa: PLC0415
 
@@ -60,9 +61,7 @@ def compile_verb(arguments: Sequence[str]) -> int:
 
 def test_verb(arguments: Sequence[str]) -> int:
     """The tests, of the .pyz as well as of the sources; pytest's exit status."""
-    from tests import provision  # noqa: PLC0415  building takes nothing from tests/
-
-    _under_venv(provision.TEST)
+    _under(lambda it: it.ensure(apt=it.TEST))
     _build_for_all()
     pytest = [sys.executable, "-m", "pytest"]
     if arguments:
@@ -80,42 +79,36 @@ def test_verb(arguments: Sequence[str]) -> int:
 
 
 def demo_verb(arguments: Sequence[str]) -> int:
-    from tests import provision  # noqa: PLC0415
-
-    _under(provision.demo)
+    _under(lambda it: it.demo())
     archive.build(interpreters=bytecode.find_interpreters())
     return _run("tests.demo", arguments)
 
 
 def bench_verb(arguments: Sequence[str]) -> int:
-    from tests import provision  # noqa: PLC0415
-
     named = bool(arguments) and not arguments[0].startswith("-")
     name, rest = (arguments[0], arguments[1:]) if named else (BENCHES[0], arguments)
     if name not in BENCHES:
         raise BuildError(f"unknown benchmark {name} (there is: {', '.join(BENCHES)})")
-    _under_venv(provision.TEST)
+    _under(lambda it: it.ensure(apt=it.TEST))
     _build_for_all()
     return _run(f"tests.bench.{name}", rest)
 
 
 def faults_verb(arguments: Sequence[str]) -> int:
-    from tests import provision  # noqa: PLC0415
-
-    _under_venv(provision.FAULTS)
+    _under(lambda it: it.ensure(apt=it.FAULTS))
     archive.build(interpreters=bytecode.find_interpreters())
     return _run("tests.faults", arguments)
 
 
 def package_verb(arguments: Sequence[str]) -> int:
     """Packages of a .pyz for the interpreters at hand: packaging/package.py says which, and what it takes."""
-    from tests import provision  # noqa: PLC0415
+    from tests import provision  # noqa: PLC0415  building takes nothing from tests/
 
     rest = [argument for argument in arguments if argument != "--release"]
     for reason in provision.install(provision.needed_to_package(rest)):
         print(f"build.py: {reason}", file=sys.stderr)
     archive.build(interpreters=bytecode.find_interpreters(), release="--release" in arguments)
-    command = [sys.executable, ROOT / "packaging" / "package.py", ROOT / archive.OUTPUT, *rest]
+    command = [sys.executable, str(ROOT / "packaging" / "package.py"), str(ROOT / archive.OUTPUT), *rest]
     return subprocess.run(command, check=False).returncode
 
 
@@ -162,21 +155,15 @@ def _run(module: str, arguments: Sequence[str]) -> int:
     return subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=False).returncode
 
 
-def _under_venv(packages: Iterable[str] = ()) -> None:
-    """Goes on under the python of the development tools: this same command, started again if need be."""
-    from tests import provision  # noqa: PLC0415
-
-    _under(lambda: provision.ensure(apt=packages))
-
-
-def _under(make_ready: Callable[[], Path]) -> None:
-    from tests import provision  # noqa: PLC0415
+def _under(make_ready: Callable[[Any], Path]) -> None:
+    """Goes on under the python that tests/provision.py makes ready: this same command, started again if need be."""
+    from tests import provision  # noqa: PLC0415  as above
 
     try:
-        python = make_ready()
+        python = make_ready(provision)
     except provision.CannotProvision as error:
         raise BuildError(str(error)) from error
-    if Path(sys.prefix) != python.parent.parent:
+    if python != Path(sys.executable) and python.parent.parent != Path(sys.prefix):
         os.execv(python, [str(python), *sys.argv])  # noqa: S606  the same command, under another python
 
 

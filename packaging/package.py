@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the packages of a .pyz, and has the linters look at them: `python3 build.py package` starts this.
+"""Makes the packages of a .pyz: `python3 build.py package` starts this.
 
-  python3 packaging/package.py PYZ [--output DIR] [--no-lint] [deb] [rpm]
+  python3 packaging/package.py PYZ [--output DIR] [--check] [deb] [rpm]
 
-Without a kind it makes both. A .deb takes dpkg-deb, and an RPM rpmbuild (in Debian's package rpm); lintian and rpmlint
-have their say if they are installed. The version is the one that the .pyz says it is. The same .pyz gives the same
+Without a kind it makes both. A .deb takes dpkg-deb, and an RPM rpmbuild (in Debian's package rpm). --check:
+lintian and rpmlint have to accept them. The version is the one that the .pyz says it is. The same .pyz gives the same
 bytes wherever and whenever it is packed by the same tools; times are $SOURCE_DATE_EPOCH, or that of the last commit.
 """
 
@@ -196,8 +196,8 @@ KINDS = {
 }
 
 
-def package(pyz: Path, output: Path, kinds: Iterable[str], *, lint: bool) -> list[Path]:
-    """Makes the packages and renames them into place; returns their paths. The linters that are there are content."""
+def package(pyz: Path, output: Path, kinds: Iterable[str], *, check: bool) -> list[Path]:
+    """Makes the packages and renames them into place; returns their paths. `check`: only if the linters accept them."""
     what = source(pyz)
     output.mkdir(parents=True, exist_ok=True)
     made = []
@@ -206,7 +206,7 @@ def package(pyz: Path, output: Path, kinds: Iterable[str], *, lint: bool) -> lis
             raise PackageError(f"{kind}: there is no {KINDS[kind].maker} here")
         with tempfile.TemporaryDirectory(prefix=".package-", dir=output) as work:
             file = KINDS[kind].make(what, Path(work))
-            if lint:
+            if check:
                 _lint(KINDS[kind].linter, file)
             made.append(file.replace(output / file.name))
         data = made[-1].read_bytes()
@@ -216,11 +216,10 @@ def package(pyz: Path, output: Path, kinds: Iterable[str], *, lint: bool) -> lis
 
 def _lint(linter: Sequence[str | Path], file: Path) -> None:
     if shutil.which(str(linter[0])) is None:
-        print(f"{linter[0]} is not here: {file.name} was not looked at", file=sys.stderr, flush=True)
-        return
+        raise PackageError(f"{file.name} cannot be checked: {linter[0]} is not installed")
     done = subprocess.run([*linter, file], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise PackageError(f"{linter[0]} is not content:\n{done.stdout}{done.stderr}")
+        raise PackageError(f"{linter[0]} does not accept {file.name}:\n{done.stdout}{done.stderr}")
 
 
 def _run(command: Sequence[str | Path], **environment: str) -> str:
@@ -238,14 +237,14 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pyz", type=Path, help="what `python3 build.py` makes")
     parser.add_argument("kinds", nargs="*", metavar="deb|rpm", help="(default: both)")
-    parser.add_argument("--no-lint", action="store_true", help="leave lintian and rpmlint out")
+    parser.add_argument("--check", action="store_true", help="by lintian and rpmlint")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="a directory (default: %(default)s)")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
     os.umask(0o022)  # whatever whoever builds has
     if unknown := set(given.kinds) - set(KINDS):
         parser.error(f"no such kind of package: {', '.join(sorted(unknown))}")
     try:
-        package(given.pyz, given.output, given.kinds or KINDS, lint=not given.no_lint)
+        package(given.pyz, given.output, given.kinds or KINDS, check=given.check)
     except (PackageError, OSError) as error:
         print(f"package.py: {error}", file=sys.stderr)
         return 2

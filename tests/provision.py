@@ -3,6 +3,7 @@
     python = provision.ensure(apt=provision.TEST)     # may install, and says so first; the venv's python
     reasons = provision.missing(provision.TEST)       # never installs; one sentence each, [] if nothing is missing
     python = provision.campaign()                     # of another venv, with what only tests/faults takes as well
+    python = provision.demo()                         # with no more than what the demo takes
 
 Only the venv is indispensable: without it ensure() raises CannotProvision. A package that cannot be had is named in one
 line, and whatever needs it is for the caller to skip (or to fail, in CI). Where everything is there, neither apt nor
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -33,6 +35,7 @@ DEMO = (
     "podman",  # brings conmon, a network stack and containers-common; a rootful `--network none` needs no more
     "runc",
 )
+DEMO_TOOLS = ("mfusepy",)  # of the dependency group `dev`
 FAULTS = (
     "fuse3",
     "strace",  # lets system calls fail
@@ -52,13 +55,11 @@ KERNEL = (
     *("bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "make", "patch", "xz-utils"),
 )
 
-PACKAGE = (
-    "lintian",  # to make a .deb takes dpkg-deb alone
-    "rpm",
-    "rpmlint",
-)
+PACKAGE = {"deb": "dpkg", "rpm": "rpm"}  # makes a package of that kind
+CHECK = {"deb": "lintian", "rpm": "rpmlint"}
 PACKAGES = (
-    *PACKAGE,
+    *PACKAGE.values(),
+    *CHECK.values(),
     "busybox-static",  # the containers' root file system; Podman and runc are that Debian's
     "cpio",
     "fuse3",
@@ -72,6 +73,7 @@ PACKAGES = (
 _PROBES = {
     "busybox-static": "busybox",
     "catatonit": "/usr/*/podman/catatonit",
+    "dpkg": "dpkg-deb",
     "fuse3": "fusermount3",
     "golang-github-masterminds-sprig-dev": "/usr/share/gocode/src/github.com/Masterminds/sprig*",
     "golang-go": "go",
@@ -95,18 +97,35 @@ def ensure(apt: Iterable[str] = ()) -> Path:
     """The python of a .venv that has the pinned tools; the named Debian packages are installed if that can be done."""
     if reasons := install(apt):
         _say("; ".join(reasons))
-    return _venv()
+    return _venv(ROOT / ".venv", _pins("dev"))
+
+
+def demo() -> Path:
+    """A python that has what the demo takes: this one, or that of the other commands, or one of a venv of its own."""
+    if reasons := install(DEMO):
+        _say("; ".join(reasons))
+    tools = _pins("dev")
+    pins = [pin for pin in tools if pin.partition("==")[0] in DEMO_TOOLS]
+    if all(map(_is_importable, pins)):
+        return Path(sys.executable)
+    return _venv(ROOT / ".venv", tools) if _is_current(ROOT / ".venv", tools) else _venv(ROOT / ".venv-demo", pins)
 
 
 def campaign() -> Path:
     """The python of a venv that has the tools of the fault campaign as well, which no other command takes."""
-    return _venv(ROOT / ".venv-faults", ("dev", "faults"))
+    return _venv(ROOT / ".venv-faults", _pins("dev", "faults"))
 
 
 def cache(*names: str, environment: Mapping[str, str] = os.environ) -> Path:
     """A directory outside of the checkout for what is kept from one run to the next; it need not be there yet."""
     base = environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "/root"), ".cache")
     return Path(base, "resctrl-mon-hook", *names)
+
+
+def needed_to_package(arguments: Sequence[str]) -> list[str]:
+    """The packages that packaging/package.py takes with these arguments."""
+    kinds = [kind for kind in PACKAGE if kind in arguments] or list(PACKAGE)
+    return [table[kind] for table in (PACKAGE, CHECK) for kind in kinds if table is PACKAGE or "--check" in arguments]
 
 
 def install(apt: Iterable[str]) -> list[str]:
@@ -226,17 +245,27 @@ def requirements(pyproject: str, name: str = "dev") -> list[str]:
     return re.findall(r'^\s*"([^"]+)"', group[1], re.MULTILINE)
 
 
-def _venv(directory: Path = ROOT / ".venv", groups: Iterable[str] = ("dev",)) -> Path:
-    """The venv's python; made, or made anew, unless its stamp says that it is whole and still what is asked for."""
+def _pins(*groups: str) -> list[str]:
     pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    pins = [pin for name in groups for pin in requirements(pyproject, name)]
-    python = directory / "bin" / "python"
-    if _is_current(directory, pins):
-        return python
-    with _alone(directory.with_name(directory.name + ".lock")):
-        if not _is_current(directory, pins):  # or somebody else has just made it
-            _make_venv(directory, pins)
-    return python
+    return [pin for name in groups for pin in requirements(pyproject, name)]
+
+
+def _is_importable(pin: str) -> bool:
+    """Whether this python has a tool in the version that is asked for."""
+    name, _, version = pin.partition("==")
+    try:
+        return importlib.metadata.version(name) == version
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
+def _venv(directory: Path, pins: Sequence[str]) -> Path:
+    """The venv's python; made, or made anew, unless its stamp says that it is whole and still what is asked for."""
+    if not _is_current(directory, pins):
+        with _alone(directory.with_name(directory.name + ".lock")):
+            if not _is_current(directory, pins):  # or somebody else has just made it
+                _make_venv(directory, pins)
+    return directory / "bin" / "python"
 
 
 def _stamp(directory: Path, pins: Sequence[str]) -> str:

@@ -20,18 +20,16 @@ _WHITE = " \t\n\r"
 _LONGEST_NUMBER = 25  # more characters than any number that a runtime, the kernel or we write
 
 
-def _bounded(text: str) -> str:
+def _integer(text: str) -> int:
     if len(text) > _LONGEST_NUMBER:
         raise ValueError(f"not JSON of ours: a number of {len(text)} characters")
-    return text
-
-
-def _integer(text: str) -> int:
-    return int(_bounded(text))
+    return int(text)
 
 
 def _fraction(text: str) -> float:
-    return float(_bounded(text))
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError(f"not JSON of ours: a number of {len(text)} characters")
+    return float(text)
 
 
 def _constant(text: str) -> object:
@@ -55,14 +53,14 @@ def _scan(text: str, start: int) -> tuple[object, int]:
     try:
         scanner = _json.make_scanner(_RULES)
     except NameError:
-        from json import JSONDecoder  # noqa: PLC0415  the fallback
+        from json import JSONDecoder
 
         return JSONDecoder(parse_int=_integer, parse_float=_fraction, parse_constant=_constant).raw_decode(text, start)
     try:
         found: tuple[object, int] = scanner(text, start)
     except SystemError:
         # The C scanner raises json.decoder.JSONDecodeError: in 3.10 and 3.11 only where that module is loaded already.
-        import json.decoder  # noqa: F401, PLC0415
+        import json.decoder  # noqa: F401
 
         found = scanner(text, start)
     return found
@@ -88,7 +86,7 @@ def dumps(value: object) -> str:
         # As json.JSONEncoder(default=vars, allow_nan=False) does. `vars` of a model is what its fields hold.
         encoder = _json.make_encoder(None, vars, _json.encode_basestring_ascii, None, ": ", ", ", False, False, False)
     except (NameError, AttributeError, TypeError):
-        import json  # noqa: PLC0415  the fallback
+        import json
 
         return json.dumps(value, default=vars, allow_nan=False)
     return "".join(encoder(value, 0))

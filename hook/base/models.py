@@ -186,7 +186,8 @@ class Index(Model):
 class Failure(Model):
     """`unmonitored/<container-id>.json`: why a container is not monitored, or (`monitored`) what else is wrong with it.
 
-    What is known of the container stands beside it, so that reconcile can try again. `time` is RFC 3339, UTC.
+    Also what is known of the container, so that reconcile can try again. `time` is RFC 3339, UTC; `boottime` the same
+    moment on CLOCK_BOOTTIME, in seconds: a process with this pid that started later is another one.
     """
 
     version: Version = 1
@@ -199,6 +200,7 @@ class Failure(Model):
     hint: str = ""
     monitored: bool = False
     time: str = ""
+    boottime: Seconds | None = None
     bundle: str | None = None
     pid: Pid | None = None
     starttime: Natural | None = None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-
 from hook.base import system
 
 NOT_HOST_PIDS = "this is not the host's pid namespace: which processes are dead and which groups empty is unknown here"
 PID_HINT = "run it in the host's pid namespace (hostPID: true; podman run --pid=host)"
 _HOST_PID_NAMESPACE = "pid:[4026531836]"
+_TICKS = 100  # of /proc, a second: USER_HZ
 _HOST_UID_MAP = ["0", "0", "4294967295"]
-_GONE = (errno.ENOENT, errno.ESRCH)
 
 
 def in_user_namespace() -> bool:
@@ -56,8 +54,8 @@ def starttime(pid: int) -> int | None:
     """
     try:
         return int(_stat_fields(pid)[19])
-    except OSError as error:
-        if error.errno in _GONE and _proc_answers():
+    except (FileNotFoundError, ProcessLookupError):
+        if _proc_answers():
             return None
         raise
 
@@ -72,10 +70,16 @@ def is_dead(pid: int, born: int | None = None) -> bool | None:
         fields = _stat_fields(pid)
         reused = born is not None and int(fields[19]) != born
         return reused or is_over(fields)
-    except OSError as error:
-        return True if error.errno in _GONE and _proc_answers() else None
-    except (ValueError, IndexError):
+    except (FileNotFoundError, ProcessLookupError):
+        return True if _proc_answers() else None
+    except (OSError, ValueError, IndexError):
         return None
+
+
+def had_pid(pid: int, boottime: float) -> bool:
+    """Whether the process `pid` had that pid at a time (CLOCK_BOOTTIME, seconds): it had started by then."""
+    fields = stat_fields(pid)
+    return fields is not None and int(fields[19]) <= boottime * _TICKS
 
 
 def is_over(fields: list[str]) -> bool:

@@ -1,22 +1,13 @@
-"""The resctrl file system: one module owns /sys/fs/resctrl, and turns each errno of the kernel into one outcome.
+"""The resctrl file system: one module owns /sys/fs/resctrl. What its errnos mean: `refusals`.
 
 Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgroup.c.
 """
 
 from __future__ import annotations
 
-import errno
-
 from hook.base import procfs, system
-from hook.base.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup, errno_name
 
-_GONE = (errno.ENOENT, errno.ENODEV)
 _NO_CTRL_GROUPS = ("info", "mon_data", "mon_groups")
-_DENIED_HINTS = {
-    errno.EROFS: "resctrl is mounted read-only",
-    errno.EACCES: "the hook needs root with CAP_DAC_OVERRIDE; look for SELinux or AppArmor denials as well",
-    errno.EPERM: "this machine's resctrl may do allocation only, without monitoring",
-}
 
 
 class Resctrl:
@@ -82,21 +73,10 @@ class Resctrl:
         except FileExistsError:
             return False
         except OSError as error:
-            raise self._mkdir_refused(path, error) from error
-        return True
+            from hook.base import refusals
 
-    def _mkdir_refused(self, path: str, error: OSError) -> HookError:
-        tried, kernel = _tried("mkdir", path, error), self._last_status()
-        if error.errno == errno.ENOSPC:
-            hint = "more pods and ctrl_groups than RMIDs (info/*/num_rmids), or groups that others leaked"
-            return HookError(Reason.NO_RMIDS, "no RMID is left for this key", tried=tried, kernel=kernel, hint=hint)
-        if error.errno == errno.EBUSY:
-            problem = "no RMID is left, though some were freed a moment ago and cannot be given out yet"
-            hint = "more RMIDs in use than the machine has to spare; those in limbo come back within seconds"
-            return InLimbo(Reason.RMIDS_IN_LIMBO, problem, tried=tried, kernel=kernel, hint=hint)
-        if error.errno in _GONE:
-            return self._gone(path, tried, kernel)
-        return _refused("making the mon_group", tried, kernel, error)
+            raise refusals.of_make(self, path, error) from error
+        return True
 
     def put(self, path: str, pid: int) -> None:
         """Move the thread `pid` into a mon_group; what it forks from then on is in it as well.
@@ -106,30 +86,9 @@ class Resctrl:
         try:
             system.write_once(path + "/tasks", str(pid))
         except OSError as error:
-            raise self._put_refused(path, pid, error) from error
+            from hook.base import refusals
 
-    def _put_refused(self, path: str, pid: int, error: OSError) -> HookError:
-        tried, kernel = _tried(f"write {pid} to", path + "/tasks", error), self._last_status()
-        if error.errno == errno.ESRCH:
-            return HookError(Reason.TASK_GONE, f"the container's process {pid} is gone", tried=tried, kernel=kernel)
-        if error.errno == errno.EINVAL:
-            problem = "the container's process is in another ctrl_group than the mon_group"
-            return WrongCtrlGroup(Reason.NO_CTRL_GROUP, problem, tried=tried, kernel=kernel)
-        if error.errno in _GONE:
-            return self._gone(path, tried, kernel)
-        return _refused("moving the container's process into its mon_group", tried, kernel, error)
-
-    def _gone(self, path: str, tried: str, kernel: str) -> GroupGone:
-        if not self.is_mounted():
-            return GroupGone(Reason.NOT_MOUNTED, "resctrl was unmounted meanwhile", tried=tried, kernel=kernel)
-        parent = path.rpartition("/")[0]
-        if not system.is_directory(parent):
-            problem = f"the ctrl_group does not exist (no {parent})"
-            hint = "the class that the container was given must exist before it starts"
-            return GroupGone(Reason.NO_CTRL_GROUP, problem, tried=tried, kernel=kernel, hint=hint)
-        problem = "the mon_group was removed again and again while it was being used"
-        hint = "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent"
-        return GroupGone(Reason.IO, problem, tried=tried, kernel=kernel, hint=hint)
+            raise refusals.of_put(self, path, pid, error) from error
 
     def inode(self, path: str) -> int | None:
         """The number of a mon_group's directory, which no other one gets while it is there; None: it is not there."""
@@ -153,9 +112,9 @@ class Resctrl:
                     if event != "mbm_L3_assignments":
                         _read_counter(top, f"{domain}/{event}", found)
         except OSError as error:
-            if error.errno in _GONE:
-                raise self._gone(path, _tried("read", top, error), self._last_status()) from error
-            raise _refused("reading the counters", _tried("read", top, error), self._last_status(), error) from error
+            from hook.base import refusals
+
+            raise refusals.of_counters(self, path, error) from error
         return found
 
     def remove(self, path: str) -> bool:
@@ -167,11 +126,11 @@ class Resctrl:
         try:
             system.rmdir(path)
         except OSError as error:
-            if error.errno in _GONE:
+            from hook.base import refusals
+
+            if refusals.is_gone(error):
                 return False
-            raise _refused(
-                "removing the mon_group", _tried("rmdir", path, error), self._last_status(), error
-            ) from error
+            raise refusals.of_remove(self, path, error) from error
         return True
 
     def tasks(self, path: str) -> set[int] | None:
@@ -193,17 +152,11 @@ class Resctrl:
         try:
             tasks = system.read_file(path + "/tasks", limit=1 << 24).split()
         except OSError as error:
-            return error.errno not in _GONE
+            from hook.base import refusals
+
+            return not refusals.is_gone(error)
         lives = any(not task.isdigit() or procfs.is_dead(int(task)) is not True for task in tasks)
         return lives or not procfs.in_host_pid_namespace()
-
-    def _last_status(self) -> str:
-        """What the kernel says of the last command of anybody on this machine: a hint, nothing to decide by."""
-        try:
-            status = system.read_file(self.root + "/info/last_cmd_status").strip()
-        except OSError:
-            return ""
-        return "" if status == "ok" else status
 
 
 def _names(directory: str) -> list[str]:
@@ -220,16 +173,8 @@ def _read_counter(top: str, counter: str, found: dict[str, str]) -> None:
     except IsADirectoryError:
         pass
     except OSError as error:
-        if error.errno in _GONE:
+        from hook.base import refusals
+
+        if refusals.is_gone(error):
             raise
         found[counter] = "Error"
-
-
-def _tried(call: str, path: str, error: OSError) -> str:
-    return f"{call} {path}: {errno_name(error)}"
-
-
-def _refused(doing: str, tried: str, kernel: str, error: OSError) -> HookError:
-    hint = _DENIED_HINTS.get(error.errno or 0, "")
-    reason = Reason.DENIED if hint else Reason.IO
-    return HookError(reason, f"the kernel refused {doing}", tried=tried, kernel=kernel, hint=hint)

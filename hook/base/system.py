@@ -7,13 +7,13 @@ encoded here, as UTF-8: the locale of a hook is whatever its caller left in the 
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import posix
 import time
 
 READ_SIZE = 1 << 16
 _SOON = 0.01
+_EFBIG = 27  # errno(3): to import it takes a hundredth of a start
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 
 
@@ -97,7 +97,7 @@ def _own_stdin() -> tuple[int, bool]:
 
 def _is_readable(descriptor: int, patience: float) -> bool:
     """Whether there is something to read, or the end, within `patience` seconds."""
-    import select  # noqa: PLC0415  seldom needed
+    import select
 
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -106,7 +106,7 @@ def _is_readable(descriptor: int, patience: float) -> bool:
 
 def write_stderr(line: bytes) -> None:
     """One line on stderr, if it can be had without waiting: nobody may be reading there."""
-    import select  # noqa: PLC0415  seldom needed
+    import select
 
     poll = select.poll()
     poll.register(2, select.POLLOUT)
@@ -125,7 +125,7 @@ def read_file(path: str, limit: int = 1 << 20, dir_fd: int | None = None) -> str
         while chunk := posix.read(descriptor, READ_SIZE):
             data += chunk
             if len(data) > limit:
-                raise OSError(errno.EFBIG, "File too large", path)
+                raise OSError(_EFBIG, "File too large", path)
     finally:
         posix.close(descriptor)
     return data.decode("utf-8", "surrogateescape")
@@ -217,7 +217,7 @@ def wait_for_flock(descriptor: int, deadline: float) -> bool:
     the runtime may have handed us SIGALRM blocked, and one that comes just before flock begins to wait would be lost,
     so it comes again and again.
     """
-    import _signal  # type: ignore[import-not-found]  # noqa: PLC0415  what `signal` is without its enums: there already
+    import _signal  # type: ignore[import-not-found]
 
     if monotonic() >= deadline:
         return False

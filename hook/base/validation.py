@@ -202,7 +202,7 @@ def check_nullable(check: Check, value: object, title: str, place: Place) -> obj
 
 
 def check_named(check: Check, value: object, title: str, place: Place) -> object:
-    text = check_str(check, value, title, place)
+    text = value if type(value) is str else check_str(check, value, title, place)
     try:
         return check[1](text)
     except AssertionError as error:

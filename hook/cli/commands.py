@@ -9,7 +9,8 @@ import os
 import sys
 
 from hook.base import jsontext, names, system
-from hook.base.errors import HookError, refused, unforeseen
+from hook.base.errors import HookError
+from hook.base.explain import refused, unforeseen
 from hook.base.models import Failure
 from hook.base.resctrl import Resctrl
 from hook.cli import node_commands

@@ -7,7 +7,7 @@ import argparse
 from hook.base import names
 from hook.base.models import Options
 from hook.cli import node_commands
-from hook.stages.options import parse as parse_hook_options
+from hook.stages.context import parse as parse_hook_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
 from hook.host import hooksd, programs, runtime_config
 from hook.host.machine import KUBERNETES, PODMAN
 from hook.host.paths import NAME, PROGRAM
-from hook.stages.options import parse
+from hook.stages.context import parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

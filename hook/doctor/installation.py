@@ -13,7 +13,7 @@ from hook.host.pyz_file import PyzFile
 from hook.install import install
 from hook.install import owner as origins
 from hook.install.file_steps import Refused
-from hook.stages.options import parse
+from hook.stages.context import parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from hook.doctor.site import names_hook
 from hook.host import cdi, containerd, hooksd, injector, machine, programs, runtime_config, would_inject
 from hook.host.machine import KUBERNETES, PODMAN
 from hook.host.paths import NAME
+from hook.stages.context import parse
 from hook.stages.identity import OPT
-from hook.stages.options import parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import os
 import signal
 
 from hook.base import procfs, system
-from hook.base.errors import HookError, Reason
+from hook.base.errors import HookError
+from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.doctor.finding import FAILURE, OK, Finding
 

@@ -15,7 +15,7 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from hook.base.errors import errno_name
+from hook.base.explain import errno_name
 from hook.host import machine
 from hook.host.machine import View
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from hook.base import jsontext, system
-from hook.base.errors import errno_name, explain
+from hook.base.explain import errno_name, explain
 from hook.base.models import HookFile, ValidationError
 
 TYPE_CHECKING = False

@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from hook.base import cgroups, jsontext, names, procfs, system
-from hook.base.errors import errno_name, explain
+from hook.base import jsontext, names, procfs, system
+from hook.base.explain import errno_name, explain
 from hook.base.models import State, ValidationError
 from hook.host import programs
+from hook.stages import identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ def is_sandbox(state: State) -> bool:
     """
     annotations, places = state.annotations or {}, procfs.cgroups(state.pid) if state.pid else []
     maker = next(
-        filter(None, (cgroups.maker(place, state.id) for place in places)), annotations.get("io.container.manager")
+        filter(None, (identity.maker(place, state.id) for place in places)), annotations.get("io.container.manager")
     )
     by_containerd = annotations.get("io.kubernetes.cri.container-type")
     if maker != "containerd" and (maker == "cri-o" or by_containerd is None):

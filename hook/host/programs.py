@@ -9,7 +9,7 @@ import subprocess
 from dataclasses import dataclass
 
 from hook.base import system
-from hook.base.errors import errno_name
+from hook.base.explain import errno_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hook.base.models import Annotations, State, ValidationError
 from hook.host import containerd, hooksd, oci_runtimes, runtime_config, would_inject
 from hook.host.paths import PROGRAM
 from hook.stages import identity
-from hook.stages.options import parse
+from hook.stages.context import parse
 from hook.state.records import UNHOOKED, Records, Unhooked
 
 TYPE_CHECKING = False

@@ -16,7 +16,7 @@ from hook.host import hooksd, runtime_config
 from hook.host.hooksd import Entry, Subject
 from hook.host.paths import PROGRAM
 from hook.stages import identity
-from hook.stages.options import parse
+from hook.stages.context import parse
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def read_container(path: str, directories: Sequence[str] = ()) -> Container:
     annotations = _read_annotations(found) or _read_annotations(config)
     place = _find_cgroup(config)
     container = str(found.get("id") or cgroups.container_id(place) or "")
-    by = (cgroups.maker(place, container) if container else None) or annotations.get("io.container.manager")
+    by = (identity.maker(place, container) if container else None) or annotations.get("io.container.manager")
     seen, remark, is_whole = annotations, "", True
     if by == "libpod":
         reader, usual = "Podman", runtime_config.read_podman_hooks_dirs()

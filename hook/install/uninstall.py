@@ -11,8 +11,9 @@ import os
 from dataclasses import dataclass, field
 
 from hook.base import procfs
-from hook.base.errors import HookError, Reason
+from hook.base.errors import HookError
 from hook.base.models import KeyState
+from hook.base.reasons import Reason
 from hook.host import containerd, machine, oci_runtimes
 from hook.host.paths import NAME, Places
 from hook.install import file_steps, owner

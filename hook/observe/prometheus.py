@@ -12,7 +12,7 @@ from itertools import chain
 from hook import __version__
 from hook.base import counters
 from hook.base.counters import EVENTS, MILLION
-from hook.base.errors import Reason
+from hook.base.reasons import Reason
 from hook.base.text import printable
 from hook.host import files
 from hook.observe.snapshot import to_number

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from hook.base import container_tasks, names, procfs, system
-from hook.base.errors import HookError, Reason, WrongCtrlGroup
-from hook.base.models import Annotations
-from hook.reconcile.survey import find_live_members, find_strangers, read_tasks
-from hook.stages import create, failures, remove
-from hook.stages.create import Container
-from hook.stages.identity import Key, Pod
+from hook.base.errors import HookError
+from hook.base.reasons import Reason, WrongCtrlGroup
+from hook.reconcile.plan import names_process
+from hook.reconcile.survey import (
+    find_live_members,
+    find_strangers,
+    has_dead_container,
+    is_in_parent_of,
+    may_move,
+    read_tasks,
+)
+from hook.stages import create, failures, retire
+from hook.stages.identity import Container, Key
+from hook.state import contents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
 
     from hook.base.models import KeyState, Member
     from hook.reconcile.plan import Action
@@ -28,7 +34,7 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     """The container of a hook, for one that runs already. Raises ValueError if it is invalid."""
     if not pid:
         raise ValueError("it has no process")
-    return Container(names.container_id(name), pid, bundle, annotations, Annotations.model_validate(annotations))
+    return Container(names.container_id(name), pid, bundle, annotations)
 
 
 def remake(node: Node, action: Action, own: Collection[str]) -> bool:
@@ -47,10 +53,11 @@ def remake(node: Node, action: Action, own: Collection[str]) -> bool:
         if _is_in_place(node, state, container, member):
             return False
     _check_not_moved(node, member)
-    it = Container(container, member.pid, "", {}, Annotations())
-    it.starttime, it.key = member.starttime, Key(state.key, state.kind)
+    it = Container(container, member.pid, "", {})
+    if it.starttime != member.starttime:
+        return False  # it ended meanwhile
     try:
-        _enter(node, it, it.key, Pod(None, state.pod_namespace, state.pod_name, None), own)
+        _monitor(node, it, own, Key(state.key, state.kind))
     finally:  # also if the new group got no RMID: the old group may hold the last one
         _remove_old_group(node, action.key, member.group)
     return True
@@ -69,7 +76,7 @@ def _try_lock(node: Node, key: str) -> LockedKey | None:
 def _is_in_place(node: Node, state: KeyState, container: str, member: Member) -> bool:
     """Whether a member's init is in its group, with initial counters and an index entry. The caller holds the lock."""
     there = {tid for it in state.groups if it.path == member.group for tid in read_tasks(node, it) or ()}
-    is_in = member.pid in there and node.is_in_parent_of(member.group, member.pid)
+    is_in = member.pid in there and is_in_parent_of(node, member.group, member.pid)
     return is_in and _has_begun(node, state, container) and node.run.key_of(container) == state.key
 
 
@@ -79,7 +86,7 @@ def _remove_old_group(node: Node, key: str, path: str) -> None:
     After a kill before this, the group stays on record and is removed with its key.
     """
     with node.run.lock(key, system.monotonic() + node.options.lock_timeout) as locked:
-        remove.retire(node, locked, left=path)
+        retire.retire(node, locked, left=path)
 
 
 def _check_not_moved(node: Node, member: Member) -> None:
@@ -90,12 +97,6 @@ def _check_not_moved(node: Node, member: Member) -> None:
         raise HookError(Reason.IO, problem)
 
 
-def _enter(node: Node, container: Container, key: Key, pod: Pod, own: Collection[str]) -> None:
-    """Put a running container into its key's group."""
-    container.places = procfs.cgroups(container.pid)
-    _move_all_tasks(node, container, own, partial(create.enter, node, container, key, pod))
-
-
 def _find_ctrl_group(node: Node, pid: int) -> str:
     """The ctrl_group whose `tasks` lists a process, for kernels without /proc/PID/cpu_resctrl_groups."""
     root = node.resctrl.root
@@ -104,38 +105,49 @@ def _find_ctrl_group(node: Node, pid: int) -> str:
 
 
 def start(node: Node, container: Container, own: Collection[str]) -> None:
-    """createRuntime for a running container, whichever hooks.d file matches it."""
-    _move_all_tasks(node, container, own, partial(create.monitor, node, container, create.look(container)))
+    """Do createRuntime for a running container, whichever hooks.d file matches it."""
+    _monitor(node, container, own, None)
 
 
-def _move_all_tasks(node: Node, container: Container, own: Collection[str], step: Callable[[], object]) -> None:
-    """Do a step that starts monitoring, and move all tasks in. A failure is recorded like that of a hook."""
-    if procfs.resctrl_groups(container.pid) is None:
-        container.ctrl_group = _find_ctrl_group(node, container.pid)
+def _monitor(node: Node, container: Container, own: Collection[str], key: Key | None) -> None:
+    """Monitor a container under this key (None: the one that createRuntime derives), and move all its tasks in.
+
+    A failure is recorded like that of a hook.
+    """
+    ctrl_group = _find_ctrl_group(node, container.pid) if procfs.resctrl_groups(container.pid) is None else None
     try:
-        if step() is not False and container.key is not None:
-            _bring_in(node, container.key.name, container.id, own)
+        if key is None:
+            key = create.monitor(node, container, ctrl_group)
+        else:
+            create.enter(node, container, key, ctrl_group)
+        if key is not None:
+            _bring_in(node, key.name, container.id, own)
     except HookError as error:
-        failures.record(node.run, failures.failure_of(error, names.container_of(container.id), "reconcile", container))
+        _record(node, container, error, key or failures.find_key(node.options, container), is_monitored=False)
         raise
-    failures.settle(node.run, container, "reconcile")
+    problem = container.problem(key) if key is not None else None
+    if problem is None:
+        node.run.remove_failure(container.id)
+    else:
+        _record(node, container, problem, key, is_monitored=True)
+
+
+def _record(node: Node, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:
+    failures.record(node.run, failures.failure_of(error, "reconcile", container, key, is_monitored=is_monitored))
 
 
 def retry(node: Node, action: Action, own: Collection[str]) -> bool:
     """Retry a failed createRuntime with its recorded key. Returns whether the container still needed it."""
     name = action.container
     failure = node.run.failure_of(name)
-    if failure is None or failure.monitored or not failure.pid or failure.starttime is None:
+    if failure is None or failure.monitored or not names_process(failure) or has_dead_container(failure):
         return False
-    if procfs.is_dead(failure.pid, failure.starttime):
-        return False
-    config = create.config_of(failure.bundle) if failure.bundle else None
-    container = make_container(name, failure.pid, failure.bundle or "", (config and config.annotations) or {})
+    config = create.read_config(failure.bundle) if failure.bundle else None
+    container = make_container(name, failure.pid or 0, failure.bundle or "", (config and config.annotations) or {})
     if failure.key is not None and failure.kind is not None:
-        container.starttime, container.key = failure.starttime, Key(failure.key, failure.kind)
-        pod = create.look(container)
-        container.problem = pod.problem if container.key.kind == "pod" else None
-        _enter(node, container, container.key, pod, own)
+        if failure.starttime not in (None, container.starttime):
+            return False  # it ended meanwhile
+        _monitor(node, container, own, Key(failure.key, failure.kind))
     elif config is not None:
         start(node, container, own)
     else:
@@ -173,7 +185,7 @@ def _bring_in(node: Node, key: str, container: str, own: Collection[str]) -> int
     deadline = system.monotonic() + _SECONDS
     left: set[int] = set()
     while system.monotonic() < deadline:
-        state = node.run.glance(key)
+        state = contents.glance(node.run, key)
         member = state.members.get(container) if state is not None else None
         if member is None or procfs.is_dead(member.pid, member.starttime):
             return moved
@@ -194,7 +206,7 @@ def _bring_in(node: Node, key: str, container: str, own: Collection[str]) -> int
 
 def _move(node: Node, member: Member, tid: int) -> bool:
     """Move a thread into a member's group; False if it is in another ctrl_group or another tool's group."""
-    if not node.may_move(tid, member.group):
+    if not may_move(node, tid, member.group):
         return False
     try:
         node.resctrl.put(member.group, tid)

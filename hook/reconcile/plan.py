@@ -75,8 +75,7 @@ def plan(seen: Survey, snapshot_ttl: int, live: Collection[str] | None = None) -
         for container, key in seen.lost.items()
     ]
     actions += [
-        Action("forget", container=container, why="its failure record is incomplete")
-        for container in seen.half_failures
+        Action("forget", container=container, why="its record is incomplete") for container in seen.half_failures
     ]
     actions += [
         Action("forget", container=container, why="its failure record has no pid and is a day old")
@@ -111,9 +110,7 @@ def _plan_key(
         elif place in seen.vanished and place not in seen.dead:
             yield Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
         elif place in seen.unindexed and place not in seen.dead:
-            yield Action(
-                "remake", key, container, why="its index entry is missing, so its poststop cannot find the key"
-            )
+            yield Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
         elif place in seen.outside:
             # The initial counters must be read before the first thread enters the group, as in createRuntime.
             verb = "adopt" if _has_begun(state, container) or not has_snapshots else "remake"
@@ -145,9 +142,13 @@ def _plan_groups(seen: Survey, live: Collection[str] | None) -> Iterator[Action]
             yield Action("remove", path=path, why="this group has no record, and it has no tasks")
 
 
+def names_process(failure: Failure) -> bool:
+    """Whether a failure's record says which process it is of: a pid alone may have been reused."""
+    return failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
+
+
 def _plan_failure(seen: Survey, failure: Failure) -> Iterator[Action]:
     if failure.container in seen.gone:
         yield Action("forget", container=failure.container, why="it failed, and is gone")
-    elif seen.mounted and failure.starttime is not None and not (failure.monitored or failure.reason in _NOT_AGAIN):
-        # A pid without its start time identifies no process: the kernel may have reused it.
+    elif seen.mounted and names_process(failure) and not (failure.monitored or failure.reason in _NOT_AGAIN):
         yield Action("retry", container=failure.container, why=f"it is running but not monitored ({failure.reason})")

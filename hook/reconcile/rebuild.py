@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from hook.base import cgroups, container_tasks, procfs, system
-from hook.base.errors import HookError, Reason
+from hook.base.errors import HookError
 from hook.base.models import KeyState, Member, MonGroup
-from hook.state import rundir, transitions
+from hook.base.reasons import Reason
+from hook.stages import create, orphans
+from hook.state import contents, damage, transitions
+from hook.state.rundir import changed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,18 +25,18 @@ def rebuild(node: Node, action: Action, own: Collection[str]) -> bool:
     Members are the containers that name the cgroups of the tasks in the groups. The next plan drops dead ones, and ends
     a key without members. Returns whether it was needed.
     """
-    key = action.key or _find_owner(node, action.path, node.run.indexed(), container_tasks.table())
+    key = action.key or _find_owner(node, action.path, contents.indexed_keys(node.run), container_tasks.table())
     if key is None:
         raise HookError(Reason.IO, "it has tasks of several keys, and its name is none of them")
     with node.run.lock(key, system.monotonic()) as locked:
         if locked.state is None:
-            locked.commit(rundir.unknown(key))
+            locked.commit(damage.unknown_state(key))
         if locked.state is None or not locked.state.recovering:
             return False
-        indexed = node.run.indexed()
+        indexed = contents.indexed_keys(node.run)
         for group in _find_members(node, locked, locked.state, indexed).groups:
             if node.resctrl.inode(group.path) is not None:
-                node.begin(locked, group.path, made=False, empty=False)
+                create.begin(node, locked, group.path, made=False, empty=False)
         state = locked.state
         if _has_unknown(node, state, indexed, own):
             raise HookError(Reason.IO, "its group has tasks that match no known container")
@@ -49,7 +52,7 @@ def _find_owner(
     A name has no key after our prefix if the group was made with a longer prefix. Then it must not take over containers
     of another key. None if the containers have several keys, and the name is none of them.
     """
-    name = node.key_of(path)
+    name = orphans.key_of(node, path)
     pids = [tid for tid in node.resctrl.tasks(path) or () if tid in processes]
     keys = {indexed[container] for container in _find_ids(pids, processes, indexed) if container in indexed}
     if name in keys or not keys:
@@ -61,13 +64,19 @@ def _find_members(node: Node, locked: LockedKey, state: KeyState, indexed: Mappi
     """Commit the existing groups of a key, and the members found in them."""
     processes = container_tasks.table()
     recorded = [group.path for group in state.groups]
-    named = [path for path in node.resctrl.mon_groups() if node.key_of(path) == state.key and path not in recorded]
-    paths = [path for path in {*named, *node.orphans()} if _find_owner(node, path, indexed, processes) == state.key]
+    named = [
+        path for path in node.resctrl.mon_groups() if orphans.key_of(node, path) == state.key and path not in recorded
+    ]
+    paths = [
+        path
+        for path in {*named, *orphans.find_orphans(node)}
+        if _find_owner(node, path, indexed, processes) == state.key
+    ]
     groups = [*state.groups, *(_make_record(node, path) for path in sorted(paths))]
     members = {**_list_members(node, state.key, [group.path for group in groups], indexed), **state.members}
-    found = transitions.changed(state, groups=groups, members=members)
-    locked.commit(found)
-    return found
+    state = changed(state, groups=groups, members=members)
+    locked.commit(state)
+    return state
 
 
 def _has_unknown(node: Node, state: KeyState, indexed: Mapping[str, str], own: Collection[str]) -> bool:

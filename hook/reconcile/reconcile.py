@@ -10,18 +10,26 @@ from __future__ import annotations
 from functools import partial
 
 from hook.base import procfs, system
-from hook.base.errors import HookError, Reason, explain, known, refused
+from hook.base.errors import HookError
+from hook.base.explain import explain, known, refused
 from hook.base.models import State, ValidationError
+from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.host import unhooked
 from hook.reconcile import move_in, plan, rebuild
 from hook.reconcile.outcome import Outcome, Result
 from hook.reconcile.plan import Action
-from hook.reconcile.survey import find_live_members, has_dead_container, list_own_cgroups, survey_node
-from hook.stages import reclaim, remove
-from hook.stages.context import Node
-from hook.state import run_counters, transitions
-from hook.state.rundir import RunDir
+from hook.reconcile.survey import (
+    add_late_counters,
+    find_live_members,
+    has_dead_container,
+    list_own_cgroups,
+    survey_node,
+)
+from hook.stages import orphans, remove, retire
+from hook.stages.context import Node, open_run_dir
+from hook.state import contents, run_counters
+from hook.state.rundir import changed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +89,7 @@ def _list_unhooked(node: Node) -> list[str]:
 def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool) -> list[Outcome]:
     """Monitor running containers that never got the hook, from their OCI states. Raises HookError, OSError."""
     node = _open_node(options)
-    recorded = filter(None, map(node.run.glance, node.run.recorded()))
+    recorded = filter(None, (contents.glance(node.run, key) for key in contents.recorded_keys(node.run)))
     own = list_own_cgroups(map(find_live_members, recorded))
     outcomes = []
     for found in states:
@@ -93,7 +101,7 @@ def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool) -> l
             outcomes.append(Outcome(Action("adopt", container=str(found.get("id"))[:80], why="it is running"), why))
             continue
         key = node.run.key_of(container.id)
-        known = node.run.glance(key) if key is not None else None
+        known = contents.glance(node.run, key) if key is not None else None
         if known is None or container.id not in known.members:
             action = Action("adopt", container=container.id, why="it is running, and is not in a group of ours")
             step = partial(move_in.start, node, container, own)
@@ -116,11 +124,12 @@ def _open_node(options: Options, longest_linger: int | None = None) -> Node:
             problem,
             hint="run it in the host's cgroup namespace (nsenter -t 1 -C; podman run --cgroupns=host)",
         )
+    node = Node(Resctrl(options.resctrl_root), open_run_dir(options), options, longest_linger=longest_linger)
     try:
-        node = Node(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=longest_linger)
-        node.make_parts()  # hooks make them with the run directory and need them; consumers open them when they start
+        node.run.make_parts()  # hooks make them with the run directory and need them
+        node.view.make_parts()  # consumers open them when they start
     except OSError as error:
-        raise refused("cannot create or open the run directory", error) from error
+        raise refused("cannot create the missing parts of the run directory", error) from error
     return node
 
 
@@ -161,7 +170,7 @@ def _drop(node: Node, locked: LockedKey, action: Action) -> bool:
     member = locked.state.members.get(action.container) if locked.state else None
     if member is None or not (action.forced or procfs.is_dead(member.pid, member.starttime)):
         return False
-    remove.leave(node, locked, action.container)
+    remove.drop(node, locked, [action.container])
     return True
 
 
@@ -187,8 +196,8 @@ def _show(node: Node, locked: LockedKey, _action: Action) -> bool:
     state = locked.state
     if state is None:
         return False
-    locked.commit(transitions.changed(state, groups=[node.with_late(group) for group in state.groups]))
-    if locked.state is None or node.is_shown(locked.state):
+    locked.commit(changed(state, groups=[add_late_counters(node, group) for group in state.groups]))
+    if locked.state is None or node.view.is_current(locked.state):
         return False
     node.show(locked.state)
     return True
@@ -196,28 +205,31 @@ def _show(node: Node, locked: LockedKey, _action: Action) -> bool:
 
 def _retire(node: Node, locked: LockedKey, _action: Action) -> bool:
     before = locked.state
-    remove.retire(node, locked)
+    retire.retire(node, locked)
     return locked.state is not before
 
 
 def _tidy(node: Node, locked: LockedKey, action: Action) -> bool:
     key, state = action.key, locked.state
     goes_on = state is not None and state.completed_at is None
-    is_shown_without_need = (state is None or not state.generation) and key in node.shown()
-    if goes_on and not is_shown_without_need and key not in node.run.leftovers({key}):
+    is_shown_without_need = (state is None or not state.generation) and key in node.view.shown()
+    if goes_on and not is_shown_without_need and key not in contents.find_leftovers(node.run, {key}):
         return False
-    node.tidy(key, state)
+    contents.tidy(node.run, key)
+    node.view.tidy(key)
+    if state is None or not state.generation:
+        node.view.remove(key)
     return True
 
 
 def _forget(node: Node, action: Action) -> bool:
     """Remove a failure record, or, with a key, an index entry."""
     if not action.key:
-        node.run.remove_half_failure(action.container)
+        contents.remove_half_failure(node.run, action.container)
         failure = node.run.failure_of(action.container)  # again: the container may have been restarted and failed again
         is_over = failure is not None and has_dead_container(failure)
         names_none = failure is None or failure.pid is None
-        if is_over or (names_none and node.run.has_old_failure(action.container)):
+        if is_over or (names_none and contents.has_old_failure(node.run, action.container)):
             node.run.remove_failure(action.container)
         return True
     with node.run.lock(action.key, system.monotonic()) as locked:
@@ -230,7 +242,7 @@ def _forget(node: Node, action: Action) -> bool:
 
 
 def _remove(node: Node, action: Action) -> bool:
-    return reclaim.remove_orphan(node, action.path)
+    return orphans.remove_orphan(node, action.path)
 
 
 _LOCKED: dict[str, Callable[[Node, LockedKey, Action], object]] = {

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from hook.base import cgroups, container_tasks, names, procfs, system
 from hook.base.errors import HookError
 from hook.base.models import Failure, KeyState
-from hook.stages import remove
+from hook.stages import orphans, remove, retire
+from hook.state import contents, transitions
 from hook.state.records import Records, Unreadable
 
 TYPE_CHECKING = False
@@ -85,20 +86,22 @@ def survey_node(node: Node) -> Survey:
     known = {failure.container for failure in found.failures if failure.pid is not None} | found.gone
     nameless = [name for name in failed if name not in known]
     found.outdated_failures = [name for name in nameless if _is_outdated(node, name, processes.by_pid.values())]
-    found.set_aside = node.run.set_aside()
+    found.set_aside = contents.find_old_asides(node.run)
     if found.mounted:
         for key, members in live.items():
             if found.states[key].completed_at is None:
                 _look_at_groups(node, found, found.states[key], members, processes)
-        orphans = ((node.key_of(path) or "", path) for path in node.orphans())
-        found.orphans = {(key, path): node.resctrl.has_live_task(path) for key, path in orphans}
-    found.leftovers = node.run.leftovers({key for key, it in found.states.items() if it.completed_at is None})
+        named = ((orphans.key_of(node, path) or "", path) for path in orphans.find_orphans(node))
+        found.orphans = {(key, path): node.resctrl.has_live_task(path) for key, path in named}
+    found.leftovers = contents.find_leftovers(
+        node.run, {key for key, it in found.states.items() if it.completed_at is None}
+    )
     due = {key for key, state in found.states.items() if state.generation} | {*found.unreadable, *found.leftovers}
-    found.leftovers += [key for key in node.shown() if key not in due]
-    found.half_failures = node.run.half_failures()
+    found.leftovers += [key for key in node.view.shown() if key not in due]
+    found.half_failures = contents.find_half_failures(node.run)
     there = _list_counters(node) if found.mounted else set()
     found.stale_views = [
-        key for key, state in found.states.items() if not node.is_shown(state) or _has_late(node, state, there)
+        key for key, state in found.states.items() if not node.view.is_current(state) or _has_late(node, state, there)
     ]
     return found
 
@@ -113,7 +116,7 @@ def _list_counters(node: Node) -> set[str]:
 def _has_late(node: Node, state: KeyState, there: set[str]) -> bool:
     """Whether a key's initial values lack counters that exist now. Reads only the groups that may lack one."""
     groups = [it for it in state.groups if it.begin is not None and it.end is None and not it.begin.keys() >= there]
-    return any(node.with_late(group) is not group for group in groups)
+    return any(add_late_counters(node, group) is not group for group in groups)
 
 
 def _look_at_failures(records: Records, found: Survey) -> None:
@@ -128,7 +131,7 @@ def _look_at_failures(records: Records, found: Survey) -> None:
 
 def _is_outdated(node: Node, container: str, processes: Iterable[container_tasks.Process]) -> bool:
     """Whether a failure record without a pid is a day old, and its container's cgroup has no process."""
-    return node.run.has_old_failure(container) and not any(
+    return contents.has_old_failure(node.run, container) and not any(
         cgroups.is_own(place, container) for it in processes for place in it.cgroups
     )
 
@@ -137,7 +140,10 @@ def has_dead_container(failure: Failure) -> bool:
     """Whether the container of a failure is dead. After a failed poststop it is."""
     if failure.pid is None:
         return failure.stage == "poststop"
-    return procfs.is_dead(failure.pid, failure.starttime) is True
+    is_dead = procfs.is_dead(failure.pid, failure.starttime)
+    if is_dead is False and failure.starttime is None and failure.boottime is not None:
+        return not procfs.had_pid(failure.pid, failure.boottime)  # otherwise the kernel has reused the pid
+    return is_dead is True
 
 
 def _look_at_index(records: Records, found: Survey) -> None:
@@ -175,13 +181,13 @@ def _look_at_groups(
     node: Node, found: Survey, state: KeyState, live: dict[str, Member], processes: container_tasks.Processes
 ) -> None:
     """Compare the tasks in the groups of a key with the tasks of its members."""
-    if len(state.groups) > 1 and any(remove.is_retired(node, state, group) for group in state.groups):
+    if len(state.groups) > 1 and any(retire.is_retired(node, state, group) for group in state.groups):
         found.retired.append(state.key)
     inside = {group.path: read_tasks(node, group) for group in state.groups}
     owned: dict[str, set[int]] = {path: set() for path in inside}
     for container, member in live.items():
         there = inside.get(member.group)
-        if there is None or not node.is_in_parent_of(member.group, member.pid):
+        if there is None or not is_in_parent_of(node, member.group, member.pid):
             found.vanished.add((state.key, container))
             continue
         threads = container_tasks.threads(processes.of_container(member))
@@ -191,7 +197,7 @@ def _look_at_groups(
         strangers = find_strangers((there or set()) - owned[path], live)
         if strangers:
             # The record was read before the tasks. A container may have joined in between: check again with a new one.
-            state_now = node.run.glance(state.key)
+            state_now = contents.glance(node.run, state.key)
             strangers = find_strangers(strangers, find_live_members(state_now)) if state_now is not None else set()
         if strangers:
             found.strangers[state.key, path] = strangers
@@ -217,7 +223,7 @@ def find_strangers(tids: set[int], live: dict[str, Member]) -> set[int]:
 def _look_at_threads(node: Node, found: Survey, place: Place, path: str, threads: set[int]) -> None:
     """Count the threads of a container outside its group: those to move, and those in another tool's group."""
     for tid in threads:
-        if node.may_move(tid, path):
+        if may_move(node, tid, path):
             found.outside[place] = found.outside.get(place, 0) + 1
         elif procfs.is_dead(tid) is False:
             found.elsewhere[place] = found.elsewhere.get(place, 0) + 1
@@ -230,3 +236,36 @@ def _is_alive_elsewhere(tid: int, live: dict[str, Member]) -> bool:
         return False
     outer = [member.cgroup for member in live.values() if member.cgroup is not None]
     return not any(cgroups.is_within(place, cgroup) for place in places for cgroup in outer)
+
+
+def may_move(node: Node, tid: int, path: str) -> bool:
+    """Whether a thread can be moved into a group: it is in the group's ctrl_group, and in no group of another tool.
+
+    True if the kernel does not show its groups: then only an attempt can tell.
+    """
+    groups = procfs.resctrl_groups(tid)
+    if groups is None:
+        return True
+    ctrl_group, mon_group = groups
+    is_free = not mon_group or mon_group.startswith(node.options.group_prefix)
+    return is_free and _is_of(node, path, ctrl_group)
+
+
+def is_in_parent_of(node: Node, path: str, tid: int) -> bool:
+    """Whether a thread is in the ctrl_group of a group. True if the kernel does not show it."""
+    groups = procfs.resctrl_groups(tid)
+    return groups is None or _is_of(node, path, groups[0])
+
+
+def _is_of(node: Node, path: str, ctrl_group: str) -> bool:
+    return node.resctrl.path(ctrl_group, "").rstrip("/") == path.rpartition("/")[0]
+
+
+def add_late_counters(node: Node, group: MonGroup) -> MonGroup:
+    """Mark the counters of a live group that appeared later, for example of CPUs that were offline."""
+    if group.begin is None or group.end is not None or node.resctrl.inode(group.path) != group.inode:
+        return group
+    try:
+        return transitions.with_late(group, node.resctrl.counters(group.path))
+    except HookError:  # removed meanwhile
+        return group

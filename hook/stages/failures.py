@@ -1,27 +1,152 @@
-"""The three traces of a failure: a line to syslog, a line on stderr, a record. None depends on the other two."""
+"""The three traces of a failure: a line to syslog, a line on stderr, a record. None depends on the other two.
+
+Imported when something failed.
+"""
 
 from __future__ import annotations
 
-from hook.base import procfs, system
+from hook.base import names, system
 from hook.base.errors import HookError
-from hook.base.models import Failure
+from hook.base.explain import explain, known, unforeseen
+from hook.base.models import Failure, ValidationError
+from hook.base.reasons import Reason
 from hook.base.text import printable
+from hook.stages import context, identity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.stages.create import Container
+    from hook.base.models import Options
+    from hook.stages.entry import Call
+    from hook.stages.identity import Container, Key
     from hook.state.rundir import RunDir
 
 _IDENTIFIER = "resctrl-mon-hook"
 _PRIORITY = 3 << 3 | 4  # LOG_DAEMON, LOG_WARNING: syslog(3)
 
 
-def say(text: str, *, to_syslog: bool = True) -> None:
-    """One line on stderr, and one to syslog."""
-    line = printable(text)
-    write = system.write_stderr  # here: a .pyz that cannot be read any more is Python's to tell of
+# --- What a hook reports
+
+
+def survive(error: BaseException) -> int:
+    """Report what no other place has caught; returns the exit status."""
+    say(str(unforeseen(error)))
+    return 0
+
+
+def report(call: Call, error: BaseException) -> int:
+    """Report that a container is not monitored; returns the exit status."""
+    if not isinstance(error, (HookError, OSError)):
+        _report(call, unforeseen(error), is_monitored=False)
+        return 0
+    _report(call, known("a file could not be read or written", error), is_monitored=False)
+    if call.complaints or (call.run_dir is not None and call.run_dir.complaints):
+        complain(call, is_monitored=False)
+    if call.run_dir is not None:
+        call.run_dir.count_run(call.stage, "failed")
+    return 1 if call.options.strict and call.stage == "createRuntime" else 0
+
+
+def settle(call: Call) -> None:
+    """Report what is wrong with a container although it is monitored."""
+    problem = call.container.problem(call.key) if call.container is not None and call.key is not None else None
+    if problem is not None:
+        _report(call, problem, is_monitored=True)
+
+
+def complain(call: Call, *, is_monitored: bool) -> None:
+    """Report what was wrong but stopped nothing: bad options, and broken files that were dealt with."""
+    name = _record_name(call)
+    for error in call.run_dir.complaints if call.run_dir is not None else []:
+        say(f"{call.stage} {name}: {error.reason}: {error}")
+    if not call.complaints:
+        return
+    hint = "ignored; see the hooks.d JSON, and --help"
+    usage = HookError(Reason.USAGE, "; ".join(call.complaints), hint=hint)
+    if is_monitored:
+        _report(call, usage, is_monitored=True)
+    else:
+        say(f"{call.stage} {name}: {usage.reason}: {usage}")
+
+
+def say_once(call: Call, what: str, text: str) -> None:
+    """Log one line per boot, as far as the run directory allows to remember it."""
     try:
-        write(f"{_IDENTIFIER}: {line}".encode())
+        call.run_dir = call.run_dir or context.open_run_dir(call.options)
+        is_first = call.run_dir.first_time(what)
+    except HookError:
+        is_first = True
+    if is_first:
+        say(text)
+
+
+def of_state(call: Call, problem: ValueError | None) -> HookError:
+    """`bad_state`: stdin holds no state of a container."""
+    if call.unread is not None:
+        text = f"stdin cannot be read ({call.unread})"
+    elif not call.is_whole:
+        text = f"stdin did not end within {call.STDIN_LIMIT} bytes and {call.STDIN_PATIENCE:.0f} seconds"
+    elif isinstance(problem, ValidationError):
+        text = f"stdin is not an OCI container state ({explain(problem.errors())})"
+    elif problem is not None:
+        text = f"stdin is not an OCI container state ({problem})"
+    elif call.container_id is None:
+        text = f"{call.text.decode('utf-8', 'replace')[:80]!r} is not a container ID"
+    else:
+        text = "the state of a container that is being created has no pid"
+    hint = "a runtime that does not follow the OCI runtime specification, or the hook was started by hand"
+    return HookError(Reason.BAD_STATE, text, hint=hint)
+
+
+def _report(call: Call, error: HookError, *, is_monitored: bool) -> None:
+    """Leave the three traces."""
+    name = _record_name(call)
+    to_syslog = True
+    try:
+        call.run_dir = call.run_dir or context.open_run_dir(call.options)
+        to_syslog = error.reason != Reason.NOT_MOUNTED or call.run_dir.first_time("not-mounted")
+    except Exception:  # noqa: BLE001, S110  then there is no record, but the two other traces
+        pass
+    say(f"{call.stage} {name}: {error.reason}: {error}", to_syslog=to_syslog)
+    if call.run_dir is not None and call.stage == "poststop" and error.reason == Reason.BAD_STATE:
+        call.run_dir.remove_failure(name)  # the container goes, and its record with it
+        return
+    key = find_key(call.options, call.container) if call.container is not None else None
+    failure = failure_of(error, call.stage, call.container or name, key, is_monitored=is_monitored)
+    if call.container is None and call.bundle is not None:
+        failure = Failure(**{**dict(failure), "bundle": call.bundle})
+    record(call.run_dir, failure)
+
+
+def find_key(options: Options, container: Container) -> Key | None:
+    """Find the key of a container that is not monitored, for its record.
+
+    None: it cannot be derived, or could not be as long as /proc did not show the container.
+    """
+    if container.starttime is None:
+        return None
+    try:
+        return identity.key_of(options.key, container.id, container.said, container.pod)
+    except HookError:
+        return None
+
+
+def _record_name(call: Call) -> str:
+    """Name the container's record: its ID, or where there is none a stable name that is safe in a path."""
+    if call.container_id is not None:
+        return call.container_id
+    import hashlib  # loads a library that is ten times as large as Python
+
+    return "bad-" + hashlib.sha256(call.text).hexdigest()[:16]
+
+
+# --- The traces
+
+
+def say(text: str, *, to_syslog: bool = True) -> None:
+    """Write one line to stderr, and one to syslog."""
+    line = printable(text)
+    try:
+        system.write_stderr(f"{_IDENTIFIER}: {line}".encode())
     except Exception:  # noqa: BLE001, S110  a trace that fails must not cost the other ones
         pass
     try:
@@ -32,19 +157,22 @@ def say(text: str, *, to_syslog: bool = True) -> None:
 
 
 def record(run: RunDir | None, failure: Failure) -> None:
-    """The record that `list`, `doctor` and `metrics` show, if there is a run directory to hold it."""
+    """Write the record that `list`, `doctor` and `metrics` show, if there is a run directory to hold it."""
     try:
         if run is not None:
             run.write_failure(failure)
-    except Exception as error:  # noqa: BLE001  a full /run, for one: said, and survived
-        say(f"the record of this failure could not be written: {error}")
+    except Exception as error:  # noqa: BLE001  a full /run, for one: reported, and survived
+        say(f"could not write the record of this failure: {error}")
 
 
 def failure_of(
-    error: HookError, name: str, stage: str, container: Container | None = None, *, monitored: bool = False
+    error: HookError, stage: str, who: Container | str, key: Key | None = None, *, is_monitored: bool = False
 ) -> Failure:
-    """A failure as it is recorded under `name`, with what is known of the container, for reconcile to try again."""
-    key = container.key if container is not None else None
+    """Make the record of a failure, with what is known of the container, for reconcile to try again.
+
+    `who`: the container, or the name of the record if no more is known.
+    """
+    container, name = (None, who) if isinstance(who, str) else (who, names.container_of(who.id))
     return Failure(
         container=name,
         stage=stage,
@@ -53,32 +181,15 @@ def failure_of(
         tried=printable(error.tried),
         kernel=printable(error.kernel),
         hint=printable(error.hint),
-        monitored=monitored,
+        monitored=is_monitored,
         time=system.now_utc(),
+        boottime=system.boottime(),
         bundle=container.bundle if container is not None else None,
         pid=(container.pid or None) if container is not None else None,
-        starttime=_starttime(container) if container is not None else None,
+        starttime=container.starttime if container is not None else None,
         key=key.name if key is not None else None,
         kind=key.kind if key is not None else None,
     )
-
-
-def settle(run: RunDir, container: Container, stage: str) -> None:
-    """The record of a container that is dealt with: none, or what is wrong with it although it is monitored."""
-    if container.problem is None:
-        run.remove_failure(container.id)
-    else:
-        record(run, failure_of(container.problem, container.id, stage, container, monitored=True))
-
-
-def _starttime(container: Container) -> int | None:
-    """When its process started, without which nothing is ever tried again by its pid; None if that cannot be told."""
-    if container.starttime is not None or not container.pid:
-        return container.starttime
-    try:
-        return procfs.starttime(container.pid)
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _to_syslog(line: str) -> None:
@@ -86,7 +197,7 @@ def _to_syslog(line: str) -> None:
 
     Format: RFC 3164, as syslog(3) sends it.
     """
-    import _socket  # noqa: PLC0415  only what is wrong pays for it; `socket` would cost ten times as much
+    import _socket
 
     stamp = system.syslog_time()
     datagram = f"<{_PRIORITY}>{stamp} {_IDENTIFIER}[{system.process_id()}]: {line}".encode()

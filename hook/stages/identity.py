@@ -1,22 +1,24 @@
-"""Whose container it is: the key that its use is charged to, and whether it is to be monitored at all.
+"""Whose container it is: the container as its runtime and /proc describe it, its pod, and the key that it belongs to.
 
 Annotations come from the runtime, from the kubelet and from the author of the pod or of the image. Each runtime writes
 some of them last, so that nobody can override these; but an author can write those of the other runtimes. What no
 author can write is the path of the container's cgroup: the kubelet names the pod's part of it by the pod's UID, and the
-runtime names the container's own part by its mark and the container's ID. So the path says who is to be believed.
+runtime names the container's own part by its mark and the container's ID. So the path decides.
 """
 
 from __future__ import annotations
 
-from hook.base import cgroups, names
-from hook.base.errors import HookError, Reason
+from hook.base import names, procfs
+from hook.base.models import Annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.base.models import Annotations, Kind, Options
+    from hook.base.errors import HookError
+    from hook.base.models import Kind, Options
 
 OPT = "monitor.resctrl-mon.io"
 """The annotation by which a pod's author opts in or out."""
+_MAKERS = {"crio-": "cri-o", "libpod-": "libpod", "libpod-payload-": "libpod", "cri-containerd-": "containerd"}
 
 
 class Key:
@@ -52,8 +54,35 @@ class Pod:
         self.is_podmans = False
 
 
+class Container:
+    """A container, complete when it is made. `pid`: its init process, which must be there.
+
+    `starttime`: when that process started; None: it is gone, or /proc does not say. `places`: its cgroups.
+    """
+
+    __slots__ = ("annotations", "bundle", "id", "pid", "places", "pod", "said", "starttime")
+
+    def __init__(self, name: str, pid: int, bundle: str, annotations: dict[str, str]) -> None:
+        """Look at /proc. ValidationError for annotations that are no texts."""
+        self.id = name
+        self.pid = pid
+        self.bundle = bundle
+        self.annotations = annotations
+        self.said = Annotations.model_validate(annotations)
+        self.places = procfs.cgroups(pid)
+        self.pod = pod_of(name, self.said, self.places)
+        try:
+            self.starttime = procfs.starttime(pid)
+        except (OSError, ValueError, IndexError):
+            self.starttime = None
+
+    def problem(self, key: Key) -> HookError | None:
+        """What is wrong with it although it can be monitored under this key."""
+        return self.pod.problem if key.kind == "pod" else None
+
+
 def _dns_name(text: str | None) -> str | None:
-    """A name that Kubernetes could have given, by its length (RFC 1123): what is longer is not carried about."""
+    """A name that Kubernetes could have given, by its length (RFC 1123): longer names are dropped."""
     return text if text and len(text) <= 253 else None
 
 
@@ -63,12 +92,14 @@ def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
     A UID in a path is the pod's, whatever the annotations say; the names are those that stand beside the same UID.
     Without one the annotations of its own runtime count, unless those of the other runtime name another pod.
     """
-    named = next(filter(None, map(cgroups.pod_uid, places)), None)
-    maker = next(filter(None, (cgroups.maker(place, container) for place in places)), None)
-    claims = _claims(maker, said)
+    named = runtime = None
+    for place in {place.partition(":")[2]: place for place in places}.values():  # many hierarchies have the same path
+        named = named or pod_uid(place)
+        runtime = runtime or maker(place, container)
+    claims = _claims(runtime, said)
     uids = {claim.uid for claim in claims if claim.uid}
     if named is not None:
-        believed = claims[:1] if maker else claims
+        believed = claims[:1] if runtime else claims
         pod = next((claim for claim in believed if claim.uid == named), Pod(named))
         wrong = uids - {named}
     else:
@@ -77,23 +108,25 @@ def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
         if wrong:
             pod.uid = None
     if wrong:
-        pod.problem = _contradiction(named, wrong)
-    pod.is_podmans = maker == "libpod" if maker else said.manager == "libpod" and pod.uid is None
+        from hook.stages import misidentity
+
+        pod.problem = misidentity.of_annotations(named, wrong)
+    pod.is_podmans = runtime == "libpod" if runtime else said.manager == "libpod" and pod.uid is None
     return pod
 
 
-def _claims(maker: str | None, said: Annotations) -> list[Pod]:
+def _claims(runtime: str | None, said: Annotations) -> list[Pod]:
     """What the annotations say of the pod: first those of its own runtime, then those of the other one.
 
     Podman has no pods of Kubernetes'. Where the cgroup does not tell who made the container, the annotations do.
     """
-    if maker == "libpod":
+    if runtime == "libpod":
         return []
     in_crio = Pod(said.pod_uid, said.pod_namespace, said.pod_name, said.container_name)
     in_containerd = Pod(
         said.cri_sandbox_uid, said.cri_sandbox_namespace, said.cri_sandbox_name, said.cri_container_name
     )
-    if maker == "cri-o" or (maker is None and said.manager == "cri-o"):
+    if runtime == "cri-o" or (runtime is None and said.manager == "cri-o"):
         return [in_crio, in_containerd]
     if said.manager == "cri-o":
         return [in_containerd, in_crio]
@@ -116,23 +149,8 @@ def _canonical(uid: str | None) -> str | None:
         return uid
 
 
-def _contradiction(named: str | None, uids: set[str]) -> HookError:
-    """`named`: the UID that the cgroup's path has. `uids`: what the annotations have and should not."""
-    said = ", ".join(repr(uid[:80]) for uid in sorted(uids))
-    if named is not None:
-        problem = f"its annotations name another pod ({said}) than its cgroup, which is pod {named}'s and counts"
-        return HookError(Reason.BAD_KEY, problem, hint="who wrote them may want to be billed to that pod")
-    if len(uids) > 1:
-        problem = f"its annotations name two pods ({said}), and its cgroup none"
-        return HookError(
-            Reason.BAD_KEY, problem, hint="a pod's author may have added one; --key=container does without"
-        )
-    hint = "36 characters with dashes or 32 hex digits make a pod UID; --key=container does without it"
-    return HookError(Reason.BAD_KEY, f"the pod UID in the annotations is none: {said}", hint=hint)
-
-
 def key_of(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
-    """The key of a container for `--key=auto|container|sandbox`.
+    """Derive the key of a container for `--key=auto|container|sandbox`.
 
     A container of a pod of Kubernetes' has its pod's key with `sandbox`, too: that is for Podman's pods, and a pod's
     author can start the hook with Podman's options. Raises HookError `bad_key` for a pod UID or sandbox ID that is
@@ -149,8 +167,9 @@ def key_of(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
     try:
         return Key(names.container_id(said.sandbox_id or container), "sandbox")
     except ValueError:
-        problem = f"the sandbox ID in the annotations is none: {(said.sandbox_id or '')[:80]!r}"
-        raise HookError(Reason.BAD_KEY, problem, hint="--key=container does without it") from None
+        from hook.stages import misidentity
+
+        raise misidentity.of_sandbox(said.sandbox_id or "") from None
 
 
 def concerns(options: Options, *, is_podmans: bool) -> bool:
@@ -179,4 +198,54 @@ def _choice_of(annotations: dict[str, str], container: str | None) -> str | None
     for value in (own, annotations.get(OPT)):
         if value in ("true", "false"):
             return value
+    return None
+
+
+# --- What the path of a cgroup says, `<controllers>:<path>` as /proc/PID/cgroup has it
+
+
+def pod_uid(cgroup: str) -> str | None:
+    """The pod UID that a cgroup's path names, in its canonical form; None if it names none.
+
+    The kubelet names a pod's cgroup `pod<UID>`, or `...-pod<UID>.slice` with `_` for dashes. The outermost one counts:
+    a container can make cgroups of any name, and so does a nested node, but only below the container's own.
+    """
+    for name in cgroup.split("/"):
+        before, is_pod, uid = name.rpartition("pod")
+        if is_pod and (not before or before.endswith("-")):
+            try:
+                return names.pod_uid(uid.removesuffix(".slice").replace("_", "-"))
+            except ValueError:
+                continue
+    return None
+
+
+def maker(cgroup: str, container: str) -> str | None:
+    """Who made a container, by the name of its cgroup: `cri-o`, `libpod` (Podman) or `containerd`; None: unknown.
+
+    Each of them puts its mark before the container's ID, which nobody can choose; the outermost counts, as above.
+    With the kubelet's cgroupfs driver containerd has the bare ID, as plain runc and crun may have.
+    """
+    for component in cgroup.partition(":")[2].split("/"):
+        name = component.removesuffix(".scope")
+        if container and name.endswith(container):
+            mark = name[: -len(container)]
+            if not mark or mark in _MAKERS:
+                return _MAKERS.get(mark, "containerd")
+    return None
+
+
+def of_pod(cgroup: str | None, uid: str) -> str | None:
+    """The cgroup of a pod: the nearest one above the container's whose name holds the UID; None if there is none.
+
+    systemd's slices have `_` for the UID's dashes; static pods have their UID without any.
+    """
+    controllers, _, path = (cgroup or "").partition(":")
+    digits = uid.replace("-", "")
+    above = path.rpartition("/")[0]
+    while above:
+        name = above.rpartition("/")[2].replace("_", "-")
+        if uid in name or digits in name:
+            return f"{controllers}:{above}"
+        above = above.rpartition("/")[0]
     return None

@@ -19,38 +19,32 @@ if TYPE_CHECKING:
 
     f: BinaryIO
 
-_modules: Any = "MODULES"  # name and code of each, in the order of their imports
+_modules: Any = "MODULES"  # name and code of each, in the order of their imports; the last is started
 _places: Any = "PLACES"  # by name: where the others are, and how long
 _base = f.tell()
 
 
-def _directory(name: str) -> list[str]:
-    """The `__path__` of a package: what has no bytecode is found there."""
-    return [f"{sys.argv[1]}/{name.replace('.', '/')}"]
+def _path(name: str, code: CodeType) -> list[str] | None:
+    """The `__path__` of a package, where what has no bytecode is found."""
+    return [f"{sys.argv[1]}/{name.replace('.', '/')}"] if code.co_filename.endswith("/__init__.py") else None
 
 
-def _find_spec(name: str, _path: object = None, _target: object = None) -> object:
+def _find_spec(name: str, *_: object) -> object:
     if name not in _places:
         return None
     at, size = _places[name]
     f.seek(_base + at)
     code: CodeType = marshal.loads(f.read(size))  # noqa: S302  as trusted as what runs this
     spec: Any = sys.modules["_frozen_importlib"].ModuleSpec(name, _finder, loader_state=code)
-    if code.co_filename.endswith("/__init__.py"):
-        spec.submodule_search_locations = _directory(name)
+    spec.submodule_search_locations = _path(name, code)
     return spec
 
 
-def _exec_module(module: Any) -> None:  # noqa: ANN401  a ModuleType whose __spec__ is there
-    exec(module.__spec__.loader_state, module.__dict__)  # noqa: S102  the same
-
-
-# What a start makes it needs to its end: looking for garbage takes a fiftieth of it. For people: see hook/usage.py.
-gc.disable()
+gc.disable()  # what a start makes it needs to its end; for people see hook/usage.py
 # A finder of modules (importlib's protocol) that is no class: to make one takes as long as to load ten functions.
-_finder: Any = type(sys.implementation)(
-    find_spec=_find_spec, create_module=lambda _spec: None, exec_module=_exec_module
-)
+_finder: Any = type(sys)("finder")
+_finder.find_spec, _finder.create_module = _find_spec, lambda _spec: None
+_finder.exec_module = lambda it: exec(it.__spec__.loader_state, it.__dict__)  # noqa: S102  the same
 sys.meta_path.insert(-1, _finder)
 for _name, _code in _modules:
     _made = sys.modules[_name] = type(sys)(_name)
@@ -59,6 +53,6 @@ for _name, _code in _modules:
     if _package:
         setattr(sys.modules[_package], _own, _made)
 for _name, _code in _modules:  # not before: to import from what has a __path__ takes longer
-    if _code.co_filename.endswith("/__init__.py"):
-        sys.modules[_name].__path__ = _directory(_name)
-_made.start()
+    if _found := _path(_name, _code):
+        sys.modules[_name].__path__ = _found
+sys.modules[_modules[-1][0]].start()

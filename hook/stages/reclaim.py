@@ -1,16 +1,18 @@
-"""Frees RMIDs when the kernel has none left, so that a new pod is not dark while dead ones sit on them.
+"""Frees RMIDs when the kernel has none left, so that a new pod is not left unmonitored while dead pods hold RMIDs.
 
 What is dead goes first: keys whose members are all dead (a finished Job whose poststop never came), or that have
-lingered for long enough, and groups with our prefix that nothing is recorded of. Only if there is none of those, the
-key that lingers longest. Each under its own lock, which is taken without waiting: whoever has it is at work there.
+lingered for long enough, and groups with our prefix that are on no record. Only if there is none of those, the key that
+lingers longest. Each under its own lock, which is taken without waiting: its holder is at work there.
 """
 
 from __future__ import annotations
 
 from hook.base import procfs, system
-from hook.base.errors import HookError, Reason, known
-from hook.stages import remove
-from hook.stages.context import is_recorded
+from hook.base.errors import HookError
+from hook.base.explain import known
+from hook.base.reasons import Reason
+from hook.stages import orphans, remove
+from hook.state import contents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,10 +69,10 @@ def reclaim(node: Node, own: str) -> bool:
 def _end_dead(node: Node, own: str, effort: _Effort) -> list[KeyState]:
     """End keys as long as one may; returns those seen that may still linger."""
     waiting = []
-    for key in node.run.recorded():
+    for key in contents.recorded_keys(node.run):
         if effort.is_over():
             break
-        state = node.run.glance(key) if key != own else None
+        state = contents.glance(node.run, key) if key != own else None
         if state is None or not is_deserted(state):
             continue
         if _waits(node, state):
@@ -81,11 +83,11 @@ def _end_dead(node: Node, own: str, effort: _Effort) -> list[KeyState]:
 
 
 def _remove_orphans(node: Node, effort: _Effort) -> None:
-    for path in node.orphans():
+    for path in orphans.find_orphans(node):
         if effort.is_over():
             return
         try:
-            remove_orphan(node, path)
+            orphans.remove_orphan(node, path)
         except HookError:
             pass  # busy, or the kernel has something against it: it stays
 
@@ -113,17 +115,3 @@ def _end(node: Node, key: str, *, waiting: bool = False) -> None:
                     node.run.remove_index(container)
     except HookError:
         pass  # busy, or the kernel has something against it: it stays on record
-
-
-def remove_orphan(node: Node, path: str) -> bool:
-    """Remove a group that looks like ours, unless something is recorded of it or somebody is in it. Whether it went."""
-    key = node.key_of(path)
-    if key is None:
-        return False
-    # Under the lock of the key that it would be of: a hook records a group before it makes it.
-    with node.run.lock(key, system.monotonic()) as locked:
-        if is_recorded(path, locked.state) or node.resctrl.has_live_task(path):
-            return False
-        before = node.freed
-        node.remove(path)
-        return node.freed > before

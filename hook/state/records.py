@@ -11,8 +11,10 @@ import stat
 from dataclasses import dataclass, replace
 
 from hook.base import jsontext, names, system
-from hook.base.errors import HookError, Reason, explain, refused
+from hook.base.errors import HookError
+from hook.base.explain import explain, refused
 from hook.base.models import Failure, Index, KeyState, ValidationError
+from hook.base.reasons import Reason
 from hook.base.text import printable
 
 TYPE_CHECKING = False

@@ -32,7 +32,7 @@ def give_back(run_dir: int) -> None:
 
 def _punch(path: str, size: int, dir_fd: int) -> None:
     """Make a hole of the first `size` bytes of a file. ImportError or AttributeError if this Python cannot."""
-    import ctypes  # noqa: PLC0415  not every Python has it, and it is seldom needed
+    import ctypes
 
     libc = ctypes.CDLL(None)
     fallocate = getattr(libc, "fallocate64", None) or libc.fallocate  # musl has one name for both

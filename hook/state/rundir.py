@@ -1,14 +1,13 @@
-"""The run directory: one module owns /run/resctrl-mon-hook. It holds the truth about each key, and the key's lock.
+"""The run directory, key by key: its lock, its record, the index, and the records of failures. No listing: `contents`.
 
-    groups/<key>.json           what is recorded of a key (models.KeyState), written whole and renamed
-    groups/<key>.json.unreadable-<inode>  what was found in its place and not understood, for a day
-    locks/<key>                 its flock; unlinked by whoever empties the key, while holding it
-    members/<container>.json    the index: which key a container belongs to
+    groups/<key>.json             what is recorded of a key (models.KeyState), written whole and renamed
+    groups/<key>.json.unreadable-<inode>  what was found in its place and not understood (`damage`), for a day
+    locks/<key>                   its flock; unlinked by whoever empties the key, while holding it
+    members/<container>.json      the index: which key a container belongs to
     unmonitored/<container>.json  why a container is not monitored
-    runs/<stage>-<result>       as many bytes as there were hooks of that stage with that result; reconcile makes holes
-                                of them (room), which leaves the size as it is
-    freed                       CLOCK_BOOTTIME at which one of our groups last gave its RMID back
-    said-<what>                 that a line was logged already in this boot
+    runs/<stage>-<result>         as many bytes as there were hooks of that stage with that result (`run_counters`)
+    freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
+    said-<what>                   that a line was logged already in this boot
 
 Everything is opened relative to the run directory, which must be root's and writable by nobody else, so that no other
 user can plant a link below it.
@@ -16,33 +15,27 @@ user can plant a link below it.
 
 from __future__ import annotations
 
-import errno
-
 from hook.base import jsontext, names, system
-from hook.base.errors import HookError, Reason, explain
-from hook.base.models import Failure, Index, KeyState, ValidationError
+from hook.base.models import Failure, Index, KeyState, Member, MonGroup
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from hook.base.models import Kind
+    from hook.base.errors import HookError
 
-_PARTS = ("groups", "members", "unmonitored", "runs", "locks")  # where locks is, the others are
-_STATE_LIMIT = 16 << 20
-_KEPT = 86400.0  # seconds that people have to look at what we can do nothing with
-_ASIDE = ".json.unreadable-"
-_UNREADABLE = (errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENXIO)  # a link, a directory, a giant, a socket
+PARTS = ("groups", "members", "unmonitored", "runs", "locks")  # where locks is, the others are
+STATE_LIMIT = 16 << 20
 
 
 class RunDir:
-    """The run directory, opened, with its `descriptor` for what others keep in it.
+    """The run directory, opened, with its `descriptor` for other modules that keep files in it.
 
     `complaints` collects what was found broken and dealt with on the way.
     """
 
     def __init__(self, path: str) -> None:
-        """Open the run directory, making it if need be. OSError or HookError `io` if it cannot be had or trusted."""
+        """Open the run directory, making it if need be. OSError, or HookError `io` if it cannot be trusted."""
         self.path = path
         self.complaints: list[HookError] = []
         try:
@@ -53,34 +46,36 @@ class RunDir:
             self.make_parts()
         owner, mode = system.owner_and_mode(self.descriptor)
         if owner != system.user_id() or mode & 0o022:
-            hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
-            raise HookError(Reason.IO, f"the run directory {path} is not ours alone", hint=hint)
+            from hook.state import damage
+
+            raise damage.of_owner(path, owner, mode)
 
     def make_parts(self) -> None:
         """Make what is missing of its directories."""
-        for part in _PARTS:
+        for part in PARTS:
             _make_directory(part, 0o700, self.descriptor)
 
     def lock(self, key: str, deadline: float) -> LockedKey:
         """Take a key's lock, waiting until `deadline` (system.monotonic) at the most: HookError `lock_timeout` then.
 
-        Who waits gets it nearly in turn. The inode is compared since whoever empties the key unlinks the file that
-        others wait for.
+        flock(2) wakes waiters roughly in the order in which they came. The inode is compared afterwards: the previous
+        holder may have unlinked the file.
         """
         path = "locks/" + key
         while True:
             descriptor = self._open_lock(path)
             try:
-                if not system.try_flock(descriptor) and not system.wait_for_flock(descriptor, deadline):
-                    raise _lock_timeout(self.path, key)
-                if system.same_file(descriptor, path, self.descriptor):
+                is_ours = system.try_flock(descriptor) or system.wait_for_flock(descriptor, deadline)
+                if is_ours and system.same_file(descriptor, path, self.descriptor):
                     return LockedKey(self, key, descriptor)
             except BaseException:
                 system.close(descriptor)
                 raise
             system.close(descriptor)
-            if system.monotonic() >= deadline:
-                raise _lock_timeout(self.path, key)
+            if not is_ours or system.monotonic() >= deadline:
+                from hook.state import damage
+
+                raise damage.of_lock(self.path, key)
 
     def _open_lock(self, path: str) -> int:
         try:
@@ -90,7 +85,7 @@ class RunDir:
             return system.open_lock(path, self.descriptor)
 
     def unlock(self, key: str, descriptor: int, *, unlink: bool) -> None:
-        """Give a lock back, removing its file first if the key is empty: the other way round could unlink another's."""
+        """Give a lock back. Its file goes first if the key is empty: the other way round could unlink another's."""
         try:
             if unlink:
                 system.unlink("locks/" + key, self.descriptor)
@@ -98,46 +93,24 @@ class RunDir:
             system.close(descriptor)
 
     def read_key(self, key: str) -> KeyState | None:
-        """What is recorded of a key, or None. To be called under its lock.
+        """Read what is recorded of a key, or None. Call it under the key's lock.
 
         A state that cannot be understood (torn, foreign, of a newer version) is renamed aside, so that nothing is
         lost, and the key goes on as *recovering*: it may have members that we do not know of.
         """
-        path = f"groups/{key}.json"
         try:
-            state = KeyState.model_validate(jsontext.loads(system.read_file(path, _STATE_LIMIT, self.descriptor)))
+            text = system.read_file(f"groups/{key}.json", STATE_LIMIT, self.descriptor)
+            state = KeyState.model_validate(jsontext.loads(text))
             if state.key == key:
                 return state
-            why = f"it is of {state.key!r}"
+            error: Exception = ValueError(f"it is of {state.key!r}")
         except FileNotFoundError:
             return None
-        except ValidationError as error:
-            why = explain(error.errors())
-        except ValueError as error:
-            why = str(error)
-        except OSError as error:
-            if error.errno not in _UNREADABLE:
-                raise
-            why = str(error)
-        return self._set_aside(key, path, why)
+        except (OSError, ValueError) as caught:
+            error = caught
+        from hook.state import damage
 
-    def _set_aside(self, key: str, path: str, why: str) -> KeyState:
-        # No two files have the same inode at a time, so this name is free, or a name of this very file already.
-        aside = f"groups/{key}{_ASIDE}{system.inode(path, self.descriptor)}"
-        # A second name for what is there, then the new state over the first name: killed in between, or with no room
-        # for the new state, the next hook finds the key as unreadable as this one did, and never takes it for new.
-        try:
-            system.link(path, aside, self.descriptor)
-        except FileExistsError:
-            pass
-        except PermissionError:  # a directory has one name only
-            system.rename(path, aside, self.descriptor)
-        state = unknown(key)
-        self.write_key(state)
-        problem = f"the state of key {key} cannot be read ({why})"
-        hint = f"it is kept for a day as {self.path}/{aside}; `reconcile` rebuilds the key"
-        self.complaints.append(HookError(Reason.IO, problem, hint=hint))
-        return state
+        return damage.set_aside(self, key, error)
 
     def write_key(self, state: KeyState) -> None:
         """Commit what is known of a key. To be called under its lock."""
@@ -147,84 +120,18 @@ class RunDir:
         """Forget a key. To be called under its lock."""
         system.unlink(f"groups/{key}.json", self.descriptor)
 
-    def recorded(self) -> list[str]:
-        """The keys that something is recorded of. Grows with the node: not for a start that succeeds."""
-        names = self._names("groups")
-        return [name[: -len(".json")] for name in names if name.endswith(".json") and not name.startswith(".")]
-
-    def glance(self, key: str) -> KeyState | None:
-        """What is recorded of a key, read without its lock: it may have changed already. None: nothing readable."""
-        try:
-            text = system.read_file(f"groups/{names.container_id(key)}.json", _STATE_LIMIT, self.descriptor)
-            return KeyState.model_validate(jsontext.loads(text))
-        except (OSError, ValueError):
-            return None
-
-    def leftovers(self, live: set[str]) -> list[str]:
-        """The keys that a hook which was killed left files of: half-written ones, locks of keys that are not `live`."""
-        found = {
-            name[1 : -len(".tmp")] for part in ("groups", "members") for name in self._names(part) if _is_tmp(name)
-        }
-        found |= {name[: -len(".old")] if name.endswith(".old") else name for name in self._names("building")}
-        found |= {name for name in self._names("locks") if name not in live}
-        return sorted(name for name in found if _is_key(name))
-
-    def half_failures(self) -> list[str]:
-        """The containers whose failure record is half written."""
-        found = [name[1 : -len(".tmp")] for name in self._names("unmonitored") if _is_tmp(name)]
-        return [name for name in found if _is_key(name)]
-
-    def remove_half_failure(self, container: str) -> None:
-        """Remove a half-written record. A hook that is at it begins once more."""
-        system.unlink(f"unmonitored/.{container}.tmp", self.descriptor)
-
-    def tidy(self, key: str) -> None:
-        """Remove the half-written files of a key, and what was set aside of it a day ago, under its lock."""
-        for part in ("groups", "members"):
-            system.unlink(f"{part}/.{key}.tmp", self.descriptor)
-        for name in self._outdated_asides():
-            if name.partition(_ASIDE)[0] == key:
-                system.remove_tree("groups/" + name, self.descriptor)
-
-    def set_aside(self) -> list[str]:
-        """The keys with an unreadable file that was set aside a day ago. Grows with the node: not for the hook path."""
-        return sorted({name.partition(_ASIDE)[0] for name in self._outdated_asides()})
-
-    def _outdated_asides(self) -> list[str]:
-        found = [name for name in self._names("groups") if _ASIDE in name and _is_key(name.partition(_ASIDE)[0])]
-        return [name for name in found if self._is_outdated("groups/" + name)]
-
-    def _is_outdated(self, path: str) -> bool:
-        try:
-            return system.age(path, self.descriptor) >= _KEPT
-        except OSError:
-            return False
-
-    def _names(self, part: str) -> list[str]:
-        try:
-            return system.list_directory(part, self.descriptor)
-        except FileNotFoundError:
-            return []
-
     def key_of(self, container: str) -> str | None:
-        """The key that a container is indexed under, or None."""
-        path = f"members/{container}.json"
+        """Find the key that a container is indexed under, or None."""
         try:
-            return Index.model_validate(jsontext.loads(system.read_file(path, dir_fd=self.descriptor))).key
+            text = system.read_file(f"members/{container}.json", dir_fd=self.descriptor)
+            return Index.model_validate(jsontext.loads(text)).key
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            why = explain(error.errors()) if isinstance(error, ValidationError) else str(error)
-            problem = f"the index of container {container} cannot be read ({why})"
-            hint = f"`reconcile` drops its member once it is dead; the file is {self.path}/{path}"
-            self.complaints.append(HookError(Reason.IO, problem, hint=hint))
-            return None
+            from hook.state import damage
 
-    def indexed(self) -> dict[str, str]:
-        """All containers in the index, and their keys. Grows with the node: not for the hook path."""
-        found = [name[: -len(".json")] for name in self._names("members") if name.endswith(".json")]
-        keys = {name: self.key_of(name) for name in found if _is_key(name)}
-        return {name: key for name, key in keys.items() if key is not None}
+            self.complaints.append(damage.of_index(self.path, container, error))
+            return None
 
     def write_index(self, container: str, key: str) -> None:
         """Note that a container belongs to a key. Under that key's lock, which also makes the temporary name ours.
@@ -245,10 +152,6 @@ class RunDir:
             return Failure.model_validate(jsontext.loads(text))
         except (OSError, ValueError):
             return None
-
-    def has_old_failure(self, container: str) -> bool:
-        """Whether a failure was recorded a day ago, readable or not."""
-        return self._is_outdated(f"unmonitored/{container}.json")
 
     def write_failure(self, failure: Failure) -> None:
         """Record why a container is not monitored."""
@@ -345,33 +248,29 @@ def _make_directory(path: str, mode: int, dir_fd: int | None = None) -> None:
         pass
 
 
-def _lock_timeout(run_dir: str, key: str) -> HookError:
-    return HookError(
-        Reason.LOCK_TIMEOUT,
-        f"the lock of key {key} was not to be had in time",
-        tried=f"flock {run_dir}/locks/{key}",
-        hint="another hook of this pod is stuck, or the node is starved: raise --lock-timeout",
-    )
+def changed(
+    state: KeyState,
+    *,
+    groups: list[MonGroup] | None = None,
+    members: dict[str, Member] | None = None,
+    cgroup: str | None = None,
+) -> KeyState:
+    """Return the state with other groups or members, as valid as any: the models check what is written, too.
+
+    `generation` goes up with each change of what consumers see.
+    """
+    fields = dict(state)
+    if cgroup is not None:
+        fields["cgroup"] = cgroup
+    if members is not None:
+        fields["members"] = members
+    if groups is not None and groups is not state.groups:
+        fields["groups"] = groups
+        if _shown(groups) != _shown(state.groups):
+            fields["generation"] = state.generation + 1
+    return KeyState(**fields)
 
 
-def unknown(key: str) -> KeyState:
-    """The state of a key of which nothing is known but its name."""
-    kind: Kind = "container"
-    try:
-        if names.pod_uid(key) == key:
-            kind = "pod"
-    except ValueError:
-        pass
-    now, boottime = system.now_utc(), system.boottime()
-    return KeyState(key=key, kind=kind, recovering=True, created_at=now, created_boottime=boottime)
-
-
-def _is_tmp(name: str) -> bool:
-    return name.startswith(".") and name.endswith(".tmp")
-
-
-def _is_key(name: str) -> bool:
-    try:
-        return names.container_id(name) == name
-    except ValueError:
-        return False
+def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
+    """What consumers see of groups."""
+    return [(it.path, it.inode, it.begin, it.end, it.before) for it in groups if it.begin is not None]

@@ -171,7 +171,8 @@ class _Bare(ast.NodeTransformer):
 def _code(tree: ast.Module, path: str) -> CodeType:
     """The code of a module, which has no assertions and no docstrings: -OO."""
     flags = __future__.annotations.compiler_flag
-    return compile(_Bare().visit(tree), path, "exec", flags, dont_inherit=True, optimize=2)
+    found: CodeType = compile(_Bare().visit(tree), path, "exec", flags, dont_inherit=True, optimize=2)
+    return found
 
 
 def _stable(code: Any) -> bytes:  # noqa: ANN401  whatever marshal takes

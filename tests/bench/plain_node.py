@@ -29,10 +29,11 @@ from pyz import archive
 from tests.bench.common import CannotMeasure
 from tests.resctrlfs import mounted
 from tests.resctrlfs.counters import ENERGY_EVENTS, Counters
+from tests.resctrlfs.model import Knobs
 from tests.support.hook import STATES, UID, Hook, task
 
 TMPFS = "/dev/shm"
-MACHINE = {"l3_domains": 4, "packages": 6, "perf": False}
+MACHINE = Knobs(l3_domains=4, packages=6, perf=False, decay_ms=0)
 COUNTERS = 24  # of such a machine
 # One directory stands for the groups of all keys: as a file its `tasks` would show each the tasks of the others.
 HELPER = """\
@@ -156,7 +157,7 @@ class PlainNode(Node):
 
 def _fill(group: Path) -> None:
     """What the kernel puts into a group."""
-    domains = Counters(**MACHINE).domains
+    domains = Counters(MACHINE.l3_domains, MACHINE.packages, MACHINE.perf).domains
     assert sum(map(len, domains.values())) == COUNTERS
     for domain, events in domains.items():
         (group / "mon_data" / domain).mkdir(parents=True)
@@ -195,8 +196,8 @@ def plain_node(groups: int = 1) -> Iterator[PlainNode]:
 @contextmanager
 def model_node() -> Iterator[Node]:
     """A node on the model of resctrl."""
-    with tempfile.TemporaryDirectory(prefix="rmh-", dir=TMPFS) as name, task() as init:
-        with mounted(Path(name), decay_ms=0, **MACHINE) as resctrl:
-            node = Node(resctrl.root, resctrl.root / "mon_groups", Path(name) / "run")
+    with tempfile.TemporaryDirectory(dir=TMPFS) as name, mounted(Path(name), **vars(MACHINE)) as resctrl:
+        node = Node(resctrl.root, resctrl.root / "mon_groups", Path(name) / "run")
+        with task() as init:
             node.populate(init.pid)
             yield node

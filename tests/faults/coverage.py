@@ -21,8 +21,8 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-import build
 import hook
+from pyz import COMPILED, MODELS, archive
 from tests import provision
 from tests.support.cgroups import cgroup
 
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 # What runs little or nothing of the hook path, or takes its time and goes by chance.
 LEFT_OUT = {
-    "tests/unit": "bench_speed build fuzz grafana interpreters layers linters provision readme resctrl_model systemd"
-    " tiers",
-    "tests/fuse": "bench_speed faults hot_path mutants resctrlfs soak storm",
+    "tests/unit": "archive bench_speed build bytecode fuzz grafana interpreters layers linters provision readme"
+    " resctrl_model systemd tiers",
+    "tests/fuse": "bench_speed faults imports mutants resctrlfs soak storm",
 }
 ALONE = ("unshare", "--mount", "--fork", "--kill-child", "setsid")
 """What a command behind this mounts goes with it, and it ends with who started it.
@@ -97,11 +97,15 @@ def pytest_runtest_logreport(report):
         with open("{copy}/build/seconds", "a") as file:
             print(json.dumps([report.nodeid, report.duration]), file=file)
 """
-# In the copy's build.py: what there is, and what takes its place.
+# In the copy's packaging/pyz: what there is, and what takes its place.
 MEASURED = {
-    f'BOOT = "{build.BOOT}"': "BOOT = \"import sys,atexit,posix;exec(open('{copy}/build/boot.py').read())\"",
-    "path = f\"hook/{name.rstrip('+') or '__init__'}.py\"": (
-        "path = f\"{copy}/hook/{name.rstrip('+').replace('models', 'models_compiled') or '__init__'}.py\""
+    "archive.py": (
+        f'BOOT = "{archive.BOOT}"',
+        "BOOT = \"import sys,atexit,posix;exec(open('{copy}/build/boot.py').read())\"",
+    ),
+    "bytecode.py": (
+        "compile(_Bare().visit(tree), path,",
+        f"compile(_Bare().visit(tree), '{{copy}}/' + path.replace({MODELS!r}, {COMPILED!r}),",
     ),
 }
 
@@ -151,20 +155,23 @@ class Measured:
         ask = "import sys, coverage; print(sys.version_info[:2]); print(coverage.__path__[0])"
         version, package = subprocess.check_output([sys.executable, "-c", ask], text=True).splitlines()
         known = {
-            "{boot}": build.BOOT,
+            "{boot}": archive.BOOT,
             "{copy}": str(self.copy),
             "{version}": version,
             "{libraries}": str(Path(package).parent),
         }
         for name, text in (("coveragerc", SETTINGS), ("boot.py", BOOT), ("contexts.py", PLUGIN), ("context", "none")):
             (self.copy / "build" / name).write_text(_filled(text, known))
-        script = (self.copy / "build.py").read_text(encoding="utf-8")
-        for text, other in MEASURED.items():
+        for name, (text, other) in MEASURED.items():
+            module = self.copy / "packaging/pyz" / name
+            script = module.read_text(encoding="utf-8")
             assert script.count(text) == 1, text
-            script = script.replace(text, _filled(other, known))
-        (self.copy / "build.py").write_text(script, encoding="utf-8")
-        code = "import build, sys; build.build(python=sys.executable, bytecode=[sys.executable])"
-        subprocess.run([sys.executable, "-c", code], cwd=self.copy, check=True, stdout=subprocess.DEVNULL)
+            module.write_text(script.replace(text, _filled(other, known)), encoding="utf-8")
+        code = (
+            "import sys, tests; from pyz import archive; archive.build(python=sys.argv[1], interpreters=sys.argv[1:])"
+        )
+        command = [sys.executable, "-c", code, sys.executable]
+        subprocess.run(command, cwd=self.copy, check=True, stdout=subprocess.DEVNULL)
 
     def run(self, path: str) -> None:
         """Run the tests of a file, or one of them."""
@@ -255,4 +262,4 @@ def hook_path() -> list[str]:
     layers = (hook.__doc__ or "").partition("for people only")[0]
     rows = re.findall(r"^    ([a-z]+(?:, [a-z]+)*)  ", layers, re.MULTILINE)
     names = [name for row in rows for name in row.split(", ")]
-    return [build.COMPILED.stem if name == build.MODELS.stem else name for name in names]
+    return [Path(COMPILED).stem if name == Path(MODELS).stem else name for name in names]

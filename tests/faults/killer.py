@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 LIBRARIES = ("hypothesis.strategies", "mfusepy", "prometheus_client", "pydantic", "pyfakefs.fake_os", "pytest")
-BUILD = "import build; build.build(bytecode=['/usr/bin/python3'])"
+BUILD = "import tests; from pyz import archive; archive.build(interpreters=['/usr/bin/python3'])"
 
 
 class Chosen:

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
-import build
+from pyz import archive
 from tests.faults.campaign import Campaign, Case
 from tests.faults.stages import STAGES, Stage
 
@@ -40,8 +40,8 @@ def _limited(campaign: Campaign, what: str, limits: Sequence[tuple[str, ...]]) -
 
 
 def _starts(limit: Sequence[str]) -> bool:
-    first_line = build.BOOT.partition(";f=")[0]
-    done = subprocess.run([*limit, build.PYTHON, "-ISc", first_line], check=False, capture_output=True, env={})
+    first_line = archive.BOOT.partition(";f=")[0]
+    done = subprocess.run([*limit, archive.PYTHON, "-ISc", first_line], check=False, capture_output=True, env={})
     return done.returncode == 0
 
 

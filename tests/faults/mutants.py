@@ -23,7 +23,7 @@ from queue import SimpleQueue
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import build
+from pyz import COMPILED
 from tests import provision
 from tests.faults import coverage
 from tests.faults.mutant import Mutant
@@ -92,7 +92,7 @@ def run(campaign: Campaign) -> None:
 
 def made(modules: Iterable[str]) -> list[Mutant]:
     """All mutants of these modules."""
-    paths = [f"hook/{name}.py" for name in modules if name != build.COMPILED.stem]
+    paths = [path for path in (f"hook/{name}.py" for name in modules) if path != COMPILED]
     command = [str(provision.campaign()), "-m", "tests.faults.mutations", *paths]
     told = subprocess.run(command, cwd=provision.ROOT, check=True, stdout=subprocess.PIPE).stdout
     return [Mutant(*it) for it in json.loads(told)]

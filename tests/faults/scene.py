@@ -212,7 +212,7 @@ class Scene:
 
     def _ran(self, outcome: Outcome) -> Ran:
         ran = Ran(outcome, self.log.lines())
-        if any("used is lost" in line for line in (outcome.stderr, *ran.syslog)):
+        if any("its use is lost" in line for line in (outcome.stderr, *ran.syslog)):
             self.used = 0  # what is said is no lie
         return ran
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import build
+from pyz import archive
 from tests.faults import zygote
 from tests.resctrlfs import mounted
 from tests.support.hook import PYZ, Hook, created, stopped
@@ -56,7 +56,7 @@ class Zygote:
 
     def __init__(self, hook: Hook, errors: Path) -> None:
         pyz, _, *options = hook.command("hook")
-        command = [*PYTHON, zygote.__file__, build.BOOT, str(errors), pyz, *options]
+        command = [*PYTHON, zygote.__file__, archive.BOOT, str(errors), pyz, *options]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={}, cwd="/")
         self.hooks = 0
 

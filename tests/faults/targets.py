@@ -19,7 +19,7 @@ from math import floor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import build
+from pyz import ROOT, archive
 from tests.support.memory import RESCTRL, Machine
 
 SEPARATOR = b"\x1e"
@@ -81,8 +81,8 @@ def _ours() -> list[str]:
 
 def both_forms(directory: Path) -> tuple[Program, Program]:
     """The program on pydantic's models and on the compiled ones; the directory is for a .pyz."""
-    pyz = build.build(output=directory / "sources.pyz", bytecode=())
-    return Program(build.ROOT), Program(pyz)
+    pyz = archive.build(output=directory / "sources.pyz")
+    return Program(ROOT), Program(pyz)
 
 
 Texts = Sequence[bytes]
@@ -274,7 +274,11 @@ def proc(program: Program, texts: Texts) -> object:
     places = [*process.cgroups(PID), process.cgroup(PID)]
     for place in places:
         if place is not None:
-            found += [cgroups.of_pod(place, UID), cgroups.is_own(place, CONTAINER), cgroups.container_id(place)]
+            found += [
+                program.identity.of_pod(place, UID),
+                cgroups.is_own(place, CONTAINER),
+                cgroups.container_id(place),
+            ]
             found += [cgroups.exists(place), cgroups.is_within(place, places[0] or "")]
             assert found[-4] is None or cgroups.is_within(place, str(found[-5] or place))
     assert not machine.changes

@@ -39,7 +39,7 @@ def test_what_a_hook_runs_as_a_process_is_seen(short_path: Path) -> None:
     assert (measured.passed, measured.failed) == (1, 0)
     assert list(measured.seconds()) == [FUSE]
     lines = measured.lines()
-    for module in ("lifecycle", "loader", "models_compiled", "start", "system"):
+    for module in ("lifecycle", "loader", "models_compiled", "validation", "system"):
         assert any(FUSE in tests for tests in lines[module].values()), module
     lifecycle = next(it for it in measured.missing() if it.module == "lifecycle")
     assert 0 < lifecycle.missed < lifecycle.all

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import build
+from pyz import archive
 from tests.kernel.inside import few, pythons
 from tests.support.devlog import DevLog
 from tests.support.hook import PYZ, UID, Hook, created, end, finish, stopped, task
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Task = subprocess.Popen[bytes]
-IMPORTS = {"_json", "atexit", "errno", "fcntl", "hook", "posix", "select", "sys", "time", "zipimport", "__future__"}
-"""What a container start may import besides what the interpreter itself has imported by then."""
 
 
 @pytest.mark.parametrize("way", ["directly", "by python3", "through a link"])
@@ -153,7 +151,7 @@ def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
         assert hook.tasks("oci-c1") == {init.pid}
         end(init)
         subprocess.run(["sh", "-c", f"cat /dev/zero > {hook.run_dir}/filler 2>&-"], check=False)
-        assert "what key c1 used is lost" in hook(stopped("c1")).stderr
+        assert "could not save the final counters of key c1" in hook(stopped("c1")).stderr
         assert hook.groups() == set()
         assert hook.leftovers() == set()
         assert list((hook.run_dir / "mon_groups").iterdir()) == []
@@ -255,51 +253,22 @@ def test_a_file_that_is_broken_inside_fails_no_container(
     with zipfile.ZipFile(PYZ) as whole:
         sources = {name: whole.read(name) for name in whole.namelist() if name.endswith(".py")}
     copy = tmp_path / "broken.pyz"
-    copy.write_bytes(build.archive({**sources, "hook/lifecycle.py": broken.encode()}, build.shebang(str(python.path))))
+    copy.write_bytes(
+        archive.join({**sources, "hook/stages/create.py": broken.encode()}, archive.shebang(str(python.path)))
+    )
     copy.chmod(0o755)
     state = json.dumps(created("c1", init.pid)).encode()
     result = subprocess.run([copy, "hook"], input=state, capture_output=True, check=False, timeout=300)
     assert result.returncode == 0
-    assert b"lifecycle.py" in result.stderr
+    assert b"stages/create.py" in result.stderr
     assert subprocess.run([copy, "list"], capture_output=True, check=False, timeout=300).returncode == 2
-
-
-@pytest.mark.parametrize("python", pythons(), ids=lambda python: ".".join(map(str, python.version)))
-def test_what_a_container_start_imports(hook: Hook, init: Task, python: Interpreter) -> None:
-    """The allow-list of the hook path, for the first line's way of starting, on the path without an error."""
-    boot = PYZ.read_bytes().split(b"\n", 1)[0].decode().partition("ISc")[2]
-    path = str(python.path)
-    bare = imported([path, "-IS", "-X", "importtime", "-c", "pass"], b"")
-    for verb, state in (("createRuntime", created("c1", init.pid)), ("poststop", stopped("c1"))):
-        arguments = [str(PYZ), *hook.command(verb)[1:]]
-        found = imported([path, "-IS", "-X", "importtime", "-c", boot, *arguments], json.dumps(state).encode())
-        assert {name.partition(".")[0] for name in found - bare} <= IMPORTS
-        assert "hook.usage" not in found
-    end(init)
-
-
-def imported(command: list[str], state: bytes) -> set[str]:
-    result = subprocess.run(command, input=state, capture_output=True, check=True, timeout=300)
-    lines = result.stderr.decode().splitlines()
-    return {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
-
-
-@pytest.mark.parametrize(
-    "before", ["import fcntl", "sys.path.append('/nowhere')"], ids=["imported before", "not at its usual place"]
-)
-def test_a_module_written_in_c_is_had_wherever_it_is(hook: Hook, init: Task, before: str) -> None:
-    """The loader looks at one place, and leaves the search to Python."""
-    outcome = started_after(f"import sys; {before}", hook)(created("c1", init.pid))
-    assert (outcome.status, outcome.stderr) == (0, "")
-    assert hook.tasks("oci-c1") == {init.pid}
 
 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
         ("import hook.no_such_module", "No module named 'hook.no_such_module'"),
-        ("hook.identity.nothing", "module 'hook.identity' has no attribute 'nothing'"),
-        ("hook.identity.Key('c1', 'container').nothing", "no attribute 'nothing'"),
+        ("hook.stages.identity.nothing", "module 'hook.stages.identity' has no attribute 'nothing'"),
     ],
 )
 def test_what_the_file_has_not_is_not_found(hook: Hook, init: Task, asked: str, said: str) -> None:
@@ -307,7 +276,7 @@ def test_what_the_file_has_not_is_not_found(hook: Hook, init: Task, asked: str, 
 import time
 gmtime = time.gmtime
 def asks():
-    import hook.identity
+    import hook.stages.identity
     try:
         {asked}
     except (ImportError, AttributeError) as error:

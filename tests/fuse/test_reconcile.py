@@ -642,16 +642,21 @@ def test_what_found_no_rmid_is_tried_again(hook: Hook, resctrl: Mounted) -> None
         assert hook.tasks("oci-c3") == {c.pid}
 
 
-def test_failure_recorded_without_a_start_time_is_never_retried(hook: Hook, init: Task) -> None:
-    """The pid may belong to another process by now."""
+@pytest.mark.parametrize(
+    ("boottime", "done"), [({}, ["retry"]), ({"boottime": None}, []), ({"boottime": 0.0}, ["forget"])]
+)
+def test_failure_without_a_start_time_is_retried_for_the_process_that_had_the_pid_then(
+    hook: Hook, init: Task, boottime: dict[str, float | None], done: list[str]
+) -> None:
+    """The pid may belong to another process by now: one that has started since the failure was recorded."""
     hook(created("c1", init.pid, pod_uid="no UID"))
     path = hook.run_dir / "unmonitored/c1.json"
-    record = {"reason": "io", "key": "c1", "kind": "container", "starttime": None}
+    record = {"reason": "io", "key": "c1", "kind": "container", "starttime": None, **boottime}
     path.write_text(json.dumps({**json.loads(path.read_text()), **record}))
-    assert reconcile(hook) == []
-    assert hook.groups() == set()
+    assert verbs(reconcile(hook)) == done
+    assert hook.groups() == ({"oci-c1"} if done == ["retry"] else set())
     end(init)
-    assert verbs(reconcile(hook)) == ["forget"]
+    reconcile(hook)
     assert hook.reasons() == {}
 
 

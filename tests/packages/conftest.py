@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Callable, NamedTuple
 
 import pytest
 
-import build
 from hook import __version__
+from pyz import archive
 from tests import provision
 from tests.packages import debian
 from tests.packages.machine import Machine
@@ -63,7 +63,7 @@ def pyz() -> Path:
 
 @pytest.fixture(scope="session")
 def packages(pyz: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """Those of the .pyz that is there. The linters have their say in a test of their own."""
+    """Those of the .pyz that is there."""
     return _packages(pyz, __version__, tmp_path_factory.mktemp("packages"))
 
 
@@ -75,11 +75,11 @@ def newer(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packa
         shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     module = tree / "hook" / "__init__.py"
     module.write_text(module.read_text().replace(f'"{packages.version}"', f'"{NEWER}"'))
-    return _packages(build.build(root=tree), NEWER, tmp_path_factory.mktemp("newer-packages"))
+    return _packages(archive.build(root=tree), NEWER, tmp_path_factory.mktemp("newer-packages"))
 
 
 def _packages(pyz: Path, version: str, output: Path) -> Packages:
-    pack(pyz, output, "--no-lint")
+    pack(pyz, output)
     (deb,), (rpm,) = output.glob("*.deb"), output.glob("*.rpm")
     return Packages(version, deb, rpm)
 

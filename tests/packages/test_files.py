@@ -130,8 +130,26 @@ def test_dash_understands_what_dpkg_runs(script: str) -> None:
     told("sh", "-n", REPOSITORY / "packaging" / "deb" / script)
 
 
-def test_the_linters_are_content(pyz: Path, tmp_path: Path) -> None:
-    pack(pyz, tmp_path)
+def test_the_linters_accept_them(pyz: Path, tmp_path: Path) -> None:
+    pack(pyz, tmp_path, "--check")
+
+
+@pytest.mark.parametrize(("kind", "maker"), [("deb", "dpkg-deb"), ("rpm", "rpmbuild")])
+def test_a_package_of_one_kind_takes_no_linter_and_no_maker_of_the_other(
+    pyz: Path, tmp_path: Path, kind: str, maker: str
+) -> None:
+    """And with --check a linter that is not there is an error."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for directory in ("/usr/local/bin", "/usr/bin", "/bin"):
+        for path in Path(directory).glob("*"):
+            if not re.match("dpkg-deb|rpmbuild|lintian|rpmlint", path.name) and not (programs / path.name).exists():
+                (programs / path.name).symlink_to(path)
+    (programs / maker).symlink_to(shutil.which(maker) or "/nowhere")
+    pack(pyz, tmp_path, kind, PATH=str(programs))
+    assert [path.suffix for path in tmp_path.glob("resctrl*")] == [f".{kind}"]
+    with pytest.raises(subprocess.CalledProcessError):
+        pack(pyz, tmp_path, kind, "--check", PATH=str(programs))
 
 
 def test_the_same_is_packed_to_the_same_bytes_elsewhere(pyz: Path, packages: Packages, tmp_path: Path) -> None:
@@ -143,9 +161,7 @@ def test_the_same_is_packed_to_the_same_bytes_elsewhere(pyz: Path, packages: Pac
         shutil.copy(REPOSITORY / name, tree)
     command = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))]
     settings = {"SOURCE_DATE_EPOCH": told("git", "-C", REPOSITORY, "log", "-1", "--format=%ct").strip()}
-    pack(
-        pyz, output, "--no-lint", before=command, root=tree, umask=0o077, TZ="Asia/Kolkata", LC_ALL="de_DE", **settings
-    )
+    pack(pyz, output, before=command, root=tree, umask=0o077, TZ="Asia/Kolkata", LC_ALL="de_DE", **settings)
     for file in packages[1:]:
         assert (output / file.name).read_bytes() == file.read_bytes(), file.suffix
 

@@ -79,7 +79,7 @@ class Entry:
                 raise Inconsistent(f"{counter} is live and over, or neither: {self}")
 
     def use(self) -> Use:
-        """before + (end or live) - begin, as the README says it."""
+        """before + (end or live) - begin, as docs/consumer-view.md says it."""
         return {counter: self._use(f"mon_data/{counter}") for counter in self.counters() if "occupancy" not in counter}
 
     def _use(self, place: str) -> Decimal | None:
@@ -98,7 +98,7 @@ def _number(text: str | None) -> Decimal | None:
 
 
 def read(place: Path, pause: Callable[[], object] = lambda: None) -> Entry | None:
-    """One entry, by the README's rule: its directory is opened once, and `generation` is read last, below that.
+    """One entry, by the rule of docs/consumer-view.md: its directory is opened once, and `generation` is read last.
 
     None: it is gone, or being replaced; a consumer reads again. `pause` is called before each system call.
     """

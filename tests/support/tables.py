@@ -16,7 +16,7 @@ def as_text(lines: Sequence[Sequence[str]]) -> str:
 
 
 def as_markdown(lines: Sequence[Sequence[str]], names: int = 1) -> str:
-    """The same for a README; the first `names` columns hold no figures."""
+    """The same for a document; the first `names` columns hold no figures."""
     head, *body = ("| " + " | ".join(line) + " |" for line in lines)
     rule = "|" + "|".join("---" if index < names else "---:" for index in range(len(lines[0]))) + "|"
     return "\n".join([head, rule, *body])

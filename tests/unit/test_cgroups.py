@@ -7,6 +7,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.fake_os import FakeOsModule
 
 from hook.base import cgroups, system
+from hook.stages import identity
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 ID = "0123456789abcdef" * 4
@@ -28,7 +29,7 @@ SLICE = f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice"
     ],
 )
 def test_the_pod_of_a_container(cgroup: str | None, pod: str | None) -> None:
-    assert cgroups.of_pod(cgroup, UID) == pod
+    assert identity.of_pod(cgroup, UID) == pod
 
 
 DIGITS = UID.replace("-", "")
@@ -53,7 +54,7 @@ DIGITS = UID.replace("-", "")
     ],
 )
 def test_the_pod_uid_that_a_path_names(cgroup: str, uid: str | None) -> None:
-    assert cgroups.pod_uid(cgroup) == uid
+    assert identity.pod_uid(cgroup) == uid
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_the_pod_uid_that_a_path_names(cgroup: str, uid: str | None) -> None:
     ],
 )
 def test_who_made_a_container_by_the_name_of_its_cgroup(cgroup: str, maker: str | None) -> None:
-    assert cgroups.maker(cgroup, ID) == maker
+    assert identity.maker(cgroup, ID) == maker
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from hook import __version__
 from hook.base.models import Options
-from hook.stages.options import parse as parse_options
+from hook.stages.context import parse as parse_options
 from tests.support import chart
 from tests.support.chart import render
 

@@ -15,8 +15,12 @@ import pytest
 
 from hook.base import system
 from hook.base.models import KeyState, MonGroup
+from hook.reconcile.survey import may_move
+from hook.stages import create
 from hook.stages.context import Node
-from hook.stages.create import create_runtime, poststop
+from hook.stages.create import create_runtime
+from hook.stages.remove import poststop
+from hook.state import contents
 from tests.support.consumers import Entry, read, read_by_path
 from tests.unit.faults import Faults, Killed, fails
 from tests.unit.test_create import GROUP, UID, Machine, container, machine
@@ -44,12 +48,12 @@ def test_a_place_that_somebody_cleared_away_is_made_again(machine: Machine) -> N
     start(machine, "c1", 7)
     shutil.rmtree(machine.run / "mon_groups")
     node = start(machine, "c2", 8)
-    assert node.shown() == [UID]
+    assert node.view.shown() == [UID]
     assert shown(machine)["tasks"] == f"{machine.resctrl}/mon_groups/{GROUP}/tasks"
 
 
 def test_where_nothing_was_ever_shown_nothing_is(machine: Machine) -> None:
-    assert machine.node().shown() == []
+    assert machine.node().view.shown() == []
 
 
 def test_what_a_killed_hook_has_left_half_made_is_no_part_of_it(machine: Machine) -> None:
@@ -69,7 +73,7 @@ def test_what_a_killed_hook_has_left_half_removed_is_in_nobodys_way(machine: Mac
     (half / "half").touch()
     machine.die(7)
     poststop(machine.node(snapshot_ttl=0), "c1")
-    assert node.shown() == []
+    assert node.view.shown() == []
     assert not half.exists()
 
 
@@ -81,7 +85,7 @@ def test_a_full_run_directory_costs_the_view_and_nothing_more(
     node = machine.node()
     assert create_runtime(node, container("c1", 7))
     (complaint,) = node.run.complaints
-    assert str(complaint).startswith(f"what key {UID} used cannot be shown;")
+    assert str(complaint).startswith(f"could not update the published counters of key {UID};")
     assert machine.groups() == {GROUP: {7}}
 
 
@@ -113,9 +117,9 @@ def test_a_counter_on_record_that_leads_elsewhere_is_not_shown(machine: Machine)
 def test_a_key_without_a_record_begins_with_nothing(machine: Machine) -> None:
     node = machine.node()
     with node.run.lock(UID, system.monotonic()) as locked:
-        node.begin(locked, "/g", made=True, empty=False)
+        create.begin(node, locked, "/g", made=True, empty=False)
         assert locked.state is None
-    assert node.shown() == []
+    assert node.view.shown() == []
 
 
 @pytest.mark.parametrize(
@@ -126,7 +130,7 @@ def test_a_thread_is_moved_within_its_ctrl_group_and_from_nobody_else(
     machine: Machine, ctrl_group: str, mon_group: str, may: bool
 ) -> None:
     machine.spawn(7, ctrl_group=ctrl_group, mon_group=mon_group)
-    assert machine.node().may_move(7, f"{machine.resctrl}/mon_groups/{GROUP}") is may
+    assert may_move(machine.node(), 7, f"{machine.resctrl}/mon_groups/{GROUP}") is may
 
 
 def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(
@@ -226,7 +230,8 @@ class Change:
             at_call, calls = 0, 0
             while calls >= at_call:
                 at_call += 1
-                self.node.tidy(UID, self.live)
+                contents.tidy(self.node.run, UID)
+                self.node.view.tidy(UID)
                 self.show(self.live)
                 pauses = calls = 0
                 look(pause)
@@ -284,7 +289,7 @@ def test_what_a_hook_killed_before_it_replaced_an_entry_leaves_is_no_whole_one_a
         calls = change.make(at)
         entry = read(change.place)
         assert entry is None or entry in wholes
-        assert (entry is not None and entry.completed) == change.node.is_shown(change.over)
+        assert (entry is not None and entry.completed) == change.node.view.is_current(change.over)
         change.make()
-        assert change.node.is_shown(change.over)
+        assert change.node.view.is_current(change.over)
         assert list((machine.run / "building").iterdir()) == []

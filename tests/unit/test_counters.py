@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from hook.base import counters
 from hook.base.models import KeyState, MonGroup
-from hook.state import transitions
+from hook.state import accounting, transitions
+from hook.state.rundir import changed
 
 ENERGY = "mon_PERF_PKG_00/core_energy"
 TRAFFIC = "mon_L3_00/mbm_total_bytes"
@@ -96,50 +97,49 @@ def test_occupancy_and_what_nothing_is_known_of_do_not_add_up() -> None:
     assert set(counters.lifetime(group(begin=begin), dict.fromkeys(begin, "2"))) == {TRAFFIC}
 
 
+def begun(of: MonGroup, inode: int, begin: dict[str, str]) -> MonGroup:
+    """The group with its begin, as createRuntime reads it."""
+    return MonGroup(path=of.path, ctrl_group=of.ctrl_group, inode=inode, begin=begin, before=of.before)
+
+
 @given(st.lists(st.tuples(amounts, amounts), min_size=1, max_size=6))
 def test_use_adds_up_over_lives(lives: list[tuple[int, int]]) -> None:
     here = group()
     for begin, more in lives:
-        here = transitions.begun(transitions.inherited(group(), [here]), 5, {TRAFFIC: str(begin)})
+        here = begun(accounting.inherited(group(), [here]), 5, {TRAFFIC: str(begin)})
         here = transitions.ended(here, {TRAFFIC: str(begin + more)})
     assert counters.lifetime(here, here.end or {}) == {TRAFFIC: sum(more for _, more in lives) * counters.MILLION}
 
 
 def test_what_is_unknown_once_stays_unknown() -> None:
-    lost = transitions.remade(group(begin={TRAFFIC: "1"}), 7, empty=False)
+    lost = accounting.remade(group(begin={TRAFFIC: "1"}), 7)
     assert lost.before == {TRAFFIC: counters.UNKNOWN}
-    again = transitions.ended(transitions.begun(lost, 5, {TRAFFIC: "1"}), {TRAFFIC: "2"})
+    again = transitions.ended(begun(lost, 5, {TRAFFIC: "1"}), {TRAFFIC: "2"})
     assert counters.lifetime(again, again.end or {}) == {TRAFFIC: None}
 
 
-def test_a_group_that_vanished_with_nobody_in_it_has_used_nothing() -> None:
-    assert transitions.remade(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "7"}), 7, empty=True).before == {
-        TRAFFIC: "7"
-    }
-
-
 def test_what_was_used_before_a_late_begin_is_unknown() -> None:
-    late = transitions.begun(group(), 5, {TRAFFIC: "1", OCCUPANCY: "1"}, late=True)
+    late = accounting.begun_late(group(), 5, {TRAFFIC: "1", OCCUPANCY: "1"})
     assert late.before == {TRAFFIC: counters.UNKNOWN}
 
 
 def test_several_ctrl_groups_become_one_sum() -> None:
     one = group(begin={TRAFFIC: "1"}, end={TRAFFIC: "3"})
     two = group(begin={TRAFFIC: "10"}, end={TRAFFIC: "15"}, before={TRAFFIC: "100"})
-    assert transitions.past([one, two]) == {TRAFFIC: "107"}
-    assert transitions.inherited(group(before={TRAFFIC: "1000"}), [one, two]).before == {TRAFFIC: "1107"}
+    assert accounting.summed([one, two]) == {TRAFFIC: "107"}
+    assert accounting.inherited(group(before={TRAFFIC: "1000"}), [one, two]).before == {TRAFFIC: "1107"}
 
 
 def test_each_change_of_what_is_shown_is_a_generation() -> None:
     state = KeyState(key="c1", kind="container")
-    made = transitions.changed(state, groups=[group()])
+    made = changed(state, groups=[group()])
     assert made.generation == 0
-    begun = transitions.changed(made, groups=[group(begin={TRAFFIC: "1"})])
+    begun = changed(made, groups=[group(begin={TRAFFIC: "1"})])
     assert begun.generation == 1
-    assert transitions.changed(begun, members={}).generation == 1
+    assert changed(begun, members={}).generation == 1
     done = transitions.completed(begun, [group(begin={TRAFFIC: "1"}, end={TRAFFIC: "2"})], "now", 5.0)
     assert (done.generation, done.completed_at, done.members) == (2, "now", {})
-    back = transitions.resumed(done, group())
+    back = accounting.resumed(done, group())
     assert (back.generation, back.completed_at, back.groups[0].before) == (3, None, {TRAFFIC: "1"})
 
 
@@ -152,8 +152,8 @@ def test_a_counter_that_came_after_the_begin_makes_its_use_unknown() -> None:
     here = group(begin={TRAFFIC: "1"})
     assert counters.lifetime(here, {TRAFFIC: "3", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
     over = transitions.ended(here, {TRAFFIC: "3", ENERGY: "5"})
-    assert over.begin == {TRAFFIC: "1", ENERGY: counters.LATE}
-    again = transitions.begun(transitions.inherited(group(), [over]), 5, {TRAFFIC: "1", ENERGY: "5"})
+    assert over.begin == {TRAFFIC: "1", ENERGY: transitions.LATE}
+    again = begun(accounting.inherited(group(), [over]), 5, {TRAFFIC: "1", ENERGY: "5"})
     assert counters.lifetime(again, {TRAFFIC: "1", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
 
 

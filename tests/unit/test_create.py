@@ -14,11 +14,15 @@ from typing import Any
 import pytest
 
 from hook.base import system
-from hook.base.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
-from hook.base.models import Annotations, Failure, KeyState, MonGroup, Options
+from hook.base.errors import HookError
+from hook.base.models import Failure, KeyState, MonGroup, Options
+from hook.base.reasons import GroupGone, InLimbo, Reason, WrongCtrlGroup
 from hook.base.resctrl import Resctrl
 from hook.stages.context import Node
-from hook.stages.create import Container, create_runtime, poststop
+from hook.stages.create import create_runtime
+from hook.stages.identity import Container
+from hook.stages.remove import poststop
+from hook.state import contents
 from hook.state.rundir import RunDir
 from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails, fails
 from tests.unit.test_rundir import clock, directories, names_in
@@ -183,7 +187,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directories: None) 
 
 def container(name: str, pid: int, uid: str | None = UID, bundle: str = "/nowhere") -> Container:
     annotations = {"io.kubernetes.pod.uid": uid} if uid else {}
-    return Container(name, pid, bundle, annotations, Annotations.model_validate(annotations))
+    return Container(name, pid, bundle, annotations)
 
 
 def refused(action: Callable[[], object]) -> HookError:
@@ -229,7 +233,7 @@ def test_a_start_that_failed_anywhere_can_be_repeated_and_ends_without_a_trace(
         machine.spawn(7)
         node = machine.node(rmid_wait=0.0)
         with_faults(faults, lambda: create_runtime(node, container("c1", 7)))
-        assert create_runtime(machine.node(), container("c1", 7)) is True
+        assert create_runtime(machine.node(), container("c1", 7)) is not None
         assert machine.groups() == {GROUP: {7}}
         machine.die(7)
         poststop(machine.node(), "c1")
@@ -250,7 +254,7 @@ def test_a_first_start_that_failed_anywhere_hides_no_key_from_consumers(
         machine.spawn(7)
         with_faults(faults, lambda: create_runtime(machine.node(rmid_wait=0.0), container("c1", 7)))
         node = machine.node()
-        assert create_runtime(node, container("c1", 7)) is True
+        assert create_runtime(node, container("c1", 7)) is not None
         assert (machine.run / "mon_groups" / UID / "generation").exists()
         assert (machine.run / "mon_data").is_symlink()
         assert node.run.complaints == []
@@ -413,7 +417,7 @@ def test_again_changes_nothing(machine: Machine) -> None:
 
 
 def test_what_is_not_wanted_is_not_touched(machine: Machine) -> None:
-    assert create_runtime(machine.node(monitor="opt-in"), container("c1", 7)) is False
+    assert create_runtime(machine.node(monitor="opt-in"), container("c1", 7)) is None
     assert (machine.calls, machine.leftovers()) == ([], set())
 
 
@@ -561,7 +565,7 @@ def test_names_that_are_not_utf_8_are_no_surprise(machine: Machine, file: str) -
     machine.spawn(7)
     text = {"cgroup": b"0::/a\xff\n", "cpu_resctrl_groups": b"res:/\nmon:\xff\n"}[file]
     (machine.proc / "7" / file).write_bytes(text)
-    assert create_runtime(machine.node(), container("c1", 7)) is True
+    assert create_runtime(machine.node(), container("c1", 7)) is not None
     machine.die(7)
     poststop(machine.node(), "c1")
     assert machine.leftovers() == set()
@@ -573,7 +577,7 @@ def test_names_that_are_not_utf_8_are_no_surprise(machine: Machine, file: str) -
 def test_a_group_that_vanishes_is_made_again_three_times(machine: Machine) -> None:
     machine.spawn(7)
     machine.refusals["put"] = [errno.ENODEV, errno.ENOENT, errno.ENODEV]
-    assert create_runtime(machine.node(), container("c1", 7)) is True
+    assert create_runtime(machine.node(), container("c1", 7)) is not None
     assert machine.calls.count("put") == 4
     assert machine.groups() == {GROUP: {7}}
 
@@ -593,7 +597,7 @@ def test_a_group_that_really_vanishes_is_made_again(machine: Machine) -> None:
     machine.spawn(7)
     machine.refusals["put"] = [errno.ENODEV]
     machine.before_put = lambda: shutil.rmtree(machine.resctrl / "mon_groups" / GROUP)
-    assert create_runtime(machine.node(), container("c1", 7)) is True
+    assert create_runtime(machine.node(), container("c1", 7)) is not None
     assert machine.groups() == {GROUP: {7}}
 
 
@@ -601,7 +605,7 @@ def test_a_task_that_was_moved_to_another_class_is_followed_once(machine: Machin
     machine.add_class("gold")
     machine.spawn(7)
     machine.before_put = lambda: machine.says(7, "gold", "")
-    assert create_runtime(machine.node(), container("c1", 7)) is True
+    assert create_runtime(machine.node(), container("c1", 7)) is not None
     assert machine.groups()[f"gold/{GROUP}"] == {7}
     machine.die(7)
     poststop(machine.node(), "c1")
@@ -673,9 +677,9 @@ def test_a_full_run_directory_does_not_fail_a_start_that_made_a_group_in_vain(
         monkeypatch.setattr(system, "write_new", fails(errno.ENOSPC))
 
     monkeypatch.setattr(node, "remove", remove_and_fill)
-    assert create_runtime(node, container("c1", 7)) is True
+    assert create_runtime(node, container("c1", 7)) is not None
     (complaint,) = node.run.complaints
-    assert str(complaint).startswith("a group that was made in vain is still on record;")
+    assert str(complaint).startswith("could not clean up a mon_group created by a failed attempt;")
     assert machine.groups() == {f"gold/{GROUP}": {7}}
     monkeypatch.undo()
 
@@ -742,7 +746,7 @@ def test_limbo_is_waited_for_without_a_lock_when_something_was_freed(
         seen.append(True)
 
     clock.during = look
-    assert create_runtime(node, container("c1", 7)) is True
+    assert create_runtime(node, container("c1", 7)) is not None
     assert seen == [True]
     assert len(clock.slept) == 3
     assert machine.groups() == {GROUP: {7}}
@@ -925,7 +929,7 @@ def test_one_group_that_cannot_be_removed_does_not_keep_the_others(machine: Mach
     node = machine.node()
     state = node.run.read_key(UID)
     assert state is not None
-    assert node.is_shown(state)
+    assert node.view.is_current(state)
     poststop(machine.node(), "c2")
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
@@ -970,7 +974,7 @@ def test_what_was_used_is_not_counted_twice_when_a_return_fails_before_its_begin
         with pytest.raises(OSError, match="open files"):
             create_runtime(machine.node(), container("c1", 8))
     create_runtime(machine.node(), container("c1", 8))
-    state = machine.node().run.glance(UID)
+    state = contents.glance(machine.node().run, UID)
     assert state is not None
     assert [group.before for group in state.groups] == [{"mon_PERF_PKG_00/core_energy": "2"}]
 
@@ -993,10 +997,12 @@ def test_a_begin_that_could_not_be_recorded_is_not_read_later_with_tasks_in_the_
         node = machine.node()
         create_runtime(node, container("c1", 7))
     assert kept
-    assert [it.problem for it in node.run.complaints] == [f"what key {UID} begins with is lost"]
+    assert [it.problem for it in node.run.complaints] == [
+        f"could not save the initial counters of key {UID}; its use will be unknown"
+    ]
     machine.spawn(8)
     create_runtime(machine.node(), container("c2", 8))
-    state = machine.node().run.glance(UID)
+    state = contents.glance(machine.node().run, UID)
     assert state is not None
     assert [group.before for group in state.groups] == [{"mon_PERF_PKG_00/core_energy": "Unavailable"}]
 
@@ -1151,7 +1157,7 @@ def test_a_start_that_failed_anywhere_harms_no_live_container_of_the_same_id(
 
 def named(name: str, pid: int, pod: str) -> Container:
     names = {"io.kubernetes.pod.uid": UID, "io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": pod}
-    return Container(name, pid, "/nowhere", names, Annotations.model_validate(names))
+    return Container(name, pid, "/nowhere", names)
 
 
 def pod_of(machine: Machine) -> tuple[str | None, str | None]:

@@ -28,10 +28,10 @@ def arrives(state: object, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    def run(_self: object, _arguments: list[str]) -> int:
+    def run(_call: object, _arguments: list[str]) -> int:
         raise MemoryError("none left")
 
-    monkeypatch.setattr(entry._Invocation, "run", run)
+    monkeypatch.setattr(entry, "run", run)
     monkeypatch.setattr(failures, "say", lambda text: os.write(2, text.encode()))
     assert entry.main(["createRuntime", "--strict"]) == 0
     assert "none left" in capfd.readouterr().err
@@ -40,10 +40,10 @@ def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(
 def test_a_defect_is_on_record_and_fails_no_container(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def act(_self: object, _text: bytes, _whole: bool) -> bool:
+    def act(_call: object) -> bool:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(entry._Invocation, "_act", act)
+    monkeypatch.setattr(entry, "_act", act)
     arrives({}, monkeypatch)
     assert entry.main(["createRuntime", "--strict", f"--run-dir={tmp_path}/run"]) == 0
     assert "unforeseen ZeroDivisionError: oh" in capfd.readouterr().err
@@ -57,7 +57,7 @@ def test_a_name_that_is_none_is_told_in_part(
     state = {"ociVersion": "1.0.2", "id": "-" * 200, "status": "created", "pid": 7, "bundle": "/nowhere"}
     arrives(state, monkeypatch)
     assert entry.main(["createRuntime", f"--run-dir={tmp_path}/run"]) == 0
-    assert f"{'-' * 80!r} is no container ID; hint: a runtime that does not follow" in capfd.readouterr().err
+    assert f"{'-' * 80!r} is not a container ID; hint: a runtime that does not follow" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("status", ["stopped", 7])

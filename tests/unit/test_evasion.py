@@ -19,7 +19,7 @@ from hook.base.models import Annotations, HookFile
 from hook.host import hooksd
 from hook.host.hooksd import Subject
 from hook.stages import identity
-from hook.stages.options import parse
+from hook.stages.context import parse
 from tests.support.merging import MERGING, Merged
 
 if TYPE_CHECKING:

@@ -14,12 +14,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hook.base import procfs, system
-from hook.base.errors import HookError, Reason, refused, unforeseen
-from hook.base.models import Annotations, Failure
+from hook.base.errors import HookError
+from hook.base.explain import refused, unforeseen
+from hook.base.models import Failure
+from hook.base.reasons import Reason
 from hook.base.text import printable
 from hook.stages import failures
-from hook.stages.create import Container
-from hook.stages.identity import Key
+from hook.stages.identity import Container, Key
 from hook.state.rundir import RunDir
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
@@ -118,7 +119,7 @@ def test_each_trace_is_independent_of_the_others(traces: Traces, broken: str, er
 def test_a_record_that_cannot_be_written_is_said(traces: Traces) -> None:
     traces.broken["record"] = OSError(errno.ENOSPC, "No space left on device")
     failures.record(as_run(traces), failures.failure_of(HookError(Reason.IO, "p"), "c1", "hook"))
-    assert b"could not be written" in traces.stderr[0]
+    assert b"could not write the record" in traces.stderr[0]
     assert b"No space left" in traces.syslog[0]
 
 
@@ -162,20 +163,23 @@ def test_a_line_that_was_cut_says_so() -> None:
 def test_a_record_holds_nothing_but_printable_lines(texts: list[str]) -> None:
     problem, tried, kernel, hint = texts
     error = HookError(Reason.IO, problem, tried=tried, kernel=kernel, hint=hint)
-    failure = failures.failure_of(error, "c1", "hook")
+    failure = failures.failure_of(error, "hook", "c1")
     assert all(map(is_a_line, (failure.problem, failure.tried, failure.kernel, failure.hint)))
     assert is_a_line(printable(str(error)))
 
 
 def container() -> Container:
-    found = Container("c1", 7, "/bundle", {}, Annotations())
-    found.key, found.starttime = Key(UID, "pod"), 99
+    found = Container("c1", 7, "/bundle", {})
+    found.starttime = 99
     return found
+
+
+KEY = Key(UID, "pod")
 
 
 def test_a_record_says_what_is_known_of_the_container() -> None:
     error = HookError(Reason.DENIED, "p", tried="t", kernel="k", hint="h")
-    failure = failures.failure_of(error, "c1", "createRuntime", container(), monitored=True).model_dump()
+    failure = failures.failure_of(error, "createRuntime", container(), KEY, is_monitored=True).model_dump()
     assert len(failure.pop("time")) == len("2026-11-21T00:00:00Z")
     assert failure == {
         "version": 1,
@@ -196,37 +200,29 @@ def test_a_record_says_what_is_known_of_the_container() -> None:
 
 
 @pytest.mark.parametrize("change", [None, "pid", "key", "starttime"])
-def test_a_record_does_without_what_is_not_known(change: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No pid at poststop, no key where it is a bad one, no container where the state was none."""
-    monkeypatch.setattr(procfs, "starttime", {7: None}.__getitem__)
-    known = container() if change else None
-    if known and change:
+def test_record_omits_what_is_not_known(change: str | None) -> None:
+    """No key where it is a bad one, no container where the state was none."""
+    known = container()
+    if change in ("pid", "starttime"):
         setattr(known, change, 0 if change == "pid" else None)
-    failure = failures.failure_of(HookError(Reason.IO, "p"), "c1", "hook", known).model_dump()
+    key = KEY if change in ("pid", "starttime") else None
+    failure = failures.failure_of(HookError(Reason.IO, "p"), "hook", known if change else "c1", key).model_dump()
     for name in [change] if change else ["pid", "key", "kind", "starttime", "bundle"]:
         assert failure[name] is None
     assert Failure.model_validate(failure).model_dump() == failure
 
 
-def test_a_failure_before_the_start_time_was_read_is_recorded_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it nothing would ever be tried again by the pid."""
-    known = container()
-    known.starttime = None
-    monkeypatch.setattr(procfs, "starttime", {7: 99}.__getitem__)
-    assert failures.failure_of(HookError(Reason.IO, "p"), "c1", "createRuntime", known).starttime == 99
-
-
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), ValueError(), IndexError()])
-def test_a_start_time_that_cannot_be_read_costs_no_record(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = container()
-    known.starttime = None
+def test_unreadable_start_time_does_not_stop_the_container_from_being_made(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(procfs, "starttime", lambda _pid: fail(error)())
-    assert failures.failure_of(HookError(Reason.IO, "p"), "c1", "createRuntime", known).starttime is None
+    assert Container("c1", 7, "/bundle", {}).starttime is None
 
 
 def test_a_record_comes_back_from_the_run_directory(tmp_path: Path) -> None:
     run = RunDir(str(tmp_path / "run"))
-    failure = failures.failure_of(HookError(Reason.IO, "\udcff\n\u2028"), "c1", "createRuntime", container())
+    failure = failures.failure_of(HookError(Reason.IO, "\udcff\n\u2028"), "createRuntime", container(), KEY)
     failures.record(run, failure)
     assert run.failure_of("c1") == failure
 
@@ -250,7 +246,7 @@ def test_what_nobody_foresaw_says_where_it_came_from() -> None:
     found = unforeseen(caught.value)
     assert found.reason == Reason.IO
     assert "ValueError" in found.problem
-    assert "test_report.py" in found.tried
+    assert "test_failures.py" in found.tried
     assert "in action" in found.tried
     assert "at " not in unforeseen(MemoryError()).tried
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from hook.base.errors import HookError, Reason
+from hook.base.errors import HookError
 from hook.base.models import Annotations, Options
+from hook.base.reasons import Reason
 from hook.stages import identity
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"

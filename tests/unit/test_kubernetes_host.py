@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import build
 from hook.base import procfs
 from hook.host import hooksd, machine
 from hook.host.machine import View
 from hook.install.file_steps import Refused
+from pyz import archive
 
 import host
 
@@ -26,7 +26,7 @@ OURS = "--containers=kubernetes"
 @pytest.fixture(scope="module")
 def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("image") / "resctrl-mon-hook.pyz"
-    build.build(output=path, bytecode=[])
+    archive.build(output=path)
     return path
 
 

@@ -1,4 +1,4 @@
-"""The layers of hook/__init__'s docstring: who may import whom, and what only one module knows."""
+"""The layers: which package may import which, and what only one module knows."""
 
 from __future__ import annotations
 
@@ -12,56 +12,38 @@ import pytest
 import hook
 
 HOOK = Path(hook.__file__).parent
-TREES = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(HOOK.glob("*.py"))}
-FOR_PEOPLE = {
-    "inventory",
-    "metrics",
-    "people",
-    "plan",
-    "rates",
-    "reconcile",
-    "records",
-    "room",
-    "runtimes",
-    "screens",
-    "survey",
+TREES = {
+    path.relative_to(HOOK).with_suffix("").as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+    for path in sorted(HOOK.rglob("*.py"))
 }
-FOR_PEOPLE |= {"movein", "rebuild", "tasks", "unhooked", "usage"}
-FOR_PEOPLE |= {"cdi", "configured", "containerd", "doctor", "injection", "injector", "selftest"}
-FOR_PEOPLE |= {
-    "basespec",
-    "hooksd",
-    "install",
-    "machine",
-    "origin",
-    "places",
-    "shipped",
-    "steps",
-    "uninstall",
-    "upkeep",
-}
-PYDANTIC = {"models"}  # in the .pyz models_compiled stands under this name
-HOOK_PATH = sorted(set(TREES) - FOR_PEOPLE - PYDANTIC)
-each_module = pytest.mark.parametrize("module", sorted(TREES))
-
-
-def layers() -> list[str]:
-    """The modules in the order of the docstring, the uppermost first."""
-    rows = re.findall(r"^    ([a-z]+(?:, [a-z]+)*)  ", hook.__doc__ or "", re.MULTILINE)
-    return [name for row in rows for name in row.split(", ")]
-
-
-ORDER = layers()
+PACKAGES = re.findall(r"^    (\w+)  ", hook.__doc__ or "", re.MULTILINE)
+"""In the order of hook's docstring: each imports only those before it."""
+MODULES = [name for name in TREES if not name.endswith("__init__") and name != "__main__"]
+HOOK_PATH = [name for name in MODULES if name.split("/")[0] in ("base", "state", "stages")]
+FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {"base/container_tasks", "state/records"}
+FOR_PEOPLE |= {"state/contents", "state/run_counters"}
+"""Never imported by a start or an end that succeeds."""
+PYDANTIC = {"base/models"}  # in the .pyz base/models_compiled stands under this name
+CHANGES = {"doctor/self_test", "host/files", "host/unhooked", "observe/prometheus"}
+LOOKS_ONLY = [name for name in MODULES if name.split("/")[0] in ("host", "observe", "doctor")]
+each_module = pytest.mark.parametrize("module", MODULES)
 
 
 def imported(node: ast.AST) -> set[str]:
-    """The modules that an import statement names; of `from hook import x` it is `hook.x`."""
+    """The modules that an import statement names; `from hook.base import x` names `hook.base.x` if that is one."""
     if isinstance(node, ast.Import):
         return {alias.name for alias in node.names}
     if isinstance(node, ast.ImportFrom):
         module = node.module or ""
-        return {f"hook.{alias.name}" for alias in node.names} if module == "hook" else {module}
+        inner = {f"{module}.{alias.name}" for alias in node.names}
+        return {name for name in inner if name.replace(".", "/").removeprefix("hook/") in TREES} or {module}
     return set()
+
+
+def imports_of(module: str) -> set[str]:
+    """The modules of hook that a module imports, at whatever place, as they are named here."""
+    found = {name for node in ast.walk(TREES[module]) for name in imported(node)}
+    return {name.removeprefix("hook.").replace(".", "/") for name in found if name.startswith("hook.")}
 
 
 def at_start(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -97,32 +79,45 @@ def users(names: set[str]) -> set[str]:
     return {module for module, found in every.items() if {name.partition(".")[0] for name in found} & names}
 
 
-def test_the_docstring_names_every_module_once() -> None:
-    assert sorted(ORDER) == sorted(set(TREES) - {"__init__", "__main__", "models_compiled"})
+def test_docstring_names_every_package() -> None:
+    assert sorted(PACKAGES) == sorted({name.split("/")[0] for name in MODULES})
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_package_says_what_it_is_for(package: str) -> None:
+    assert ast.get_docstring(TREES[f"{package}/__init__"])
 
 
 @each_module
-def test_a_module_imports_only_those_above_it(module: str) -> None:
-    if module == "__main__":
-        above = set(ORDER)
-    elif module == "__init__":
-        above = set()
-    else:
-        above = set(ORDER[: ORDER.index("models" if module == "models_compiled" else module)])
-    if module == "entry":
-        above.add("usage")  # inside of a function, for people
-    elif module in ("metrics", "usage"):
-        above.add("__version__")
-    found = {name for node in ast.walk(TREES[module]) for name in imported(node) if name.partition(".")[0] == "hook"}
-    assert {name.removeprefix("hook.") for name in found} <= above
+def test_module_imports_only_packages_before_its_own(module: str) -> None:
+    package = module.split("/", maxsplit=1)[0]
+    before = PACKAGES[: PACKAGES.index(package) + 1]
+    found = {name.split("/")[0] for name in imports_of(module) if name != "__version__"}
+    if module == "stages/entry":
+        found.discard("cli")  # inside of a function, for people
+    assert found <= {*before}
+
+
+def test_no_modules_import_each_other_when_they_are_imported() -> None:
+    """What is imported inside of a function may go back: a failure's module knows the one that failed."""
+    needs = {
+        module: {
+            name.removeprefix("hook.").replace(".", "/") for node in at_start(TREES[module]) for name in imported(node)
+        }
+        & {*MODULES}
+        for module in MODULES
+    }
+    while ready := {module for module, others in needs.items() if not others & needs.keys()}:
+        needs = {module: others for module, others in needs.items() if module not in ready}
+    assert not needs
 
 
 def test_system_calls_are_made_in_one_module() -> None:
-    assert users({"posix", "fcntl", "select", "time"}) == {"system"}
+    assert users({"posix", "fcntl", "select", "time"}) == {"base/system"}
 
 
 def test_pydantic_is_known_to_the_models_alone() -> None:
-    assert users({"pydantic", "pydantic_core"}) == {"models"}
+    assert users({"pydantic", "pydantic_core"}) == {"base/models"}
 
 
 def test_os_is_for_people() -> None:
@@ -132,24 +127,30 @@ def test_os_is_for_people() -> None:
 @pytest.mark.parametrize(
     ("pattern", "owners"),
     [
-        (r"^/proc(/|$)", {"injection", "machine", "process", "system", "tasks"}),
-        (r"^/sys/", {"cgroups", "machine", "models", "models_compiled"}),
-        (r"^/run/", {"injection", "machine", "models", "models_compiled", "runtimes"}),
-        (r"^/dev/log", {"doctor", "report"}),
-        (r"/?(last_cmd_status|tasks)$", {"resctrl", "view"}),
-        (r"^(groups|members|unmonitored|locks)(/|$)", {"rundir", "records"}),
-        (r"^said-|^freed$", {"rundir"}),
+        (r"^/proc(/|$)", {"base/container_tasks", "base/procfs", "base/system", "host/machine", "host/would_inject"}),
+        (r"^/sys/", {"base/cgroups", "base/models", "base/models_compiled", "host/machine"}),
+        (
+            r"^/run/",
+            {"base/models", "base/models_compiled", "host/machine", "host/oci_runtimes", "host/would_inject"},
+        ),
+        (r"^/dev/log", {"doctor/doctor", "stages/failures"}),
+        (r"/?(last_cmd_status|tasks)$", {"base/refusals", "base/resctrl", "state/consumer_view"}),
+        (
+            r"^(groups|members|unmonitored|locks)(/|$)",
+            {"state/contents", "state/damage", "state/records", "state/rundir"},
+        ),
+        (r"^said-|^freed$", {"state/rundir"}),
     ],
 )
 def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> None:
     """The paths under which the options' defaults are is the models' knowledge."""
     fields = {"groups", "members"}  # of the key's state: names of the same spelling, no paths
     shown = {*fields, "unmonitored"}  # what JSON and metrics for people call the same
-    other = {"lifecycle": fields, "incarnation": fields, "screens": shown, "metrics": shown}
+    other = {"stages/create": fields, "state/accounting": fields, "observe/render": shown, "observe/prometheus": shown}
     found = {
         module
         for module, tree in TREES.items()
-        if module not in ("models", "models_compiled") or "models" in owners
+        if module not in ("base/models", "base/models_compiled") or "base/models" in owners
         for text in texts(tree)
         if re.search(pattern, text) and text not in other.get(module, ())
     }
@@ -157,12 +158,17 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
 
 
 @pytest.mark.parametrize(
-    "module", sorted(FOR_PEOPLE - {"metrics", "movein", "rebuild", "reconcile", "selftest", "steps", "unhooked"})
+    "module",
+    [
+        name
+        for name in LOOKS_ONLY
+        if name not in ("doctor/self_test", "host/files", "host/unhooked", "observe/prometheus")
+    ],
 )
-def test_who_looks_changes_nothing(module: str) -> None:
-    """`metrics` alone writes a file, and that where it is told to; `reconcile` and `steps` change things.
+def test_module_that_looks_changes_nothing(module: str) -> None:
+    """`prometheus` writes the file that its option names, `unhooked` keeps what it found, `files` is for install.
 
-    `unhooked` keeps what it found, for `reconcile`. `selftest` makes a group of its own, and removes it.
+    `self_test` makes a group of its own, and removes it.
     """
     changes = {"chmod", "create_exclusively", "link", "make", "mkdir", "open_lock", "put", "remove"}
     changes |= {"remove_tree", "rename", "rmdir", "symlink", "try_flock", "unlink", "write_new"}
@@ -175,24 +181,19 @@ def test_who_looks_changes_nothing(module: str) -> None:
 def test_no_lock_is_taken_for_people_who_look() -> None:
     every = {
         name
-        for module in FOR_PEOPLE - {"movein", "plan", "rebuild", "reconcile", "survey"}
-        for node in ast.walk(TREES[module])
-        for name in imported(node)
+        for module in MODULES
+        if module.split("/")[0] in ("observe", "doctor", "cli")
+        for name in imports_of(module)
     }
-    assert not every & {"hook.rundir", "hook.lifecycle", "hook.view", "hook.entry"}
+    assert not every & {"state/rundir", "stages/create", "stages/remove", "state/consumer_view", "stages/entry"}
 
 
-@pytest.mark.parametrize("module", HOOK_PATH)
+@pytest.mark.parametrize("module", sorted({*HOOK_PATH} - FOR_PEOPLE - PYDANTIC))
 def test_nothing_costly_is_imported_when_a_container_starts(module: str) -> None:
     cheap = {"__future__", "_imp", "_json", "errno", "fcntl", "gc", "marshal", "posix", "select", "sys", "time", "hook"}
     found = {name for node in at_start(TREES[module]) for name in imported(node)}
     assert {name.partition(".")[0] for name in found} <= cheap
-    assert not {name.removeprefix("hook.") for name in found} & FOR_PEOPLE
-
-
-@pytest.mark.parametrize("module", HOOK_PATH)
-def test_typing_is_for_type_checkers(module: str) -> None:
-    assert not any(imported(node) & {"typing", "types", "re", "json", "os"} for node in at_start(TREES[module]))
+    assert not {name.partition(".")[0] for name in found} & {"typing", "types", "re", "json", "os"}
 
 
 @each_module
@@ -204,5 +205,5 @@ def test_annotations_are_never_evaluated(module: str) -> None:
 
 
 @each_module
-def test_a_module_says_what_it_is_for(module: str) -> None:
+def test_module_says_what_it_is_for(module: str) -> None:
     assert ast.get_docstring(TREES[module])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import build
+from pyz import COMPILED, MODELS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,6 +36,6 @@ def test_linter_is_content(linter: str) -> None:
 def test_the_callers_of_the_models_suit_the_compiled_form_too(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "hook", tmp_path / "hook", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (tmp_path / build.COMPILED).replace(tmp_path / build.MODELS)
+    (tmp_path / COMPILED).replace(tmp_path / MODELS)
     said = complaints([*LINTERS["mypy"], f"--cache-dir={ROOT / '.mypy_cache' / 'compiled'}", "hook"], tmp_path)
     assert not said, said

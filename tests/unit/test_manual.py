@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hook.base.errors import Reason
 from hook.base.models import Options
+from hook.base.reasons import Reason
 from hook.cli import help_text
 from hook.stages import entry
 

@@ -29,19 +29,21 @@ from pydantic import (
     create_model,
 )
 
-import build
-from hook.base import models, models_compiled, names
+import pyz
+from hook.base import models, models_compiled, names, validation
+from pyz import BuildError
+from pyz.compile_models import compile_models
 from tests.unit import strategies, zoo
 
 ROOT = Path(__file__).resolve().parents[2]
-COMPILED = ROOT / build.COMPILED
+COMPILED = ROOT / pyz.COMPILED
 STATES = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "tests" / "states").glob("*.json"))]
 MODELS = [cls for cls in vars(models).values() if isinstance(cls, type) and issubclass(cls, models.Model)]
 FIELDS = [cls for cls in MODELS if cls.model_fields]
 
 
 def as_module(*classes: type[BaseModel]) -> ModuleType:
-    """A module such as hook/models.py with these models in it."""
+    """A module such as hook/base/models.py with these models in it."""
     module = ModuleType("made_up")
     everything = {"names": names, "Model": zoo.Model, **{cls.__name__: cls for cls in classes}}
     for cls in classes:
@@ -63,7 +65,7 @@ def load(text: str, directory: Path) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def compiled_zoo(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    return load(build.compile_models(zoo), tmp_path_factory.mktemp("zoo"))
+    return load(compile_models(zoo), tmp_path_factory.mktemp("zoo"))
 
 
 each_model = pytest.mark.parametrize("model", FIELDS, ids=lambda model: model.__name__)
@@ -191,10 +193,10 @@ class Text(str):
 @pytest.mark.parametrize(
     ("check", "value", "expected"),
     [
-        ((models_compiled._str,), Text("x"), "x"),
-        ((models_compiled._list, (models_compiled._bool,)), [True, False], [True, False]),
-        ((models_compiled._int, None, None), 7, 7),
-        ((models_compiled._float, None, None), 7, 7.0),
+        ((validation.check_str,), Text("x"), "x"),
+        ((validation.check_list, (validation.check_bool,)), [True, False], [True, False]),
+        ((validation.check_int, None, None), 7, 7),
+        ((validation.check_float, None, None), 7, 7.0),
     ],
 )
 def test_a_check_gives_a_value_of_the_type_itself(check: tuple[Any, ...], value: object, expected: object) -> None:
@@ -210,9 +212,9 @@ def asserts(_text: str) -> str:
 @pytest.mark.parametrize(
     ("check", "value", "problem"),
     [
-        ((models_compiled._list, (models_compiled._str,)), "x", "Input should be a valid list"),
-        ((models_compiled._float, None, None), 10**400, "Input should be a valid number"),
-        ((models_compiled._named, asserts), "x", "Assertion failed, never"),
+        ((validation.check_list, (validation.check_str,)), "x", "Input should be a valid list"),
+        ((validation.check_float, None, None), 10**400, "Input should be a valid number"),
+        ((validation.check_named, asserts), "x", "Assertion failed, never"),
     ],
 )
 def test_a_check_says_what_is_wrong_and_where(check: tuple[Any, ...], value: object, problem: str) -> None:
@@ -310,18 +312,19 @@ def test_the_missing_field_is_named(form: Any) -> None:  # noqa: ANN401
 
 
 def test_the_committed_text_is_not_stale() -> None:
-    assert COMPILED.read_text(encoding="utf-8") == build.compile_models(models), "run: python3 build.py compile"
+    assert COMPILED.read_text(encoding="utf-8") == compile_models(models), "run: python3 build.py compile"
 
 
-def test_the_compiled_module_imports_only_names() -> None:
+def test_the_compiled_module_imports_only_names_and_validation() -> None:
     tree = ast.parse(COMPILED.read_text(encoding="utf-8"))
     for_mypy = next(node for node in tree.body if isinstance(node, ast.If))
     assert ast.unparse(for_mypy.test) == "TYPE_CHECKING"
     tree.body.remove(for_mypy)
     imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
-    assert [ast.unparse(node) for node in imports] == [
-        "from __future__ import annotations",
-        "from hook import names",
+    assert [ast.unparse(node).partition(" import ")[0] for node in imports] == [
+        "from __future__",
+        "from hook",
+        "from hook.base.validation",
     ]
 
 
@@ -330,11 +333,18 @@ def test_the_compiled_module_loads_no_other_module() -> None:
 import sys
 before = set(sys.modules)
 sys.path.insert(0, {str(ROOT)!r})
-import hook.models_compiled
+import hook.base.models_compiled
 print(*sorted(set(sys.modules) - before))
 """
     done = subprocess.run([sys.executable, "-IS", "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["__future__", "hook", "hook.models_compiled", "hook.names"]
+    assert done.stdout.split() == [
+        "__future__",
+        "hook",
+        "hook.base",
+        "hook.base.models_compiled",
+        "hook.base.names",
+        "hook.base.validation",
+    ]
 
 
 # --- The compiler, beyond what the models use today
@@ -355,7 +365,7 @@ def test_all_that_the_compiler_knows_is_equal(compiled_zoo: ModuleType, model: t
 def test_a_form_that_lacks_a_check_is_found_out(tmp_path: Path) -> None:
     """The comparison can fail: here the compiled form has another bound for `pid`."""
     text = COMPILED.read_text(encoding="utf-8")
-    weaker = load(text.replace("(_int, 0, 2147483647)", "(_int, -1, 2147483647)"), tmp_path)
+    weaker = load(text.replace("(check_int, 0, 2147483647)", "(check_int, -1, 2147483647)"), tmp_path)
     state = {**STATES[0], "pid": -1}
     assert outcome(models, "State", state)[0] == "refused"
     assert differs(models, weaker, "State", state)
@@ -421,15 +431,15 @@ def test_what_the_compiler_does_not_know_is_refused_by_name(case: str) -> None:
     annotation, default, words = REFUSED[case]
     fields: dict[str, Any] = {"field": (annotation, default)}
     model = create_model("M", __base__=zoo.Model, **fields)
-    with pytest.raises(build.BuildError) as caught:
-        build.compile_models(as_module(model))
+    with pytest.raises(BuildError) as caught:
+        compile_models(as_module(model))
     assert words in str(caught.value)
     assert str(caught.value).startswith("M.field")
 
 
 def refusal(*classes: type[BaseModel]) -> str:
-    with pytest.raises(build.BuildError) as caught:
-        build.compile_models(as_module(*classes))
+    with pytest.raises(BuildError) as caught:
+        compile_models(as_module(*classes))
     return str(caught.value)
 
 
@@ -481,5 +491,5 @@ def test_a_model_that_holds_itself_is_refused() -> None:
 def test_anything_else_in_the_module_is_refused() -> None:
     module = as_module()
     module.__all__.append("helper")
-    with pytest.raises(build.BuildError, match=r"made_up\.helper: something that is no model"):
-        build.compile_models(module)
+    with pytest.raises(BuildError, match=r"made_up\.helper: something that is no model"):
+        compile_models(module)

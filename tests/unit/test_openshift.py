@@ -18,8 +18,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-import build
 from hook.host.paths import MACHINE_CONFIG_MARK, Places
+from pyz import archive
 from tests.support import interpreters
 
 import machineconfig
@@ -40,7 +40,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("tree")
     shutil.copytree(ROOT / "packaging", root / "packaging", ignore=shutil.ignore_patterns("__pycache__"))
     fitting = [str(it.path) for it in interpreters.find() if it.version[:2] in RHEL_COREOS]
-    build.build(output=root / "dist" / "resctrl-mon-hook.pyz", bytecode=fitting)
+    archive.build(output=root / "dist" / "resctrl-mon-hook.pyz", interpreters=fitting)
     return root
 
 

@@ -12,7 +12,7 @@ from hook.base import system
 from hook.base.models import Options
 from hook.cli import commands, help_text, parser
 from hook.cli import main as cli
-from hook.stages import failures, options
+from hook.stages import context, failures
 
 OPTION = re.compile(r"^  --(?P<name>[a-z-]+)(?:=(?P<value>\S+))? +(?P<meaning>.+?)(?: \[(?P<default>[^]]*)\])?$")
 LINES = [line for line in help_text.format_help().split("Options, as", 1)[1].splitlines() if line.startswith("  --")]
@@ -118,7 +118,7 @@ def test_the_help_of_a_command_has_a_valid_example(verb: str, capsys: pytest.Cap
     name, *words = re.split(r" [<|]", found[1])[0].split()
     assert name == verb
     _, rest = parser.make_parser(verb).parse_known_args(words)
-    assert options.parse(rest)[1] == []
+    assert context.parse(rest)[1] == []
     assert not rest or verb in parser._WITH_HOOK_OPTIONS
     assert max(map(len, told.splitlines())) <= 100
 

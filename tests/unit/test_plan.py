@@ -74,6 +74,7 @@ def brief(actions: list[Action]) -> list[tuple[str, ...]]:
         ({"failures": [failure()], "gone": {"c1"}}, [("forget", "c1")]),
         ({"failures": [failure(pid=None, starttime=None)]}, []),
         ({"failures": [failure(starttime=None)]}, []),
+        ({"failures": [failure(starttime=None, boottime=5.0)]}, [("retry", "c1")]),
         ({"failures": [failure(starttime=None)], "gone": {"c1"}}, [("forget", "c1")]),
         ({"failures": [failure(monitored=True, reason="usage")]}, []),
         ({"failures": [failure(reason="bad_state")]}, []),

@@ -19,8 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from hook import __version__
 from hook.base import jsontext
 from hook.base.counters import EVENTS
-from hook.base.errors import Reason
 from hook.base.models import Options
+from hook.base.reasons import Reason
 from hook.observe import prometheus
 from hook.observe.snapshot import take_snapshot
 from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
@@ -296,12 +296,6 @@ def test_promtool_reports_nothing(node: FakeNode) -> None:
         check=False,
     )
     assert (done.returncode, done.stdout.decode()) == (0, "")
-
-
-@pytest.mark.parametrize("name", prometheus.list_names())
-def test_the_readme_has_every_metric(name: str) -> None:
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-    assert any(line.startswith("| `resctrl_mon_") and f"`{name}`" in line for line in readme.splitlines())
 
 
 # --- The textfile

@@ -34,7 +34,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
         monkeypatch.setattr(provision, "_is_debian", lambda: debian)
         monkeypatch.setattr(provision, "_cannot_open", lambda _device: "")
         monkeypatch.setattr(provision, "_run", run)
-        monkeypatch.setattr(provision, "_venv", lambda: Path("python"))
+        monkeypatch.setattr(provision, "_venv", lambda *_: Path("python"))
         monkeypatch.setattr(os, "geteuid", lambda: uid)
         return ran
 
@@ -228,7 +228,7 @@ def make(directory, pins):
     (directory / "stamp").write_text(provision._stamp(directory, pins))
 
 provision._make_venv = make
-print(provision._venv(pathlib.Path({str(tmp_path / ".venv")!r})))
+print(provision._venv(pathlib.Path({str(tmp_path / ".venv")!r}), ["tool==1"]))
 """
     both = [
         subprocess.Popen([sys.executable, "-c", program], cwd=provision.ROOT, stdout=subprocess.PIPE, text=True)
@@ -237,3 +237,48 @@ print(provision._venv(pathlib.Path({str(tmp_path / ".venv")!r})))
     answers = [process.communicate(timeout=300)[0].strip() for process in both]
     assert answers == [str(tmp_path / ".venv/bin/python")] * 2
     assert (tmp_path / "made").read_text(encoding="ascii") == "x"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "packages"),
+    [
+        (["deb"], ["dpkg"]),
+        (["rpm"], ["rpm"]),
+        ([], ["dpkg", "rpm"]),
+        (["--check"], ["dpkg", "rpm", "lintian", "rpmlint"]),
+        (["--check", "rpm"], ["rpm", "rpmlint"]),
+    ],
+)
+def test_packing_needs_the_makers_and_with_check_the_linters(arguments: list[str], packages: list[str]) -> None:
+    assert provision.needed_to_package(arguments) == packages
+
+
+def test_the_demo_takes_this_python_if_it_has_the_tools(
+    machine: Callable[..., list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(present=provision.DEMO)
+    monkeypatch.setattr(provision, "_is_importable", lambda _pin: True)
+    assert provision.demo() == Path(sys.executable)
+
+
+@pytest.mark.parametrize("has_tools", [True, False])
+def test_the_demo_takes_the_venv_of_the_tools_if_there_is_one_and_else_one_of_its_own(
+    machine: Callable[..., list[list[str]]], monkeypatch: pytest.MonkeyPatch, has_tools: bool
+) -> None:
+    machine(present=provision.DEMO)
+    asked: dict[str, list[str]] = {}
+    monkeypatch.setattr(provision, "_is_importable", lambda _pin: False)
+    monkeypatch.setattr(provision, "_is_current", lambda *_: has_tools)
+    monkeypatch.setattr(provision, "_venv", lambda directory, pins: asked.update({directory.name: pins}))
+    provision.demo()
+    if has_tools:
+        assert list(asked) == [".venv"]
+    else:
+        ((name, pins),) = asked.items()
+        assert (name, [pin.partition("==")[0] for pin in pins]) == (".venv-demo", ["mfusepy"])
+
+
+def test_a_tool_in_another_version_does_not_count() -> None:
+    assert provision._is_importable(f"pytest=={pytest.__version__}")
+    assert not provision._is_importable("pytest==0.1")
+    assert not provision._is_importable("no-such-tool==1")

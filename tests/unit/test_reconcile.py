@@ -13,7 +13,8 @@ import pytest
 from hook.base import container_tasks, system
 from hook.base.models import Failure, Options
 from hook.reconcile.reconcile import run
-from hook.stages.create import create_runtime, poststop
+from hook.stages.create import create_runtime
+from hook.stages.remove import poststop
 from hook.state.rundir import RunDir
 from tests.unit.test_create import UID, Machine, container, machine
 from tests.unit.test_rundir import clock, directories

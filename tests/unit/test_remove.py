@@ -15,8 +15,10 @@ from hook.base import system
 from hook.base.models import KeyState, Options
 from hook.reconcile import reconcile
 from hook.reconcile.outcome import Result
-from hook.stages import reclaim, remove
-from hook.stages.create import create_runtime, poststop
+from hook.stages import orphans, reclaim, retire
+from hook.stages.create import create_runtime
+from hook.stages.remove import poststop
+from hook.state import contents
 from hook.state.rundir import RunDir
 from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails, fails
 from tests.unit.test_create import GROUP, UID, Machine, container, live_and_die, machine, refused, with_faults
@@ -136,7 +138,7 @@ def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(machine:
     before = recorded(machine)
     node = machine.node()
     with node.run.lock(UID, system.monotonic()) as locked:
-        remove.retire(node, locked)
+        retire.retire(node, locked)
     assert recorded(machine) == before
 
 
@@ -226,13 +228,13 @@ def test_a_node_where_looking_takes_long_frees_one_all_the_same(
         live(machine, f"c{number}", 10 + number, None)
     for name in dead:
         machine.die(10 + int(name[1:]))
-    real = RunDir.glance
+    real = contents.glance
 
     def glance(run: RunDir, key: str) -> KeyState | None:
         clock.sleep(0.5)
         return real(run, key)
 
-    monkeypatch.setattr(RunDir, "glance", glance)
+    monkeypatch.setattr(contents, "glance", glance)
     exhausted(machine)
     live(machine, "new", 30, None)
     assert machine.groups()["oci-new"] == {30}
@@ -295,7 +297,7 @@ def test_what_another_hook_has_locked_is_not_waited_for(machine: Machine, clock:
 def test_records_that_cannot_be_listed_are_said_and_nothing_is_freed(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(RunDir, "recorded", fails(errno.EIO))
+    monkeypatch.setattr(contents, "recorded_keys", fails(errno.EIO))
     exhausted(machine)
     machine.spawn(8)
     node = machine.node()
@@ -315,22 +317,22 @@ def test_one_start_frees_no_more_than_a_few(machine: Machine) -> None:
 def test_a_group_that_is_not_ours_is_no_orphan(machine: Machine) -> None:
     path = str(machine.resctrl / "mon_groups" / "theirs")
     system.mkdir(path, 0o755)
-    reclaim.remove_orphan(machine.node(), path)
+    orphans.remove_orphan(machine.node(), path)
     assert machine.groups() == {"theirs": set()}
 
 
 def test_a_key_that_comes_back_as_it_is_to_be_ended_stays(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     live(machine, "c1", 7)
     machine.die(7)
-    real = RunDir.glance
+    real = contents.glance
 
     def glance(run: RunDir, key: str) -> KeyState | None:
         state = real(run, key)
-        monkeypatch.setattr(RunDir, "glance", real)
+        monkeypatch.setattr(contents, "glance", real)
         live(machine, "c1", 9)
         return state
 
-    monkeypatch.setattr(RunDir, "glance", glance)
+    monkeypatch.setattr(contents, "glance", glance)
     node = machine.node()
     assert not reclaim.reclaim(node, OTHER)
     assert machine.groups() == {GROUP: {9}}

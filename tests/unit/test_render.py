@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hook.base import system
 from hook.base.models import Options
 from hook.base.text import printable
-from hook.cli import commands, parser
+from hook.cli import commands
 from hook.observe import cells, render, snapshot
 from hook.stages import failures
 from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
@@ -407,41 +407,6 @@ def test_top_on_a_terminal_repeats(
 
     monkeypatch.setattr(system, "sleep", until_interrupted)
     assert len(run("top", "--json").splitlines()) == 20
-
-
-# --- The README
-
-SECTION = (
-    (Path(__file__).resolve().parents[2] / "README.md").read_text().split("## What is monitored")[1].split("\n## ")[0]
-)
-
-
-def test_the_readme_has_every_field_of_the_json(node: FakeNode, run: Run, pace: list[float]) -> None:
-    shown(node)
-    node.completed("done")
-    node.write("groups", "torn.json", "")
-    node.unhooked("c3")
-    data = {UID, "done", "c1", "c2", "core_energy", "mbm_total_bytes", *BEGIN, *NOW}
-    for verb in (["list"], ["show", UID], ["show", "done"], ["top"], ["metrics"]):
-        fields = fields_of(json.loads(run(*verb, "--json")))
-        assert fields - data - set(re.findall(r"`(\w+)`", SECTION)) == set()
-    assert pace
-
-
-def fields_of(value: object) -> set[str]:
-    """The names in an object for JSON, at any depth, but for the labels of metrics."""
-    if isinstance(value, list):
-        return set().union(*map(fields_of, value))
-    if isinstance(value, dict):
-        return set(value).union(*(fields_of(it) for name, it in value.items() if name != "labels"))
-    return set()
-
-
-@pytest.mark.parametrize("verb", commands.VERBS)
-def test_the_readme_has_every_command_and_its_options(verb: str) -> None:
-    assert f"| `{verb}` |" in SECTION
-    for action in parser.make_parser(verb)._actions:
-        assert all(f"`{option}" in SECTION or f" {option}=" in SECTION for option in action.option_strings)
 
 
 # --- What tenants call their things

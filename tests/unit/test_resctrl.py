@@ -11,7 +11,8 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.fake_os import FakeOsModule
 
 from hook.base import procfs, system
-from hook.base.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
+from hook.base.errors import HookError
+from hook.base.reasons import GroupGone, InLimbo, Reason, WrongCtrlGroup
 from hook.base.resctrl import Resctrl
 from tests.unit.faults import fails
 

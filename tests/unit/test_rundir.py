@@ -20,8 +20,10 @@ from typing import Any
 import pytest
 
 from hook.base import system
-from hook.base.errors import HookError, Reason
+from hook.base.errors import HookError
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup
+from hook.base.reasons import Reason
+from hook.state import contents
 from hook.state.rundir import RunDir
 from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails
 
@@ -107,7 +109,7 @@ def test_one_of_another_user_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(system, "user_id", lambda: os.geteuid() + 1)
-    with pytest.raises(HookError, match="not ours alone"):
+    with pytest.raises(HookError, match="is not owned by root"):
         RunDir(str(place))
 
 
@@ -207,7 +209,7 @@ def test_an_alarm_that_comes_late_does_nothing(tmp_path: Path) -> None:
 def test_a_file_that_is_named_like_no_container_is_none_of_the_index(run: RunDir, place: Path) -> None:
     run.write_index("c1", KEY)
     (place / "members" / "a b.json").write_text((place / "members" / "c1.json").read_text())
-    assert run.indexed() == {"c1": KEY}
+    assert contents.indexed_keys(run) == {"c1": KEY}
 
 
 def test_who_waits_has_the_lock_once_it_is_given_back(run: RunDir, place: Path) -> None:

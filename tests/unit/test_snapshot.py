@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hook.base import counters, procfs, system
-from hook.base.errors import HookError, Reason
+from hook.base.errors import HookError
 from hook.base.models import KeyState
+from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.observe import rates
 from hook.observe.snapshot import Inventory, Key, Rmids, Total, sum_by_event, take_snapshot

@@ -14,7 +14,7 @@ import pytest
 from hook.base.models import Options
 from hook.cli import commands, parser
 from hook.host import oci_runtimes
-from hook.stages import options
+from hook.stages import context
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = ROOT / "packaging" / "systemd"
@@ -108,7 +108,7 @@ def test_it_is_called_with_the_options_of_the_shipped_hook() -> None:
     """
     hooks = json.loads((ROOT / "oci-hooks" / "10-resctrl-mon-hook-kubernetes.json").read_text(encoding="utf-8"))
     assert ["--containers=kubernetes", *default_options()] == hooks["hook"]["args"][2:]
-    assert options.parse(default_options())[1] == []
+    assert context.parse(default_options())[1] == []
 
 
 def test_an_administrator_can_give_others() -> None:
@@ -116,7 +116,7 @@ def test_an_administrator_can_give_others() -> None:
     (example,) = re.findall("^#     OPTIONS=(.*)$", SERVICE.read_text(encoding="ascii"), re.MULTILINE)
     given, rest = parser.make_parser("reconcile").parse_known_args(example.split())
     assert given.adopt
-    assert options.parse(rest)[1] == []
+    assert context.parse(rest)[1] == []
 
 
 def test_what_reconcile_writes_can_be_written() -> None:

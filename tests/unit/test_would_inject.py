@@ -194,7 +194,7 @@ def test_a_file_that_is_neither_state_nor_config_is_refused(tmp_path: Path, cont
         ({}, [], "monitored as container web"),
         ({KEY: UID}, [], f"monitored as pod {UID}"),
         ({KEY: UID}, ["--key=container"], "monitored as container web"),
-        ({KEY: "x"}, [], "not monitored: the pod UID in the annotations is none: 'x'"),
+        ({KEY: "x"}, [], "not monitored: the annotations hold an invalid pod UID: 'x'"),
         ({KEY: UID}, ["--namespace=shop"], "not monitored: excluded by --namespace, --annotation or --monitor"),
         ({}, ["--monitor=opt-in"], "not monitored: excluded by --namespace, --annotation or --monitor"),
         ({"monitor.resctrl-mon.io": "true"}, ["--monitor=opt-in"], "monitored as container web"),
@@ -211,8 +211,8 @@ def test_the_effect_of_the_hook_is_described(
 @pytest.mark.parametrize(
     ("words", "becomes"),
     [
-        (["--key=sandbox"], f"monitored as pod {UID}; its annotations name another pod"),
-        (["--containers=kubernetes"], f"monitored as pod {UID}; its annotations name another pod"),
+        (["--key=sandbox"], f"monitored as pod {UID}; the annotations name another pod"),
+        (["--containers=kubernetes"], f"monitored as pod {UID}; the annotations name another pod"),
         (["--containers=podman"], "ignored, because of --containers=podman"),
     ],
 )

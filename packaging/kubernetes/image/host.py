@@ -25,7 +25,7 @@ from hook.install import file_steps
 from hook.install import install as installing
 from hook.install import uninstall as uninstalling
 from hook.install.file_steps import Refused, Remove, Write
-from hook.stages.options import parse as parse_options
+from hook.stages.context import parse as parse_options
 
 PYZ = "/app/resctrl-mon-hook.pyz"
 HOST = "/host"

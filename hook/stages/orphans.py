@@ -1,0 +1,63 @@
+"""Groups with our prefix that are on record of no key. For reclaim and reconcile: the search grows with the node."""
+
+from __future__ import annotations
+
+from hook.base import names, system
+from hook.state import contents
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.base.models import KeyState
+    from hook.stages.context import Node
+
+
+def find_orphans(node: Node) -> list[str]:
+    """Find the groups with our prefix that are on record of no key."""
+    # The groups before the records: createRuntime records a group before it makes it.
+    keys = {path: key_of(node, path) for path in node.resctrl.mon_groups()}
+    lone = [path for path, key in keys.items() if key is not None and not _is_recorded(node, path, key)]
+    taken = _recorded_paths(node) if lone else set()
+    return [path for path in lone if path not in taken]
+
+
+def key_of(node: Node, path: str) -> str | None:
+    """Derive the key of a group from its name; None if it has not our prefix, or no key behind that.
+
+    From its name alone: a group with a longer prefix, which ours is the beginning of, is on record of another key.
+    """
+    name, prefix = path.rpartition("/")[2], node.options.group_prefix
+    try:
+        return names.container_id(name[len(prefix) :]) if name.startswith(prefix) else None
+    except ValueError:
+        return None
+
+
+def remove_orphan(node: Node, path: str) -> bool:
+    """Remove a group that looks like ours, unless it is on record or has a live task. Returns whether it went."""
+    key = key_of(node, path)
+    if key is None:
+        return False
+    # Under the lock of the key that it would be of: a hook records a group before it makes it.
+    with node.run.lock(key, system.monotonic()) as locked:
+        if _is_on(path, locked.state) or node.resctrl.has_live_task(path):
+            return False
+        before = node.freed
+        node.remove(path)
+        return node.freed > before
+
+
+def _recorded_paths(node: Node) -> set[str]:
+    """Read the groups of all keys that are not over, whatever prefix they were made with."""
+    states = [contents.glance(node.run, key) for key in contents.recorded_keys(node.run)]
+    return {it.path for state in states if state and state.completed_at is None for it in state.groups}
+
+
+def _is_recorded(node: Node, path: str, key: str) -> bool:
+    return _is_on(path, contents.glance(node.run, key))
+
+
+def _is_on(path: str, state: KeyState | None) -> bool:
+    """Whether a group is on this record, or may have been."""
+    if state is None or state.completed_at is not None:
+        return False
+    return state.recovering or path in [group.path for group in state.groups]

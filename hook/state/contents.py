@@ -1,0 +1,107 @@
+"""What the run directory holds in all: for reconcile and reclaim, which may look at every key.
+
+It grows with the node, so nothing here is for a start that succeeds. People's view, without a lock: `records`.
+"""
+
+from __future__ import annotations
+
+from hook.base import jsontext, names, system
+from hook.base.models import KeyState
+from hook.state.damage import ASIDE
+from hook.state.rundir import STATE_LIMIT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.state.rundir import RunDir
+
+_KEPT = 86400.0  # seconds that people have to look at what we can do nothing with
+
+
+def recorded_keys(run: RunDir) -> list[str]:
+    """List the keys that something is recorded of."""
+    found = _names(run, "groups")
+    return [name[: -len(".json")] for name in found if name.endswith(".json") and not name.startswith(".")]
+
+
+def glance(run: RunDir, key: str) -> KeyState | None:
+    """Read what is recorded of a key without its lock: it may have changed already. None: nothing readable."""
+    try:
+        text = system.read_file(f"groups/{names.container_id(key)}.json", STATE_LIMIT, run.descriptor)
+        return KeyState.model_validate(jsontext.loads(text))
+    except (OSError, ValueError):
+        return None
+
+
+def indexed_keys(run: RunDir) -> dict[str, str]:
+    """Read the index: all containers in it, and their keys."""
+    found = [name[: -len(".json")] for name in _names(run, "members") if name.endswith(".json")]
+    keys = {name: run.key_of(name) for name in found if _is_key(name)}
+    return {name: key for name, key in keys.items() if key is not None}
+
+
+def find_leftovers(run: RunDir, live: set[str]) -> list[str]:
+    """Find the keys that a killed hook left files of: half-written ones, locks of keys that are not `live`."""
+    found = {name[1 : -len(".tmp")] for part in ("groups", "members") for name in _names(run, part) if _is_tmp(name)}
+    found |= {name[: -len(".old")] if name.endswith(".old") else name for name in _names(run, "building")}
+    found |= {name for name in _names(run, "locks") if name not in live}
+    return sorted(name for name in found if _is_key(name))
+
+
+def tidy(run: RunDir, key: str) -> None:
+    """Remove the half-written files of a key, and what was set aside of it a day ago. Under its lock."""
+    for part in ("groups", "members"):
+        system.unlink(f"{part}/.{key}.tmp", run.descriptor)
+    for name in _old_asides(run):
+        if name.partition(ASIDE)[0] == key:
+            system.remove_tree("groups/" + name, run.descriptor)
+
+
+def find_old_asides(run: RunDir) -> list[str]:
+    """Find the keys with an unreadable file that was set aside a day ago."""
+    return sorted({name.partition(ASIDE)[0] for name in _old_asides(run)})
+
+
+def find_half_failures(run: RunDir) -> list[str]:
+    """Find the containers whose failure record is half written."""
+    found = [name[1 : -len(".tmp")] for name in _names(run, "unmonitored") if _is_tmp(name)]
+    return [name for name in found if _is_key(name)]
+
+
+def remove_half_failure(run: RunDir, container: str) -> None:
+    """Remove a half-written failure record. A hook that is writing it begins once more."""
+    system.unlink(f"unmonitored/.{container}.tmp", run.descriptor)
+
+
+def has_old_failure(run: RunDir, container: str) -> bool:
+    """Whether a failure was recorded a day ago, readable or not."""
+    return _is_old(run, f"unmonitored/{container}.json")
+
+
+def _old_asides(run: RunDir) -> list[str]:
+    found = [name for name in _names(run, "groups") if ASIDE in name and _is_key(name.partition(ASIDE)[0])]
+    return [name for name in found if _is_old(run, "groups/" + name)]
+
+
+def _is_old(run: RunDir, path: str) -> bool:
+    try:
+        return system.age(path, run.descriptor) >= _KEPT
+    except OSError:
+        return False
+
+
+def _names(run: RunDir, part: str) -> list[str]:
+    try:
+        return system.list_directory(part, run.descriptor)
+    except FileNotFoundError:
+        return []
+
+
+def _is_tmp(name: str) -> bool:
+    return name.startswith(".") and name.endswith(".tmp")
+
+
+def _is_key(name: str) -> bool:
+    try:
+        return names.container_id(name) == name
+    except ValueError:
+        return False

@@ -1,0 +1,70 @@
+"""What a usual start and end import, as seen in each CPython: the modules of the first part of the bytecode, and cheap
+ones that are written in C.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pyz import archive
+from tests.support.hook import UID, Hook, created, end, stopped, task
+from tests.support.interpreters import find, start_command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tests.support.interpreters import Interpreter
+
+OURS = {
+    "base": "cgroups errors jsontext models names procfs resctrl system validation",
+    "state": "consumer_view rundir transitions",
+    "stages": "context create entry identity remove",
+}
+"""Of hook/: a module more costs each container a hundredth of Python's start, or three."""
+IN_C = {"_json", "fcntl", "gc", "marshal", "time"}
+TELLING = (
+    "import sys,posix\n"
+    "leave=posix._exit\n"
+    "def tell(status):\n"
+    "    posix.write(2,' '.join(sys.modules).encode())\n"
+    "    leave(status)\n"
+    "posix._exit=tell\n"
+)
+"""At its end an interpreter tells what it has imported."""
+
+
+@pytest.mark.parametrize("python", find(), ids=lambda python: ".".join(map(str, python.version)))
+def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(hook: Hook, python: Interpreter) -> None:
+    command = (*start_command(python.path), "-ISc")
+    bare = imported([*command, TELLING + "import atexit;tell(0)"])
+    own = {"hook", *(f"hook.{package}" for package in OURS)}
+    own |= {f"hook.{package}.{name}" for package, names in OURS.items() for name in names.split()}
+    watched = Hook(hook.resctrl_root, hook.run_dir, python=(*command, TELLING + archive.BOOT)).command("hook")
+    with task() as first, task() as further:
+        imported(watched, created("c0", first.pid))  # makes the run directory
+        runs = [imported(watched, created(name, it.pid, pod_uid=UID)) for name, it in (("c1", first), ("c2", further))]
+        for name, init in (("c2", further), ("c1", first)):
+            end(init)
+            runs.append(imported(watched, stopped(name)))
+    for found in runs:
+        assert {name for name in found if name.startswith("hook")} == own
+        assert found - own - bare <= IN_C
+
+
+def imported(command: Sequence[str], state: Mapping[str, object] | None = None) -> set[str]:
+    """What is imported by the end. The state is there when a hook starts: to wait for it takes more of the program."""
+    read, write = os.pipe()
+    os.write(write, json.dumps(state).encode())
+    os.close(write)
+    with open(read, "rb") as stdin:
+        done = subprocess.run(
+            command, stdin=stdin, capture_output=True, text=True, env={}, cwd="/", check=False, timeout=300
+        )
+    assert done.returncode == 0
+    assert "resctrl-mon-hook: " not in done.stderr
+    return set(done.stderr.split())

@@ -1,0 +1,368 @@
+"""The .pyz: the same bytes everywhere, nothing in it but the standard library, and an exit status of 0."""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import stat
+import sys
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+import pyz as made
+from hook.cli import help_text
+from hook.host.pyz_file import PyzFile
+from hook.stages import entry
+from pyz import BuildError, archive
+from tests.support import interpreters
+from tests.unit.files import FOUND, broken, each_python, start
+
+TOO_OLD = interpreters.find(minors=interpreters.TOO_OLD)
+CUTS = 40
+each_old_python = pytest.mark.parametrize("old", TOO_OLD, ids=[f"{it.version}" for it in TOO_OLD])
+
+
+def built_by(python: str, source: Path, output: Path, **circumstances: str) -> bytes:
+    """What `python build.py` makes of the sources in these circumstances."""
+    umask = circumstances.pop("umask", "022")
+    command = 'umask "$1"; shift; exec "$@"'
+    bytecode = [word for it in FOUND[:2] for word in ("--bytecode", str(it.path))]
+    arguments = [python, str(source / "build.py"), "--output", str(output), *bytecode]
+    cwd = output.parent
+    env = {"PATH": os.defpath, **circumstances}
+    done = start(["sh", "-c", command, "sh", umask, *arguments], cwd=cwd, env=env)
+    assert done.returncode == 0, done.stderr
+    assert stat.S_IMODE(output.stat().st_mode) == 0o755
+    return output.read_bytes()
+
+
+# --- The bytes
+
+
+def test_the_bytes_are_the_same_in_other_circumstances(source: Path, tmp_path: Path) -> None:
+    python = sys.executable
+    first = built_by(python, source, tmp_path / "1.pyz")
+    assert built_by(python, source, tmp_path / "1.pyz") == first
+    assert built_by(python, source, tmp_path / "2.pyz", umask="077", TZ="Asia/Tokyo", PYTHONHASHSEED="1") == first
+    assert built_by(python, source, tmp_path / "3.pyz", LC_ALL="C", PYTHONUTF8="0", SOURCE_DATE_EPOCH="1") == first
+
+
+def test_the_bytes_do_not_depend_on_how_the_sources_lie_there(source: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy, ignore=shutil.ignore_patterns("dist", "__pycache__"))
+    for path in copy.rglob("*.py"):
+        path.chmod(0o600)
+        os.utime(path, (1, 1))
+    assert built_by(sys.executable, copy, tmp_path / "1.pyz") == built_by(sys.executable, source, tmp_path / "2.pyz")
+
+
+@each_python
+def test_the_bytes_are_the_same_by_every_interpreter(python: str, source: Path, tmp_path: Path) -> None:
+    expected = built_by(sys.executable, source, tmp_path / "first.pyz")
+    assert built_by(python, source, tmp_path / "x.pyz") == expected
+
+
+def test_the_entries_are_sorted_dated_and_stored(pyz: Path) -> None:
+    with zipfile.ZipFile(pyz) as file:
+        entries = file.infolist()
+        assert file.testzip() is None
+    assert [it.filename for it in entries] == sorted(it.filename for it in entries)
+    for it in entries:
+        assert it.date_time == (1980, 1, 1, 0, 0, 0)
+        assert it.compress_type == zipfile.ZIP_STORED
+        assert it.external_attr >> 16 == stat.S_IFREG | 0o644
+        assert (it.create_system, it.create_version, it.extract_version) == (3, 20, 20)
+        assert (it.flag_bits, it.extra, it.comment) == (0, b"", b"")
+
+
+def test_the_zip_holds_the_sources_with_the_compiled_models_in_place(pyz: Path, source: Path) -> None:
+    with zipfile.ZipFile(pyz) as file:
+        held = {name: file.read(name) for name in file.namelist()}
+    assert held["__main__.py"] == archive.MAIN.encode()
+    assert held["hook/base/models.py"] == (source / made.COMPILED).read_bytes()
+    others = {str(path.relative_to(source)) for path in (source / "hook").rglob("*.py")}
+    others -= {"hook/__main__.py", "hook/base/models_compiled.py"}
+    texts = {name for name in held if name.endswith(".py")}
+    assert texts == {"__main__.py"} | others
+
+
+def test_the_zip_holds_what_install_puts_in_place(pyz: Path, source: Path) -> None:
+    with zipfile.ZipFile(pyz) as file:
+        held = {name: file.read(name) for name in file.namelist() if not name.startswith(("hook/", "bytecode/"))}
+    del held["__main__.py"]
+    directories = ("oci-hooks", "packaging/systemd", "packaging/tmpfiles.d")
+    paths = [path for name in directories for path in (source / name).iterdir()]
+    assert held == {str(path.relative_to(source)): path.read_bytes() for path in paths}
+
+
+def test_a_file_to_be_installed_is_missing(source: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(source, copy)
+    shutil.rmtree(copy / "oci-hooks")
+    with pytest.raises(BuildError, match=r"oci-hooks/\*.json is missing"):
+        archive.read_sources(copy)
+
+
+def test_a_build_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "hook").mkdir()
+    target = tmp_path / archive.OUTPUT
+    target.parent.mkdir()
+    target.write_text("old")
+    with pytest.raises(BuildError, match=r"hook/base/models_compiled\.py is missing"):
+        archive.build(root=tmp_path)
+    assert [path.name for path in target.parent.iterdir()] == [target.name]
+    assert target.read_text() == "old"
+
+
+# --- The first line
+
+
+@each_python
+def test_every_way_of_starting(python: str, source: Path, tmp_path: Path) -> None:
+    directory = tmp_path / "a path with blanks"
+    pyz = archive.build(root=source, output=directory / "x.pyz", python=python)
+    link = tmp_path / "link"
+    link.symlink_to(pyz)
+    ways: list[list[str | Path]] = [[pyz], ["env", "-i", pyz], [link], [python, pyz], ["./x.pyz"]]
+    for way in ways:
+        done = start([*way, "--help"], cwd=directory)
+        assert (done.returncode, done.stderr) == (0, ""), way
+        assert "resctrl-mon-hook" in done.stdout, way
+        assert start([*way, "no-such-verb"], cwd=directory).returncode == 2, way
+
+
+def test_the_longest_first_line_still_starts(tmp_path_factory: pytest.TempPathFactory, source: Path) -> None:
+    long = "/" + "p" * 30  # so that nothing is left of the blanks
+    room = archive.SHEBANG_LIMIT - len(archive.shebang(long)) + len(long) - 1
+    directory = tmp_path_factory.mktemp("x")
+    name = "p" * (room - len(str(directory)))
+    python = directory / name
+    python.symlink_to(FOUND[-1].path)
+    pyz = archive.build(root=source, output=directory / "x.pyz", python=str(python))
+    assert len(pyz.read_bytes().partition(b"\n")[0]) + 1 == archive.SHEBANG_LIMIT
+    assert start([pyz, "--help"]).returncode == 0
+    with pytest.raises(BuildError, match="the kernel reads 255"):
+        archive.shebang(str(python) + "x")
+
+
+@each_python
+@pytest.mark.parametrize("name", [archive.PYTHON, "/usr/bin/python3.14"])
+def test_kernels_before_5_1_cut_the_usual_first_line_where_it_is_whole(pyz: Path, python: str, name: str) -> None:
+    """They hand over 127 bytes, without the blanks at their end."""
+    line = archive.shebang(name)[: archive.OLD_SHEBANG_LIMIT].decode().rstrip()
+    boot = line.partition(" -ISc")[2]
+    assert boot == archive.BOOT
+    assert start([python, "-ISc", boot, pyz, "--version"]).stdout.startswith("resctrl-mon-hook ")
+    cut = pyz.with_name("old kernel.pyz")
+    cut.write_bytes(pyz.read_bytes()[:900])
+    assert start([python, "-ISc", boot, cut, "hook"]).returncode == 0
+
+
+RELEASED = ("import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1],'rb');1/any(map(exec,f))",)
+"""What the first line of every release until now ran, or will, on all kernels."""
+
+
+@each_python
+@pytest.mark.parametrize("boot", RELEASED)
+def test_who_began_with_an_older_file_goes_on_with_the_one_in_its_place(pyz: Path, python: str, boot: str) -> None:
+    done = start([python, "-ISc", boot, pyz, "--version"])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("resctrl-mon-hook ")
+
+
+def test_what_the_first_line_runs_is_on_record() -> None:
+    assert archive.BOOT in RELEASED, "a first line that changes is another contract: keep the old ones working"
+
+
+@pytest.mark.parametrize("path", ["/p", archive.PYTHON, "/usr/bin/python3.14", "/opt/python/bin/python3.12"])
+def test_install_names_another_interpreter_as_the_build_does(pyz: Path, path: str) -> None:
+    changed = PyzFile(str(pyz)).with_python(path)
+    assert changed == archive.shebang(path) + pyz.read_bytes().partition(b"\n")[2]
+    assert PyzFile(str(pyz)).needs_new_kernel(path) is (len(path) > 22)
+
+
+@pytest.mark.parametrize("path", ["python3", "", "/a b", "/a\nb", "/a\tb"])
+def test_an_interpreter_that_no_first_line_can_name_is_refused(path: str) -> None:
+    with pytest.raises(BuildError, match="absolute path"):
+        archive.shebang(path)
+
+
+# --- Whatever goes wrong: 0 for runtimes, 2 for people
+
+PERSON = ["list", "show", "install", "--help", "no-such-verb", "", "doctor"]
+RUNTIME = ["hook", "createRuntime", "poststop"]
+
+
+def cuts(data: bytes) -> list[int]:
+    """Where a file is cut: all over it, and more often in its second line."""
+    first = data.index(b"\n") + 1
+    all_over = {first + (len(data) - first - 1) * step // (CUTS - 1) for step in range(CUTS)}
+    return sorted(all_over | set(range(first, data.index(b"\n", first) + 2, 50)))
+
+
+def test_a_truncated_file_exits_with_0_for_a_runtime_and_says_so(pyz: Path) -> None:
+    data = pyz.read_bytes()
+    for cut in cuts(data):
+        done = broken(pyz, data[:cut], "cut.pyz")
+        assert done.returncode == 0, cut
+        assert done.stderr, cut
+
+
+def test_a_truncated_file_exits_with_2_for_people_and_says_so(pyz: Path) -> None:
+    """It exited with 0, as if the work were done."""
+    data = pyz.read_bytes()
+    for cut in cuts(data):
+        done = broken(pyz, data[:cut], "cut.pyz", "list", "--run-dir=/nowhere")
+        assert done.returncode == 2 or "RMIDs" in done.stdout or "not mounted" in done.stdout, cut
+        assert done.stderr or done.stdout, cut
+
+
+@each_python
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("hook/stages/entry.py", "raise MemoryError", "MemoryError"),
+        ("hook/stages/entry.py", "import no_such_module", "ModuleNotFoundError"),
+        ("hook/stages/entry.py", "raise SystemExit(3)", "None"),
+        ("hook/stages/entry.py", "(", "SyntaxError"),
+        ("hook/base/system.py", "1 / 0", "ZeroDivisionError"),
+        ("hook/stages/create.py", "raise KeyboardInterrupt", "KeyboardInterrupt"),
+    ],
+)
+def test_broken_code_exits_with_0_for_runtimes_and_2_for_people(
+    pyz: Path, python: str, name: str, text: str, said: str
+) -> None:
+    contents = {**archive.read_sources(pyz.parents[1]), name: text.encode()}
+    for verb, status in (("createRuntime", 0), ("list", 2)):
+        done = broken(pyz, archive.join(contents, archive.shebang(python)), "broken.pyz", verb)
+        assert done.returncode == status
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("resctrl-mon-hook: ")
+        assert f"cannot run {pyz.with_name('broken.pyz')}: {said}" in last
+
+
+def test_a_file_without_an_entry_point_exits_with_0(pyz: Path, source: Path) -> None:
+    contents = archive.read_sources(source)
+    del contents["hook/stages/entry.py"]
+    done = broken(pyz, archive.join(contents, archive.shebang(str(FOUND[-1].path))), "empty.pyz")
+    assert done.returncode == 0
+    assert "hook.stages.entry" in done.stderr
+
+
+def test_a_file_that_is_gone_by_the_time_python_opens_it_exits_with_0_and_says_so() -> None:
+    for verb in RUNTIME:
+        done = start([FOUND[-1].path, "-ISc", archive.BOOT + archive.FOR_PEOPLE, "/nowhere.pyz", verb])
+        assert (done.returncode, "FileNotFoundError" in done.stderr) == (0, True), verb
+
+
+def test_the_first_line_tells_the_verbs_for_runtimes_from_those_for_people() -> None:
+    """By their first letter, since the kernel reads no longer a line."""
+    assert list(entry._STAGES) == RUNTIME
+    assert {verb[0] for verb in RUNTIME} == set("hcp")
+    assert not {verb[0] for verb in help_text.HELP_OF_COMMANDS} & set("hcp")
+
+
+# --- A Python that is too old
+
+
+@each_old_python
+@pytest.mark.parametrize("verb", PERSON)
+def test_a_python_that_is_too_old_says_so_to_people_and_exits_with_2(
+    pyz: Path, old: interpreters.Interpreter, verb: str
+) -> None:
+    """Each verb printed nothing and exited with 0, `install` as well."""
+    done = start([old.path, pyz, verb])
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        f"resctrl-mon-hook: {old.path} is Python {old.version[0]}.{old.version[1]}, which is too old; "
+    )
+    assert line.endswith(f"run: PYTHON {pyz} install --python=PYTHON")
+
+
+@each_old_python
+@pytest.mark.parametrize("verb", RUNTIME)
+def test_a_python_that_is_too_old_says_so_to_runtimes_and_exits_with_0(
+    pyz: Path, old: interpreters.Interpreter, verb: str
+) -> None:
+    done = start([old.path, pyz, verb])
+    assert (done.returncode, done.stdout) == (0, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"resctrl-mon-hook: {verb}: nothing was done for this container: {old.path} is Python ")
+
+
+@each_old_python
+def test_a_first_line_that_names_a_python_that_is_too_old_says_so(
+    pyz: Path, old: interpreters.Interpreter, tmp_path: Path
+) -> None:
+    if old.minor < (3, 4):
+        pytest.skip("it has no -I, which the first line takes")
+    copy = tmp_path / "old.pyz"
+    copy.write_bytes(archive.shebang(str(old.path)) + pyz.read_bytes().partition(b"\n")[2])
+    copy.chmod(0o755)
+    for arguments, status in ((["hook"], 0), (["install"], 2), ([], 2)):
+        done = start([copy, *arguments])
+        assert (done.returncode, "which is too old" in done.stderr) == (status, True)
+        assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        archive.BOOT,
+        archive.BOOT + archive.FOR_PEOPLE,
+        archive.SECOND_LINE.format(fallback=archive.FALLBACK, table=1, sources=1, room=1),
+        archive.FROM_SOURCES,
+        archive.FALLBACK,
+        archive.MAIN,
+    ],
+)
+def test_pythons_from_3_4_on_can_read_what_runs_before_their_version_is_known(text: str) -> None:
+    ast.parse(text, feature_version=(3, 4))
+
+
+# --- Imports
+
+
+def imports(text: str) -> Iterator[tuple[str, bool]]:
+    """The modules that a text imports when it runs, and whether at once or only in some function."""
+
+    def walk(nodes: Sequence[ast.AST], at_once: bool) -> Iterator[tuple[str, bool]]:
+        for node in nodes:
+            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+                yield from walk(node.orelse, at_once)
+            elif isinstance(node, ast.Import):
+                yield from ((alias.name, at_once) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0
+                assert node.module is not None
+                inner = node.module == "hook"
+                yield from ((f"hook.{alias.name}", at_once) for alias in node.names if inner)
+                yield node.module, at_once
+            else:
+                function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+                yield from walk(list(ast.iter_child_nodes(node)), at_once and not function)
+
+    yield from walk(ast.parse(text).body, True)
+
+
+def package(module: str) -> str:
+    return module.partition(".")[0]
+
+
+@pytest.fixture(scope="module")
+def texts(source: Path) -> dict[str, str]:
+    """The modules in the zip, by the names that imports give them."""
+    entries = {name: text.decode() for name, text in archive.read_sources(source).items() if name.endswith(".py")}
+    named = {name[: -len(".py")].replace("/", "."): text for name, text in entries.items()}
+    return {name[: -len(".__init__")] if name.endswith(".__init__") else name: text for name, text in named.items()}
+
+
+def test_the_zip_imports_the_standard_library_alone(texts: dict[str, str]) -> None:
+    allowed = sys.stdlib_module_names | {"hook"}
+    strangers = {(name, module) for name, text in texts.items() for module, _ in imports(text)}
+    assert not {(name, module) for name, module in strangers if package(module) not in allowed}

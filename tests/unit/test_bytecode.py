@@ -1,0 +1,181 @@
+"""The bytecode in the .pyz: each CPython finds its own, and it is the modules as they are written."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from pyz import BuildError, archive, bytecode
+from tests.unit.files import FOUND, broken, each_python, imported, loaded, start
+
+
+def test_the_zip_holds_bytecode_for_every_interpreter(pyz: Path) -> None:
+    with zipfile.ZipFile(pyz) as file:
+        held = {name for name in file.namelist() if name.startswith("bytecode/")}
+    tags = {start([it.path, "-c", "import sys; print(sys.implementation.cache_tag)"]).stdout.strip() for it in FOUND}
+    assert held == {f"bytecode/{tag}" for tag in tags} | {archive.SOURCES}
+
+
+def test_a_release_needs_every_version(source: Path, tmp_path: Path) -> None:
+    done = start(
+        [sys.executable, source / "build.py", "--release", "--bytecode", sys.executable, "--output", tmp_path / "x.pyz"]
+    )
+    assert done.returncode == 2
+    assert "no interpreter of 3." in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interpreter_that_does_not_start_is_named(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"/bin/false cannot compile: .*exit status 1"):
+        archive.build(root=source, output=tmp_path / "x.pyz", interpreters=["/bin/false"])
+
+
+PLACE = "import importlib.util as u, sys; print(sys.implementation.cache_tag + '-' + u.MAGIC_NUMBER.hex())"
+
+
+@each_python
+@pytest.mark.parametrize("arguments", [["--help"], ["no-such-verb"], ["list", "--run-dir=/nowhere"], ["hook"]])
+def test_every_interpreter_finds_its_bytecode(pyz: Path, python: str, arguments: list[str]) -> None:
+    assert "hook.base.errors" not in imported(pyz, python, arguments)
+
+
+@each_python
+def test_a_python_that_nobody_compiled_for_takes_the_sources(source: Path, python: str, tmp_path: Path) -> None:
+    others = [str(it.path) for it in FOUND if str(it.path) != python]
+    pyz = archive.build(root=source, output=tmp_path / "x.pyz", interpreters=others)
+    assert "hook.base.errors" in imported(pyz, python, ["--help"])
+    assert start([python, pyz, "--help"]).returncode == 0
+
+
+@each_python
+def test_bytecode_of_a_pre_release_is_passed_over(source: Path, python: str, tmp_path: Path) -> None:
+    """It has the version's name, and another magic number."""
+    contents = archive.read_sources(source)
+    stale = [bytecode.compile_by(python, contents)._replace(magic=b"xx\r\n")]
+    pyz = tmp_path / "x.pyz"
+    pyz.write_bytes(archive.join(contents, archive.shebang(python), stale))
+    assert "hook.base.errors" in imported(pyz, python, ["--help"])
+    assert start([python, pyz, "--help"]).returncode == 0
+
+
+@each_python
+def test_started_by_name_it_finds_its_bytecode_too(pyz: Path, python: str) -> None:
+    done = start([python, "-X", "importtime", "-IS", pyz, "list", "--run-dir=/nowhere"])
+    assert "hook.base.errors" not in loaded(done.stderr)
+    assert done.returncode == 0
+
+
+@each_python
+@pytest.mark.parametrize("first_line", [b"", b"#!/bin/no such place\n", b"#!" + b"x" * 300 + b"\n"])
+def test_with_another_first_line_it_finds_its_bytecode_too(
+    pyz: Path, python: str, first_line: bytes, tmp_path: Path
+) -> None:
+    """As `python3 -m zipapp --python=...` makes it."""
+    changed = tmp_path / "x.pyz"
+    changed.write_bytes(first_line + pyz.read_bytes().partition(b"\n")[2])
+    done = start([python, "-X", "importtime", changed, "--help"])
+    assert "hook.base.errors" not in loaded(done.stderr)
+    assert "resctrl-mon-hook" in done.stdout
+
+
+@each_python
+@pytest.mark.parametrize("name", ["stages/create", "cli/commands"])
+def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Path, name: str) -> None:
+    text = (source / f"hook/{name}.py").read_bytes() + b"\nraise MemoryError\n"
+    contents = {**archive.read_sources(source), f"hook/{name}.py": text}
+    data = archive.join(contents, archive.shebang(python), bytecode.compile_all(contents, [python]))
+    done = broken(tmp_path / "x", data, "broken.pyz", "list")
+    assert f'"hook/{name}.py", line {len(text.splitlines())}' in done.stderr
+
+
+@each_python
+@pytest.mark.parametrize("name", ["the loader and what it has", "what it loads"])
+def test_bytecode_that_is_no_bytecode_exits_with_0_for_runtimes_and_2_for_people(
+    source: Path, pyz: Path, python: str, name: str
+) -> None:
+    contents = archive.read_sources(source)
+    (code,) = bytecode.compile_all(contents, [python])
+    at = 0 if name.startswith("the loader") else code.size
+    spoilt = code._replace(content=code.content[:at] + b"\0" * (len(code.content) - at))
+    data = archive.join(contents, archive.shebang(python), [spoilt])
+    for verb, status in (("hook", 0), ("list", 2), ("--help", 2))[at > 0 :]:  # hooks take no more than the first part
+        done = broken(pyz, data, "spoilt.pyz", verb)
+        assert done.returncode == status
+        assert "resctrl-mon-hook: " in done.stderr.splitlines()[-1]
+
+
+# --- The modules, as a program in packages
+
+EAGER = {
+    "hook/__init__.py": "",
+    bytecode.START.replace(".", "/") + ".py": """
+import sys
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import hook.checked
+try:
+    from hook.base.upper import UPPER
+except ImportError:
+    pass
+def start():
+    from hook import late
+    from hook.late.deep import FIELDS
+    import hook.base.lower
+    print(UPPER, hook.base.lower.UPPER, late.NAME, FIELDS, hook.late.deep is sys.modules["hook.late.deep"])
+    print(*sorted(name for name in sys.modules if name.startswith("hook.")))
+    sys.stdout.flush()
+    sys.argv[1] == "raise" or late.fail()
+""",
+    "hook/stages/__init__.py": "",
+    "hook/base/__init__.py": "",
+    "hook/base/lower.py": "UPPER = __name__",
+    "hook/base/upper.py": "from hook.base import lower\nUPPER = lower.UPPER.upper()",
+}
+LATER = {
+    "hook/checked.py": "raise MemoryError",
+    "hook/late/__init__.py": "NAME = __name__\n\n\ndef fail():\n    raise MemoryError",
+    "hook/late/deep.py": """
+from __future__ import annotations
+from dataclasses import dataclass, fields
+@dataclass
+class Deep:
+    \"\"\"Words.\"\"\"
+    field: int = 1
+    def method(self, one: Deep, *, two: int) -> None:
+        \"\"\"Words.\"\"\"
+FIELDS = [it.name for it in fields(Deep)], Deep.method.__doc__, Deep.method.__annotations__
+""",
+}
+
+
+def test_the_first_part_is_what_the_start_imports_in_the_order_of_imports() -> None:
+    trees = {bytecode.module_name(path): ast.parse(text) for path, text in {**LATER, **EAGER}.items()}
+    names = ["hook", "hook.stages", "hook.base", "hook.base.lower", "hook.base.upper", bytecode.START]
+    assert bytecode.find_imports(trees, bytecode.START) == names
+
+
+@each_python
+def test_packages_and_what_is_imported_later_are_found(python: str, source: Path, tmp_path: Path) -> None:
+    texts = {**EAGER, **LATER, "hook/stages/loader.py": (source / "hook/stages/loader.py").read_text(encoding="utf-8")}
+    contents = {name: text.encode() for name, text in texts.items()}
+    (code,) = bytecode.compile_all(contents, [python])
+    del contents["hook/late/deep.py"], contents["hook/base/lower.py"]  # so that no source is found
+    done = broken(tmp_path / "x", archive.join(contents, archive.shebang(python), [code]), "x.pyz", "list")
+    found, modules = done.stdout.splitlines()
+    assert found == "HOOK.BASE.LOWER hook.base.lower hook.late (['field'], None, {}) True"
+    assert modules.split() == sorted(
+        {*map(bytecode.module_name, texts)} - {"hook", "hook.checked", "hook.stages.loader"}
+    )
+    assert '"hook/late/__init__.py", line 5' in done.stderr
+
+
+@each_python
+def test_what_has_no_bytecode_is_found_in_the_zip(python: str, source: Path, tmp_path: Path) -> None:
+    contents = archive.read_sources(source)
+    (code,) = bytecode.compile_all({it: contents[it] for it in contents if it != "hook/cli/parser.py"}, [python])
+    done = broken(tmp_path / "x", archive.join(contents, archive.shebang(python), [code]), "x.pyz", "--version")
+    assert done.stdout.startswith("resctrl-mon-hook ")

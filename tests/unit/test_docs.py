@@ -1,0 +1,413 @@
+"""The documents say what the code does: first what holds for all pages, then a section for each page.
+
+The screens that pages show are compared in test_docs_screens.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import build
+from hook import __version__
+from hook.base.models import KeyState, MonGroup, Options
+from hook.base.reasons import Reason
+from hook.cli import commands, help_text, parser
+from hook.host.paths import Places
+from hook.observe import prometheus, snapshot
+from hook.reconcile import plan
+from hook.stages import context, entry
+from hook.state.consumer_view import View
+from hook.state.rundir import RunDir
+from tests.conftest import TIERS
+from tests.faults.__main__ import PARTS
+from tests.unit.documents import PAGES, ROOT, anchors, blocks, code, first_words, page, rows
+
+BOOK = [name for name in PAGES if not name.startswith("tests/")]
+"""The pages for readers; those in tests/ are notes beside what they are about."""
+REASONS = [value for name, value in vars(Reason).items() if name.isupper()]
+WITH_HOOK_OPTIONS = ("reconcile", "install", "base-runtime-spec")
+
+# --- All pages
+
+
+def plain(value: object) -> str:
+    """Part of a test's ID; conftest finds the tier of a test by the slashes in that."""
+    return str(value).replace("/", ":")
+
+
+def links(name: str) -> list[str]:
+    return [it for it in re.findall(r"\]\(([^)]+)\)", page(name)) if not it.startswith("https://")]
+
+
+@pytest.mark.parametrize(("name", "link"), [(name, link) for name in PAGES for link in links(name)], ids=plain)
+def test_link_leads_to_a_file_and_a_heading_in_it(name: str, link: str) -> None:
+    path, _, anchor = link.partition("#")
+    target = (ROOT / name).parent / path if path else ROOT / name
+    assert target.exists()
+    assert not anchor or anchor in anchors(target.read_text(encoding="utf-8"))
+
+
+def paths(name: str) -> list[str]:
+    """The files and directories of the repository that a page names."""
+    tops = r"(?<![\w/.~-])((?:hook|oci-hooks|packaging|tests|docs|\.github|\.ci)/[\w./-]*\w)"
+    return sorted(set(re.findall(tops, page(name).replace("\\", ""))))
+
+
+@pytest.mark.parametrize(("name", "path"), [(name, path) for name in PAGES for path in paths(name)], ids=plain)
+def test_named_path_exists(name: str, path: str) -> None:
+    assert (ROOT / path).exists(), name
+
+
+def test_paths_below_hook_are_named_in_one_place_only() -> None:
+    """A module that moves is then renamed in one place: the way into the code."""
+    named = {name for name in PAGES for path in paths(name) if path.startswith("hook/") and path != "hook/__init__.py"}
+    assert named == {"docs/design.md"}
+
+
+def test_readme_leads_to_every_page() -> None:
+    found, new = {"README.md"}, {"README.md"}
+    while new:
+        targets = {(name, link.partition("#")[0]) for name in new for link in links(name)}
+        there = {os.path.normpath(os.path.join(os.path.dirname(name), path)) for name, path in targets if path}
+        new = {name for name in there if name in PAGES} - found
+        found |= new
+    assert set(BOOK) <= found
+
+
+def calls(name: str) -> list[str]:
+    """The command lines of the program on a page, from its verb on; those that fail on purpose are left out."""
+    text = page(name)
+    if name == "docs/commands.md":
+        text = text.replace(page(name, "Exit status"), "")
+    start = r"(?:^|sudo |[|] |root |dist/|\$ |hooks\.d/)resctrl-mon-hook(?:\.pyz)? ([a-zA-Z-].*)"
+    found = [match[1] for line in code(text) if (match := re.search(start, line))]
+    return sorted({re.split(r" +[#|<>]|'", call)[0] for call in found})
+
+
+@pytest.mark.parametrize(("name", "call"), [(name, call) for name in PAGES for call in calls(name)], ids=plain)
+def test_command_line_is_accepted(name: str, call: str) -> None:
+    verb, *arguments = shlex.split(call)
+    if verb == "--version":
+        return
+    if verb in entry._STAGES:
+        assert context.parse(arguments)[1] == [], name
+        return
+    given, rest = parser.make_parser(verb).parse_known_args(arguments)
+    assert context.parse(rest)[1] == [] if verb in WITH_HOOK_OPTIONS else rest == [], (name, given)
+
+
+@pytest.mark.parametrize("name", PAGES, ids=plain)
+def test_each_verb_of_the_build_is_one(name: str) -> None:
+    assert build.__doc__ is not None
+    for verb in re.findall(r"build\.py ([a-z]+)", "\n".join(code(page(name)))):
+        assert f"build.py {verb}" in build.__doc__
+
+
+def options_of_the_build() -> set[str]:
+    """The options that build.py and what it starts have, as their sources spell them; and those of pytest's own."""
+    sources = [ROOT / "build.py", *(ROOT / "packaging").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    texts = [path.read_text(encoding="utf-8") for path in sources if path.parent != ROOT / "tests" / "unit"]
+    return {"--durations", *re.findall(r"""["'](--[a-z-]+)["']""", "".join(texts))}
+
+
+@pytest.mark.parametrize("name", PAGES, ids=plain)
+def test_each_option_of_the_build_is_one(name: str) -> None:
+    named = [word for line in code(page(name)) for word in re.findall(r"python3 \S+\.py\b[^|;&#]*", line)]
+    assert {*re.findall(r" (--[a-z-]+)", " ".join(named))} <= options_of_the_build()
+
+
+@pytest.mark.parametrize("name", BOOK)
+def test_wording_is_plain(name: str) -> None:
+    assert re.findall(r"\b(?:whoever|somebody|nobody|told|anew|stands there)\b", page(name), re.IGNORECASE) == []
+
+
+@pytest.mark.parametrize("name", BOOK)
+def test_sentences_fit_in_120_columns(name: str) -> None:
+    without_code = re.sub(r"^ *```.*?^ *```$", "", page(name), flags=re.MULTILINE | re.DOTALL)
+    assert [line for line in without_code.splitlines() if len(line) > 120 and not line.startswith(("|", "    "))] == []
+
+
+# --- README.md
+
+
+def test_readme_begins_with_the_two_commands() -> None:
+    head = page("README.md").split("\n\n")[1]
+    assert [line.split("#")[0].strip() for line in head.splitlines()] == [
+        "sudo python3 build.py demo",
+        "sudo python3 build.py test",
+    ]
+
+
+def test_readme_is_short() -> None:
+    assert len(page("README.md").splitlines()) <= 150
+
+
+# --- docs/install.md
+
+
+def test_install_names_the_hooks_d_files() -> None:
+    named = set(re.findall(r"`(10-resctrl[\w.-]+\.json)`", page("docs/install.md")))
+    assert named == {path.name for path in (ROOT / "oci-hooks").iterdir()}
+
+
+def test_install_names_everything_that_is_installed() -> None:
+    named = " ".join(first_words(page("docs/install.md", "What it installs"), "path"))
+    for path in Places().files():
+        anywhere = re.sub(r"-(kubernetes|podman)\.json$", "-*.json", path)
+        assert anywhere.replace(".service", ".timer") in named
+        assert os.path.splitext(path)[1] in named
+
+
+def test_install_has_every_option_of_install() -> None:
+    named = {word.partition("=")[0] for word in first_words(page("docs/install.md"), "option")}
+    assert named == own_options("install")
+
+
+def own_options(verb: str) -> set[str]:
+    """The options of a command that neither all commands have nor the hook."""
+    common = {"--json", *(f"--{name.replace('_', '-')}" for name in Options.model_fields)}
+    return {word for action in parser.make_parser(verb)._actions for word in action.option_strings} - common
+
+
+# --- docs/kubernetes.md and docs/openshift.md
+
+
+def test_kubernetes_names_values_of_the_chart_with_their_defaults() -> None:
+    chart = ROOT / "packaging" / "kubernetes" / "chart"
+    values: dict[str, Any] = yaml.safe_load((chart / "values.yaml").read_text(encoding="utf-8"))
+    text = page("docs/kubernetes.md")
+    assert f"`prefix` (`{values['prefix']}`)" in text
+    for name in ("hooksDir", "options", "nodeSelector", "runtime", "uninstall"):
+        assert name in values
+        assert re.search(rf"`{name}\b", text)
+    assert "deadlineSeconds" in values["uninstall"]
+    oldest = yaml.safe_load((chart / "Chart.yaml").read_text(encoding="utf-8"))["kubeVersion"]
+    assert f"Kubernetes {oldest.removeprefix('>=').removesuffix('.0-0')} or newer" in text
+
+
+def test_openshift_names_the_oldest_version() -> None:
+    butane = yaml.safe_load((ROOT / "packaging/openshift/resctrl-mon-hook.bu").read_text(encoding="utf-8"))
+    assert f"OpenShift {butane['version'].removesuffix('.0')} or newer" in page("docs/openshift.md")
+
+
+# --- docs/options.md
+
+
+@pytest.mark.parametrize(("name", "default"), Options().model_dump().items())
+def test_options_has_each_option_with_its_value_and_default(name: str, default: object) -> None:
+    metavar = help_text.HELP_OF_OPTIONS[name][0].replace("|", r"\|")
+    option = f"--{name.replace('_', '-')}" + (f"={metavar}" if metavar else "")
+    shown = {"[]": "", "{}": "", "False": "off"}.get(str(default), f"`{default}`")
+    assert [f"`{option}`", shown] in [row[:2] for row in rows(page("docs/options.md"), "option")]
+
+
+def test_options_has_no_option_that_does_not_exist() -> None:
+    named = [word.partition("=")[0] for word in first_words(page("docs/options.md"), "option")]
+    assert sorted(named) == sorted(f"--{name.replace('_', '-')}" for name in Options.model_fields)
+
+
+def test_options_has_the_linger_of_the_kubernetes_file() -> None:
+    arguments = json.loads((ROOT / "oci-hooks/10-resctrl-mon-hook-kubernetes.json").read_text())["hook"]["args"]
+    (linger,) = [word.partition("=")[2] for word in arguments if word.startswith("--linger=")]
+    assert f"The Kubernetes JSON sets {linger} |" in page("docs/options.md")
+
+
+# --- docs/commands.md
+
+
+def test_commands_has_every_command_and_no_other() -> None:
+    named = [word.split()[1] for word in first_words(page("docs/commands.md"), "command") if " " in word]
+    assert sorted(named) == sorted(commands.VERBS)
+
+
+@pytest.mark.parametrize("verb", commands.VERBS)
+def test_commands_has_every_option_of_a_command(verb: str) -> None:
+    text = page("docs/commands.md")
+    for action in parser.make_parser(verb)._actions:
+        assert all(f"`{option}" in text or f" {option}=" in text for option in action.option_strings)
+
+
+@pytest.mark.parametrize(("call", "status"), [row[:2] for row in rows(page("docs/commands.md"), "call")])
+def test_commands_has_the_exit_status_of_a_call(call: str, status: str) -> None:
+    program, *arguments = shlex.split(call.strip("`"))
+    assert program == "resctrl-mon-hook"
+    command = [sys.executable, "-m", "hook", *arguments]
+    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert done.returncode == int(status.partition(";")[0])
+
+
+def conditions() -> set[str]:
+    """The words that `list` has for the state of a key."""
+    source = textwrap.dedent(inspect.getsource(inspect.getattr_static(snapshot.Key, "condition").fget))
+    (function,) = ast.parse(source).body
+    assert isinstance(function, ast.FunctionDef)
+    returned = [node for line in function.body[1:] for node in ast.walk(line)]
+    return {node.value for node in returned if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+def test_commands_explains_every_state() -> None:
+    assert set(first_words(page("docs/commands.md"), "STATE")) == conditions()
+
+
+# --- docs/metrics.md
+
+
+@pytest.mark.parametrize("name", prometheus.list_names())
+def test_metrics_has_every_metric(name: str) -> None:
+    assert name in first_words(page("docs/metrics.md"), "metric")
+
+
+def test_metrics_has_no_metric_that_does_not_exist() -> None:
+    assert set(first_words(page("docs/metrics.md"), "metric")) <= set(prometheus.list_names())
+
+
+# --- docs/reconcile.md
+
+
+def test_reconcile_has_every_action_and_no_other() -> None:
+    assert sorted(first_words(page("docs/reconcile.md"), "action")) == sorted(plan.VERBS)
+
+
+def test_reconcile_has_every_option_of_its_own() -> None:
+    named = {word.partition("=")[0] for word in first_words(page("docs/reconcile.md", "Options"), "option")}
+    assert named == {*own_options("reconcile"), "--linger"}
+
+
+# --- docs/troubleshooting.md
+
+
+def test_troubleshooting_has_every_reason_and_no_other() -> None:
+    assert sorted(first_words(page("docs/troubleshooting.md"), "reason")) == sorted(REASONS)
+
+
+def test_troubleshooting_says_for_each_reason_what_to_do() -> None:
+    assert all(len(row) == 3 and all(row) for row in rows(page("docs/troubleshooting.md"), "reason"))
+
+
+def findings() -> list[str]:
+    """What doctor can say, as regular expressions: the texts in its sources, with anything where a value goes."""
+    found = []
+    for path in [path for path in (ROOT / "hook").rglob("*.py") if "doctor" in str(path.relative_to(ROOT))]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.JoinedStr, ast.Constant)):
+                parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+                texts = [part.value if isinstance(part, ast.Constant) else None for part in parts]
+                if any(isinstance(text, str) and re.search(r"\w{3}", text) for text in texts):
+                    found.append("".join(".+" if text is None else re.escape(str(text)) for text in texts))
+    return found
+
+
+def test_troubleshooting_shows_what_doctor_says() -> None:
+    (screen,) = [block for block in blocks(page("docs/troubleshooting.md")) if "doctor" in block]
+    known = findings()
+    for line in [line for line in screen.splitlines()[1:] if line != "..."]:
+        text = line.strip() if line.startswith(" ") else line.partition(": ")[2]
+        assert any(re.fullmatch(pattern, text) for pattern in known), text
+
+
+# --- docs/consumer-view.md
+
+
+def test_consumer_view_has_every_file_of_an_entry(tmp_path: Path) -> None:
+    kernel = "/sys/fs/resctrl"
+    begin = {"mon_L3_00/mbm_total_bytes": "1"}
+    group = MonGroup(path=f"{kernel}/mon_groups/oci-a", ctrl_group="/", begin=begin, before=begin)
+    over = MonGroup(path=f"{kernel}/mon_groups/oci-b", ctrl_group="/", begin=begin, end=begin)
+    view = View(RunDir(str(tmp_path / "run")), kernel)
+    view.make_parts()
+    view.show(KeyState(key="a", kind="container", generation=1, created_at="x", groups=[group]))
+    view.show(KeyState(key="b", kind="container", generation=1, created_at="x", completed_at="y", groups=[over]))
+    places = [tmp_path / "run" / "mon_groups" / key for key in "ab"]
+    files = {str(path.relative_to(top)) for top in places for path in top.rglob("*") if not path.is_dir()}
+    block = blocks(page("docs/consumer-view.md"))[0].replace("<domain>/<event>", "mon_L3_00/mbm_total_bytes")
+    named = {name for line in block.splitlines()[2:] for name in re.split(r", ", re.split(r"  +", line.strip())[0])}
+    assert files == named
+
+
+# --- docs/security.md
+
+
+def test_security_has_the_largest_state() -> None:
+    assert f"A state of more than {entry.Call.STDIN_LIMIT >> 20} MiB" in page("docs/security.md")
+
+
+# --- docs/testing.md
+
+
+def test_testing_has_every_part_of_the_campaign() -> None:
+    assert set(first_words(page("docs/testing.md"), "part")) == set(PARTS)
+
+
+# --- docs/design.md
+
+
+def test_design_draws_and_explains_every_state() -> None:
+    text = page("docs/design.md", "The states of a key")
+    drawn = {state for arrow in re.findall(r"^ +(\S+) --> ([^\s:]+)", text, re.MULTILINE) for state in arrow}
+    assert drawn - {"[*]"} == set(first_words(text, "state"))
+    shown = {row[3].strip("`") for row in rows(text, "state")} - {"not shown"}
+    assert shown == conditions()
+
+
+def test_design_names_real_fields_of_the_state() -> None:
+    cells = " ".join(row[1] for row in rows(page("docs/design.md", "The states of a key"), "state"))
+    fields = {*KeyState.model_fields, *MonGroup.model_fields}
+    assert set(re.findall(r"`(\w+)`", cells)) - {"live", "reconcile"} <= fields
+
+
+def test_design_names_every_directory_of_the_run_directory(tmp_path: Path) -> None:
+    run = RunDir(str(tmp_path / "run"))
+    View(run, "/sys/fs/resctrl").make_parts()
+    named = {word.partition("/")[0] for word in first_words(page("docs/design.md"), "path")}
+    assert set(os.listdir(tmp_path / "run")) <= named
+
+
+def test_design_leads_in_four_clicks_to_the_line_that_writes_the_pid() -> None:
+    assert "docs/design.md" in links("README.md")
+    steps = re.findall(r"^\d\. \[.*?\]\((.*?)\)", page("docs/design.md", "Way into the code"), re.MULTILINE)
+    assert len(steps) == 4
+    source = (ROOT / "docs" / steps[-1]).read_text(encoding="utf-8")
+    (put,) = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef) and node.name == "put"]
+    assert "/tasks" in ast.unparse(put)
+
+
+# --- CONTRIBUTING.md, CHANGELOG.md and what CI runs
+
+
+def test_contributing_has_every_tier() -> None:
+    assert [row[0] for row in rows(page("CONTRIBUTING.md"), "tier")] == list(TIERS)
+
+
+def test_changelog_has_the_present_version() -> None:
+    assert re.search(rf"^## {re.escape(__version__)}\b", page("CHANGELOG.md"), re.MULTILINE)
+
+
+WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+
+
+def test_workflow_runs_the_whole_suite_within_its_time() -> None:
+    (job,) = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"].values()
+    assert job["timeout-minutes"] == 90
+    assert ".ci/run" in [step.get("run") for step in job["steps"]]
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert "python3 build.py test" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
+def test_workflow_pins_its_actions_and_keys_its_cache_by_files_that_exist() -> None:
+    text = WORKFLOW.read_text(encoding="utf-8")
+    assert all(re.fullmatch(r"[\w-]+/[\w-]+@v\d+", action) for action in re.findall(r"uses: (\S+)", text))
+    (key,) = re.findall(r"hashFiles\((.*?)\)", text)
+    assert all((ROOT / path.strip(" '")).is_file() for path in key.split(","))
