@@ -68,7 +68,7 @@ def test_base_runtime_spec_in_an_imported_file_of_a_running_containerd_is_found(
     spec = str(node.containerd.base / "base-runtime-spec.json")
 
     def specs() -> list[str]:
-        return [it.path for it in configuration.look().specs]
+        return [it.path for it in configuration.read_configuration().specs]
 
     node.assert_placed(node.pod().start("web"))
     assert spec in specs()
@@ -171,5 +171,5 @@ def test_annotations_are_passed_on_as_doctor_has_it(start_node: StartNode) -> No
     base = node.containerd.base
     config = json.loads((base / f"state/io.containerd.runtime.v2.task/k8s.io/{web.id}/config.json").read_text())
     passed = [key for key in keys if key in config["annotations"]]
-    assert passed == [key for key in keys if configuration.look().passes_on(key)]
+    assert passed == [key for key in keys if configuration.read_configuration().passes_on(key)]
     assert passed == ["monitor.resctrl-mon.io", "monitor.resctrl-mon.io/web", "plain"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman"))
 # What this machine has, or has not, is no matter of these tests.
-ASIDE = ("syslog", "containers", "lost", "root", "beside us", "processes")
+ASIDE = ("syslog", "containers", "lost", "root", "other resctrl tools", "/proc")
 OTHER = f"{HOOKS_DIR}/50-x.json"
 OLD_TABLE = "[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\n"
 VALIDATOR = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\n  enable = true\n  "
@@ -124,8 +124,8 @@ def test_what_people_see(node: InstalledNode) -> None:
     assert done.returncode == 0
     lines = done.stdout.splitlines()
     assert f"ok       program: {PROGRAM} runs" in lines
-    place = lines.index(f"warning  program: {LINK} does not lead to it")
-    assert lines[place + 1] == "           resctrl-mon-hook.pyz install; elsewhere: doctor --prefix=DIR"
+    place = lines.index(f"warning  program: {LINK} is not a link to the installed program")
+    assert lines[place + 1] == "           resctrl-mon-hook.pyz install; if installed elsewhere: doctor --prefix=DIR"
 
 
 def remove(path: str) -> Callable[[InstalledNode], object]:
@@ -188,14 +188,14 @@ def torn_record(node: InstalledNode) -> None:
     (node.run_dir / "groups/x.json").write_text("{")
 
 
-AILMENTS: dict[str, tuple[Callable[[InstalledNode], object], str, str, str]] = {
-    "no program": (remove(PROGRAM), "fail", "program", f"no {PROGRAM}"),
-    "another program": (lambda node: node.program(PROGRAM, ""), "fail", "program", "is no .pyz"),
+AILMENTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
+    "no program": (remove(PROGRAM), "fail", "program", f"{PROGRAM} is missing"),
+    "another program": (lambda node: node.program(PROGRAM, ""), "fail", "program", "is not a .pyz"),
     "a program that all can write": (
         lambda node: node.path(PROGRAM).chmod(0o777),
         "fail",
         "program",
-        "can be changed by others than root",
+        "is not owned by root, or is writable by others",
     ),
     "a program that cannot be run": (lambda node: node.path(PROGRAM).chmod(0o644), "fail", "program", "does not run"),
     "no interpreter": (
@@ -204,11 +204,16 @@ AILMENTS: dict[str, tuple[Callable[[InstalledNode], object], str, str, str]] = {
         ),
         "fail",
         "Python",
-        "/usr/bin/python9 is no Python that runs here",
+        "cannot run /usr/bin/python9 as Python",
     ),
-    "no link": (remove(LINK), "warning", "program", "does not lead to it"),
-    "no files of ours": (without_ours, "fail", "hooks.d", "has the hook called"),
-    "a neighbour that is broken": (written(OTHER, "{"), "fail", OTHER, "readers refuse"),
+    "no link": (remove(LINK), "warning", "program", "is not a link to the installed program"),
+    "no files of ours": (without_ours, "fail", "hooks.d", "calls resctrl-mon-hook"),
+    "a neighbour that is broken": (
+        written(OTHER, "{"),
+        "fail",
+        OTHER,
+        "invalid: CRI-O, Podman and the NRI hook-injector reject it",
+    ),
     "a neighbour whose stage is none": (
         written(OTHER, {**THEIRS, "stages": ["poststopp"]}),
         "fail",
@@ -219,40 +224,40 @@ AILMENTS: dict[str, tuple[Callable[[InstalledNode], object], str, str, str]] = {
         written(OTHER, {**THEIRS, "hook": {"path": "/nowhere"}}),
         "warning",
         OTHER,
-        "is missing: it is passed over",
+        "is missing, so readers skip the file",
     ),
     "a neighbour of the old form": (written(OTHER, {"hook": "/bin/true"}), "warning", OTHER, "before 1.0.0"),
     "a neighbour whose poststop comes first": (
         written(f"{HOOKS_DIR}/05-x.json", THEIRS),
         "warning",
         f"{HOOKS_DIR}/05-x.json",
-        "its poststop comes before ours",
+        "its poststop runs before ours",
     ),
     "ours twice, under other names": (
         lambda node: node.write(f"{ETC}/50-mine.json", node.path(PODMAN).read_text()),
         "fail",
         "hooks.d",
-        "it is called from",
+        "several files call the hook",
     ),
     "options where Podman does not read them": (
         lambda node: shutil.copytree(node.path(HOOKS_DIR), node.path(ETC)),
         "warning",
         "hooks.d",
-        f"Podman reads {HOOKS_DIR}, not {ETC}: it goes by {PODMAN}",
+        f"Podman reads {HOOKS_DIR}, not {ETC}: it uses {PODMAN}",
     ),
     "options where CRI-O does not read them": (
         lambda node: shutil.copytree(node.path(HOOKS_DIR), node.path(ETC)),
         "warning",
         "hooks.d",
-        f"CRI-O reads {HOOKS_DIR}, not {ETC}: it goes by {KUBERNETES}",
+        f"CRI-O reads {HOOKS_DIR}, not {ETC}: it uses {KUBERNETES}",
     ),
     "no timeout": (changed(PODMAN, lambda it: it["hook"].pop("timeout")), "warning", PODMAN, "timeout None"),
     "a short timeout": (hook_field(timeout=2), "warning", PODMAN, "timeout 2"),
     "no environment": (hook_field(env=[]), "warning", PODMAN, "no env"),
     "a bad option": (hook_field(args=["x", "hook", "--lingr=5"]), "warning", PODMAN, "unknown option '--lingr'"),
     "strict": (hook_field(args=["x", "hook", "--strict"]), "warning", PODMAN, "does not start"),
-    "other directories": (hook_field(args=["x", "hook"]), "warning", PODMAN, "other directories than here"),
-    "one stage": (changed(PODMAN, lambda it: it.update(stages=["poststop"])), "warning", PODMAN, "needs both stages"),
+    "other directories": (hook_field(args=["x", "hook"]), "warning", PODMAN, "differs from doctor's"),
+    "one stage": (changed(PODMAN, lambda it: it.update(stages=["poststop"])), "warning", PODMAN, "a stage is missing"),
     "Podman reads another directory": (
         written("/etc/containers/containers.conf", '[engine]\nhooks_dir = ["/elsewhere"]\n'),
         "fail",
@@ -263,7 +268,7 @@ AILMENTS: dict[str, tuple[Callable[[InstalledNode], object], str, str, str]] = {
         written("/etc/crio/crio.conf.d/50-x.conf", "[crio.runtime]\nhooks_dir = [\n  '/else/where/',\n]\n"),
         "fail",
         "CRI-O",
-        "reads /else/where:",
+        "reads /else/where,",
     ),
     "CRI-O manages RDT": (
         written("/etc/crio/crio.conf", '# rdt_config_file = "no"\nrdt_config_file = "/etc/rdt.yaml"\n'),
@@ -299,7 +304,7 @@ AILMENTS: dict[str, tuple[Callable[[InstalledNode], object], str, str, str]] = {
         opting_in_under_containerd,
         "warning",
         "containerd",
-        "it does not pass on monitor.resctrl-mon.io, monitor.resctrl-mon.io/CONTAINER",
+        "does not pass on monitor.resctrl-mon.io, monitor.resctrl-mon.io/CONTAINER",
     ),
     "no timer": (
         systemctl("[ $1 != is-active ] && exit 1; echo inactive >&2; exit 3"),
@@ -312,22 +317,22 @@ AILMENTS: dict[str, tuple[Callable[[InstalledNode], object], str, str, str]] = {
         lambda node: node.path("/run/systemd/system").rmdir(),
         "warning",
         "timer",
-        "systemd does not run here",
+        "systemd is not running",
     ),
     "a timer with other options": (
         written(CONF, "OPTIONS=--linger=1\n"),
         "warning",
         "timer",
-        "other options than the hook",
+        "differ from those of the hook",
     ),
     "a timer with the options of its unit": (
         hooks_with_other_options_alone,
         "warning",
         "timer",
-        f"{UNITS}.service has other options than the hook",
+        f"the options in {UNITS}.service differ from those of the hook",
     ),
     "a record that is torn": (torn_record, "warning", "groups/x.json", "Expecting"),
-    "others hold RMIDs": (group("theirs"), "warning", "RMIDs", "1 groups of others: "),
+    "others hold RMIDs": (group("theirs"), "warning", "RMIDs", "1 groups of other tools: "),
     "a pod's group of others": (
         group(UID),
         "warning",
@@ -340,7 +345,7 @@ AILMENTS: dict[str, tuple[Callable[[InstalledNode], object], str, str, str]] = {
         "RMIDs",
         "1 groups of containers (linux.intelRdt.enableMonitoring",
     ),
-    "an orphan": (group("oci-x"), "warning", "RMIDs", "groups that nobody is behind"),
+    "an orphan": (group("oci-x"), "warning", "RMIDs", "orphaned groups (no live container)"),
 }
 
 
@@ -375,7 +380,7 @@ def test_a_run_directory_that_others_may_write_to_has_its_own_remedy(node: Insta
     node.run_dir.chmod(0o777)
     _, found = node.doctor()
     (records,) = (it for it in found if it["subject"] == "records")
-    assert records["found"] == f"cannot be looked at: the run directory {node.run_dir} is not root's alone"
+    assert records["found"] == f"cannot check: the run directory {node.run_dir} is not root's alone"
     assert records["remedy"] == "remove it, or make it root's with mode 0755 (it is uid 0's, mode 0777)"
 
 
@@ -384,10 +389,10 @@ def test_resctrl_is_not_mounted(node: InstalledNode, tmp_path: Path) -> None:
     _, found = node.doctor(f"--resctrl-root={tmp_path}/empty")
     assert next(it["remedy"] for it in found if it["subject"] == "resctrl").startswith("mount -t resctrl resctrl ")
     _, found = node.doctor(f"--resctrl-root={tmp_path}/nothing")
-    assert next(it["found"] for it in found if it["subject"] == "resctrl").endswith("has no resctrl")
+    assert next(it["found"] for it in found if it["subject"] == "resctrl").endswith("does not support resctrl")
     (tmp_path / "empty/info").mkdir()
     _, found = node.doctor(f"--resctrl-root={tmp_path}/empty")
-    assert "cannot monitor" in next(it["found"] for it in found if it["subject"] == "resctrl")
+    assert "does not support monitoring" in next(it["found"] for it in found if it["subject"] == "resctrl")
 
 
 @pytest.mark.parametrize("name", ["kepler", "nri-resctrl-mon", "10-resctrl-mon"])
@@ -397,13 +402,15 @@ def test_other_resctrl_tools_are_found(node: InstalledNode, tmp_path: Path, name
     with subprocess.Popen([program, "1000"]) as process:
         told = json.loads(node.machine.run("doctor", "--json", *node.options).stdout)["findings"]
         process.kill()
-    assert any(it["subject"] == "beside us" and it["remedy"] and name.endswith(it["found"].split()[0]) for it in told)
+    assert any(
+        it["subject"] == "other resctrl tools" and it["remedy"] and name.endswith(it["found"].split()[0]) for it in told
+    )
 
 
 def test_names_are_printed_so_that_they_do_no_harm(node: InstalledNode) -> None:
     node.write(f"{HOOKS_DIR}/\x1b[2J\u00e9.json", "{")
     done = node.machine.run("doctor", *node.options)
-    assert f"FAIL     {HOOKS_DIR}/\\x1b[2J\\xe9.json: readers refuse it" in done.stdout
+    assert f"FAIL     {HOOKS_DIR}/\\x1b[2J\\xe9.json: invalid: " in done.stdout
     assert done.stdout.isascii()
 
 
@@ -420,7 +427,7 @@ def test_doctor_runs_without_root(node: InstalledNode) -> None:
     """Then most cannot be seen, and that is what is said."""
     done = node.machine.run(node.machine.public(), "doctor", *node.options, before=NOBODY)
     assert done.returncode == 1
-    assert "FAIL     root: this is somebody else" in done.stdout
+    assert "FAIL     root: not running as root" in done.stdout
 
 
 def test_an_installation_elsewhere_is_found_by_the_files_that_call_it(node: InstalledNode) -> None:
@@ -428,7 +435,7 @@ def test_an_installation_elsewhere_is_found_by_the_files_that_call_it(node: Inst
     assert node.machine.run("uninstall", *node.options).returncode == 0
     assert node.machine.run("install", "--for=both", *words, *node.options).returncode == 0
     status, found = node.doctor()
-    assert (status, [it["found"] for it in found]) == (0, [f"{LINK} does not lead to it"])
+    assert (status, [it["found"] for it in found]) == (0, [f"{LINK} is not a link to the installed program"])
     assert node.doctor(words[0]) == (0, [])
 
 
@@ -455,7 +462,7 @@ def test_an_injector_that_sees_the_program_is_well(node: InstalledNode, name: st
     ("mounts", "said"),
     [
         (BLIND, f"cannot see {PROGRAM}"),
-        (f"mount -t tmpfs x {HOOKS_DIR}; ", f"sees no file that calls the hook in {HOOKS_DIR}, {ETC}"),
+        (f"mount -t tmpfs x {HOOKS_DIR}; ", f"sees no file in {HOOKS_DIR} or {ETC} that calls the hook"),
     ],
 )
 def test_an_injector_that_does_not_see_the_hook_gives_it_to_no_container(
@@ -466,7 +473,7 @@ def test_an_injector_that_does_not_see_the_hook_gives_it_to_no_container(
     program, environment = INJECTORS[name]
     status, found = node.doctor(before=machine.beside(program, mounts=environment + mounts))
     assert (status, [it["level"] for it in found]) == (1, ["fail"])
-    assert found[0]["found"] == f"{said}: it gives no container the hook"
+    assert found[0]["found"] == f"{said}, so it gives no container the hook"
 
 
 def test_another_plugin_is_no_injector(node: InstalledNode) -> None:
@@ -481,7 +488,7 @@ def test_a_container_gets_no_hook_from_an_injector_that_does_not_see_it(node: In
     assert node.machine.run(*words, before=machine.beside("hook-injector")).returncode == 0
     done = node.machine.run(*words, before=machine.beside("hook-injector", mounts=BLIND))
     assert done.returncode == 1
-    assert f"cannot see {PROGRAM}: it gives no container the hook" in done.stdout
+    assert f"cannot see {PROGRAM}, so it gives no container the hook" in done.stdout
 
 
 # --- By what means it was installed
@@ -500,11 +507,11 @@ def test_a_node_of_the_chart_needs_neither_link_nor_timer(node: InstalledNode) -
     assert node.doctor(before=before) == (0, [])
     assert "installed by: the Helm chart" in node.machine.run("doctor", *node.options).stdout
     (found,) = node.doctor()[1]
-    assert (found["subject"], found["found"].partition(":")[0]) == ("reconcile", "no pod of the chart's runs here")
+    assert (found["subject"], found["found"].partition(",")[0]) == ("reconcile", "no pod of the chart runs here")
     node.path(PROGRAM).unlink()
     remedies = [it["remedy"] for it in node.doctor()[1]]
     assert not [it for it in remedies if "resctrl-mon-hook.pyz install" in it]
-    assert "kubectl describe the chart's pod on this node; options belong in the chart's values" in remedies
+    assert "kubectl describe the chart's pod on this node; set options in the chart's values" in remedies
 
 
 def test_remedy_on_a_packaged_node_is_to_reinstall_the_package(node: InstalledNode) -> None:
@@ -512,7 +519,7 @@ def test_remedy_on_a_packaged_node_is_to_reinstall_the_package(node: InstalledNo
     assert node.doctor() == (0, [])
     node.path(LINK).unlink()
     (found,) = node.doctor()[1]
-    assert found["remedy"] == "apt install --reinstall hook; elsewhere: doctor --prefix=DIR"
+    assert found["remedy"] == "apt install --reinstall hook; if installed elsewhere: doctor --prefix=DIR"
 
 
 def test_a_node_of_a_machine_config_has_no_link(node: InstalledNode) -> None:
@@ -549,10 +556,10 @@ def test_why_it_does_not_get_it(node: InstalledNode) -> None:
     node.path(PODMAN).unlink()
     status, found = inject(node, state)
     assert status == 1
-    assert found[os.path.basename(KUBERNETES)].startswith("no: annotations: no key has '^io")
+    assert found[os.path.basename(KUBERNETES)].startswith("no: annotations: no key matches '^io")
     node.write(PODMAN, "{")
     _, found = inject(node, state)
-    assert found[os.path.basename(PODMAN)].startswith("readers refuse it, and every container")
+    assert found[os.path.basename(PODMAN)].startswith("invalid: readers of hooks.d reject it")
     _, found = inject(node, state, "--hooks-dir=/nowhere")
     assert found["read by"] == "Podman, from /nowhere"
 
@@ -620,7 +627,7 @@ def test_a_hook_that_skips_a_container_is_reported(node: InstalledNode) -> None:
     node.change(KUBERNETES, lambda content: content["hook"]["args"].append("--namespace=none-of-them"))
     status, found = inject(node, state)
     assert status == 0
-    assert found[os.path.basename(KUBERNETES)].startswith("yes: not monitored: --namespace")
+    assert found[os.path.basename(KUBERNETES)].startswith("yes: not monitored: excluded by --namespace")
 
 
 @pytest.mark.parametrize(
@@ -631,7 +638,7 @@ def test_what_is_no_container(node: InstalledNode, tmp_path: Path, text: str) ->
     path.write_text(text)
     done = node.machine.run("doctor", f"--inject={path}")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "cannot be understood" in done.stderr
+    assert "cannot parse" in done.stderr
 
 
 # --- Does it work here?
@@ -642,7 +649,7 @@ def test_self_test(hook: Hook) -> None:
     command = [str(PYZ), "doctor", "--self-test", f"--resctrl-root={hook.resctrl_root}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split()[2] for line in done.stdout.splitlines()] == ["made", "read", "put", "its", "removed"]
+    assert [line.split()[2] for line in done.stdout.splitlines()] == ["made", "read", "moved", "its", "removed"]
     assert hook.groups() == set()
 
 
@@ -653,7 +660,7 @@ def test_self_test_where_nothing_can_be_made(tmp_path: Path, node: InstalledNode
     assert done.returncode == 1
     assert done.stdout.startswith("FAIL     self-test: no RMID is left")
     done = node.machine.run("doctor", "--self-test", f"--resctrl-root={tmp_path}")
-    assert done.stdout.startswith(f"FAIL     self-test: {tmp_path} is not mounted, or cannot monitor")
+    assert done.stdout.startswith(f"FAIL     self-test: {tmp_path} is not mounted, or does not support monitoring")
 
 
 def test_a_create_runtime_hook_of_a_cdi_device_is_named(node: InstalledNode) -> None:
@@ -663,9 +670,9 @@ def test_a_create_runtime_hook_of_a_cdi_device_is_named(node: InstalledNode) -> 
     node.write("/run/cdi/other.yaml", "containerEdits:\n  hooks:\n  - hookName: createRuntime\n    path: /bin/other\n")
     status, found = node.doctor()
     assert status == 0
-    assert [it["found"].partition(";")[0] for it in found] == [
-        "/etc/cdi/gold.json has /usr/bin/dra-join called at createRuntime",
-        "/var/run/cdi/other.yaml has /bin/other called at createRuntime",
+    assert [it["found"].partition(",")[0] for it in found] == [
+        "/etc/cdi/gold.json adds /usr/bin/dra-join at createRuntime",
+        "/var/run/cdi/other.yaml adds /bin/other at createRuntime",
     ]
     assert {(it["level"], it["subject"]) for it in found} == {("warning", "CDI")}
 

@@ -206,7 +206,7 @@ def test_an_unknown_verb_with_no_state_on_stdin_exits_with_2(text: bytes) -> Non
     """Any pipe for stdin was taken for a runtime's, as in a script or a cron job."""
     result = subprocess.run([PYZ, "lst"], input=text, capture_output=True, check=False, timeout=300)
     assert result.returncode == 2
-    assert b"unknown verb 'lst'" in result.stderr
+    assert b"unknown command 'lst'" in result.stderr
 
 
 def test_an_unknown_verb_on_a_terminal_does_not_wait_for_a_state() -> None:

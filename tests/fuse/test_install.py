@@ -160,8 +160,8 @@ def test_another_prefix_leaves_usr_alone(node: ScratchMachine) -> None:
     assert node.written() == {}
 
 
-def test_a_reader_that_ignores_the_prefix_is_named(node: ScratchMachine) -> None:
-    told = f"Podman reads {HOOKS_DIR}, not /etc/containers/oci/hooks.d: name that in its hooks_dir, too"
+def test_who_does_not_read_that_directory_is_said(node: Machine) -> None:
+    told = f"Podman reads {HOOKS_DIR}, not /etc/containers/oci/hooks.d: add that to its hooks_dir"
     words = ["install", "--prefix=/etc/opt/x"]
     assert told in done(node, *words, "--for=podman")
     assert told not in done(node, *words, "--for=kubernetes")
@@ -191,7 +191,7 @@ def test_into_a_tree_for_another_machine(tmp_path: Path) -> None:
     words = [str(PYZ), "install", f"--destdir={top}", "--python=/opt/no/such/python3"]
     ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 2
-    assert "remedy: --for=kubernetes, podman or both" in ended.stderr
+    assert "remedy: use --for=kubernetes, podman or both" in ended.stderr
     assert not top.exists()
     (top / "usr/bin").mkdir(parents=True)
     (top / "usr/bin/crio").write_text("#!/bin/sh\n")
@@ -275,9 +275,9 @@ def test_a_file_of_others_is_in_the_way(node: ScratchMachine, path: str) -> None
     target.parent.mkdir(parents=True)
     target.write_text('{"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": true}, "stages": []}')
     said = refused(node, "install", "--for=both")
-    assert f"{path} is not of resctrl-mon-hook; remedy: move it away" in said
+    assert f"{path} exists and was not installed by resctrl-mon-hook; remedy: move it away" in said
     assert set(node.written()) == {path}
-    assert done(node, "uninstall") == [f"left: {path} is not of resctrl-mon-hook"]
+    assert done(node, "uninstall") == [f"left: {path} was not installed by resctrl-mon-hook"]
     assert set(node.written()) == {path}
 
 
@@ -285,7 +285,7 @@ def test_the_options_that_an_administrator_wrote_down_stay(node: ScratchMachine)
     conf = node.path(CONF)
     conf.parent.mkdir()
     conf.write_text("OPTIONS=--adopt\n")
-    assert f"{CONF} is the administrator's and stays as it is" in done(node, "install", "--for=podman")
+    assert f"keeping {CONF}, which the administrator wrote" in done(node, "install", "--for=podman")
     done(node, "uninstall")
     assert node.written() == {CONF: "OPTIONS=--adopt\n"}
 
@@ -293,17 +293,17 @@ def test_the_options_that_an_administrator_wrote_down_stay(node: ScratchMachine)
 def test_the_hook_is_called_from_another_directory_already(node: ScratchMachine) -> None:
     done(node, "install", "--for=podman", "--hooks-dir=/etc/containers/oci/hooks.d")
     said = refused(node, "install", "--for=podman")
-    assert "/etc/containers/oci/hooks.d/10-resctrl-mon-hook-podman.json has the hook called already" in said
-    assert "remedy: remove it, or uninstall --hooks-dir=/etc/containers/oci/hooks.d" in said
+    assert "/etc/containers/oci/hooks.d/10-resctrl-mon-hook-podman.json already calls the hook" in said
+    assert "remedy: remove it, or its package, or uninstall --hooks-dir=/etc/containers/oci/hooks.d" in said
     assert PODMAN not in node.written()
 
 
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        (None, "No such file or directory: ENOENT; remedy: install it, or name another one by --python=PATH"),
-        ("echo 3 8 cpython-38", "is Python 3.8, and 3.9 is the oldest that will do; remedy: --python=PATH"),
-        ("echo hello", "is no Python that runs here"),
+        (None, "cannot start: ENOENT; remedy: install it, or name another one with --python=PATH"),
+        ("echo 3 8 cpython-38", "is Python 3.8, but 3.9 or newer is required; remedy: use --python=PATH"),
+        ("echo hello", "cannot run /usr/local/python as Python"),
         ("echo broken >&2; exit 1", "exit status 1: broken; remedy"),
     ],
 )
@@ -323,7 +323,7 @@ def test_an_interpreter_without_bytecode_is_reported(node: ScratchMachine) -> No
     python.write_text('#!/bin/sh\ncase "$*" in *version_info*) echo 3 99 cpython-399;; *) exec python3 "$@";; esac\n')
     python.chmod(0o755)
     lines = done(node, "install", "--for=podman", "--python=/usr/local/python")
-    assert any("takes five times as long to start" in line for line in lines)
+    assert any("hooks start five times slower" in line for line in lines)
 
 
 @pytest.mark.parametrize("path", ["python3", "/with a/blank", "/" + "x" * 200, "/\u00e9"])
@@ -333,8 +333,8 @@ def test_an_interpreter_that_the_kernel_would_not_start(node: ScratchMachine, pa
 
 
 @pytest.mark.parametrize("word", ["--annotation=a=b c", "--annotation=a=%h", "--annotation=a=$HOME", "--namespace='x'"])
-def test_an_option_that_systemd_would_take_for_another(node: ScratchMachine, word: str) -> None:
-    assert "as one plain word" in refused(node, "install", "--for=podman", word)
+def test_an_option_that_systemd_would_take_for_another(node: Machine, word: str) -> None:
+    assert "a systemd unit cannot hold" in refused(node, "install", "--for=podman", word)
 
 
 @pytest.mark.parametrize("word", ["--lingr=5", "--linger=x", "--linger", "nonsense", "--for=docker", "--destdir=here"])
@@ -348,7 +348,7 @@ def test_a_file_system_without_programs(tmp_path: Path) -> None:
     place.mkdir()
     node = ScratchMachine(tmp_path / "machine", f"mount -t tmpfs -o noexec x {place}")
     said = refused(node, "install", "--for=podman", f"--prefix={place}")
-    assert "does not run: Permission denied: EACCES; remedy: the file system of" in said
+    assert "does not run: cannot start: EACCES; remedy: the file system of" in said
     assert "is mounted noexec: choose another --prefix" in said
     assert node.written() == {}
 
@@ -356,7 +356,7 @@ def test_a_file_system_without_programs(tmp_path: Path) -> None:
 def test_a_file_system_that_is_read_only(tmp_path: Path) -> None:
     node = ScratchMachine(tmp_path / "machine", "mount -o remount,ro /usr")
     said = refused(node, "install", "--for=podman")
-    assert "/usr/libexec/oci/hooks.d is on a read-only file system; remedy: --prefix=/usr/local" in said
+    assert "/usr/libexec/oci/hooks.d is on a read-only file system; remedy: use --prefix=/usr/local" in said
     assert node.written() == {}
     done(node, "install", "--for=podman", "--prefix=/etc/opt/x")
 
@@ -383,14 +383,14 @@ def test_it_is_not_installed_from_the_sources(node: ScratchMachine) -> None:
 def test_install_without_root_fails(node: ScratchMachine) -> None:
     ended = node.run(node.public(), "install", "--for=podman", before=NOBODY)
     assert ended.returncode == 2
-    assert "cannot be made: Permission denied; remedy: as root, or --prefix=DIR" in ended.stderr
+    assert "libexec/oci/hooks.d: Permission denied; remedy: run as root, or use --prefix=DIR" in ended.stderr
 
 
 def test_two_at_once(node: ScratchMachine) -> None:
     done(node, "install", "--for=podman")
     said = node.run("install", "--for=podman", before=["flock", os.path.dirname(PROGRAM)])
     assert said.returncode == 2
-    assert "another install or uninstall is at work" in said.stderr
+    assert "another install or uninstall is running" in said.stderr
     said = node.run("uninstall", before=["flock", os.path.dirname(PROGRAM)])
     assert said.returncode == 2
 
@@ -493,8 +493,8 @@ def test_the_program_stays_while_a_container_on_record_lives(node: ScratchMachin
     with task() as init:
         record(node, init.pid)
         lines = done(node, "uninstall")
-        assert "kept for container web, which calls it when it ends" in lines
-        assert "uninstall again once they are gone" in lines[-1]
+        assert "kept: container web calls the program when it ends" in lines
+        assert "run uninstall again when they are gone" in lines[-1]
         assert set(node.written()) == EVERYTHING - {KUBERNETES, PODMAN}
         told = json.loads("\n".join(done(node, "uninstall", "--json")))
         assert told == {"dry_run": False, "steps": [], "kept": KEPT, "left": []}
@@ -512,7 +512,7 @@ def test_the_timer_stays_as_long_as_the_program(node: ScratchMachine, resctrl: M
         hook(created("web", init.pid))
         log.unlink()
         lines = done(node, "uninstall", *words)
-    assert "the timer stays until the program is removed, to end lingering groups" in lines
+    assert "kept: the timer, which ends lingering groups until the program is removed" in lines
     assert not log.exists()
     start = next(line for line in node.written()[f"{UNITS}.service"].splitlines() if line.startswith("ExecStart="))
     hook(stopped("web"))
@@ -596,17 +596,17 @@ def uninstalled(node: ScratchMachine, config: object, status: str = "running", p
 @pytest.mark.parametrize(
     ("config", "kept"),
     [
-        ({"hooks": {"poststop": [{"path": PROGRAM}]}}, "kept for container told"),
+        ({"hooks": {"poststop": [{"path": PROGRAM}]}}, "kept: container told calls the program"),
         (
             {"hooks": {"createRuntime": [{"path": "/bin/true"}], "poststop": [{"path": LINK}]}},
-            "kept for container told",
+            "kept: container told calls the program",
         ),
         ({"hooks": {"poststop": [{"path": "/bin/true"}], "prestart": None}}, None),
         ({"hooks": None}, None),
         ({}, None),
-        ("{", "kept, since this cannot be told: told: its configuration cannot be read"),
-        ("[]", "kept, since this cannot be told: told: its configuration cannot be read"),
-        (None, "kept, since this cannot be told: told: its configuration cannot be read"),
+        ("{", "kept: could not check for remaining users: cannot read the config.json of container told"),
+        ("[]", "kept: could not check for remaining users: cannot read the config.json of container told"),
+        (None, "kept: could not check for remaining users: cannot read the config.json of container told"),
     ],
 )
 def test_containers_that_call_the_program_are_found_by_their_config(
@@ -620,7 +620,7 @@ def test_containers_that_call_the_program_are_found_by_their_config(
 def test_one_that_has_ended_calls_when_it_is_deleted(node: ScratchMachine) -> None:
     """As CRI-O keeps a finished Job's until its pod goes; runc and crun say `stopped`, crun with pid 0."""
     found = uninstalled(node, {"hooks": {"poststop": [{"path": PROGRAM}]}}, status="stopped", pid=0)
-    assert found[0] == "kept for container told, which calls it when it ends"
+    assert found[0] == "kept: container told calls the program when it ends"
 
 
 @pytest.mark.parametrize(
@@ -628,10 +628,10 @@ def test_one_that_has_ended_calls_when_it_is_deleted(node: ScratchMachine) -> No
     [
         (
             {"hooks": {"createRuntime": [{"path": PROGRAM}]}},
-            "kept for containerd, whose base_runtime_spec /etc/x.json calls it",
+            "kept: base_runtime_spec /etc/x.json of containerd calls the program",
         ),
         ({"hooks": {"createRuntime": [{"path": "/bin/true"}]}}, None),
-        ("{", "kept, since this cannot be told: /etc/x.json cannot be read"),
+        ("{", "kept: could not check for remaining users: cannot read /etc/x.json"),
         (None, None),
     ],
 )
@@ -666,7 +666,7 @@ def test_the_config_of_a_running_containerd_is_read_with_its_imports(
     node.path("/etc/x.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": LINK}]}}))
     ended = node.run("uninstall", before=machine.beside("/usr/bin/containerd", *words))
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "kept for containerd, whose base_runtime_spec /etc/x.json calls it: take that out" in ended.stdout
+    assert "kept: base_runtime_spec /etc/x.json of containerd calls the program: remove that" in ended.stdout
     assert {PROGRAM, LINK} <= set(node.written())
     done(node, "uninstall")
     assert PROGRAM not in node.written(), "it runs no more"
@@ -694,7 +694,7 @@ def test_a_configuration_that_cannot_be_read_to_its_end_keeps_the_program(
     if text is not None:
         node.path("/etc/k.d/k.toml").write_text(text)
     ended = node.run("uninstall", before=machine.beside("containerd", "-c", "/etc/k.d/k.toml"))
-    assert f"kept, since this cannot be told: {said}" in ended.stdout
+    assert f"kept: could not check for remaining users: {said}" in ended.stdout
     assert PROGRAM in node.written()
 
 
@@ -837,7 +837,7 @@ def test_groups_that_linger_end_with_it(resctrl: Mounted, tmp_path: Path) -> Non
         hook(stopped("web"))
         assert hook.groups() == {"oci-web", "oci-shop"}
         lines = done(node, "uninstall", f"--run-dir={run_dir}", f"--resctrl-root={resctrl.root}", "--force")
-        assert "end the groups that nobody is in any more" in lines
+        assert "end the groups without live containers" in lines
         assert hook.groups() == {"oci-shop"}
         assert hook.tasks("oci-shop") == {other.pid}
     assert node.written() == {}

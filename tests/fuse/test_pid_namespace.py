@@ -168,7 +168,7 @@ def test_metrics_have_no_count_of_the_dead(hook: Hook, alive: str) -> None:  # n
 
 def test_doctor_calls_it_a_failure(hook: Hook, alive: str) -> None:  # noqa: ARG001
     found: Any = json.loads(for_people(hook, "doctor", "--json").stdout)
-    (processes,) = [it for it in found["findings"] if it["subject"] == "processes"]
+    (processes,) = [it for it in found["findings"] if it["subject"] == "/proc"]
     assert (processes["level"], found["well"]) == ("fail", False)
     assert UNKNOWN in processes["found"]
-    assert not [it for it in found["findings"] if "nobody is behind" in it["found"]]
+    assert not [it for it in found["findings"] if "orphaned groups" in it["found"]]

@@ -122,7 +122,7 @@ def test_a_container_that_was_never_hooked_is_counted_named_and_a_failure_of_doc
     """The hook was never called: metrics showed 0 unmonitored, `list` was empty, and `doctor` exited with 0."""
     container = node.runs(KUBELET)
     name = f"shop/web-0 app ({container[:12]})"
-    assert node.reconcile() == [f"1 containers run and were never hooked (see doctor): {name}"]
+    assert node.reconcile() == [f"1 running containers never got the hook (see doctor): {name}"]
     seen = node.unhooked()
     assert seen["containers"] == [{"container": container, "namespace": "shop", "pod": "web-0", "name": "app"}]
     assert seen["unchecked"] == 0
@@ -132,7 +132,7 @@ def test_a_container_that_was_never_hooked_is_counted_named_and_a_failure_of_doc
     assert seen["since"] in finding["found"]
     assert "--adopt" in finding["remedy"]
     lines = node.machine.run("list", *node.options).stdout.splitlines()
-    assert lines[-2:] == [f"never hooked, as of {seen['since']} (see doctor):", f"  {name}"]
+    assert lines[-2:] == [f"without the hook, as of {seen['since']} (see doctor):", f"  {name}"]
     metrics = node.machine.run("metrics", *node.options).stdout.splitlines()
     assert "resctrl_mon_unhooked_containers 1" in metrics
     assert "resctrl_mon_unchecked_containers 0" in metrics

@@ -78,7 +78,7 @@ def test_a_removal_keeps_the_file_for_those_who_call_it(machine: Machine, packag
     machine.dpkg("-i", packages.deb.name)
     container = machine.podman_run("web")
     said = machine.dpkg("-r", NAME)
-    assert f"kept for container {container}" in said
+    assert f"kept: container {container} calls the program" in said
     assert [path for path in ours(machine) if path.startswith("/usr/")] == [PROGRAM]
     machine.podman_run("later")
     assert set(machine.groups()) == {f"oci-{container}"}
@@ -154,7 +154,9 @@ def test_a_removal_keeps_the_file_for_a_containerd_that_imports_a_file_that_name
     (conf / "more").mkdir()
     (conf / "more/hook.toml").write_text('base_runtime_spec = "/etc/containerd/spec.json"\n')
     (conf / "spec.json").write_text(json.dumps(BASE_SPEC))
-    assert "kept for containerd, whose base_runtime_spec /etc/containerd/spec.json calls it" in machine.dpkg("-r", NAME)
+    assert "kept: base_runtime_spec /etc/containerd/spec.json of containerd calls the program" in machine.dpkg(
+        "-r", NAME
+    )
     assert machine.at(PROGRAM).exists()
     shutil.rmtree(conf)
     machine.run(PROGRAM, "uninstall")

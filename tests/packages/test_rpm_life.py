@@ -61,7 +61,7 @@ def test_an_upgrade_leaves_a_live_container_in_its_group(installed: Machine, new
 def test_an_erasure_keeps_the_file_for_those_who_call_it(installed: Machine) -> None:
     container = installed.podman_run("web")
     said = installed.rpm("-e", NAME)
-    assert f"kept for container {container}" in said
+    assert f"kept: container {container} calls the program" in said
     assert not installed.at(JSON).exists()
     installed.podman_run("later")
     assert set(installed.groups()) == {f"oci-{container}"}

@@ -51,7 +51,7 @@ def test_the_life_of_a_container_and_of_an_installation(node: PodmanNode, instal
     assert node.groups() == {f"installed-{container}": [init.pid]}
 
     # The JSON goes at once, so that the next one is not hooked; the program stays, since this one calls it.
-    assert f"kept for container {container}, which calls it when it ends" in installation("uninstall")
+    assert f"kept: container {container} calls the program when it ends" in installation("uninstall")
     assert [path.name for path in node.lab.hooks_dir.iterdir()] == ["99-watch.json"]
     unhooked = node.lab.run("unhooked")
     assert set(node.groups()) == {f"installed-{container}"}
@@ -94,7 +94,7 @@ def test_doctor_agrees_with_podman_on_its_containers(node: PodmanNode, installat
     command = [str(installation.program), "doctor", f"--inject={config}", f"--hooks-dir={node.lab.hooks_dir}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert f"{node.lab.hooks_dir}/10-resctrl-mon-hook-podman.json: yes: monitored as container" in done.stdout
-    assert f"{node.lab.hooks_dir}/99-watch.json: yes; it is another program's" in done.stdout
+    assert f"{node.lab.hooks_dir}/99-watch.json: yes, but it is of another program" in done.stdout
     node.lab.podman("rm", "-f", "-t", "0", "web")
 
 
@@ -108,7 +108,7 @@ def test_a_container_whose_failure_is_on_record_is_no_container_on_no_record(
     command = [str(installation.program), "doctor", f"--hooks-dir={node.lab.hooks_dir}", *node.directories]
     said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300).stdout
     assert f"1 containers: no_rmids: {node.lab.container_id('web')}" in said
-    assert "on no record" not in said
+    assert "no record in the run directory" not in said
     node.lab.podman("rm", "-f", "-t", "0", "web")
 
 

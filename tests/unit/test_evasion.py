@@ -75,7 +75,7 @@ def decided(case: AuthoredContainer, author: Mapping[str, str], options: Sequenc
     pod = identity.pod_of(case.state["id"], said, [case.place])
     outcome: object = "left alone"
     for file, words in zip(FILES, options, strict=True):
-        is_called = hooksd.why_not(file, Subject(merged.matched)) is None
+        is_called = hooksd.find_mismatch(file, Subject(merged.matched)) is None
         if case.way == "base_runtime_spec":
             is_called = file is FILES[0]
         chosen, complaints = parse([*(file.hook.args or [])[2:], *words])

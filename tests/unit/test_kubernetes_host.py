@@ -226,7 +226,7 @@ def test_what_is_called_from_a_second_directory_is_refused(root: Path) -> None:
     other = root / "etc/containers/oci/hooks.d"
     other.mkdir(parents=True)
     at(root, JSON).rename(other / "50-mine.json")
-    with pytest.raises(Refused, match="has the hook called already"):
+    with pytest.raises(Refused, match="already calls the hook"):
         node().install()
 
 
@@ -355,9 +355,9 @@ def test_a_base_runtime_spec_that_names_it_is_waited_for(root: Path, monkeypatch
     config.write_text('imports = ["x.toml"]\n')
     (config.parent / "x.toml").write_text('base_runtime_spec = "/etc/spec.json"\n')
     at(root, "/etc/spec.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": PROGRAM}]}}))
-    monkeypatch.setattr(machine, "processes", lambda: {os.getpid(): ["/usr/bin/containerd"]})
-    monkeypatch.setattr(machine, "view_of", lambda _pid: View(str(root)))
-    monkeypatch.setattr(machine, "started_at", lambda _pid: float("inf"))
+    monkeypatch.setattr(machine, "list_processes", lambda: {os.getpid(): ["/usr/bin/containerd"]})
+    monkeypatch.setattr(machine, "find_view", lambda _pid: View(str(root)))
+    monkeypatch.setattr(machine, "read_start_time", lambda _pid: float("inf"))
     remedy = "take it out of the configuration and restart containerd"
     assert node().specs() == [f"containerd's base_runtime_spec /etc/spec.json calls {PROGRAM}: {remedy}"]
     (config.parent / "x.toml").unlink()

@@ -14,6 +14,7 @@ import pytest
 from hook.base import system
 from hook.base.models import KeyState, Options
 from hook.reconcile import reconcile
+from hook.reconcile.outcome import Result
 from hook.stages import orphans, reclaim, retire
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
@@ -29,7 +30,7 @@ LINGER: dict[str, Any] = {"linger": 60}
 each_manner = pytest.mark.parametrize("manner", MANNERS)
 
 
-def put_right(machine: MachineOnDisk, **options: Any) -> reconcile.Result:  # noqa: ANN401
+def put_right(machine: Machine, **options: Any) -> Result:  # noqa: ANN401
     return reconcile.run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), **options))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hook.base.models import Options
-from hook.cli import commands
+from hook.cli import commands, parser
 from hook.host import oci_runtimes
 from hook.stages import context
 
@@ -114,7 +114,7 @@ def test_it_is_called_with_the_options_of_the_shipped_hook() -> None:
 def test_an_administrator_can_give_others() -> None:
     assert only(SERVICE, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/reconcile.conf"
     (example,) = re.findall("^#     OPTIONS=(.*)$", SERVICE.read_text(encoding="ascii"), re.MULTILINE)
-    given, rest = commands.parser_of("reconcile").parse_known_args(example.split())
+    given, rest = parser.make_parser("reconcile").parse_known_args(example.split())
     assert given.adopt
     assert context.parse(rest)[1] == []
 

@@ -356,18 +356,18 @@ def runtimes(program: Program, texts: Texts) -> object:
     """What a runtime's `list` prints, and its `state`."""
     here = program.oci_runtimes
     survey = here._Survey("/run/runc", ["runc"], 0.0, {*here._LIVE})
-    survey._untold = {"c1", "c2", "web"}
+    survey._pending = {"c1", "c2", "web"}
     answers = {"list": _text(texts, 0), "state": _text(texts, 1)}
-    survey._answer = lambda _program, verb, *_: _answer(program, answers[verb])
-    survey._is_there = lambda _container: True
+    survey._call = lambda _program, verb, *_: _answer(program, answers[verb])
+    survey._exists = lambda _container: True
     survey._list("runc")
-    for container in sorted(survey._untold):
-        survey._ask_about("runc", container)
+    for container in sorted(survey._pending):
+        survey._ask_for("runc", container)
     for container, found in survey.found.items():
         checked = program.models.State.model_validate(found)
         assert checked.id == container
         assert checked.pid
-    return sorted(survey.found.items()), sorted(survey._untold), survey.complaints()
+    return sorted(survey.found.items()), sorted(survey._pending), survey.list_problems()
 
 
 def _answer(program: Program, text: str) -> Any:  # noqa: ANN401  JSON
