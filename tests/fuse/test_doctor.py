@@ -188,7 +188,7 @@ def torn_record(node: InstalledNode) -> None:
     (node.run_dir / "groups/x.json").write_text("{")
 
 
-AILMENTS: dict[str, tuple[Callable[[Node], object], str, str, str]] = {
+AILMENTS: dict[str, tuple[Callable[[InstalledNode], object], str, str, str]] = {
     "no program": (remove(PROGRAM), "fail", "program", f"{PROGRAM} is missing"),
     "another program": (lambda node: node.program(PROGRAM, ""), "fail", "program", "is not a .pyz"),
     "a program that all can write": (

@@ -160,7 +160,7 @@ def test_another_prefix_leaves_usr_alone(node: ScratchMachine) -> None:
     assert node.written() == {}
 
 
-def test_who_does_not_read_that_directory_is_said(node: Machine) -> None:
+def test_a_reader_that_ignores_the_prefix_is_named(node: ScratchMachine) -> None:
     told = f"Podman reads {HOOKS_DIR}, not /etc/containers/oci/hooks.d: add that to its hooks_dir"
     words = ["install", "--prefix=/etc/opt/x"]
     assert told in done(node, *words, "--for=podman")
@@ -333,7 +333,7 @@ def test_an_interpreter_that_the_kernel_would_not_start(node: ScratchMachine, pa
 
 
 @pytest.mark.parametrize("word", ["--annotation=a=b c", "--annotation=a=%h", "--annotation=a=$HOME", "--namespace='x'"])
-def test_an_option_that_systemd_would_take_for_another(node: Machine, word: str) -> None:
+def test_an_option_that_systemd_would_take_for_another(node: ScratchMachine, word: str) -> None:
     assert "a systemd unit cannot hold" in refused(node, "install", "--for=podman", word)
 
 

@@ -57,7 +57,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContainerdFiles:
     return node
 
 
-def test_without_a_configuration_file_there_is_no_spec(node: Node) -> None:
+def test_without_a_configuration_file_there_is_no_spec(node: ContainerdFiles) -> None:
     assert node.specs() == []
 
 
@@ -79,7 +79,7 @@ def test_the_spec_of_the_default_file_is_found(node: ContainerdFiles) -> None:
     ],
     ids=" ".join,
 )
-def test_the_file_on_the_command_line_is_read(node: Node, words: tuple[str, ...]) -> None:
+def test_the_file_on_the_command_line_is_read(node: ContainerdFiles, words: tuple[str, ...]) -> None:
     (node.top / "work").mkdir()
     node.write(CONFIG, OLD + '  base_runtime_spec = "/etc/y.json"\n')
     node.write("/opt/c.toml", OLD + SPEC)
@@ -109,20 +109,20 @@ def test_a_pattern_matches_hidden_files_as_in_go(node: ContainerdFiles) -> None:
     assert node.specs() == ["/etc/x.json"]
 
 
-def test_a_relative_pattern_starts_at_containerds_directory_too(node: Node) -> None:
+def test_a_relative_pattern_starts_at_containerds_directory_too(node: ContainerdFiles) -> None:
     node.write(CONFIG, 'imports = ["more/*.toml"]\n')
     node.write("/work/more/a.toml", OLD + SPEC)
     assert node.specs() == ["/etc/x.json"]
 
 
-def test_nested_and_circular_imports_are_read_once(node: Node) -> None:
+def test_nested_and_circular_imports_are_read_once(node: ContainerdFiles) -> None:
     node.write(CONFIG, 'imports = ["a.toml", "config.toml"]\n')
     node.write("/etc/containerd/a.toml", 'imports = ["b.toml"]\n')
     node.write("/etc/containerd/b.toml", 'imports = ["a.toml"]\n' + OLD + SPEC)
     assert node.specs() == ["/etc/x.json"]
 
 
-def test_too_many_imports_are_reported(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_imports_are_reported(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containerd, "_MOST_FILES", 3)
     node.write(CONFIG, 'imports = ["a.toml", "b.toml", "c.toml"]\n')
     for name in "abc":
@@ -132,7 +132,7 @@ def test_too_many_imports_are_reported(node: Node, monkeypatch: pytest.MonkeyPat
     ]
 
 
-def test_drop_ins_of_k3s_are_read(node: Node) -> None:
+def test_drop_ins_of_k3s_are_read(node: ContainerdFiles) -> None:
     node.write(f"{K3S}/config.toml", f'version = 3\nimports = ["{K3S}/config-v3.toml.d/*.toml"]\n')
     assert node.specs("-c", f"{K3S}/config.toml") == []
     node.write(f"{K3S}/config-v3.toml.d/50-hook.toml", NEW + SPEC)
@@ -145,14 +145,16 @@ def test_the_drop_ins_of_containerd_2_2_are_read_without_a_file(node: Containerd
 
 
 @pytest.mark.parametrize("root", ["k3s", "rke2"])
-def test_files_of_a_stopped_containerd_are_read(node: Node, monkeypatch: pytest.MonkeyPatch, root: str) -> None:
+def test_files_of_a_stopped_containerd_are_read(
+    node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch, root: str
+) -> None:
     monkeypatch.setattr(machine, "list_processes", dict)
     monkeypatch.setattr(containerd, "_PLACES", [f"{node.top}{it}" for it in PLACES])
     node.write(f"/var/lib/rancher/{root}/agent/etc/containerd/config-v3.toml.d/a.toml", NEW + SPEC)
     assert node.specs() == ["/etc/x.json"]
 
 
-def test_links_resolve_as_for_containerd(node: Node) -> None:
+def test_links_resolve_as_for_containerd(node: ContainerdFiles) -> None:
     node.write("/opt/real.toml", OLD + SPEC)
     (node.top / "etc/containerd").mkdir()
     (node.top / "etc/containerd/config.toml").symlink_to("/opt/link.toml")
@@ -177,7 +179,7 @@ def test_links_resolve_as_for_containerd(node: Node) -> None:
         'base_runtime_spec = "/etc/x.json"\n[other]\nbase_runtime_spec = ""',
     ],
 )
-def test_a_spec_is_found_in_each_notation(node: Node, text: str) -> None:
+def test_a_spec_is_found_in_each_notation(node: ContainerdFiles, text: str) -> None:
     node.write(CONFIG, text + "\n")
     assert node.specs() == ["/etc/x.json"]
 
@@ -195,7 +197,7 @@ def test_a_spec_is_found_in_each_notation(node: Node, text: str) -> None:
         'x = """ # """\nrunc = { base_runtime_spec = "/etc/x.json" }',
     ],
 )
-def test_an_unsupported_notation_is_reported(node: Node, text: str) -> None:
+def test_an_unsupported_notation_is_reported(node: ContainerdFiles, text: str) -> None:
     node.write(CONFIG, text + "\n")
     (line,) = node.look().unclear
     assert line.startswith(f"{CONFIG}: cannot parse base_runtime_spec or imports")
@@ -212,7 +214,7 @@ def test_an_unsupported_notation_is_reported(node: Node, text: str) -> None:
         'my_imports = ["a.toml"]',
     ],
 )
-def test_files_without_a_spec_are_not_reported(node: Node, text: str) -> None:
+def test_files_without_a_spec_are_not_reported(node: ContainerdFiles, text: str) -> None:
     node.write(CONFIG, text + "\n")
     assert node.look() == Configuration()
 
@@ -220,17 +222,17 @@ def test_files_without_a_spec_are_not_reported(node: Node, text: str) -> None:
 # --- What cannot be read
 
 
-def test_a_missing_import_is_reported(node: Node) -> None:
+def test_a_missing_import_is_reported(node: ContainerdFiles) -> None:
     node.write(CONFIG, 'imports = ["a.toml"]\n')
     expected = "cannot read /etc/containerd/a.toml of containerd's configuration: ENOENT"
     assert node.look().unclear == [expected]
 
 
-def test_a_missing_file_on_the_command_line_is_reported(node: Node) -> None:
+def test_a_missing_file_on_the_command_line_is_reported(node: ContainerdFiles) -> None:
     assert "cannot read /opt/c.toml of containerd's configuration" in node.look("-c", "/opt/c.toml").unclear[0]
 
 
-def test_unreadable_files_of_containerd_are_reported(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_of_containerd_are_reported(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_pid: int) -> View:
         raise PermissionError(13, "Permission denied")
 
@@ -243,7 +245,7 @@ def test_unreadable_files_of_containerd_are_reported(node: Node, monkeypatch: py
 
 @pytest.mark.parametrize("changed", [CONFIG, "/etc/containerd/more", "/etc/containerd/more/a.toml", "/etc/x.json"])
 def test_a_change_since_containerd_started_is_reported(
-    node: Node, monkeypatch: pytest.MonkeyPatch, changed: str
+    node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     """It goes by what it has read then: a line that is taken out is in force until it is restarted."""
     node.write(CONFIG, 'imports = ["more/*.toml"]\n')
@@ -256,7 +258,7 @@ def test_a_change_since_containerd_started_is_reported(
     assert line == f"{changed} was changed after containerd (pid 7) started; restart containerd"
 
 
-def test_a_removed_drop_in_is_still_in_force(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_drop_in_is_still_in_force(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     started = 4e9
     monkeypatch.setattr(machine, "read_start_time", lambda _pid: started)
     directory = node.top / "etc/containerd/conf.d"
@@ -265,7 +267,7 @@ def test_a_removed_drop_in_is_still_in_force(node: Node, monkeypatch: pytest.Mon
     assert "/etc/containerd/conf.d was changed after containerd (pid 7) started" in node.look().unclear[0]
 
 
-def test_a_removed_spec_is_still_in_force(node: Node) -> None:
+def test_a_removed_spec_is_still_in_force(node: ContainerdFiles) -> None:
     node.write(CONFIG, OLD + SPEC)
     (node.top / "etc/x.json").unlink()
     assert "/etc/x.json was changed after containerd (pid 7) started" in node.look().unclear[0]
@@ -286,7 +288,7 @@ def test_a_removed_spec_is_still_in_force(node: Node) -> None:
         ("version = 3\n" + OLD + "  runtime_type = 'x'\n" + NEW + SPEC, True),
     ],
 )
-def test_a_spec_in_an_ignored_table_is_not_in_force(node: Node, text: str, in_force: bool) -> None:
+def test_a_spec_in_an_ignored_table_is_not_in_force(node: ContainerdFiles, text: str, in_force: bool) -> None:
     node.write(CONFIG, text)
     assert [it.in_force for it in node.look().specs] == [in_force]
 
@@ -304,7 +306,7 @@ def test_a_spec_in_an_ignored_table_is_not_in_force(node: Node, text: str, in_fo
         ("default_validator = { enable = true, reject_oci_hook_adjustment = true }\n", True),
     ],
 )
-def test_a_validator_that_rejects_hooks_is_found(node: Node, text: str, rejects: bool) -> None:
+def test_a_validator_that_rejects_hooks_is_found(node: ContainerdFiles, text: str, rejects: bool) -> None:
     node.write(CONFIG, text)
     assert node.look().rejecting == ([CONFIG] if rejects else [])
 

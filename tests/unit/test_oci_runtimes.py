@@ -86,7 +86,7 @@ def node(tmp_path: Path) -> NodeWithRuntimes:
     return NodeWithRuntimes(tmp_path)
 
 
-def test_runc_gives_whole_states_in_its_list(node: Node) -> None:
+def test_runc_gives_whole_states_in_its_list(node: NodeWithRuntimes) -> None:
     node.container("web")
     node.container("db")
     both = [state("web"), state("db", status="created")]
@@ -101,7 +101,7 @@ def test_crun_is_asked_for_the_annotations(node: NodeWithRuntimes) -> None:
     assert node.asked() == ["list --format", "state web"]
 
 
-def test_runtimes_are_called_with_root_and_a_fixed_path(node: Node) -> None:
+def test_runtimes_are_called_with_root_and_a_fixed_path(node: NodeWithRuntimes) -> None:
     node.container("web")
     program = node.script(f'#!/bin/sh\necho "$@" >>{node.directory}/words\nenv >{node.directory}/env\nexit 1\n')
     list_states([program])
@@ -119,7 +119,7 @@ def test_environment_is_empty_and_so_is_stdin(node: NodeWithRuntimes, monkeypatc
 
 
 @pytest.mark.parametrize("status", ["created", "running", "paused"])
-def test_a_live_container_is_listed(node: Node, status: str) -> None:
+def test_a_live_container_is_listed(node: NodeWithRuntimes, status: str) -> None:
     node.container("web")
     assert list_states([node.runtime([state(status=status)])]) == ([state(status=status)], [])
 
@@ -128,27 +128,27 @@ def test_a_live_container_is_listed(node: Node, status: str) -> None:
     "changes",
     [{"status": "stopped", "pid": 0}, {"status": "stopped"}, {"status": "creating"}, {"pid": 0}, {"pid": None}],
 )
-def test_a_container_that_is_not_live_is_left_out(node: Node, changes: dict[str, Any]) -> None:
+def test_a_container_that_is_not_live_is_left_out(node: NodeWithRuntimes, changes: dict[str, Any]) -> None:
     node.container("web")
     node.container("db", "status")
     whole = state("db", **changes)
     assert list_states([node.runtime([state(**changes), listed_by_crun(whole)], whole)]) == ([], [])
 
 
-def test_a_container_that_stopped_after_the_list_is_left_out(node: Node) -> None:
+def test_a_container_that_stopped_after_the_list_is_left_out(node: NodeWithRuntimes) -> None:
     node.container("web", "status")
     program = node.runtime([listed_by_crun(state())], state(status="stopped", pid=0))
     assert list_states([program]) == ([], [])
 
 
 @pytest.mark.parametrize("empty", ["null", "[]", "[\n\n]\n"])
-def test_an_empty_list_is_no_problem(node: Node, empty: str) -> None:
+def test_an_empty_list_is_no_problem(node: NodeWithRuntimes, empty: str) -> None:
     """A directory without a state file is what an interrupted create or delete left."""
     (node.root / "leftover").mkdir()
     assert list_states([node.runtime(empty)]) == ([], [])
 
 
-def test_a_missing_root_is_not_asked(node: Node) -> None:
+def test_a_missing_root_is_not_asked(node: NodeWithRuntimes) -> None:
     """runc and crun would make it."""
     program = node.runtime([state()])
     assert list_states([Runtime(program.path, str(node.directory / "none"))]) == ([], [])
@@ -161,7 +161,7 @@ def test_an_empty_root_is_not_asked(node: NodeWithRuntimes) -> None:
     assert node.asked() == []
 
 
-def test_an_unreadable_root_is_reported(node: Node) -> None:
+def test_an_unreadable_root_is_reported(node: NodeWithRuntimes) -> None:
     (node.directory / "file").touch()
     found, (line,) = list_states([Runtime(node.runtime([]).path, str(node.directory / "file"))])
     assert found == []
@@ -197,7 +197,7 @@ def test_sandboxes_are_left_out(node: NodeWithRuntimes, annotations: dict[str, s
         {SANDBOX: "container", "io.kubernetes.cri-o.ContainerType": "sandbox"},
     ],
 )
-def test_containers_of_pods_are_listed(node: Node, annotations: dict[str, str]) -> None:
+def test_containers_of_pods_are_listed(node: NodeWithRuntimes, annotations: dict[str, str]) -> None:
     node.container("web")
     whole = state(annotations=annotations)
     assert list_states([node.runtime([whole])]) == ([whole], [])
@@ -206,7 +206,7 @@ def test_containers_of_pods_are_listed(node: Node, annotations: dict[str, str]) 
 # --- Several runtimes, several roots
 
 
-def test_a_root_shared_by_runc_and_crun_is_asked_of_both(node: Node) -> None:
+def test_a_root_shared_by_runc_and_crun_is_asked_of_both(node: NodeWithRuntimes) -> None:
     """As containerd's is. Neither tells of the other's containers, and that is nothing to complain of."""
     node.container("web")
     node.container("db", "status")
@@ -217,13 +217,13 @@ def test_a_root_shared_by_runc_and_crun_is_asked_of_both(node: Node) -> None:
     assert node.asked("crun") == ["list --format", "state db"]
 
 
-def test_no_further_runtime_is_asked_when_all_is_known(node: Node) -> None:
+def test_no_further_runtime_is_asked_when_all_is_known(node: NodeWithRuntimes) -> None:
     node.container("web")
     assert list_states([node.runtime([state()]), node.runtime([], name="crun")]) == ([state()], [])
     assert node.asked("crun") == []
 
 
-def test_an_id_in_two_roots_is_listed_once(node: Node) -> None:
+def test_an_id_in_two_roots_is_listed_once(node: NodeWithRuntimes) -> None:
     node.container("web")
     node.container("web", root=node.directory / "other")
     first = node.runtime([state()])
@@ -231,7 +231,7 @@ def test_an_id_in_two_roots_is_listed_once(node: Node) -> None:
     assert list_states([first, Runtime(second.path, str(node.directory / "other"))]) == ([state()], [])
 
 
-def test_an_id_stopped_in_one_root_and_running_in_another_is_listed(node: Node) -> None:
+def test_an_id_stopped_in_one_root_and_running_in_another_is_listed(node: NodeWithRuntimes) -> None:
     node.container("web")
     node.container("web", root=node.directory / "other")
     first = node.runtime([state(status="stopped", pid=0)])
@@ -239,7 +239,7 @@ def test_an_id_stopped_in_one_root_and_running_in_another_is_listed(node: Node) 
     assert list_states([first, Runtime(second.path, str(node.directory / "other"))]) == ([state()], [])
 
 
-def test_a_broken_runtime_loses_only_its_own_containers(node: Node) -> None:
+def test_a_broken_runtime_loses_only_its_own_containers(node: NodeWithRuntimes) -> None:
     node.container("web")
     node.container("db", root=node.directory / "other")
     good = node.runtime([state("db")], name="good")
@@ -250,7 +250,7 @@ def test_a_broken_runtime_loses_only_its_own_containers(node: Node) -> None:
     assert [line.partition(": ")[2] for line in lines] == ["exit status 3: no error message"] * 2
 
 
-def test_the_next_runtime_answers_for_a_broken_one(node: Node) -> None:
+def test_the_next_runtime_answers_for_a_broken_one(node: NodeWithRuntimes) -> None:
     """Only the failed list is told: each of its containers was told of in the end."""
     node.container("web")
     bad = node.script("#!/bin/sh\necho 'first line' >&2; echo 'cannot\trun' >&2; exit 1\n", "bad")
@@ -259,7 +259,7 @@ def test_the_next_runtime_answers_for_a_broken_one(node: Node) -> None:
     assert lines == [f"{bad.path} --root {node.root} list --format json: exit status 1: cannot?run"]
 
 
-def test_a_container_missing_in_a_list_is_asked_for_alone(node: Node) -> None:
+def test_a_container_missing_in_a_list_is_asked_for_alone(node: NodeWithRuntimes) -> None:
     """crun's, without CAP_KILL or at a broken container: it prints what it has, and status 0."""
     node.container("web", "status")
     assert list_states([node.runtime([], state())]) == ([state()], [])
@@ -282,7 +282,7 @@ def test_a_container_missing_in_a_list_is_asked_for_alone(node: Node) -> None:
         ('[{"id": "web", "status": "running", "pid": ' + "9" * 500 + "}]", "a number of 500 characters"),
     ],
 )
-def test_an_invalid_list_is_reported(node: Node, answer: str, told: str) -> None:
+def test_an_invalid_list_is_reported(node: NodeWithRuntimes, answer: str, told: str) -> None:
     """Each container is asked about by itself then."""
     node.container("web")
     found, (line,) = list_states([node.runtime(answer, state())])
@@ -311,7 +311,7 @@ def test_an_invalid_list_is_reported(node: Node, answer: str, told: str) -> None
     ],
 )
 @pytest.mark.parametrize("whole", [False, True], ids=["state", "list"])
-def test_an_invalid_state_is_reported(node: Node, answer: str, told: str, whole: bool) -> None:
+def test_an_invalid_state_is_reported(node: NodeWithRuntimes, answer: str, told: str, whole: bool) -> None:
     node.container("web", "status")
     program = node.runtime([listed_by_crun(state())])
     (node.directory / "runc.d" / "state-web").write_text(answer)
@@ -323,14 +323,14 @@ def test_an_invalid_state_is_reported(node: Node, answer: str, told: str, whole:
     assert "web" in lines[-1]
 
 
-def test_list_entries_of_unknown_containers_are_ignored(node: Node) -> None:
+def test_list_entries_of_unknown_containers_are_ignored(node: NodeWithRuntimes) -> None:
     node.container("web")
     entries = [state("../../etc"), state("-rf"), state(""), state("a" * 300), state("new"), state()]
     assert list_states([node.runtime(entries)]) == ([state()], [])
     assert node.asked() == ["list --format"]
 
 
-def test_invalid_utf8_is_replaced(node: Node) -> None:
+def test_invalid_utf8_is_replaced(node: NodeWithRuntimes) -> None:
     node.container("web")
     program = node.runtime(json.dumps([state(annotations={"a": "X"})]))
     path = node.directory / "runc.d" / "list"
@@ -341,7 +341,7 @@ def test_invalid_utf8_is_replaced(node: Node) -> None:
 
 
 @pytest.mark.parametrize("text", ["#!/nowhere\n", "", "#!/bin/sh\nkill -9 $$\n"])
-def test_a_runtime_that_does_not_start_is_reported(node: Node, text: str) -> None:
+def test_a_runtime_that_does_not_start_is_reported(node: NodeWithRuntimes, text: str) -> None:
     node.container("web")
     found, lines = list_states([node.script(text)])
     assert found == []
@@ -349,14 +349,14 @@ def test_a_runtime_that_does_not_start_is_reported(node: Node, text: str) -> Non
     assert all("cannot start: E" in line or "exit status -9" in line for line in lines)
 
 
-def test_a_missing_runtime_is_reported(node: Node) -> None:
+def test_a_missing_runtime_is_reported(node: NodeWithRuntimes) -> None:
     node.container("web")
     found, lines = list_states([Runtime("/nowhere/runc", str(node.root))])
     assert found == []
     assert [line.rpartition(": ")[2] for line in lines] == ["ENOENT", "ENOENT"]
 
 
-def test_output_without_end_is_cut_off(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_without_end_is_cut_off(node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "_LONGEST_OUTPUT", 1 << 20)
     node.container("web")
     program = node.script('#!/bin/sh\n[ "$3" = state ] && exit 1\nexec yes\n')
@@ -365,7 +365,7 @@ def test_output_without_end_is_cut_off(node: Node, monkeypatch: pytest.MonkeyPat
     assert "more than 1 MiB" in lines[0]
 
 
-def test_long_stderr_is_shortened(node: Node) -> None:
+def test_long_stderr_is_shortened(node: NodeWithRuntimes) -> None:
     node.container("web")
     text = json.dumps([state()])
     chatter = "head -c 3000000 /dev/zero >&2"
@@ -395,7 +395,7 @@ DEADLINE = 300.0
     ],
 )
 def test_a_runtime_that_hangs_is_killed_with_its_children(
-    node: Node, monkeypatch: pytest.MonkeyPatch, text: str
+    node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr(oci_runtimes, "_PATIENCE", 1.0)
     node.container("web")
@@ -423,7 +423,7 @@ def stat_of(path: Path) -> list[str]:
         return []
 
 
-def test_a_runtime_that_hangs_leaves_time_for_others(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_that_hangs_leaves_time_for_others(node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oci_runtimes, "_PATIENCE", 0.2)
     monkeypatch.setattr(oci_runtimes, "_PATIENCE_IN_ALL", 0.5)
     for number in range(20):
@@ -439,7 +439,7 @@ def test_a_runtime_that_hangs_leaves_time_for_others(node: Node, monkeypatch: py
     assert lines[-1] == f"{node.root}: the same problem with 10 more containers"
 
 
-def test_no_descriptor_stays_open(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_descriptor_stays_open(node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oci_runtimes, "_PATIENCE", 0.2)
     node.container("web")
     before = len(os.listdir("/proc/self/fd"))
@@ -452,7 +452,7 @@ def test_no_descriptor_stays_open(node: Node, monkeypatch: pytest.MonkeyPatch) -
 # --- What vanishes, and what stays untold
 
 
-def test_a_container_that_vanishes_after_the_list_is_no_problem(node: Node) -> None:
+def test_a_container_that_vanishes_after_the_list_is_no_problem(node: NodeWithRuntimes) -> None:
     node.container("web", "status")
     node.container("db", "status")
     whole = state("db")
@@ -463,14 +463,14 @@ def test_a_container_that_vanishes_after_the_list_is_no_problem(node: Node) -> N
     assert list_states([program]) == ([whole], [])
 
 
-def test_a_container_without_a_readable_state_is_reported(node: Node) -> None:
+def test_a_container_without_a_readable_state_is_reported(node: NodeWithRuntimes) -> None:
     node.container("web", "status")
     found, (line,) = list_states([node.runtime([listed_by_crun(state())])])
     assert found == []
     assert line.startswith(f"{node.directory}/runc --root {node.root} state web: exit status 1: cat: ")
 
 
-def test_containers_without_any_runtime_are_reported(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_containers_without_any_runtime_are_reported(node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(oci_runtimes, "_ROOTS", {str(node.root): ("runc", "crun")})
     monkeypatch.setattr(oci_runtimes, "_DIRECTORIES", (str(node.directory / "bin"),))
     assert list_states() == ([], [])
@@ -482,7 +482,9 @@ def test_containers_without_any_runtime_are_reported(node: Node, monkeypatch: py
 # --- What is installed
 
 
-def test_every_installed_runtime_is_asked_for_every_root(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_installed_runtime_is_asked_for_every_root(
+    node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     roots = [node.directory / "runc-root", node.directory / "crun-root", node.directory / "none"]
     order = [("runc", "crun"), ("crun", "runc"), ("runc",)]
     monkeypatch.setattr(oci_runtimes, "_ROOTS", {str(root): names for root, names in zip(roots, order)})
@@ -511,7 +513,7 @@ def test_the_known_roots_are_searched() -> None:
     assert all(os.path.isabs(path) for path in (*oci_runtimes._ROOTS, *oci_runtimes._DIRECTORIES))
 
 
-def test_only_the_given_containers_are_asked_for(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_given_containers_are_asked_for(node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever their status, sandboxes too; what no runtime has is another tool's, or gone."""
     for name in ("web", "pause", "mute", "other"):
         node.container(name)

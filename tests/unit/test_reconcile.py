@@ -47,7 +47,7 @@ def shown(machine: MachineOnDisk) -> set[str]:
     return set(os.listdir(machine.run / "mon_groups"))
 
 
-def test_a_snapshot_is_removed_after_its_ttl(completed: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_is_removed_after_its_ttl(completed: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     before = shown(completed)
     assert UID in before
     assert pruned(completed, TTL - 1, monkeypatch) == []
@@ -58,18 +58,18 @@ def test_a_snapshot_is_removed_after_its_ttl(completed: Machine, monkeypatch: py
     assert not Path(completed.run, "locks", UID).exists()
 
 
-def test_a_snapshot_of_another_boot_is_removed(completed: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_of_another_boot_is_removed(completed: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pruned(completed, -TTL - 1, monkeypatch) == [UID]
 
 
-def test_a_key_that_came_back_is_kept(completed: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_came_back_is_kept(completed: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     completed.spawn(9)
     create_runtime(completed.node(), container("c1", 9))
     assert pruned(completed, 10 * TTL, monkeypatch) == []
     assert UID in shown(completed)
 
 
-def test_a_busy_key_is_left_for_the_next_reconcile(completed: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_key_is_left_for_the_next_reconcile(completed: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = Path(completed.run, "locks", UID)
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -115,7 +115,7 @@ each_failure = pytest.mark.parametrize("torn", [False, True], ids=["readable", "
 @each_failure
 @pytest.mark.parametrize("name", [ID, "bad-0123456789abcdef"])
 def test_a_failure_record_without_a_pid_is_removed_after_a_day(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str, torn: bool, seconds: float
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, name: str, torn: bool, seconds: float
 ) -> None:
     path = failed(machine, name, torn)
     assert at(machine, DAY - 60, monkeypatch) == []
@@ -126,7 +126,7 @@ def test_a_failure_record_without_a_pid_is_removed_after_a_day(
 
 @each_failure
 def test_a_failure_record_without_a_pid_is_kept_while_its_container_runs(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, torn: bool
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, torn: bool
 ) -> None:
     path = failed(machine, ID, torn)
     assert at(machine, 10 * DAY, monkeypatch, f":/kubepods/crio-{ID}.scope") == []
@@ -134,7 +134,9 @@ def test_a_failure_record_without_a_pid_is_kept_while_its_container_runs(
     assert at(machine, 10 * DAY, monkeypatch, ":/kubepods/crio-other.scope") == [("forget", ID)]
 
 
-def test_a_failure_record_is_kept_while_its_process_lives(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_record_is_kept_while_its_process_lives(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine.spawn(7)
     known = Failure(container=ID, stage="createRuntime", reason="bad_key", problem="", pid=7, starttime=100)
     RunDir(str(machine.run)).write_failure(known)
@@ -146,7 +148,7 @@ def test_a_failure_record_is_kept_while_its_process_lives(machine: Machine, monk
 @clocks
 @pytest.mark.parametrize("torn", ["a file", "a directory"])
 def test_an_unreadable_state_is_removed_a_day_after_it_was_set_aside(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, torn: str, seconds: float
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, torn: str, seconds: float
 ) -> None:
     """Not a day after it was written last, which may be long ago."""
     path = machine.run / "groups" / f"{UID}.json"
@@ -164,7 +166,7 @@ def test_an_unreadable_state_is_removed_a_day_after_it_was_set_aside(
     assert machine.leftovers() == set()
 
 
-def test_a_file_that_we_did_not_set_aside_is_kept(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_we_did_not_set_aside_is_kept(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     (machine.run / "groups" / f"{UID}.json").write_text("{")
     machine.node().run.read_key(UID)
     at(machine, 0, monkeypatch)

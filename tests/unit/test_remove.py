@@ -30,7 +30,7 @@ LINGER: dict[str, Any] = {"linger": 60}
 each_manner = pytest.mark.parametrize("manner", MANNERS)
 
 
-def put_right(machine: Machine, **options: Any) -> Result:  # noqa: ANN401
+def put_right(machine: MachineOnDisk, **options: Any) -> Result:  # noqa: ANN401
     return reconcile.run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), **options))
 
 
