@@ -15,7 +15,7 @@ import pytest
 TIERS = ("unit", "fuse", "podman", "containerd", "packages", "kernel")
 REQUIRED_IN_CI = "fuse,podman,containerd,packages,kernel"
 _HERE = Path(__file__).resolve().parent
-_MEMORY = Path("/dev/shm")  # noqa: S108  pytest makes directories of its own in it
+_MEMORY = Path("/dev/shm")
 _ROOM = 4 << 30
 _OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 
