@@ -158,6 +158,10 @@ def _install(options: Options, given: argparse.Namespace) -> None:
     _print(node_commands.install(options, given))
 
 
+def _bytecode(_options: Options, given: argparse.Namespace) -> None:
+    _print(node_commands.make_bytecode(given))
+
+
 def _uninstall(options: Options, given: argparse.Namespace) -> None:
     _print(node_commands.uninstall(options, given))
 
@@ -191,6 +195,7 @@ VERBS: dict[str, Callable[[Options, argparse.Namespace], int | None]] = {
     "reconcile": _reconcile,
     "install": _install,
     "uninstall": _uninstall,
+    "bytecode": _bytecode,
     "base-runtime-spec": _base_runtime_spec,
 }
 
@@ -260,6 +265,8 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
         _add_places(parser)
         parser.add_argument("--runtime-root", action="append", type=_checked(names.directory), default=[])
         parser.add_argument("--force", action="store_true")
+    elif verb == "bytecode":
+        parser.add_argument("--dry-run", action="store_true")
     elif verb == "base-runtime-spec":
         parser.add_argument("--prefix", type=_checked(names.directory))
     form = parser.add_mutually_exclusive_group()

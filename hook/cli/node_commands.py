@@ -12,7 +12,7 @@ from hook.doctor import doctor as diagnosis
 from hook.host import hooksd, machine, runtime_config
 from hook.host.paths import NAME, USR, Places, hooks_dir, prefix_of
 from hook.host.pyz_file import Shipped
-from hook.install import containerd_spec, file_steps
+from hook.install import containerd_spec, file_steps, node_bytecode
 from hook.install import install as installing
 from hook.install import uninstall as uninstalling
 from hook.install.file_steps import Refused
@@ -41,6 +41,20 @@ def install(options: Options, given: argparse.Namespace) -> list[str] | dict[str
     if given.json:
         return {"dry_run": given.dry_run, "steps": file_steps.objects(outcomes), "remarks": remarks}
     return _printable([*file_steps.told(outcomes), *remarks])
+
+
+def make_bytecode(given: argparse.Namespace) -> list[str] | dict[str, Any]:
+    """What was done to give this file bytecode for the Python that starts it. Raises Refused, OSError."""
+    program = os.path.realpath(_own_path())
+    shipped = _shipped()
+    python = installing.find_python(shipped.python)
+    with file_steps.alone(os.path.dirname(program)):
+        outcomes = file_steps.take(node_bytecode.steps(program, shipped, python), dry_run=given.dry_run)
+    if problems := [it.problem for it in outcomes if it.problem is not None]:
+        raise Refused(*problems)
+    if given.json:
+        return {"dry_run": given.dry_run, "steps": file_steps.objects(outcomes)}
+    return _printable(file_steps.told(outcomes))
 
 
 def uninstall(options: Options, given: argparse.Namespace) -> list[str] | dict[str, Any]:

@@ -50,6 +50,7 @@ HELP_OF_VERBS = {
         "[--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR] [--runtime-root=DIR]...\n[--force] [--dry-run]",
         "removes what nobody calls any more; hooks.d at once",
     ),
+    "bytecode": ("[--dry-run]", "makes bytecode of this file for the Python that starts it"),
     "base-runtime-spec": ("[--prefix=DIR] [OPTION...]", "puts the hook into what `ctr oci spec` prints"),
 }
 EXAMPLES = {
@@ -61,6 +62,7 @@ EXAMPLES = {
     "reconcile": ("reconcile --linger=600 --adopt --dry-run", "what it would do, containers without the hook included"),
     "install": ("install --for=podman --key=sandbox --dry-run", "what it would put where, for Podman's pods"),
     "uninstall": ("uninstall --dry-run", "what would go, and who still calls it"),
+    "bytecode": ("bytecode --dry-run", "which file it would make; nothing if this Python needs none"),
     "base-runtime-spec": (
         "base-runtime-spec --linger=600 <spec.json >/etc/containerd/base-runtime-spec.json",
         "with what `ctr oci spec >spec.json` has printed, for containerd's base_runtime_spec",
@@ -69,15 +71,15 @@ EXAMPLES = {
 _HEAD = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
        resctrl-mon-hook list|show KEY|top|metrics|doctor|reconcile [OPTION...]
-       resctrl-mon-hook install|uninstall|base-runtime-spec [OPTION...]
+       resctrl-mon-hook install|uninstall|bytecode|base-runtime-spec [OPTION...]
 
 Puts a container's first process into a resctrl mon_group of its pod (createRuntime), and removes
 the group when the pod's last container is gone (poststop). `hook` is what hooks.d calls: it takes
 the stage from the state's status. Exits 0, whatever happens, unless --strict says otherwise;
 failures are in syslog and in RUN-DIR/unmonitored. Needs Python 3.9 or newer.
 
-for people; only reconcile, install and uninstall change anything (exit status 0, or 2 on error;
-doctor: 1 if it found a failure):
+for people; only reconcile, install, uninstall and bytecode change anything (exit status 0, or 2 on
+error; doctor: 1 if it found a failure):
 """
 _MIDDLE = """
   each of them with --json, --resctrl-root, --run-dir and --group-prefix

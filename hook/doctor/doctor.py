@@ -20,7 +20,7 @@ from hook.host import cdi, containerd, hooksd, injector, machine, oci_runtimes, 
 from hook.host.machine import KUBERNETES, PODMAN, Interpreter
 from hook.host.paths import NAME, PROGRAM, Places, prefix_of
 from hook.host.pyz_file import Shipped
-from hook.install import install
+from hook.install import install, node_bytecode
 from hook.install import owner as origins
 from hook.install.file_steps import Refused
 from hook.install.uninstall import programs_in
@@ -290,13 +290,13 @@ def _python(shipped: Shipped) -> Iterator[Finding]:
     version = ".".join(map(str, found.version))
     if found.version < machine.OLDEST:
         yield Finding(FAILURE, "Python", f"{found.path} is {version}, which is too old", "install --python=PATH")
-    elif not shipped.has_bytecode(found.tag):
-        remedy = f"python3 build.py --bytecode={found.path}, and install that"
-        yield Finding(
-            WARNING, "Python", f"{found.path} is {version}: no bytecode for it, each hook starts slowly", remedy
-        )
+    elif shipped.has_bytecode(found.magic):
+        yield Finding(OK, "Python", f"{found.path}, {version}; the file has bytecode for it")
+    elif node_bytecode.is_current(os.path.realpath(shipped.path), shipped, found):
+        yield Finding(OK, "Python", f"{found.path}, {version}; this node has made bytecode for it")
     else:
-        yield Finding(OK, "Python", f"{found.path}, {version}")
+        problem = "no bytecode for it: each hook runs from the sources, which is several times slower"
+        yield Finding(WARNING, "Python", f"{found.path} is {version}: {problem}", f"{shipped.path} bytecode")
 
 
 # --- hooks.d

@@ -22,7 +22,10 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PATIENCE = 60.0
 _LONGEST_REMARK = 300
 _MOST_LINKS = 40  # as the kernel has it
-_TELLS_ITS_VERSION = "import sys;print(*sys.version_info[:2],sys.implementation.cache_tag)"
+_TELLS_ITS_VERSION = (
+    "import sys,importlib.util as u;"
+    "print(*sys.version_info[:2],sys.implementation.cache_tag,int.from_bytes(u.MAGIC_NUMBER,'little'))"
+)
 # What SELinux calls files that are nobody's program: a runtime may be kept from starting one of these, root is not.
 _NO_PROGRAMS = ("admin_home_t", "data_home_t", "default_t", "tmp_t", "unlabeled_t", "user_home_t", "user_tmp_t")
 
@@ -192,20 +195,21 @@ def cgroup_version() -> str | None:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python. `tag` names its bytecode (sys.implementation.cache_tag)."""
+    """A Python. `tag` names its bytecode (sys.implementation.cache_tag), which begins with `magic`."""
 
     path: str
     version: tuple[int, int]
     tag: str
+    magic: bytes
 
 
 def interpreter(path: str) -> Interpreter | str:
     """What Python that is, or why it is none."""
     ended = run([path, "-ISc", _TELLS_ITS_VERSION])
     try:
-        major, minor, tag = ended.output.split()
-        return Interpreter(path, (int(major), int(minor)), tag)
-    except ValueError:
+        major, minor, tag, magic = ended.output.split()
+        return Interpreter(path, (int(major), int(minor)), tag, int(magic).to_bytes(4, "little"))
+    except (ValueError, OverflowError):
         return f"{path} is no Python that runs here: {ended.problem or 'it does not tell its version'}"
 
 

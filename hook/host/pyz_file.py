@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import io
+import marshal
 import zipfile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # As in build.py: what the kernel reads of the line that names an interpreter, since Linux 5.1 and before.
 _LONGEST_LINE = 255
 _LONGEST_OLD_LINE = 127
 _FOR_PEOPLE = b"if atexit."  # begins the part of that line which kernels before 5.1 do not see
+_BUILD_ID = "bytecode/build-id"
 _PROGRAM, _BEGIN = "hook/__init__.py", b'"""resctrl-mon-hook:'
 
 
@@ -50,9 +56,20 @@ class Shipped:
         """Whether the first line would be too long for a kernel before Linux 5.1."""
         return self.with_python(python).index(_FOR_PEOPLE) > _LONGEST_OLD_LINE
 
-    def has_bytecode(self, tag: str) -> bool:
-        """Whether it starts quickly on a Python whose bytecode has this name."""
-        return f"bytecode/{tag}" in self._entries
+    def has_bytecode(self, magic: bytes) -> bool:
+        """Whether it holds bytecode for a Python whose bytecode has this magic number."""
+        after_two_lines = self.data.index(b"\n", len(self._first_line())) + 1
+        return magic in marshal.loads(self.data[after_two_lines:])  # noqa: S302  as trusted as the program
+
+    @property
+    def build_id(self) -> bytes:
+        """What tells its sources from those of another build."""
+        return self._entries[_BUILD_ID]
+
+    @property
+    def entries(self) -> Mapping[str, bytes]:
+        """What the zip holds, by name."""
+        return self._entries
 
     def text(self, name: str) -> str:
         """A file of the repository that is shipped in it."""

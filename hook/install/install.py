@@ -16,7 +16,7 @@ from hook.base.models import Options
 from hook.host import hooksd, machine, runtime_config
 from hook.host.machine import KUBERNETES, PODMAN, TARGETS, Interpreter
 from hook.host.paths import CONF_MARK, NAME, PROGRAM, Places
-from hook.install import file_steps, owner
+from hook.install import file_steps, node_bytecode, owner
 from hook.install.file_steps import Link, Outcome, Refused, Remove, Run, Step, Try, Write
 
 TYPE_CHECKING = False
@@ -85,7 +85,7 @@ def plan(wanted: Wanted) -> list[Step]:
     unwanted = [target for target in TARGETS if target not in wanted.targets]
     here: list[Step] = []
     if not places.top:
-        here = [Try(places.program, prove)]
+        here = [*_bytecode(wanted), Try(places.program, prove)]
     return [
         # A JSON that is not wanted any more goes first, as in uninstall.
         *(Remove(at(places.json(target))) for target in unwanted),
@@ -146,6 +146,11 @@ def _fitted(wanted: Wanted, directory: str, path: str) -> str:
     return text
 
 
+def _bytecode(wanted: Wanted) -> list[Step]:
+    """The steps of the node's own bytecode, by the Python that the program is started with."""
+    return node_bytecode.steps(wanted.places.program, wanted.shipped, find_python(wanted.interpreter))
+
+
 def _has_own_conf(places: Places) -> bool:
     """Whether an administrator has written the options of reconcile down: then they stay."""
     return places.is_strange(places.conf)
@@ -178,16 +183,10 @@ def look(wanted: Wanted) -> tuple[list[str], list[str]]:
     remarks = _remarks(wanted)
     if not wanted.places.top:
         problems += _read_only(wanted.places)
-        found = machine.interpreter(wanted.interpreter)
-        if isinstance(found, Interpreter):
-            problems += _too_old(found)
-            if not wanted.shipped.has_bytecode(found.tag):
-                remarks.append(
-                    f"this file has no bytecode for {found.path} ({found.tag}): it takes five times as long to start; "
-                    f"remedy: python3 build.py --bytecode={found.path}"
-                )
-        else:
-            problems.append(f"{found}; remedy: install it, or name another one by --python=PATH")
+        try:
+            find_python(wanted.interpreter)
+        except Refused as error:
+            problems += error.problems
     return problems, remarks
 
 
@@ -202,11 +201,15 @@ def _unfit(wanted: Wanted) -> list[str]:
     return problems
 
 
-def _too_old(found: Interpreter) -> list[str]:
-    if found.version >= machine.OLDEST:
-        return []
-    version, oldest = (".".join(map(str, it)) for it in (found.version, machine.OLDEST))
-    return [f"{found.path} is Python {version}, and {oldest} is the oldest that will do; remedy: --python=PATH"]
+def find_python(path: str) -> Interpreter:
+    """The Python that starts the program. Raises Refused if it is none that will do."""
+    found = machine.interpreter(path)
+    if not isinstance(found, Interpreter):
+        raise Refused(f"{found}; remedy: install it, or name another one by --python=PATH")
+    if found.version < machine.OLDEST:
+        version, oldest = (".".join(map(str, it)) for it in (found.version, machine.OLDEST))
+        raise Refused(f"{path} is Python {version}, and {oldest} is the oldest that will do; remedy: --python=PATH")
+    return found
 
 
 def _in_the_way(places: Places) -> list[str]:
