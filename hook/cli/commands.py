@@ -265,8 +265,6 @@ def parser_of(verb: str) -> argparse.ArgumentParser:
         _add_places(parser)
         parser.add_argument("--runtime-root", action="append", type=_checked(names.directory), default=[])
         parser.add_argument("--force", action="store_true")
-    elif verb == "bytecode":
-        parser.add_argument("--dry-run", action="store_true")
     elif verb == "base-runtime-spec":
         parser.add_argument("--prefix", type=_checked(names.directory))
     form = parser.add_mutually_exclusive_group()

@@ -49,12 +49,10 @@ def make_bytecode(given: argparse.Namespace) -> list[str] | dict[str, Any]:
     shipped = _shipped()
     python = installing.find_python(shipped.python)
     with file_steps.alone(os.path.dirname(program)):
-        outcomes = file_steps.take(node_bytecode.steps(program, shipped, python), dry_run=given.dry_run)
+        outcomes = file_steps.take(node_bytecode.steps(program, shipped, python), dry_run=False)
     if problems := [it.problem for it in outcomes if it.problem is not None]:
         raise Refused(*problems)
-    if given.json:
-        return {"dry_run": given.dry_run, "steps": file_steps.objects(outcomes)}
-    return _printable(file_steps.told(outcomes))
+    return {"steps": file_steps.objects(outcomes)} if given.json else _printable(file_steps.told(outcomes))
 
 
 def uninstall(options: Options, given: argparse.Namespace) -> list[str] | dict[str, Any]:

@@ -50,7 +50,7 @@ HELP_OF_VERBS = {
         "[--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR] [--runtime-root=DIR]...\n[--force] [--dry-run]",
         "removes what nobody calls any more; hooks.d at once",
     ),
-    "bytecode": ("[--dry-run]", "makes bytecode of this file for the Python that starts it"),
+    "bytecode": ("", "makes this file's bytecode for the Python of this node"),
     "base-runtime-spec": ("[--prefix=DIR] [OPTION...]", "puts the hook into what `ctr oci spec` prints"),
 }
 EXAMPLES = {
@@ -62,7 +62,7 @@ EXAMPLES = {
     "reconcile": ("reconcile --linger=600 --adopt --dry-run", "what it would do, containers without the hook included"),
     "install": ("install --for=podman --key=sandbox --dry-run", "what it would put where, for Podman's pods"),
     "uninstall": ("uninstall --dry-run", "what would go, and who still calls it"),
-    "bytecode": ("bytecode --dry-run", "which file it would make; nothing if this Python needs none"),
+    "bytecode": ("bytecode", "once the node has another Python; nothing is done if the file has what that needs"),
     "base-runtime-spec": (
         "base-runtime-spec --linger=600 <spec.json >/etc/containerd/base-runtime-spec.json",
         "with what `ctr oci spec >spec.json` has printed, for containerd's base_runtime_spec",

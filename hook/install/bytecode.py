@@ -27,7 +27,7 @@ START = "hook.stages.entry"
 """The module whose start() runs the program."""
 LOADER = "hook.stages.loader"
 EAGER, LATER = "MODULES", "PLACES"  # in the loader: what takes their place
-HEADER_SIZE = 61
+HEADER_SIZE = 66
 # Alone, so that nothing but its version and the texts has a part in the bytes.
 _OPTIONS = ("-I", "-S", "-B", "-X", "utf8", "-X", "no_debug_ranges", "-c")
 _CODE = "import sys; sys.path.insert(0, sys.argv[1]); from hook.install import bytecode; bytecode.main()"
@@ -50,12 +50,12 @@ class Bytecode:
 
     def file(self, build_id: bytes) -> bytes:
         """The file that a node keeps: a header, which tells what was compiled by which Python, and the content."""
-        return header(build_id, self.magic, HEADER_SIZE + len(self.content), self.size) + self.content
+        return header(self.size, build_id, self.magic, HEADER_SIZE + len(self.content)) + self.content
 
 
-def header(build_id: bytes, magic: bytes, file_size: int, size: int) -> bytes:
-    """HEADER_SIZE bytes, in marshal's second form. FROM_SOURCES in packaging/pyz/archive.py reads them."""
-    return marshal.dumps((build_id, magic, file_size, size), 2)
+def header(size: int, build_id: bytes, magic: bytes, file_size: int) -> bytes:
+    """HEADER_SIZE bytes in marshal's second form, which every Python reads: FROM_NODE in packaging/pyz/archive.py."""
+    return marshal.dumps((size, (build_id, magic, file_size)), 2)
 
 
 def command(interpreter: str, place: str) -> list[str]:

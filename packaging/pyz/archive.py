@@ -71,23 +71,21 @@ SECOND_LINE = (
 SOURCES = "bytecode/none"  # in the zip: what stands in for a loader where there is no bytecode
 BUILD_ID = "bytecode/build-id"  # in the zip: the digest of all else that it holds, but for bytecode
 # Where the file has no bytecode for this Python, this looks for what the node has made of the same sources beside it
-# (hook/install/node_bytecode.py), which nobody but root or who runs this can have written. Else the sources are found.
-# Every Python from 2.7 on has to understand it: one that is too old comes here, and goes on with the fallback.
-FROM_SOURCES = """\
-sys.version_info<(3,9)and sys.exit()
-s=0
+# (hook/install/node_bytecode.py): nobody but root or who runs this can have written it. Else the sources are found.
+# Every Python from 2.7 on has to understand both: one that is too old comes here, and goes on with the fallback.
+FROM_SOURCES = f"sys.version_info<(3,9)and sys.exit();sys.path[:0]=sys.argv[1:2];import {START} as s;s.start()"
+FROM_NODE = """\
+s={sources!r}
 try:
- f=posix.readlink('/proc/self/fd/%d'%f.fileno())+'.'+sys.implementation.cache_tag
- f=open(posix.open(f,posix.O_NOFOLLOW|posix.O_NONBLOCK),'rb')
- a=posix.fstat(f.fileno())
+ a=posix.readlink('/proc/self/fd/%d'%f.fileno())+'.'+sys.implementation.cache_tag
+ a=posix.open(a,posix.O_NOFOLLOW|posix.O_NONBLOCK)
+ f=open(a,'rb')
+ a=posix.fstat(a)
  if a.st_mode&0o170022==0o100000 and a.st_uid in(0,posix.geteuid()):
-  b,c,d,n=m.loads(f.read({header}))
-  if(b,c,d)==({build_id!r},x.MAGIC_NUMBER,a.st_size):s=m.loads(f.read(n))
+  n,b=m.loads(f.read({header}))
+  if b==({build_id!r},x.MAGIC_NUMBER,a.st_size):s=m.loads(f.read(n))
 except Exception:pass
-if s:exec(s)
-sys.path[:0]=sys.argv[1:2]
-import {start} as s
-s.start()
+exec(s)
 """
 # What the zip's own __main__.py does, for `python3 FILE.pyz`: the same. Before 3.0 exec is no function.
 MAIN = f"""\
@@ -131,7 +129,7 @@ def read_sources(root: Path = ROOT) -> dict[str, bytes]:
 def join(contents: dict[str, bytes], first_line: bytes, bytecode: Sequence[Bytecode] = ()) -> bytes:
     """The first line, the second, which knows where in the file the bytecode is, and the zip."""
     build_id = hashlib.sha256(_zipped(contents)[0]).digest()
-    sources = marshal.dumps(FROM_SOURCES.format(header=HEADER_SIZE, build_id=build_id, start=START), 2)
+    sources = marshal.dumps(FROM_NODE.format(sources=FROM_SOURCES, header=HEADER_SIZE, build_id=build_id), 2)
     shipped = {it.entry: it.content for it in bytecode}
     data, found = _zipped({**contents, **shipped, SOURCES: sources, BUILD_ID: build_id})
     table = marshal.dumps({it.magic: (found[it.entry], it.size) for it in bytecode}, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -55,7 +56,9 @@ def test_what_runs_containers_is_found_by_its_programs(tmp_path: Path) -> None:
 
 def test_an_interpreter_tells_what_it_is() -> None:
     tag = sys.implementation.cache_tag
-    assert machine.interpreter(sys.executable) == Interpreter(sys.executable, sys.version_info[:2], tag)
+    assert machine.interpreter(sys.executable) == Interpreter(
+        sys.executable, sys.version_info[:2], tag, importlib.util.MAGIC_NUMBER
+    )
 
 
 # --- What forbids
