@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
 
+from pyz import archive
 from tests.resctrlfs import mounted
 from tests.support import machine
 from tests.support.hook import PYZ, UID, Hook, created, task
@@ -90,6 +91,21 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 def test_all_is_well(node: Node) -> None:
     assert node.doctor() == (0, [])
+
+
+def test_a_program_that_runs_from_sources_is_said_until_the_node_has_made_its_bytecode(
+    node: Node, tmp_path: Path
+) -> None:
+    shutil.copy(archive.build(output=tmp_path / "bare.pyz"), node.path(PROGRAM))
+    (finding,) = node.doctor()[1]
+    assert finding["level"] == "warning"
+    assert "no bytecode for it: each hook runs from the sources" in finding["found"]
+    assert finding["remedy"] == f"{PROGRAM} bytecode"
+    node.machine.run(*finding["remedy"].split())
+    assert node.doctor() == (0, [])
+    (made,) = node.path(PROGRAM).parent.glob("*.cpython-*")
+    made.chmod(0o666)
+    assert "runs from the sources" in node.doctor()[1][0]["found"]
 
 
 def test_containerd_may_have_the_hook_from_its_own_configuration(node: Node) -> None:

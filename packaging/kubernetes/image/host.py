@@ -21,7 +21,7 @@ from hook.host import hooksd, machine
 from hook.host.machine import KUBERNETES, OLDEST
 from hook.host.paths import Places
 from hook.host.pyz_file import Shipped
-from hook.install import file_steps
+from hook.install import file_steps, node_bytecode
 from hook.install import install as installing
 from hook.install import uninstall as uninstalling
 from hook.install.file_steps import Refused, Remove, Write
@@ -118,7 +118,9 @@ class Host:
         """
         if self.is_needed():
             return []
-        return file_steps.told(file_steps.take([Remove(self._program.path), Remove(self._mark.path)], dry_run=False))
+        program, mark = self._program.path, self._mark.path
+        steps = [Remove(path) for path in (*node_bytecode.files_of(program), program, mark)]
+        return file_steps.told(file_steps.take(steps, dry_run=False))
 
     def is_needed(self) -> bool:
         """Whether a removal leaves the program: without a mark others own it, and with a JSON it is installed again."""
