@@ -123,7 +123,7 @@ def test_what_rpm_runs(packages: Packages) -> None:
     kinds = [line.partition(" ")[0] for line in said.splitlines() if line.endswith("scriptlet (using /bin/sh):")]
     assert kinds == ["postinstall", "preuninstall", "postuninstall"]
     triggers = told("rpm", "-qp", "--filetriggers", packages.rpm)
-    assert "transfiletriggerin scriptlet (using /bin/sh) -- /usr/bin/python3" in triggers
+    assert "transfiletriggerin scriptlet (using /bin/sh) -- /usr/lib/python3, /usr/lib64/python3" in triggers
     assert "%{" not in said, "a macro that this rpm does not know"
 
 

@@ -68,12 +68,12 @@ Summary: Stands for another Python
 License: None
 BuildArch: noarch
 %description
-A file as only a Python has one.
+A file of its standard library.
 %install
-mkdir -p %{buildroot}/usr/bin
-touch %{buildroot}/usr/bin/python3-other
+mkdir -p %{buildroot}/usr/lib64/python3.99
+touch %{buildroot}/usr/lib64/python3.99/os.py
 %files
-/usr/bin/python3-other
+/usr/lib64/python3.99/os.py
 """
 
 
