@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.resctrlfs import Mounted, mounted
-from tests.support.containers import HOOK, Gate, Lab, RuncContainer, Task, missing, task
+from tests.support.containers import HOOK, Gate, Lab, ProcessShown, RuncContainer, missing, task
 from tests.support.hook import is_completed
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Container:
     name: str
     key: str
     id: str
-    init: Task
+    init: ProcessShown
     gate: Gate
     by_runc: RuncContainer | None = None
 
@@ -137,7 +137,7 @@ class Demo:
         now = f"runs {task(pid).cmdline[0]} now"
         return f"pid {pid}, put in as {self.put_in_as(container.init)}, {now}" if self.model else f"pid {pid}, {now}"
 
-    def put_in_as(self, init: Task) -> str:
+    def put_in_as(self, init: ProcessShown) -> str:
         assert self.model is not None
         moves = [seen for event in self.model.events() if event.op == "tasks" for seen in event.pids]
         seen = [seen for seen in moves if (seen.pid, seen.starttime) == (init.pid, init.starttime)]

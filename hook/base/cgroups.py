@@ -1,4 +1,4 @@
-"""What a cgroup's path tells: the pod that a container belongs to, and whether a cgroup is a container's own.
+"""What a cgroup's path says of containers: whether it is one's own, and whose. Of pods and runtimes: `identity`.
 
 A cgroup is named `<controllers>:<path>`, as /proc/PID/cgroup has it (no controllers: cgroup v2; see process.cgroup).
 Source: cgroups(7), and the names that kubelet, CRI-O, Podman and containerd give (`crio-ID.scope`, `pod<UID>`, ...).
@@ -8,56 +8,9 @@ from __future__ import annotations
 
 from hook.base import names, system
 
-_MAKERS = {"crio-": "cri-o", "libpod-": "libpod", "libpod-payload-": "libpod", "cri-containerd-": "containerd"}
 _MOUNT = "/sys/fs/cgroup"
 _ID_LENGTH = 64
 _HEX = frozenset("0123456789abcdef")
-
-
-def of_pod(cgroup: str | None, uid: str) -> str | None:
-    """The cgroup of a pod: the nearest one above the container's whose name holds the UID; None if there is none.
-
-    systemd's slices have `_` for the UID's dashes; static pods have their UID without any.
-    """
-    controllers, _, path = (cgroup or "").partition(":")
-    digits = uid.replace("-", "")
-    above = path.rpartition("/")[0]
-    while above:
-        name = above.rpartition("/")[2].replace("_", "-")
-        if uid in name or digits in name:
-            return f"{controllers}:{above}"
-        above = above.rpartition("/")[0]
-    return None
-
-
-def pod_uid(cgroup: str) -> str | None:
-    """The pod UID that a cgroup's path names, in its canonical form; None if it names none.
-
-    The kubelet names a pod's cgroup `pod<UID>`, or `...-pod<UID>.slice` with `_` for dashes. The outermost one counts:
-    a container can make cgroups of any name, and so does a nested node, but only below the container's own.
-    """
-    for name in cgroup.split("/"):
-        before, is_pod, uid = name.rpartition("pod")
-        if is_pod and (not before or before.endswith("-")):
-            try:
-                return names.pod_uid(uid.removesuffix(".slice").replace("_", "-"))
-            except ValueError:
-                continue
-    return None
-
-
-def maker(cgroup: str, container: str) -> str | None:
-    """Who made a container, by the name of its cgroup: `cri-o`, `libpod` (Podman) or `containerd`; None: unknown.
-
-    Each of them puts its mark before the container's ID, which nobody can choose; the outermost counts, as above.
-    With the kubelet's cgroupfs driver containerd has the bare ID, as plain runc and crun may have.
-    """
-    for name in _names(cgroup):
-        if container and name.endswith(container):
-            mark = name[: -len(container)]
-            if not mark or mark in _MAKERS:
-                return _MAKERS.get(mark, "containerd")
-    return None
 
 
 def exists(cgroup: str) -> bool:

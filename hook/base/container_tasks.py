@@ -1,6 +1,6 @@
 """Which tasks are a container's: every thread of every process in its cgroup, or without its own one, of its family.
 
-One look at /proc serves all containers, whatever cgroup version is mounted wherever: each process says itself which
+One look at /proc serves all containers, for every cgroup version and mount point: each process says itself which
 cgroups it is in, and who its parent is. Not for the hook path: what is looked at grows with the node.
 """
 

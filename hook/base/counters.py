@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MILLION = 10**6
 UNKNOWN = "Unavailable"
-"""Stands in a `before` for a use that nobody can know any more; the kernel's own word for what is no number."""
+"""In a `before`: the use is unknown for good. The kernel's own word for what is no number."""
 LATE = "Error"
 """The begin of a counter that came after the begin was read, as the kernel says it of one that cannot be read."""
 _AET = "mon_PERF_PKG_"  # the domains of application energy telemetry: one for each package
@@ -49,7 +49,7 @@ EVENTS = {
 
 
 def event_of(counter: str) -> Event | None:
-    """The event of a counter; None for one that nothing is known of, whose use therefore nobody computes."""
+    """The event of a counter; None for an unknown one, whose use is not computed."""
     return EVENTS.get(counter.rpartition("/")[2])
 
 

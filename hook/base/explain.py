@@ -42,7 +42,7 @@ def known(problem: str, error: HookError | OSError) -> HookError:
 
 
 def unforeseen(error: BaseException) -> HookError:
-    """A HookError for an exception that nobody planned for: its type, its text and where it came from."""
+    """A HookError for an unforeseen exception: its type, its text and where it came from."""
     traceback = error.__traceback__
     place = ""
     while traceback is not None:

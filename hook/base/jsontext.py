@@ -20,18 +20,16 @@ _WHITE = " \t\n\r"
 _LONGEST_NUMBER = 25  # more characters than any number that a runtime, the kernel or we write
 
 
-def _bounded(text: str) -> str:
+def _integer(text: str) -> int:
     if len(text) > _LONGEST_NUMBER:
         raise ValueError(f"not JSON of ours: a number of {len(text)} characters")
-    return text
-
-
-def _integer(text: str) -> int:
-    return int(_bounded(text))
+    return int(text)
 
 
 def _fraction(text: str) -> float:
-    return float(_bounded(text))
+    if len(text) > _LONGEST_NUMBER:
+        raise ValueError(f"not JSON of ours: a number of {len(text)} characters")
+    return float(text)
 
 
 def _constant(text: str) -> object:
@@ -69,7 +67,7 @@ def _scan(text: str, start: int) -> tuple[object, int]:
 
 
 def loads(text: str) -> Any:  # noqa: ANN401  that is what JSON is
-    """The object that a JSON text stands for; ValueError (of one line) for everything else."""
+    """Parse a JSON text; ValueError (of one line) for everything that is none."""
     start = len(text) - len(text.lstrip(_WHITE))
     try:
         value, end = _scan(text, start)

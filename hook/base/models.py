@@ -120,7 +120,7 @@ class Member(Model):
     """A container of a key. `pid` and `starttime` (clock ticks since boot, /proc/PID/stat field 22) name one process.
 
     `group` is the path of its mon_group. `cgroup` is `<controllers>:<path>` as /proc/PID/cgroup has it (no
-    controllers: cgroup v2). `taken_from` is the mon_group of somebody else that the process was in before.
+    controllers: cgroup v2). `taken_from` is the mon_group of another tool that the process was in before.
     """
 
     pid: Pid
@@ -136,7 +136,7 @@ class MonGroup(Model):
     Of its present incarnation: `inode`, its directory's number, which tells it from one that was made in its place;
     `begin`, the counters before the first member was in it (None: not read yet, or no snapshots are kept); `end`, those
     after the last one (None: it has not ended). `before`: what earlier incarnations used in all. `last`: the counters
-    when the key began to linger, which count if the group is removed by somebody else while it does.
+    when the key began to linger, which count if another tool removes the group while it does.
     """
 
     path: Annotated[str, AfterValidator(names.mon_group)]
@@ -186,7 +186,8 @@ class Index(Model):
 class Failure(Model):
     """`unmonitored/<container-id>.json`: why a container is not monitored, or (`monitored`) what else is wrong with it.
 
-    What is known of the container stands beside it, so that reconcile can try again. `time` is RFC 3339, UTC.
+    Also what is known of the container, so that reconcile can try again. `time` is RFC 3339, UTC; `boottime` the same
+    moment on CLOCK_BOOTTIME, in seconds: a process with this pid that started later is another one.
     """
 
     version: Version = 1
@@ -199,6 +200,7 @@ class Failure(Model):
     hint: str = ""
     monitored: bool = False
     time: str = ""
+    boottime: Seconds | None = None
     bundle: str | None = None
     pid: Pid | None = None
     starttime: Natural | None = None

@@ -149,6 +149,7 @@ if TYPE_CHECKING:
         hint: str
         monitored: bool
         time: str
+        boottime: float | None
         bundle: str | None
         pid: int | None
         starttime: int | None
@@ -313,6 +314,7 @@ else:
             ("hint", "hint", "", STR, (check_str,)),
             ("monitored", "monitored", False, BOOL, (check_bool,)),
             ("time", "time", "", STR, (check_str,)),
+            ("boottime", "boottime", None, NONE, (check_nullable, (check_float, 0, 1000000000000.0))),
             ("bundle", "bundle", None, STR_OR_NONE, (check_nullable, (check_str,))),
             ("pid", "pid", None, NONE, (check_nullable, (check_int, 1, 2147483647))),
             ("starttime", "starttime", None, NONE, (check_nullable, (check_int, 0, 9223372036854775807))),

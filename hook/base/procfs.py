@@ -7,6 +7,7 @@ from hook.base import system
 NOT_HOST_PIDS = "this is not the host's pid namespace: which processes are dead and which groups empty is unknown here"
 PID_HINT = "run it in the host's pid namespace (hostPID: true; podman run --pid=host)"
 _HOST_PID_NAMESPACE = "pid:[4026531836]"
+_TICKS = 100  # of /proc, a second: USER_HZ
 _HOST_UID_MAP = ["0", "0", "4294967295"]
 
 
@@ -75,6 +76,12 @@ def is_dead(pid: int, born: int | None = None) -> bool | None:
         return None
 
 
+def had_pid(pid: int, boottime: float) -> bool:
+    """Whether the process `pid` had that pid at a time (CLOCK_BOOTTIME, seconds): it had started by then."""
+    fields = stat_fields(pid)
+    return fields is not None and int(fields[19]) <= boottime * _TICKS
+
+
 def is_over(fields: list[str]) -> bool:
     """Whether the process with these stat_fields has ended: a zombie whose threads have, too."""
     return fields[0] in "ZX" and int(fields[17]) <= 1
@@ -129,7 +136,7 @@ def cgroups(pid: int) -> list[str]:
 
 
 def sees_other_cgroups() -> bool:
-    """Whether this is a cgroup namespace below the host's: then a container's cgroup can be `/..`, which names nobody.
+    """Whether this is a cgroup namespace below the host's: then a container's cgroup can be `/..`, which names none.
 
     Source: cgroup_namespaces(7).
     """

@@ -6,7 +6,7 @@ from hook.base.errors import HookError
 
 
 class Reason:
-    """The reasons as they stand in records, metrics and messages; outsiders match on these words."""
+    """The reasons in records, metrics and messages; other programs match on these words."""
 
     NO_RMIDS = "no_rmids"
     RMIDS_IN_LIMBO = "rmids_in_limbo"

@@ -45,7 +45,7 @@ sleep = time.sleep
 
 
 def ensure_standard_descriptors() -> None:
-    """Make 0, 1 and 2 exist, so that no file that is opened later becomes somebody's stdout."""
+    """Make 0, 1 and 2 exist, so that no file that is opened later becomes stdout."""
     for descriptor in (0, 1, 2):
         try:
             posix.fstat(descriptor)
@@ -105,7 +105,7 @@ def _is_readable(descriptor: int, patience: float) -> bool:
 
 
 def write_stderr(line: bytes) -> None:
-    """One line on stderr, if it can be had without waiting: nobody may be reading there."""
+    """Write one line to stderr, unless that would block: perhaps no process reads there."""
     import select
 
     poll = select.poll()

@@ -136,7 +136,7 @@ def _plain(value: object) -> object:
 
 
 # The checks. What is not right at a glance is refused or, as a subclass or an integer for a float, made what it should
-# be. A check makes lists and dicts anew, so that a default is never shared.
+# be. A check makes new lists and dicts, so that a default is never shared.
 
 
 def check_str(_check: Check, value: object, title: str, place: Place) -> str:
@@ -202,7 +202,7 @@ def check_nullable(check: Check, value: object, title: str, place: Place) -> obj
 
 
 def check_named(check: Check, value: object, title: str, place: Place) -> object:
-    text = check_str(check, value, title, place)
+    text = value if type(value) is str else check_str(check, value, title, place)
     try:
         return check[1](text)
     except AssertionError as error:

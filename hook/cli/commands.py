@@ -1,157 +1,130 @@
-"""The verbs for people: their command lines, what they print, and their exit status.
+"""Runs the commands for people and prints their results.
 
-That is 0, or 2 with a line on stderr; `doctor` ends with 1 if it found a failure.
+The exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 
 from hook.base import jsontext, names, system
 from hook.base.errors import HookError
 from hook.base.explain import refused, unforeseen
-from hook.base.models import Failure, Options
+from hook.base.models import Failure
 from hook.base.resctrl import Resctrl
 from hook.cli import node_commands
+from hook.cli.parser import Usage, parse
 from hook.host import oci_runtimes
 from hook.install import file_steps
 from hook.observe import prometheus, rates, render, snapshot
-from hook.reconcile import reconcile
+from hook.reconcile import outcome, reconcile
 from hook.stages import failures
-from hook.stages.context import parse as parse_options
 from hook.state.records import Records, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
-    from typing import Any, NoReturn
+    from typing import Any
 
-_OPTIONS = {"resctrl_root": names.directory, "run_dir": names.directory, "group_prefix": names.group_prefix}
+    from hook.base.models import Options
+
 _CLEAR = "\x1b[H\x1b[2J"  # the cursor home, and the screen erased: ECMA-48 CUP and ED
-_LONGEST_INTERVAL = 86400.0
-_WITH_HOOK_OPTIONS = ("reconcile", "install", "base-runtime-spec")
-
-
-class Usage(Exception):
-    """A command line that cannot be followed; the text is for whoever typed it."""
 
 
 def main(arguments: list[str]) -> int:
-    """Answer one of VERBS, the first of the arguments; returns the exit status."""
+    """Run the command in the first argument; returns the exit status."""
     try:
-        parser = parser_of(arguments[0])
-        given, rest = parser.parse_known_args(arguments[1:])
-        if rest and arguments[0] not in _WITH_HOOK_OPTIONS:
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        given.words = _words(given, rest)
-        options = Options(**{**_hook_options(arguments[0], rest), **{name: getattr(given, name) for name in _OPTIONS}})
+        options, given = parse(arguments[0], arguments[1:])
         status = VERBS[arguments[0]](options, given)
-    except BrokenPipeError:  # the reader has seen enough, as `head` has
+    except BrokenPipeError:  # the reader ended, for example `head`
         return 0
     except KeyboardInterrupt:
-        return _said("interrupted")
+        return _complain("interrupted")
     except file_steps.Refused as error:
-        return max(_said(problem) for problem in error.problems)
+        return max(_complain(problem) for problem in error.problems)
     except (HookError, Usage) as error:
-        return _said(str(error))
+        return _complain(str(error))
     except OSError as error:
-        return _said(str(refused("a file could not be read or written", error)))
-    except Exception as error:  # noqa: BLE001  nothing that this process prints may look like an answer and be none
-        return _said(str(unforeseen(error)))
+        return _complain(str(refused("cannot read or write a file", error)))
+    except Exception as error:  # noqa: BLE001  a defect is one line, too, and no answer
+        return _complain(str(unforeseen(error)))
     return status or 0
 
 
-def _hook_options(verb: str, arguments: list[str]) -> dict[str, Any]:
-    """Those of the hook: what reconcile does in its place goes by the same ones, and install hands them on."""
-    found, complaints = parse_options(arguments)
-    if complaints:
-        raise Usage(f"{verb}: {'; '.join(complaints)}; see resctrl-mon-hook --help")
-    return found.model_dump()
-
-
-def _words(given: argparse.Namespace, rest: list[str]) -> list[str]:
-    """The options of the hook that were given, each as one word."""
-    defaults = Options().model_dump()
-    common = {name: getattr(given, name) for name in _OPTIONS}
-    words = [f"--{it.replace('_', '-')}={text}" for it, text in common.items() if text != defaults[it]]
-    waiting = list(rest)
-    while waiting:
-        word = waiting.pop(0)
-        takes_value = "=" not in word and defaults.get(word[2:].replace("-", "_")) is not False
-        words.append(f"{word}={waiting.pop(0)}" if takes_value and waiting else word)
-    return words
-
-
-def _said(problem: str) -> int:
+def _complain(problem: str) -> int:
     failures.say(problem, to_syslog=False)
     return 2
 
 
-# --- The verbs
+# --- The commands
 
 
 def _list(options: Options, given: argparse.Namespace) -> None:
-    seen = snapshot.look(options)
-    _print(render.listed(seen) if given.json else render.listing(seen))
+    seen = snapshot.take_snapshot(options)
+    _print(render.list_to_json(seen) if given.json else render.format_list(seen))
 
 
 def _show(options: Options, given: argparse.Namespace) -> None:
     with Records(options.run_dir) as records:
-        key = _key(records, Resctrl(options.resctrl_root), given.key)
+        key = _find_key(records, Resctrl(options.resctrl_root), given.key)
         found = (records.failure(name) for name in records.failed())
         of_key = [
             it for it in found if isinstance(it, Failure) and (it.key == key.state.key or it.container in key.dead)
         ]
-    _print(render.told(key, of_key) if given.json else render.story(key, of_key))
+    _print(render.key_to_json(key, of_key) if given.json else render.format_key(key, of_key))
 
 
 def _top(options: Options, given: argparse.Namespace) -> None:
     live = _is_terminal() and not given.json
     left = given.count if given.count is not None else 0 if _is_terminal() else 1
-    former = snapshot.look(options)
+    former = snapshot.take_snapshot(options)
     try:
         while True:
             system.sleep(given.interval)
-            seen = snapshot.look(options)
-            table = rates.between(former, seen, system.now_utc())
+            seen = snapshot.take_snapshot(options)
+            table = rates.compare(former, seen, system.now_utc())
             if given.json:
-                _print(render.ranked(table))
+                _print(render.rates_to_json(table))
             elif live:
-                _print_screen(render.ranking(table))
+                _print_screen(render.format_rates(table))
             else:
-                _print(render.ranking(table) if left <= 1 else [*render.ranking(table), ""])
+                _print(render.format_rates(table) if left <= 1 else [*render.format_rates(table), ""])
             left -= 1
             if left == 0:
                 return
             former = seen
-    except KeyboardInterrupt:  # how it is meant to be ended
+    except KeyboardInterrupt:  # the usual way to end it
         return
 
 
 def _metrics(options: Options, given: argparse.Namespace) -> None:
-    seen = snapshot.look(options)
+    seen = snapshot.take_snapshot(options)
     if given.textfile is not None:
-        prometheus.write_textfile(given.textfile, prometheus.exposition(seen))
+        prometheus.write_textfile(given.textfile, prometheus.format_text(seen))
     elif given.json:
-        _print(prometheus.document(seen))
+        _print(prometheus.to_json(seen))
     else:
-        _write(prometheus.exposition(seen))
+        _write(prometheus.format_text(seen))
 
 
 def _reconcile(options: Options, given: argparse.Namespace) -> None:
-    live = _keys_in(given.live) if given.live is not None else None
-    # Only where it is named: whoever types `reconcile` alone ends nothing that lingers.
+    live = _read_keys(given.live) if given.live is not None else None
+    # Only if given: `reconcile` alone does not shorten linger times.
     longest = options.linger if any(word.startswith("--linger=") for word in given.words) else None
-    act = reconcile.planned if given.dry_run else reconcile.run
+    act = reconcile.plan_actions if given.dry_run else reconcile.run
     done = act(options, live, longest_linger=longest)
     outcomes, left = list(done.outcomes), list(done.left)
     if given.adopt:
-        states, complaints = oci_runtimes.states(further=given.runtime_root)
+        states, problems = oci_runtimes.list_states(further=given.runtime_root)
         outcomes += reconcile.adopt(options, states, dry_run=given.dry_run)
-        left += complaints
-    _print(render.done(outcomes, left, dry_run=given.dry_run) if given.json else render.deeds(outcomes, left))
+        left += problems
+    _print(
+        outcome.to_json(outcomes, left, dry_run=given.dry_run)
+        if given.json
+        else outcome.format_outcomes(outcomes, left)
+    )
 
 
 def _install(options: Options, given: argparse.Namespace) -> None:
@@ -176,8 +149,8 @@ def _base_runtime_spec(options: Options, given: argparse.Namespace) -> None:
     _print(node_commands.base_runtime_spec(options, given))
 
 
-def _keys_in(path: str) -> set[str]:
-    """The keys in a file, one on a line. Usage for one that is none: it would end what lives."""
+def _read_keys(path: str) -> set[str]:
+    """The keys in a file, one on each line. Raises Usage for an invalid one, because reconcile would end live keys."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         lines = [line.strip() for line in file]
     try:
@@ -200,8 +173,8 @@ VERBS: dict[str, Callable[[Options, argparse.Namespace], int | None]] = {
 }
 
 
-def _key(records: Records, kernel: Resctrl, name: str) -> snapshot.Key:
-    """The key of this name, of the container of this name, or the only one whose name begins so; else Usage."""
+def _find_key(records: Records, kernel: Resctrl, name: str) -> snapshot.Key:
+    """The key or the key of the container with this name, or the only key with this prefix. Otherwise raises Usage."""
     try:
         known = records.recorded()
         found = [name] if name in known else []
@@ -211,113 +184,31 @@ def _key(records: Records, kernel: Resctrl, name: str) -> snapshot.Key:
         found = []
     if len(found) > 1:
         raise Usage(f"{len(found)} keys begin with {name!r}: {found[0]}, {found[1]}{', ...' if found[2:] else ''}")
-    key = snapshot.look_at(records, kernel, found[0]) if found else None
+    key = snapshot.read_key(records, kernel, found[0]) if found else None
     if isinstance(key, Unreadable):
         raise Usage(f"{key.file}: {key.problem}")
     if key is None:
-        raise Usage(_unknown(records, name))
+        raise Usage(_explain_unknown(records, name))
     return key
 
 
-def _unknown(records: Records, name: str) -> str:
+def _explain_unknown(records: Records, name: str) -> str:
     failure = records.failure(name)
     if isinstance(failure, Failure):
         return f"container {name} has no key: {failure.reason}: {failure.problem}"
-    return f"no key, and no container of a key, is or begins with {name[:80]!r}"
-
-
-# --- Command lines
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise Usage(f"{self.prog}: {message[:300]}; see resctrl-mon-hook --help")
-
-
-def parser_of(verb: str) -> argparse.ArgumentParser:
-    """What a verb takes, with the defaults of the hook. What it cannot take raises Usage."""
-    parser = _Parser(prog=verb, add_help=False, allow_abbrev=False)
-    defaults = Options().model_dump()
-    for name, check in _OPTIONS.items():
-        parser.add_argument("--" + name.replace("_", "-"), type=_checked(check), default=defaults[name])
-    if verb == "show":
-        parser.add_argument("key", metavar="KEY")
-    elif verb == "top":
-        parser.add_argument("--interval", type=_interval, default=2.0)
-        parser.add_argument("--count", type=_count)
-    elif verb == "reconcile":
-        parser.add_argument("--dry-run", action="store_true")
-        parser.add_argument("--adopt", action="store_true")
-        parser.add_argument("--runtime-root", action="append", type=_checked(names.directory), default=[])
-        parser.add_argument("--live")
-    elif verb == "install":
-        parser.add_argument("--for", dest="targets", choices=list(node_commands.TARGETS))
-        _add_places(parser)
-        parser.add_argument("--python")
-        parser.add_argument("--adopt", action="store_true")
-        parser.add_argument("--force", action="store_true")
-    elif verb == "doctor":
-        parser.add_argument("--prefix", type=_checked(names.directory))
-        parser.add_argument("--hooks-dir", action="append", type=_checked(names.directory), default=[])
-        parser.add_argument("--inject", metavar="FILE")
-        parser.add_argument("--self-test", action="store_true")
-    elif verb == "uninstall":
-        _add_places(parser)
-        parser.add_argument("--runtime-root", action="append", type=_checked(names.directory), default=[])
-        parser.add_argument("--force", action="store_true")
-    elif verb == "base-runtime-spec":
-        parser.add_argument("--prefix", type=_checked(names.directory))
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true")
-    if verb == "metrics":
-        form.add_argument("--textfile")
-    return parser
-
-
-def _add_places(parser: argparse.ArgumentParser) -> None:
-    for name in ("prefix", "hooks-dir", "destdir"):
-        parser.add_argument(f"--{name}", type=_checked(names.directory))
-    parser.add_argument("--dry-run", action="store_true")
-
-
-def _checked(check: Callable[[str], str]) -> Callable[[str], str]:
-    """A function of `names` for argparse, which tells people the text of this error alone."""
-
-    def checked(text: str) -> str:
-        try:
-            return check(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{text[:80]!r}: {error}") from None
-
-    return checked
-
-
-def _interval(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _LONGEST_INTERVAL:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number of seconds above 0")
-    return seconds
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or len(text) > 9 or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text[:80]!r} is no number above 0")
-    return int(text)
+    return f"no key or container matches {name[:80]!r}"
 
 
 # --- Output
 
 
 def _print(answer: list[str] | dict[str, Any]) -> None:
-    """Lines, or an object as one line of JSON."""
+    """Print lines, or an object as one line of JSON."""
     _write("".join(line + "\n" for line in answer) if isinstance(answer, list) else jsontext.dumps(answer) + "\n")
 
 
 def _print_screen(lines: list[str]) -> None:
-    """As much of it as the terminal has room for, from its upper left corner on."""
+    """Clear the terminal and print as much as fits."""
     size = os.get_terminal_size(sys.stdout.fileno())
     _write(_CLEAR + "\n".join(line[: size.columns] for line in lines[: size.lines - 1]) + "\n")
 
@@ -327,7 +218,7 @@ def _is_terminal() -> bool:
 
 
 def _write(text: str) -> None:
-    """Text of ASCII alone, at once: the process ends without Python's own clean-up."""
-    if sys.stdout is not None:  # None: whoever started us closed it
+    """Write ASCII text and flush it, because the process ends without Python's clean-up."""
+    if sys.stdout is not None:  # None: closed by the parent process
         sys.stdout.write(text)
         sys.stdout.flush()

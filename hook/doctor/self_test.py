@@ -1,4 +1,4 @@
-"""The whole way on the real thing, in small: a group, a child in it, its counters, and all of it gone again."""
+"""`doctor --self-test`: makes a group, moves a child into it, reads its counters and removes it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,30 @@ from hook.base import procfs, system
 from hook.base.errors import HookError
 from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
+from hook.doctor.finding import FAILURE, OK, Finding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_PREFIX = "self-test-of-resctrl-mon-hook-"  # not that of our groups: reconcile is to leave it alone
+_PREFIX = "self-test-of-resctrl-mon-hook-"  # not the prefix of our groups: reconcile must ignore it
 _SECONDS = 1.0
 
 
-def run(root: str) -> Iterator[str]:
-    """What worked, a line at a time. Raises HookError, OSError with what did not; nothing is left in any case."""
+def run_self_test(root: str) -> Iterator[Finding]:
+    """Make a group, move a child into it, read its counters, remove it. A step that fails is the last finding."""
+    try:
+        for line in _use_a_group(root):
+            yield Finding(OK, "self-test", line)
+    except (HookError, OSError) as error:
+        yield Finding(FAILURE, "self-test", str(error), "run doctor without --self-test, which checks the causes")
+
+
+def _use_a_group(root: str) -> Iterator[str]:
+    """A line for each step that worked. Raises HookError, OSError for one that failed. Always cleans up."""
     kernel = Resctrl(root)
     if not kernel.is_mounted():
-        raise HookError(Reason.NOT_MOUNTED, f"{root} is not mounted, or cannot monitor")
+        raise HookError(Reason.NOT_MOUNTED, f"{root} is not mounted, or does not support monitoring")
     path = kernel.path("/", f"{_PREFIX}{system.process_id()}")
     kernel.make(path)
     child = 0
@@ -30,25 +40,25 @@ def run(root: str) -> Iterator[str]:
         yield f"made {path}"
         before = kernel.counters(path)
         yield f"read {len(before)} counters"
-        child = _spin()
+        child = _start_load()
         kernel.put(path, child)
         if child not in (kernel.tasks(path) or ()):
-            raise HookError(Reason.IO, f"process {child} was put into the group and is not in it")
-        yield f"put process {child} into it; the kernel says {procfs.resctrl_groups(child)}"
-        grown = _grown(kernel, path, before)
-        yield f"its counters after {_SECONDS:.0f} s: {grown or 'unchanged'}"
+            raise HookError(Reason.IO, f"moved process {child} to the group, but it is not in it")
+        yield f"moved process {child} to it; /proc shows {procfs.resctrl_groups(child)}"
+        growth = _measure_growth(kernel, path, before)
+        yield f"its counters after {_SECONDS:.0f} s: {growth or 'unchanged'}"
     finally:
         if child:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         kernel.remove(path)
     if system.is_directory(path):
-        raise HookError(Reason.IO, f"{path} was removed and is still there")
+        raise HookError(Reason.IO, f"removed {path}, but it still exists")
     yield "removed it"
 
 
-def _spin() -> int:
-    """A child that works until it is killed; it touches memory, so that there is something to count."""
+def _start_load() -> int:
+    """Fork a child that uses CPU and memory until it is killed."""
     child = os.fork()
     if child == 0:
         try:
@@ -60,7 +70,7 @@ def _spin() -> int:
     return child
 
 
-def _grown(kernel: Resctrl, path: str, before: dict[str, str]) -> str:
+def _measure_growth(kernel: Resctrl, path: str, before: dict[str, str]) -> str:
     deadline = system.monotonic() + _SECONDS
     while system.monotonic() < deadline:
         system.sleep(deadline - system.monotonic())

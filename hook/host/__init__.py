@@ -1,1 +1,1 @@
-"""What this machine has and how its runtimes are set up: hooks.d, configurations, containers that run. Reads only."""
+"""This machine and its runtimes: hooks.d, configuration files, running containers, programs and files."""

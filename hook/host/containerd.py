@@ -1,10 +1,10 @@
-"""What containerd is configured to do with hooks: the files of each containerd, with all that they import.
+"""Reads the settings for hooks in the configuration of each containerd, with all files that it imports.
 
-A base_runtime_spec has the hook started for each container of a runtime: without the program none of them starts. So
-nothing that may name one is passed over: what cannot be read to its end is a line of `unclear`.
+A base_runtime_spec can name the hook; without the program no container of that runtime starts. So every file that may
+name one is read, and a file that cannot be read or parsed is a line of `unclear`.
 
-Python before 3.11 has no reader of TOML. The few keys that matter are read where they stand on a line of their own, and
-a key that stands anywhere else (an inline table, a text with escapes) counts as not understood.
+Python before 3.11 has no TOML parser. The settings are parsed if they are on a line of their own. A setting written in
+another way (an inline table, a string with escapes) is a line of `unclear`.
 Source: containerd-config.toml(5), and LoadConfig and resolveImports of containerd's cmd/containerd/server/config.
 """
 
@@ -31,12 +31,12 @@ _PLACES = (
     "/var/lib/rancher/*/agent/etc/containerd/config*.toml",  # k3s, RKE2
     "/var/lib/rancher/*/agent/etc/containerd/config*.toml.d/*.toml",
 )
-_MOST_FILES = 1000  # of one configuration: a file may import itself
-_SLACK = 2.0  # seconds: the boot's time has no fractions
+_MOST_FILES = 1000  # in one configuration: a file may import itself
+_SLACK = 2.0  # seconds: btime in /proc/stat has whole seconds
 _IS_PATTERN = re.compile(r"[*?[\\]")
 
 _TEXT = r"""(?:"[^"\\\n]*"|'[^'\n]*')"""
-# A comment behind texts that end on its line. One behind the end of a longer text stays, which does no harm.
+# A comment after strings that end on its line. A comment after a multi-line string stays, which is harmless.
 _COMMENT = re.compile(r"""^((?:[^"'#\n]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')*)#.*$""", re.MULTILINE)
 _HEADER = re.compile(r"^[ \t]*\[[ \t]*([^\[\]\n].*)\][ \t]*\r?$", re.MULTILINE)
 _VERSION = re.compile(r"^[ \t]*version[ \t]*=[ \t]*(\d+)", re.MULTILINE)
@@ -44,25 +44,25 @@ _REJECTS = re.compile(r"\breject_oci_hook_adjustment[\"']?[ \t]*=[ \t]*true\b")
 _DISABLED = re.compile(r"^[ \t]*enable[ \t]*=[ \t]*false\b", re.MULTILINE)
 
 
-def _key(name: str) -> re.Pattern[str]:
-    """A key wherever it is given a value."""
+def _match_key(name: str) -> re.Pattern[str]:
+    """A key with a value, anywhere."""
     return re.compile(rf"\b{name}[\"']?[ \t]*=")
 
 
-def _setting(name: str, value: str) -> re.Pattern[str]:
+def _match_setting(name: str, value: str) -> re.Pattern[str]:
     """A key on a line of its own: the dotted tables before it, and its value."""
     return re.compile(rf"^[ \t]*([^\n=]*\.[ \t]*)?[\"']?{name}[\"']?[ \t]*=[ \t]*({value})[ \t]*\r?$", re.MULTILINE)
 
 
-_SPEC = _key("base_runtime_spec"), _setting("base_runtime_spec", _TEXT)
+_SPEC = _match_key("base_runtime_spec"), _match_setting("base_runtime_spec", _TEXT)
 _TEXTS = rf"\[(?:\s|,|{_TEXT})*\]"
-_IMPORTS = _key("imports"), _setting("imports", _TEXTS)
-_POD_ANNOTATIONS = _setting("pod_annotations", _TEXTS)
+_IMPORTS = _match_key("imports"), _match_setting("imports", _TEXTS)
+_POD_ANNOTATIONS = _match_setting("pod_annotations", _TEXTS)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A base_runtime_spec. `path`: as containerd has it, in its `view`; `in_force`: whether it goes by that table."""
+    """A base_runtime_spec. `path`: in containerd's `view`; `in_force`: whether containerd uses its table."""
 
     path: str
     view: View
@@ -70,16 +70,16 @@ class Spec:
 
     @property
     def place(self) -> str:
-        """Where the file lies for us."""
+        """The path of the file for us."""
         return self.view.at(self.path)
 
 
 @dataclass(frozen=True)
-class Found:
-    """What the configurations say. `unclear`: a line on each thing that was not found out.
+class Configuration:
+    """The settings for hooks. `unclear`: a line for each file that was not read or not understood.
 
-    `rejecting`: the files by which containerd refuses each container that an NRI plugin gives a hook.
-    `pod_annotations`: the patterns of the pods' annotations that a runtime hands on to containers.
+    `rejecting`: the files by which containerd rejects each container to which an NRI plugin adds a hook.
+    `pod_annotations`: the patterns of the pods' annotations that a runtime passes on to containers.
     """
 
     specs: list[Spec] = field(default_factory=list)
@@ -88,36 +88,36 @@ class Found:
     pod_annotations: list[str] = field(default_factory=list)
 
     def passes_on(self, key: str) -> bool:
-        """Whether a runtime hands a pod's annotation of this key on to its containers.
+        """Whether a runtime passes a pod's annotation with this key on to its containers.
 
-        Source: containerd's docs/cri/config.md, pod_annotations; its wildcards are those of Go's path.Match, in which
-        `*` stops at a slash.
+        Source: containerd's docs/cri/config.md, pod_annotations. Its wildcards are those of Go's path.Match, where `*`
+        does not match a slash.
         """
         wild = {r"\*": "[^/]*", r"\?": "[^/]"}
         expressions = [re.sub(r"\\[*?]", lambda it: wild[it[0]], re.escape(it)) for it in self.pod_annotations]
         return any(re.fullmatch(expression, key) for expression in expressions)
 
 
-def look() -> Found:
-    """What containerd is configured to do: that which runs, and that which may be started."""
-    found, host = Found(), View()
+def read_configuration() -> Configuration:
+    """Read the configuration of each running containerd, and the files at the usual paths."""
+    found, host = Configuration(), View()
     for path in [path for place in _PLACES for path in _list_matching(host, place, [])]:
         if os.path.lexists(path):
             _Reader(found, host).read(path)
-    for pid, words in machine.processes().items():
+    for pid, words in machine.list_processes().items():
         if os.path.basename(words[0]) == "containerd":
-            _look_at_running(found, pid, words)
+            _read_running(found, pid, words)
     unique = {(spec.place, spec.in_force): spec for spec in found.specs}
     lines = (found.rejecting, found.unclear, found.pod_annotations)
-    return Found(list(unique.values()), *(list(dict.fromkeys(it)) for it in lines))
+    return Configuration(list(unique.values()), *(list(dict.fromkeys(it)) for it in lines))
 
 
-def _look_at_running(found: Found, pid: int, words: Sequence[str]) -> None:
-    """What a containerd goes by is what stood in its files when it was started."""
-    seen = Found()
+def _read_running(found: Configuration, pid: int, words: Sequence[str]) -> None:
+    """Read the files of a running containerd, which uses their content at the time it started."""
+    seen = Configuration()
     try:
-        reader = _Reader(seen, machine.view_of(pid), pid)
-        path = _file_of(words)
+        reader = _Reader(seen, machine.find_view(pid), pid)
+        path = _find_file(words)
         if path != _DEFAULT or os.path.lexists(reader.view.at(path)):
             reader.read(path)
         for drop_in in reader.list_matching(_DROP_INS):
@@ -131,8 +131,8 @@ def _look_at_running(found: Found, pid: int, words: Sequence[str]) -> None:
         found.pod_annotations.extend(seen.pod_annotations)
 
 
-def _file_of(words: Sequence[str]) -> str:
-    """The configuration that a containerd was started with."""
+def _find_file(words: Sequence[str]) -> str:
+    """The configuration file on the command line of a containerd, or the default."""
     path, waiting = "", list(words[:0:-1])
     while waiting:
         word = waiting.pop()
@@ -143,13 +143,13 @@ def _file_of(words: Sequence[str]) -> str:
 
 
 class _Reader:
-    """Reads a file and all that it imports. `pid`: the containerd that has read them; None: it is not running."""
+    """Reads a file and its imports. `pid`: the running containerd that uses them; None if none runs."""
 
-    def __init__(self, found: Found, view: View, pid: int | None = None) -> None:
+    def __init__(self, found: Configuration, view: View, pid: int | None = None) -> None:
         self.view = view
         self._found = found
         self._pid = pid
-        self._started = machine.started_at(pid) if pid is not None else None
+        self._started = machine.read_start_time(pid) if pid is not None else None
         self._read: set[str] = set()
 
     def read(self, path: str) -> None:
@@ -167,7 +167,7 @@ class _Reader:
             waiting += self._read_one(path)
 
     def _read_one(self, path: str) -> list[str]:
-        """Note what a file says; returns what it imports."""
+        """Note the settings of a file; returns its imports."""
         place = self.view.at(path)
         try:
             with open(place, encoding="utf-8", errors="replace") as file:
@@ -182,15 +182,15 @@ class _Reader:
         if _rejects(text):
             self._found.rejecting.append(path)
         for _tables, value in _POD_ANNOTATIONS.findall(text):
-            self._found.pod_annotations.extend(_texts(value))
-        for spec, in_force in _specs(text):
+            self._found.pod_annotations.extend(_split_texts(value))
+        for spec, in_force in _find_specs(text):
             self._found.specs.append(Spec(spec, self.view, in_force))
             self._note_change(spec)
-        return list(self._imports(path, text))
+        return list(self._list_imports(path, text))
 
-    def _imports(self, parent: str, text: str) -> Iterator[str]:
-        """A relative path counts from the file; in containerd 1 a pattern from the directory that it was started in."""
-        for path in [it for _tables, value in _IMPORTS[1].findall(text) for it in _texts(value)]:
+    def _list_imports(self, parent: str, text: str) -> Iterator[str]:
+        """A relative path starts at the file; in containerd 1 a pattern starts at containerd's current directory."""
+        for path in [it for _tables, value in _IMPORTS[1].findall(text) for it in _split_texts(value)]:
             beside = os.path.join(os.path.dirname(parent), path)
             if "*" not in path:
                 yield beside
@@ -199,38 +199,38 @@ class _Reader:
                 yield from self.list_matching(pattern)
 
     def list_matching(self, pattern: str) -> list[str]:
-        """The files of a pattern. One that is gone since containerd started has changed their directory."""
+        """The files that match a pattern. A removed one shows in the modification time of their directory."""
         directory = os.path.dirname(pattern)
         if os.path.isdir(self.view.at(directory)):
             self._note_change(directory)
         return _list_matching(self.view, pattern, self._found.unclear)
 
     def _note_change(self, path: str) -> None:
-        """Note a file that is no longer what the running containerd has read."""
+        """Note a file that changed after the running containerd read it."""
         if self._started is None:
             return
         try:
             found = os.stat(self.view.at(path))
-            is_as_then = max(found.st_mtime, found.st_ctime) <= self._started + _SLACK
+            is_unchanged = max(found.st_mtime, found.st_ctime) <= self._started + _SLACK
         except FileNotFoundError:
-            is_as_then = False
-        if not is_as_then:
+            is_unchanged = False
+        if not is_unchanged:
             self._found.unclear.append(
                 f"{path} was changed after containerd (pid {self._pid}) started; restart containerd"
             )
 
 
-def _specs(text: str) -> Iterator[tuple[str, bool]]:
-    """Each base_runtime_spec, and whether containerd reads its table: a file of version 3 has no old ones."""
+def _find_specs(text: str) -> Iterator[tuple[str, bool]]:
+    """Each base_runtime_spec, and whether containerd uses its table: with version 3 it ignores the old tables."""
     version = _VERSION.search(text)
     is_new = version is not None and int(version[1]) >= 3
     for match in _SPEC[1].finditer(text):
-        for path in filter(None, _texts(match[2])):
-            yield path, not (is_new and "io.containerd.grpc.v1.cri" in _table(text, match))
+        for path in filter(None, _split_texts(match[2])):
+            yield path, not (is_new and "io.containerd.grpc.v1.cri" in _find_table(text, match))
 
 
 def _rejects(text: str) -> bool:
-    """Whether NRI's default validator is told to refuse hooks, and is not switched off."""
+    """Whether NRI's default validator rejects hooks, and is not disabled."""
     for match in _REJECTS.finditer(text):
         start = max((it.end() for it in _HEADER.finditer(text, 0, match.start())), default=0)
         following = _HEADER.search(text, match.end())
@@ -239,17 +239,17 @@ def _rejects(text: str) -> bool:
     return False
 
 
-def _table(text: str, match: re.Match[str]) -> str:
+def _find_table(text: str, match: re.Match[str]) -> str:
     headers = [it[1] for it in _HEADER.finditer(text, 0, match.start())]
     return f"{headers[-1] if headers else ''}.{match[1] or ''}"
 
 
-def _texts(value: str) -> list[str]:
+def _split_texts(value: str) -> list[str]:
     return [it[1:-1] for it in re.findall(_TEXT, value)]
 
 
 def _list_matching(view: View, pattern: str, unclear: list[str]) -> list[str]:
-    """The files of a pattern as Go has it: `*` also stands for the dot of a hidden file."""
+    """The files that match a pattern like in Go: `*` also matches the dot of a hidden file."""
     directory, name = os.path.split(pattern)
     if not _IS_PATTERN.search(pattern) or directory == pattern:
         return [pattern]

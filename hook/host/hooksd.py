@@ -1,7 +1,7 @@
-"""hooks.d, as CRI-O, Podman and the NRI hook-injector read it: its directories, its files, and whom a file is for.
+"""Reads hooks.d like CRI-O, Podman and the NRI hook-injector: directories, files, and which containers a file matches.
 
-Source: oci-hooks(5), and pkg/hooks of containers/common. One broken file keeps Podman from starting any container, and
-CRI-O and the hook-injector from starting at all. A file whose program is missing is passed over in silence.
+Source: oci-hooks(5), and pkg/hooks of containers/common. With one invalid file, Podman starts no container, and
+CRI-O and the hook-injector do not start. A file whose program is missing is skipped without a message.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ READERS = {
     ADMINISTRATOR: "OpenShift's CRI-O, the NRI hook-injector, podman build; not Podman, unless hooks_dir in its "
     "containers.conf names it",
 }
-"""The directories that are read by default, and by whom. A file in a later one replaces its namesake in an earlier."""
+"""The default directories and their readers. A file in a later one overrides its namesake in an earlier one."""
 
 _LIMIT = 1 << 20
 _ANY = ("", "^", "$", ".*", "^.*", ".*$", "^.*$")
 _STAGES = ("createContainer", "createRuntime", "poststart", "poststop", "prestart", "startContainer")
 _OLD_VERSIONS = (None, "", "0.1.0")
-# The regular expressions of Go's that mean the same to Python, but for a $, which to Python is before a last \n too.
+# Regular expressions with the same meaning in Go and Python, except $, which in Python also matches before a last \n.
 _ESCAPE = r"\\[dDwW!-/:-@\[-`{-~]"
 _CLASS = rf"\[\^?(?:(?!--|&&|~~|\|\|)[^][\\^]|{_ESCAPE})+\]"
 _REPEAT = r"(?:[*+?]|\{\d{1,3}(?:,\d{0,3})?\})\??"
@@ -43,9 +43,9 @@ _END = re.compile(rf"({_ESCAPE}|{_CLASS})|\$")
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of hooks.d. `problem`: why readers refuse it, and everything with it; `remark`: what else is odd.
+    """A file of hooks.d. `problem`: why readers reject it; `remark`: a problem that they accept.
 
-    `file`: None if it is refused, or of the form before 1.0.0, which is not looked into.
+    `file`: None if it is rejected, or in the format before 1.0.0, which is not parsed.
     """
 
     path: str
@@ -58,13 +58,13 @@ class Entry:
         return os.path.basename(self.path)
 
     def calls(self, program: str) -> bool:
-        """Whether it has a program of this name called."""
+        """Whether it calls a program of this name."""
         return self.file is not None and os.path.basename(self.file.hook.path) == program
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A container as the conditions of a file see it. `command`: the first of its arguments, None if not known."""
+    """What the conditions of a file are compared with. `command`: the container's first argument, None if unknown."""
 
     annotations: Mapping[str, str] = field(default_factory=dict)
     command: str | None = None
@@ -72,29 +72,29 @@ class Subject:
 
 
 def read(path: str) -> Entry:
-    """What readers make of a file."""
+    """Parse and validate a file."""
     try:
         found = jsontext.loads(system.read_file(path, _LIMIT))
         if isinstance(found, dict) and found.get("version") in _OLD_VERSIONS:
-            return Entry(path, remark="the form before 1.0.0, which newer readers do not know")
+            return Entry(path, remark="format before 1.0.0, which newer readers do not support")
         file = HookFile.model_validate(found)
     except ValidationError as error:
         return Entry(path, problem=explain(error.errors()))
     except OSError as error:
-        return Entry(path, problem=f"it cannot be read: {errno_name(error)}")
+        return Entry(path, problem=f"cannot read it: {errno_name(error)}")
     except ValueError as error:
         return Entry(path, problem=str(error))
     if unknown := [stage for stage in file.stages if stage not in _STAGES]:
-        return Entry(path, problem=f"stages: there is no {unknown[0]!r}")
+        return Entry(path, problem=f"stages: unknown stage {unknown[0]!r}")
     if not file.hook.path:
-        return Entry(path, problem="hook.path: it is empty")
+        return Entry(path, problem="hook.path is empty")
     if not os.path.exists(file.hook.path):
-        return Entry(path, file, remark=f"its program {file.hook.path} is missing: it is passed over")
-    return Entry(path, file, remark=next(filter(None, map(_odd_pattern, patterns(file))), None))
+        return Entry(path, file, remark=f"its program {file.hook.path} is missing, so readers skip the file")
+    return Entry(path, file, remark=next(filter(None, map(_check_pattern, list_patterns(file))), None))
 
 
 def read_directory(directory: str) -> list[Entry]:
-    """The files of a directory in the order in which their hooks run; none where it is not there. Raises OSError."""
+    """The files of a directory in the order of their hooks; none if it does not exist. Raises OSError."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
@@ -102,60 +102,64 @@ def read_directory(directory: str) -> list[Entry]:
     return [read(f"{directory}/{name}") for name in sorted(names, key=str.lower) if name.endswith(".json")]
 
 
-def effective(directories: Iterable[str]) -> list[Entry]:
-    """What a reader of several directories goes by, in the order in which it runs."""
+def merge_directories(directories: Iterable[str]) -> list[Entry]:
+    """The files that a reader of several directories uses, in the order of their hooks."""
     found = {entry.name: entry for directory in directories for entry in read_directory(directory)}
     return [found[name] for name in sorted(found, key=str.lower)]
 
 
-def patterns(file: HookFile) -> list[str]:
+def list_patterns(file: HookFile) -> list[str]:
     """The regular expressions of a file."""
     return [it for pair in (file.when.annotations or {}).items() for it in pair] + list(file.when.commands or [])
 
 
-def why_not(file: HookFile, subject: Subject) -> str | None:
-    """Why a file is not for a container; None: it is. Every condition must hold, and there must be one."""
+def find_mismatch(file: HookFile, subject: Subject) -> str | None:
+    """Why a file does not match a container; None if it matches. All conditions must hold, and there must be one."""
     when = file.when
     if when.always is False:
         return "always is false"
     if when.has_bind_mounts is not None and not (when.has_bind_mounts and subject.has_bind_mounts):
-        return "hasBindMounts: it has none" if when.has_bind_mounts else "hasBindMounts is false, which never matches"
+        return (
+            "hasBindMounts: the container has none"
+            if when.has_bind_mounts
+            else "hasBindMounts is false, which never matches"
+        )
     for key, value in (when.annotations or {}).items():
-        if not any(_found(key, name) and _found(value, text) for name, text in subject.annotations.items()):
-            return _near_miss(key, value, subject.annotations)
+        if not any(_matches(key, name) and _matches(value, text) for name, text in subject.annotations.items()):
+            return _explain_mismatch(key, value, subject.annotations)
     if when.commands:
         if subject.command is None:
-            return "commands: what it runs is not known here"
-        if not any(_found(pattern, subject.command) for pattern in when.commands):
-            return f"commands: none of them is found in {subject.command!r}"
+            return "commands: the container's command is unknown"
+        if not any(_matches(pattern, subject.command) for pattern in when.commands):
+            return f"commands: none matches {subject.command!r}"
         return None
     if when.always or when.has_bind_mounts or when.annotations:
         return None
-    return "it has no condition, which never matches"
+    return "no condition, which never matches"
 
 
-def valued(file: HookFile) -> list[str]:
-    """The patterns of annotations' keys for which a file demands certain values, which whoever wins can spoil."""
+def list_value_patterns(file: HookFile) -> list[str]:
+    """The patterns of annotation keys whose values the file checks: another source of annotations may change those."""
     return [key for key, value in (file.when.annotations or {}).items() if value not in _ANY]
 
 
-def _near_miss(key: str, value: str, annotations: Mapping[str, str]) -> str:
-    texts = [f"{name}={text!r}" for name, text in annotations.items() if _found(key, name)]
+def _explain_mismatch(key: str, value: str, annotations: Mapping[str, str]) -> str:
+    texts = [f"{name}={text!r}" for name, text in annotations.items() if _matches(key, name)]
     if texts:
-        return f"annotations: the value of {', '.join(texts)} has no {value!r}"
-    return f"annotations: no key has {key!r}"
+        return f"annotations: the value of {', '.join(texts)} does not match {value!r}"
+    return f"annotations: no key matches {key!r}"
 
 
-def _found(pattern: str, text: str) -> bool:
-    """Unanchored, as Go has it. A pattern that cannot be checked here matches nothing: `remark` says so."""
-    if _odd_pattern(pattern):
+def _matches(pattern: str, text: str) -> bool:
+    """Unanchored search, as in Go. A pattern that Python may read differently matches nothing; see `remark`."""
+    if _check_pattern(pattern):
         return False
     return re.search(_END.sub(lambda found: found[1] or r"\Z", pattern), text, re.ASCII) is not None
 
 
-def _odd_pattern(pattern: str) -> str | None:
+def _check_pattern(pattern: str) -> str | None:
     if not _SHARED.fullmatch(pattern):
-        return f"the regular expression {pattern!r} has syntax that is not checked here: readers may refuse it"
+        return f"cannot check the syntax of the regular expression {pattern!r}: readers may reject it"
     try:
         re.compile(pattern)
     except re.error as error:

@@ -1,114 +1,68 @@
-"""The machine itself, for install and doctor: its init, its interpreters, what runs containers, what forbids to run."""
+"""This machine: its init, processes and interpreters, and the security modules that can block a program."""
 
 from __future__ import annotations
 
 import errno
 import os
-import subprocess
 from dataclasses import dataclass
 
 from hook.base import procfs
-from hook.base.explain import errno_name
+from hook.host import programs
 
 OLDEST = (3, 9)
 """The first CPython that the program runs on."""
 KUBERNETES, PODMAN = "kubernetes", "podman"
 TARGETS = (KUBERNETES, PODMAN)
-"""What the hook can be installed for: those that hand containers of pods to a runtime, and Podman."""
+"""The values of `install --for`: Kubernetes with any runtime, and Podman."""
 RUNTIMES = {"crio": KUBERNETES, "containerd": KUBERNETES, "k3s": KUBERNETES, "rke2": KUBERNETES, "podman": PODMAN}
-"""The programs that start containers, and which of the targets each is."""
+"""The programs that start containers, and the target of each."""
 
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_PATIENCE = 60.0
-_LONGEST_REMARK = 300
-_MOST_LINKS = 40  # as the kernel has it
-_TELLS_ITS_VERSION = (
+_MOST_LINKS = 40  # like the kernel
+_PRINT_VERSION = (
     "import sys,importlib.util as u;"
     "print(*sys.version_info[:2],sys.implementation.cache_tag,int.from_bytes(u.MAGIC_NUMBER,'little'))"
 )
-# What SELinux calls files that are nobody's program: a runtime may be kept from starting one of these, root is not.
-_NO_PROGRAMS = ("admin_home_t", "data_home_t", "default_t", "tmp_t", "unlabeled_t", "user_home_t", "user_tmp_t")
+# SELinux types of files that are not programs: a runtime may not start one of these, root may.
+_NO_PROGRAM_TYPES = ("admin_home_t", "data_home_t", "default_t", "tmp_t", "unlabeled_t", "user_home_t", "user_tmp_t")
 
 
-@dataclass(frozen=True)
-class Ended:
-    """What became of a program. `status`: None if it could not be started, or did not end; `error` says why."""
-
-    status: int | None
-    output: str
-    error: str
-
-    @property
-    def problem(self) -> str | None:
-        """What went wrong, in a line; None: nothing."""
-        if self.status == 0:
-            return None
-        said = (self.error.strip() or "it does not say why").splitlines()[-1][:_LONGEST_REMARK]
-        return said if self.status is None else f"exit status {self.status}: {said}"
-
-
-def run(command: list[str], stdin: str = "", seconds: float = _PATIENCE) -> Ended:
-    """Run a program to its end, in the environment that a service has."""
-    try:
-        done = subprocess.run(
-            command,
-            input=stdin.encode(),
-            capture_output=True,
-            timeout=seconds,
-            check=False,
-            cwd="/",
-            env={"PATH": _PATH, "LC_ALL": "C"},
-        )
-    except OSError as error:
-        return Ended(None, "", f"{error.strerror}: {errno_name(error)}")
-    except subprocess.TimeoutExpired:
-        return Ended(None, "", f"it has not ended after {seconds:.0f} s")
-    return Ended(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
-
-
-def program(name: str, top: str = "") -> str | None:
-    """Where a program lies, as seen below `top`; None: nowhere."""
-    paths = (f"{directory}/{name}" for directory in _PATH.split(":"))
-    return next((path for path in paths if os.access(top + path, os.X_OK) and os.path.isfile(top + path)), None)
-
-
-def targets(top: str = "") -> list[str]:
-    """The targets that there is something to start containers for."""
-    found = [target for name, target in RUNTIMES.items() if program(name, top)]
+def find_targets(top: str = "") -> list[str]:
+    """The targets whose programs are installed."""
+    found = [target for name, target in RUNTIMES.items() if programs.find(name, top)]
     return [target for target in TARGETS if target in found]
 
 
 def has_systemd() -> bool:
-    """Whether systemd is the init that runs: sd_booted(3)."""
+    """Whether systemd is the running init: sd_booted(3)."""
     return os.path.isdir("/run/systemd/system")
 
 
 def has_transient(unit: str) -> bool:
-    """Whether systemd-run has made this unit, which lasts until the next boot."""
+    """Whether a unit made by systemd-run exists; it lasts until the next boot."""
     return os.path.exists(f"/run/systemd/transient/{unit}")
 
 
-def processes() -> dict[int, list[str]]:
-    """The command line of each process, by its words, and never empty."""
+def list_processes() -> dict[int, list[str]]:
+    """The command line of each process as words, by pid; never empty."""
     found = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="surrogateescape") as file:
                 words = file.read().split("\0")[:-1]
-        except OSError:  # no process, or not any more
+        except OSError:  # not a process, or it ended
             continue
         if words:
             found[int(name)] = words
     return found
 
 
-def commands() -> list[list[str]]:
-    """The command line of each process, by its words."""
-    return list(processes().values())
+def list_commands() -> list[list[str]]:
+    """The command line of each process as words."""
+    return list(list_processes().values())
 
 
-def environment(pid: int) -> list[str]:
-    """The variables that a process was started with; none if they cannot be read."""
+def read_environment(pid: int) -> list[str]:
+    """The environment of a process when it started; empty if unreadable."""
     try:
         with open(f"/proc/{pid}/environ", encoding="utf-8", errors="surrogateescape") as file:
             return file.read().split("\0")
@@ -117,12 +71,12 @@ def environment(pid: int) -> list[str]:
 
 
 def is_running(pid: int) -> bool:
-    """Whether there still is such a process."""
+    """Whether the process exists."""
     return os.path.isdir(f"/proc/{pid}")
 
 
-def started_at(pid: int) -> float:
-    """When a process was started, by the clock that files have their times by. Raises OSError."""
+def read_start_time(pid: int) -> float:
+    """When a process started, by the clock of file times. Raises OSError."""
     born = procfs.starttime(pid)
     if born is None:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
@@ -133,34 +87,34 @@ def started_at(pid: int) -> float:
 
 @dataclass(frozen=True)
 class View:
-    """The files as a process sees them. `root`: its root directory, empty if that is ours; `cwd`: its current one."""
+    """The files as a process sees them. `root`: its root directory, empty if it is ours; `cwd`: its current one."""
 
     root: str = ""
     cwd: str = "/"
 
     def at(self, path: str) -> str:
-        """Where a path of the process lies for us. Links on the way lead where they lead for that process."""
+        """Our path of a path of the process. Symbolic links resolve as for that process."""
         if not path.startswith("/"):
             return os.path.join(self.cwd, path)
-        return _below(self.root, path) if self.root else path
+        return _resolve_below(self.root, path) if self.root else path
 
     def is_same(self, path: str, own: str) -> bool:
-        """Whether a path of the process is this file of ours."""
+        """Whether a path of the process is the same file as our path `own`."""
         try:
             return os.path.samefile(self.at(path), own)
         except OSError:
             return False
 
 
-def view_of(pid: int) -> View:
-    """How a process sees files. Raises OSError."""
+def find_view(pid: int) -> View:
+    """The files as this process sees them. Raises OSError."""
     root, cwd = f"/proc/{pid}/root", f"/proc/{pid}/cwd"
     is_ours = os.path.samefile(root, "/") and os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt")
     return View("" if is_ours else root, cwd)
 
 
-def _below(root: str, path: str) -> str:
-    """Where a path lies whose absolute links count from a directory."""
+def _resolve_below(root: str, path: str) -> str:
+    """Resolve a path whose root directory is `root`."""
     found, links = "", 0
     waiting = path.split("/")[::-1]
     while waiting:
@@ -178,12 +132,12 @@ def _below(root: str, path: str) -> str:
 
 
 def shows_processes() -> bool:
-    """Whether /proc is mounted, and hides none from us."""
+    """Whether /proc is mounted without hiding other processes."""
     return os.path.isdir("/proc/1")
 
 
-def cgroup_version() -> str | None:
-    """`v1`, `v2` or both; None: there are none."""
+def find_cgroup_version() -> str | None:
+    """`v1`, `v2` or `v1 and v2`; None if no cgroups are mounted."""
     with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
         kinds = {line.split(" ")[2] for line in file}
     found = [version for kind, version in (("cgroup", "v1"), ("cgroup2", "v2")) if kind in kinds]
@@ -203,21 +157,21 @@ class Interpreter:
     magic: bytes
 
 
-def interpreter(path: str) -> Interpreter | str:
-    """What Python that is, or why it is none."""
-    ended = run([path, "-ISc", _TELLS_ITS_VERSION])
+def ask_interpreter(path: str) -> Interpreter | str:
+    """Which Python a path is, or why it is unusable."""
+    ended = programs.run([path, "-ISc", _PRINT_VERSION])
     try:
         major, minor, tag, magic = ended.output.split()
         return Interpreter(path, (int(major), int(minor)), tag, int(magic).to_bytes(4, "little"))
     except (ValueError, OverflowError):
-        return f"{path} is no Python that runs here: {ended.problem or 'it does not tell its version'}"
+        return f"cannot run {path} as Python: {ended.problem or 'it does not print its version'}"
 
 
-# --- What forbids to run a program
+# --- What can block a program
 
 
-def selinux() -> str | None:
-    """`enforcing` or `permissive`; None: SELinux is not in force."""
+def read_selinux_mode() -> str | None:
+    """`enforcing` or `permissive`; None if SELinux is off."""
     try:
         with open("/sys/fs/selinux/enforce", encoding="ascii") as file:
             return "enforcing" if file.read().strip() == "1" else "permissive"
@@ -225,8 +179,8 @@ def selinux() -> str | None:
         return None
 
 
-def label(path: str) -> str | None:
-    """The SELinux type of a file; None: it has none."""
+def read_label(path: str) -> str | None:
+    """The SELinux type of a file; None if it has none."""
     try:
         context = os.getxattr(path, "security.selinux").decode("utf-8", "replace").rstrip("\0")
     except OSError:
@@ -236,31 +190,31 @@ def label(path: str) -> str | None:
 
 
 def is_noexec(path: str) -> bool:
-    """Whether the file system of a file is mounted so that none of its programs can be started."""
+    """Whether the file system of a file is mounted noexec."""
     return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
 
 
 def has_fapolicyd() -> bool:
-    """Whether fapolicyd decides what may run."""
+    """Whether fapolicyd runs."""
     return os.path.exists("/run/fapolicyd/fapolicyd.fifo") or os.path.exists("/run/fapolicyd.pid")
 
 
-def why_forbidden(path: str) -> str:
-    """What may keep a program from being run, each with its remedy; empty: nothing that is known."""
+def list_blockers(path: str) -> str:
+    """Known causes why a program may not run, each with its remedy; empty if none applies."""
     reasons = []
     if is_noexec(path):
         reasons.append(f"the file system of {path} is mounted noexec: choose another --prefix")
-    if selinux() == "enforcing":
-        reasons.append(f"SELinux: {path} is {label(path)}: restorecon it, or see ausearch -m avc")
+    if read_selinux_mode() == "enforcing":
+        reasons.append(f"SELinux: {path} has type {read_label(path)}: run restorecon on it, or see ausearch -m avc")
     if has_fapolicyd():
-        reasons.append(f"fapolicyd: fapolicyd-cli --file add {path} && fapolicyd-cli --update")
+        reasons.append(f"fapolicyd: run fapolicyd-cli --file add {path} && fapolicyd-cli --update")
     return "; ".join(reasons)
 
 
-def mislabelled(path: str) -> str | None:
-    """What is wrong with a program's SELinux label for whoever is not as free as root's shell; None: nothing."""
-    found = label(path) if selinux() == "enforcing" else None
-    if found not in _NO_PROGRAMS:
+def find_label_problem(path: str) -> str | None:
+    """Why a runtime may not start a program with this SELinux label, though root's shell may; None if it may."""
+    found = read_label(path) if read_selinux_mode() == "enforcing" else None
+    if found not in _NO_PROGRAM_TYPES:
         return None
     remedy = f"semanage fcontext -a -t bin_t {path} && restorecon {path}"
-    return f"SELinux: {path} is {found}, which runtimes may not start; remedy: {remedy}"
+    return f"SELinux: {path} has type {found}, which runtimes may not start; remedy: {remedy}"

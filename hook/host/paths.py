@@ -1,4 +1,4 @@
-"""Where an installation has what, and by what its files are told from those of others."""
+"""The paths of an installation, and how to recognize its files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hook.host import hooksd
 from hook.host.machine import TARGETS
-from hook.host.pyz_file import is_shipped
+from hook.host.pyz_file import is_pyz
 
 NAME = "resctrl-mon-hook"
 PROGRAM = f"{NAME}.pyz"
@@ -17,20 +17,20 @@ CHART_MARK = f"{NAME}.chart"
 USR = "/usr"
 
 
-def hooks_dir(prefix: str) -> str:
-    """Where the JSON goes by default: where /usr is not to be written, into the directory for administrators."""
+def choose_hooks_dir(prefix: str) -> str:
+    """The default directory of the JSON: the administrator's, unless the prefix is /usr."""
     return hooksd.SYSTEM if prefix == USR else hooksd.ADMINISTRATOR
 
 
-def prefix_of(program: str) -> str | None:
-    """Below which prefix a program of ours lies; None: not where an installation has it."""
+def find_prefix(program: str) -> str | None:
+    """The prefix of an installed program; None if it is not at a path of an installation."""
     end = Places("").program
     return program[: -len(end)] if program.endswith(end) else None
 
 
 @dataclass(frozen=True)
 class Places:
-    """The paths of an installation as the running system knows them. `top`: the directory that they lie below now."""
+    """The paths of an installation on the system where it runs. `top`: the directory that has them now (--destdir)."""
 
     prefix: str = USR
     hooks_dir: str = hooksd.SYSTEM
@@ -46,7 +46,7 @@ class Places:
 
     @property
     def chart_mark(self) -> str:
-        """A file that says that the Helm chart owns the program, and will take it away."""
+        """The file by which the Helm chart marks the program as its own."""
         return f"{self.program_dir}/{CHART_MARK}"
 
     @property
@@ -55,24 +55,24 @@ class Places:
 
     @property
     def link_target(self) -> str:
-        """Relative, so that it is right below any `top`."""
+        """Relative, so that it is valid below any `top`."""
         return os.path.relpath(self.program, os.path.dirname(self.link))
 
-    def _configuration(self, name: str) -> str:
-        """What a system reads from /usr/lib as a package has it, and from /etc as an administrator has."""
+    def _place_configuration(self, name: str) -> str:
+        """In /usr/lib, like a package, if the prefix is /usr; else in /etc, like an administrator."""
         return f"/usr/lib/{name}" if self.prefix == USR else f"/etc/{name}"
 
     @property
     def service(self) -> str:
-        return self._configuration(f"systemd/system/{NAME}-reconcile.service")
+        return self._place_configuration(f"systemd/system/{NAME}-reconcile.service")
 
     @property
     def timer(self) -> str:
-        return self._configuration(f"systemd/system/{NAME}-reconcile.timer")
+        return self._place_configuration(f"systemd/system/{NAME}-reconcile.timer")
 
     @property
     def tmpfiles(self) -> str:
-        return self._configuration(f"tmpfiles.d/{NAME}.conf")
+        return self._place_configuration(f"tmpfiles.d/{NAME}.conf")
 
     @property
     def conf_dir(self) -> str:
@@ -88,16 +88,16 @@ class Places:
         return f"{self.hooks_dir}/10-{NAME}-{target}.json"
 
     def at(self, path: str) -> str:
-        """Where a path of the running system lies now."""
+        """A path with `top` before it."""
         return self.top + path
 
     def files(self) -> list[str]:
-        """Everything that an installation may have."""
+        """All files that an installation may have."""
         others = [self.service, self.timer, self.tmpfiles, self.conf]
         return [self.program, self.link, *others, *(self.json(target) for target in TARGETS)]
 
-    def is_strange(self, path: str) -> bool:
-        """Whether somebody else's file is in one of these places."""
+    def is_foreign(self, path: str) -> bool:
+        """Whether a file at this path exists and was not installed by us."""
         found = self.at(path)
         if not os.path.lexists(found):
             return False
@@ -106,7 +106,7 @@ class Places:
         if os.path.islink(found) or not os.path.isfile(found):
             return True
         if path == self.program:
-            return not is_shipped(found)
+            return not is_pyz(found)
         if path.endswith(".json"):
             return not hooksd.read(found).calls(PROGRAM)
         mark = CONF_MARK if path == self.conf else NAME

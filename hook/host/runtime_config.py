@@ -1,7 +1,7 @@
-"""What the configurations of CRI-O and Podman say of hooks and of RDT: the few settings that matter to us.
+"""Reads the settings for hooks.d and RDT in the configuration files of CRI-O and Podman.
 
-They are TOML, of which Python before 3.11 has no reader. The settings are lists of texts and a text, on lines of their
-own, and no name stands in two tables: so much can be read without one.
+The files are TOML, which Python cannot parse before 3.11. These settings are strings and lists of strings on lines of
+their own, and their names are unique, so regular expressions find them.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 _TEXT = re.compile(r'"([^"]*)"|\'([^\']*)\'')
 
 
-def of_crio(top: str = "") -> list[str]:
-    """The hooks directories that CRI-O reads, the one that counts most last, by its configuration below `top`."""
-    return _hooks_dirs(_CRIO, top)
+def read_crio_hooks_dirs(top: str = "") -> list[str]:
+    """The hooks directories in CRI-O's configuration below `top`. A later one takes precedence."""
+    return _read_hooks_dirs(_CRIO, top)
 
 
-def of_podman(top: str = "") -> list[str]:
-    """The same of Podman, if nobody tells it otherwise by an option."""
-    return _hooks_dirs(_PODMAN, top)
+def read_podman_hooks_dirs(top: str = "") -> list[str]:
+    """The same for Podman, without its option --hooks-dir."""
+    return _read_hooks_dirs(_PODMAN, top)
 
 
-def rdt_config_file() -> str | None:
-    """What CRI-O makes ctrl_groups by, if it does."""
-    found = _settings(_CRIO, r'^\s*rdt_config_file\s*=\s*(["\'].*["\'])')
-    texts = _texts(found[-1]) if found else []
+def read_rdt_config_file() -> str | None:
+    """The file by which CRI-O makes ctrl_groups, if any."""
+    found = _read_settings(_CRIO, r'^\s*rdt_config_file\s*=\s*(["\'].*["\'])')
+    texts = _split_texts(found[-1]) if found else []
     return texts[0] if texts and texts[0] else None
 
 
-def _hooks_dirs(patterns: tuple[str, ...], top: str) -> list[str]:
+def _read_hooks_dirs(patterns: tuple[str, ...], top: str) -> list[str]:
     directories = [hooksd.SYSTEM]
-    for value in _settings([top + pattern for pattern in patterns], r"^\s*hooks_dir\s*=\s*\[([^\]]*)\]"):
-        texts = [text.rstrip("/") for text in _texts(value)]
+    for value in _read_settings([top + pattern for pattern in patterns], r"^\s*hooks_dir\s*=\s*\[([^\]]*)\]"):
+        texts = [text.rstrip("/") for text in _split_texts(value)]
         directories = [*directories, *texts] if re.search(r"append\s*=\s*true", value) else texts
     return directories
 
 
-def _settings(patterns: Iterable[str], setting: str) -> list[str]:
-    """What is said, the one that counts last. What cannot be read says nothing."""
+def _read_settings(patterns: Iterable[str], setting: str) -> list[str]:
+    """The values of a setting; the last one takes precedence. Skips unreadable files."""
     found: list[str] = []
     for path in [path for pattern in patterns for path in sorted(glob.glob(pattern))]:
         try:
@@ -62,5 +62,5 @@ def _settings(patterns: Iterable[str], setting: str) -> list[str]:
     return found
 
 
-def _texts(value: str) -> list[str]:
+def _split_texts(value: str) -> list[str]:
     return [one or other for one, other in _TEXT.findall(value)]

@@ -1,8 +1,8 @@
-"""Containers that run without ever having been hooked: the injector is down, or nobody reads the hooks.d file.
+"""Finds running containers that never got the hook, for example because the hook-injector is not running.
 
-The hook cannot say so, for it is never called. So reconcile looks: a running process in a container's own cgroup, whose
-container is on no record, is a candidate, and only candidates are asked about, of the OCI runtimes. The answer is kept,
-since an ID is never given twice: a pod's sandbox, or a container that filters leave out, is asked about once.
+The hook is not called for them, so it cannot report them: reconcile does. A candidate is a container whose own cgroup
+has a process and which has no record. Only candidates are looked up in the OCI runtimes. The result is saved, because
+IDs are unique: a pod's sandbox, or a container that filters exclude, is looked up once.
 """
 
 from __future__ import annotations
@@ -27,110 +27,116 @@ if TYPE_CHECKING:
     from hook.stages.context import Node
     from hook.stages.identity import Pod
 
-_STARTED = ("running", "paused")  # one that is created may still be in its createRuntime hooks
+_STARTED = ("running", "paused")  # a `created` one may still run its createRuntime hooks
 _TEMPORARY = f".{UNHOOKED}.tmp"
 
 
-def look(node: Node) -> Unhooked | None:
-    """Look, and keep what was found for `list`, `doctor`, `metrics` and the next look. HookError, OSError.
+def find_unhooked(node: Node) -> Unhooked | None:
+    """Find them, and save the result for `list`, `doctor`, `metrics` and the next call. Raises HookError, OSError.
 
-    None, and nothing is kept, where no file of ours can be seen: in a container, say, where hooks.d is not mounted.
+    Returns None and saves nothing if no file of ours is visible, for example in a container without hooks.d.
     """
     rules = _Rules(node.options)
-    if not rules.are_there:
+    if not rules.exist:
         system.unlink(UNHOOKED, node.run.descriptor)
         return None
     with Records(node.run.path) as records:
         former = records.unhooked()
-        candidates = _running() - {*records.indexed(), *records.failed()}
+        candidates = _find_running() - {*records.indexed(), *records.failed()}
         same = former is not None and former.rules == rules.text
         known = {it: former.containers[it] for it in candidates & former.containers.keys()} if former and same else {}
         others = candidates & former.others if former and same else set()
-        found, unchecked = _ask(candidates - known.keys() - others, rules, others)
-        # Again: a hook that was at work when we looked first has put its container on record by now.
+        found, unchecked = _ask_runtimes(candidates - known.keys() - others, rules, others)
+        # Read the records again: a hook that was running at the first read has written its record by now.
         fresh = {*records.indexed(), *records.failed()} if found else set()
     found = {**known, **{container: pod for container, pod in found.items() if container not in fresh}}
     seen = Unhooked(system.now_utc(), found, unchecked, rules.text, frozenset(others))
-    _keep(node, seen)
+    _save(node, seen)
     return seen
 
 
-def _running() -> set[str]:
-    """The containers whose own cgroup a process is in, as far as cgroups are named by IDs."""
+def _find_running() -> set[str]:
+    """The containers whose own cgroup has a process, if the cgroup is named by the container ID."""
     found = map(cgroups.container_id, container_tasks.all_cgroups())
     return {container for container in found if container is not None}
 
 
-def _ask(candidates: set[str], rules: _Rules, others: set[str]) -> tuple[dict[str, dict[str, str | None]], int]:
-    """Who of these runs, is meant to be hooked and is not; and how many could not be told of. Adds to `others`."""
+def _ask_runtimes(
+    candidates: set[str], rules: _Rules, others: set[str]
+) -> tuple[dict[str, dict[str, str | None]], int]:
+    """Those that run and should have the hook, and how many could not be checked. Adds the rest to `others`."""
     if candidates and not oci_runtimes.has_roots():
         return {}, len(candidates)
-    states, untold = oci_runtimes.states_of(candidates)
-    unchecked = len(untold)
+    states, unanswered = oci_runtimes.find_states(candidates)
+    unchecked = len(unanswered)
     found: dict[str, dict[str, str | None]] = {}
     for container, state in states.items():
         try:
             checked = State.model_validate(state)
             if checked.status not in _STARTED:
                 continue
-            if oci_runtimes.is_sandbox(checked) or not rules.mean(checked):
+            if oci_runtimes.is_sandbox(checked) or not rules.match(checked):
                 others.add(container)
             else:
-                pod = _pod_of(checked)
+                pod = _find_pod(checked)
                 found[container] = {"namespace": pod.namespace, "pod": pod.name, "name": pod.container}
-        except (ValidationError, OSError, ValueError):  # its bundle is gone, say
+        except (ValidationError, OSError, ValueError):  # for example, its bundle is gone
             unchecked += 1
     return found, unchecked
 
 
-def _pod_of(state: State) -> Pod:
-    said = Annotations.model_validate(state.annotations or {})
-    return identity.pod_of(state.id, said, procfs.cgroups(state.pid or 0))
+def _find_pod(state: State) -> Pod:
+    annotations = Annotations.model_validate(state.annotations or {})
+    return identity.pod_of(state.id, annotations, procfs.cgroups(state.pid or 0))
 
 
 class _Rules:
-    """Which containers are meant to be hooked: what our files in hooks.d say, whether anybody reads them or not.
+    """Which containers should have the hook, by our files in hooks.d, and by base_runtime_specs.
 
-    Only those whose records are in our run directory. `text`: changes with them.
+    Only files with our run directory count. `text`: a hash of these rules.
     """
 
     def __init__(self, options: Options) -> None:
-        directories = {*hooksd.READERS, *runtime_config.of_crio(), *runtime_config.of_podman()}
+        directories = {
+            *hooksd.READERS,
+            *runtime_config.read_crio_hooks_dirs(),
+            *runtime_config.read_podman_hooks_dirs(),
+        }
         entries = [entry for directory in sorted(directories) for entry in hooksd.read_directory(directory)]
-        self._files = [it for it in entries if it.calls(PROGRAM) and _options_of(it).run_dir == options.run_dir]
+        self._files = [it for it in entries if it.calls(PROGRAM) and _parse_options(it).run_dir == options.run_dir]
         self._run_dir = options.run_dir
-        specs = sorted({spec.place for spec in containerd.look().specs if _calls_us(spec.place)})
-        self.are_there = bool(self._files or specs)
+        specs = sorted({spec.place for spec in containerd.read_configuration().specs if _calls_hook(spec.place)})
+        self.exist = bool(self._files or specs)
         self.text = hashlib.sha256(jsontext.dumps([[it.file for it in self._files], specs]).encode()).hexdigest()[:16]
 
-    def mean(self, state: State) -> bool:
-        """Whether a container is meant to be hooked. OSError, ValueError where its config.json cannot be read."""
-        told, pod = would_inject.told(f"{state.bundle}/config.json"), _pod_of(state)
-        matching = [it for it in self._files if it.file and hooksd.why_not(it.file, told.subject) is None]
-        given = [parse(list(arguments)[2:])[0] for arguments in told.given]  # it has the hook, and yet no record
-        options = [*map(_options_of, matching), *(it for it in given if it.run_dir == self._run_dir)]
+    def match(self, state: State) -> bool:
+        """Whether a container should have the hook. Raises OSError, ValueError if its config.json is unreadable."""
+        container, pod = would_inject.read_container(f"{state.bundle}/config.json"), _find_pod(state)
+        matching = [it for it in self._files if it.file and hooksd.find_mismatch(it.file, container.subject) is None]
+        given = [parse(list(arguments)[2:])[0] for arguments in container.given]  # it has the hook but no record
+        options = [*map(_parse_options, matching), *(it for it in given if it.run_dir == self._run_dir)]
         concerned = [it for it in options if identity.concerns(it, is_podmans=pod.is_podmans)]
-        return any(identity.is_wanted(it, told.annotations, pod) for it in concerned)
+        return any(identity.is_wanted(it, container.annotations, pod) for it in concerned)
 
 
-def _options_of(entry: Entry) -> Options:
+def _parse_options(entry: Entry) -> Options:
     arguments: Sequence[str] = (entry.file.hook.args if entry.file else None) or []
     return parse(list(arguments)[2:])[0]
 
 
-def _calls_us(spec: str) -> bool:
-    """Whether a base_runtime_spec has our hook; one that cannot be read has not, for containers fail with it."""
+def _calls_hook(spec: str) -> bool:
+    """Whether a base_runtime_spec has our hook. False if it is unreadable: containers do not start with it."""
     try:
-        return bool(would_inject.calls(spec))
+        return bool(would_inject.list_calls(spec))
     except (OSError, ValueError):
         return False
 
 
-def _keep(node: Node, seen: Unhooked) -> None:
-    """Write the file whole: a reader, or a crash, sees what was there before or all of this."""
+def _save(node: Node, seen: Unhooked) -> None:
+    """Replace the file at once: a reader, or a crash, sees the old or the new content."""
     record: dict[str, Any] = {**vars(seen), "others": sorted(seen.others)}
     system.write_new(_TEMPORARY, jsontext.dumps(record) + "\n", node.run.descriptor)
     try:
         system.rename(_TEMPORARY, UNHOOKED, node.run.descriptor)
-    except FileNotFoundError:  # another reconcile has renamed it: what that found will do
+    except FileNotFoundError:  # another reconcile renamed it: its result is as good
         pass

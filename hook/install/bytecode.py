@@ -15,6 +15,7 @@ import itertools
 import json
 import marshal
 import sys
+import zipfile
 from dataclasses import dataclass
 
 TYPE_CHECKING = False
@@ -48,32 +49,31 @@ class Bytecode:
         """Its name in the zip."""
         return f"bytecode/{self.tag}"
 
-    def file(self, build_id: bytes) -> bytes:
-        """The file that a node keeps: a header, which tells what was compiled by which Python, and the content."""
-        return header(self.size, build_id, self.magic, HEADER_SIZE + len(self.content)) + self.content
+    def make_file(self, build_id: bytes) -> bytes:
+        """The file on a node: a header with what was compiled and for which Python, and the content."""
+        return make_header(self.size, build_id, self.magic, HEADER_SIZE + len(self.content)) + self.content
 
 
-def header(size: int, build_id: bytes, magic: bytes, file_size: int) -> bytes:
+def make_header(size: int, build_id: bytes, magic: bytes, file_size: int) -> bytes:
     """HEADER_SIZE bytes in marshal's second form, which every Python reads: FROM_NODE in packaging/pyz/archive.py."""
     return marshal.dumps((size, (build_id, magic, file_size)), 2)
 
 
-def command(interpreter: str, place: str) -> list[str]:
-    """What has an interpreter compile. `place`: the .pyz or the directory that this package lies in."""
+def make_command(interpreter: str, place: str) -> list[str]:
+    """The command that compiles with an interpreter. `place`: a .pyz, or a directory with this package.
+
+    It compiles the modules in the .pyz; with a directory, those on stdin, as JSON.
+    """
     return [interpreter, *_OPTIONS, _CODE, place]
 
 
-def write_request(contents: Mapping[str, bytes]) -> str:
-    """What the command reads from stdin. `contents`: of the zip."""
-    return json.dumps({name: text.decode() for name, text in contents.items() if _is_module(name)})
+def select_texts(contents: Mapping[str, bytes]) -> dict[str, str]:
+    """The texts of the modules in a zip, by path."""
+    return {name: text.decode() for name, text in contents.items() if name.endswith(".py") and "/" in name}
 
 
-def _is_module(name: str) -> bool:
-    return name.endswith(".py") and "/" in name
-
-
-def read_answer(output: str) -> Bytecode:
-    """What the command has printed. ValueError if that is something else."""
+def parse_answer(output: str) -> Bytecode:
+    """The result of the command. Raises ValueError, TypeError for other output."""
     tag, magic, version, size, content = json.loads(output)
     return Bytecode(tag, base64.b64decode(magic), tuple(version), size, base64.b64decode(content))
 
@@ -82,10 +82,18 @@ def read_answer(output: str) -> Bytecode:
 
 
 def main() -> None:
-    """The texts on stdin become code objects on stdout."""
-    size, content = make(json.load(sys.stdin))
+    """See make_command."""
+    size, content = make(_read_texts(sys.argv[1]))
     magic, code = (base64.b64encode(it).decode() for it in (importlib.util.MAGIC_NUMBER, content))
     print(json.dumps([sys.implementation.cache_tag, magic, list(sys.version_info[:3]), size, code]))
+
+
+def _read_texts(place: str) -> dict[str, str]:
+    if not zipfile.is_zipfile(place):
+        texts: dict[str, str] = json.load(sys.stdin)
+        return texts
+    with zipfile.ZipFile(place) as file:
+        return select_texts({name: file.read(name) for name in file.namelist()})
 
 
 def make(texts: Mapping[str, str]) -> tuple[int, bytes]:

@@ -1,8 +1,7 @@
-"""What install and uninstall do to the file system: steps that can be told before they are done.
+"""The steps of install and uninstall; --dry-run prints them.
 
-Each puts one whole thing in its place, or takes it away, durably and at once: it is written beside its place under a
-name that no reader of hooks.d takes (they read *.json alone), brought to the disk, and renamed. So between any two
-steps, and after a loss of power, what earlier ones did is there, and of later ones nothing.
+Each step replaces or removes one file at once and durably. A new file is first written under a temporary name, which
+readers of hooks.d ignore (they read *.json only). After a crash the earlier steps are done, and no later one is begun.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from hook.base import system
-from hook.host import machine
+from hook.host import files, programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Refused(Exception):
-    """What is not going to be done, and why, each with its remedy."""
+    """The command was not carried out. `problems`: why, each with its remedy."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
@@ -31,7 +30,7 @@ class Refused(Exception):
 
 
 class Step:
-    """Something that is to be done. `verb` and `what` tell it to people, `is_done` whether nothing is left to do."""
+    """One change. `verb` and `what` describe it; `is_done`: whether it is already in place."""
 
     verb = ""
 
@@ -43,7 +42,7 @@ class Step:
         return False
 
     def do(self) -> str | None:
-        """Do it; returns what went wrong, if that is to stop nothing. Raises Refused, OSError."""
+        """Do it. Returns a problem that does not stop later steps. Raises Refused, OSError."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -52,12 +51,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Write(Step):
-    """A file with this content. `proven` is given its path beside its place, where that is taken: it may refuse."""
+    """Write a file. Before it replaces an old one, `check` gets its temporary path and may raise Refused."""
 
     path: str
     content: bytes
     mode: int = 0o644
-    proven: Callable[[str], None] | None = None
+    check: Callable[[str], None] | None = None
     verb = "write"
 
     @property
@@ -67,7 +66,7 @@ class Write(Step):
     def is_done(self) -> bool:
         try:
             found = os.lstat(self.path)
-            if not stat.S_ISREG(found.st_mode) or stat.S_IMODE(found.st_mode) != self.mode or _is_half_done(self.path):
+            if not stat.S_ISREG(found.st_mode) or stat.S_IMODE(found.st_mode) != self.mode or _has_leftover(self.path):
                 return False
             with open(self.path, "rb") as file:
                 return file.read() == self.content
@@ -76,17 +75,10 @@ class Write(Step):
 
     def do(self) -> None:
         make_directory(os.path.dirname(self.path))
-        with _beside(self.path) as temporary:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(self.content)
-                file.flush()
-                os.fchmod(descriptor, self.mode)
-                os.fsync(descriptor)
-            if self.proven is not None and os.path.lexists(self.path):
-                self.proven(temporary)
-            os.rename(temporary, self.path)
-        _to_disk(os.path.dirname(self.path))
+        with files.replace(self.path, _name_temporary(self.path)) as temporary:
+            files.write_new(temporary, self.content, self.mode)
+            if self.check is not None and os.path.lexists(self.path):
+                self.check(temporary)
 
 
 @dataclass(frozen=True)
@@ -103,19 +95,17 @@ class Link(Step):
 
     def is_done(self) -> bool:
         is_there = os.path.islink(self.path) and os.readlink(self.path) == self.target
-        return is_there and not _is_half_done(self.path)
+        return is_there and not _has_leftover(self.path)
 
     def do(self) -> None:
         make_directory(os.path.dirname(self.path))
-        with _beside(self.path) as temporary:
+        with files.replace(self.path, _name_temporary(self.path)) as temporary:
             os.symlink(self.target, temporary)
-            os.rename(temporary, self.path)
-        _to_disk(os.path.dirname(self.path))
 
 
 @dataclass(frozen=True)
 class Remove(Step):
-    """A file or a link that is not to be there."""
+    """Remove a file or a link."""
 
     path: str
     verb = "remove"
@@ -125,19 +115,19 @@ class Remove(Step):
         return self.path
 
     def is_done(self) -> bool:
-        return not os.path.lexists(self.path) and not _is_half_done(self.path)
+        return not os.path.lexists(self.path) and not _has_leftover(self.path)
 
     def do(self) -> None:
-        """What a step that was killed left beside it goes, too."""
-        for path in (self.path, _temporary(self.path)):
+        """Remove it, and the temporary file of a step that was killed."""
+        for path in (self.path, _name_temporary(self.path)):
             with suppress(FileNotFoundError):
                 os.unlink(path)
-                _to_disk(os.path.dirname(path))
+                files.sync_directory(os.path.dirname(path))
 
 
 @dataclass(frozen=True)
 class RemoveDirectory(Remove):
-    """A directory that is not to be there, unless something is in it."""
+    """Remove a directory if it is empty."""
 
     def do(self) -> None:
         with suppress(OSError):
@@ -146,7 +136,7 @@ class RemoveDirectory(Remove):
 
 @dataclass(frozen=True)
 class Run(Step):
-    """A program of the system's, whose failure is told and stops nothing."""
+    """Run a program of the system. Its failure is reported and does not stop later steps."""
 
     command: tuple[str, ...]
     verb = "run"
@@ -156,15 +146,15 @@ class Run(Step):
         return shlex.join(self.command)
 
     def do(self) -> str | None:
-        return machine.run(list(self.command)).problem
+        return programs.run(list(self.command)).problem
 
 
 @dataclass(frozen=True)
 class Try(Step):
-    """A look whether what is in place works, which may refuse."""
+    """Check an installed file; `check` may raise Refused."""
 
     path: str
-    proven: Callable[[str], None]
+    check: Callable[[str], None]
     verb = "try"
 
     @property
@@ -172,19 +162,19 @@ class Try(Step):
         return self.path
 
     def do(self) -> None:
-        self.proven(self.path)
+        self.check(self.path)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a step: `problem` is what went wrong with it."""
+    """A step that was taken, or is planned. `problem`: why it failed."""
 
     step: Step
     problem: str | None = None
 
 
-def take(steps: Iterable[Step], *, dry_run: bool) -> list[Outcome]:
-    """Do, in this order, what is not done yet. Raises Refused with the first that cannot be done."""
+def take_steps(steps: Iterable[Step], *, dry_run: bool) -> list[Outcome]:
+    """Take the steps that are not done yet, in this order. Raises Refused for the first that fails."""
     outcomes = []
     for step in steps:
         if step.is_done():
@@ -192,13 +182,13 @@ def take(steps: Iterable[Step], *, dry_run: bool) -> list[Outcome]:
         try:
             outcomes.append(Outcome(step, None if dry_run else step.do()))
         except OSError as error:
-            raise Refused(f"{step}: {error.strerror or error}; nothing after it was done") from error
+            raise Refused(f"cannot {step}: {error.strerror or error}; the steps after it were not taken") from error
     return outcomes
 
 
 @contextmanager
-def alone(directory: str) -> Iterator[None]:
-    """While no other install or uninstall works with this directory. Nobody has begun where it is not there."""
+def lock_directory(directory: str) -> Iterator[None]:
+    """Keep other installs and uninstalls out of this directory. No lock if it does not exist."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
@@ -206,60 +196,38 @@ def alone(directory: str) -> Iterator[None]:
         return
     try:
         if not system.try_flock(descriptor):
-            raise Refused(f"another install or uninstall is at work on {directory}; remedy: wait for it")
+            raise Refused(f"another install or uninstall is running in {directory}; remedy: wait until it ends")
         yield
     finally:
         os.close(descriptor)
 
 
-def told(outcomes: Iterable[Outcome]) -> list[str]:
-    """A line on each step, and on each problem."""
+def format_outcomes(outcomes: Iterable[Outcome]) -> list[str]:
+    """A line for each step, and one for its problem."""
     return [line for it in outcomes for line in (str(it.step), *([f"  failed: {it.problem}"] if it.problem else []))]
 
 
-def objects(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
-    """The same for programs."""
+def to_json(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
+    """The same as objects for JSON."""
     return [{"step": it.step.verb, "what": it.step.what, "problem": it.problem} for it in outcomes]
 
 
-def _temporary(path: str) -> str:
+def _name_temporary(path: str) -> str:
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name}.new")
 
 
-def _is_half_done(path: str) -> bool:
-    """Whether a step that was killed left something beside a place."""
-    return os.path.lexists(_temporary(path))
-
-
-@contextmanager
-def _beside(path: str) -> Iterator[str]:
-    """A name beside a place, for what is renamed there; what a step that was killed left under it is removed."""
-    temporary = _temporary(path)
-    with suppress(FileNotFoundError):
-        os.unlink(temporary)
-    try:
-        yield temporary
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
+def _has_leftover(path: str) -> bool:
+    """Whether a step that was killed left its temporary file."""
+    return os.path.lexists(_name_temporary(path))
 
 
 def make_directory(path: str) -> None:
-    """Make a directory and those above it, durably."""
+    """Make a directory and its parents, durably."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
     make_directory(above)
     with suppress(FileExistsError):
         os.mkdir(path, 0o755)
-    _to_disk(above)
-
-
-def _to_disk(directory: str) -> None:
-    """Have the names in a directory survive a loss of power."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    files.sync_directory(above)

@@ -1,8 +1,8 @@
-"""Puts the .pyz that runs, its hooks.d files and its timer in place: what is to be where, whether it may, and that.
+"""Installs the running .pyz, its hooks.d files and its timer.
 
-The order is the point. Readers of hooks.d take a file as soon as it is there, and a hook that does not start stops
-containers: so the program comes first and is tried, and the JSON comes last. Killed before that, nobody is affected,
-and to install again goes on from there.
+The order matters. Readers of hooks.d use a file as soon as it exists, and containers fail if the hook does not start.
+So the program comes first and is tried, and the JSON comes last. An install that is killed before that affects no
+container, and the next install completes it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass
 
 from hook.base.models import Options
-from hook.host import hooksd, machine, runtime_config
+from hook.host import hooksd, machine, programs, runtime_config
 from hook.host.machine import KUBERNETES, PODMAN, TARGETS, Interpreter
 from hook.host.paths import CONF_MARK, NAME, PROGRAM, Places
 from hook.install import file_steps, node_bytecode, owner
@@ -23,24 +23,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hook.host.pyz_file import Shipped
+    from hook.host.pyz_file import PyzFile
 
 LEFT = f"{NAME}-left"
 LEFT_TIMER = f"{LEFT}.timer"
 _DEFAULTS = Options()
-# What neither JSON nor a unit nor the line of an EnvironmentFile would take for anything but itself.
+# The characters without a special meaning in JSON, in a unit and in an EnvironmentFile.
 _PLAIN = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:+=,@~^-"
 _NOBODY = '{"ociVersion":"1.0","id":"resctrl-mon-hook-install","status":"stopped","bundle":"/"}'
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be installed. `words`: options of the hook; `adopt`: see reconcile; `python`: None as shipped.
+    """What to install. `words`: options of the hook; `adopt`: for reconcile; `python`: None for that of the .pyz.
 
-    `force`: also over the files of a package, of the Helm chart or of a MachineConfig.
+    `force`: replace files of a package, of the Helm chart or of a MachineConfig too.
     """
 
-    shipped: Shipped
+    shipped: PyzFile
     places: Places
     targets: tuple[str, ...]
     words: tuple[str, ...] = ()
@@ -59,8 +59,8 @@ class Wanted:
 
 
 def run(wanted: Wanted, *, dry_run: bool) -> tuple[list[Outcome], list[str]]:
-    """Install; returns what was done and what is worth knowing. Raises Refused."""
-    problems, remarks = look(wanted)
+    """Install. Returns the steps taken, and remarks for the operator. Raises Refused."""
+    problems, remarks = find_problems(wanted)
     if problems:
         raise Refused(*problems)
     if not (wanted.force or wanted.places.top):
@@ -70,69 +70,71 @@ def run(wanted: Wanted, *, dry_run: bool) -> tuple[list[Outcome], list[str]]:
         try:
             file_steps.make_directory(directory)
         except OSError as error:
-            raise Refused(f"{directory} cannot be made: {error.strerror}; remedy: as root, or --prefix=DIR") from error
-    with file_steps.alone(directory):
-        return file_steps.take(plan(wanted), dry_run=dry_run), remarks
+            raise Refused(
+                f"cannot make {directory}: {error.strerror}; remedy: run as root, or use --prefix=DIR"
+            ) from error
+    with file_steps.lock_directory(directory):
+        return file_steps.take_steps(plan(wanted), dry_run=dry_run), remarks
 
 
-# --- What is to be where
+# --- The steps
 
 
 def plan(wanted: Wanted) -> list[Step]:
-    """The steps. What is in place already is a step too, and done."""
+    """All steps, including those that are already done."""
     places = wanted.places
     at = places.at
     unwanted = [target for target in TARGETS if target not in wanted.targets]
     here: list[Step] = []
     if not places.top:
-        here = [*_bytecode(wanted), Try(places.program, prove)]
+        here = [*_plan_bytecode(wanted), Try(places.program, try_program)]
     return [
-        # A JSON that is not wanted any more goes first, as in uninstall.
+        # Remove an unwanted JSON first, as in uninstall.
         *(Remove(at(places.json(target))) for target in unwanted),
-        # A program that is called already is replaced by one that was tried: a hook that starts meanwhile gets the old
-        # one or the new one. A new one is called by nobody yet.
-        Write(at(places.program), wanted.program, 0o755, None if places.top else prove),
+        # An upgrade tries the new program before it replaces the old one. A hook that starts meanwhile runs either.
+        # No hooks.d file calls a first installation yet, so that one is tried in place.
+        Write(at(places.program), wanted.program, 0o755, None if places.top else try_program),
         *here,
         Link(at(places.link), places.link_target),
-        # The timer before the JSON: once a container is hooked, there is somebody to put right what the hook cannot.
-        Write(at(places.service), _fitted(wanted, "packaging/systemd/", places.service).encode()),
-        Write(at(places.timer), _fitted(wanted, "packaging/systemd/", places.timer).encode()),
-        Write(at(places.tmpfiles), _fitted(wanted, "packaging/tmpfiles.d/", places.tmpfiles).encode()),
-        *([] if _has_own_conf(places) else [Write(at(places.conf), conf(wanted).encode())]),
-        *_activation(places),
-        Remove(at(places.chart_mark)),  # with --force: from now on it is not the chart's
-        *(Write(at(places.json(target)), hook_file(wanted, target).encode()) for target in wanted.targets),
+        # The timer before the JSON: a container with the hook needs reconcile.
+        Write(at(places.service), _adapt_file(wanted, "packaging/systemd/", places.service).encode()),
+        Write(at(places.timer), _adapt_file(wanted, "packaging/systemd/", places.timer).encode()),
+        Write(at(places.tmpfiles), _adapt_file(wanted, "packaging/tmpfiles.d/", places.tmpfiles).encode()),
+        *([] if _has_own_conf(places) else [Write(at(places.conf), make_conf(wanted).encode())]),
+        *_plan_activation(places),
+        Remove(at(places.chart_mark)),  # with --force: it is not the chart's any more
+        *(Write(at(places.json(target)), make_hook_file(wanted, target).encode()) for target in wanted.targets),
     ]
 
 
-def hook_file(wanted: Wanted, target: str) -> str:
+def make_hook_file(wanted: Wanted, target: str) -> str:
     """The hooks.d file for a target."""
     places = wanted.places
     text = wanted.shipped.text(f"oci-hooks/{os.path.basename(places.json(target))}")
     shipped = json.loads(text)["hook"]
     text = text.replace(json.dumps(shipped["path"]), json.dumps(places.program))
-    return text.replace(json.dumps(shipped["args"]), json.dumps(_merged(shipped["args"], wanted.words)))
+    return text.replace(json.dumps(shipped["args"]), json.dumps(_merge_options(shipped["args"], wanted.words)))
 
 
-def conf(wanted: Wanted) -> str:
-    """The options of the timer's reconcile: those of the hook that does its work, which is the pods' if there are any.
+def make_conf(wanted: Wanted) -> str:
+    """The file of options for the timer's reconcile: the hook's options, for Kubernetes if it is a target.
 
-    Each container's poststop has noted how long its group is to linger; it is for what never had one that they count.
+    They apply to containers without a poststop. A poststop itself records how long the group lingers.
     """
-    _name, _verb, *words = json.loads(hook_file(wanted, wanted.targets[0]))["hook"]["args"]
-    words = [word for word in words if not word.startswith("--containers=")]  # reconcile is for all of them
+    _name, _verb, *words = json.loads(make_hook_file(wanted, wanted.targets[0]))["hook"]["args"]
+    words = [word for word in words if not word.startswith("--containers=")]  # reconcile ignores it
     words += ["--adopt"] if wanted.adopt else []
-    remark = "which makes it anew: give the options to that, or remove this line."
+    remark = "which overwrites it: give the options to that, or remove this line."
     return f"{CONF_MARK}, {remark}\nOPTIONS={' '.join(words)}\n"
 
 
-def _merged(shipped: Sequence[str], words: Sequence[str]) -> list[str]:
+def _merge_options(shipped: Sequence[str], words: Sequence[str]) -> list[str]:
     given = {word.partition("=")[0] for word in words}
     return [*(word for word in shipped if word.partition("=")[0] not in given), *words]
 
 
-def _fitted(wanted: Wanted, directory: str, path: str) -> str:
-    """A unit, or tmpfiles.d's file, as it is shipped, but for other places than the usual ones."""
+def _adapt_file(wanted: Wanted, directory: str, path: str) -> str:
+    """A unit or the file for tmpfiles.d, with the paths of this installation."""
     text = wanted.shipped.text(directory + os.path.basename(path))
     usual, options = Places(), wanted.options
     text = text.replace(f"={usual.link} ", f"={wanted.places.link} ")
@@ -146,43 +148,42 @@ def _fitted(wanted: Wanted, directory: str, path: str) -> str:
     return text
 
 
-def _bytecode(wanted: Wanted) -> list[Step]:
-    """The steps of the node's own bytecode, by the Python that the program is started with."""
-    return node_bytecode.steps(wanted.places.program, wanted.shipped, find_python(wanted.interpreter))
+def _plan_bytecode(wanted: Wanted) -> list[Step]:
+    return node_bytecode.plan(wanted.places.program, wanted.shipped, find_python(wanted.interpreter))
 
 
 def _has_own_conf(places: Places) -> bool:
-    """Whether an administrator has written the options of reconcile down: then they stay."""
-    return places.is_strange(places.conf)
+    """Whether the file of options is the administrator's; it is kept then."""
+    return places.is_foreign(places.conf)
 
 
-def _activation(places: Places) -> list[Step]:
+def _plan_activation(places: Places) -> list[Step]:
     if places.top or not machine.has_systemd():
         return []
     return [
         Run(("systemd-tmpfiles", "--create", places.tmpfiles)),
         Run(("systemctl", "daemon-reload")),
         Run(("systemctl", "enable", "--now", os.path.basename(places.timer))),
-        *stop_left_timer(),
+        *plan_stop_of_left_timer(),
     ]
 
 
-def stop_left_timer() -> list[Step]:
-    """The timer that an uninstall left with the program ends: see uninstall.leave_timer."""
+def plan_stop_of_left_timer() -> list[Step]:
+    """Stop the timer that uninstall left running: see uninstall.plan_left_timer."""
     return [Run(("systemctl", "stop", LEFT_TIMER))] if machine.has_transient(LEFT_TIMER) else []
 
 
-# --- Whether it may
+# --- What prevents an installation
 
 
-def look(wanted: Wanted) -> tuple[list[str], list[str]]:
-    """What would break, each with its remedy, and what is only worth knowing. Nothing is changed."""
-    if problems := _unfit(wanted):
+def find_problems(wanted: Wanted) -> tuple[list[str], list[str]]:
+    """The problems that prevent an installation, each with its remedy, and remarks. Changes nothing."""
+    if problems := _check_words(wanted):
         return problems, []
-    problems = [*_in_the_way(wanted.places), *_elsewhere(wanted.places)]
-    remarks = _remarks(wanted)
+    problems = [*_find_foreign_files(wanted.places), *_find_other_callers(wanted.places)]
+    remarks = _list_remarks(wanted)
     if not wanted.places.top:
-        problems += _read_only(wanted.places)
+        problems += _find_read_only(wanted.places)
         try:
             find_python(wanted.interpreter)
         except Refused as error:
@@ -190,93 +191,96 @@ def look(wanted: Wanted) -> tuple[list[str], list[str]]:
     return problems, remarks
 
 
-def _unfit(wanted: Wanted) -> list[str]:
+def _check_words(wanted: Wanted) -> list[str]:
     words = [*wanted.words, wanted.places.prefix, wanted.places.hooks_dir]
     odd = [word for word in words if word.strip(_PLAIN)]
-    problems = [f"systemd would not take {word!r} as one plain word; remedy: name it without" for word in odd]
+    problems = [
+        f"{word!r} has characters that a systemd unit cannot hold; remedy: use letters, digits and _./:+=,@~^-"
+        for word in odd
+    ]
     try:
         wanted.shipped.with_python(wanted.interpreter)
     except ValueError as error:
-        problems.append(f"--python: {error}; remedy: a link with a short name")
+        problems.append(f"--python: {error}; remedy: use a link with a short name")
     return problems
 
 
 def find_python(path: str) -> Interpreter:
-    """The Python that starts the program. Raises Refused if it is none that will do."""
-    found = machine.interpreter(path)
+    """The Python of a path. Raises Refused if the program cannot run on it."""
+    found = machine.ask_interpreter(path)
     if not isinstance(found, Interpreter):
-        raise Refused(f"{found}; remedy: install it, or name another one by --python=PATH")
+        raise Refused(f"{found}; remedy: install it, or name another one with --python=PATH")
     if found.version < machine.OLDEST:
         version, oldest = (".".join(map(str, it)) for it in (found.version, machine.OLDEST))
-        raise Refused(f"{path} is Python {version}, and {oldest} is the oldest that will do; remedy: --python=PATH")
+        raise Refused(f"{path} is Python {version}, but {oldest} or newer is required; remedy: use --python=PATH")
     return found
 
 
-def _in_the_way(places: Places) -> list[str]:
-    strange = [path for path in places.files() if path != places.conf and places.is_strange(path)]
-    return [f"{places.at(path)} is not of {NAME}; remedy: move it away" for path in strange]
+def _find_foreign_files(places: Places) -> list[str]:
+    foreign = [path for path in places.files() if path != places.conf and places.is_foreign(path)]
+    return [f"{places.at(path)} exists and was not installed by {NAME}; remedy: move it away" for path in foreign]
 
 
-def _elsewhere(places: Places) -> list[str]:
-    """Files that have the hook called from another directory: readers of both would take both, or the wrong one."""
+def _find_other_callers(places: Places) -> list[str]:
+    """Files in other directories that call the hook: readers of both would use both, or the wrong one."""
     problems = []
     for directory in hooksd.READERS:
         if os.path.realpath(places.at(directory)) == os.path.realpath(places.at(places.hooks_dir)):
             continue
         for entry in hooksd.read_directory(places.at(directory)):
             if entry.calls(PROGRAM):
-                remedy = f"remove it, or uninstall --hooks-dir={directory}; if a package has it, remove that"
-                problems.append(f"{entry.path} has the hook called already; remedy: {remedy}")
+                remedy = f"remove it, or its package, or uninstall --hooks-dir={directory}"
+                problems.append(f"{entry.path} already calls the hook; remedy: {remedy}")
     return problems
 
 
-def _read_only(places: Places) -> list[str]:
+def _find_read_only(places: Places) -> list[str]:
     problems = []
     for path in sorted({os.path.dirname(it) for it in places.files()}):
         there = path
         while not os.path.isdir(there):
             there = os.path.dirname(there)
         if os.statvfs(there).f_flag & os.ST_RDONLY:
-            problems.append(f"{path} is on a read-only file system; remedy: --prefix=/usr/local, --hooks-dir=DIR")
+            problems.append(f"{path} is on a read-only file system; remedy: use --prefix=/usr/local, --hooks-dir=DIR")
     return problems
 
 
-def _remarks(wanted: Wanted) -> list[str]:
+def _list_remarks(wanted: Wanted) -> list[str]:
     places = wanted.places
-    found = _unread(places, wanted.targets)
+    found = _find_non_readers(places, wanted.targets)
     if _has_own_conf(places):
-        found.append(f"{places.at(places.conf)} is the administrator's and stays as it is")
+        found.append(f"keeping {places.at(places.conf)}, which the administrator wrote")
     if not places.top and not machine.has_systemd():
-        found.append(f"systemd does not run here: have `{NAME} reconcile` called once a minute by other means")
+        found.append(f"systemd is not running: run `{NAME} reconcile` every minute, for example from cron")
     if not wanted.shipped.needs_new_kernel(wanted.interpreter):
         return found
     return [*found, f"with {wanted.interpreter} the first line is too long for kernels before Linux 5.1"]
 
 
-def _unread(places: Places, targets: Sequence[str]) -> list[str]:
-    """Who does not read the directory that the files go to, as far as their configurations tell."""
-    reads = {"Podman": runtime_config.of_podman(places.top)} if PODMAN in targets else {}
-    if KUBERNETES in targets and machine.program("crio", places.top):
-        reads["CRI-O"] = runtime_config.of_crio(places.top)
+def _find_non_readers(places: Places, targets: Sequence[str]) -> list[str]:
+    """A line for each runtime whose configuration does not include the directory of our files."""
+    reads = {"Podman": runtime_config.read_podman_hooks_dirs(places.top)} if PODMAN in targets else {}
+    if KUBERNETES in targets and programs.find("crio", places.top):
+        reads["CRI-O"] = runtime_config.read_crio_hooks_dirs(places.top)
     return [
-        f"{who} reads {', '.join(directories)}, not {places.hooks_dir}: name that in its hooks_dir, too"
+        f"{who} reads {', '.join(directories)}, not {places.hooks_dir}: add that to its hooks_dir"
         for who, directories in reads.items()
         if places.hooks_dir not in directories
     ]
 
 
-# --- That it works
+# --- Whether the program works
 
 
-def prove(path: str) -> None:
-    """Run a program as a runtime would. Raises Refused if it does not start, or would fail a container."""
-    version = machine.run([path, "--version"])
-    problem = version.problem or (None if version.output.startswith(f"{NAME} ") else "it does not tell its version")
+def try_program(path: str) -> None:
+    """Run the program like a runtime. Raises Refused if it fails, since containers would fail, too."""
+    version = programs.run([path, "--version"])
+    problem = version.problem or (None if version.output.startswith(f"{NAME} ") else "it does not print its version")
     if problem is None:
         with tempfile.TemporaryDirectory(prefix=NAME) as scratch:
-            ended = machine.run([path, "hook", f"--run-dir={scratch}/run"], stdin=_NOBODY)
+            ended = programs.run([path, "hook", f"--run-dir={scratch}/run"], stdin=_NOBODY)
         problem = ended.problem or ended.error.strip() or None
     if problem is not None:
-        raise Refused(f"{path} does not run: {problem}; remedy: {machine.why_forbidden(path) or 'see the system log'}")
-    if wrong := machine.mislabelled(path):
+        raise Refused(f"{path} does not run: {problem}; remedy: {machine.list_blockers(path) or 'see the system log'}")
+    if wrong := machine.find_label_problem(path):
         raise Refused(wrong)

@@ -1,7 +1,7 @@
-"""By what means a node has got the hook: by a package, the Helm chart, a MachineConfig, or `install`.
+"""Finds the owner of an installation: a package, the Helm chart, a MachineConfig, or `install`.
 
-Whoever put the files there goes on to own them: dpkg and rpm write them again with the next version, and the chart's
-pod does so when it starts. So `install` and `uninstall` leave them alone, and `doctor` names the remedy that fits.
+The owner writes the files again: dpkg and rpm with the next version, the chart's pod when it starts. So `install` and
+`uninstall` do not change files of another owner, and the remedies of `doctor` depend on the owner.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from hook.host import hooksd, machine
+from hook.host import hooksd, programs
 from hook.host.machine import TARGETS
 from hook.host.paths import CHART_MARK, MACHINE_CONFIG_MARK, NAME
 from hook.install.file_steps import Refused
@@ -27,9 +27,9 @@ _RPM_FILES = ("rpmdb.sqlite", "Packages.db", "Packages")
 
 @dataclass(frozen=True)
 class Origin:
-    """Who owns an installation. `again`: how its files come back; `away`: how they go.
+    """The owner of an installation. `again`: how to install its files again; `away`: how to remove them.
 
-    `link`, `timer`: whether they are part of it.
+    `link`, `timer`: whether the installation has them.
     """
 
     name: str
@@ -42,40 +42,40 @@ class Origin:
 INSTALL = Origin("`install`", f"{NAME}.pyz install", f"{NAME} uninstall")
 CHART = Origin(
     "the Helm chart",
-    "kubectl describe the chart's pod on this node; options belong in the chart's values",
+    "kubectl describe the chart's pod on this node; set options in the chart's values",
     "helm uninstall",
     link=False,
     timer=False,
 )
 MACHINE_CONFIG = Origin(
-    "a MachineConfig", "apply the MachineConfig again", "see the README on how to take it off", link=False
+    "a MachineConfig", "apply the MachineConfig again", "remove it (see the documentation on OpenShift)", link=False
 )
 
 
-def of(places: Places) -> Origin:
-    """Who owns what lies in these places of the running system. `install` if nothing else is known. Raises Refused."""
-    if package := _package(places):
+def find_owner(places: Places) -> Origin:
+    """The owner of the files at these paths; `install` if no other owner is found. Raises Refused."""
+    if package := _find_package(places):
         return package
-    if _is_of_chart(places):
+    if _is_from_chart(places):
         return CHART
-    return MACHINE_CONFIG if _is_of_machine_config(places) else INSTALL
+    return MACHINE_CONFIG if _is_from_machine_config(places) else INSTALL
 
 
 def refuse_others(places: Places) -> None:
-    """Raises Refused if somebody else than `install` owns an installation, or if that cannot be found out."""
-    found = of(places)
+    """Raise Refused if an installation has an owner other than `install`, or an unknown one."""
+    found = find_owner(places)
     if found is not INSTALL:
         raise Refused(f"{NAME} was installed by {found.name}; remedy: {found.away} first, or --force")
 
 
-def _is_of_chart(places: Places) -> bool:
-    """Its mark lies beside the program: beside the one that is called from here, wherever that is."""
+def _is_from_chart(places: Places) -> bool:
+    """The chart's mark is beside the program that hooks.d calls, wherever that is."""
     called = [hooksd.read(places.json(target)).file for target in TARGETS]
     directories = {os.path.dirname(file.hook.path) for file in called if file is not None}
     return any(os.path.lexists(f"{it}/{CHART_MARK}") for it in {places.program_dir, *directories})
 
 
-def _is_of_machine_config(places: Places) -> bool:
+def _is_from_machine_config(places: Places) -> bool:
     try:
         with open(places.conf, encoding="utf-8", errors="replace") as file:
             return MACHINE_CONFIG_MARK in file.read()
@@ -86,40 +86,40 @@ def _is_of_machine_config(places: Places) -> bool:
 # --- Packages
 
 
-def _package(places: Places) -> Origin | None:
+def _find_package(places: Places) -> Origin | None:
     """The package that owns one of the files.
 
-    The program is not asked about: a package that was removed may have left it to those who still call it. Nor are the
-    options of the timer, which are an administrator's.
+    Does not ask about the program: a removed package leaves it while containers still call it. Nor about the timer's
+    file of options, which is the administrator's.
     """
     asked = [it for it in places.files() if it not in (places.program, places.conf) and os.path.lexists(it)]
     if not asked:
         return None
-    if name := _owner_by_dpkg(asked):
+    if name := _ask_dpkg(asked):
         return Origin(f"the package {name}", f"apt install --reinstall {name}", f"apt remove {name}")
-    if name := _owner_by_rpm(asked):
+    if name := _ask_rpm(asked):
         return Origin(f"the package {name}", f"dnf reinstall {name}", f"dnf remove {name}")
     return None
 
 
-def _owner_by_dpkg(paths: list[str]) -> str | None:
-    """A package of dpkg's that has one of these files. Raises Refused if dpkg does not answer."""
-    if machine.program("dpkg-query") is None:
+def _ask_dpkg(paths: list[str]) -> str | None:
+    """The package in dpkg that owns one of these files. Raises Refused if dpkg does not answer."""
+    if programs.find("dpkg-query") is None:
         return None
     # On a merged /usr dpkg knows a file by the path that its package has for it.
     known = {alias for path in paths for alias in (path, _ALIASES.sub("", path))}
-    ended = machine.run(["dpkg-query", "--search", *sorted(known)])
-    if ended.status not in (0, 1):  # 1: some are nobody's
+    ended = programs.run(["dpkg-query", "--search", *sorted(known)])
+    if ended.status not in (0, 1):  # 1: a file has no owner
         raise Refused(
             f"cannot find the package of {paths[0]}: dpkg-query: {ended.problem}; remedy: fix dpkg, or --force"
         )
-    return _owner_in(ended.output.splitlines())
+    return _parse_dpkg_output(ended.output.splitlines())
 
 
-def _owner_in(lines: list[str]) -> str | None:
-    """The first owner in what `dpkg-query --search` prints: `PACKAGE, PACKAGE: PATH`.
+def _parse_dpkg_output(lines: list[str]) -> str | None:
+    """The first owner in the output of `dpkg-query --search`: `PACKAGE, PACKAGE: PATH`.
 
-    The file of a diverted path is that of the package that diverts it; a local diversion has none.
+    A diverted path belongs to the package that diverts it; a locally diverted one to none.
     """
     diverted: dict[str, str] = {}
     owners: dict[str, list[str]] = {}
@@ -134,17 +134,17 @@ def _owner_in(lines: list[str]) -> str | None:
     return found[0] if found else None
 
 
-def _owner_by_rpm(paths: list[str]) -> str | None:
-    """A package of rpm's that has one of these files. It knows a directory by what it is, not by its path.
+def _ask_rpm(paths: list[str]) -> str | None:
+    """The package in rpm that owns one of these files. rpm compares directories by inode: any alias will do.
 
-    Only where there is a database: rpm would make one.
+    Only if a database exists: rpm would create one.
     """
     known = [top for top in _RPM_DATABASES if any(os.path.exists(f"{top}/{name}") for name in _RPM_FILES)]
-    if not known or machine.program("rpm") is None:
+    if not known or programs.find("rpm") is None:
         return None
     form = ("--query", "--file", "--queryformat", f"{_OWNER}%{{NAME}}\n")
-    ended = machine.run(["rpm", f"--dbpath={known[0]}", *form, *paths])
+    ended = programs.run(["rpm", f"--dbpath={known[0]}", *form, *paths])
     if ended.status is None:
-        raise Refused(f"cannot ask rpm who owns {paths[0]}: {ended.problem}; remedy: fix rpm, or --force")
+        raise Refused(f"cannot find the package of {paths[0]}: rpm: {ended.problem}; remedy: fix rpm, or --force")
     owners = [line[len(_OWNER) :] for line in ended.output.splitlines() if line.startswith(_OWNER)]
     return owners[0] if owners else None

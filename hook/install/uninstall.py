@@ -1,7 +1,7 @@
-"""Takes away what install put in place, in the reverse order: the JSON first, so that no new container is hooked.
+"""Removes an installation in the reverse order: the JSON first, so that no new container gets the hook.
 
-The hooks of a container are fixed when it is created: the ones that are there still call the program when they end,
-and with runc 1.3 and later a hook that is missing then fails their removal. So it stays as long as it is called.
+The hooks of a container are fixed when it is created. Existing containers still call the program when they end, and
+with runc 1.3 and later their removal fails if it is missing. So the program is kept while a container may call it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hook.host import containerd, machine, oci_runtimes
 from hook.host.paths import NAME, Places
 from hook.install import file_steps, node_bytecode, owner
 from hook.install.file_steps import Outcome, Remove, RemoveDirectory, Run, Step
-from hook.install.install import LEFT, LEFT_TIMER, stop_left_timer
+from hook.install.install import LEFT, LEFT_TIMER, plan_stop_of_left_timer
 from hook.reconcile import reconcile
 from hook.state.records import Records
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Callers:
-    """The containers that call the program when they end. `untold`: a line on each thing that was not found out.
+    """The containers that call the program when they end. `untold`: a line for each thing that was not found out.
 
-    `specs`: the files by which containerd has it called for each new container, which would fail without it.
+    `specs`: the base_runtime_specs that name it. Without the program, containerd starts no container with them.
     """
 
     containers: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Callers:
 
 @dataclass(frozen=True)
 class Result:
-    """What was done. `kept` is not None if the program is still called; `strange`: files of others, which stay."""
+    """The steps taken. `kept`: the callers if the program was kept; `strange`: files of others, which were kept."""
 
     outcomes: list[Outcome]
     kept: Callers | None
@@ -55,32 +55,32 @@ class Result:
 
 
 def run(places: Places, options: Options, roots: Sequence[str] = (), *, force: bool, dry_run: bool) -> Result:
-    """Uninstall. `roots`: see runtimes.states. Raises Refused, HookError."""
+    """Uninstall. `roots`: see oci_runtimes.list_states. Raises Refused, HookError."""
     if not (force or places.top):
         owner.refuse_others(places)
     if not places.top and os.path.isdir(options.run_dir) and not procfs.in_host_pid_namespace():
-        # Whoever still calls the program would look dead, and the groups of the living empty.
+        # Here live containers would look dead, and their groups empty.
         raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
-    with file_steps.alone(places.at(places.program_dir)):
-        strange = [path for path in places.files() if places.is_strange(path)]
-        done = file_steps.take(_without(plan(places), places, strange), dry_run=dry_run)
-        # Looked at only now: a container that was being created until the JSON went may have been given the hook.
-        found = Callers() if force or places.top else callers(places, options, roots)
+    with file_steps.lock_directory(places.at(places.program_dir)):
+        strange = [path for path in places.files() if places.is_foreign(path)]
+        done = file_steps.take_steps(_skip_foreign(plan_first(places), places, strange), dry_run=dry_run)
+        # Only now: a container whose creation began before the JSON was removed may have the hook.
+        found = Callers() if force or places.top else find_callers(places, options, roots)
         is_kept = bool(found) and os.path.lexists(places.at(places.program)) and places.program not in strange
-        rest = leave_timer(places, options) if is_kept else plan_of_rest(places, options)
-        done += file_steps.take(_without(rest, places, strange), dry_run=dry_run)
+        rest = plan_left_timer(places, options) if is_kept else plan_rest(places, options)
+        done += file_steps.take_steps(_skip_foreign(rest, places, strange), dry_run=dry_run)
     return Result(done, found if is_kept else None, [places.at(path) for path in strange])
 
 
-def plan(places: Places) -> list[Step]:
-    """What goes at once."""
+def plan_first(places: Places) -> list[Step]:
+    """The steps that need no callers to be gone."""
     return [Remove(places.at(places.json(target))) for target in machine.TARGETS]
 
 
-def leave_timer(places: Places, options: Options) -> list[Step]:
-    """The timer stays as long as the program: groups of the containers that live may linger, and it ends them.
+def plan_left_timer(places: Places, options: Options) -> list[Step]:
+    """The timer stays with the program, to end the groups of live containers later.
 
-    A package takes its timer along; then there is one until the next boot, which ends all containers as well.
+    If a package removed its timer, start a transient one. It lasts until the next boot, which ends all containers.
     """
     if not machine.has_systemd() or os.path.exists(places.timer) or machine.has_transient(LEFT_TIMER):
         return []
@@ -90,136 +90,144 @@ def leave_timer(places: Places, options: Options) -> list[Step]:
     return [Run(("systemd-run", "--quiet", f"--unit={LEFT}", *every, places.program, "reconcile", *words))]
 
 
-def plan_of_rest(places: Places, options: Options) -> list[Step]:
-    """What goes once nobody calls the program."""
+def plan_rest(places: Places, options: Options) -> list[Step]:
+    """The steps after the last caller is gone."""
     here = not places.top and machine.has_systemd()
     timer = os.path.basename(places.timer)
     return [
-        # Disabled while its unit is there: systemd takes away its own link to it.
+        # Disable the timer while its unit exists, so that systemd removes its link to it.
         *([Run(("systemctl", "disable", "--now", timer))] if here and os.path.exists(places.timer) else []),
-        *(stop_left_timer() if here else []),
+        *(plan_stop_of_left_timer() if here else []),
         *(Remove(places.at(path)) for path in (places.timer, places.service, places.tmpfiles, places.conf)),
-        *([RemoveDirectory(places.at(places.conf_dir))] if _is_ours_alone(places) else []),
+        *([RemoveDirectory(places.at(places.conf_dir))] if _has_only_our_conf(places) else []),
         *([Run(("systemctl", "daemon-reload"))] if here else []),
         *([] if places.top else [End(options)]),
         Remove(places.at(places.link)),
-        *map(Remove, node_bytecode.files_of(places.at(places.program))),
+        *map(Remove, node_bytecode.list_files(places.at(places.program))),
         *(Remove(places.at(path)) for path in (places.program, places.chart_mark)),
     ]
 
 
-def _is_ours_alone(places: Places) -> bool:
-    """Whether the directory of the options holds nothing else."""
+def _has_only_our_conf(places: Places) -> bool:
+    """Whether the directory of the file of options has no other file."""
     directory = places.at(places.conf_dir)
     names = set(os.listdir(directory)) if os.path.isdir(directory) else set()
-    return names <= {os.path.basename(places.conf)} and not places.is_strange(places.conf)
+    return names <= {os.path.basename(places.conf)} and not places.is_foreign(places.conf)
 
 
 @dataclass(frozen=True)
 class End(Step):
-    """The groups of keys without a live member are ended: nobody would do that later, and each holds an RMID."""
+    """End the keys without a live member: no reconcile will run later, and each group holds an RMID."""
 
     options: Options
     verb = "end"
 
     @property
     def what(self) -> str:
-        return "the groups that nobody is in any more"
+        return "the groups without live containers"
 
     def is_done(self) -> bool:
-        return not os.path.isdir(self.options.run_dir) or not reconcile.planned(self.options, self._live()).outcomes
+        return (
+            not os.path.isdir(self.options.run_dir)
+            or not reconcile.plan_actions(self.options, self._list_live_keys()).outcomes
+        )
 
     def do(self) -> str | None:
-        outcomes = reconcile.run(self.options, self._live()).outcomes
+        outcomes = reconcile.run(self.options, self._list_live_keys()).outcomes
         return "; ".join(f"{it.action}: {it.problem}" for it in outcomes if it.problem is not None) or None
 
-    def _live(self) -> set[str]:
-        return set(_recorded(self.options).values())
+    def _list_live_keys(self) -> set[str]:
+        return set(_list_recorded(self.options).values())
 
 
-def _without(planned: list[Step], places: Places, strange: list[str]) -> list[Step]:
+def _skip_foreign(planned: list[Step], places: Places, strange: list[str]) -> list[Step]:
     theirs = {places.at(path) for path in strange}
     return [step for step in planned if step.what not in theirs]
 
 
-def told(result: Result) -> list[str]:
-    """What is not done, and why, a line each."""
-    lines = [f"left: {path} is not of {NAME}" for path in result.strange]
+def format_result(result: Result) -> list[str]:
+    """A line for each file that was kept, and why."""
+    lines = [f"left: {path} was not installed by {NAME}" for path in result.strange]
     if result.kept is None:
         return lines
-    lines += [f"kept for container {container}, which calls it when it ends" for container in result.kept.containers]
-    lines += [f"kept, since this cannot be told: {line}" for line in result.kept.untold]
-    remedy = "take that out of its configuration and restart it"
-    lines += [f"kept for containerd, whose base_runtime_spec {it} calls it: {remedy}" for it in result.kept.specs]
-    lines += ["the timer stays until the program is removed, to end lingering groups"] if machine.has_systemd() else []
+    lines += [f"kept: container {container} calls the program when it ends" for container in result.kept.containers]
+    lines += [f"kept: could not check for remaining users: {line}" for line in result.kept.untold]
+    remedy = "remove that from its configuration and restart containerd"
+    lines += [f"kept: base_runtime_spec {it} of containerd calls the program: {remedy}" for it in result.kept.specs]
+    lines += (
+        ["kept: the timer, which ends lingering groups until the program is removed"] if machine.has_systemd() else []
+    )
     if result.kept.specs:
-        return [*lines, "uninstall again after that; with --force containerd starts no such container any more"]
-    return [*lines, "uninstall again once they are gone, or with --force: some runtimes then fail to remove them once"]
+        return [*lines, "then run uninstall again; with --force containerd can no longer start such containers"]
+    return [
+        *lines,
+        "run uninstall again when they are gone, or use --force: some runtimes then fail once to remove them",
+    ]
 
 
-def objects(result: Result) -> dict[str, Any]:
-    """The same for programs. `kept` is null if the program is gone."""
+def to_json(result: Result) -> dict[str, Any]:
+    """The same as an object for JSON. `kept` is null if the program is gone."""
     return {"kept": result.kept and vars(result.kept), "left": result.strange}
 
 
-# --- Who still calls it
+# --- Who still calls the program
 
 
-def callers(places: Places, options: Options, roots: Sequence[str] = ()) -> Callers:
-    """Who calls the program, by the list of hooks in the configuration of each container that is not deleted yet.
+def find_callers(places: Places, options: Options, roots: Sequence[str] = ()) -> Callers:
+    """The callers, by the hooks in the config.json of each container that is not deleted.
 
-    Its end calls it, or its deletion: CRI-O keeps what has ended until the pod goes. A member on record that no runtime
-    tells of counts as well. One that is told of need not: reconcile brings in containers that were created without the
-    hook.
+    A container calls it when it ends or when it is deleted: CRI-O keeps an ended one until the pod goes. A recorded
+    member that no runtime knows counts too. A member that a runtime knows counts only if it has the hook, because
+    reconcile adopts containers without it.
     """
     names = {places.program, places.link}
-    states, untold = oci_runtimes.states(further=roots, stopped=True)
+    states, untold = oci_runtimes.list_states(further=roots, stopped=True)
     found = []
     for state in states:
         try:
-            if names & programs_in(f"{state['bundle']}/config.json"):
+            if names & read_hook_programs(f"{state['bundle']}/config.json"):
                 found.append(state["id"])
         except (OSError, ValueError) as error:
-            if os.path.isdir(state["bundle"]):  # else it is gone meanwhile
-                untold.append(f"{state['id']}: its configuration cannot be read: {error}")
+            if os.path.isdir(state["bundle"]):  # otherwise it is gone by now
+                untold.append(f"cannot read the config.json of container {state['id']}: {error}")
     known = {state["id"] for state in states}
-    specs, unclear = specs_calling(names)
-    return Callers(sorted({*found, *(_recorded(options).keys() - known)}), [*untold, *unclear], specs)
+    specs, unclear = find_calling_specs(names)
+    return Callers(sorted({*found, *(_list_recorded(options).keys() - known)}), [*untold, *unclear], specs)
 
 
-def specs_calling(names: set[str], top: str = "") -> tuple[list[str], list[str]]:
-    """The base_runtime_specs of containerd that call a program of these names, and a line on what was not found out.
+def find_calling_specs(names: set[str], top: str = "") -> tuple[list[str], list[str]]:
+    """The base_runtime_specs of containerd that call a program at one of these paths, and a line for each problem.
 
-    `top`: below which the program lies for us. A containerd in a container may have another file of the same name.
+    `top`: the directory below which we see the program. A containerd in a container may see another file at that path.
     """
-    found = containerd.look()
+    found = containerd.read_configuration()
     calling, untold = [], list(found.unclear)
     for spec in found.specs:
         try:
-            called = names & programs_in(spec.place)
+            called = names & read_hook_programs(spec.place)
         except FileNotFoundError:
             continue  # containerd starts no container with it
         except (OSError, ValueError) as error:
-            untold.append(f"{spec.path} cannot be read: {error}")
+            untold.append(f"cannot read {spec.path}: {error}")
             continue
         if any(not spec.view.root or spec.view.is_same(name, top + name) for name in called):
             calling.append(spec.path)
     return calling, untold
 
 
-def programs_in(path: str) -> set[str]:
-    """The programs of all hooks in a specification of containers. OSError, ValueError if it does not tell."""
+def read_hook_programs(path: str) -> set[str]:
+    """The programs of all hooks in a config.json. Raises OSError, ValueError if it is unreadable or invalid."""
     with open(path, encoding="utf-8", errors="surrogateescape") as file:
         config = json.load(file)
     try:
         stages = config.get("hooks") or {}
         return {hook["path"] for stage in stages.values() for hook in stage or []}
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"not as the specification has it: {error!r}") from None
+        raise ValueError(f"invalid hooks: {error!r}") from None
 
 
-def _recorded(options: Options) -> dict[str, str]:
-    """The members on record that are not known to be dead, and the key of each."""
+def _list_recorded(options: Options) -> dict[str, str]:
+    """The recorded members that are not known to be dead, and the key of each."""
     found: dict[str, str] = {}
     with Records(options.run_dir) as records:
         for key in records.recorded():

@@ -1,1 +1,1 @@
-"""What people and Prometheus see: a look that takes no lock and changes nothing, as text, JSON and metrics."""
+"""What people and Prometheus see: a snapshot of the node, without a lock, as text, JSON and metrics."""

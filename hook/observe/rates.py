@@ -1,4 +1,4 @@
-"""How fast keys use what they use: the difference of two looks at a node."""
+"""Calculates rates of use from two snapshots of a node."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rate:
-    """A key's use by event, in millionths of its unit a second, and its cache as it is now. None: no such counter."""
+    """A key's use by event, in millionths of its unit per second, and its current cache. None: no such counter."""
 
     key: Key
     use: dict[str, Total]
     occupancy: Total | None
 
     def rank(self) -> tuple[int, int, str]:
-        """Who uses most comes first: by watts, then by bytes a second, then by name."""
-        return (-self._known("core_energy"), -self._known("mbm_total_bytes"), self.key.state.key)
+        """The sort key: highest watts first, then highest bytes per second, then the name."""
+        return (-self._get_known("core_energy"), -self._get_known("mbm_total_bytes"), self.key.state.key)
 
-    def _known(self, event: str) -> int:
+    def _get_known(self, event: str) -> int:
         return self.use.get(event, Total()).known
 
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates of all keys that are not completed, sorted. `seconds`: between the looks. `time`: RFC 3339, UTC."""
+    """The sorted rates of all keys that are not completed. `seconds`: between the snapshots. `time`: RFC 3339, UTC."""
 
     time: str
     seconds: float
     keys: list[Rate]
 
 
-def between(first: Inventory, second: Inventory, time: str) -> Rates:
-    """The rates from one look to a later one; a key that only one of them has seen has none."""
+def compare(first: Inventory, second: Inventory, time: str) -> Rates:
+    """The rates between two snapshots; none for a key that only one of them has."""
     former = {(key.state.key, group.record.path): group for key in first.keys for group in key.groups}
-    rates = [_rate(key, former) for key in second.keys if key.state.completed_at is None]
+    rates = [_make_rate(key, former) for key in second.keys if key.state.completed_at is None]
     return Rates(time, second.at - first.at, sorted(rates, key=Rate.rank))
 
 
-def _rate(key: Key, former: dict[tuple[str, str], Group]) -> Rate:
+def _make_rate(key: Key, former: dict[tuple[str, str], Group]) -> Rate:
     use: dict[str, Total] = {}
     occupancy: Total | None = None
     for group in key.groups:
@@ -53,21 +53,21 @@ def _rate(key: Key, former: dict[tuple[str, str], Group]) -> Rate:
         earlier = former.get((key.state.key, group.record.path))
         for counter, text in group.now.items():
             name = counter.rpartition("/")[2]
-            if counters.is_cumulative(counter) and earlier is not None and _same_life(earlier, group):
-                speed, from_nothing = _speed(earlier, group, counter)
-                use[name] = use.get(name, Total()).plus(speed, from_nothing=from_nothing)
+            if counters.is_cumulative(counter) and earlier is not None and _is_same_life(earlier, group):
+                speed, from_nothing = _calculate_speed(earlier, group, counter)
+                use[name] = use.get(name, Total()).add(speed, from_nothing=from_nothing)
             elif name == "llc_occupancy":
-                occupancy = (occupancy or Total()).plus(counters.number(text))
+                occupancy = (occupancy or Total()).add(counters.number(text))
     return Rate(key, use, occupancy)
 
 
-def _same_life(earlier: Group, group: Group) -> bool:
-    """Whether both looks saw the same incarnation: another one's counters start elsewhere."""
+def _is_same_life(earlier: Group, group: Group) -> bool:
+    """Whether both snapshots have the same incarnation: another one has other initial values."""
     return earlier.record == group.record and group.read_at > earlier.read_at
 
 
-def _speed(earlier: Group, group: Group, counter: str) -> tuple[int | None, bool]:
-    """The use a second between the looks, None if it is unknown, and whether it is counted from nothing."""
+def _calculate_speed(earlier: Group, group: Group, counter: str) -> tuple[int | None, bool]:
+    """The use per second, None if unknown, and whether it counts from 0 without an initial value."""
     begin = earlier.now.get(counter)
     used = counters.used(counter, begin, group.now[counter])
     speed = None if used is None else round(used / (group.read_at - earlier.read_at))

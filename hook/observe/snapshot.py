@@ -1,8 +1,8 @@
-"""A look at a node, for people: its keys and what they used, its RMIDs, and what runs unmonitored.
+"""Takes a snapshot of a node: its keys and their use, its RMIDs, and containers that are not monitored.
 
-It takes no lock and writes nothing, so the node changes meanwhile. A state file is replaced whole: one read of it is
-consistent, and so are the counters that are read between two reads of the same. What vanishes between two reads is not
-there; what cannot be understood is reported, and the rest is shown.
+It takes no lock and writes nothing, so the node changes meanwhile. State files are replaced at once: each read is
+consistent, and so are counters that are read between two equal reads. A record that vanishes in between is left out, an
+invalid one is reported.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-_MOST_LOOKS = 5
+_MOST_READS = 5
 
 
 @dataclass(frozen=True)
 class Group:
-    """A mon_group of a key. `now`: its counters, which are the end of one that is over, else what the kernel says.
+    """A mon_group of a key. `now`: the kernel's counters, or the recorded final ones if it has ended.
 
-    `exists`: whether the kernel has it; never looked at once it is over, for then the path may be somebody else's.
-    `read_at`: system.monotonic() of that look. `use`: counters.lifetime, in millionths.
+    `exists`: whether the kernel has it; False if it has ended, because the path may belong to another group then.
+    `read_at`: system.monotonic() of the read. `use`: counters.lifetime, in millionths.
     """
 
     record: MonGroup
@@ -50,7 +50,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Key:
-    """A key. `dead`: by container, whether that member is dead; None where this /proc cannot tell."""
+    """A key. `dead`: by container, whether that member is dead; None if unknown in this pid namespace."""
 
     state: KeyState
     groups: list[Group]
@@ -58,7 +58,7 @@ class Key:
 
     @property
     def condition(self) -> str:
-        """`recovering`, `completed`, `lingering`, `group missing` (somebody else removed it) or `live`."""
+        """`recovering`, `completed`, `lingering`, `group missing` (another tool removed it) or `live`."""
         if self.state.recovering:
             return "recovering"
         if self.state.completed_at is not None:
@@ -69,20 +69,20 @@ class Key:
 
     @property
     def age(self) -> float | None:
-        """Seconds since the key was created, where that is known."""
+        """Seconds since the key was created, if known."""
         born = self.state.created_boottime
         return None if born is None else max(0.0, system.boottime() - born)
 
-    def alive(self) -> list[str]:
+    def list_alive(self) -> list[str]:
         """The members that are not known to be dead."""
         return [container for container, dead in self.dead.items() if dead is not True]
 
 
 @dataclass(frozen=True)
 class Total:
-    """A sum over several counters, in millionths. `unknown`: how many are missing in it.
+    """A sum of counters, in millionths. `unknown`: how many have no value.
 
-    `from_nothing`: how many begins were no number and count as zero (counters.starts_from_nothing).
+    `from_nothing`: how many initial values were not a number and count as 0 (counters.starts_from_nothing).
     """
 
     known: int = 0
@@ -90,8 +90,8 @@ class Total:
     unknown: int = 0
     from_nothing: int = 0
 
-    def plus(self, value: int | None, *, from_nothing: bool = False) -> Total:
-        """The sum with one more counter in it, whose value may be unknown."""
+    def add(self, value: int | None, *, from_nothing: bool = False) -> Total:
+        """Add a counter, whose value may be unknown."""
         return Total(
             self.known + (value or 0),
             self.counted + (value is not None),
@@ -101,7 +101,7 @@ class Total:
 
     @property
     def value(self) -> int | None:
-        """The sum of what is known; None if nothing is."""
+        """The sum of the known values; None if there is none."""
         return self.known if self.counted else None
 
 
@@ -109,7 +109,7 @@ class Total:
 class Rmids:
     """The RMIDs of the machine. `limit`: the smallest of info/*/num_rmids, None if there is none.
 
-    `ours`, `others`: those in use, one for each group. Ours are mon_groups with our prefix, or on record as ours.
+    `ours`, `others`: RMIDs in use, one for each group. Ours are mon_groups with our prefix or on record.
     """
 
     limit: int | None
@@ -119,11 +119,11 @@ class Rmids:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What was seen in one look. `rmids`: None where resctrl is not mounted. `orphans`: paths of mon_groups.
+    """A snapshot. `rmids`: None if resctrl is not mounted. `orphans`: paths of mon_groups.
 
-    `at`: system.monotonic() of the look. `runs`: how often which stage had which result. `unhooked`: what reconcile
-    found of containers that were never hooked; None: it has not looked. `host_pids`: whether this is the host's pid
-    namespace; elsewhere nothing tells who is dead, and no group is called an orphan.
+    `at`: system.monotonic() of the snapshot. `runs`: the number of hook runs by stage and result. `unhooked`: the
+    containers without the hook that reconcile found; None if it has not run. `host_pids`: whether this is the host's
+    pid namespace; elsewhere dead members cannot be recognized, and `orphans` is empty.
     """
 
     at: float
@@ -138,15 +138,15 @@ class Inventory:
     host_pids: bool
 
 
-def look(options: Options) -> Inventory:
-    """One look at the node. HookError `io` where the run directory cannot be read."""
+def take_snapshot(options: Options) -> Inventory:
+    """Take a snapshot. Raises HookError `io` if the run directory is unreadable."""
     at = system.monotonic()
     kernel = Resctrl(options.resctrl_root)
     with Records(options.run_dir) as records:
         # The groups first: createRuntime records a member before it makes the group.
         ctrl_groups = kernel.ctrl_groups() if kernel.is_mounted() else {}
-        keys, unreadable = _sorted_out(look_at(records, kernel, name) for name in records.recorded())
-        failures, broken = _sorted_out(records.failure(name) for name in records.failed())
+        keys, unreadable = _split_unreadable(read_key(records, kernel, name) for name in records.recorded())
+        failures, broken = _split_unreadable(records.failure(name) for name in records.failed())
         runs = records.runs()
         unhooked = records.unhooked()
         if unhooked is not None:
@@ -154,51 +154,53 @@ def look(options: Options) -> Inventory:
     prefix = options.group_prefix
     mon_groups = [path for paths in ctrl_groups.values() for path in paths]
     recorded = {group.record.path for key in keys for group in key.groups if not group.is_over}
-    ours = sum(path in recorded or _name(path).startswith(prefix) for path in mon_groups)
+    ours = sum(path in recorded or _base_name(path).startswith(prefix) for path in mon_groups)
     others = len(ctrl_groups) + len(mon_groups) - ours
     rmids = Rmids(kernel.rmid_limit(), ours, others) if ctrl_groups else None
-    orphans = _orphans((path for path in mon_groups if _name(path).startswith(prefix)), prefix, keys, unreadable)
+    orphans = _find_orphans(
+        (path for path in mon_groups if _base_name(path).startswith(prefix)), prefix, keys, unreadable
+    )
     host_pids = procfs.in_host_pid_namespace()
     orphans = orphans if host_pids else []
     return Inventory(at, keys, unreadable, failures, broken, rmids, orphans, runs, unhooked, host_pids)
 
 
-def look_at(records: Records, kernel: Resctrl, name: str) -> Key | Unreadable | None:
-    """A key with its counters; None if it is not there, or not any more."""
-    for _ in range(_MOST_LOOKS):
+def read_key(records: Records, kernel: Resctrl, name: str) -> Key | Unreadable | None:
+    """A key with its counters; None if it does not exist."""
+    for _ in range(_MOST_READS):
         state = records.state(name)
         if not isinstance(state, KeyState):
             return state
-        groups = [_look_at_group(kernel, group) for group in state.groups]
-        # With an unchanged state the counters are of the incarnations that it tells of: a value that is set against
-        # another one's begin would look like use that never was.
+        groups = [_read_group(kernel, group) for group in state.groups]
+        # If the state is unchanged, the counters belong to its incarnations. Compared with the initial value of another
+        # incarnation they would show use that never happened.
         after = records.state(name)
         if isinstance(after, KeyState) and after.groups == state.groups:
-            tells = procfs.in_host_pid_namespace()
-            return Key(after, groups, {it: _is_dead(who) if tells else None for it, who in after.members.items()})
+            is_known = procfs.in_host_pid_namespace()
+            return Key(after, groups, {it: _is_dead(who) if is_known else None for it, who in after.members.items()})
     return Unreadable(name, records.file(name), "it changes faster than it can be read")
 
 
-def totals(groups: Iterable[Group]) -> dict[str, Total]:
-    """The lifetime use of all these groups in all their domains, by event; one that nothing was kept of is absent."""
+def sum_by_event(groups: Iterable[Group]) -> dict[str, Total]:
+    """The lifetime use of all these groups and domains, by event. An event without any counter is absent."""
     found: dict[str, Total] = {}
     for group in groups:
         begin = group.record.begin or {}
         for counter, use in group.use.items():
             from_nothing = counters.starts_from_nothing(counter, begin.get(counter))
-            event = _name(counter)
-            found[event] = found.get(event, Total()).plus(use, from_nothing=from_nothing)
+            event = _base_name(counter)
+            found[event] = found.get(event, Total()).add(use, from_nothing=from_nothing)
     return found
 
 
-def plain_number(millionths: int | None) -> int | float | None:
-    """Millionths as a number of whole units, as exact as JSON's readers take it."""
+def to_number(millionths: int | None) -> int | float | None:
+    """Millionths as a number of whole units, as exact as JSON readers allow."""
     if millionths is None:
         return None
     return millionths / counters.MILLION if millionths % counters.MILLION else millionths // counters.MILLION
 
 
-def _name(path: str) -> str:
+def _base_name(path: str) -> str:
     return path.rpartition("/")[2]
 
 
@@ -206,33 +208,33 @@ def _is_dead(member: Member) -> bool | None:
     return procfs.is_dead(member.pid, member.starttime)
 
 
-def _look_at_group(kernel: Resctrl, record: MonGroup) -> Group:
+def _read_group(kernel: Resctrl, record: MonGroup) -> Group:
     read_at = system.monotonic()
     if record.end is not None:
         return Group(record, exists=False, read_at=read_at, now=record.end, use=counters.lifetime(record, record.end))
     try:
         now = kernel.counters(record.path)
     except HookError:
-        now = {}  # it is gone, or cannot be read: what it used is unknown
+        now = {}  # it is gone or unreadable: its use is unknown
     use = counters.lifetime(record, now)
     return Group(record, exists=system.is_directory(record.path), read_at=read_at, now=now, use=use)
 
 
-def _orphans(paths: Iterable[str], prefix: str, keys: list[Key], unreadable: list[Unreadable]) -> list[str]:
-    """Those of our groups that neither a record nor a live member stands behind, and that are still there.
+def _find_orphans(paths: Iterable[str], prefix: str, keys: list[Key], unreadable: list[Unreadable]) -> list[str]:
+    """Our groups without a record and without a live member, if they still exist.
 
-    Members that are all dead make no orphan: their key may linger, or wait for its next start (CrashLoopBackOff); else
-    reconcile ends it. Of an unreadable key any group may be on record.
+    A group whose members are all dead is not an orphan: its key may linger, or wait for a restart (CrashLoopBackOff);
+    otherwise reconcile ends it. Any group may belong to an unreadable key.
     """
     known = {group.record.path for key in keys for group in key.groups if not group.is_over}
-    known |= {key.state.members[container].group for key in keys for container in key.alive()}
-    unsure = {it.name for it in unreadable} | {key.state.key for key in keys if key.state.recovering}
-    lone = (path for path in paths if path not in known and _name(path)[len(prefix) :] not in unsure)
+    known |= {key.state.members[container].group for key in keys for container in key.list_alive()}
+    uncertain = {it.name for it in unreadable} | {key.state.key for key in keys if key.state.recovering}
+    lone = (path for path in paths if path not in known and _base_name(path)[len(prefix) :] not in uncertain)
     return [path for path in lone if system.is_directory(path)]
 
 
-def _sorted_out(found: Iterable[_T | Unreadable | None]) -> tuple[list[_T], list[Unreadable]]:
-    """What could be read, and what could not; what vanished is in neither."""
+def _split_unreadable(found: Iterable[_T | Unreadable | None]) -> tuple[list[_T], list[Unreadable]]:
+    """The readable and the unreadable ones; a vanished one is in neither."""
     readable: list[_T] = []
     unreadable: list[Unreadable] = []
     for it in found:

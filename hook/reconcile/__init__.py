@@ -1,1 +1,1 @@
-"""What puts right what hooks could not do: a look at all of the node, a plan, and its actions."""
+"""Repairs what hooks could not do: a survey of the node, a plan, and its actions."""

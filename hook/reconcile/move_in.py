@@ -1,11 +1,19 @@
-"""Containers that run already: into their groups with all their tasks, and other people's tasks out of those."""
+"""Moves the tasks of running containers into their groups, and foreign tasks out of them."""
 
 from __future__ import annotations
 
 from hook.base import container_tasks, names, procfs, system
 from hook.base.errors import HookError
 from hook.base.reasons import Reason, WrongCtrlGroup
-from hook.reconcile.survey import find_strangers, is_in_parent_of, live_members, may_move, read_tasks
+from hook.reconcile.plan import names_process
+from hook.reconcile.survey import (
+    find_live_members,
+    find_strangers,
+    has_dead_container,
+    is_in_parent_of,
+    may_move,
+    read_tasks,
+)
 from hook.stages import create, failures, retire
 from hook.stages.identity import Container, Key
 from hook.state import contents
@@ -22,17 +30,17 @@ if TYPE_CHECKING:
 _SECONDS = 10.0
 
 
-def container_of(name: str, pid: int, bundle: str, annotations: dict[str, str]) -> Container:
-    """A container as a hook would see it. ValueError for what is no container."""
+def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]) -> Container:
+    """The container of a hook, for one that runs already. Raises ValueError if it is invalid."""
     if not pid:
         raise ValueError("it has no process")
     return Container(names.container_id(name), pid, bundle, annotations)
 
 
 def remake(node: Node, action: Action, own: Collection[str]) -> bool:
-    """Make the group of a live member again, by the code path of createRuntime, and move all its tasks in.
+    """Make the group of a live member again, like createRuntime, and move all its tasks in.
 
-    Whether there was need to: that is looked at again under the key's lock, for a hook may have been at work on it.
+    Returns whether it was needed. That is checked again under the key's lock, because a hook may have done it.
     """
     locked = _try_lock(node, action.key)
     if locked is None:
@@ -44,19 +52,19 @@ def remake(node: Node, action: Action, own: Collection[str]) -> bool:
             return False
         if _is_in_place(node, state, container, member):
             return False
-    _leave_to_others(node, member)
+    _check_not_moved(node, member)
     it = Container(container, member.pid, "", {})
     if it.starttime != member.starttime:
-        return False  # it has ended since
+        return False  # it ended meanwhile
     try:
         _monitor(node, it, own, Key(state.key, state.kind))
-    finally:  # also if there was no RMID for the new group: the old one may have the last
+    finally:  # also if the new group got no RMID: the old group may hold the last one
         _remove_old_group(node, action.key, member.group)
     return True
 
 
 def _try_lock(node: Node, key: str) -> LockedKey | None:
-    """Lock a key without waiting; None while a hook holds the lock: what was seen of the key is out of date then."""
+    """Lock a key without waiting; None if a hook holds the lock: the survey of the key is out of date then."""
     try:
         return node.run.lock(key, system.monotonic())
     except HookError as error:
@@ -66,30 +74,30 @@ def _try_lock(node: Node, key: str) -> LockedKey | None:
 
 
 def _is_in_place(node: Node, state: KeyState, container: str, member: Member) -> bool:
-    """Whether a member's init is in its group, which has its begin, and the index names the key. Under its lock."""
+    """Whether a member's init is in its group, with initial counters and an index entry. The caller holds the lock."""
     there = {tid for it in state.groups if it.path == member.group for tid in read_tasks(node, it) or ()}
     is_in = member.pid in there and is_in_parent_of(node, member.group, member.pid)
     return is_in and _has_begun(node, state, container) and node.run.key_of(container) == state.key
 
 
 def _remove_old_group(node: Node, key: str, path: str) -> None:
-    """Remove the group that a container was in before it was moved to another ctrl_group, if that is empty now.
+    """Remove the group that a container left for another ctrl_group, if it is empty.
 
-    Killed before it, the group stays on record, and goes with its key.
+    After a kill before this, the group stays on record and is removed with its key.
     """
     with node.run.lock(key, system.monotonic() + node.options.lock_timeout) as locked:
         retire.retire(node, locked, left=path)
 
 
-def _leave_to_others(node: Node, member: Member) -> None:
-    """HookError if somebody else has moved a member's process into a group of theirs."""
+def _check_not_moved(node: Node, member: Member) -> None:
+    """Raise HookError if another tool moved a member's process into its own group."""
     _, mon_group = procfs.resctrl_groups(member.pid) or ("", "")
     if mon_group and not mon_group.startswith(node.options.group_prefix):
-        problem = f"its process is in mon_group {mon_group[:80]!r} of somebody else, and is left there"
+        problem = f"its process is in mon_group {mon_group[:80]!r} of another tool, and stays there"
         raise HookError(Reason.IO, problem)
 
 
-def _ctrl_group_of(node: Node, pid: int) -> str:
+def _find_ctrl_group(node: Node, pid: int) -> str:
     """The ctrl_group whose `tasks` lists a process, for kernels without /proc/PID/cpu_resctrl_groups."""
     root = node.resctrl.root
     named = (path for path in node.resctrl.ctrl_groups() if path != root)
@@ -97,16 +105,16 @@ def _ctrl_group_of(node: Node, pid: int) -> str:
 
 
 def start(node: Node, container: Container, own: Collection[str]) -> None:
-    """Do createRuntime for a container that runs already, whichever file of hooks.d is for it."""
+    """Do createRuntime for a running container, whichever hooks.d file matches it."""
     _monitor(node, container, own, None)
 
 
 def _monitor(node: Node, container: Container, own: Collection[str], key: Key | None) -> None:
     """Monitor a container under this key (None: the one that createRuntime derives), and move all its tasks in.
 
-    A failure is recorded as a hook's is.
+    A failure is recorded like that of a hook.
     """
-    ctrl_group = _ctrl_group_of(node, container.pid) if procfs.resctrl_groups(container.pid) is None else None
+    ctrl_group = _find_ctrl_group(node, container.pid) if procfs.resctrl_groups(container.pid) is None else None
     try:
         if key is None:
             key = create.monitor(node, container, ctrl_group)
@@ -129,28 +137,26 @@ def _record(node: Node, container: Container, error: HookError, key: Key | None,
 
 
 def retry(node: Node, action: Action, own: Collection[str]) -> bool:
-    """Try what failed once more, unless the container is gone meanwhile, or monitored. What was wanted then is now."""
+    """Retry a failed createRuntime with its recorded key. Returns whether the container still needed it."""
     name = action.container
     failure = node.run.failure_of(name)
-    if failure is None or failure.monitored or not failure.pid or failure.starttime is None:
-        return False
-    if procfs.is_dead(failure.pid, failure.starttime):
+    if failure is None or failure.monitored or not names_process(failure) or has_dead_container(failure):
         return False
     config = create.read_config(failure.bundle) if failure.bundle else None
-    container = container_of(name, failure.pid, failure.bundle or "", (config and config.annotations) or {})
+    container = make_container(name, failure.pid or 0, failure.bundle or "", (config and config.annotations) or {})
     if failure.key is not None and failure.kind is not None:
-        if container.starttime != failure.starttime:
-            return False  # it has ended since
+        if failure.starttime not in (None, container.starttime):
+            return False  # it ended meanwhile
         _monitor(node, container, own, Key(failure.key, failure.kind))
     elif config is not None:
         start(node, container, own)
     else:
-        raise HookError(Reason.IO, "nothing tells whose it is: its bundle cannot be read")
+        raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
     return True
 
 
 def adopt(node: Node, action: Action, own: Collection[str]) -> bool:
-    """Move what exec brought in, and whatever else of a container is outside, into its group; whether anything was."""
+    """Move threads outside the group (of exec, for example) into it. Returns whether there were any."""
     locked = _try_lock(node, action.key)
     if locked is None:
         return False
@@ -159,21 +165,21 @@ def adopt(node: Node, action: Action, own: Collection[str]) -> bool:
             return False
     try:
         return _bring_in(node, action.key, action.container, own) > 0
-    except WrongCtrlGroup:  # its init is in another ctrl_group, and the kernel does not say so
+    except WrongCtrlGroup:  # its init is in another ctrl_group, on a kernel that does not show it
         return remake(node, action, own)
 
 
 def _has_begun(node: Node, state: KeyState, container: str) -> bool:
-    """Whether a container is a member, and its group has the begin that is read before anybody is in it."""
+    """Whether a container is a member, and its group has initial counters, which are read before its first task."""
     member = state.members.get(container)
     group = next((it for it in state.groups if member is not None and it.path == member.group), None)
     return group is not None and (group.begin is not None or not node.options.snapshot_ttl)
 
 
 def _bring_in(node: Node, key: str, container: str, own: Collection[str]) -> int:
-    """Move every thread of a container into its group, until none is missing: a fork may be ahead of us. How many.
+    """Move every thread of a container into its group, until a look finds none outside. Returns how many.
 
-    WrongCtrlGroup if its init is in another ctrl_group; other threads that are stay there.
+    Raises WrongCtrlGroup if its init is in another ctrl_group. Other threads in another one stay there.
     """
     moved = 0
     deadline = system.monotonic() + _SECONDS
@@ -187,7 +193,7 @@ def _bring_in(node: Node, key: str, container: str, own: Collection[str]) -> int
         if there is None:
             if procfs.is_dead(member.pid, member.starttime):
                 return moved
-            raise HookError(Reason.IO, "its group is gone again")
+            raise HookError(Reason.IO, "its group was removed again")
         processes = container_tasks.look({*own, *container_tasks.own_cgroups([(container, member)])})
         missing = container_tasks.threads(processes.of_container(member)) - there - left
         if not missing:
@@ -195,11 +201,11 @@ def _bring_in(node: Node, key: str, container: str, own: Collection[str]) -> int
         stay = {tid for tid in missing if not _move(node, member, tid)}
         moved += len(missing - stay)
         left |= stay
-    raise HookError(Reason.IO, f"it made new tasks faster than they could be moved for {_SECONDS:.0f} seconds")
+    raise HookError(Reason.IO, f"it created tasks faster than they could be moved, for {_SECONDS:.0f} seconds")
 
 
 def _move(node: Node, member: Member, tid: int) -> bool:
-    """Move a thread into a member's group; False: it is in another ctrl_group, or of others, and stays there."""
+    """Move a thread into a member's group; False if it is in another ctrl_group or another tool's group."""
     if not may_move(node, tid, member.group):
         return False
     try:
@@ -215,17 +221,17 @@ def _move(node: Node, member: Member, tid: int) -> bool:
 
 
 def evict(node: Node, action: Action, own: Collection[str]) -> bool:
-    """Move strangers out: an RMID that is used again may bring in tasks that nobody wrote. Whether there were any.
+    """Move foreign tasks out: a reused RMID can bring in tasks that no one moved. Returns whether there were any.
 
-    All is looked at again under the key's lock, first the record, then the tasks, then the processes. A hook records
-    a container under that lock before it puts its init into the group, so none is missing on the record whose init is
-    among the tasks; and whatever a member forked by then is among the processes.
+    Reads all again under the key's lock: first the record, then the tasks, then the processes. A hook records a
+    container under that lock before it moves its init, so the record has every container whose init is among the tasks.
+    Children that a member forked until then are among the processes.
     """
     locked = _try_lock(node, action.key)
     if locked is None:
         return False
     with locked:
-        strangers = _strangers(node, locked.state, action.path, own) if locked.state is not None else set()
+        strangers = _find_strangers_in(node, locked.state, action.path, own) if locked.state is not None else set()
         for tid in strangers:
             try:
                 node.resctrl.expel(action.path, tid)
@@ -235,8 +241,8 @@ def evict(node: Node, action: Action, own: Collection[str]) -> bool:
     return bool(strangers)
 
 
-def _strangers(node: Node, state: KeyState, path: str, own: Collection[str]) -> set[int]:
-    live = live_members(state)
+def _find_strangers_in(node: Node, state: KeyState, path: str, own: Collection[str]) -> set[int]:
+    live = find_live_members(state)
     there = {tid for group in state.groups if group.path == path for tid in read_tasks(node, group) or ()}
     processes = container_tasks.look({*own, *container_tasks.own_cgroups(live.items())})
     family = {pid for it in live.values() if it.group == path for pid in processes.of_container(it)}

@@ -1,4 +1,4 @@
-"""What reconcile is going to do: actions, made of facts alone. Nothing here looks at anything, or changes it."""
+"""Plans the actions of reconcile from a survey. Reads and changes nothing."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ VERBS = (
     "show",
     "tidy",
 )
-"""In this order: what gives RMIDs back comes before what needs one."""
+"""In the order of execution: actions that free RMIDs come before those that need one."""
 _NOT_AGAIN = ("usage", "bad_state", "bad_key")
 
 
 @dataclass(frozen=True)
 class Action:
-    """One thing to be put right: the verb, what it is about (`path`: a mon_group), and why.
+    """One repair: its verb, its object (`path`: a mon_group), and why.
 
-    `forced`: somebody who knows says so, whatever the key's members look like.
+    `forced`: because of --live, without a check of the key's members.
     """
 
     verb: str
@@ -50,100 +50,105 @@ class Action:
 
 
 def is_outdated(state: KeyState, boottime: float, snapshot_ttl: int) -> bool:
-    """Whether the snapshot of a completed key has been kept for its time, in seconds.
+    """Whether the snapshot of a completed key is older than `snapshot_ttl` seconds.
 
-    Or that time is still to come: of another boot, where a run directory outlives one.
+    Or from the future: then it is from another boot, on a run directory that survives one.
     """
     return state.completed_at is not None and abs(boottime - (state.completed_boottime or 0.0)) >= snapshot_ttl
 
 
 def plan(seen: Survey, snapshot_ttl: int, live: Collection[str] | None = None) -> list[Action]:
-    """What is to be done. `live`: the keys that live, from somebody who knows, instead of looking at members."""
-    actions = [Action("rebuild", key, why="what is recorded of it cannot be read") for key in seen.unreadable]
+    """The actions, in order. `live`: authoritative set of live keys (--live), instead of a check of their members."""
+    actions = [Action("rebuild", key, why="its record is unreadable") for key in seen.unreadable]
     for key, state in seen.states.items():
         if state.completed_at is not None:
             if is_outdated(state, seen.boottime, snapshot_ttl):
-                actions.append(Action("prune", key, why="it was completed, and its time is over"))
+                actions.append(Action("prune", key, why="its snapshot is older than --snapshot-ttl"))
         elif state.recovering:
-            actions.append(Action("rebuild", key, why="members may be missing in what is recorded of it"))
+            actions.append(Action("rebuild", key, why="its record may lack members"))
         else:
-            actions += _of_key(seen, key, state, live, has_snapshots=snapshot_ttl > 0)
-    actions += _of_groups(seen, live)
-    actions += [action for failure in seen.failures for action in _of_failure(seen, failure)]
+            actions += _plan_key(seen, key, state, live, has_snapshots=snapshot_ttl > 0)
+    actions += _plan_groups(seen, live)
+    actions += [action for failure in seen.failures for action in _plan_failure(seen, failure)]
     actions += [
-        Action("forget", key, container, why="it is indexed, and no member") for container, key in seen.lost.items()
+        Action("forget", key, container, why="it is in the index but not a member")
+        for container, key in seen.lost.items()
     ]
     actions += [
-        Action("forget", container=container, why="its record was never finished") for container in seen.half_failures
+        Action("forget", container=container, why="its record is incomplete") for container in seen.half_failures
     ]
     actions += [
-        Action("forget", container=container, why="its record names no process, and is a day old")
+        Action("forget", container=container, why="its failure record has no pid and is a day old")
         for container in seen.outdated_failures
     ]
-    actions += [Action("tidy", key, why="what could not be read of it was kept for a day") for key in seen.set_aside]
-    actions += [Action("retire", key, why="a group of it is gone, and nobody needs it") for key in seen.retired]
-    actions += [Action("show", key, why="consumers see what it was") for key in seen.stale_views]
-    actions += [Action("tidy", key, why="a hook that was killed left files of it") for key in seen.leftovers]
+    actions += [Action("tidy", key, why="its unreadable files are a day old") for key in seen.set_aside]
+    actions += [Action("retire", key, why="one of its groups is gone, and no member needs it") for key in seen.retired]
+    actions += [Action("show", key, why="its published view is out of date") for key in seen.stale_views]
+    actions += [Action("tidy", key, why="a hook that was killed left temporary files") for key in seen.leftovers]
     return sorted(actions, key=lambda action: VERBS.index(action.verb))
 
 
-def left(seen: Survey) -> list[str]:
-    """What is not as it should be and stays so, since others made it so: a line each."""
+def list_elsewhere(seen: Survey) -> list[str]:
+    """A line for each problem that reconcile leaves, because another tool caused it."""
     return [
-        f"{number} threads of {container} of {key} are in another ctrl_group, or a group of others, and stay there"
+        f"{number} threads of {container} of {key} are in another ctrl_group or another tool's group, and stay there"
         for (key, container), number in seen.elsewhere.items()
     ]
 
 
-def _of_key(
+def _plan_key(
     seen: Survey, key: str, state: KeyState, live: Collection[str] | None, *, has_snapshots: bool
 ) -> Iterator[Action]:
     over = {container for container in state.members if (key, container) in seen.dead}
     why = "its process is dead"
     if live is not None:
-        over, why = (set(), "") if key in live else (set(state.members), "its key is not among the live ones")
+        over, why = (set(), "") if key in live else (set(state.members), "its key is not in the list of --live")
     for container in state.members:
         place = (key, container)
         if container in over:
             yield Action("drop", key, container, why=why, forced=live is not None)
         elif place in seen.vanished and place not in seen.dead:
-            yield Action("remake", key, container, why="its group is gone, or its process in another ctrl_group")
+            yield Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
         elif place in seen.unindexed and place not in seen.dead:
-            yield Action("remake", key, container, why="nothing tells its poststop of this key")
+            yield Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
         elif place in seen.outside:
-            # Before the first one is in it the begin has to be read, as createRuntime does.
+            # The initial counters must be read before the first thread enters the group, as in createRuntime.
             verb = "adopt" if _has_begun(state, container) or not has_snapshots else "remake"
             yield Action(verb, key, container, why=f"{seen.outside[place]} of its threads are not in its group")
     if not state.members and (live is None or key not in live):
         if state.lingering_since is None:
             yield Action("end", key, why="it has no members", forced=live is not None)
         elif key in seen.lingered or live is not None:
-            why = "it has lingered for long enough, or its pod is gone"
+            why = "its linger time is over, or its pod is gone"
             yield Action("end", key, why=why, forced=live is not None)
 
 
 def _has_begun(state: KeyState, container: str) -> bool:
-    """Whether the counters of a member's group were read."""
+    """Whether the initial counters of a member's group were read."""
     return any(it.path == state.members[container].group and it.begin is not None for it in state.groups)
 
 
-def _of_groups(seen: Survey, live: Collection[str] | None) -> Iterator[Action]:
+def _plan_groups(seen: Survey, live: Collection[str] | None) -> Iterator[Action]:
     for (key, path), strangers in seen.strangers.items():
         names = ", ".join(map(str, sorted(strangers)[:5]))
-        yield Action("evict", key, path=path, why=f"threads that are none of its containers': {names}")
+        yield Action("evict", key, path=path, why=f"threads of none of its containers: {names}")
     completed = {group.path for state in seen.states.values() if state.completed_at for group in state.groups}
     for (key, path), is_lived_in in seen.orphans.items():
         if is_lived_in and path in completed:
-            continue  # somebody outlived the last member: the group goes when he does
+            continue  # a task outlived the last member: the group is removed after it
         if is_lived_in:
-            yield Action("rebuild", path=path, why="nothing is recorded of this group, and somebody lives in it")
+            yield Action("rebuild", path=path, why="this group has no record, and it has live tasks")
         elif live is None or key not in live:
-            yield Action("remove", path=path, why="nothing is recorded of this group, and nobody is in it")
+            yield Action("remove", path=path, why="this group has no record, and it has no tasks")
 
 
-def _of_failure(seen: Survey, failure: Failure) -> Iterator[Action]:
+def names_process(failure: Failure) -> bool:
+    """Whether a failure's record says which process it is of: a pid alone may have been reused."""
+    return failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
+
+
+def _plan_failure(seen: Survey, failure: Failure) -> Iterator[Action]:
     if failure.container in seen.gone:
         yield Action("forget", container=failure.container, why="it failed, and is gone")
-    elif seen.mounted and failure.starttime is not None and not (failure.monitored or failure.reason in _NOT_AGAIN):
-        # A pid without its start time names no process: the kernel may have reused it.
-        yield Action("retry", container=failure.container, why=f"it was not monitored ({failure.reason}), and runs")
+    elif seen.mounted and names_process(failure) and not (failure.monitored or failure.reason in _NOT_AGAIN):
+        yield Action("retry", container=failure.container, why=f"it is running but not monitored ({failure.reason})")

@@ -1,13 +1,12 @@
-"""Puts right what hooks cannot: now and then, beside running hooks and other reconciles, and as often as one likes.
+"""Repairs what hooks cannot do. It may run at any time, also beside hooks and other reconciles.
 
-Every action is of one key, under its lock, which is taken without waiting: a busy key is left to the next time. What
-an action goes by is looked at again under that lock, so that a plan which is out of date does no harm; and each is one
-that can be killed at any point, since it is made of the steps of the hook path.
+Each action is about one key and holds its lock, which it takes without waiting: the next run handles a busy key. Under
+the lock the action checks its reason again, so an outdated plan does no harm. A kill at any point does no harm, because
+actions consist of the steps of the hook path.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import partial
 
 from hook.base import procfs, system
@@ -18,8 +17,15 @@ from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.host import unhooked
 from hook.reconcile import move_in, plan, rebuild
+from hook.reconcile.outcome import Outcome, Result
 from hook.reconcile.plan import Action
-from hook.reconcile.survey import is_of_the_dead, live_members, own_cgroups, survey, with_late
+from hook.reconcile.survey import (
+    add_late_counters,
+    find_live_members,
+    has_dead_container,
+    list_own_cgroups,
+    survey_node,
+)
 from hook.stages import orphans, remove, retire
 from hook.stages.context import Node, open_run_dir
 from hook.state import contents, run_counters
@@ -34,116 +40,101 @@ if TYPE_CHECKING:
     from hook.state.rundir import LockedKey
 
 _MOST_PASSES = 3
-_BUSY = "a hook is at work on this key; the next time will do"
+_BUSY = "a hook holds the lock of this key; the next reconcile retries"
 _UNCERTAIN = ("remove", "retire", "forget", "show", "tidy")
-"""While a hook holds the lock of the key, these may be needless: they are left out without a word."""
+"""A hook that holds the lock may be doing these itself: they are skipped without a message."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of an action: `problem` kept it from being done, `remark` was found broken on the way."""
-
-    action: Action
-    problem: str | None = None
-    remark: str | None = None
-
-
-@dataclass(frozen=True)
-class Result:
-    """What was done, or is going to be, and a line on each thing that is wrong and none of ours to change."""
-
-    outcomes: list[Outcome] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
-
-
-def planned(options: Options, live: Collection[str] | None = None, *, longest_linger: int | None = None) -> Result:
-    """What `run` would begin with. Raises HookError, OSError."""
-    if not _has_anything(options):
+def plan_actions(options: Options, live: Collection[str] | None = None, *, longest_linger: int | None = None) -> Result:
+    """The first actions of `run`. Raises HookError, OSError."""
+    if not _has_work(options):
         return Result()
-    seen = survey(_node(options, longest_linger))
-    return Result([Outcome(it) for it in plan.plan(seen, options.snapshot_ttl, live)], plan.left(seen))
+    seen = survey_node(_open_node(options, longest_linger))
+    return Result([Outcome(it) for it in plan.plan(seen, options.snapshot_ttl, live)], plan.list_elsewhere(seen))
 
 
 def run(options: Options, live: Collection[str] | None = None, *, longest_linger: int | None = None) -> Result:
-    """Do what is to be done, and what that leads to; returns all of it. `longest_linger`: see Node. HookError."""
-    if not _has_anything(options):
+    """Do all actions, and those that they make necessary. `longest_linger`: see Node. Raises HookError."""
+    if not _has_work(options):
         return Result()
-    node = _node(options, longest_linger)
+    node = _open_node(options, longest_linger)
     run_counters.give_back(node.run.descriptor)
     outcomes: list[Outcome] = []
     left: list[str] = []
     tried: set[Action] = set()
     for _ in range(_MOST_PASSES):
-        seen = survey(node)
-        left = plan.left(seen)
+        seen = survey_node(node)
+        left = plan.list_elsewhere(seen)
         actions = [it for it in plan.plan(seen, options.snapshot_ttl, live) if it not in tried]
         if not actions:
             break
         tried.update(actions)
         attempts = (_attempt(node, it, partial(_apply, node, it, seen.own)) for it in actions)
         outcomes += [outcome for outcome in attempts if outcome is not None]
-    return Result(outcomes, [*left, *_unhooked(node)])
+    return Result(outcomes, [*left, *_list_unhooked(node)])
 
 
-def _unhooked(node: Node) -> list[str]:
-    """A line on the containers that run and were never hooked, if there are any."""
+def _list_unhooked(node: Node) -> list[str]:
+    """A line on the running containers that never got the hook, if any."""
     if not node.resctrl.exists():
         return []
     try:
-        seen = unhooked.look(node)
+        seen = unhooked.find_unhooked(node)
     except (HookError, OSError) as error:
-        return [f"cannot look for containers that were never hooked: {error}"]
+        return [f"cannot look for containers that never got the hook: {error}"]
     names = seen.names() if seen is not None else []
-    return [f"{len(names)} containers run and were never hooked (see doctor): {', '.join(names)}"] if names else []
+    return [f"{len(names)} running containers never got the hook (see doctor): {', '.join(names)}"] if names else []
 
 
 def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool) -> list[Outcome]:
-    """Bring containers in that run without having been hooked, from their OCI states. Raises HookError, OSError."""
-    node = _node(options)
+    """Monitor running containers that never got the hook, from their OCI states. Raises HookError, OSError."""
+    node = _open_node(options)
     recorded = filter(None, (contents.glance(node.run, key) for key in contents.recorded_keys(node.run)))
-    own = own_cgroups(map(live_members, recorded))
+    own = list_own_cgroups(map(find_live_members, recorded))
     outcomes = []
     for found in states:
         try:
             state = State.model_validate(found)
-            container = move_in.container_of(state.id, state.pid or 0, state.bundle, state.annotations or {})
+            container = move_in.make_container(state.id, state.pid or 0, state.bundle, state.annotations or {})
         except (ValidationError, ValueError) as error:
             why = explain(error.errors()) if isinstance(error, ValidationError) else str(error)
-            outcomes.append(Outcome(Action("adopt", container=str(found.get("id"))[:80], why="it runs"), why))
+            outcomes.append(Outcome(Action("adopt", container=str(found.get("id"))[:80], why="it is running"), why))
             continue
         key = node.run.key_of(container.id)
         known = contents.glance(node.run, key) if key is not None else None
         if known is None or container.id not in known.members:
-            action = Action("adopt", container=container.id, why="it runs, and is in no group of ours")
+            action = Action("adopt", container=container.id, why="it is running, and is not in a group of ours")
             step = partial(move_in.start, node, container, own)
             outcomes.append(Outcome(action) if dry_run else _attempt(node, action, step) or Outcome(action))
     return outcomes
 
 
-def _has_anything(options: Options) -> bool:
-    """Whether there is anything to look at: no run directory is made on a machine that has no use for one."""
+def _has_work(options: Options) -> bool:
+    """Whether this machine has resctrl or a run directory. Otherwise no run directory is made."""
     return system.is_directory(options.run_dir) or Resctrl(options.resctrl_root).is_mounted()
 
 
-def _node(options: Options, longest_linger: int | None = None) -> Node:
+def _open_node(options: Options, longest_linger: int | None = None) -> Node:
     if not procfs.in_host_pid_namespace():
         raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
     if procfs.sees_other_cgroups():
-        problem = "in a cgroup namespace of its own nobody can tell whose processes are whose"
+        problem = "running in a private cgroup namespace, where processes cannot be matched to containers"
         raise HookError(
-            Reason.DENIED, problem, hint="run it in the host's (nsenter -t 1 -C; podman run --cgroupns=host)"
+            Reason.DENIED,
+            problem,
+            hint="run it in the host's cgroup namespace (nsenter -t 1 -C; podman run --cgroupns=host)",
         )
     node = Node(Resctrl(options.resctrl_root), open_run_dir(options), options, longest_linger=longest_linger)
     try:
-        node.run.make_parts()  # hooks make them with the run directory, and rely on them
-        node.view.make_parts()  # consumers look when they start
+        node.run.make_parts()  # hooks make them with the run directory and need them
+        node.view.make_parts()  # consumers open them when they start
     except OSError as error:
-        raise refused("cannot create what is missing of the run directory", error) from error
+        raise refused("cannot create the missing parts of the run directory", error) from error
     return node
 
 
 def _apply(node: Node, action: Action, own: Collection[str]) -> object:
-    """One action; False if there was no need to any more. `own`: see tasks.Processes. Raises HookError, OSError."""
+    """Do one action; False if it was no longer needed. `own`: see container_tasks. Raises HookError, OSError."""
     if action.verb in _LOCKED:
         with node.run.lock(action.key, system.monotonic()) as locked:
             return _LOCKED[action.verb](node, locked, action)
@@ -153,16 +144,16 @@ def _apply(node: Node, action: Action, own: Collection[str]) -> object:
 
 
 def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome | None:
-    """Do an action by its step; what goes wrong with one is no reason to leave the others.
+    """Do an action by its step. A failure is a problem of this action and does not stop the others.
 
-    None if there was no need to any more: a hook has been at work since that was seen.
+    None if it was no longer needed: a hook ran since the survey.
     """
     problem = None
     try:
         if step() is False and not node.run.complaints:
             return None
     except (HookError, OSError) as error:
-        why = known("a file could not be read or written", error)
+        why = known("cannot read or write a file", error)
         is_busy = why.reason == Reason.LOCK_TIMEOUT
         if is_busy and action.verb in _UNCERTAIN:
             return None
@@ -172,7 +163,7 @@ def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome 
     return Outcome(action, problem, remark)
 
 
-# --- The actions that are a step or two
+# --- The short actions
 
 
 def _drop(node: Node, locked: LockedKey, action: Action) -> bool:
@@ -205,7 +196,7 @@ def _show(node: Node, locked: LockedKey, _action: Action) -> bool:
     state = locked.state
     if state is None:
         return False
-    locked.commit(changed(state, groups=[with_late(node, group) for group in state.groups]))
+    locked.commit(changed(state, groups=[add_late_counters(node, group) for group in state.groups]))
     if locked.state is None or node.view.is_current(locked.state):
         return False
     node.show(locked.state)
@@ -221,8 +212,8 @@ def _retire(node: Node, locked: LockedKey, _action: Action) -> bool:
 def _tidy(node: Node, locked: LockedKey, action: Action) -> bool:
     key, state = action.key, locked.state
     goes_on = state is not None and state.completed_at is None
-    is_shown_in_vain = (state is None or not state.generation) and key in node.view.shown()
-    if goes_on and not is_shown_in_vain and key not in contents.find_leftovers(node.run, {key}):
+    is_shown_without_need = (state is None or not state.generation) and key in node.view.shown()
+    if goes_on and not is_shown_without_need and key not in contents.find_leftovers(node.run, {key}):
         return False
     contents.tidy(node.run, key)
     node.view.tidy(key)
@@ -232,11 +223,11 @@ def _tidy(node: Node, locked: LockedKey, action: Action) -> bool:
 
 
 def _forget(node: Node, action: Action) -> bool:
-    """The record of a failure, or, with a key, what is noted in the index."""
+    """Remove a failure record, or, with a key, an index entry."""
     if not action.key:
         contents.remove_half_failure(node.run, action.container)
-        failure = node.run.failure_of(action.container)  # again: the container's next life may have failed, too
-        is_over = failure is not None and is_of_the_dead(failure)
+        failure = node.run.failure_of(action.container)  # again: the container may have been restarted and failed again
+        is_over = failure is not None and has_dead_container(failure)
         names_none = failure is None or failure.pid is None
         if is_over or (names_none and contents.has_old_failure(node.run, action.container)):
             node.run.remove_failure(action.container)
@@ -244,7 +235,7 @@ def _forget(node: Node, action: Action) -> bool:
     with node.run.lock(action.key, system.monotonic()) as locked:
         state = locked.state
         is_member = state is not None and (state.recovering or action.container in state.members)
-        if is_member or node.run.key_of(action.container) != action.key:  # it may be of another key by now
+        if is_member or node.run.key_of(action.container) != action.key:  # it may belong to another key by now
             return False
         node.run.remove_index(action.container)
         return True

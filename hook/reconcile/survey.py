@@ -1,4 +1,4 @@
-"""What reconcile has to go by: one look at the records, the kernel's groups and the processes. Changes nothing."""
+"""Reads the records, the kernel's groups and the processes, for a plan. Changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Place = tuple[str, str]
 
 @dataclass
 class Survey:
-    """The facts. Paths are those of mon_groups; `boottime` is when they were gathered (CLOCK_BOOTTIME, seconds)."""
+    """The state of the node. Paths are those of mon_groups; `boottime`: the time of the survey (CLOCK_BOOTTIME, s)."""
 
     boottime: float
     mounted: bool
@@ -32,42 +32,42 @@ class Survey:
     unreadable: list[str] = field(default_factory=list)
     stale_views: list[str] = field(default_factory=list)
     lingered: set[str] = field(default_factory=set)
-    """Keys that linger and have done so for long enough."""
+    """Lingering keys whose linger time is over."""
     dead: set[Place] = field(default_factory=set)
-    """Members whose process is known to be dead."""
+    """Members whose process is dead."""
     vanished: set[Place] = field(default_factory=set)
-    """Live members whose group is not there, is another one of that name, or one that they cannot be in any more."""
+    """Live members whose group is gone or re-made, or whose process has changed its ctrl_group."""
     retired: list[str] = field(default_factory=list)
-    """Keys that go on, and have a group on record that is gone and that no member needs."""
+    """Keys in use with a recorded group that is gone and that no member needs."""
     outside: dict[Place, int] = field(default_factory=dict)
-    """Live members, and how many of their threads are in no group and should be in theirs."""
+    """Live members, and how many of their threads are in no group."""
     elsewhere: dict[Place, int] = field(default_factory=dict)
-    """The same for those in groups of others, which are left."""
+    """The same for threads in another tool's group, which are not moved."""
     strangers: dict[tuple[str, str], set[int]] = field(default_factory=dict)
-    """Keys and their groups, and the threads in those that are none of the key's containers'."""
+    """By key and group: the threads in it that belong to none of the key's containers."""
     orphans: dict[tuple[str, str], bool] = field(default_factory=dict)
-    """Groups with our prefix that nothing is recorded of, each with its key, and whether a live task is in them."""
+    """Groups with our prefix and without a record, by key and path, and whether they have a live task."""
     own: set[str] = field(default_factory=set)
-    """The cgroups of live members that are theirs alone: see tasks.Processes."""
+    """The cgroups that have one live member only: see container_tasks."""
     half_failures: list[str] = field(default_factory=list)
-    """Containers whose failure record was being written by a hook that was killed."""
+    """Containers whose failure record is incomplete, because the hook was killed."""
     failures: list[Failure] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
-    """Containers with a failure record that are known to be gone."""
+    """Containers with a failure record that are gone."""
     outdated_failures: list[str] = field(default_factory=list)
-    """Containers whose failure record names no process, is a day old, and is of none that runs."""
+    """Containers whose failure record has no pid, is a day old, and is not of a running container."""
     set_aside: list[str] = field(default_factory=list)
-    """Keys of which a file that could not be read was set aside a day ago."""
+    """Keys with an unreadable file that was set aside a day ago."""
     lost: dict[str, str] = field(default_factory=dict)
-    """Containers in the index that are no members of the key which it names, and that key."""
+    """Containers whose index entry names a key of which they are not members, and that key."""
     unindexed: set[Place] = field(default_factory=set)
-    """Members whose key is not in the index, or not readable there: their poststop could not find it."""
+    """Members without a readable index entry: their poststop cannot find the key."""
     leftovers: list[str] = field(default_factory=list)
-    """Keys that a hook which was killed left files of."""
+    """Keys with temporary files of a hook that was killed."""
 
 
-def survey(node: Node) -> Survey:
-    """Look. HookError `io` where the run directory cannot be read."""
+def survey_node(node: Node) -> Survey:
+    """Survey the node. Raises HookError `io` if the run directory is unreadable."""
     found = Survey(system.boottime(), node.resctrl.is_mounted())
     with Records(node.run.path) as records:
         for key in records.recorded():
@@ -78,9 +78,10 @@ def survey(node: Node) -> Survey:
                 found.unreadable.append(key)
         _look_at_failures(records, found)
         _look_at_index(records, found)
-        failed = [name for name in records.failed() if records.key_of(name) is None]  # of others: as their membership
+        # A failure of a container with an index entry is handled with its membership.
+        failed = [name for name in records.failed() if records.key_of(name) is None]
     live = {key: _look_at_members(node, found, key, state) for key, state in found.states.items()}
-    found.own = own_cgroups(live.values())
+    found.own = list_own_cgroups(live.values())
     processes = container_tasks.look(found.own)
     known = {failure.container for failure in found.failures if failure.pid is not None} | found.gone
     nameless = [name for name in failed if name not in known]
@@ -98,14 +99,14 @@ def survey(node: Node) -> Survey:
     due = {key for key, state in found.states.items() if state.generation} | {*found.unreadable, *found.leftovers}
     found.leftovers += [key for key in node.view.shown() if key not in due]
     found.half_failures = contents.find_half_failures(node.run)
-    there = _counters_of_machine(node) if found.mounted else set()
+    there = _list_counters(node) if found.mounted else set()
     found.stale_views = [
         key for key, state in found.states.items() if not node.view.is_current(state) or _has_late(node, state, there)
     ]
     return found
 
 
-def _counters_of_machine(node: Node) -> set[str]:
+def _list_counters(node: Node) -> set[str]:
     try:
         return set(node.resctrl.counters(node.resctrl.root))
     except HookError:
@@ -113,9 +114,9 @@ def _counters_of_machine(node: Node) -> set[str]:
 
 
 def _has_late(node: Node, state: KeyState, there: set[str]) -> bool:
-    """Whether a key's begin lacks counters that are there: of all groups only those are read that may."""
+    """Whether a key's initial values lack counters that exist now. Reads only the groups that may lack one."""
     groups = [it for it in state.groups if it.begin is not None and it.end is None and not it.begin.keys() >= there]
-    return any(with_late(node, group) is not group for group in groups)
+    return any(add_late_counters(node, group) is not group for group in groups)
 
 
 def _look_at_failures(records: Records, found: Survey) -> None:
@@ -123,29 +124,32 @@ def _look_at_failures(records: Records, found: Survey) -> None:
         failure = records.failure(container)
         if isinstance(failure, Failure):
             found.failures.append(failure)
-            # A poststop's goes with the membership.
-            if is_of_the_dead(failure) and (failure.pid is not None or records.key_of(container) is None):
+            # A poststop's record is removed with the membership.
+            if has_dead_container(failure) and (failure.pid is not None or records.key_of(container) is None):
                 found.gone.add(container)
 
 
 def _is_outdated(node: Node, container: str, processes: Iterable[container_tasks.Process]) -> bool:
-    """Whether a failure record that names no process is a day old, and no process is in its container's cgroup."""
+    """Whether a failure record without a pid is a day old, and its container's cgroup has no process."""
     return contents.has_old_failure(node.run, container) and not any(
         cgroups.is_own(place, container) for it in processes for place in it.cgroups
     )
 
 
-def is_of_the_dead(failure: Failure) -> bool:
-    """Whether the container of a failure is known to be dead: one whose poststop it was has been dead by then."""
+def has_dead_container(failure: Failure) -> bool:
+    """Whether the container of a failure is dead. After a failed poststop it is."""
     if failure.pid is None:
         return failure.stage == "poststop"
-    return procfs.is_dead(failure.pid, failure.starttime) is True
+    is_dead = procfs.is_dead(failure.pid, failure.starttime)
+    if is_dead is False and failure.starttime is None and failure.boottime is not None:
+        return not procfs.had_pid(failure.pid, failure.boottime)  # otherwise the kernel has reused the pid
+    return is_dead is True
 
 
 def _look_at_index(records: Records, found: Survey) -> None:
     noted = {container: records.key_of(container) for container in records.indexed()}
     members = ((key, container) for key, state in found.states.items() for container in state.members)
-    # A former life of a container has no index of its own (names.former_life).
+    # A former life of a container has no index entry (names.former_life).
     found.unindexed = {(key, it) for key, it in members if it == names.container_of(it) and noted.get(it) is None}
     for container, key in noted.items():
         state = found.states.get(key) if key is not None else None
@@ -158,25 +162,25 @@ def _look_at_members(node: Node, found: Survey, key: str, state: KeyState) -> di
     """Sort the members of a key; returns those that live, or may live."""
     if state.lingering_since is not None and not state.members and remove.has_lingered(node, state):
         found.lingered.add(key)
-    live = live_members(state)
+    live = find_live_members(state)
     found.dead |= {(key, container) for container in state.members if container not in live}
     return live
 
 
-def live_members(state: KeyState) -> dict[str, Member]:
+def find_live_members(state: KeyState) -> dict[str, Member]:
     """The members of a key that are not known to be dead."""
     return {name: it for name, it in state.members.items() if not procfs.is_dead(it.pid, it.starttime)}
 
 
-def own_cgroups(live: Iterable[dict[str, Member]]) -> set[str]:
-    """The cgroups that are one container's alone, of the live members of keys."""
+def list_own_cgroups(live: Iterable[dict[str, Member]]) -> set[str]:
+    """The cgroups of live members that belong to one container only."""
     return container_tasks.own_cgroups(place for members in live for place in members.items())
 
 
 def _look_at_groups(
     node: Node, found: Survey, state: KeyState, live: dict[str, Member], processes: container_tasks.Processes
 ) -> None:
-    """What is in the groups of a key, and what should be."""
+    """Compare the tasks in the groups of a key with the tasks of its members."""
     if len(state.groups) > 1 and any(retire.is_retired(node, state, group) for group in state.groups):
         found.retired.append(state.key)
     inside = {group.path: read_tasks(node, group) for group in state.groups}
@@ -192,24 +196,24 @@ def _look_at_groups(
     for path, there in inside.items():
         strangers = find_strangers((there or set()) - owned[path], live)
         if strangers:
-            # The record is older than the tasks, and a container may have come in between: so once more, by a new one.
+            # The record was read before the tasks. A container may have joined in between: check again with a new one.
             state_now = contents.glance(node.run, state.key)
-            strangers = find_strangers(strangers, live_members(state_now)) if state_now is not None else set()
+            strangers = find_strangers(strangers, find_live_members(state_now)) if state_now is not None else set()
         if strangers:
             found.strangers[state.key, path] = strangers
 
 
 def read_tasks(node: Node, group: MonGroup) -> set[int] | None:
-    """The threads in a group; None if it is gone, or another one has its name."""
+    """The threads in a group; None if it is gone, or was re-made."""
     if group.inode is not None and node.resctrl.inode(group.path) != group.inode:
         return None
     return node.resctrl.tasks(group.path)
 
 
 def find_strangers(tids: set[int], live: dict[str, Member]) -> set[int]:
-    """Of threads in a key's group that no member's family explains, those in cgroups that are none of its members'.
+    """The threads of these that are in no cgroup of a member. `tids`: threads in a key's group of no known process.
 
-    None where a member has no cgroup of its own: what belongs to that one cannot be told.
+    Empty if a member has no cgroup of its own: its processes cannot be recognized.
     """
     if not live or not all(cgroups.is_own(member.cgroup, container) for container, member in live.items()):
         return set()
@@ -217,7 +221,7 @@ def find_strangers(tids: set[int], live: dict[str, Member]) -> set[int]:
 
 
 def _look_at_threads(node: Node, found: Survey, place: Place, path: str, threads: set[int]) -> None:
-    """Sort the threads of a container that are outside of its group: those that can be moved, and those of others."""
+    """Count the threads of a container outside its group: those to move, and those in another tool's group."""
     for tid in threads:
         if may_move(node, tid, path):
             found.outside[place] = found.outside.get(place, 0) + 1
@@ -226,7 +230,7 @@ def _look_at_threads(node: Node, found: Survey, place: Place, path: str, threads
 
 
 def _is_alive_elsewhere(tid: int, live: dict[str, Member]) -> bool:
-    """Whether a task lives, in cgroups that are none of these members'. A thread has its process's."""
+    """Whether a task is alive, and in no cgroup of these members. A thread has the cgroups of its process."""
     places = procfs.cgroups(tid)
     if not places or procfs.is_dead(tid) is not False:
         return False
@@ -235,9 +239,9 @@ def _is_alive_elsewhere(tid: int, live: dict[str, Member]) -> bool:
 
 
 def may_move(node: Node, tid: int, path: str) -> bool:
-    """Whether a thread can be moved into a group: it is in that one's ctrl_group, and in no mon_group of others.
+    """Whether a thread can be moved into a group: it is in the group's ctrl_group, and in no group of another tool.
 
-    Where the kernel does not say where it is, to try is the only way to find out.
+    True if the kernel does not show its groups: then only an attempt can tell.
     """
     groups = procfs.resctrl_groups(tid)
     if groups is None:
@@ -248,7 +252,7 @@ def may_move(node: Node, tid: int, path: str) -> bool:
 
 
 def is_in_parent_of(node: Node, path: str, tid: int) -> bool:
-    """Whether a thread is in the ctrl_group that a group belongs to, as far as the kernel says."""
+    """Whether a thread is in the ctrl_group of a group. True if the kernel does not show it."""
     groups = procfs.resctrl_groups(tid)
     return groups is None or _is_of(node, path, groups[0])
 
@@ -257,11 +261,11 @@ def _is_of(node: Node, path: str, ctrl_group: str) -> bool:
     return node.resctrl.path(ctrl_group, "").rstrip("/") == path.rpartition("/")[0]
 
 
-def with_late(node: Node, group: MonGroup) -> MonGroup:
-    """Mark the counters of a live group that appeared after its begin: those of CPUs that were offline, say."""
+def add_late_counters(node: Node, group: MonGroup) -> MonGroup:
+    """Mark the counters of a live group that appeared later, for example of CPUs that were offline."""
     if group.begin is None or group.end is not None or node.resctrl.inode(group.path) != group.inode:
         return group
     try:
         return transitions.with_late(group, node.resctrl.counters(group.path))
-    except HookError:  # it was removed meanwhile
+    except HookError:  # removed meanwhile
         return group

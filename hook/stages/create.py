@@ -1,12 +1,12 @@
 """createRuntime: a container's init process goes into the mon_group of its key, before its first instruction.
 
-Read `create_runtime`, then `_join`. The steps of `_join` stand in an order that survives being killed after each of
-them; the comments say how. What one hook leaves behind is put right by the next hook of that key, or by reconcile.
+Read `create_runtime`, then `_join`. A hook may be killed after each step of `_join`; the comments say why their order
+survives that. What one hook leaves behind is put right by the next hook of that key, or by reconcile.
 """
 
 from __future__ import annotations
 
-from hook.base import cgroups, jsontext, names, procfs, system
+from hook.base import jsontext, names, procfs, system
 from hook.base.errors import HookError
 from hook.base.models import Config, KeyState, Member, MonGroup
 from hook.stages import identity
@@ -35,11 +35,15 @@ def monitor(node: Node, container: Container, ctrl_group: str | None = None) -> 
     """Do what create_runtime does, whichever hooks.d file the call is from. `ctrl_group`: see Attempt."""
     if not identity.is_wanted(node.options, container.annotations, container.pod):
         return None
-    key = identity.key_of(node.options.key, container.id, container.said, container.pod)
-    if container.starttime is None or not node.resctrl.is_mounted():
+    if container.starttime is None:
         from hook.base import refusals
 
-        raise refusals.of_starttime(container.pid) if container.starttime is None else refusals.of_mount(node.resctrl)
+        raise refusals.of_starttime(container.pid)
+    key = identity.key_of(node.options.key, container.id, container.said, container.pod)
+    if not node.resctrl.is_mounted():
+        from hook.base import refusals
+
+        raise refusals.of_mount(node.resctrl)
     former = node.run.key_of(container.id)
     if former is not None and former != key.name:
         # Before the index names the new key: killed in between, the former membership can still be found.
@@ -57,8 +61,6 @@ class Attempt:
     `made`: mon_groups that this call made and that nothing was put into yet. `recorded`: whether the container is on
     record; `was_member`: whether it was when this began.
     """
-
-    __slots__ = ("container", "ctrl_group", "deadline", "key", "made", "node", "recorded", "was_member")
 
     def __init__(self, node: Node, container: Container, key: Key, ctrl_group: str | None) -> None:
         self.node = node
@@ -130,7 +132,7 @@ def begin(node: Node, locked: LockedKey, path: str, *, made: bool, empty: bool) 
     """Read and commit the counters of a group before its first member is in it, and show them to consumers.
 
     A begin on record counts unless it is of a directory that vanished: this one has another inode, or was `made` just
-    now (inodes come again when resctrl is mounted anew). `empty`: the one that vanished had no member yet.
+    now (inodes come again when resctrl is mounted again). `empty`: the one that vanished had no member yet.
     """
     state = locked.state
     if state is None:
@@ -189,7 +191,7 @@ def _mark_unsure(locked: LockedKey) -> None:
 def _find_groups(attempt: Attempt) -> tuple[str, str]:
     """Find the ctrl_group of the container's process, and the mon_group that it is in already (empty: none).
 
-    The kernel's word counts; where it has none, what was seen before, what the runtime was told in the bundle, or the
+    The kernel's word counts; where it has none, what was seen before, what the bundle asks for, or the
     root ctrl_group.
     """
     found = procfs.resctrl_groups(attempt.container.pid)
@@ -265,7 +267,7 @@ def _joined(state: KeyState, container: Container, member: Member, group: MonGro
     if group.path not in [it.path for it in state.groups]:
         fields["groups"] = [*state.groups, group]
     fields.update(members=members, lingering_since=None, lingering_until=None)
-    fields["cgroup"] = (cgroups.of_pod(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup
+    fields["cgroup"] = (identity.of_pod(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup
     fields["pod_namespace"] = state.pod_namespace or container.pod.namespace
     fields["pod_name"] = state.pod_name or container.pod.name
     return KeyState(**fields)

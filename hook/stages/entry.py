@@ -41,9 +41,9 @@ def main(arguments: list[str]) -> int:
             from hook.stages import failures
 
             return failures.survive(error)
-    from hook.cli import parser
+    from hook.cli import main as cli
 
-    return parser.main(arguments)
+    return cli.main(arguments)
 
 
 def is_stage(arguments: list[str]) -> bool:

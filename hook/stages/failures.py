@@ -5,8 +5,6 @@ Imported when something failed.
 
 from __future__ import annotations
 
-import hashlib
-
 from hook.base import names, system
 from hook.base.errors import HookError
 from hook.base.explain import explain, known, unforeseen
@@ -120,7 +118,12 @@ def _report(call: Call, error: HookError, *, is_monitored: bool) -> None:
 
 
 def find_key(options: Options, container: Container) -> Key | None:
-    """Find the key of a container that is not monitored, for its record; None: it cannot be derived."""
+    """Find the key of a container that is not monitored, for its record.
+
+    None: it cannot be derived, or could not be as long as /proc did not show the container.
+    """
+    if container.starttime is None:
+        return None
     try:
         return identity.key_of(options.key, container.id, container.said, container.pod)
     except HookError:
@@ -129,7 +132,11 @@ def find_key(options: Options, container: Container) -> Key | None:
 
 def _record_name(call: Call) -> str:
     """Name the container's record: its ID, or where there is none a stable name that is safe in a path."""
-    return call.container_id or "bad-" + hashlib.sha256(call.text).hexdigest()[:16]
+    if call.container_id is not None:
+        return call.container_id
+    import hashlib  # loads a library that is ten times as large as Python
+
+    return "bad-" + hashlib.sha256(call.text).hexdigest()[:16]
 
 
 # --- The traces
@@ -176,6 +183,7 @@ def failure_of(
         hint=printable(error.hint),
         monitored=is_monitored,
         time=system.now_utc(),
+        boottime=system.boottime(),
         bundle=container.bundle if container is not None else None,
         pid=(container.pid or None) if container is not None else None,
         starttime=container.starttime if container is not None else None,

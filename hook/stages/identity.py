@@ -1,14 +1,14 @@
 """Whose container it is: the container as its runtime and /proc describe it, its pod, and the key that it belongs to.
 
 Annotations come from the runtime, from the kubelet and from the author of the pod or of the image. Each runtime writes
-some of them last, so that nobody can override these; but an author can write those of the other runtimes. What no
+some of them last, so that these cannot be overridden; but an author can write those of the other runtimes. What no
 author can write is the path of the container's cgroup: the kubelet names the pod's part of it by the pod's UID, and the
 runtime names the container's own part by its mark and the container's ID. So the path decides.
 """
 
 from __future__ import annotations
 
-from hook.base import cgroups, names, procfs
+from hook.base import names, procfs
 from hook.base.models import Annotations
 
 TYPE_CHECKING = False
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 OPT = "monitor.resctrl-mon.io"
 """The annotation by which a pod's author opts in or out."""
+_MAKERS = {"crio-": "cri-o", "libpod-": "libpod", "libpod-payload-": "libpod", "cri-containerd-": "containerd"}
 
 
 class Key:
     """A key and its kind: `pod` (a pod UID), `container` or `sandbox` (container IDs)."""
-
-    __slots__ = ("kind", "name")
 
     def __init__(self, name: str, kind: Kind) -> None:
         self.name = name
@@ -35,8 +34,6 @@ class Pod:
 
     `problem`: what is wrong with the UIDs in the annotations. `is_podmans`: whether Podman made the container.
     """
-
-    __slots__ = ("container", "is_podmans", "name", "namespace", "problem", "uid")
 
     def __init__(
         self,
@@ -58,8 +55,6 @@ class Container:
 
     `starttime`: when that process started; None: it is gone, or /proc does not say. `places`: its cgroups.
     """
-
-    __slots__ = ("annotations", "bundle", "id", "pid", "places", "pod", "said", "starttime")
 
     def __init__(self, name: str, pid: int, bundle: str, annotations: dict[str, str]) -> None:
         """Look at /proc. ValidationError for annotations that are no texts."""
@@ -88,15 +83,17 @@ def _dns_name(text: str | None) -> str | None:
 def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
     """The pod of a container, by its annotations and the paths of its cgroups (as process.cgroups has them).
 
-    A UID in a path is the pod's, whatever the annotations say; the names are those that stand beside the same UID.
+    A UID in a path is the pod's, whatever the annotations say; the names are those beside the same UID.
     Without one the annotations of its own runtime count, unless those of the other runtime name another pod.
     """
-    named = next(filter(None, map(cgroups.pod_uid, places)), None)
-    maker = next(filter(None, (cgroups.maker(place, container) for place in places)), None)
-    claims = _claims(maker, said)
+    named = runtime = None
+    for place in {place.partition(":")[2]: place for place in places}.values():  # many hierarchies have the same path
+        named = named or pod_uid(place)
+        runtime = runtime or maker(place, container)
+    claims = _claims(runtime, said)
     uids = {claim.uid for claim in claims if claim.uid}
     if named is not None:
-        believed = claims[:1] if maker else claims
+        believed = claims[:1] if runtime else claims
         pod = next((claim for claim in believed if claim.uid == named), Pod(named))
         wrong = uids - {named}
     else:
@@ -108,22 +105,22 @@ def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
         from hook.stages import misidentity
 
         pod.problem = misidentity.of_annotations(named, wrong)
-    pod.is_podmans = maker == "libpod" if maker else said.manager == "libpod" and pod.uid is None
+    pod.is_podmans = runtime == "libpod" if runtime else said.manager == "libpod" and pod.uid is None
     return pod
 
 
-def _claims(maker: str | None, said: Annotations) -> list[Pod]:
+def _claims(runtime: str | None, said: Annotations) -> list[Pod]:
     """What the annotations say of the pod: first those of its own runtime, then those of the other one.
 
     Podman has no pods of Kubernetes'. Where the cgroup does not tell who made the container, the annotations do.
     """
-    if maker == "libpod":
+    if runtime == "libpod":
         return []
     in_crio = Pod(said.pod_uid, said.pod_namespace, said.pod_name, said.container_name)
     in_containerd = Pod(
         said.cri_sandbox_uid, said.cri_sandbox_namespace, said.cri_sandbox_name, said.cri_container_name
     )
-    if maker == "cri-o" or (maker is None and said.manager == "cri-o"):
+    if runtime == "cri-o" or (runtime is None and said.manager == "cri-o"):
         return [in_crio, in_containerd]
     if said.manager == "cri-o":
         return [in_containerd, in_crio]
@@ -139,7 +136,7 @@ def _is_uid(text: str) -> bool:
 
 
 def _canonical(uid: str | None) -> str | None:
-    """A pod UID in its canonical form; what is none stays as it is, and None stands for what is not there."""
+    """Return a pod UID in its canonical form; another text stays as it is, and an empty one becomes None."""
     try:
         return names.pod_uid(uid) if uid else None
     except ValueError:
@@ -195,4 +192,54 @@ def _choice_of(annotations: dict[str, str], container: str | None) -> str | None
     for value in (own, annotations.get(OPT)):
         if value in ("true", "false"):
             return value
+    return None
+
+
+# --- What the path of a cgroup says, `<controllers>:<path>` as /proc/PID/cgroup has it
+
+
+def pod_uid(cgroup: str) -> str | None:
+    """The pod UID that a cgroup's path names, in its canonical form; None if it names none.
+
+    The kubelet names a pod's cgroup `pod<UID>`, or `...-pod<UID>.slice` with `_` for dashes. The outermost one counts:
+    a container can make cgroups of any name, and so does a nested node, but only below the container's own.
+    """
+    for name in cgroup.split("/"):
+        before, is_pod, uid = name.rpartition("pod")
+        if is_pod and (not before or before.endswith("-")):
+            try:
+                return names.pod_uid(uid.removesuffix(".slice").replace("_", "-"))
+            except ValueError:
+                continue
+    return None
+
+
+def maker(cgroup: str, container: str) -> str | None:
+    """Who made a container, by the name of its cgroup: `cri-o`, `libpod` (Podman) or `containerd`; None: unknown.
+
+    Each of them puts its mark before the container's ID, which no user can choose; the outermost counts, as above.
+    With the kubelet's cgroupfs driver containerd has the bare ID, as plain runc and crun may have.
+    """
+    for component in cgroup.partition(":")[2].split("/"):
+        name = component.removesuffix(".scope")
+        if container and name.endswith(container):
+            mark = name[: -len(container)]
+            if not mark or mark in _MAKERS:
+                return _MAKERS.get(mark, "containerd")
+    return None
+
+
+def of_pod(cgroup: str | None, uid: str) -> str | None:
+    """The cgroup of a pod: the nearest one above the container's whose name holds the UID; None if there is none.
+
+    systemd's slices have `_` for the UID's dashes; static pods have their UID without any.
+    """
+    controllers, _, path = (cgroup or "").partition(":")
+    digits = uid.replace("-", "")
+    above = path.rpartition("/")[0]
+    while above:
+        name = above.rpartition("/")[2].replace("_", "-")
+        if uid in name or digits in name:
+            return f"{controllers}:{above}"
+        above = above.rpartition("/")[0]
     return None

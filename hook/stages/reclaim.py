@@ -46,7 +46,7 @@ class _Effort:
 def reclaim(node: Node, own: str) -> bool:
     """Free some RMIDs; returns whether there was any to free.
 
-    `own` is the key of the caller, who holds no lock. What goes wrong is said, and costs nobody more than that.
+    `own` is the key of the caller, who holds no lock. What goes wrong is reported, and changes nothing else.
     """
     if not procfs.in_host_pid_namespace():
         hint = "run `reconcile` on the host, or take the hook out of the pid namespace"

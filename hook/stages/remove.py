@@ -48,7 +48,7 @@ def poststop(node: Node, container_id: str) -> None:
 
 def _is_meant(node: Node, container_id: str, member: Member) -> bool:
     """Whether this poststop is for the container, as far as its cgroup says: its annotations may be gone."""
-    maker = cgroups.maker(member.cgroup or "", container_id)
+    maker = identity.maker(member.cgroup or "", container_id)
     return maker is None or identity.concerns(node.options, is_podmans=maker == "libpod")
 
 

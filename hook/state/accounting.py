@@ -38,7 +38,7 @@ def begun_late(group: MonGroup, inode: int | None, begin: dict[str, str]) -> Mon
 
 
 def unused(group: MonGroup) -> MonGroup:
-    """End a group that never had a member: what its RMID began with does not matter."""
+    """End a group that never had a member: the counters that its RMID began with do not matter."""
     nothing = dict.fromkeys(group.before, "0")
     path, ctrl_group = group.path, group.ctrl_group
     return MonGroup(path=path, ctrl_group=ctrl_group, begin=nothing, end=nothing, before=group.before)

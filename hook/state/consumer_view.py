@@ -7,10 +7,10 @@
     mon_data/<domain>/<event>.begin .end .before     see models.MonGroup
 
 A key with containers in several ctrl_groups shows its first group so, and of each further one `tasks@<ctrl_group>` and
-`mon_data/<domain>@<ctrl_group>/...` (nothing after the @ for the root ctrl_group): whoever sums over
+`mon_data/<domain>@<ctrl_group>/...` (nothing after the @ for the root ctrl_group): a sum over
 `mon_data/mon_PERF_PKG_*` has the use of all.
 
-All of it is derived from the key's state (models.KeyState), and made anew, beside its place, whenever that changes.
+All of it is derived from the key's state (models.KeyState), and made again, beside its place, whenever that changes.
 
 A reader opens the directory of a key once, reads everything below that descriptor, and `generation` last. Or it reads
 by paths, and finds the same `generation` before and after. Otherwise it reads again. Either rule is enough: a directory
@@ -58,7 +58,7 @@ class View:
         self.remove(state.key)
         try:
             system.rename(new, f"{_PLACE}/{state.key}", self._dir)
-        except FileNotFoundError:  # somebody cleared the place away
+        except FileNotFoundError:  # another program cleared the place away
             self.make_parts()
             system.rename(new, f"{_PLACE}/{state.key}", self._dir)
 

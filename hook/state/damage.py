@@ -21,7 +21,7 @@ _UNREADABLE = (errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENXIO)  # a link, a
 
 
 def of_owner(path: str, owner: int, mode: int) -> HookError:
-    """`io`: somebody other than root could plant files in the run directory."""
+    """`io`: a user other than root could plant files in the run directory."""
     hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
     problem = f"the run directory {path} is not owned by root, or is writable by others"
     return HookError(Reason.IO, problem, hint=hint)

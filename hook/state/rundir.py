@@ -2,14 +2,14 @@
 
     groups/<key>.json             what is recorded of a key (models.KeyState), written whole and renamed
     groups/<key>.json.unreadable-<inode>  what was found in its place and not understood (`damage`), for a day
-    locks/<key>                   its flock; unlinked by whoever empties the key, while holding it
+    locks/<key>                   its flock; the holder that empties the key unlinks it
     members/<container>.json      the index: which key a container belongs to
     unmonitored/<container>.json  why a container is not monitored
     runs/<stage>-<result>         as many bytes as there were hooks of that stage with that result (`run_counters`)
     freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
     said-<what>                   that a line was logged already in this boot
 
-Everything is opened relative to the run directory, which must be root's and writable by nobody else, so that no other
+Everything is opened relative to the run directory, which must be root's and writable by root alone, so that no other
 user can plant a link below it.
 """
 
@@ -167,7 +167,7 @@ class RunDir:
         system.unlink(f"unmonitored/{container}.json", self.descriptor)
 
     def note_freed(self) -> None:
-        """Note that an RMID was just given back: whoever meets EBUSY soon knows that waiting helps.
+        """Note that an RMID was just given back: a hook that meets EBUSY soon knows that waiting helps.
 
         No more than a hint, so that a full /run does not keep a key whose groups are gone on record.
         """

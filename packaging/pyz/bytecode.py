@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -26,13 +27,14 @@ def compile_all(contents: Mapping[str, bytes], interpreters: Iterable[str]) -> l
 
 def compile_by(interpreter: str, contents: Mapping[str, bytes]) -> Bytecode:
     """The bytecode that an interpreter makes of what the zip holds."""
-    command, request = bytecode.command(interpreter, str(ROOT)), bytecode.write_request(contents)
+    command = bytecode.make_command(interpreter, str(ROOT))
+    request = json.dumps(bytecode.select_texts(contents))
     try:
         done = subprocess.run(command, input=request, capture_output=True, text=True, check=True, timeout=120)
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
         raise BuildError(f"{interpreter} cannot compile: {said}") from error
-    return bytecode.read_answer(done.stdout)
+    return bytecode.parse_answer(done.stdout)
 
 
 def find_interpreters() -> list[str]:

@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from tests import provision
 from tests.bench import attribution_guest, common
-from tests.bench.attribution_guest import COUNTER, HOOK, REFERENCE, WORKLOADS, Plan, Run
+from tests.bench.attribution_guest import COUNTER, HOOK, REFERENCE, WORKLOADS, GuestPlan, Run
 from tests.bench.common import CannotMeasure, NotReady, compile_static
 from tests.kernel import kernel
 from tests.kernel.vm import GuestFailed, GuestTimeout, Output, Vm, run_in_guest
@@ -70,7 +70,7 @@ class CountingVm(Vm):
         return [*(word.replace("thread=multi", "thread=single") for word in words), "-icount", "shift=3,sleep=on"]
 
 
-class Row(NamedTuple):
+class AttributionRow(NamedTuple):
     """A line of the table: shares. `seconds`: of CPU time that one container worked."""
 
     workload: str
@@ -90,12 +90,12 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Result:
-    plan: Plan
+    plan: GuestPlan
     rate: float
     """What the counters gained in a nanosecond of the guest's own clock; 1, if all is well."""
     runs: list[Run]
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[AttributionRow]:
         for workload in self.plan.workloads:
             ceiling = self._shares(workload, "none", REFERENCE)
             for runtime in self.plan.runtimes:
@@ -105,9 +105,11 @@ class Result:
                 }
                 hook = self._shares(workload, runtime, HOOK)
                 if workload != NOTHING:
-                    yield Row(workload, runtime, mean(used), mean(ceiling) if ceiling else None, hook, pollers)
+                    yield AttributionRow(
+                        workload, runtime, mean(used), mean(ceiling) if ceiling else None, hook, pollers
+                    )
 
-    def broken(self) -> list[Row]:
+    def broken(self) -> list[AttributionRow]:
         """Where less than promised of what the kernel can attribute went to the group."""
         return [row for row in self.rows() if min(row.hook) < row.promise * min(1, row.ceiling or 1)]
 
@@ -131,12 +133,12 @@ def plan(
     seconds: float = 2,
     forks: int = 1000,
     seed: int = 1,
-) -> Plan:
+) -> GuestPlan:
     periods = PERIODS if polls else ()
-    return Plan(str(containers.HOOK), IN_GUEST, workloads, RUNTIMES, periods, rounds, polls, seconds, forks, seed)
+    return GuestPlan(str(containers.HOOK), IN_GUEST, workloads, RUNTIMES, periods, rounds, polls, seconds, forks, seed)
 
 
-def measure(what: Plan, stderr: Output = None) -> Result:
+def measure(what: GuestPlan, stderr: Output = None) -> Result:
     """Takes some minutes for the whole plan. Raises CannotMeasure, and what kernel.ready() and run_in_guest() raise."""
     kernel.ready()
     if absent := provision.install(("busybox-static", "crun", "gcc", "libc6-dev", "runc")):
@@ -163,7 +165,7 @@ def measure(what: Plan, stderr: Output = None) -> Result:
 HEAD = ("workload", "runtime", "CPU time", "ceiling", "this hook")
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: AttributionRow) -> list[str]:
     ceiling = "-" if row.ceiling is None else exact([row.ceiling])
     fixed = [row.workload, row.runtime, f"{row.seconds:.1f} s", ceiling, exact(row.hook)]
     return [*fixed, *(spread(shares) for shares in row.pollers.values())]

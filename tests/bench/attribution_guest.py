@@ -63,7 +63,7 @@ WORKLOADS = {
 }
 
 
-class Plan(NamedTuple):
+class GuestPlan(NamedTuple):
     """What to measure: each workload so many rounds with the hook and, if `polls`, with a poller of each period."""
 
     hook: str
@@ -109,7 +109,7 @@ def parse(text: str) -> Reading:
     return Reading(used / 1e6, sum(int(line[0]) for line in words if len(line) == 1 and line[0] != "Unavailable") / 1e9)
 
 
-class Container:
+class MeasuredContainer:
     """One container, from its FIFOs to its end. Its cgroup and its groups are known by its name."""
 
     def __init__(self, name: str, runtime: str, workload: Workload) -> None:
@@ -187,7 +187,7 @@ class Container:
         return self._log.read_text(errors="replace").strip()
 
 
-def config(container: Container, command: Sequence[str], hooks: Mapping[str, object]) -> dict[str, object]:
+def config(container: MeasuredContainer, command: Sequence[str], hooks: Mapping[str, object]) -> dict[str, object]:
     """config.json of the runtime specification."""
     linux: dict[str, object] = {
         "cgroupsPath": f"/{CGROUPS.name}/{container.name}",
@@ -208,7 +208,7 @@ def config(container: Container, command: Sequence[str], hooks: Mapping[str, obj
 class Poller(threading.Thread):
     """What a daemon does instead of a hook: looks now and then who is in the cgroup, and writes them all to tasks."""
 
-    def __init__(self, container: Container, period: float, phase: float) -> None:
+    def __init__(self, container: MeasuredContainer, period: float, phase: float) -> None:
         super().__init__(daemon=True)
         self._container = container
         self._period = period
@@ -242,10 +242,10 @@ class Way(NamedTuple):
     phase: float = 0
 
 
-class Bench:
+class GuestBench:
     """Runs what is planned. Containers are numbered."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: GuestPlan) -> None:
         self.plan = plan
         self._random = random.Random(plan.seed)
         self._count = 0
@@ -274,9 +274,9 @@ class Bench:
                 # Each round has its part of the period, and chance says where in it
                 yield Way(f"{period:g}", (part + self._random.random()) * period / self.plan.polls)
 
-    def _container(self, workload: str, runtime: str) -> Container:
+    def _container(self, workload: str, runtime: str) -> MeasuredContainer:
         self._count += 1
-        container = Container(f"c{self._count}", runtime, WORKLOADS[workload])
+        container = MeasuredContainer(f"c{self._count}", runtime, WORKLOADS[workload])
         container.ctrl_group.mkdir(exist_ok=True)
         return container
 
@@ -292,7 +292,7 @@ class Bench:
         container.start(["sh", "-ec", "\n".join(enter)])
         return self._follow(container, name, Way(REFERENCE))
 
-    def _start(self, container: Container, way: Way) -> None:
+    def _start(self, container: MeasuredContainer, way: Way) -> None:
         ours = {"path": self.plan.hook, "args": ["resctrl-mon-hook", "hook"], "timeout": 60}
         create = [ours] if way.name == HOOK else []
         create.append(script("read", [container.mark, *container.files()]))
@@ -307,7 +307,7 @@ class Bench:
         (bundle / "config.json").write_text(text)
         container.start([container.runtime, "run", f"--bundle={bundle}", container.name])
 
-    def _follow(self, container: Container, name: str, way: Way) -> Run:
+    def _follow(self, container: MeasuredContainer, name: str, way: Way) -> Run:
         """A container that was started, from its first instruction to its end."""
         with ExitStack() as stack:
             first, began = parse(container.hear("first")), time.monotonic()
@@ -328,14 +328,14 @@ class Bench:
         container.end()
         return Run(name, container.runtime, way.name, *work, *start.since(mark), wall)
 
-    def _exec_into(self, container: Container) -> None:
+    def _exec_into(self, container: MeasuredContainer) -> None:
         """What is brought in by exec, one process after another."""
         for _ in range(container.workload.execs):
             work = ["/bin/work", "spin", str(self._amounts["loops"] // container.workload.execs), "1"]
             command = [container.runtime, "exec", container.name, *work]
             subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=DEADLINE)
 
-    def _exec_and_reconcile(self, container: Container) -> Reading:
+    def _exec_and_reconcile(self, container: MeasuredContainer) -> Reading:
         """What is brought in by exec waits until it was adopted; the reading at that time."""
         part = self._amounts["loops"] // container.workload.execs
         gate = f"/gate/{container.name}"
@@ -411,10 +411,10 @@ def write_hook(name: str, text: str) -> None:
 
 
 def main(text: str) -> None:
-    plan = Plan(**json.loads(text))
+    plan = GuestPlan(**json.loads(text))
     prepare(plan.work)
     print(json.dumps({"rate": rate()}), flush=True)
-    for run in Bench(plan).runs():
+    for run in GuestBench(plan).runs():
         print(json.dumps(run._asdict()), flush=True)
 
 

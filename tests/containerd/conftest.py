@@ -9,7 +9,7 @@ import pytest
 
 from tests import provision
 from tests.containerd.injecting import Injecting
-from tests.containerd.node import Node, OfBaseSpec
+from tests.containerd.node import ContainerdNode, OfBaseSpec
 from tests.resctrlfs import mounted
 from tests.support import newest
 from tests.support.debian import CannotMake
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    StartNode = Callable[[str, str], Node]
+    StartNode = Callable[[str, str], ContainerdNode]
 
 CONTAINERDS = {
     "base-spec": lambda machine: OfBaseSpec([*machine.directories, "--linger=60"]),
@@ -43,11 +43,11 @@ def start_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start
         pytest.skip("; ".join(absent))
     with ExitStack() as stack:
 
-        def start(kind: str, runtime: str) -> Node:
+        def start(kind: str, runtime: str) -> ContainerdNode:
             if kind == "injected" and (reason := request.getfixturevalue("_newest")):
                 pytest.skip(reason)
             resctrl = stack.enter_context(mounted(tmp_path))
-            node = Node(tmp_path, resctrl, CONTAINERDS[kind], runtime)
+            node = ContainerdNode(tmp_path, resctrl, CONTAINERDS[kind], runtime)
             stack.enter_context(closing(node.containerd))
             return node
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from tests.containerd.cri import Service
     from tests.resctrlfs import Mounted
-    from tests.support.containers import Task
+    from tests.support.containers import ProcessShown
 
 IMAGE = "localhost/gate:1"
 UID = "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"
@@ -265,7 +265,7 @@ class OfBaseSpec(Containerd):
         self._write_configuration(IMPORTED, table, settings, "conf.d/cri.toml")
 
 
-class Node(Observed):
+class ContainerdNode(Observed):
     """A machine with resctrl (the model), our hook and a containerd, which runs pods by that runtime."""
 
     def __init__(
@@ -339,7 +339,7 @@ class Running:
     def __init__(self, node: Containerd, container_id: str, gate: Gate) -> None:
         self.node, self.id, self.gate = node, container_id, gate
 
-    def init(self) -> Task:
+    def init(self) -> ProcessShown:
         info = self.node.cri.runtime.ContainerStatus(container_id=self.id, verbose=True).info
         return task(json.loads(info["info"])["pid"])
 

@@ -20,7 +20,7 @@ from tests.support.observed import with_hooks_file
 
 if TYPE_CHECKING:
     from tests.containerd.conftest import StartNode
-    from tests.containerd.node import Node
+    from tests.containerd.node import ContainerdNode
 
 GROUP = f"oci-{UID}"
 
@@ -31,11 +31,11 @@ def hard_limit_on_files(pid: int) -> str:
 
 
 @pytest.fixture(params=itertools.product(CONTAINERDS, RUNTIMES), ids="-".join)
-def node(start_node: StartNode, request: pytest.FixtureRequest) -> Node:
+def node(start_node: StartNode, request: pytest.FixtureRequest) -> ContainerdNode:
     return start_node(*request.param)
 
 
-def test_pod_from_its_init_container_to_its_end(node: Node) -> None:
+def test_pod_from_its_init_container_to_its_end(node: ContainerdNode) -> None:
     """No container of the pod runs between its init container and its app: the group, and its RMID, stay."""
     pod = node.pod()
     assert node.groups() == {}, "the sandbox's own container is none of the pod's"
@@ -68,7 +68,7 @@ def test_base_runtime_spec_in_an_imported_file_of_a_running_containerd_is_found(
     spec = str(node.containerd.base / "base-runtime-spec.json")
 
     def specs() -> list[str]:
-        return [it.path for it in configuration.look().specs]
+        return [it.path for it in configuration.read_configuration().specs]
 
     node.assert_placed(node.pod().start("web"))
     assert spec in specs()
@@ -77,13 +77,13 @@ def test_base_runtime_spec_in_an_imported_file_of_a_running_containerd_is_found(
     node.containerd.start_again()
 
 
-def test_a_container_may_open_as_many_files_as_without_the_hook(node: Node) -> None:
+def test_a_container_may_open_as_many_files_as_without_the_hook(node: ContainerdNode) -> None:
     """That is what containerd itself may: a base_runtime_spec with the limits that ctr prints would take it to 1024."""
     container = node.pod().start("web")
     assert hard_limit_on_files(container.init().pid) == hard_limit_on_files(node.containerd.pid)
 
 
-def test_container_that_is_killed_and_started_again(node: Node) -> None:
+def test_container_that_is_killed_and_started_again(node: ContainerdNode) -> None:
     pod = node.pod()
     before = pod.start("web")
     rmid = node.rmid(GROUP)
@@ -96,7 +96,7 @@ def test_container_that_is_killed_and_started_again(node: Node) -> None:
     assert node.left()["members"] == [f"{after.id}.json"]
 
 
-def test_containerd_is_killed_and_comes_back(node: Node) -> None:
+def test_containerd_is_killed_and_comes_back(node: ContainerdNode) -> None:
     """Containers live on without it, and it goes on with them, and with their hooks."""
     pod = node.pod()
     web, brief = pod.start("web"), pod.start("brief")
@@ -171,5 +171,5 @@ def test_annotations_are_passed_on_as_doctor_has_it(start_node: StartNode) -> No
     base = node.containerd.base
     config = json.loads((base / f"state/io.containerd.runtime.v2.task/k8s.io/{web.id}/config.json").read_text())
     passed = [key for key in keys if key in config["annotations"]]
-    assert passed == [key for key in keys if configuration.look().passes_on(key)]
+    assert passed == [key for key in keys if configuration.read_configuration().passes_on(key)]
     assert passed == ["monitor.resctrl-mon.io", "monitor.resctrl-mon.io/web", "plain"]

@@ -149,7 +149,7 @@ def theirs(matcher: Matcher, directories: Sequence[Path], subject: Subject) -> d
 def ours(entries: Sequence[Entry], subject: Subject) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for entry in entries:
-        if entry.file is not None and hooksd.why_not(entry.file, subject) is None:
+        if entry.file is not None and hooksd.find_mismatch(entry.file, subject) is None:
             for stage in entry.file.stages:
                 found.setdefault(STAGES[stage], []).append(entry.name)
     return found
@@ -160,7 +160,7 @@ def test_we_match_files_as_their_readers_do(matcher: Matcher, tmp_path: Path) ->
     @given(directories(files(*COMMON)), SUBJECTS)
     def check(contents: list[dict[str, Any]], subject: Subject) -> None:
         paths = write(tmp_path / "hooks.d", contents)
-        read = hooksd.effective(map(str, paths))
+        read = hooksd.merge_directories(map(str, paths))
         assert [(entry.problem, entry.remark) for entry in read] == [(None, None)] * len(read)
         assert ours(read, subject) == theirs(matcher, paths, subject)
 
@@ -181,7 +181,7 @@ def test_we_remark_upon_every_file_that_its_readers_refuse(matcher: Matcher, tmp
             assert any(entry.problem or entry.remark for entry in read)
         elif not any(entry.remark for entry in read):
             assert [entry.problem for entry in read] == [None] * len(read)
-            assert ours(hooksd.effective(map(str, paths)), subject) == expected
+            assert ours(hooksd.merge_directories(map(str, paths)), subject) == expected
 
     check()
 

@@ -12,25 +12,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests import faults, provision
-from tests.faults import broken, coverage, crowds, fuzz, installs, kills, mutants, soak, syscalls
 from tests.faults.campaign import Campaign
+from tests.faults.fuzzing import fuzz
+from tests.faults.injection import broken_nodes, failing_syscalls, killed_installs, sigkill
+from tests.faults.load import crowds, soak
+from tests.faults.mutation import hook_coverage, judge_mutants
 from tests.support.tables import as_markdown, as_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tests.faults.campaign import Row
+    from tests.faults.campaign import PartRow
 
 PARTS: dict[str, Callable[[Campaign], None]] = {
-    "syscalls": syscalls.run,
-    "kills": kills.run,
-    "installs": installs.run,
-    "broken": broken.run,
+    "syscalls": failing_syscalls.run,
+    "kills": sigkill.run,
+    "installs": killed_installs.run,
+    "broken": broken_nodes.run,
     "crowds": crowds.run,
     "fuzz": fuzz.run,
     "soak": soak.run,
-    "coverage": coverage.run,
-    "mutants": mutants.run,
+    "coverage": hook_coverage.run,
+    "mutants": judge_mutants.run,
 }
 HEAD = ("part", "what", "cases", "failures", "time")
 
@@ -57,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     return told
 
 
-def table(rows: Sequence[Row]) -> list[list[str]]:
+def table(rows: Sequence[PartRow]) -> list[list[str]]:
     lines = [[it.part, it.what, f"{it.cases:,}", str(it.failures), f"{it.seconds:.0f} s"] for it in rows]
     numbers = [[it.cases, it.failures, it.seconds] for it in rows]
     cases, failures, seconds = (sum(column) for column in zip(*numbers))

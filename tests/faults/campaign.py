@@ -42,7 +42,7 @@ class Case(NamedTuple):
     """For how many."""
 
 
-class Row(NamedTuple):
+class PartRow(NamedTuple):
     """A line of the table. `seconds`: by the clock."""
 
     part: str
@@ -68,7 +68,7 @@ class Failed(Exception):
     """Something was not as it must be: what, and every command that was run."""
 
 
-class Worker:
+class SceneWorker:
     """A process with a scene below `directory`."""
 
     def __init__(self, directory: Path) -> None:
@@ -134,11 +134,11 @@ class Campaign:
         self.seed = seed
         self.only = only
         self.part = ""
-        self.rows: list[Row] = []
+        self.rows: list[PartRow] = []
         self.failures: list[Failure] = []
         self.notes: list[str] = []
-        self._open: list[Worker] = []
-        self._idle: SimpleQueue[Worker] = SimpleQueue()
+        self._open: list[SceneWorker] = []
+        self._idle: SimpleQueue[SceneWorker] = SimpleQueue()
 
     def ask(self, step: Step[T]) -> T:
         """What a step gives that is no case. Raises Failed."""
@@ -180,7 +180,7 @@ class Campaign:
 
     def _start(self) -> None:
         while len(self._open) < self.jobs:
-            self._open.append(Worker(self.directory / str(len(self._open))))
+            self._open.append(SceneWorker(self.directory / str(len(self._open))))
             self._idle.put(self._open[-1])
 
     def _chosen(self, what: str, cases: list[Case]) -> list[Case]:
@@ -206,5 +206,5 @@ class Campaign:
         print(failure, file=sys.stderr, flush=True)
 
     def _add(self, what: str, cases: int, failures: int, begin: float) -> None:
-        self.rows.append(Row(self.part, what, cases, failures, time.monotonic() - begin))
+        self.rows.append(PartRow(self.part, what, cases, failures, time.monotonic() - begin))
         print(f"{self.part}: {what}: {cases:,} cases, {failures} failed", file=sys.stderr, flush=True)

@@ -23,7 +23,7 @@ from tests.support.cgroups import mount_point
 from tests.support.containers import Deadline, LineFifo
 from tests.support.devlog import DevLog
 from tests.support.hook import UID, Hook, Outcome
-from tests.support.storm import Container, Model
+from tests.support.storm import ModelWorld, SimulatedContainer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -55,7 +55,7 @@ class Job:
     """What is to run: a hook of a container, or reconcile."""
 
     verb: str
-    container: Container
+    container: SimulatedContainer
 
     def state(self) -> dict[str, object]:
         return self.container.created() if self.verb == CREATE else self.container.stopped()
@@ -64,7 +64,7 @@ class Job:
 class Scene:
     """See above. `hook` runs where our /dev/log is; `used`: what the pod's containers used as members until now."""
 
-    def __init__(self, directory: Path, resctrl: Mounted, world: Model, log: DevLog, enter: Sequence[str]) -> None:
+    def __init__(self, directory: Path, resctrl: Mounted, world: ModelWorld, log: DevLog, enter: Sequence[str]) -> None:
         self.directory = directory
         self.resctrl = resctrl
         self.world: storm.World = world
@@ -72,7 +72,7 @@ class Scene:
         self.room = directory / "room"
         self.trace = directory / "trace"
         self.hook = Hook(resctrl.root, self.room / "run", options=WAITS, wrapper=tuple(enter))
-        self.containers: list[Container] = []
+        self.containers: list[SimulatedContainer] = []
         self.foreign: dict[str, set[int]] = {}
         self.lingers = False
         self.stranger = storm.spawn("sleep", "infinity")
@@ -92,7 +92,7 @@ class Scene:
             subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "room", directory / "room"], check=True)
             stack.callback(lambda: subprocess.run(["umount", "-l", directory / "room"], check=True))
             resctrl = stack.enter_context(mounted(directory, **{**MACHINE, **machine}))
-            world = stack.enter_context(closing(Model(resctrl, scarce=False)))
+            world = stack.enter_context(closing(ModelWorld(resctrl, scarce=False)))
             log = stack.enter_context(DevLog(directory))
             enter = stack.enter_context(log.held())
             yield stack.enter_context(closing(cls(directory, resctrl, world, log, enter)))
@@ -130,31 +130,31 @@ class Scene:
         self._neighbours = contents(neighbour)
         self.log.lines()
 
-    def born(self, number: int, uid: str = UID) -> Container:
+    def born(self, number: int, uid: str = UID) -> SimulatedContainer:
         """A container of the pod; its hook has not run yet."""
         name = f"{number:064x}"
         cgroup = storm.cgroup_of(self._top, uid, name)
-        container = Container(name, uid, cgroup, self.directory / "bundles" / name)
+        container = SimulatedContainer(name, uid, cgroup, self.directory / "bundles" / name)
         self.containers.append(container)
         container.start(threaded=False)
         container.be_in("")
         self.world.born(container.init)
         return container
 
-    def living(self, number: int) -> Container:
+    def living(self, number: int) -> SimulatedContainer:
         """A container that is in its group."""
         container = self.born(number)
         self.expect(self.run(Job(CREATE, container)) == Ran(Outcome(0, "", ""), []), "it cannot be made ready")
         container.known = True
         return container
 
-    def busy(self, number: int) -> Container:
+    def busy(self, number: int) -> SimulatedContainer:
         """One that has used something in it."""
         container = self.living(number)
         self.count()
         return container
 
-    def over(self, number: int) -> Container:
+    def over(self, number: int) -> SimulatedContainer:
         """One that is dead, and whose poststop has not come yet."""
         container = self.busy(number)
         container.kill()
@@ -186,11 +186,11 @@ class Scene:
         if not any(it.pids() for it in self.containers):
             storm.remove_cgroups(mount_point() / self._top.lstrip("/"))
 
-    def state_of(self, container: Container) -> Path:
+    def state_of(self, container: SimulatedContainer) -> Path:
         """The record of its key."""
         return self.hook.run_dir / "groups" / f"{container.key}.json"
 
-    def change(self, container: Container, **fields: object) -> None:
+    def change(self, container: SimulatedContainer, **fields: object) -> None:
         """Change what is recorded of its key."""
         path = self.state_of(container)
         path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
@@ -212,7 +212,7 @@ class Scene:
 
     def _ran(self, outcome: Outcome) -> Ran:
         ran = Ran(outcome, self.log.lines())
-        if any("used is lost" in line for line in (outcome.stderr, *ran.syslog)):
+        if any("its use is lost" in line for line in (outcome.stderr, *ran.syslog)):
             self.used = 0  # what is said is no lie
         return ran
 
@@ -266,14 +266,14 @@ class Scene:
         if not condition:
             raise AssertionError("\n".join([" ".join(map(str, problem)), *self.story]))
 
-    def is_member(self, container: Container) -> bool:
+    def is_member(self, container: SimulatedContainer) -> bool:
         try:
             state = self.hook.key(container.key)
             return state is not None and container.id in state["members"]
         except (OSError, ValueError, TypeError, LookupError, RecursionError):  # somebody has spoilt it
             return False
 
-    def in_group(self, container: Container) -> bool:
+    def in_group(self, container: SimulatedContainer) -> bool:
         return self.world.is_in(container.init, container.group)
 
     def is_done(self, job: Job) -> bool:

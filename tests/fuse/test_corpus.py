@@ -91,12 +91,11 @@ def test_the_containers_of_a_podman_pod_share_a_group_with_key_sandbox(hook: Hoo
         end(init)
         sandbox(stopped(infra["id"]))
     sandbox(member)
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 @pytest.mark.parametrize("name", [name for name in CREATED_KEYS if name.startswith("crio")])
-def test_containerds_keys_get_nobody_into_another_pod_under_crio(hook: Hook, init: Task, name: str) -> None:
+def test_containerd_annotations_do_not_move_a_crio_container_to_another_pod(hook: Hook, init: Task, name: str) -> None:
     """A pod's author can write them there. In the cgroup that this process has nothing says whose pod it is."""
     state = json.loads((STATES / f"{name}-createRuntime.json").read_text())
     state["pid"] = init.pid

@@ -36,8 +36,7 @@ def test_all_containers_of_one_pod_come_and_go_at_once(patient: Hook) -> None:
         assert set(patient.key(UID)["members"]) == set(names)
         assert patient.tasks(f"oci-{UID}") == set(pids.values())
     all_at_once([patient.start(stopped(name, pod_uid=UID)) for name in names])
-    assert patient.groups() == set()
-    assert patient.leftovers() == set()
+    patient.assert_clean()
 
 
 def test_each_stage_three_times_at_once(patient: Hook) -> None:
@@ -48,8 +47,7 @@ def test_each_stage_three_times_at_once(patient: Hook) -> None:
         assert set(patient.key(UID)["members"]) == set(names)
         assert patient.tasks(f"oci-{UID}") == set(pids.values())
     all_at_once([patient.start(stopped(name)) for name in names])
-    assert patient.groups() == set()
-    assert patient.leftovers() == set()
+    patient.assert_clean()
 
 
 def test_one_comes_while_the_last_goes(patient: Hook) -> None:
@@ -64,5 +62,4 @@ def test_one_comes_while_the_last_goes(patient: Hook) -> None:
             assert set(patient.key(UID)["members"]) == {f"c{number + 1}"}
             assert patient.tasks(f"oci-{UID}") == {init.pid}
     patient(stopped(f"c{ROUNDS}"))
-    assert patient.groups() == set()
-    assert patient.leftovers() == set()
+    patient.assert_clean()

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import provision
-from tests.faults import broken, crowds, installs, kills, strace, syscalls
+from tests.faults import strace
 from tests.faults.campaign import Campaign
-from tests.faults.stages import RECONCILES, STAGES
+from tests.faults.injection import broken_nodes, failing_syscalls, killed_installs, sigkill
+from tests.faults.injection.stages import RECONCILES, STAGES
+from tests.faults.load import crowds
 from tests.faults.strace import Call
 from tests.kernel.inside import REAL_ROOT
 from tests.support import machine
@@ -46,26 +48,26 @@ def some(directory: Path, part: str, most: int) -> Iterator[Campaign]:
 
 def test_some_system_calls_fail(tmp_path: Path) -> None:
     with some(tmp_path, "syscalls", 4) as run:
-        syscalls.run(run, [stage for stage in STAGES if stage.name in ("first", "last", "refused")])
+        failing_syscalls.run(run, [stage for stage in STAGES if stage.name in ("first", "last", "refused")])
 
 
-def test_what_cannot_be_loaded_is_told(tmp_path: Path) -> None:
+def test_a_module_that_cannot_be_loaded_is_reported(tmp_path: Path) -> None:
     """The .pyz cannot be read any more when there is a failure to tell of: nothing was said."""
     (refused,) = (stage for stage in STAGES if stage.name == "refused")
     with some(tmp_path, "syscalls", 0) as run:
-        calls = run.ask(partial(syscalls.calls, refused))
+        calls = run.ask(partial(failing_syscalls.calls, refused))
         found = [call for call in calls if call.name == "lseek" and f"<{PYZ}>" in call.text]
-        run.all("reading the file", syscalls.cases(refused, found))
+        run.all("reading the file", failing_syscalls.cases(refused, found))
 
 
 def test_some_are_killed(tmp_path: Path) -> None:
     with some(tmp_path, "kills", 3) as run:
-        kills.run(run, [stage for stage in (*STAGES, *RECONCILES) if stage.name in ("first", "last", "vanished")])
+        sigkill.run(run, [stage for stage in (*STAGES, *RECONCILES) if stage.name in ("first", "last", "vanished")])
 
 
 def test_some_nodes_are_broken(tmp_path: Path) -> None:
     with some(tmp_path, "broken", 1) as run:
-        broken.run(run)
+        broken_nodes.run(run)
 
 
 def test_some_come_and_go_at_once(tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ def test_some_installs_are_killed(tmp_path: Path) -> None:
     if reason := machine.missing():
         pytest.skip(reason)
     with some(tmp_path, "installs", 4) as run:
-        installs.run(run)
+        killed_installs.run(run)
 
 
 @pytest.mark.parametrize(("nth", "made"), [(1, set()), (2, {"a"}), (3, {"a", "b"})])

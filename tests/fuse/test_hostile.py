@@ -173,7 +173,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("words", few(OPTIONS.values()), ids=few(OPTIONS))
-def test_a_bad_option_is_said_and_ignored(hook: Hook, init: Task, words: list[str]) -> None:
+def test_a_bad_option_is_reported_and_ignored(hook: Hook, init: Task, words: list[str]) -> None:
     outcome = hook.with_options(*words)(created("c1", init.pid), verb="createRuntime")
     assert outcome.status == 0
     assert "usage" in outcome.stderr
@@ -206,7 +206,7 @@ def test_an_unknown_verb_with_no_state_on_stdin_exits_with_2(text: bytes) -> Non
     """Any pipe for stdin was taken for a runtime's, as in a script or a cron job."""
     result = subprocess.run([PYZ, "lst"], input=text, capture_output=True, check=False, timeout=300)
     assert result.returncode == 2
-    assert b"unknown verb 'lst'" in result.stderr
+    assert b"unknown command 'lst'" in result.stderr
 
 
 def test_an_unknown_verb_on_a_terminal_does_not_wait_for_a_state() -> None:
@@ -260,5 +260,4 @@ def test_filters(hook: Hook, init: Task, words: list[str], annotations: dict[str
     assert bool(hook.groups()) is wanted
     end(init)
     filtered(stopped("c1"))
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()

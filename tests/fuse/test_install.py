@@ -17,7 +17,7 @@ from pyz import archive
 from tests.kernel.inside import REAL_ROOT
 from tests.support import interpreters, machine
 from tests.support.hook import PYZ, UID, Hook, created, stopped, task
-from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, UNITS, Machine
+from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, UNITS, ScratchMachine
 
 if TYPE_CHECKING:
     from tests.resctrlfs import Mounted
@@ -37,25 +37,25 @@ def ready() -> None:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "machine")
+def node(tmp_path: Path) -> ScratchMachine:
+    return ScratchMachine(tmp_path / "machine")
 
 
-def done(node: Machine, *words: str) -> list[str]:
+def done(node: ScratchMachine, *words: str) -> list[str]:
     """What a command that succeeds prints."""
     ended = node.run(*words)
     assert (ended.returncode, ended.stderr) == (0, "")
     return ended.stdout.splitlines()
 
 
-def refused(node: Machine, *words: str) -> str:
+def refused(node: ScratchMachine, *words: str) -> str:
     """What one that is refused says; it prints nothing."""
     ended = node.run(*words)
     assert (ended.returncode, ended.stdout) == (2, "")
     return ended.stderr
 
 
-def hook_of(node: Machine, path: str) -> dict[str, object]:
+def hook_of(node: ScratchMachine, path: str) -> dict[str, object]:
     found: dict[str, object] = json.loads(node.path(path).read_text())["hook"]
     return found
 
@@ -63,7 +63,7 @@ def hook_of(node: Machine, path: str) -> dict[str, object]:
 # --- What is where
 
 
-def test_everything_is_where_it_belongs(node: Machine) -> None:
+def test_everything_is_where_it_belongs(node: ScratchMachine) -> None:
     done(node, "install", "--for=both")
     written = node.written()
     assert set(written) == EVERYTHING
@@ -81,13 +81,13 @@ def test_everything_is_where_it_belongs(node: Machine) -> None:
     assert modes == {path: 0o777 if path == LINK else 0o755 if path == PROGRAM else 0o644 for path in EVERYTHING}
 
 
-def test_it_runs_from_there(node: Machine) -> None:
+def test_it_runs_from_there(node: ScratchMachine) -> None:
     done(node, "install", "--for=podman")
     ended = node.run(LINK, "--version")
     assert ended.stdout.startswith("resctrl-mon-hook ")
 
 
-def test_again_it_changes_nothing(node: Machine) -> None:
+def test_again_it_changes_nothing(node: ScratchMachine) -> None:
     done(node, "install", "--for=both")
     before = {path: node.path(path).lstat() for path in EVERYTHING}
     assert [line for line in done(node, "install", "--for=both") if line.startswith(("write", "link", "remove"))] == []
@@ -97,7 +97,7 @@ def test_again_it_changes_nothing(node: Machine) -> None:
     }
 
 
-def test_a_dry_run_tells_the_same_steps_and_takes_none(node: Machine) -> None:
+def test_a_dry_run_prints_the_same_steps_and_takes_none(node: ScratchMachine) -> None:
     plan = json.loads("\n".join(done(node, "install", "--for=both", "--dry-run", "--json")))
     assert node.written() == {}
     assert plan["dry_run"] is True
@@ -109,7 +109,7 @@ def test_a_dry_run_tells_the_same_steps_and_takes_none(node: Machine) -> None:
 
 
 @pytest.mark.parametrize(("target", "left"), [("kubernetes", KUBERNETES), ("podman", PODMAN)])
-def test_what_is_not_asked_for_any_more_goes(node: Machine, target: str, left: str) -> None:
+def test_what_is_not_asked_for_any_more_goes(node: ScratchMachine, target: str, left: str) -> None:
     done(node, "install", "--for=both")
     lines = done(node, "install", f"--for={target}")
     (gone,) = {KUBERNETES, PODMAN} - {left}
@@ -117,7 +117,7 @@ def test_what_is_not_asked_for_any_more_goes(node: Machine, target: str, left: s
     assert set(node.written()) == EVERYTHING - {gone}
 
 
-def test_options_reach_the_hooks_and_the_timer_from_one_place(node: Machine) -> None:
+def test_options_reach_the_hooks_and_the_timer_from_one_place(node: ScratchMachine) -> None:
     words = ["--linger", "5", "--monitor=opt-in", "--group-prefix=mine-", "--annotation=a=b", "--strict"]
     done(node, "install", "--for=both", "--adopt", *words)
     expected = ["--group-prefix=mine-", "--linger=5", "--monitor=opt-in", "--annotation=a=b", "--strict"]
@@ -126,13 +126,13 @@ def test_options_reach_the_hooks_and_the_timer_from_one_place(node: Machine) -> 
     assert node.written()[CONF].splitlines()[1:] == [f"OPTIONS={' '.join([*expected, '--adopt'])}"]
 
 
-def test_podman_alone_lingers_nowhere(node: Machine) -> None:
+def test_podman_alone_lingers_nowhere(node: ScratchMachine) -> None:
     done(node, "install", "--for=podman")
     assert hook_of(node, PODMAN)["args"] == ["resctrl-mon-hook", "hook", "--containers=podman"]
     assert node.written()[CONF].splitlines()[1:] == ["OPTIONS="]
 
 
-def test_other_directories_reach_the_units(node: Machine) -> None:
+def test_other_directories_reach_the_units(node: ScratchMachine) -> None:
     done(node, "install", "--for=podman", "--run-dir=/run/other", "--resctrl-root=/mnt/resctrl")
     service = node.written()[f"{UNITS}.service"].splitlines()
     assert "ConditionPathIsDirectory=/mnt/resctrl/mon_groups" in service
@@ -147,7 +147,7 @@ def test_other_directories_reach_the_units(node: Machine) -> None:
     ]
 
 
-def test_another_prefix_leaves_usr_alone(node: Machine) -> None:
+def test_another_prefix_leaves_usr_alone(node: ScratchMachine) -> None:
     done(node, "install", "--for=both", "--prefix=/etc/opt/x")
     below = "/etc/opt/x/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
     hooks_dir = "/etc/containers/oci/hooks.d"
@@ -161,8 +161,8 @@ def test_another_prefix_leaves_usr_alone(node: Machine) -> None:
     assert node.written() == {}
 
 
-def test_who_does_not_read_that_directory_is_said(node: Machine) -> None:
-    told = f"Podman reads {HOOKS_DIR}, not /etc/containers/oci/hooks.d: name that in its hooks_dir, too"
+def test_a_reader_that_ignores_the_prefix_is_named(node: ScratchMachine) -> None:
+    told = f"Podman reads {HOOKS_DIR}, not /etc/containers/oci/hooks.d: add that to its hooks_dir"
     words = ["install", "--prefix=/etc/opt/x"]
     assert told in done(node, *words, "--for=podman")
     assert told not in done(node, *words, "--for=kubernetes")
@@ -176,7 +176,7 @@ def test_who_does_not_read_that_directory_is_said(node: Machine) -> None:
     assert any(line.startswith("CRI-O reads /usr/share") for line in done(node, *words, "--for=kubernetes"))
 
 
-def test_another_interpreter(node: Machine) -> None:
+def test_another_interpreter(node: ScratchMachine) -> None:
     python = os.path.realpath("/usr/bin/python3")
     done(node, "install", "--for=podman", f"--python={python}")
     line, _, rest = node.path(PROGRAM).read_bytes().partition(b"\n")
@@ -192,7 +192,7 @@ def test_into_a_tree_for_another_machine(tmp_path: Path) -> None:
     words = [str(PYZ), "install", f"--destdir={top}", "--python=/opt/no/such/python3"]
     ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
     assert ended.returncode == 2
-    assert "remedy: --for=kubernetes, podman or both" in ended.stderr
+    assert "remedy: use --for=kubernetes, podman or both" in ended.stderr
     assert not top.exists()
     (top / "usr/bin").mkdir(parents=True)
     (top / "usr/bin/crio").write_text("#!/bin/sh\n")
@@ -224,7 +224,7 @@ def test_by_every_interpreter(tmp_path: Path, python: str) -> None:
 # --- systemd
 
 
-def give_systemd(node: Machine, status: int = 0) -> Path:
+def give_systemd(node: ScratchMachine, status: int = 0) -> Path:
     """A systemd that runs, whose programs note what they are called with."""
     node.path("/run/systemd/system").mkdir(parents=True)
     log = node.directory / "systemd.log"
@@ -236,7 +236,7 @@ def give_systemd(node: Machine, status: int = 0) -> Path:
     return log
 
 
-def test_the_timer_is_started_and_stopped(node: Machine) -> None:
+def test_the_timer_is_started_and_stopped(node: ScratchMachine) -> None:
     log = give_systemd(node)
     done(node, "install", "--for=podman")
     assert log.read_text().splitlines() == [
@@ -255,7 +255,7 @@ def test_the_timer_is_started_and_stopped(node: Machine) -> None:
     assert not log.exists()
 
 
-def test_a_systemd_that_fails_stops_nothing(node: Machine) -> None:
+def test_a_systemd_that_fails_stops_nothing(node: ScratchMachine) -> None:
     give_systemd(node, status=1)
     lines = done(node, "install", "--for=podman")
     assert lines.count("  failed: exit status 1: no luck") == 3
@@ -265,50 +265,50 @@ def test_a_systemd_that_fails_stops_nothing(node: Machine) -> None:
 # --- What is refused: nothing is in place then that anybody would call
 
 
-def others(node: Machine) -> set[str]:
+def others(node: ScratchMachine) -> set[str]:
     """All that was put there, but for the programs of the tests."""
     return {path for path in node.written() if "/usr/local/sbin/" not in path and "/sysimage/" not in path}
 
 
 @pytest.mark.parametrize("path", sorted(EVERYTHING - {CONF}))
-def test_a_file_of_others_is_in_the_way(node: Machine, path: str) -> None:
+def test_a_file_of_others_is_in_the_way(node: ScratchMachine, path: str) -> None:
     target = node.path(path)
     target.parent.mkdir(parents=True)
     target.write_text('{"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": true}, "stages": []}')
     said = refused(node, "install", "--for=both")
-    assert f"{path} is not of resctrl-mon-hook; remedy: move it away" in said
+    assert f"{path} exists and was not installed by resctrl-mon-hook; remedy: move it away" in said
     assert set(node.written()) == {path}
-    assert done(node, "uninstall") == [f"left: {path} is not of resctrl-mon-hook"]
+    assert done(node, "uninstall") == [f"left: {path} was not installed by resctrl-mon-hook"]
     assert set(node.written()) == {path}
 
 
-def test_the_options_that_an_administrator_wrote_down_stay(node: Machine) -> None:
+def test_the_options_that_an_administrator_wrote_down_stay(node: ScratchMachine) -> None:
     conf = node.path(CONF)
     conf.parent.mkdir()
     conf.write_text("OPTIONS=--adopt\n")
-    assert f"{CONF} is the administrator's and stays as it is" in done(node, "install", "--for=podman")
+    assert f"keeping {CONF}, which the administrator wrote" in done(node, "install", "--for=podman")
     done(node, "uninstall")
     assert node.written() == {CONF: "OPTIONS=--adopt\n"}
 
 
-def test_the_hook_is_called_from_another_directory_already(node: Machine) -> None:
+def test_the_hook_is_called_from_another_directory_already(node: ScratchMachine) -> None:
     done(node, "install", "--for=podman", "--hooks-dir=/etc/containers/oci/hooks.d")
     said = refused(node, "install", "--for=podman")
-    assert "/etc/containers/oci/hooks.d/10-resctrl-mon-hook-podman.json has the hook called already" in said
-    assert "remedy: remove it, or uninstall --hooks-dir=/etc/containers/oci/hooks.d" in said
+    assert "/etc/containers/oci/hooks.d/10-resctrl-mon-hook-podman.json already calls the hook" in said
+    assert "remedy: remove it, or its package, or uninstall --hooks-dir=/etc/containers/oci/hooks.d" in said
     assert PODMAN not in node.written()
 
 
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        (None, "No such file or directory: ENOENT; remedy: install it, or name another one by --python=PATH"),
-        ("echo 3 8 cpython-38 1", "is Python 3.8, and 3.9 is the oldest that will do; remedy: --python=PATH"),
-        ("echo hello", "is no Python that runs here"),
+        (None, "cannot start: ENOENT; remedy: install it, or name another one with --python=PATH"),
+        ("echo 3 8 cpython-38 1", "is Python 3.8, but 3.9 or newer is required; remedy: use --python=PATH"),
+        ("echo hello", "cannot run /usr/local/python as Python"),
         ("echo broken >&2; exit 1", "exit status 1: broken; remedy"),
     ],
 )
-def test_an_interpreter_that_will_not_do(node: Machine, script: str | None, said: str) -> None:
+def test_an_interpreter_that_will_not_do(node: ScratchMachine, script: str | None, said: str) -> None:
     python = node.path("/usr/local/python")
     if script is not None:
         python.parent.mkdir()
@@ -318,14 +318,14 @@ def test_an_interpreter_that_will_not_do(node: Machine, script: str | None, said
     assert set(node.written()) <= {"/usr/local/python"}
 
 
-def test_an_interpreter_that_cannot_compile_is_said_and_stops_nothing(node: Machine) -> None:
+def test_an_interpreter_that_cannot_compile_is_reported_and_stops_nothing(node: ScratchMachine) -> None:
     python = node.path("/usr/local/python")
     python.parent.mkdir()
     python.write_text('#!/bin/sh\ncase "$*" in *version_info*) echo 3 99 cpython-399 1;; *) exec python3 "$@";; esac\n')
     python.chmod(0o755)
     lines = done(node, "install", "--for=podman", "--python=/usr/local/python")
     told = lines.index(f"compile {PROGRAM}.cpython-399")
-    assert lines[told + 1] == "  failed: /usr/local/python compiles for another Python than cpython-399"
+    assert lines[told + 1] == "  failed: /usr/local/python compiled for another Python than cpython-399"
     assert PODMAN in node.written()
 
 
@@ -338,7 +338,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(archive.build(output=tmp_path_factory.mktemp("bare") / "x.pyz"))
 
 
-def test_install_makes_the_bytecode_that_the_file_lacks(node: Machine, bare: str) -> None:
+def test_install_makes_the_bytecode_that_the_file_lacks(node: ScratchMachine, bare: str) -> None:
     show = ("/usr/bin/python3", "-c", "import sys; print(sys.implementation.cache_tag)")
     made = f"{PROGRAM}.{node.run(*show).stdout.strip()}"
     plan = done(node, bare, "install", "--for=podman", "--dry-run")
@@ -358,7 +358,7 @@ def test_install_makes_the_bytecode_that_the_file_lacks(node: Machine, bare: str
     assert node.written() == {}
 
 
-def test_install_of_a_file_that_has_bytecode_removes_what_was_made(node: Machine, bare: str) -> None:
+def test_install_of_a_file_that_has_bytecode_removes_what_was_made(node: ScratchMachine, bare: str) -> None:
     done(node, bare, "install", "--for=podman")
     lines = done(node, "install", "--for=podman")
     assert [line for line in lines if line.startswith(f"remove {PROGRAM}.cpython-")]
@@ -372,7 +372,7 @@ def test_install_into_a_tree_makes_no_bytecode(tmp_path: Path, bare: str) -> Non
     assert [*(tmp_path / "tree").rglob("*.cpython-*")] == []
 
 
-def test_bytecode_by_somebody_else_is_refused(node: Machine, bare: str) -> None:
+def test_bytecode_by_somebody_else_is_refused(node: ScratchMachine, bare: str) -> None:
     done(node, bare, "install", "--for=podman", "--force")
     (made,) = node.path(PROGRAM).parent.glob("*.cpython-*")
     made.write_bytes(b"")
@@ -382,18 +382,18 @@ def test_bytecode_by_somebody_else_is_refused(node: Machine, bare: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["python3", "/with a/blank", "/" + "x" * 200, "/\u00e9"])
-def test_an_interpreter_that_the_kernel_would_not_start(node: Machine, path: str) -> None:
+def test_an_interpreter_that_the_kernel_would_not_start(node: ScratchMachine, path: str) -> None:
     assert "--python: " in refused(node, "install", "--for=podman", f"--python={path}")
     assert node.written() == {}
 
 
 @pytest.mark.parametrize("word", ["--annotation=a=b c", "--annotation=a=%h", "--annotation=a=$HOME", "--namespace='x'"])
-def test_an_option_that_systemd_would_take_for_another(node: Machine, word: str) -> None:
-    assert "as one plain word" in refused(node, "install", "--for=podman", word)
+def test_an_option_that_systemd_would_take_for_another(node: ScratchMachine, word: str) -> None:
+    assert "a systemd unit cannot hold" in refused(node, "install", "--for=podman", word)
 
 
 @pytest.mark.parametrize("word", ["--lingr=5", "--linger=x", "--linger", "nonsense", "--for=docker", "--destdir=here"])
-def test_a_wrong_command_line(node: Machine, word: str) -> None:
+def test_a_wrong_command_line(node: ScratchMachine, word: str) -> None:
     assert "see resctrl-mon-hook --help" in refused(node, "install", "--for=podman", word)
     assert node.written() == {}
 
@@ -401,22 +401,22 @@ def test_a_wrong_command_line(node: Machine, word: str) -> None:
 def test_a_file_system_without_programs(tmp_path: Path) -> None:
     place = tmp_path / "x"
     place.mkdir()
-    node = Machine(tmp_path / "machine", f"mount -t tmpfs -o noexec x {place}")
+    node = ScratchMachine(tmp_path / "machine", f"mount -t tmpfs -o noexec x {place}")
     said = refused(node, "install", "--for=podman", f"--prefix={place}")
-    assert "does not run: Permission denied: EACCES; remedy: the file system of" in said
+    assert "does not run: cannot start: EACCES; remedy: the file system of" in said
     assert "is mounted noexec: choose another --prefix" in said
     assert node.written() == {}
 
 
 def test_a_file_system_that_is_read_only(tmp_path: Path) -> None:
-    node = Machine(tmp_path / "machine", "mount -o remount,ro /usr")
+    node = ScratchMachine(tmp_path / "machine", "mount -o remount,ro /usr")
     said = refused(node, "install", "--for=podman")
-    assert "/usr/libexec/oci/hooks.d is on a read-only file system; remedy: --prefix=/usr/local" in said
+    assert "/usr/libexec/oci/hooks.d is on a read-only file system; remedy: use --prefix=/usr/local" in said
     assert node.written() == {}
     done(node, "install", "--for=podman", "--prefix=/etc/opt/x")
 
 
-def test_a_new_program_that_does_not_run_does_not_take_the_place_of_one_that_does(node: Machine) -> None:
+def test_a_new_program_that_does_not_run_does_not_take_the_place_of_one_that_does(node: ScratchMachine) -> None:
     """Containers call it, and would fail."""
     done(node, "install", "--for=podman")
     before = node.path(PROGRAM).read_bytes()
@@ -429,23 +429,23 @@ def test_a_new_program_that_does_not_run_does_not_take_the_place_of_one_that_doe
     assert [path.name for path in node.path(PROGRAM).parent.iterdir()] == ["resctrl-mon-hook.pyz"]
 
 
-def test_it_is_not_installed_from_the_sources(node: Machine) -> None:
+def test_it_is_not_installed_from_the_sources(node: ScratchMachine) -> None:
     ended = node.run("/usr/bin/env", f"PYTHONPATH={ROOT}", "python3", "-m", "hook", "install", "--for=podman")
     assert ended.returncode != 0
     assert node.written() == {}
 
 
-def test_by_somebody_else(node: Machine) -> None:
+def test_install_without_root_fails(node: ScratchMachine) -> None:
     ended = node.run(node.public(), "install", "--for=podman", before=NOBODY)
     assert ended.returncode == 2
-    assert "cannot be made: Permission denied; remedy: as root, or --prefix=DIR" in ended.stderr
+    assert "libexec/oci/hooks.d: Permission denied; remedy: run as root, or use --prefix=DIR" in ended.stderr
 
 
-def test_two_at_once(node: Machine) -> None:
+def test_two_at_once(node: ScratchMachine) -> None:
     done(node, "install", "--for=podman")
     said = node.run("install", "--for=podman", before=["flock", os.path.dirname(PROGRAM)])
     assert said.returncode == 2
-    assert "another install or uninstall is at work" in said.stderr
+    assert "another install or uninstall is running" in said.stderr
     said = node.run("uninstall", before=["flock", os.path.dirname(PROGRAM)])
     assert said.returncode == 2
 
@@ -455,7 +455,7 @@ def test_two_at_once(node: Machine) -> None:
 
 def test_hooks_start_while_the_program_is_replaced(tmp_path: Path) -> None:
     """Each of them is the old one or the new one."""
-    node = Machine(tmp_path / "machine")
+    node = ScratchMachine(tmp_path / "machine")
     prefix = tmp_path / "prefix"
     pythons = ["/usr/bin/python3", os.path.realpath("/usr/bin/python3")]
     words = ["install", "--for=podman", f"--prefix={prefix}", f"--hooks-dir={tmp_path}/hooks.d"]
@@ -480,7 +480,7 @@ def test_hooks_start_while_the_program_is_replaced(tmp_path: Path) -> None:
 CALL = re.compile(r"(fsync|rename|unlink)\((?:[0-9]+<([^>]*)>|\"([^\"]*)\"(?:, \"([^\"]*)\")?)\) += 0")
 
 
-def calls(node: Machine, *words: str) -> list[tuple[str, str, str]]:
+def calls(node: ScratchMachine, *words: str) -> list[tuple[str, str, str]]:
     """What a command does to files' places and to the disk, in this order: the call, its file, a rename's target."""
     trace = node.directory / "trace"
     ended = node.run(*words, before=["strace", "-qq", "-y", "-o", str(trace)])
@@ -494,7 +494,7 @@ def calls(node: Machine, *words: str) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="no strace")
-def test_each_step_is_on_the_disk_before_the_next_is_taken(node: Machine) -> None:
+def test_each_step_is_on_the_disk_before_the_next_is_taken(node: ScratchMachine) -> None:
     """Else a JSON might survive a loss of power, and its program not."""
     taken = calls(node, "install", "--for=both")
     assert [target for call, _, target in taken if call == "rename"][0::7] == [PROGRAM, PODMAN]
@@ -511,7 +511,7 @@ def test_each_step_is_on_the_disk_before_the_next_is_taken(node: Machine) -> Non
 # --- uninstall
 
 
-def test_nothing_is_left(node: Machine) -> None:
+def test_nothing_is_left(node: ScratchMachine) -> None:
     done(node, "install", "--for=both")
     lines = done(node, "uninstall")
     assert node.written() == {}
@@ -521,7 +521,7 @@ def test_nothing_is_left(node: Machine) -> None:
     assert done(node, "uninstall") == []
 
 
-def test_uninstall_tells_what_it_would_do(node: Machine) -> None:
+def test_uninstall_dry_run_prints_its_steps(node: ScratchMachine) -> None:
     done(node, "install", "--for=both")
     before = node.written()
     plan = done(node, "uninstall", "--dry-run")
@@ -532,7 +532,7 @@ def test_uninstall_tells_what_it_would_do(node: Machine) -> None:
 KEPT = {"containers": ["web"], "untold": [], "specs": []}
 
 
-def record(node: Machine, pid: int) -> None:
+def record(node: ScratchMachine, pid: int) -> None:
     """Have a process on record as a container's."""
     starttime = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     group = f"{Options().resctrl_root}/mon_groups/oci-{UID}"
@@ -543,13 +543,13 @@ def record(node: Machine, pid: int) -> None:
     (place / f"{UID}.json").write_text(json.dumps({**state, "members": {"web": member}}))
 
 
-def test_the_program_stays_while_a_container_on_record_lives(node: Machine) -> None:
+def test_the_program_stays_while_a_container_on_record_lives(node: ScratchMachine) -> None:
     done(node, "install", "--for=both")
     with task() as init:
         record(node, init.pid)
         lines = done(node, "uninstall")
-        assert "kept for container web, which calls it when it ends" in lines
-        assert "uninstall again once they are gone" in lines[-1]
+        assert "kept: container web calls the program when it ends" in lines
+        assert "run uninstall again when they are gone" in lines[-1]
         assert set(node.written()) == EVERYTHING - {KUBERNETES, PODMAN}
         told = json.loads("\n".join(done(node, "uninstall", "--json")))
         assert told == {"dry_run": False, "steps": [], "kept": KEPT, "left": []}
@@ -557,7 +557,7 @@ def test_the_program_stays_while_a_container_on_record_lives(node: Machine) -> N
     assert node.written() == {}
 
 
-def test_the_timer_stays_as_long_as_the_program(node: Machine, resctrl: Mounted, tmp_path: Path) -> None:
+def test_the_timer_stays_as_long_as_the_program(node: ScratchMachine, resctrl: Mounted, tmp_path: Path) -> None:
     """Containers that live have a poststop that lets their group linger, and nobody else would end it."""
     log = give_systemd(node)
     words = [f"--run-dir={tmp_path}/run", f"--resctrl-root={resctrl.root}"]
@@ -567,7 +567,7 @@ def test_the_timer_stays_as_long_as_the_program(node: Machine, resctrl: Mounted,
         hook(created("web", init.pid))
         log.unlink()
         lines = done(node, "uninstall", *words)
-    assert "the timer stays until the program is removed, to end lingering groups" in lines
+    assert "kept: the timer, which ends lingering groups until the program is removed" in lines
     assert not log.exists()
     start = next(line for line in node.written()[f"{UNITS}.service"].splitlines() if line.startswith("ExecStart="))
     hook(stopped("web"))
@@ -582,7 +582,7 @@ def test_the_timer_stays_as_long_as_the_program(node: Machine, resctrl: Mounted,
     assert others(node) == set()
 
 
-def test_where_a_package_has_taken_the_timer_along_there_is_one_until_the_next_boot(node: Machine) -> None:
+def test_where_a_package_has_taken_the_timer_along_there_is_one_until_the_next_boot(node: ScratchMachine) -> None:
     log = give_systemd(node)
     (log.parent / "usr/local/sbin/systemctl").rename(node.path("/usr/local/sbin/systemd-run"))
     shutil.copy(node.path("/usr/local/sbin/systemd-tmpfiles"), node.path("/usr/local/sbin/systemctl"))
@@ -613,7 +613,7 @@ def test_where_a_package_has_taken_the_timer_along_there_is_one_until_the_next_b
     assert "stop resctrl-mon-hook-left.timer" in log.read_text()
 
 
-def test_unless_told_otherwise(node: Machine) -> None:
+def test_uninstall_with_force_ignores_users(node: ScratchMachine) -> None:
     done(node, "install", "--for=both")
     with task() as init:
         record(node, init.pid)
@@ -630,7 +630,7 @@ esac
 """
 
 
-def uninstalled(node: Machine, config: object, status: str = "running", pid: int = 1) -> list[str]:
+def uninstalled(node: ScratchMachine, config: object, status: str = "running", pid: int = 1) -> list[str]:
     """What uninstall keeps, and why, where runc tells of one container with this configuration."""
     done(node, "install", "--for=both")
     bundle = node.directory / "bundle"
@@ -651,31 +651,31 @@ def uninstalled(node: Machine, config: object, status: str = "running", pid: int
 @pytest.mark.parametrize(
     ("config", "kept"),
     [
-        ({"hooks": {"poststop": [{"path": PROGRAM}]}}, "kept for container told"),
+        ({"hooks": {"poststop": [{"path": PROGRAM}]}}, "kept: container told calls the program"),
         (
             {"hooks": {"createRuntime": [{"path": "/bin/true"}], "poststop": [{"path": LINK}]}},
-            "kept for container told",
+            "kept: container told calls the program",
         ),
         ({"hooks": {"poststop": [{"path": "/bin/true"}], "prestart": None}}, None),
         ({"hooks": None}, None),
         ({}, None),
-        ("{", "kept, since this cannot be told: told: its configuration cannot be read"),
-        ("[]", "kept, since this cannot be told: told: its configuration cannot be read"),
-        (None, "kept, since this cannot be told: told: its configuration cannot be read"),
+        ("{", "kept: could not check for remaining users: cannot read the config.json of container told"),
+        ("[]", "kept: could not check for remaining users: cannot read the config.json of container told"),
+        (None, "kept: could not check for remaining users: cannot read the config.json of container told"),
     ],
 )
-def test_the_configuration_of_a_container_tells_whether_it_calls(
-    node: Machine, config: object, kept: str | None
+def test_containers_that_call_the_program_are_found_by_their_config(
+    node: ScratchMachine, config: object, kept: str | None
 ) -> None:
     found = uninstalled(node, config)
     assert bool(found) is (kept is not None)
     assert not found or found[0].startswith(kept or "")
 
 
-def test_one_that_has_ended_calls_when_it_is_deleted(node: Machine) -> None:
+def test_one_that_has_ended_calls_when_it_is_deleted(node: ScratchMachine) -> None:
     """As CRI-O keeps a finished Job's until its pod goes; runc and crun say `stopped`, crun with pid 0."""
     found = uninstalled(node, {"hooks": {"poststop": [{"path": PROGRAM}]}}, status="stopped", pid=0)
-    assert found[0] == "kept for container told, which calls it when it ends"
+    assert found[0] == "kept: container told calls the program when it ends"
 
 
 @pytest.mark.parametrize(
@@ -683,15 +683,15 @@ def test_one_that_has_ended_calls_when_it_is_deleted(node: Machine) -> None:
     [
         (
             {"hooks": {"createRuntime": [{"path": PROGRAM}]}},
-            "kept for containerd, whose base_runtime_spec /etc/x.json calls it",
+            "kept: base_runtime_spec /etc/x.json of containerd calls the program",
         ),
         ({"hooks": {"createRuntime": [{"path": "/bin/true"}]}}, None),
-        ("{", "kept, since this cannot be told: /etc/x.json cannot be read"),
+        ("{", "kept: could not check for remaining users: cannot read /etc/x.json"),
         (None, None),
     ],
 )
 def test_containerd_begins_no_container_with_a_program_that_is_gone(
-    node: Machine, spec: object, kept: str | None
+    node: ScratchMachine, spec: object, kept: str | None
 ) -> None:
     """Each of them would fail."""
     done(node, "install", "--for=kubernetes")
@@ -711,8 +711,8 @@ NAMES_IT = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n  ba
 
 
 @pytest.mark.parametrize("words", [("-c", "/etc/k3s/config.toml"), ("--config=/etc/k3s/config.toml",)], ids=" ".join)
-def test_the_file_that_a_running_containerd_was_started_with_is_read_with_its_imports(
-    node: Machine, words: tuple[str, ...]
+def test_the_config_of_a_running_containerd_is_read_with_its_imports(
+    node: ScratchMachine, words: tuple[str, ...]
 ) -> None:
     done(node, "install", "--for=kubernetes")
     node.path("/etc/k3s/config-v3.toml.d").mkdir(parents=True)
@@ -721,7 +721,7 @@ def test_the_file_that_a_running_containerd_was_started_with_is_read_with_its_im
     node.path("/etc/x.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": LINK}]}}))
     ended = node.run("uninstall", before=machine.beside("/usr/bin/containerd", *words))
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "kept for containerd, whose base_runtime_spec /etc/x.json calls it: take that out" in ended.stdout
+    assert "kept: base_runtime_spec /etc/x.json of containerd calls the program: remove that" in ended.stdout
     assert {PROGRAM, LINK} <= set(node.written())
     done(node, "uninstall")
     assert PROGRAM not in node.written(), "it runs no more"
@@ -742,18 +742,18 @@ def test_the_file_that_a_running_containerd_was_started_with_is_read_with_its_im
     ],
 )
 def test_a_configuration_that_cannot_be_read_to_its_end_keeps_the_program(
-    node: Machine, text: str | None, said: str
+    node: ScratchMachine, text: str | None, said: str
 ) -> None:
     done(node, "install", "--for=kubernetes")
     node.path("/etc/k.d").mkdir()
     if text is not None:
         node.path("/etc/k.d/k.toml").write_text(text)
     ended = node.run("uninstall", before=machine.beside("containerd", "-c", "/etc/k.d/k.toml"))
-    assert f"kept, since this cannot be told: {said}" in ended.stdout
+    assert f"kept: could not check for remaining users: {said}" in ended.stdout
     assert PROGRAM in node.written()
 
 
-def test_a_line_that_was_taken_out_is_in_force_until_containerd_is_restarted(node: Machine) -> None:
+def test_a_line_that_was_taken_out_is_in_force_until_containerd_is_restarted(node: ScratchMachine) -> None:
     done(node, "install", "--for=kubernetes")
     conf = node.path("/etc/k.toml")
     conf.write_text("version = 2\n")
@@ -766,7 +766,7 @@ def test_a_line_that_was_taken_out_is_in_force_until_containerd_is_restarted(nod
     assert PROGRAM in node.written()
 
 
-def test_a_containerd_that_sees_other_files_is_none_of_our_business(node: Machine) -> None:
+def test_a_containerd_that_sees_other_files_is_none_of_our_business(node: ScratchMachine) -> None:
     """One in a container has its own /usr: what its specification names is another file."""
     done(node, "install", "--for=kubernetes")
     node.path("/etc/k.toml").write_text(NAMES_IT)
@@ -783,7 +783,7 @@ def test_a_containerd_that_sees_other_files_is_none_of_our_business(node: Machin
 # --- Whose files these are
 
 
-def give_packages(node: Machine, dpkg: str = "", rpm: str = "") -> None:
+def give_packages(node: ScratchMachine, dpkg: str = "", rpm: str = "") -> None:
     """Managers of packages that answer so; their words are in the tests of packages."""
     node.path("/usr/local/sbin").mkdir(parents=True, exist_ok=True)
     for name, text in (("dpkg-query", dpkg or "exit 1"), ("rpm", rpm or "exit 1")):
@@ -806,7 +806,7 @@ OWNED_BY_DPKG = f"echo resctrl-mon-hook: {PODMAN}; exit 1"
         ("echo broken >&2; exit 2", "", "fix dpkg, or --force"),
     ],
 )
-def test_the_files_of_a_package_are_left_alone(node: Machine, dpkg: str, rpm: str, remedy: str) -> None:
+def test_the_files_of_a_package_are_left_alone(node: ScratchMachine, dpkg: str, rpm: str, remedy: str) -> None:
     done(node, "install", "--for=both")
     give_packages(node, dpkg, rpm)
     before = node.written()
@@ -819,7 +819,7 @@ def test_the_files_of_a_package_are_left_alone(node: Machine, dpkg: str, rpm: st
     assert others(node) == set()
 
 
-def test_where_no_file_is_in_place_no_package_is_asked(node: Machine) -> None:
+def test_where_no_file_is_in_place_no_package_is_asked(node: ScratchMachine) -> None:
     """Nor where only the program is left: a package that was removed has it call `uninstall`."""
     give_packages(node, "exit 2")
     done(node, "install", "--for=both")
@@ -829,7 +829,7 @@ def test_where_no_file_is_in_place_no_package_is_asked(node: Machine) -> None:
     assert others(node) == set()
 
 
-def test_another_machine_is_not_asked_whose_its_files_are(node: Machine) -> None:
+def test_another_machine_is_not_asked_whose_its_files_are(node: ScratchMachine) -> None:
     give_packages(node, "exit 2")
     tree = f"--destdir={node.directory}/tree"
     done(node, "install", "--for=podman", tree)
@@ -837,7 +837,7 @@ def test_another_machine_is_not_asked_whose_its_files_are(node: Machine) -> None
     done(node, "uninstall", tree)
 
 
-def test_the_files_of_the_chart_are_left_alone(node: Machine) -> None:
+def test_the_files_of_the_chart_are_left_alone(node: ScratchMachine) -> None:
     """Its pod would fail from then on, and a later removal of the chart would take ours away."""
     mark = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.chart"
     done(node, "install", "--for=both")
@@ -854,7 +854,7 @@ def test_the_files_of_the_chart_are_left_alone(node: Machine) -> None:
     assert node.written() == {}
 
 
-def test_the_files_of_a_chart_that_has_its_program_elsewhere_are_left_alone(node: Machine) -> None:
+def test_the_files_of_a_chart_that_has_its_program_elsewhere_are_left_alone(node: ScratchMachine) -> None:
     """With its prefix /usr/local, and the usual directory of hooks.d: our JSON would take the place of the chart's."""
     done(node, "install", "--for=kubernetes", "--prefix=/etc/opt/x", f"--hooks-dir={HOOKS_DIR}")
     node.path("/etc/opt/x/libexec/oci/hooks.d/resctrl-mon-hook.chart").write_text("")
@@ -864,7 +864,7 @@ def test_the_files_of_a_chart_that_has_its_program_elsewhere_are_left_alone(node
     assert node.written() == before
 
 
-def test_rpm_is_not_asked_where_it_has_no_database(node: Machine) -> None:
+def test_rpm_is_not_asked_where_it_has_no_database(node: ScratchMachine) -> None:
     """It would make one."""
     done(node, "install", "--for=both")
     give_packages(node, rpm="echo owned by x")
@@ -872,7 +872,7 @@ def test_rpm_is_not_asked_where_it_has_no_database(node: Machine) -> None:
     done(node, "uninstall")
 
 
-def test_the_files_of_a_machine_config_are_left_alone(node: Machine) -> None:
+def test_the_files_of_a_machine_config_are_left_alone(node: ScratchMachine) -> None:
     done(node, "install", "--for=both")
     node.path(CONF).write_text("# Made by the MachineConfig x\nOPTIONS=\n")
     assert "was installed by a MachineConfig" in refused(node, "install", "--for=both")
@@ -880,7 +880,7 @@ def test_the_files_of_a_machine_config_are_left_alone(node: Machine) -> None:
 
 def test_groups_that_linger_end_with_it(resctrl: Mounted, tmp_path: Path) -> None:
     """Nobody would end them later, and each holds an RMID. What lives stays."""
-    node = Machine(tmp_path / "machine")
+    node = ScratchMachine(tmp_path / "machine")
     done(node, "install", "--for=both")
     run_dir = tmp_path / "run"
     hook = Hook(resctrl.root, run_dir).with_options("--linger=3600")
@@ -892,7 +892,7 @@ def test_groups_that_linger_end_with_it(resctrl: Mounted, tmp_path: Path) -> Non
         hook(stopped("web"))
         assert hook.groups() == {"oci-web", "oci-shop"}
         lines = done(node, "uninstall", f"--run-dir={run_dir}", f"--resctrl-root={resctrl.root}", "--force")
-        assert "end the groups that nobody is in any more" in lines
+        assert "end the groups without live containers" in lines
         assert hook.groups() == {"oci-shop"}
         assert hook.tasks("oci-shop") == {other.pid}
     assert node.written() == {}

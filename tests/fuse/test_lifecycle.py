@@ -22,8 +22,7 @@ def test_a_container_is_in_its_group_and_leaves_nothing_behind(hook: Hook, init:
     assert hook.tasks("oci-c1") == {init.pid}
     end(init)
     assert hook(stopped("c1")).status == 0
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
     runs = {path.name: path.stat().st_size for path in (hook.run_dir / "runs").iterdir()}
     assert runs == {"createRuntime-monitored": 1, "poststop-done": 1}
 
@@ -39,8 +38,7 @@ def test_containers_of_a_pod_share_a_group_until_the_last_is_gone(hook: Hook, in
         assert hook.tasks(GROUP) == {other.pid}
         assert set(hook.key(UID)["members"]) == {"c2"}
     hook(stopped("c2"))
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_createruntime_again_changes_nothing(hook: Hook, init: Task) -> None:
@@ -60,8 +58,7 @@ def test_poststop_again_and_of_a_stranger_changes_nothing(hook: Hook, init: Task
     for _ in range(3):
         outcome = hook(stopped("c1"))
         assert (outcome.status, outcome.stderr) == (0, "")
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_a_member_that_lives_is_not_dropped_by_a_late_poststop(hook: Hook, init: Task) -> None:
@@ -109,8 +106,7 @@ def test_poststop_needs_no_annotations(hook: Hook, init: Task) -> None:
     state = stopped("c1")
     del state["annotations"]
     hook(state)
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_a_pod_with_containers_in_two_ctrl_groups_has_a_group_in_each(hook: Hook, init: Task, tmp_path: Path) -> None:
@@ -126,8 +122,7 @@ def test_a_pod_with_containers_in_two_ctrl_groups_has_a_group_in_each(hook: Hook
         end(init)
         hook(stopped("c1"))
     hook(stopped("c2"))
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_a_ctrl_group_that_is_removed_with_our_group_in_it_is_no_error(hook: Hook, init: Task, tmp_path: Path) -> None:

@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import provision
-from tests.faults import mutants
-from tests.faults.coverage import Measured
-from tests.faults.mutant import Mutant
-from tests.faults.mutants import Known, Worker
+from tests.faults.mutation import judge_mutants
+from tests.faults.mutation.hook_coverage import Measured
+from tests.faults.mutation.judge_mutants import Known, MutantWorker
+from tests.faults.mutation.mutant import Mutant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+MODULE = "stages/context"
 UNIT = "tests/unit/test_names.py::test_a_directory_loses_the_slashes_at_its_end"
 FUSE = "tests/fuse/test_lifecycle.py::test_a_container_is_in_its_group_and_leaves_nothing_behind"
-KNOWN = Known("these", {UNIT: 0.1, FUSE: 0.5}, {"names": {"1": [UNIT]}, "lifecycle": {"1": [FUSE]}})
+LINES = {"base/names": {"1": [UNIT]}, "stages/create": {"1": [FUSE]}, "stages/create_retry": {"1": [FUSE]}}
+KNOWN = Known("these", {UNIT: 0.1, FUSE: 0.5}, LINES)
 pytestmark = pytest.mark.usefixtures("resctrl")  # or they are skipped where it cannot be had
 
 
@@ -39,17 +41,17 @@ def test_what_a_hook_runs_as_a_process_is_seen(short_path: Path) -> None:
     assert (measured.passed, measured.failed) == (1, 0)
     assert list(measured.seconds()) == [FUSE]
     lines = measured.lines()
-    for module in ("lifecycle", "loader", "models_compiled", "validation", "system"):
+    for module in ("stages/create", "stages/loader", "base/models_compiled", "base/validation", "base/system"):
         assert any(FUSE in tests for tests in lines[module].values()), module
-    lifecycle = next(it for it in measured.missing() if it.module == "lifecycle")
-    assert 0 < lifecycle.missed < lifecycle.all
-    assert any("never run: return self._moves == 1" in line for line in lifecycle.told)
+    create = next(it for it in measured.missing() if it.module == "stages/create")
+    assert 0 < create.missed < create.all
+    assert any("never run: retire.give_up(node, former, container)" in line for line in create.told)
 
 
 @pytest.fixture(scope="module")
-def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MutantWorker]:
     place = tmp_path_factory.mktemp("mutants")
-    with closing(Worker(KNOWN, place / "copy")) as worker:
+    with closing(MutantWorker(KNOWN, place / "copy")) as worker:
         yield worker
     shutil.rmtree(place)
 
@@ -57,20 +59,20 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
 @pytest.mark.parametrize(
     ("module", "text", "other", "outcome", "by"),
     [
-        ("names", 'path = text.rstrip("/")', "path = text", "killed", UNIT),
-        ("names", 'path = text.rstrip("/")', 'path = text.rstrip("//")', "survived", ""),
-        ("names", 'path = text.rstrip("/")', "path = text.rstrip(", "killed", "tests/unit/test_names.py"),
-        ("names", 'path = text.rstrip("/")', "while True: pass", "late", ""),
-        ("lifecycle", "node.resctrl.put(group.path, container.pid)", "pass", "killed", FUSE),
-        ("lifecycle", "return self._moves == 1", "return False", "survived", ""),
+        ("base/names", 'path = text.rstrip("/")', "path = text", "killed", UNIT),
+        ("base/names", 'path = text.rstrip("/")', 'path = text.rstrip("//")', "survived", ""),
+        ("base/names", 'path = text.rstrip("/")', "path = text.rstrip(", "killed", "tests/unit/test_names.py"),
+        ("base/names", 'path = text.rstrip("/")', "while True: pass", "late", ""),
+        ("stages/create", "node.resctrl.put(group.path, container.pid)", "pass", "killed", FUSE),
+        ("stages/create_retry", "return self._moves == 1", "return False", "survived", ""),
     ],
     ids=["unit", "equivalent", "no Python", "endless", "process", "not run"],
 )
 def test_a_mutant_is_judged(
-    worker: Worker, monkeypatch: pytest.MonkeyPatch, module: str, text: str, other: str, outcome: str, by: str
+    worker: MutantWorker, monkeypatch: pytest.MonkeyPatch, module: str, text: str, other: str, outcome: str, by: str
 ) -> None:
     if outcome == "late":
-        monkeypatch.setattr(mutants, "PATIENCE", 1.0)
+        monkeypatch.setattr(judge_mutants, "PATIENCE", 1.0)
     source = (provision.ROOT / f"hook/{module}.py").read_text(encoding="utf-8")
     assert text in source
     changed = source.replace(text, other)
@@ -80,27 +82,29 @@ def test_a_mutant_is_judged(
 
 
 def test_unit_tests_of_the_module_come_first_and_the_quickest_ahead() -> None:
-    quick, slow = "tests/unit/test_node.py::a", "tests/unit/test_node.py::b"
+    quick, slow = "tests/unit/test_context.py::a", "tests/unit/test_context.py::b"
     other, process = "tests/unit/test_procfs.py::a", "tests/fuse/test_process.py::a"
     seconds = {quick: 1.0, slow: 2.0, other: 0.5, process: 0.1}
-    known = Known("these", seconds, {"node": {"7": [process, other, slow, quick]}})
-    mutant = Mutant("node: ...", "id", "node", [7, 8], [1, 9], "")
+    known = Known("these", seconds, {MODULE: {"7": [process, other, slow, quick]}})
+    mutant = Mutant(f"{MODULE}: ...", "id", MODULE, [7, 8], [1, 9], "")
     assert list(known.steps(mutant)) == [[quick, slow], [other], [process]]
 
 
 def test_what_runs_at_import_is_left_to_the_tests_of_what_is_beside_it() -> None:
-    unit, process = "tests/unit/test_node.py::a", "tests/fuse/x.py::a"
-    known = Known("these", {unit: 1, process: 1}, {"node": {"1": [process], "3": [unit]}})
-    assert list(known.steps(Mutant("node:f: ...", "id", "node", [1], [1, 2, 3], ""))) == [[unit], [process]]
+    unit, process = "tests/unit/test_context.py::a", "tests/fuse/x.py::a"
+    known = Known("these", {unit: 1, process: 1}, {MODULE: {"1": [process], "3": [unit]}})
+    mutant = Mutant(f"{MODULE}:f: ...", "id", MODULE, [1], [1, 2, 3], "")
+    assert list(known.steps(mutant)) == [[unit], [process]]
 
 
-def test_what_is_in_no_function_is_left_to_them_even_if_one_test_was_the_first_to_import_it() -> None:
-    first, unit, constant = "tests/unit/test_x.py::a", "tests/unit/test_node.py::a", "tests/unit/test_node.py::b"
-    known = Known("these", {first: 1, unit: 1, constant: 2}, {"node": {"1": [first], "3": [unit]}})
-    assert list(known.steps(Mutant("node:: ...", "id", "node", [1], [1, 2, 3], ""))) == [[unit, constant], [first]]
-    assert list(known.steps(Mutant("node:f: ...", "id", "node", [1], [1, 2, 3], ""))) == [[first]]
+def test_module_level_mutants_get_all_tests_of_the_module() -> None:
+    first, unit, constant = "tests/unit/test_x.py::a", "tests/unit/test_context.py::a", "tests/unit/test_context.py::b"
+    known = Known("these", {first: 1, unit: 1, constant: 2}, {MODULE: {"1": [first], "3": [unit]}})
+    outside, inside = (Mutant(f"{MODULE}:{name}: ...", "id", MODULE, [1], [1, 2, 3], "") for name in ("", "f"))
+    assert list(known.steps(outside)) == [[unit, constant], [first]]
+    assert list(known.steps(inside)) == [[first]]
 
 
-def test_of_a_few_mutants_one_tells_how_many_of_all_may_be_killed() -> None:
-    dead, low, high = mutants.share(360, 400)
+def test_share_of_a_sample_has_a_confidence_interval() -> None:
+    dead, low, high = judge_mutants.share(360, 400)
     assert (dead, round(low, 3), round(high, 3)) == (0.9, 0.867, 0.926)

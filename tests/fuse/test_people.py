@@ -67,7 +67,7 @@ def test_a_container_is_listed_while_it_is_there(hook: Hook, init: Task) -> None
     assert {key["state"] for key in answer(hook, "list")["keys"]} <= {"completed"}
 
 
-def test_rmids_in_use_are_as_many_as_the_machine_says(hook: Hook, resctrl: Mounted, init: Task) -> None:
+def test_rmids_in_use_match_the_model(hook: Hook, resctrl: Mounted, init: Task) -> None:
     (hook.resctrl_root / "gold").mkdir()
     (hook.resctrl_root / "gold/mon_groups/theirs").mkdir()
     hook(created("c1", init.pid))
@@ -101,7 +101,7 @@ def test_what_the_kernel_refused_is_shown_with_its_words(hook: Hook, resctrl: Mo
     assert "no_rmids" in outcome.stderr
 
 
-def test_who_looks_changes_nothing(hook: Hook, init: Task) -> None:
+def test_commands_that_look_change_nothing(hook: Hook, init: Task) -> None:
     hook(created("c1", init.pid))
     before = snapshot(hook.run_dir), hook.groups(), hook.key("c1")
     for verb in (["list"], ["show", "c1"], ["top", "--interval=0.01"], ["metrics"]):
@@ -115,7 +115,7 @@ def test_nothing_is_made_where_nothing_is(hook: Hook) -> None:
     assert not hook.run_dir.exists()
 
 
-def test_an_unmounted_resctrl_is_said(hook: Hook, resctrl: Mounted, init: Task) -> None:
+def test_an_unmounted_resctrl_is_reported(hook: Hook, resctrl: Mounted, init: Task) -> None:
     hook(created("c1", init.pid))
     resctrl.control(do="unmount")
     seen = answer(hook, "list")
@@ -138,7 +138,7 @@ def test_a_look_beside_hooks_is_never_torn(hook: Hook) -> None:
     assert looks > 0
 
 
-def test_top_shows_who_uses_most_and_ends_with_a_closed_pipe(hook: Hook, resctrl: Mounted, init: Task) -> None:
+def test_top_sorts_by_use_and_ends_with_a_closed_pipe(hook: Hook, resctrl: Mounted, init: Task) -> None:
     hook(created("c1", init.pid))
     process = start(hook, "top", "--json", "--interval=0.2", "--count=1000")
     assert process.stdout is not None
@@ -203,7 +203,7 @@ def test_output_that_cannot_be_written_is_an_error(hook: Hook) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["list", "--nonsense"], ["show", "none"], ["top", "--count=x"], ["list", "x"]])
-def test_what_is_wrong_is_said_in_a_line(hook: Hook, arguments: list[str]) -> None:
+def test_a_usage_error_is_one_line(hook: Hook, arguments: list[str]) -> None:
     outcome = ask(hook, *arguments)
     assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1)
     assert outcome.stderr.startswith("resctrl-mon-hook: ")

@@ -12,7 +12,7 @@ import pytest
 from tests.kernel.inside import REAL_ROOT
 from tests.support import machine
 from tests.support.hook import DEADLINE, UID, Hook, Outcome, created, stopped, task
-from tests.support.machine import PROGRAM, Machine
+from tests.support.machine import PROGRAM, ScratchMachine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ def test_reconcile_is_refused_with_any_proc_mounted(hook: Hook, alive: str, proc
 
 
 @pytest.mark.knobs(rmids=3)
-def test_a_hook_reclaims_nothing_and_says_so(hook: Hook, alive: str, resctrl: Mounted) -> None:  # noqa: ARG001
+def test_a_hook_reclaims_nothing_and_reports_it(hook: Hook, alive: str, resctrl: Mounted) -> None:  # noqa: ARG001
     with task() as other:
         assert hook(created("c2", other.pid)).stderr == ""
         ended = replace(hook, wrapper=FIRST)(created("late", 1))
@@ -88,7 +88,7 @@ def test_a_hook_reclaims_nothing_and_says_so(hook: Hook, alive: str, resctrl: Mo
 def test_uninstall_is_refused_and_takes_nothing_away(hook: Hook, alive: str, tmp_path: Path) -> None:
     if REAL_ROOT is not None or machine.missing():
         pytest.skip("needs a machine to install on")
-    node = Machine(tmp_path / "machine")
+    node = ScratchMachine(tmp_path / "machine")
     places = [f"--resctrl-root={hook.resctrl_root}", f"--run-dir={hook.run_dir}"]
     assert node.run("install", "--for=both", *places).returncode == 0
     written = node.written()
@@ -146,7 +146,7 @@ def test_poststop_of_no_member_keeps_a_group_that_looks_empty(hook: Hook, alive:
 # --- What only looks says that it cannot tell
 
 
-def test_list_says_that_it_cannot_tell_who_is_dead(hook: Hook, alive: str) -> None:  # noqa: ARG001
+def test_list_warns_that_it_cannot_know_the_dead(hook: Hook, alive: str) -> None:  # noqa: ARG001
     lines = for_people(hook, "list").stdout.splitlines()
     assert any(line.startswith(UNKNOWN) for line in lines)
     row = next(line for line in lines if line.startswith(UID)).split()
@@ -168,7 +168,7 @@ def test_metrics_have_no_count_of_the_dead(hook: Hook, alive: str) -> None:  # n
 
 def test_doctor_calls_it_a_failure(hook: Hook, alive: str) -> None:  # noqa: ARG001
     found: Any = json.loads(for_people(hook, "doctor", "--json").stdout)
-    (processes,) = [it for it in found["findings"] if it["subject"] == "processes"]
+    (processes,) = [it for it in found["findings"] if it["subject"] == "/proc"]
     assert (processes["level"], found["well"]) == ("fail", False)
     assert UNKNOWN in processes["found"]
-    assert not [it for it in found["findings"] if "nobody is behind" in it["found"]]
+    assert not [it for it in found["findings"] if "orphaned groups" in it["found"]]

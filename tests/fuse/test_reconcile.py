@@ -124,8 +124,7 @@ def test_a_container_whose_poststop_never_came(hook: Hook, init: Task) -> None:
     assert verbs(reconcile(hook, "--dry-run")) == ["drop"]
     assert hook.groups() == {f"oci-{UID}"}
     assert verbs(reconcile(hook)) == ["drop"]
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
     settled(hook)
 
 
@@ -262,8 +261,7 @@ def test_container_moved_to_another_ctrl_group_gets_its_group_there(hook: Hook, 
     settled(hook)
     end(init)
     assert hook(stopped("c1")).stderr == ""
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_old_group_stays_while_a_sibling_is_in_it(hook: Hook, init: Task) -> None:
@@ -354,7 +352,7 @@ def test_a_ctrl_group_that_was_removed_with_our_group_in_it(hook: Hook, init: Ta
     settled(hook)
 
 
-def test_a_group_that_somebody_renamed_is_left_to_them(hook: Hook, init: Task) -> None:
+def test_a_group_that_another_tool_renamed_is_left_alone(hook: Hook, init: Task) -> None:
     """Where the kernel says that its tasks are in a group of others; else they are moved to a new one."""
     assert hook(created("c1", init.pid)).stderr == ""
     groups = hook.resctrl_root / "mon_groups"
@@ -370,7 +368,7 @@ def test_a_group_that_somebody_renamed_is_left_to_them(hook: Hook, init: Task) -
     assert hook.groups() == {"theirs"}
 
 
-def test_whoever_wipes_all_groups_again_and_again_is_followed(hook: Hook, init: Task) -> None:
+def test_groups_wiped_again_and_again_are_made_again(hook: Hook, init: Task) -> None:
     with task() as other:
         hook(created("c1", init.pid))
         hook(created("c2", other.pid, pod_uid=UID))
@@ -382,7 +380,7 @@ def test_whoever_wipes_all_groups_again_and_again_is_followed(hook: Hook, init: 
             assert hook.tasks(f"oci-{UID}") == {other.pid}
 
 
-def test_in_a_cgroup_namespace_of_its_own_it_moves_nobody(hook: Hook, family: Task, own: Cgroup) -> None:
+def test_in_a_private_cgroup_namespace_no_task_is_moved(hook: Hook, family: Task, own: Cgroup) -> None:
     """There the container's cgroup is `/../..`: what exec brought in looked like somebody else's, and was moved out."""
     hook(created(ID, family.pid, pod_uid=UID))
     reconcile(hook)
@@ -450,7 +448,7 @@ def test_a_run_directory_that_was_lost_is_rebuilt(hook: Hook, family: Task, own:
     assert hook.groups() == set()
 
 
-def test_who_lived_when_the_run_directory_was_lost_is_known_again(
+def test_live_containers_are_recorded_again_after_the_run_directory_was_lost(
     hook: Hook, family: Task, own: Cgroup, init: Task
 ) -> None:
     """The pod's next container makes a record anew, in which that one is not."""
@@ -571,7 +569,7 @@ def test_a_lingering_group_of_a_longer_prefix_is_no_orphan(hook: Hook, resctrl: 
     assert not hook.key("c1")
 
 
-def test_a_record_is_not_rebuilt_where_proc_hides_who_is_in_the_group(hook: Hook, family: Task, own: Cgroup) -> None:
+def test_a_record_is_not_rebuilt_where_proc_hides_the_tasks(hook: Hook, family: Task, own: Cgroup) -> None:
     """It was, without its members, which then lived on in a group of a key that was over."""
     hook(created(ID, family.pid, pod_uid=UID))
     reconcile(hook)
@@ -642,16 +640,21 @@ def test_what_found_no_rmid_is_tried_again(hook: Hook, resctrl: Mounted) -> None
         assert hook.tasks("oci-c3") == {c.pid}
 
 
-def test_failure_recorded_without_a_start_time_is_never_retried(hook: Hook, init: Task) -> None:
-    """The pid may belong to another process by now."""
+@pytest.mark.parametrize(
+    ("boottime", "done"), [({}, ["retry"]), ({"boottime": None}, []), ({"boottime": 0.0}, ["forget"])]
+)
+def test_failure_without_a_start_time_is_retried_for_the_process_that_had_the_pid_then(
+    hook: Hook, init: Task, boottime: dict[str, float | None], done: list[str]
+) -> None:
+    """The pid may belong to another process by now: one that has started since the failure was recorded."""
     hook(created("c1", init.pid, pod_uid="no UID"))
     path = hook.run_dir / "unmonitored/c1.json"
-    record = {"reason": "io", "key": "c1", "kind": "container", "starttime": None}
+    record = {"reason": "io", "key": "c1", "kind": "container", "starttime": None, **boottime}
     path.write_text(json.dumps({**json.loads(path.read_text()), **record}))
-    assert reconcile(hook) == []
-    assert hook.groups() == set()
+    assert verbs(reconcile(hook)) == done
+    assert hook.groups() == ({"oci-c1"} if done == ["retry"] else set())
     end(init)
-    assert verbs(reconcile(hook)) == ["forget"]
+    reconcile(hook)
     assert hook.reasons() == {}
 
 
@@ -682,7 +685,7 @@ def test_the_record_of_a_poststop_that_failed_goes_with_its_member(hook: Hook, i
 
 
 @pytest.mark.parametrize("index", ["", '{"key": '])
-def test_an_index_that_was_lost_is_written_anew(hook: Hook, init: Task, index: str) -> None:
+def test_a_lost_index_is_written_again(hook: Hook, init: Task, index: str) -> None:
     """Its container's poststop found no key, and the group stayed."""
     hook(created("c1", init.pid, pod_uid=UID))
     path = hook.run_dir / "members/c1.json"
@@ -690,11 +693,10 @@ def test_an_index_that_was_lost_is_written_anew(hook: Hook, init: Task, index: s
     reconcile(hook)
     end(init)
     assert hook(stopped("c1")).stderr == ""
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
-def test_who_was_killed_before_the_begin_was_read_has_it_read_before_his_tasks_are_in(hook: Hook, init: Task) -> None:
+def test_begin_is_read_before_tasks_move_after_a_killed_create(hook: Hook, init: Task) -> None:
     hook(created("c1", init.pid, pod_uid=UID))
     record = hook.run_dir / f"groups/{UID}.json"
     state = json.loads(record.read_text())
@@ -770,8 +772,7 @@ def test_a_container_that_restarts_again_and_again_keeps_its_group(hook: Hook) -
     settled(hook)
     over(hook, "c1")
     assert verbs(reconcile(hook)) == ["end"]
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_named_linger_shortens_and_never_prolongs_a_recorded_one(hook: Hook) -> None:
@@ -844,7 +845,7 @@ def test_two_that_reclaim_at_once_share_what_is_dead(hook: Hook, resctrl: Mounte
     assert sorted(removed) == [f"/mon_groups/oci-c{number}" for number in range(3)]
 
 
-def test_nobody_looks_around_before_the_kernel_said_no(hook: Hook, resctrl: Mounted, init: Task) -> None:
+def test_hooks_do_not_list_groups_unless_the_kernel_refused_one(hook: Hook, resctrl: Mounted, init: Task) -> None:
     """The first who does gets an error: which is us, after both stages."""
     resctrl.control(do="inject", op="listdir", path="/mon_groups", error="EIO")
     assert hook(created("c1", init.pid)).stderr == ""

@@ -61,7 +61,7 @@ def test_a_refusal_has_its_reason_and_leaves_only_that(
 
 
 @pytest.mark.parametrize(("call", "error", "reason"), REFUSALS)
-def test_strict_says_so_with_its_exit_status(
+def test_strict_failure_has_exit_status_1(
     resctrl: Mounted, hook: Hook, init: Task, call: str, error: str, reason: str
 ) -> None:
     place = GROUP if call == "mkdir" else f"{GROUP}/tasks"
@@ -140,8 +140,7 @@ def test_a_group_that_cannot_be_removed_stays_on_record(resctrl: Mounted, hook: 
     assert hook.reasons() == {"c1": "denied"}
     assert hook.key(UID)["groups"][0]["path"].endswith(GROUP)
     hook(stopped("c1"))
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_a_group_that_could_not_be_made_is_off_the_record_of_a_pod_that_goes_on(
@@ -179,7 +178,7 @@ def test_unmounted_meanwhile(resctrl: Mounted, hook: Hook, init: Task) -> None:
     assert hook.leftovers() == set()
 
 
-def test_no_resctrl_is_said_also_where_nothing_can_be_recorded(hook: Hook, init: Task, tmp_path: Path) -> None:
+def test_missing_resctrl_is_reported_where_nothing_can_be_recorded(hook: Hook, init: Task, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     outcome = Hook(hook.run_dir / "no-such-directory", tmp_path / "file")(created("c1", init.pid))
     assert outcome.status == 0
@@ -187,7 +186,7 @@ def test_no_resctrl_is_said_also_where_nothing_can_be_recorded(hook: Hook, init:
     assert len(outcome.stderr.splitlines()) == 1
 
 
-def test_no_resctrl_at_all_is_said_once_and_recorded_nowhere(hook: Hook, init: Task) -> None:
+def test_missing_resctrl_is_reported_once_and_recorded_nowhere(hook: Hook, init: Task) -> None:
     nowhere = Hook(hook.run_dir / "no-such-directory", hook.run_dir)
     first, second = nowhere(created("c1", init.pid)), nowhere(created("c1", init.pid))
     assert (first.status, second.status) == (0, 0)
@@ -211,5 +210,4 @@ def test_a_lock_that_is_held_for_ever(hook: Hook, init: Task) -> None:
         assert hook.reasons() == {"c1": "lock_timeout", "c2": "lock_timeout"}
     hook(stopped("c1"))
     hook(stopped("c2"))
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()

@@ -69,8 +69,7 @@ def test_a_life(hook: Hook, resctrl: Mounted) -> None:
     assert entry.use()[ENERGY] == 22
     assert not entry.links
     assert f"mon_data/{ENERGY}.before" not in entry.texts
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def class_of(directory: Path, ctrl_group: str) -> dict[str, str]:
@@ -286,7 +285,7 @@ def test_a_start_that_fails_keeps_what_was_used_before(hook: Hook, resctrl: Moun
 
 
 @pytest.mark.parametrize("torn", ["no view", "an old one", "an unfinished one", "a file"])
-def test_a_view_that_is_not_what_it_should_be_is_made_anew(hook: Hook, resctrl: Mounted, torn: str) -> None:
+def test_a_damaged_view_is_made_again(hook: Hook, resctrl: Mounted, torn: str) -> None:
     """What a hook leaves that is killed between its steps, and what others can break."""
     place = hook.run_dir / "mon_groups" / UID
     with task() as first, task() as second:

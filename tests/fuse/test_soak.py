@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Callable
 
 import pytest
 
-from tests.faults import soak
 from tests.faults.campaign import Campaign
-from tests.faults.soaked import Failed, Size, Soak, is_flat
+from tests.faults.load import soak
+from tests.faults.load.soak_node import Size, Soak, SoakFailed, is_flat
 from tests.support.hook import Hook, created, end, stopped, task
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ SPOILED: dict[str, Spoil] = {
 def test_what_is_left_is_seen(node: Soak, init: subprocess.Popen[bytes], what: str, spoil: Spoil) -> None:
     node.look()
     spoil(node.hook, init)
-    with pytest.raises(Failed, match=f"^{what}"):
+    with pytest.raises(SoakFailed, match=f"^{what}"):
         node.look()
 
 
 @pytest.mark.parametrize("now", [Size(11, 8192), Size(10, 1 << 20)])
 def test_a_run_directory_that_grows_is_seen(now: Size) -> None:
     is_flat(Size(10, 8192), Size(10, 12288))
-    with pytest.raises(Failed, match="the run directory was"):
+    with pytest.raises(SoakFailed, match="the run directory was"):
         is_flat(Size(10, 8192), now)

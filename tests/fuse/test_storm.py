@@ -31,11 +31,11 @@ from tests.kernel.inside import REAL_ROOT
 from tests.support import oracle, storm
 from tests.support.cgroups import mount_point
 from tests.support.hook import Hook, finish
-from tests.support.storm import Container, World, cgroup_of, is_ours, reaper
+from tests.support.storm import SimulatedContainer, World, cgroup_of, is_ours, reaper
 
 T = TypeVar("T")
 Process = subprocess.Popen[bytes]
-Job = tuple[str, Container]
+Job = tuple[str, SimulatedContainer]
 """A hook that is to run."""
 
 STEPS, STORMS, EACH = (10_000, 51, 200) if REAL_ROOT is None else (500, 6, 86)
@@ -114,8 +114,8 @@ class Storm(RuleBasedStateMachine):
         self.lingers = False
         self.top = f"/storm-{os.getpid()}"
         self.numbers = itertools.count(1)
-        self.containers: list[Container] = []
-        self.slots: dict[int, Container] = {}
+        self.containers: list[SimulatedContainer] = []
+        self.slots: dict[int, SimulatedContainer] = {}
         self.foreign: dict[str, set[int]] = {}
         """The groups of others, and who is in them."""
         self.torn: set[str] = set()
@@ -169,19 +169,19 @@ class Storm(RuleBasedStateMachine):
     # --- What is there
 
     @property
-    def living(self) -> list[Container]:
+    def living(self) -> list[SimulatedContainer]:
         return [it for it in self.containers if it.init]
 
     @property
-    def unknown(self) -> list[Container]:
+    def unknown(self) -> list[SimulatedContainer]:
         return [it for it in self.living if it.known is not True]
 
     @property
-    def owed(self) -> list[Container]:
+    def owed(self) -> list[SimulatedContainer]:
         return [it for it in self.containers if it.owed and not it.init]
 
     @property
-    def haunted(self) -> list[Container]:
+    def haunted(self) -> list[SimulatedContainer]:
         return storm.haunted(self.containers)
 
     def one_of(self, there: Sequence[T]) -> T:
@@ -207,7 +207,9 @@ class Storm(RuleBasedStateMachine):
         slot = self.one_of([it for it in range(len(SLOTS)) if it not in self.slots or not self.slots[it].init])
         if slot not in self.slots or self.chance():
             name, uid = f"{next(self.numbers):064x}", SLOTS[slot]
-            self.slots[slot] = Container(name, uid, cgroup_of(self.top, uid, name), self.directory / "bundles" / name)
+            self.slots[slot] = SimulatedContainer(
+                name, uid, cgroup_of(self.top, uid, name), self.directory / "bundles" / name
+            )
             self.containers.append(self.slots[slot])
         container = self.slots[slot]
         container.start(threaded=self.dice.random() < 0.05)
@@ -246,7 +248,7 @@ class Storm(RuleBasedStateMachine):
         container.kill()
         self.did("kill_the_rest", container)
 
-    def end(self, container: Container) -> set[int]:
+    def end(self, container: SimulatedContainer) -> set[int]:
         """Kill its init, and perhaps all others; returns those that are left."""
         init_alone = self.chance() and len(container.pids()) > 1
         if init_alone:
@@ -254,7 +256,7 @@ class Storm(RuleBasedStateMachine):
         container.kill(init_alone=init_alone)
         return container.pids()
 
-    def into_ctrl_group(self, container: Container, pid: int) -> None:
+    def into_ctrl_group(self, container: SimulatedContainer, pid: int) -> None:
         if container.ctrl_group:
             for tid in os.listdir(f"/proc/{pid}/task"):
                 (self.world.root / container.ctrl_group / "tasks").write_text(tid)
@@ -272,7 +274,7 @@ class Storm(RuleBasedStateMachine):
         self.did("create_again", container)
         self.create_alone(container)
 
-    def create_alone(self, container: Container) -> None:
+    def create_alone(self, container: SimulatedContainer) -> None:
         self.at_once([(CREATE, container)])
         reason = self.hook.reasons().get(container.id)
         if not self.world.mounted:
@@ -506,7 +508,7 @@ class Storm(RuleBasedStateMachine):
                 if "mon_groups" not in top and container.ctrl_group:
                     self.fall_back(container)
 
-    def fall_back(self, container: Container) -> None:
+    def fall_back(self, container: SimulatedContainer) -> None:
         """Its ctrl_group is gone. The kernel tells so; on the model's host the bundle is what is believed."""
         container.ctrl_group = ""
         if REAL_ROOT is None:

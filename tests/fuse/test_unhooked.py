@@ -14,7 +14,7 @@ from tests.resctrlfs import mounted
 from tests.support import machine
 from tests.support.cgroups import cgroup
 from tests.support.hook import UID, Hook, created, task
-from tests.support.machine import HOOKS_DIR, Machine
+from tests.support.machine import HOOKS_DIR, ScratchMachine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,12 +39,12 @@ SANDBOX = {**KUBELET, "io.kubernetes.cri.container-type": "sandbox"}
 LIBPOD = {"io.container.manager": "libpod"}
 
 
-class Node:
+class NodeWithRunc:
     """A machine with an installation for both targets and resctrl. Its containers are sleeping processes."""
 
     def __init__(self, directory: Path, resctrl: Mounted, stack: ExitStack) -> None:
         self._stack = stack
-        self.machine = Machine(directory / "machine")
+        self.machine = ScratchMachine(directory / "machine")
         self.options = [f"--resctrl-root={resctrl.root}", f"--run-dir={directory / 'records'}"]
         self.hook = Hook(resctrl.root, directory / "records")
         runc = self.machine.path("/usr/local/sbin/runc")
@@ -111,18 +111,18 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
+def node(tmp_path: Path) -> Iterator[NodeWithRunc]:
     if reason := machine.missing_with_model():
         pytest.skip(reason)
     with mounted(tmp_path) as resctrl, ExitStack() as stack:
-        yield Node(tmp_path, resctrl, stack)
+        yield NodeWithRunc(tmp_path, resctrl, stack)
 
 
-def test_a_container_that_was_never_hooked_is_counted_named_and_a_failure_of_doctor(node: Node) -> None:
+def test_a_container_that_was_never_hooked_is_counted_named_and_a_failure_of_doctor(node: NodeWithRunc) -> None:
     """The hook was never called: metrics showed 0 unmonitored, `list` was empty, and `doctor` exited with 0."""
     container = node.runs(KUBELET)
     name = f"shop/web-0 app ({container[:12]})"
-    assert node.reconcile() == [f"1 containers run and were never hooked (see doctor): {name}"]
+    assert node.reconcile() == [f"1 running containers never got the hook (see doctor): {name}"]
     seen = node.unhooked()
     assert seen["containers"] == [{"container": container, "namespace": "shop", "pod": "web-0", "name": "app"}]
     assert seen["unchecked"] == 0
@@ -132,21 +132,21 @@ def test_a_container_that_was_never_hooked_is_counted_named_and_a_failure_of_doc
     assert seen["since"] in finding["found"]
     assert "--adopt" in finding["remedy"]
     lines = node.machine.run("list", *node.options).stdout.splitlines()
-    assert lines[-2:] == [f"never hooked, as of {seen['since']} (see doctor):", f"  {name}"]
+    assert lines[-2:] == [f"without the hook, as of {seen['since']} (see doctor):", f"  {name}"]
     metrics = node.machine.run("metrics", *node.options).stdout.splitlines()
     assert "resctrl_mon_unhooked_containers 1" in metrics
     assert "resctrl_mon_unchecked_containers 0" in metrics
     assert (node.hook.run_dir / "unhooked.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_before_reconcile_has_looked_nothing_is_claimed(node: Node) -> None:
+def test_before_reconcile_has_looked_nothing_is_claimed(node: NodeWithRunc) -> None:
     node.runs(KUBELET)
     assert node.unhooked() is None
     assert node.findings() == []
     assert "unhooked_containers" not in node.machine.run("metrics", *node.options).stdout
 
 
-def test_sandboxes_filtered_containers_and_those_of_other_tools_do_not_count(node: Node) -> None:
+def test_sandboxes_filtered_containers_and_those_of_other_tools_do_not_count(node: NodeWithRunc) -> None:
     node.install("--namespace=shop", "--monitor=opt-out")
     wanted = node.runs(KUBELET)
     node.runs(SANDBOX)
@@ -161,7 +161,7 @@ def test_sandboxes_filtered_containers_and_those_of_other_tools_do_not_count(nod
     assert unknown not in node.asked()
 
 
-def test_a_hooked_container_and_one_on_record_as_unmonitored_are_not_asked_about(node: Node) -> None:
+def test_a_hooked_container_and_one_on_record_as_unmonitored_are_not_asked_about(node: NodeWithRunc) -> None:
     hooked = node.runs(KUBELET)
     node.hook(created(hooked, node.pid, pod_uid=UID))
     failed = node.runs(KUBELET)
@@ -172,7 +172,7 @@ def test_a_hooked_container_and_one_on_record_as_unmonitored_are_not_asked_about
     assert node.asked() == []
 
 
-def test_each_container_is_asked_about_once_in_its_life(node: Node) -> None:
+def test_each_container_is_asked_about_once_in_its_life(node: NodeWithRunc) -> None:
     """Only what a runtime has not answered yet costs another question."""
     mine = [node.runs(KUBELET), node.runs(SANDBOX)]
     node.reconcile()
@@ -185,7 +185,7 @@ def test_each_container_is_asked_about_once_in_its_life(node: Node) -> None:
     assert node.ids() == [mine[0], new]
 
 
-def test_a_change_of_the_filters_has_all_asked_about_again(node: Node) -> None:
+def test_a_change_of_the_filters_has_all_asked_about_again(node: NodeWithRunc) -> None:
     container = node.runs(KUBELET)
     node.install("--namespace=kitchen")
     node.reconcile()
@@ -195,7 +195,7 @@ def test_a_change_of_the_filters_has_all_asked_about_again(node: Node) -> None:
     assert node.ids() == [container]
 
 
-def test_a_container_that_is_only_created_does_not_count_yet(node: Node) -> None:
+def test_a_container_that_is_only_created_does_not_count_yet(node: NodeWithRunc) -> None:
     """Its createRuntime hooks may be at work."""
     container = node.runs(KUBELET, status="created")
     node.reconcile()
@@ -206,7 +206,7 @@ def test_a_container_that_is_only_created_does_not_count_yet(node: Node) -> None
     assert node.ids() == [container]
 
 
-def test_a_container_that_is_adopted_or_gone_does_not_count_any_more(node: Node) -> None:
+def test_a_container_that_is_adopted_or_gone_does_not_count_any_more(node: NodeWithRunc) -> None:
     adopted, gone = node.runs(KUBELET), node.runs(LIBPOD)
     pid = node.pid
     node.reconcile()
@@ -219,7 +219,7 @@ def test_a_container_that_is_adopted_or_gone_does_not_count_any_more(node: Node)
     assert [it["level"] for it in node.findings()] == ["ok"]
 
 
-def test_a_runtime_that_does_not_answer_leaves_containers_unchecked_until_it_does(node: Node) -> None:
+def test_a_runtime_that_does_not_answer_leaves_containers_unchecked_until_it_does(node: NodeWithRunc) -> None:
     container = node.runs(KUBELET)
     answer = node.machine.path(f"/run/runc/{container}/answer")
     text = answer.read_text()
@@ -232,7 +232,7 @@ def test_a_runtime_that_does_not_answer_leaves_containers_unchecked_until_it_doe
     assert node.ids() == [container]
 
 
-def test_without_any_root_directory_of_a_runtime_nothing_is_claimed(node: Node) -> None:
+def test_without_any_root_directory_of_a_runtime_nothing_is_claimed(node: NodeWithRunc) -> None:
     node.runs(KUBELET)
     node.machine.path("/run/runc").rename(node.machine.path("/run/elsewhere"))
     node.reconcile()
@@ -240,7 +240,7 @@ def test_without_any_root_directory_of_a_runtime_nothing_is_claimed(node: Node) 
     assert node.unhooked()["unchecked"] >= 1
 
 
-def test_where_no_hooks_d_file_of_ours_can_be_seen_nothing_is_claimed(node: Node) -> None:
+def test_where_no_hooks_d_file_of_ours_can_be_seen_nothing_is_claimed(node: NodeWithRunc) -> None:
     """Not even 0: reconcile may run in a container where hooks.d is not mounted, or the hook is uninstalled."""
     node.runs(KUBELET)
     node.reconcile()
@@ -252,7 +252,7 @@ def test_where_no_hooks_d_file_of_ours_can_be_seen_nothing_is_claimed(node: Node
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"containers": 7}', '{"since": 1, "containers": {"..": {}}}'])
-def test_a_file_that_is_broken_is_as_if_it_were_not_there(node: Node, text: str) -> None:
+def test_a_file_that_is_broken_is_as_if_it_were_not_there(node: NodeWithRunc, text: str) -> None:
     container = node.runs(KUBELET)
     node.reconcile()
     (node.hook.run_dir / "unhooked.json").write_text(text)

@@ -12,7 +12,7 @@ import pytest
 
 from tests import provision
 from tests.kernel import kernel
-from tests.kernel.guests import Case, Guests
+from tests.kernel.guests import GuestCase, Guests
 from tests.kernel.inside import REAL_ROOT
 
 collect_ignore = [] if REAL_ROOT else ["guest"]  # those files are for the guest
@@ -26,9 +26,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         booted(session)
 
 
-def cases_of(session: pytest.Session) -> list[Case]:
+def cases_of(session: pytest.Session) -> list[GuestCase]:
     specs = [getattr(item, "callspec", None) for item in session.items]
-    return [spec.params["case"] for spec in specs if spec is not None and isinstance(spec.params.get("case"), Case)]
+    return [
+        spec.params["case"] for spec in specs if spec is not None and isinstance(spec.params.get("case"), GuestCase)
+    ]
 
 
 def booted(session: pytest.Session) -> Guests:

@@ -28,24 +28,24 @@ RESCTRL = "/sys/fs/resctrl"
 
 
 @dataclass(frozen=True)
-class Machine:
+class GuestKind:
     """A kind of guest, and the test files that it runs, relative to the repository."""
 
     name: str
     vm: Vm
     files: tuple[str, ...]
 
-    def cases(self) -> Iterator[Case]:
+    def cases(self) -> Iterator[GuestCase]:
         for path in self.files:
             for function in functions(ROOT / path):
-                yield Case(self, f"{path}::{function}")
+                yield GuestCase(self, f"{path}::{function}")
 
 
 @dataclass(frozen=True)
-class Case:
+class GuestCase:
     """A test function, with all its parameters, on a machine."""
 
-    machine: Machine
+    machine: GuestKind
     nodeid: str
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ class Report:
     text: str
     seconds: float
 
-    def is_of(self, case: Case) -> bool:
+    def is_of(self, case: GuestCase) -> bool:
         return self.nodeid.partition("[")[0] == case.nodeid
 
 
@@ -81,7 +81,7 @@ def _asks_for_model(function: ast.FunctionDef) -> bool:
 class Guest:
     """One run of a machine. It is a thread, and ends with the process like any of those."""
 
-    machine: Machine
+    machine: GuestKind
     place: Path
     nodeids: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -123,7 +123,7 @@ class Guest:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
         return [Report(**json.loads(line)) for line in lines if line.endswith("\n")]
 
-    def reports_of(self, case: Case) -> list[Report]:
+    def reports_of(self, case: GuestCase) -> list[Report]:
         """Those of one case; waits until the guest has come to another one, or to its end."""
         while not self.done.wait(0.2):
             reports = self.reports()
@@ -141,7 +141,7 @@ class Guest:
 class Guests:
     """All guests that the given cases need. What they share with the host lies in `directory`."""
 
-    def __init__(self, cases: Iterable[Case], directory: Path) -> None:
+    def __init__(self, cases: Iterable[GuestCase], directory: Path) -> None:
         chosen: dict[str, Guest] = {}
         for case in cases:
             guest = chosen.setdefault(case.machine.name, Guest(case.machine, directory / case.machine.name))
@@ -171,10 +171,10 @@ class Guests:
                 guest = self._waiting.pop(0)
             guest.run()
 
-    def reports_of(self, case: Case) -> list[Report]:
+    def reports_of(self, case: GuestCase) -> list[Report]:
         return self.guests[case.machine.name].reports_of(case)
 
-    def why(self, case: Case) -> str:
+    def why(self, case: GuestCase) -> str:
         return self.guests[case.machine.name].why()
 
     def summary(self) -> list[str]:

@@ -232,7 +232,7 @@ def fork_puppet(root: str, address: str, name: str) -> None:
 
 
 @dataclass
-class Task:
+class HelperTask:
     """What E knows of a task. `parent` is the name of the process that has to reap it; a thread's is its leader's."""
 
     name: str
@@ -269,7 +269,7 @@ class Crew:
         if LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
         self.root = root
-        self.tasks: dict[str, Task] = {}
+        self.tasks: dict[str, HelperTask] = {}
         self.numbers = {"E": os.getpid()}
         """Of the dead, too: the last one that had the name."""
         self._listener = socket.socket(socket.AF_UNIX)
@@ -292,7 +292,7 @@ class Crew:
     def names(self) -> dict[int, str]:
         return {number: name for name, number in self.numbers.items()}
 
-    def live(self, name: str) -> Task | None:
+    def live(self, name: str) -> HelperTask | None:
         task = self.tasks.get(name)
         return task if task is not None and not task.zombie else None
 
@@ -317,7 +317,7 @@ class Crew:
         stream, _ = self._listener.accept()
         # Its number as E sees it, whatever namespace it is in; of a thread's, only itself can tell.
         pid, _, _ = struct.unpack("3i", stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        task = Task("", pid, leader, parent, stream)
+        task = HelperTask("", pid, leader, parent, stream)
         stream.settimeout(DEADLINE)
         task.name, own = task.hear()
         task.number, task.leader = (own, leader) if leader else (pid, task.name)
@@ -328,15 +328,15 @@ class Crew:
         fork_puppet(self.root, self.address, name)
         self._admit("E")
 
-    def fork(self, parent: Task, name: str) -> None:
+    def fork(self, parent: HelperTask, name: str) -> None:
         parent.tell("fork", name)
         self._admit(parent.leader)
 
-    def thread(self, parent: Task, name: str) -> None:
+    def thread(self, parent: HelperTask, name: str) -> None:
         parent.tell("thread", name)
         self._admit(parent.parent, parent.leader)
 
-    def execute(self, task: Task) -> None:
+    def execute(self, task: HelperTask) -> None:
         """All threads of its process end, and it takes the leader's number."""
         old = [other for other in self.tasks.values() if other.leader == task.leader]
         task.tell("execute", task.name)
@@ -348,7 +348,7 @@ class Crew:
         for child in self.tasks.values():
             child.parent = task.name if child.parent == task.leader else child.parent
 
-    def end(self, task: Task) -> None:
+    def end(self, task: HelperTask) -> None:
         if task.name != task.leader:
             self._end_thread(task)
             return
@@ -359,18 +359,18 @@ class Crew:
         for child in self.tasks.values():
             child.parent = "E" if child.parent == task.name else child.parent
 
-    def _end_thread(self, task: Task) -> None:
+    def _end_thread(self, task: HelperTask) -> None:
         task.tell("end_thread")
         entry = f"/proc/{self.tasks[task.leader].number}/task/{task.number}"
         while os.path.exists(entry):  # nobody can wait for a thread of another process in any other way
             os.sched_yield()
         self._forget([task.name])
 
-    def reap(self, task: Task) -> None:
+    def reap(self, task: HelperTask) -> None:
         self._on_parent(task, "reap")
         self._forget([task.name])
 
-    def _on_parent(self, task: Task, what: str) -> None:
+    def _on_parent(self, task: HelperTask, what: str) -> None:
         if task.parent != "E":
             self.tasks[task.parent].ask(what, task.number)
         elif what == "await":
@@ -398,7 +398,7 @@ class Crew:
         self.numbers = {"E": os.getpid(), **{task.name: task.number for task in self.tasks.values()}}
 
 
-class Machine(Protocol):
+class Side(Protocol):
     """What differs between the two."""
 
     root: str
@@ -422,7 +422,7 @@ class Machine(Protocol):
         """Keep RMIDs in limbo from now on, for ever."""
 
 
-class Kernel:
+class KernelSide:
     root = "/sys/fs/resctrl"
     PARAMETERS = Path("/sys/module/fakerdt/parameters")
     THRESHOLD = Path(root, "info/L3_MON/max_threshold_occupancy")
@@ -456,7 +456,7 @@ class Kernel:
         self.THRESHOLD.write_text("0", encoding="ascii")
 
 
-class Model:
+class ModelSide:
     def __init__(self, resctrl: Mounted) -> None:
         self.root = str(resctrl.root)
         self._control = resctrl.control
@@ -490,7 +490,7 @@ class Model:
 class Player:
     """Runs sequences. Each method do_X is an operation X; an operation of Files is done by E, or `as` a task."""
 
-    machine: Machine
+    machine: Side
     crew: Crew
     slots: dict[int, tuple[int, str]] = field(default_factory=dict)
     """Open files: the descriptor, and the path by which it was opened."""
@@ -546,7 +546,7 @@ class Player:
     def do_thread(self, parent: str, child: str) -> Answer:
         return self._birth(parent, child, self.crew.thread)
 
-    def _birth(self, parent: str, child: str, make: Callable[[Task, str], None], seen: bool = True) -> Answer:
+    def _birth(self, parent: str, child: str, make: Callable[[HelperTask, str], None], seen: bool = True) -> Answer:
         task = self.crew.live(parent)
         if task is None or child in self.crew.tasks or (seen and task.leader != task.name):
             return "skipped"
@@ -731,12 +731,12 @@ def shape(text: str) -> str:
 
 
 @contextmanager
-def machine(kind: str, directory: Path, knobs: dict[str, Any]) -> Iterator[Machine]:
+def machine(kind: str, directory: Path, knobs: dict[str, Any]) -> Iterator[Side]:
     if kind == "kernel":
-        yield Kernel()
+        yield KernelSide()
         return
     with mounted(directory, **knobs) as resctrl:
-        yield Model(resctrl)
+        yield ModelSide(resctrl)
 
 
 def run(kind: str, script: Path, results: Path) -> None:

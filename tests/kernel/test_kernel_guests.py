@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.bench.attribution import CountingVm
-from tests.kernel.guests import Case, Guests, Machine
+from tests.kernel.guests import GuestCase, GuestKind, Guests
 from tests.kernel.vm import Vm
 
 
@@ -24,29 +24,29 @@ HARDWARE = (f"{HERE}/test_hardware.py",)
 # Those that take longest come first. reconcile is in the storm, in attribution and in exhaustion: its own file, which
 # runs on the model, would take the tier beyond five minutes.
 MACHINES = [
-    Machine("black box", ONE, black_box("lifecycle", "refusals", "process", "corpus", "crowd", "hostile")),
-    Machine("31 RMIDs", Vm(rmids=31, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_exhaustion.py",)),
-    Machine("storm", Vm(rmids=12, smp=1, sockets=1, append=QUICK), black_box("storm")),
-    Machine(
+    GuestKind("black box", ONE, black_box("lifecycle", "refusals", "process", "corpus", "crowd", "hostile")),
+    GuestKind("31 RMIDs", Vm(rmids=31, smp=1, sockets=1, append=QUICK), (f"{HERE}/test_exhaustion.py",)),
+    GuestKind("storm", Vm(rmids=12, smp=1, sockets=1, append=QUICK), black_box("storm")),
+    GuestKind(
         "containers",
         Vm(smp=1, sockets=1, append=QUICK),
         (f"{HERE}/test_containers.py", f"{HERE}/test_others.py"),
     ),
-    Machine("containerd", Vm(smp=1, sockets=1, append=QUICK), (f"{HERE}/test_containerd.py",)),
-    Machine(
+    GuestKind("containerd", Vm(smp=1, sockets=1, append=QUICK), (f"{HERE}/test_containerd.py",)),
+    GuestKind(
         "few RMIDs",
         Vm(rmids=6, smp=1, sockets=1, append="fakerdt.decay_ms=1500"),
         (f"{HERE}/test_few.py",),
     ),
-    Machine("reused RMIDs", CountingVm(rmids=2, append=QUICK), (f"{HERE}/test_lifetime.py",)),
-    Machine("monitoring only", Vm(closids=0, smp=1, sockets=1, append="rdt=!energy,!perf"), HARDWARE),
-    Machine("AET only", Vm(smp=1, sockets=1, append="rdt=!cmt,!mbmtotal,!mbmlocal"), HARDWARE),
-    Machine("no occupancy", Vm(smp=1, sockets=1, append="rdt=!cmt", mount_options="cdp,debug"), HARDWARE),
+    GuestKind("reused RMIDs", CountingVm(rmids=2, append=QUICK), (f"{HERE}/test_lifetime.py",)),
+    GuestKind("monitoring only", Vm(closids=0, smp=1, sockets=1, append="rdt=!energy,!perf"), HARDWARE),
+    GuestKind("AET only", Vm(smp=1, sockets=1, append="rdt=!cmt,!mbmtotal,!mbmlocal"), HARDWARE),
+    GuestKind("no occupancy", Vm(smp=1, sockets=1, append="rdt=!cmt", mount_options="cdp,debug"), HARDWARE),
 ]
 
 
 @pytest.mark.parametrize("case", [case for machine in MACHINES for case in machine.cases()], ids=str)
-def test_in_guest(guests: Guests, case: Case) -> None:
+def test_in_guest(guests: Guests, case: GuestCase) -> None:
     reports = guests.reports_of(case)
     failed = [f"{report.nodeid}\n{report.text}" for report in reports if report.outcome == "failed"]
     if failed:

@@ -275,7 +275,7 @@ def told(sequence: list[Operation], kernel: list[Answer], model: list[Answer]) -
 
 
 @dataclass(frozen=True)
-class Row:
+class SeenRow:
     """Operations that show a row of what the kernel was seen to do. `cannot`: why FUSE cannot show the same."""
 
     kind: str
@@ -293,14 +293,14 @@ def put(path: str, *data: str) -> list[Operation]:
     return [step for text in data for step in (["write", path, text], ["read", path])]
 
 
-def parsed(script: str) -> dict[str, Row]:
+def parsed(script: str) -> dict[str, SeenRow]:
     """SCRIPT below."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, SeenRow] = {}
     for paragraph in re.split(r"\n(?=\S)", script.strip()):
         head, _, body = paragraph.partition("\n")
         kind, name, *cannot = head.split(" | ")
         words = re.findall(r'"(?:[^"\\]|\\.)*"|;|[^\s;]+', body)
-        rows[name] = Row(kind, list(operations_of([word_of(word) for word in words])), *cannot)
+        rows[name] = SeenRow(kind, list(operations_of([word_of(word) for word in words])), *cannot)
     return rows
 
 
@@ -507,7 +507,7 @@ LONG = {
     "tasks: more than a page": [["mkdir", X], *put(f"{X}/tasks", " " * 5000, " " * 4096, "{A}," * 2000)],
     "tasks: a page with a task": [["mkdir", X], *put(f"{X}/tasks", "{A}" + " " * 3000, "x" * 4096)],
 }
-ROWS = parsed(SCRIPT) | {name: Row("full", operations) for name, operations in LONG.items()}
+ROWS = parsed(SCRIPT) | {name: SeenRow("full", operations) for name, operations in LONG.items()}
 
 # ---- tests ----
 
@@ -523,7 +523,7 @@ class Comparisons:
         self._found = {name: self._pool.submit(differences, KINDS[name], list(self._scripts(name))) for name in kinds}
 
     @staticmethod
-    def _rows(kind: str) -> dict[str, Row]:
+    def _rows(kind: str) -> dict[str, SeenRow]:
         return {title: row for title, row in ROWS.items() if row.kind == kind}
 
     def _scripts(self, name: str) -> Iterator[list[Operation]]:

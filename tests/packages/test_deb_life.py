@@ -78,7 +78,7 @@ def test_a_removal_keeps_the_file_for_those_who_call_it(machine: Machine, packag
     machine.dpkg("-i", packages.deb.name)
     container = machine.podman_run("web")
     said = machine.dpkg("-r", NAME)
-    assert f"kept for container {container}" in said
+    assert f"kept: container {container} calls the program" in said
     assert [path for path in ours(machine) if path.startswith("/usr/")] == [PROGRAM]
     machine.podman_run("later")
     assert set(machine.groups()) == {f"oci-{container}"}
@@ -140,7 +140,7 @@ def test_an_installation_makes_bytecode_that_hooks_run(machine: Machine, newer: 
     found = machine.bytecode().stat()
     assert (found.st_uid, found.st_gid, found.st_mode) == (0, 0, 0o100644)
     assert not machine.runs_sources()
-    assert "this node has made bytecode for it" in machine.run(NAME, "doctor", check=False).stdout
+    assert "this node has compiled the program for it" in machine.run(NAME, "doctor", check=False).stdout
     assert machine.run("dpkg", "--verify", NAME).stdout == ""
     container = machine.podman_run("web")
     assert set(machine.groups()) == {f"oci-{container}"}
@@ -203,7 +203,9 @@ def test_a_removal_keeps_the_file_for_a_containerd_that_imports_a_file_that_name
     (conf / "more").mkdir()
     (conf / "more/hook.toml").write_text('base_runtime_spec = "/etc/containerd/spec.json"\n')
     (conf / "spec.json").write_text(json.dumps(BASE_SPEC))
-    assert "kept for containerd, whose base_runtime_spec /etc/containerd/spec.json calls it" in machine.dpkg("-r", NAME)
+    assert "kept: base_runtime_spec /etc/containerd/spec.json of containerd calls the program" in machine.dpkg(
+        "-r", NAME
+    )
     assert machine.at(PROGRAM).exists()
     shutil.rmtree(conf)
     machine.run(PROGRAM, "uninstall")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Callable
 
 import pytest
 
-from tests.podman.node import Node
+from tests.podman.node import PodmanNode
 from tests.resctrlfs import mounted
 from tests.support.containers import missing
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    StartNode = Callable[..., Node]
+    StartNode = Callable[..., PodmanNode]
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def start_node(tmp_path: Path) -> Iterator[StartNode]:
         pytest.skip(reason)
     with ExitStack() as stack:
 
-        def start(*options: str) -> Node:
+        def start(*options: str) -> PodmanNode:
             resctrl = stack.enter_context(mounted(tmp_path))
-            node = Node(tmp_path, resctrl, *options)
+            node = PodmanNode(tmp_path, resctrl, *options)
             stack.enter_context(closing(node.lab))
             return node
 
@@ -36,5 +36,5 @@ def start_node(tmp_path: Path) -> Iterator[StartNode]:
 
 
 @pytest.fixture
-def node(start_node: StartNode) -> Node:
+def node(start_node: StartNode) -> PodmanNode:
     return start_node()

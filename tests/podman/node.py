@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.resctrlfs import Mounted
 
 
-class Node(Observed):
+class PodmanNode(Observed):
     """The hook has these options beside its directories."""
 
     def __init__(self, directory: Path, resctrl: Mounted, *options: str) -> None:

@@ -53,7 +53,7 @@ def test_demo_ends_well_and_clean(short_path: Path) -> None:
     assert list(short_path.iterdir()) == []
 
 
-def test_demo_tells_when_the_hook_does_nothing(short_path: Path) -> None:
+def test_demo_reports_a_hook_that_does_nothing(short_path: Path) -> None:
     done = run_demo(short_path, Path("/bin/true"))
     assert done.returncode == 1
     assert "shop-app (pid" in done.stdout

@@ -17,12 +17,12 @@ from tests.support.containers import ALWAYS, REPOSITORY
 from tests.support.observed import assert_runtime_init, with_hooks_file
 
 if TYPE_CHECKING:
-    from tests.podman.node import Node
+    from tests.podman.node import PodmanNode
 
 SHIPPED = sorted((REPOSITORY / "oci-hooks").glob("*.json"))
 
 
-def install_shipped(node: Node) -> None:
+def install_shipped(node: PodmanNode) -> None:
     """The shipped files in place of the lab's own, pointed at this node; the groups' names tell which of them fired."""
     for path in node.lab.hooks_dir.glob("10-*"):
         path.unlink()
@@ -33,7 +33,7 @@ def install_shipped(node: Node) -> None:
         (node.lab.hooks_dir / path.name).write_text(json.dumps(content))
 
 
-def build(node: Node, *options: str) -> str:
+def build(node: PodmanNode, *options: str) -> str:
     """`podman build` with a RUN step; returns what the step printed. Build reads hooks.d from its own option only."""
     context = node.lab.base / "context"
     context.mkdir()
@@ -46,7 +46,7 @@ def build(node: Node, *options: str) -> str:
     return done.stdout
 
 
-def test_podman_files_hook_fires_for_podmans_containers_and_the_other_does_not(node: Node) -> None:
+def test_podman_files_hook_fires_for_podmans_containers_and_the_other_does_not(node: PodmanNode) -> None:
     install_shipped(node)
     gate = node.lab.run("web")
     container = node.lab.container_id("web")
@@ -58,7 +58,7 @@ def test_podman_files_hook_fires_for_podmans_containers_and_the_other_does_not(n
     node.assert_clean()
 
 
-def test_shipped_files_leave_build_steps_alone(node: Node) -> None:
+def test_shipped_files_leave_build_steps_alone(node: PodmanNode) -> None:
     install_shipped(node)
     assert "the step has run\n" in build(node)
     assert node.resctrl.events() == []
@@ -75,7 +75,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("value", ["3", "no", ""])
-def test_kubernetes_file_fires_for_what_kubelet_annotates_whatever_the_value(node: Node, value: str) -> None:
+def test_kubernetes_file_fires_for_what_kubelet_annotates_whatever_the_value(node: PodmanNode, value: str) -> None:
     """The same file, read by the same matcher: it would have fired if it had been meant."""
     install_shipped(node)
     (node.lab.hooks_dir / "10-resctrl-mon-hook-podman.json").unlink()
@@ -92,7 +92,7 @@ def test_kubernetes_file_fires_for_what_kubelet_annotates_whatever_the_value(nod
     assert node.left()["groups"] == [f"{container}.json"]
 
 
-def test_annotations_on_the_command_line_neither_hide_a_container_nor_put_it_elsewhere(node: Node) -> None:
+def test_podman_annotations_neither_hide_a_container_nor_move_it(node: PodmanNode) -> None:
     install_shipped(node)
     gate = node.lab.run("web", *(f"--annotation={key}={value}" for key, value in FORGED.items()))
     container = node.lab.container_id("web")
@@ -102,7 +102,7 @@ def test_annotations_on_the_command_line_neither_hide_a_container_nor_put_it_els
     node.assert_clean()
 
 
-def test_annotations_of_an_image_neither_hide_a_container_nor_put_it_elsewhere(node: Node) -> None:
+def test_annotations_of_an_image_neither_hide_a_container_nor_put_it_elsewhere(node: PodmanNode) -> None:
     """Podman takes them for the container's, io.container.manager included."""
     install_shipped(node)
     node.lab.import_image("localhost/plain")
@@ -116,7 +116,7 @@ def test_annotations_of_an_image_neither_hide_a_container_nor_put_it_elsewhere(n
     assert "cri-o" in node.lab.inspect("web", "{{.Config.Annotations}}"), "or it is about nothing"
 
 
-def test_container_in_the_cgroup_of_a_pod_is_the_pods(node: Node) -> None:
+def test_container_in_the_cgroup_of_a_pod_is_the_pods(node: PodmanNode) -> None:
     """Whoever starts a container is root, and may put it there; nobody else can."""
     install_shipped(node)
     gate = node.lab.run("web", f"--cgroup-parent={node.lab.cgroups.path}/pod{VICTIM}")
@@ -127,7 +127,7 @@ def test_container_in_the_cgroup_of_a_pod_is_the_pods(node: Node) -> None:
     node.assert_clean()
 
 
-def test_podman_refuses_a_malformed_file(node: Node) -> None:
+def test_podman_refuses_a_malformed_file(node: PodmanNode) -> None:
     """So that the tests above can fail: Podman does read these files strictly."""
     install_shipped(node)
     shipped = node.lab.hooks_dir / SHIPPED[0].name
@@ -136,7 +136,7 @@ def test_podman_refuses_a_malformed_file(node: Node) -> None:
     assert node.lab.podman("run", *options, check=False).returncode != 0
 
 
-def test_build_step_is_monitored_by_its_container_id(node: Node) -> None:
+def test_build_step_is_monitored_by_its_container_id(node: PodmanNode) -> None:
     node.lab.add_hook("10-resctrl-mon-hook.json", ALWAYS)
     assert "the step has run\n" in build(node)
     ((event, seen),) = node.moves()
@@ -146,7 +146,7 @@ def test_build_step_is_monitored_by_its_container_id(node: Node) -> None:
     node.assert_clean()
 
 
-def test_missing_hook_is_skipped_and_stops_no_container(node: Node) -> None:
+def test_missing_hook_is_skipped_and_stops_no_container(node: PodmanNode) -> None:
     """Why the binary is installed first and the JSON last: in between nothing is monitored, and nothing fails."""
     node.lab.add_hook("10-resctrl-mon-hook.json", ALWAYS, path=node.lab.base / "nosuch.pyz")
     node.lab.podman("run", "--rm", *node.lab.options("web"), "--rootfs", str(node.lab.rootfs), "/bin/true")
@@ -172,7 +172,7 @@ CONDITIONS: dict[str, dict[str, object]] = {
 }
 
 
-def test_podman_decides_as_we_say_it_would(node: Node) -> None:
+def test_podman_decides_as_we_say_it_would(node: PodmanNode) -> None:
     """What `doctor --inject` goes by: which files are for a container, and in which order their hooks run."""
     log = node.lab.base / "called"
     program = node.lab.base / "note.sh"
@@ -186,13 +186,15 @@ def test_podman_decides_as_we_say_it_would(node: Node) -> None:
     lab.podman("run", "--rm", *lab.options("web"), "--annotation=app=shop", "--rootfs", str(lab.rootfs), "/bin/true")
     called = log.read_text().split()
     subject = Subject({"io.container.manager": "libpod", "app": "shop"}, "/bin/true", has_bind_mounts=True)
-    entries = hooksd.effective([str(lab.hooks_dir)])
-    expected = [it.name[: -len(".json")] for it in entries if it.file and hooksd.why_not(it.file, subject) is None]
+    entries = hooksd.merge_directories([str(lab.hooks_dir)])
+    expected = [
+        it.name[: -len(".json")] for it in entries if it.file and hooksd.find_mismatch(it.file, subject) is None
+    ]
     assert called == expected * 2  # both stages
     assert len(expected) == 7
 
 
-def test_a_container_whose_podman_does_not_read_our_file_is_counted(node: Node) -> None:
+def test_a_container_whose_podman_does_not_read_our_file_is_counted(node: PodmanNode) -> None:
     """The file is there, and hooks_dir names another directory: the hook was never called, and nothing said so."""
     (ours,) = node.lab.hooks_dir.glob("10-*")
     file = ours.rename(node.lab.base / ours.name)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import machine
-from tests.support.machine import Machine
+from tests.support.machine import ScratchMachine
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.podman.node import Node
+    from tests.podman.node import PodmanNode
 
 # The roots of other runtimes hold what others of this machine run.
 ALONE = "[ ! -d /run/crun ] || mount -t tmpfs none /run/crun"
@@ -22,10 +22,10 @@ ALONE = "[ ! -d /run/crun ] || mount -t tmpfs none /run/crun"
 class Installation:
     """Below a prefix of its own, with the lab's hooks.d."""
 
-    def __init__(self, node: Node, directory: Path) -> None:
+    def __init__(self, node: PodmanNode, directory: Path) -> None:
         for path in node.lab.hooks_dir.glob("10-*"):
             path.unlink()
-        self._machine = Machine(directory, ALONE, has_run=False)
+        self._machine = ScratchMachine(directory, ALONE, has_run=False)
         self._places = [f"--prefix={node.lab.base}/prefix", f"--hooks-dir={node.lab.hooks_dir}", *node.directories]
         self.program = node.lab.base / "prefix/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
 
@@ -36,13 +36,13 @@ class Installation:
 
 
 @pytest.fixture
-def installation(node: Node, tmp_path: Path) -> Installation:
+def installation(node: PodmanNode, tmp_path: Path) -> Installation:
     if reason := machine.missing():
         pytest.skip(reason)
     return Installation(node, tmp_path / "machine")
 
 
-def test_the_life_of_a_container_and_of_an_installation(node: Node, installation: Installation) -> None:
+def test_the_life_of_a_container_and_of_an_installation(node: PodmanNode, installation: Installation) -> None:
     installation("install", "--for=podman", "--group-prefix=installed-")
     gate = node.lab.run("web")
     container = node.lab.container_id("web")
@@ -51,7 +51,7 @@ def test_the_life_of_a_container_and_of_an_installation(node: Node, installation
     assert node.groups() == {f"installed-{container}": [init.pid]}
 
     # The JSON goes at once, so that the next one is not hooked; the program stays, since this one calls it.
-    assert f"kept for container {container}, which calls it when it ends" in installation("uninstall")
+    assert f"kept: container {container} calls the program when it ends" in installation("uninstall")
     assert [path.name for path in node.lab.hooks_dir.iterdir()] == ["99-watch.json"]
     unhooked = node.lab.run("unhooked")
     assert set(node.groups()) == {f"installed-{container}"}
@@ -66,7 +66,9 @@ def test_the_life_of_a_container_and_of_an_installation(node: Node, installation
     node.lab.watch.wait("poststop", node.lab.container_id("unhooked"))
 
 
-def test_without_the_program_podman_goes_on_and_its_container_ends(node: Node, installation: Installation) -> None:
+def test_without_the_program_podman_goes_on_and_its_container_ends(
+    node: PodmanNode, installation: Installation
+) -> None:
     """What --force costs: the group is left behind, which `end` would have removed if nobody had been in it."""
     installation("install", "--for=podman")
     gate = node.lab.run("web")
@@ -78,26 +80,26 @@ def test_without_the_program_podman_goes_on_and_its_container_ends(node: Node, i
     assert set(node.groups()) == {f"oci-{container}"}
 
 
-def test_the_kubernetes_file_is_not_podmans(node: Node, installation: Installation) -> None:
+def test_the_kubernetes_file_is_not_podmans(node: PodmanNode, installation: Installation) -> None:
     installation("install", "--for=both")
     node.lab.podman("run", "--rm", *node.lab.options("web"), "--rootfs", str(node.lab.rootfs), "/bin/true")
     assert len(node.moves()) == 1
     node.assert_clean()
 
 
-def test_doctor_says_of_podmans_containers_what_podman_did(node: Node, installation: Installation) -> None:
+def test_doctor_agrees_with_podman_on_its_containers(node: PodmanNode, installation: Installation) -> None:
     installation("install", "--for=podman")
     node.lab.run("web")
     config = node.lab.inspect("web", "{{.OCIConfigPath}}")
     command = [str(installation.program), "doctor", f"--inject={config}", f"--hooks-dir={node.lab.hooks_dir}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert f"{node.lab.hooks_dir}/10-resctrl-mon-hook-podman.json: yes: monitored as container" in done.stdout
-    assert f"{node.lab.hooks_dir}/99-watch.json: yes; it is another program's" in done.stdout
+    assert f"{node.lab.hooks_dir}/99-watch.json: yes, but it is of another program" in done.stdout
     node.lab.podman("rm", "-f", "-t", "0", "web")
 
 
 def test_a_container_whose_failure_is_on_record_is_no_container_on_no_record(
-    node: Node, installation: Installation
+    node: PodmanNode, installation: Installation
 ) -> None:
     """To doctor: the timer tries it again, which takes no --adopt."""
     installation("install", "--for=podman")
@@ -106,11 +108,11 @@ def test_a_container_whose_failure_is_on_record_is_no_container_on_no_record(
     command = [str(installation.program), "doctor", f"--hooks-dir={node.lab.hooks_dir}", *node.directories]
     said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300).stdout
     assert f"1 containers: no_rmids: {node.lab.container_id('web')}" in said
-    assert "on no record" not in said
+    assert "no record in the run directory" not in said
     node.lab.podman("rm", "-f", "-t", "0", "web")
 
 
-def test_what_is_installed_survives_a_shell(node: Node, installation: Installation) -> None:
+def test_what_is_installed_survives_a_shell(node: PodmanNode, installation: Installation) -> None:
     """By its link, as an administrator calls it."""
     installation("install", "--for=podman")
     command = [str(node.lab.base / "prefix/bin/resctrl-mon-hook"), "list", *node.directories]

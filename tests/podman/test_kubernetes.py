@@ -258,7 +258,7 @@ def test_what_is_installed_is_what_the_runtime_starts(host: Host) -> None:
     assert host.groups() == {f"oci-{host.lab.container_id('first')}": [init.pid]}
 
 
-def test_a_host_without_python_is_told_of_and_left_as_it_is(host: Host, tmp_path: Path) -> None:
+def test_a_host_without_python_is_reported_and_left_alone(host: Host, tmp_path: Path) -> None:
     usr = tmp_path / "usr"
     (usr / "lib").mkdir(parents=True)
     (usr / "lib/os-release").write_text('PRETTY_NAME="Fedora CoreOS 43"\n')
@@ -315,7 +315,7 @@ def test_reconcile_refuses_a_cgroup_namespace_of_its_own(host: Host) -> None:
     assert "not in the host's cgroup namespace" in done.stderr
 
 
-def test_everything_is_taken_off_but_the_program_only_once_nobody_calls_it(host: Host) -> None:
+def test_the_program_is_removed_only_when_no_container_calls_it(host: Host) -> None:
     host.install("--linger=3600")
     gate = host.workload("third")
     container = host.lab.container_id("third")

@@ -15,12 +15,12 @@ from tests.support.observed import assert_runtime_init
 
 if TYPE_CHECKING:
     from tests.podman.conftest import StartNode
-    from tests.podman.node import Node
+    from tests.podman.node import PodmanNode
 
 POD_UID = "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"
 
 
-def test_plain_container(node: Node) -> None:
+def test_plain_container(node: PodmanNode) -> None:
     gate = node.lab.run("web")
     container = node.lab.container_id("web")
     init = node.lab.init("web")
@@ -33,7 +33,7 @@ def test_plain_container(node: Node) -> None:
     node.assert_clean()
 
 
-def test_foreground_container_that_ends_at_once(node: Node) -> None:
+def test_foreground_container_that_ends_at_once(node: PodmanNode) -> None:
     """So short a life is over before anybody could look: the hooks alone can have seen it."""
     done = node.lab.podman("run", *node.lab.options("brief"), "--rootfs", str(node.lab.rootfs), "/bin/echo", "hello")
     assert done.stdout == "hello\n"
@@ -45,7 +45,7 @@ def test_foreground_container_that_ends_at_once(node: Node) -> None:
     node.assert_clean()
 
 
-def test_plain_runc(node: Node) -> None:
+def test_plain_runc(node: PodmanNode) -> None:
     """Hooks that stand in config.json itself, as base_runtime_spec and other engines put them there."""
     container = node.lab.runc("plain")
     init = container.init()
@@ -58,7 +58,7 @@ def test_plain_runc(node: Node) -> None:
 
 @pytest.mark.parametrize("first_to_end", [0, 1])
 def test_poststop_of_one_of_two_containers_of_one_id_keeps_the_group_of_the_other(
-    node: Node, first_to_end: int
+    node: PodmanNode, first_to_end: int
 ) -> None:
     """Two root directories of runc: an ID is taken in one of them only."""
     both = [node.lab.runc(name, container_id="same") for name in ("first", "second")]
@@ -75,7 +75,7 @@ def test_poststop_of_one_of_two_containers_of_one_id_keeps_the_group_of_the_othe
 
 
 @pytest.mark.skipif(shutil.which("crun", path="/usr/bin:/bin") is None, reason="no crun")
-def test_plain_crun(node: Node) -> None:
+def test_plain_crun(node: PodmanNode) -> None:
     """Its state says `created` at createRuntime, and pid 0 at poststop; its init is a crun that waits."""
     container = node.lab.runc("plain", runtime=CRUN)
     init = container.init()
@@ -86,7 +86,7 @@ def test_plain_crun(node: Node) -> None:
     node.assert_clean()
 
 
-def test_containers_of_one_pod_share_one_group(node: Node) -> None:
+def test_containers_of_one_pod_share_one_group(node: PodmanNode) -> None:
     """A pod of Kubernetes' by its cgroup, which root alone can have Podman put a container into."""
     group = f"oci-{POD_UID}"
     in_pod = f"--cgroup-parent={node.lab.cgroups.path}/pod{POD_UID}"
@@ -137,7 +137,7 @@ def test_podman_pod_by_sandbox(start_node: StartNode, infra: bool) -> None:
     node.assert_clean()
 
 
-def test_restart(node: Node) -> None:
+def test_restart(node: PodmanNode) -> None:
     """poststop, then createRuntime with the same container ID: another process, in a group made anew."""
     gate = node.lab.run("web")
     container = node.lab.container_id("web")
@@ -156,7 +156,7 @@ def test_restart(node: Node) -> None:
     node.assert_clean()
 
 
-def test_restart_by_policy(node: Node) -> None:
+def test_restart_by_policy(node: PodmanNode) -> None:
     """Nobody calls podman: its own clean-up process restarts the container, and reads hooks.d for it."""
     gate = node.lab.run("web", "--restart=always")
     container = node.lab.container_id("web")
@@ -193,7 +193,7 @@ def test_a_container_that_crashes_again_and_again_keeps_its_rmid(start_node: Sta
     assert node.groups() == {f"oci-{container}": []}
 
 
-def test_kill(node: Node) -> None:
+def test_kill(node: PodmanNode) -> None:
     node.lab.run("web")
     container = node.lab.container_id("web")
     node.lab.podman("kill", "web")
@@ -203,7 +203,7 @@ def test_kill(node: Node) -> None:
     node.assert_clean()
 
 
-def test_removal_by_force(node: Node) -> None:
+def test_removal_by_force(node: PodmanNode) -> None:
     """`rm -f` runs poststop before it returns: nothing to wait for."""
     node.lab.run("web")
     node.lab.podman("rm", "-f", "-t", "0", "web")
@@ -211,7 +211,7 @@ def test_removal_by_force(node: Node) -> None:
     node.assert_clean()
 
 
-def test_create_that_fails_leaves_its_group_and_nothing_else(node: Node) -> None:
+def test_create_that_fails_leaves_its_group_and_nothing_else(node: PodmanNode) -> None:
     """createRuntime has run when the missing executable is found; Podman runs no poststop then, not even at `rm`.
 
     What is left is a member that is dead, on record: for reclaim and reconcile to end. Everybody else goes on as ever.
@@ -242,7 +242,7 @@ def test_create_that_fails_leaves_its_group_and_nothing_else(node: Node) -> None
     }
 
 
-def test_exec_is_not_in_the_group(node: Node) -> None:
+def test_exec_is_not_in_the_group(node: PodmanNode) -> None:
     """As documented: conmon forks it, not the container's init, and no hook fires. Its cgroup is the container's."""
     lab = node.lab
     lab.run("web")
@@ -271,7 +271,7 @@ def cgroups_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cgroup").read_text()
 
 
-def test_a_container_whose_bundle_is_lost_is_named_by_doctor(node: Node) -> None:
+def test_a_container_whose_bundle_is_lost_is_named_by_doctor(node: PodmanNode) -> None:
     """As after a kill of CRI-O: its processes live, and its runtime cannot handle it any more. All was called well."""
     gates = [node.lab.run(name) for name in ("lost", "well")]
     lost, well = (node.lab.container_id(name) for name in ("lost", "well"))
@@ -284,11 +284,11 @@ def test_a_container_whose_bundle_is_lost_is_named_by_doctor(node: Node) -> None
 
     assert findings() == []
     aside = bundle.rename(bundle.with_name("aside"))
-    assert findings() == [f"{lost[:12]}: its processes live, and its bundle is gone ({bundle.parent})"]
+    assert findings() == [f"{lost[:12]}: its processes run, but its bundle is gone ({bundle.parent})"]
     aside.rename(bundle)
     state = Path("/run/runc") / lost
     aside = state.rename(f"/run/aside-{lost}")
-    assert findings() == [f"{lost[:12]}: its processes live, and no OCI runtime knows it"]
+    assert findings() == [f"{lost[:12]}: its processes run, but no OCI runtime knows it"]
     aside.rename(state)
     assert findings() == []
     for gate, container in zip(gates, (lost, well)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.support.containers import ALWAYS, DEADLINE
 
 if TYPE_CHECKING:
-    from tests.podman.node import Node
+    from tests.podman.node import PodmanNode
 
 WORKER = "(/bin/sleep 100000 </dev/null >/dev/null 2>&1 &); "
 """What a container's command begins with, to have an orphan."""
@@ -21,7 +21,7 @@ case $state in *'"pid":'*) echo "$state" | sed 's/.*"pid":\\([0-9]*\\).*/\\1/' >
 """A hook that sorts after ours, as that of a CDI device does."""
 
 
-def reconcile(node: Node) -> list[Any]:
+def reconcile(node: PodmanNode) -> list[Any]:
     command = [str(node.lab.hook), "reconcile", *node.directories, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10 * DEADLINE)
     assert done.stderr == ""
@@ -34,7 +34,7 @@ def children(pid: int) -> set[int]:
     return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
-def test_an_orphan_in_a_shared_pid_namespace_stays_with_its_own_container(node: Node) -> None:
+def test_an_orphan_in_a_shared_pid_namespace_stays_with_its_own_container(node: PodmanNode) -> None:
     """It is a child of the other container's init, which is pid 1 there: each of the two took it from the other."""
     node.lab.run("first")
     gate = node.lab.gate("second")
@@ -50,7 +50,7 @@ def test_an_orphan_in_a_shared_pid_namespace_stays_with_its_own_container(node: 
     assert reconcile(node) == []
 
 
-def test_container_that_a_later_hook_moves_to_another_ctrl_group_gets_its_group_there(node: Node) -> None:
+def test_a_container_moved_to_another_ctrl_group_gets_a_group_there(node: PodmanNode) -> None:
     gold = node.resctrl.root / "gold"
     gold.mkdir()
     script = INTO_GOLD.replace("ROOT", str(node.resctrl.root))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tests.podman.node import Node
+    from tests.podman.node import PodmanNode
 
 COMMAND = ["/bin/sleep", "100000"]
 ANNOTATIONS = {"io.kubernetes.pod.uid": "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"}
@@ -94,7 +94,7 @@ class Unhooked:
 
     def states(self, *names: str) -> tuple[dict[str, dict[str, Any]], list[str]]:
         asked = [Runtime(self.programs[name], str(self.root)) for name in names]
-        found, complaints = oci_runtimes.states(asked)
+        found, complaints = oci_runtimes.list_states(asked)
         assert len({it["id"] for it in found}) == len(found)
         return {it["id"]: it for it in found}, complaints
 
@@ -181,12 +181,12 @@ def test_a_container_of_podman_is_found_where_podman_has_it(lab: Lab) -> None:
     """By default, and beside whatever else runs on this machine."""
     lab.run("web", "--annotation=a=b")
     container = lab.container_id("web")
-    found, _ = oci_runtimes.states()
+    found, _ = oci_runtimes.list_states()
     (state,) = [it for it in found if it["id"] == container]
     assert State.model_validate(state).pid == lab.init("web").pid
     assert state["annotations"]["a"] == "b"
     lab.podman("rm", "-f", "-t", "0", "web")
-    assert container not in [it["id"] for it in oci_runtimes.states()[0]]
+    assert container not in [it["id"] for it in oci_runtimes.list_states()[0]]
 
 
 @needs_crun
@@ -197,12 +197,12 @@ def test_what_crun_needs_of_its_caller(unhooked: Unhooked, tmp_path: Path, capab
     program = tmp_path / "crun"
     drop = ["setpriv", "--no-new-privs", f"--inh-caps={capabilities}", f"--bounding-set={capabilities}"]
     write_script(program, [*CRUN[:-1], *drop, "crun"])
-    found, complaints = oci_runtimes.states([Runtime(str(program), str(unhooked.root))])
+    found, complaints = oci_runtimes.list_states([Runtime(str(program), str(unhooked.root))])
     assert [it["id"] for it in found] == (["web"] if told else [])
     assert bool(complaints) is not told
 
 
-def test_a_live_node_with_50_containers_is_brought_in_by_one_command(unhooked: Unhooked, node: Node) -> None:
+def test_a_live_node_with_50_containers_is_brought_in_by_one_command(unhooked: Unhooked, node: PodmanNode) -> None:
     """Ten of them have a pod of their own, forty share one; each has a process that exec brought in, too."""
     shared = "11111111-6a0e-4a9f-9d43-5f5c1d3c7b11"
 

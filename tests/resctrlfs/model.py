@@ -116,7 +116,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Node:
+class ModelFile:
     """A file or directory: `rel` is its path inside the group's directory ("" for that itself)."""
 
     group: Group
@@ -258,9 +258,9 @@ class ResctrlModel:
 
     # ---- names ----
 
-    def resolve(self, path: str) -> Node:
+    def resolve(self, path: str) -> ModelFile:
         """Errors: ENOENT, ENOTDIR."""
-        node = Node(self.root, "", True)
+        node = ModelFile(self.root, "", True)
         for name in filter(None, path.split("/")):
             if not node.is_dir:
                 fail(errno.ENOTDIR)
@@ -270,21 +270,21 @@ class ResctrlModel:
             node = found
         return node
 
-    def _child(self, node: Node, name: str) -> Node | None:
+    def _child(self, node: ModelFile, name: str) -> ModelFile | None:
         if not self.mounted:
             return None
         group = self._group_in(node, name)
         if group is not None:
-            return Node(group, "", True)
+            return ModelFile(group, "", True)
         is_dir = self._static(node).get(name)
-        return None if is_dir is None else Node(node.group, f"{node.rel}/{name}".lstrip("/"), is_dir)
+        return None if is_dir is None else ModelFile(node.group, f"{node.rel}/{name}".lstrip("/"), is_dir)
 
-    def _group_in(self, node: Node, name: str) -> Group | None:
+    def _group_in(self, node: ModelFile, name: str) -> Group | None:
         if node.rel == "mon_groups":
             return node.group.children.get(name)
         return self.ctrl.get(name) if node.group is self.root and node.rel == "" else None
 
-    def _static(self, node: Node) -> dict[str, bool]:
+    def _static(self, node: ModelFile) -> dict[str, bool]:
         """The names that come with a directory, and whether each is one itself."""
         if node.rel == "":
             return self._static_of_group(node.group)
@@ -319,7 +319,7 @@ class ResctrlModel:
         """Without "." and "..". Errors: ENOENT, ENOTDIR."""
         return list(self.entries(self.resolve(path)))
 
-    def entries(self, node: Node) -> dict[str, Node]:
+    def entries(self, node: ModelFile) -> dict[str, ModelFile]:
         """What is in a directory, in order of names; nothing in one that was removed. Errors: ENOTDIR."""
         self._inject("listdir", node.path)
         if not node.is_dir:
@@ -336,7 +336,7 @@ class ResctrlModel:
         self._inject("getattr", path)
         return self.attr(self.resolve(path))
 
-    def attr(self, node: Node) -> Attr:
+    def attr(self, node: ModelFile) -> Attr:
         """Of a node that was resolved earlier: works on removed groups too, as fstat(2) does."""
         inode = self._inodes.setdefault((node.group.serial, node.rel), len(self._inodes) + 1)
         if not node.is_dir:
@@ -373,7 +373,7 @@ class ResctrlModel:
         else:
             fail(errno.EPERM)
 
-    def _mkdir_mon(self, parent: Node, name: str, mode: int) -> None:
+    def _mkdir_mon(self, parent: ModelFile, name: str, mode: int) -> None:
         if is_info(parent):
             fail(errno.ENODEV)
         self.status = ""
@@ -458,7 +458,7 @@ class ResctrlModel:
             fail(errno.EEXIST)
         self._reparent(node.group, parent.group, name)
 
-    def _why_no_rename(self, node: Node, parent: Node, name: str) -> str:
+    def _why_no_rename(self, node: ModelFile, parent: ModelFile, name: str) -> str:
         if not node.is_dir:
             return "Source and destination must be directories"
         if node.rel != "" or node.group.is_ctrl:
@@ -488,7 +488,7 @@ class ResctrlModel:
         self._writable()
         fail(errno.EISDIR if self.resolve(path).is_dir else errno.EPERM)
 
-    def _parent(self, path: str) -> tuple[Node, str]:
+    def _parent(self, path: str) -> tuple[ModelFile, str]:
         above, _, name = path.rstrip("/").rpartition("/")
         node = self.resolve(above)
         if not node.is_dir:
@@ -497,7 +497,7 @@ class ResctrlModel:
 
     # ---- files ----
 
-    def open(self, path: str, flags: int = os.O_RDONLY) -> Node:
+    def open(self, path: str, flags: int = os.O_RDONLY) -> ModelFile:
         """Errors: ENOENT; EROFS; EACCES for writing what nobody may write (root passes the VFS, but not kernfs)."""
         self._inject("open", path)
         node = self.resolve(path)
@@ -512,7 +512,7 @@ class ResctrlModel:
     def read(self, path: str, reader: int = 0) -> str:
         return self.read_node(self.open(path), reader)
 
-    def read_node(self, node: Node, reader: int = 0) -> str:
+    def read_node(self, node: ModelFile, reader: int = 0) -> str:
         """`reader`: the tid that reads; 0: somebody in our pid namespace. Errors: ENODEV when the group has gone."""
         self._inject("read", node.path)
         if node.group.removed:
@@ -526,7 +526,7 @@ class ResctrlModel:
             return self.counters.text(rmids, node.rel.split("/")[1], node.base)
         return self._info_text(node) if is_info(node) else self._group_text(node)
 
-    def _group_text(self, node: Node) -> str:
+    def _group_text(self, node: ModelFile) -> str:
         group = node.group
         texts: dict[str, Callable[[], str]] = {
             "cpus": lambda: f"{sum(1 << cpu for cpu in group.cpus):0{(self.knobs.cpus + 3) // 4}x}\n",
@@ -548,7 +548,7 @@ class ResctrlModel:
             f"{name:>6}:" + ";".join(values.format(domain) for domain in domains) + "\n" for name, _, values in rows
         )
 
-    def _info_text(self, node: Node) -> str:
+    def _info_text(self, node: ModelFile) -> str:
         texts: dict[str, Callable[[], str]] = {
             "info/last_cmd_status": lambda: self.status[: STATUS_SIZE - 1] or "ok\n",
             "info/L3/num_closids": lambda: f"{self.knobs.closids}\n",
@@ -564,7 +564,7 @@ class ResctrlModel:
     def write(self, path: str, data: bytes, writer: int) -> int:
         return self.write_node(self.open(path, os.O_WRONLY), data, writer)
 
-    def write_node(self, node: Node, data: bytes, writer: int) -> int:
+    def write_node(self, node: ModelFile, data: bytes, writer: int) -> int:
         """One write(2) by the tid `writer`. Errors: ENODEV when the group has gone, E2BIG beyond a page, the file's."""
         self._inject("write", node.path)
         self._writable()
@@ -770,17 +770,17 @@ class ResctrlModel:
                         self.counters.add(group.rmid, domain, event, Decimal(str(amount)))
 
 
-def is_mon_groups(parent: Node, name: str) -> bool:
+def is_mon_groups(parent: ModelFile, name: str) -> bool:
     """Whether `parent` may hold a mon_group called `name`: by its name alone, as the kernel does."""
     last = parent.base or parent.group.name
     return last == "mon_groups" and name != "mon_groups"
 
 
-def is_info(node: Node) -> bool:
+def is_info(node: ModelFile) -> bool:
     return node.rel.startswith("info")
 
 
-def writable(node: Node) -> bool:
+def writable(node: ModelFile) -> bool:
     return node.rel in ("cpus", "cpus_list", "tasks", "schemata", "mode", "info/L3_MON/max_threshold_occupancy")
 
 

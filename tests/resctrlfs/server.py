@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Callable, TypeVar
 import mfusepy  # type: ignore[import-untyped]  # it has no py.typed
 
 from tests.resctrlfs.events import Event, EventLog, Seen, look
-from tests.resctrlfs.model import Knobs, Node, ResctrlModel, fail, kernel_int, task_words
+from tests.resctrlfs.model import Knobs, ModelFile, ResctrlModel, fail, kernel_int, task_words
 from tests.resctrlfs.tasks import ProcTasks
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class AdvancingClock:
 class OpenFile:
     """An open file or directory. `text` is what the first read saw: as in a seq_file, the later ones go on with it."""
 
-    node: Node
+    node: ModelFile
     text: bytes = b""
 
 
@@ -203,7 +203,7 @@ class ResctrlOperations:
         self._logged(lambda: self.model.write_node(node, data, writer), event)
         return len(data)
 
-    def _keep(self, node: Node) -> int:
+    def _keep(self, node: ModelFile) -> int:
         handle = next(self._handles)
         self._files[handle] = OpenFile(node)
         return handle

@@ -153,7 +153,7 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Task:
+class ProcessShown:
     """A process as /proc shows it: who it is (pid and starttime), and what it runs."""
 
     pid: int
@@ -162,11 +162,11 @@ class Task:
     cmdline: list[str]
 
 
-def task(pid: int) -> Task:
+def task(pid: int) -> ProcessShown:
     stat = Path(f"/proc/{pid}/stat").read_text(errors="surrogateescape")
     head, _, tail = stat.rpartition(")")
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")[:-1]
-    return Task(pid, int(tail.split()[19]), head.partition("(")[2], words)
+    return ProcessShown(pid, int(tail.split()[19]), head.partition("(")[2], words)
 
 
 class Cgroups:
@@ -335,7 +335,7 @@ class Lab:
     def container_id(self, name: str) -> str:
         return self.inspect(name, "{{.Id}}")
 
-    def init(self, name: str) -> Task:
+    def init(self, name: str) -> ProcessShown:
         """The container's first process, which must be running."""
         return task(int(self.inspect(name, "{{.State.Pid}}")))
 
@@ -441,7 +441,7 @@ class RuncContainer:
                 stderr=log,
             )
 
-    def init(self) -> Task:
+    def init(self) -> ProcessShown:
         command = [*self._command, "state", self.id]
         done = subprocess.run(command, env=self._environment, check=True, capture_output=True, timeout=DEADLINE)
         return task(json.loads(done.stdout)["pid"])

@@ -121,6 +121,10 @@ class Hook:
         found |= {f"{part}/{p.name}" for part in parts for p in self.run_dir.glob(f"{part}/.*")}
         return {name for name in found if not is_completed(self.run_dir / name)}
 
+    def assert_clean(self) -> None:
+        left = self.groups(), self.leftovers()
+        assert left == (set(), set()), left
+
 
 def is_completed(path: Path) -> bool:
     """Whether a file holds what is kept of a completed key."""

@@ -59,7 +59,7 @@ def beside(name: str, *arguments: str, mounts: str = "") -> list[str]:
     return ["bash", "-c", script, "bash"]
 
 
-class Machine:
+class ScratchMachine:
     """See above; what is in its directory already stays.
 
     `mounts`: shell commands that mount more; `has_run`: whether its /run is its own, too.

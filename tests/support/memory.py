@@ -28,10 +28,10 @@ class Hang(BaseException):
     """More system calls than any hook makes."""
 
 
-Content = Union[bytearray, dict[str, "Node"], str]
+Content = Union[bytearray, dict[str, "Inode"], str]
 
 
-class Node:
+class Inode:
     """A file, a directory or a link: its content is bytes, nodes by name, or a path."""
 
     __slots__ = ("content", "ino", "mode")
@@ -42,18 +42,18 @@ class Node:
         self.ino = ino
 
 
-class Place:
+class Lookup:
     """Where a path leads: the directories on the way, each by its name, and what the last has of the last name."""
 
     __slots__ = ("name", "node", "way")
 
-    def __init__(self, way: list[tuple[str, Node]], name: str, node: Node | None) -> None:
+    def __init__(self, way: list[tuple[str, Inode]], name: str, node: Inode | None) -> None:
         self.way = way
         self.name = name
         self.node = node
 
     @property
-    def parent(self) -> dict[str, Node]:
+    def parent(self) -> dict[str, Inode]:
         content = self.way[-1][1].content
         assert isinstance(content, dict)
         return content
@@ -71,11 +71,11 @@ def _refused(number: int, path: object = None) -> OSError:
     return OSError(number, os.strerror(number), *([] if path is None else [path]))
 
 
-class Machine:
+class MachineInMemory:
     """`changes` are the calls that changed a file, each as its name and its real path; `stderr` what was said there.
 
-    Every pid is a process: what /proc shows of it is in `process`. `groups` have what a mon_group has as soon as
-    they are made below RESCTRL, and go whole.
+    Every pid is a process: what /proc shows of it is in `process`, unless /proc `hides_processes`. Groups have what a
+    mon_group has as soon as they are made below RESCTRL, and go whole.
     """
 
     def __init__(self, stdin: bytes = b"", process: dict[str, bytes] | None = None) -> None:
@@ -85,6 +85,7 @@ class Machine:
         self.changes: list[tuple[str, str]] = []
         self.calls = 0
         self.now = NOW
+        self.hides_processes = False
         self._nodes = 0
         self._root = self._directory()
         self._open: dict[int, list[Any]] = {}  # the place, and the next offset
@@ -133,6 +134,17 @@ class Machine:
         assert isinstance(self._process.content, dict)
         self._process.content[name] = self._file(text)
 
+    def remove(self, path: str) -> None:
+        """Take away what is there, whole."""
+        place = self._find(os.fsencode(path))
+        del place.parent[place.name]
+
+    def exists(self, path: str) -> bool:
+        try:
+            return self._find(os.fsencode(path)).node is not None
+        except FileNotFoundError:
+            return False
+
     def files(self, top: str = "/") -> dict[str, bytes | str]:
         """What is below a directory: the content of files, the targets of links, and of an empty directory nothing."""
         node = self._find(os.fsencode(top)).node
@@ -167,7 +179,7 @@ class Machine:
             if flags & os.O_TRUNC:
                 node.content = bytearray()
         descriptor = max(self._open, default=2) + 1
-        self._open[descriptor] = [Place(place.way, place.name, node), 0]
+        self._open[descriptor] = [Lookup(place.way, place.name, node), 0]
         return descriptor
 
     def close(self, descriptor: int) -> None:
@@ -290,14 +302,14 @@ class Machine:
 
     # --- How
 
-    def _node(self, mode: int, content: Content) -> Node:
+    def _node(self, mode: int, content: Content) -> Inode:
         self._nodes += 1
-        return Node(mode, content, self._nodes)
+        return Inode(mode, content, self._nodes)
 
-    def _directory(self) -> Node:
+    def _directory(self) -> Inode:
         return self._node(stat.S_IFDIR | 0o755, {})
 
-    def _file(self, text: bytes) -> Node:
+    def _file(self, text: bytes) -> Inode:
         return self._node(stat.S_IFREG | 0o600, bytearray(text))
 
     def _count(self) -> None:
@@ -314,21 +326,21 @@ class Machine:
             raise _refused(errno.EBADF)
         return self._open[descriptor]
 
-    def _change(self, call: str, place: Place) -> None:
+    def _change(self, call: str, place: Lookup) -> None:
         self.changes.append((call, place.path))
 
-    def _make(self, place: Place, call: str, mode: int, content: Content) -> Node:
+    def _make(self, place: Lookup, call: str, mode: int, content: Content) -> Inode:
         self._change(call, place)
         node = place.parent[place.name] = self._node(mode, content)
         return node
 
-    def _remove(self, place: Place, call: str) -> None:
+    def _remove(self, place: Lookup, call: str) -> None:
         if not place.name:
             raise _refused(errno.EBUSY, place.path)
         self._change(call, place)
         del place.parent[place.name]
 
-    def _find(self, path: bytes, dir_fd: int | None = None, *, follow: bool = False) -> Place:
+    def _find(self, path: bytes, dir_fd: int | None = None, *, follow: bool = False) -> Lookup:
         """Where a path leads, as the kernel walks it (path_resolution(7)); `follow`: the last component, too."""
         text = _text(path)
         if not text:
@@ -341,7 +353,7 @@ class Machine:
             way = [*start.way, (start.name, start.node)] if start.name else list(start.way)
         return self._walk(way, [name for name in text.split("/") if name not in ("", ".")], follow, path)
 
-    def _walk(self, way: list[tuple[str, Node]], names: list[str], follow: bool, path: bytes) -> Place:
+    def _walk(self, way: list[tuple[str, Inode]], names: list[str], follow: bool, path: bytes) -> Lookup:
         links = 0
         while names:
             name = names.pop(0)
@@ -356,21 +368,21 @@ class Machine:
                 way = [("", self._root)] if node.content.startswith("/") else way
                 names = [it for it in node.content.split("/") if it not in ("", ".")] + names
             elif not names:
-                return Place(way, name, node)
+                return Lookup(way, name, node)
             elif node is None:
                 raise _refused(errno.ENOENT, path)
             else:
                 way = [*way, (name, node)]
-        return Place(way, "", way[-1][1])  # the root, or a path that ends in ..
+        return Lookup(way, "", way[-1][1])  # the root, or a path that ends in ..
 
-    def _child(self, way: list[tuple[str, Node]], name: str, path: bytes) -> Node | None:
+    def _child(self, way: list[tuple[str, Inode]], name: str, path: bytes) -> Inode | None:
         above = way[-1][1].content
         if not isinstance(above, dict):
             raise _refused(errno.ENOTDIR, path)
         if len(name.encode("utf-8", "surrogateescape")) > 255:
             raise _refused(errno.ENAMETOOLONG, path)
         if len(way) == 2 and way[1][0] == "proc" and (name.isdecimal() or name == "self"):
-            return self._process
+            return None if self.hides_processes else self._process
         return above.get(name)
 
 
@@ -380,17 +392,17 @@ def _text(path: bytes) -> str:
     return path.decode("utf-8", "surrogateescape")
 
 
-def _there(place: Place, path: bytes) -> Node:
+def _there(place: Lookup, path: bytes) -> Inode:
     if place.node is None:
         raise _refused(errno.ENOENT, path)
     return place.node
 
 
-def _status(node: Node) -> SimpleNamespace:
+def _status(node: Inode) -> SimpleNamespace:
     return SimpleNamespace(st_mode=node.mode, st_ino=node.ino, st_dev=1, st_uid=0)
 
 
-def _below(path: str, node: Node) -> Any:  # noqa: ANN401  a recursive generator
+def _below(path: str, node: Inode) -> Any:  # noqa: ANN401  a recursive generator
     if isinstance(node.content, dict):
         if not node.content:
             yield path + "/", ""

@@ -10,7 +10,7 @@ from tests.support.hook import is_completed
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.support.containers import Task
+    from tests.support.containers import ProcessShown
 
 PARTS = ("groups", "locks", "members", "unmonitored")
 RUNC_INIT = "runc:[2:INIT]"
@@ -53,7 +53,9 @@ class Observed:
         """Every pid that was written into a tasks file, with what it was at that moment."""
         return [(event, seen) for event in self.resctrl.events() if event.op == "tasks" for seen in event.pids]
 
-    def assert_placed_before_exec(self, now: Task, group: str, command: list[str], comm: str = RUNC_INIT) -> None:
+    def assert_placed_before_exec(
+        self, now: ProcessShown, group: str, command: list[str], comm: str = RUNC_INIT
+    ) -> None:
         """The process was put into the group once, as the runtime's init, and is the container's command by now."""
         moves = [
             (event, seen) for event, seen in self.moves() if (seen.pid, seen.starttime) == (now.pid, now.starttime)

@@ -13,7 +13,7 @@ from tests.support.storm import OURS, haunted, is_ours
 
 if TYPE_CHECKING:
     from tests.support.hook import Hook
-    from tests.support.storm import Container, World
+    from tests.support.storm import SimulatedContainer, World
 
 NO_RMID = {"no_rmids", "rmids_in_limbo"}
 PARTS = ("groups", "members", "locks", "unmonitored", "building")
@@ -24,7 +24,7 @@ class Subject(Protocol):
 
     hook: Hook
     world: World
-    containers: list[Container]
+    containers: list[SimulatedContainer]
     foreign: dict[str, set[int]]
     lingers: bool
 

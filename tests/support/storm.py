@@ -65,7 +65,7 @@ def spawn(*words: str) -> int:
 
 
 @dataclass
-class Container:
+class SimulatedContainer:
     """A container, in each of its lives. `init` is 0 while it has no process that is one.
 
     `known`: whether a hook has recorded it in this life, or None if nobody can say (the hook was killed). `torn`: the
@@ -167,7 +167,7 @@ class Container:
         return {**by_runtime, **self.author}
 
 
-def haunted(containers: Iterable[Container]) -> list[Container]:
+def haunted(containers: Iterable[SimulatedContainer]) -> list[SimulatedContainer]:
     """Those that are dead, but for processes that outlived their init."""
     return [it for it in containers if not it.init and it.pids()]
 
@@ -190,7 +190,7 @@ class Deed:
     tasks: frozenset[int]
 
 
-class Model:
+class ModelWorld:
     """The model of resctrl behind FUSE. Where each task is, is known from the log of what was done."""
 
     def __init__(self, resctrl: Mounted, *, scarce: bool) -> None:
@@ -269,7 +269,7 @@ class Model:
             yield Deed(event.op, path, tasks)
 
 
-class Kernel:
+class KernelWorld:
     """The guest's resctrl. What was done is seen by a look before and one after it."""
 
     scarce = True
@@ -334,23 +334,23 @@ class Kernel:
         return [*gone, *(deed for deed in foreign if deed.tasks)]
 
 
-World = Union[Model, Kernel]
+World = Union[ModelWorld, KernelWorld]
 
 
-def worlds(directory: Path, few: int, many: int) -> Iterator[AbstractContextManager[Model | Kernel]]:
+def worlds(directory: Path, few: int, many: int) -> Iterator[AbstractContextManager[ModelWorld | KernelWorld]]:
     """The real one, where there is one; else one with `many` RMIDs and one with `few`."""
     if REAL_ROOT is not None:
-        yield closing(Kernel(REAL_ROOT))
+        yield closing(KernelWorld(REAL_ROOT))
         return
     for rmids in (many, few):
         yield _modelled(directory / str(rmids), rmids, scarce=rmids == few)
 
 
 @contextmanager
-def _modelled(directory: Path, rmids: int, *, scarce: bool) -> Iterator[Model]:
+def _modelled(directory: Path, rmids: int, *, scarce: bool) -> Iterator[ModelWorld]:
     directory.mkdir()
     machine = {"l3_domains": 1, "packages": 1, "perf": False, "limbo_tick_ms": 10}
-    with mounted(directory, rmids=rmids, **machine) as resctrl, closing(Model(resctrl, scarce=scarce)) as model:
+    with mounted(directory, rmids=rmids, **machine) as resctrl, closing(ModelWorld(resctrl, scarce=scarce)) as model:
         yield model
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import pyz as made
-from hook.cli import parser
-from hook.host.pyz_file import Shipped
+from hook.cli import help_text
+from hook.host.pyz_file import PyzFile
 from hook.stages import entry
 from pyz import BuildError, archive
 from tests.support import interpreters
@@ -180,9 +180,9 @@ def test_what_the_first_line_runs_is_on_record() -> None:
 
 @pytest.mark.parametrize("path", ["/p", archive.PYTHON, "/usr/bin/python3.14", "/opt/python/bin/python3.12"])
 def test_install_names_another_interpreter_as_the_build_does(pyz: Path, path: str) -> None:
-    changed = Shipped(str(pyz)).with_python(path)
+    changed = PyzFile(str(pyz)).with_python(path)
     assert changed == archive.shebang(path) + pyz.read_bytes().partition(b"\n")[2]
-    assert Shipped(str(pyz)).needs_new_kernel(path) is (len(path) > 22)
+    assert PyzFile(str(pyz)).needs_new_kernel(path) is (len(path) > 22)
 
 
 @pytest.mark.parametrize("path", ["python3", "", "/a b", "/a\nb", "/a\tb"])
@@ -263,7 +263,7 @@ def test_the_first_line_tells_the_verbs_for_runtimes_from_those_for_people() -> 
     """By their first letter, since the kernel reads no longer a line."""
     assert list(entry._STAGES) == RUNTIME
     assert {verb[0] for verb in RUNTIME} == set("hcp")
-    assert not {verb[0] for verb in parser.HELP_OF_VERBS} & set("hcp")
+    assert not {verb[0] for verb in help_text.HELP_OF_COMMANDS} & set("hcp")
 
 
 # --- A Python that is too old

@@ -129,7 +129,7 @@ def test_what_is_no_python_cannot_be_measured() -> None:
 
 
 @pytest.mark.parametrize(("value", "status"), [(1.5, 0), (1.6, 1)])
-def test_the_exit_status_says_whether_all_targets_hold(
+def test_exit_status_is_1_if_a_target_is_missed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: float, status: int
 ) -> None:
     monkeypatch.setattr(speed, "measure", lambda _plan: iter([Table("t", [Figure("r", "c", [value], 1.5)])]))

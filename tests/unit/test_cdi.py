@@ -55,7 +55,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_a_create_runtime_hook_is_found(directory: Path, name: str, text: str) -> None:
     (directory / name).write_text(text)
-    assert cdi.hooks() == [(f"{directory}/{name}", "/usr/bin/join")]
+    assert cdi.list_hooks() == [(f"{directory}/{name}", "/usr/bin/join")]
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_a_create_runtime_hook_is_found(directory: Path, name: str, text: str) -
         BLOCK.partition("devices")[0],
     ],
 )
-def test_a_file_without_one_or_that_is_broken_brings_none(directory: Path, text: str) -> None:
+def test_a_file_without_a_create_runtime_hook_or_invalid_has_none(directory: Path, text: str) -> None:
     for name in ("a.json", "b.yaml"):
         (directory / name).write_text(text)
     (directory / "c.json").mkdir()
-    assert cdi.hooks() == []
+    assert cdi.list_hooks() == []
 
 
-def test_files_of_other_names_are_not_read(directory: Path) -> None:
+def test_files_with_other_endings_are_not_read(directory: Path) -> None:
     (directory / "a.json.tmp").write_text(json.dumps({"containerEdits": {"hooks": [HOOK]}}))
-    assert cdi.hooks() == []
+    assert cdi.list_hooks() == []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from pyfakefs.fake_filesystem import FakeFilesystem
-from pyfakefs.fake_os import FakeOsModule
 
 from hook.base import cgroups, system
+from hook.stages import identity
+from tests.support.memory import MachineInMemory
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 ID = "0123456789abcdef" * 4
@@ -28,7 +28,7 @@ SLICE = f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice"
     ],
 )
 def test_the_pod_of_a_container(cgroup: str | None, pod: str | None) -> None:
-    assert cgroups.of_pod(cgroup, UID) == pod
+    assert identity.of_pod(cgroup, UID) == pod
 
 
 DIGITS = UID.replace("-", "")
@@ -53,7 +53,7 @@ DIGITS = UID.replace("-", "")
     ],
 )
 def test_the_pod_uid_that_a_path_names(cgroup: str, uid: str | None) -> None:
-    assert cgroups.pod_uid(cgroup) == uid
+    assert identity.pod_uid(cgroup) == uid
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,8 @@ def test_the_pod_uid_that_a_path_names(cgroup: str, uid: str | None) -> None:
         ("", None),
     ],
 )
-def test_who_made_a_container_by_the_name_of_its_cgroup(cgroup: str, maker: str | None) -> None:
-    assert cgroups.maker(cgroup, ID) == maker
+def test_maker_of_a_container_is_known_by_its_cgroup_name(cgroup: str, maker: str | None) -> None:
+    assert identity.maker(cgroup, ID) == maker
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,9 @@ def test_whether_a_cgroup_is_within_another(cgroup: str, within: bool) -> None:
     ],
 )
 def test_a_cgroup_is_looked_for_where_it_may_be_mounted(
-    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, mounted: str, cgroup: str, there: bool
+    monkeypatch: pytest.MonkeyPatch, mounted: str, cgroup: str, there: bool
 ) -> None:
-    monkeypatch.setattr(system, "posix", FakeOsModule(fs))
-    fs.create_dir(mounted)
+    machine = MachineInMemory()
+    monkeypatch.setattr(system, "posix", machine)
+    machine.add_directory(mounted)
     assert cgroups.exists(cgroup) is there

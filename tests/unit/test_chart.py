@@ -113,7 +113,7 @@ def test_names_stay_within_what_kubernetes_takes() -> None:
 # --- Options
 
 
-def test_the_options_stand_in_one_place_and_reach_every_container(objects: list[Object]) -> None:
+def test_options_are_set_once_and_reach_every_container(objects: list[Object]) -> None:
     expected = chart.load(chart.VALUES)["options"]
     if only(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"][0]["args"][1] == "--prefix=/opt/hook":
         expected = WORDS
@@ -186,12 +186,12 @@ def test_each_capability_has_its_reason() -> None:
     assert set(re.findall(r"^  ([A-Z_]+)  +\S", text, re.MULTILINE)) == KEPT | DROPPED_AT_ONCE
 
 
-def test_who_does_without_capabilities_cannot_gain_any(objects: list[Object]) -> None:
+def test_containers_without_capabilities_cannot_gain_any(objects: list[Object]) -> None:
     for name, it in containers(objects).items():
         assert it["securityContext"].get("allowPrivilegeEscalation") is (None if name in RECONCILES else False), name
 
 
-def test_only_uninstall_speaks_to_the_api_server_and_it_is_nobody_on_the_node(objects: list[Object]) -> None:
+def test_only_uninstall_speaks_to_the_api_server_without_rights_on_the_node(objects: list[Object]) -> None:
     tokens = {pod["containers"][0]["name"]: pod["automountServiceAccountToken"] for pod in pods(objects)}
     assert {name for name, it in tokens.items() if it} == {"uninstall"}
     found = containers(objects)["uninstall"]
@@ -294,7 +294,7 @@ def test_no_end_of_a_pod_does_anything(objects: list[Object]) -> None:
     assert not [name for name, it in containers(objects).items() if "lifecycle" in it]
 
 
-def test_why_it_refuses_is_told_to_whoever_describes_the_pod(objects: list[Object]) -> None:
+def test_a_refusal_can_be_read_in_the_description_of_the_pod(objects: list[Object]) -> None:
     assert {it["terminationMessagePolicy"] for it in containers(objects).values()} == {"FallbackToLogsOnError"}
 
 

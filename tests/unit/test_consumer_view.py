@@ -23,13 +23,13 @@ from hook.stages.remove import poststop
 from hook.state import contents
 from tests.support.consumers import Entry, read, read_by_path
 from tests.unit.faults import Faults, Killed, fails
-from tests.unit.test_create import GROUP, UID, Machine, container, machine
+from tests.unit.test_create import GROUP, UID, MachineOnDisk, container, machine
 from tests.unit.test_rundir import directories, state
 
 __all__ = ["directories", "machine"]  # fixtures
 
 
-def start(machine: Machine, name: str, pid: int) -> Node:
+def start(machine: MachineOnDisk, name: str, pid: int) -> Node:
     machine.spawn(pid)
     node = machine.node()
     assert create_runtime(node, container(name, pid))
@@ -37,14 +37,14 @@ def start(machine: Machine, name: str, pid: int) -> Node:
     return node
 
 
-def shown(machine: Machine) -> dict[str, str]:
+def shown(machine: MachineOnDisk) -> dict[str, str]:
     """What is in each file of the key's view, and where each link leads."""
     top = machine.run / "mon_groups" / UID
     found = sorted(path for path in top.rglob("*") if path.is_symlink() or path.is_file())
     return {str(it.relative_to(top)): str(it.readlink()) if it.is_symlink() else it.read_text() for it in found}
 
 
-def test_a_place_that_somebody_cleared_away_is_made_again(machine: Machine) -> None:
+def test_a_removed_view_directory_is_made_again(machine: MachineOnDisk) -> None:
     start(machine, "c1", 7)
     shutil.rmtree(machine.run / "mon_groups")
     node = start(machine, "c2", 8)
@@ -52,11 +52,11 @@ def test_a_place_that_somebody_cleared_away_is_made_again(machine: Machine) -> N
     assert shown(machine)["tasks"] == f"{machine.resctrl}/mon_groups/{GROUP}/tasks"
 
 
-def test_where_nothing_was_ever_shown_nothing_is(machine: Machine) -> None:
+def test_where_nothing_was_ever_shown_nothing_is(machine: MachineOnDisk) -> None:
     assert machine.node().view.shown() == []
 
 
-def test_what_a_killed_hook_has_left_half_made_is_no_part_of_it(machine: Machine) -> None:
+def test_what_a_killed_hook_has_left_half_made_is_no_part_of_it(machine: MachineOnDisk) -> None:
     half = machine.run / "building" / UID
     half.mkdir(parents=True)
     (half / "half").touch()
@@ -66,7 +66,7 @@ def test_what_a_killed_hook_has_left_half_made_is_no_part_of_it(machine: Machine
     assert stat.S_IMODE((machine.run / "mon_groups" / UID).stat().st_mode) == 0o755
 
 
-def test_what_a_killed_hook_has_left_half_removed_is_in_nobodys_way(machine: Machine) -> None:
+def test_a_half_removed_entry_of_a_killed_hook_does_not_block(machine: MachineOnDisk) -> None:
     node = start(machine, "c1", 7)
     half = machine.run / "building" / f"{UID}.old"
     half.mkdir()
@@ -78,7 +78,7 @@ def test_what_a_killed_hook_has_left_half_removed_is_in_nobodys_way(machine: Mac
 
 
 def test_a_full_run_directory_costs_the_view_and_nothing_more(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "symlink", fails(errno.ENOSPC))
     machine.spawn(7)
@@ -100,21 +100,21 @@ def test_a_full_run_directory_costs_the_view_and_nothing_more(
     ids=["live", "gone from the hardware", "ended", "gone at the end"],
 )
 def test_a_counter_is_shown_as_far_as_it_is_known(
-    machine: Machine, fields: dict[str, Any], files: dict[str, str]
+    machine: MachineOnDisk, fields: dict[str, Any], files: dict[str, str]
 ) -> None:
     group = MonGroup(path="/r/mon_groups/g", ctrl_group="/", **fields)
     machine.node().show(state(UID, groups=[group], generation=1))
     assert {name[9:]: text for name, text in shown(machine).items() if name.startswith("mon_data/")} == files
 
 
-def test_a_counter_on_record_that_leads_elsewhere_is_not_shown(machine: Machine) -> None:
+def test_a_counter_on_record_that_leads_elsewhere_is_not_shown(machine: MachineOnDisk) -> None:
     begin = {"mon_L3_00/llc_occupancy": "1", "../../../etc/x": "2", "mon_L3_00/..": "3"}
     odd = MonGroup(path=f"{machine.resctrl}/mon_groups/{GROUP}", ctrl_group="/", begin=begin)
     machine.node().show(state(key=UID, groups=[odd], generation=1))
     assert {name for name in shown(machine) if name.endswith(".begin")} == {"mon_data/mon_L3_00/llc_occupancy.begin"}
 
 
-def test_a_key_without_a_record_begins_with_nothing(machine: Machine) -> None:
+def test_a_key_without_a_record_begins_with_nothing(machine: MachineOnDisk) -> None:
     node = machine.node()
     with node.run.lock(UID, system.monotonic()) as locked:
         create.begin(node, locked, "/g", made=True, empty=False)
@@ -126,15 +126,15 @@ def test_a_key_without_a_record_begins_with_nothing(machine: Machine) -> None:
     ("ctrl_group", "mon_group", "may"),
     [("/", "", True), ("/", "oci-other", True), ("/", "theirs", False), ("gold", "", False)],
 )
-def test_a_thread_is_moved_within_its_ctrl_group_and_from_nobody_else(
-    machine: Machine, ctrl_group: str, mon_group: str, may: bool
+def test_a_thread_is_moved_only_within_its_ctrl_group_and_from_own_groups(
+    machine: MachineOnDisk, ctrl_group: str, mon_group: str, may: bool
 ) -> None:
     machine.spawn(7, ctrl_group=ctrl_group, mon_group=mon_group)
     assert may_move(machine.node(), 7, f"{machine.resctrl}/mon_groups/{GROUP}") is may
 
 
 def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(machine, "c1", 7)
     place, group = machine.run / "mon_groups" / UID, machine.resctrl / "mon_groups" / GROUP
@@ -165,10 +165,10 @@ def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_be
 COUNTERS = ("mon_L3_00/mbm_total_bytes", "mon_PERF_PKG_00/core_energy", "mon_PERF_PKG_01/core_energy")
 
 
-class Change:
+class ViewChange:
     """A live key with two groups that is shown, then completed, shown with one group more, or forgotten."""
 
-    def __init__(self, machine: Machine, to: str) -> None:
+    def __init__(self, machine: MachineOnDisk, to: str) -> None:
         self.node = machine.node()
         self.machine = machine
         self.to = to
@@ -244,9 +244,9 @@ each_change = pytest.mark.parametrize("to", ["completed", "more", "forgotten"])
 @each_change
 @pytest.mark.parametrize("reader", [read, read_by_path])
 def test_a_reader_that_a_change_overtakes_sees_one_whole_entry_or_none(
-    machine: Machine, to: str, reader: Callable[[Path, Callable[[], object]], Entry | None]
+    machine: MachineOnDisk, to: str, reader: Callable[[Path, Callable[[], object]], Entry | None]
 ) -> None:
-    change = Change(machine, to)
+    change = ViewChange(machine, to)
     wholes = change.wholes()
 
     def look(pause: Callable[[], object]) -> None:
@@ -256,11 +256,9 @@ def test_a_reader_that_a_change_overtakes_sees_one_whole_entry_or_none(
 
 
 @each_change
-def test_a_reader_that_goes_by_the_paths_of_counters_alone_reads_all_of_the_live_ones_or_none(
-    machine: Machine, to: str
-) -> None:
+def test_a_reader_of_counter_paths_alone_reads_all_live_ones_or_none(machine: MachineOnDisk, to: str) -> None:
     """As Kepler does, which knows the node's domains and nothing of `generation`."""
-    change = Change(machine, to)
+    change = ViewChange(machine, to)
 
     def look(pause: Callable[[], object]) -> None:
         try:
@@ -277,10 +275,10 @@ def test_a_reader_that_goes_by_the_paths_of_counters_alone_reads_all_of_the_live
     change.overtakes(look)
 
 
-def test_what_a_hook_killed_before_it_replaced_an_entry_leaves_is_no_whole_one_and_mended_by_the_next(
-    machine: Machine,
+def test_an_entry_half_replaced_by_a_killed_hook_is_repaired_by_the_next(
+    machine: MachineOnDisk,
 ) -> None:
-    change = Change(machine, "completed")
+    change = ViewChange(machine, "completed")
     wholes = change.wholes()
     at, calls = 0, 0
     while calls >= at:

@@ -38,7 +38,7 @@ def member(pid: int, cgroup: str | None, starttime: int = 1) -> Member:
         ([(8, 1, A)], 7, A, set()),
     ],
 )
-def test_a_process_belongs_to_the_container_whose_cgroup_holds_it_else_to_its_ancestor(
+def test_a_process_belongs_to_its_cgroups_container_or_its_ancestors(
     found: list[tuple[int, int, str]], init: int, cgroup: str | None, expected: set[int]
 ) -> None:
     assert processes(*found).of_container(member(init, cgroup)) == expected

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hook.host import containerd, machine
-from hook.host.containerd import Found
+from hook.host.containerd import Configuration
 from hook.host.machine import View
 
 CONFIG = "/etc/containerd/config.toml"
@@ -21,7 +21,7 @@ SPEC = '  base_runtime_spec = "/etc/x.json"\n'
 VALIDATOR = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\n"
 
 
-class Node:
+class ContainerdFiles:
     """The files of a containerd that runs, below a directory."""
 
     def __init__(self, top: Path) -> None:
@@ -33,9 +33,9 @@ class Node:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
 
-    def look(self, *words: str) -> Found:
+    def look(self, *words: str) -> Configuration:
         self.words[1:] = words
-        return containerd.look()
+        return containerd.read_configuration()
 
     def specs(self, *words: str) -> list[str]:
         """The base_runtime_specs of a configuration that is clear."""
@@ -45,23 +45,23 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    node = Node(tmp_path / "root")
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContainerdFiles:
+    node = ContainerdFiles(tmp_path / "root")
     node.write("/etc/x.json", "{}")
     node.write("/etc/y.json", "{}")
     monkeypatch.setattr(containerd, "_PLACES", ())  # this machine's own
-    monkeypatch.setattr(machine, "processes", lambda: {7: node.words, 8: ["/bin/sh", "containerd"]})
-    monkeypatch.setattr(machine, "view_of", lambda _pid: View(str(node.top), f"{node.top}/work"))
-    monkeypatch.setattr(machine, "started_at", lambda _pid: float("inf"))
+    monkeypatch.setattr(machine, "list_processes", lambda: {7: node.words, 8: ["/bin/sh", "containerd"]})
+    monkeypatch.setattr(machine, "find_view", lambda _pid: View(str(node.top), f"{node.top}/work"))
+    monkeypatch.setattr(machine, "read_start_time", lambda _pid: float("inf"))
     monkeypatch.setattr(machine, "is_running", lambda pid: pid == 7)
     return node
 
 
-def test_containerd_without_a_file_has_no_spec(node: Node) -> None:
+def test_without_a_configuration_file_there_is_no_spec(node: ContainerdFiles) -> None:
     assert node.specs() == []
 
 
-def test_the_spec_of_the_default_file_is_found(node: Node) -> None:
+def test_the_spec_of_the_default_file_is_found(node: ContainerdFiles) -> None:
     node.write(CONFIG, "version = 2\n" + OLD + SPEC)
     assert node.specs() == ["/etc/x.json"]
     assert node.look().specs[0].place == f"{node.top}/etc/x.json"
@@ -79,7 +79,7 @@ def test_the_spec_of_the_default_file_is_found(node: Node) -> None:
     ],
     ids=" ".join,
 )
-def test_the_file_on_the_command_line_is_the_one_that_is_read(node: Node, words: tuple[str, ...]) -> None:
+def test_the_file_on_the_command_line_is_read(node: ContainerdFiles, words: tuple[str, ...]) -> None:
     (node.top / "work").mkdir()
     node.write(CONFIG, OLD + '  base_runtime_spec = "/etc/y.json"\n')
     node.write("/opt/c.toml", OLD + SPEC)
@@ -97,32 +97,32 @@ def test_the_file_on_the_command_line_is_the_one_that_is_read(node: Node, words:
         "  imports  =  ['./more/../more/[a-c].tom*',]",
     ],
 )
-def test_imports_are_followed(node: Node, imports: str) -> None:
+def test_imports_are_followed(node: ContainerdFiles, imports: str) -> None:
     node.write(CONFIG, f"version = 3\n{imports}\n")
     node.write("/etc/containerd/more/a.toml", NEW + SPEC)
     assert node.specs() == ["/etc/x.json"]
 
 
-def test_a_pattern_matches_hidden_files_as_in_go(node: Node) -> None:
+def test_a_pattern_matches_hidden_files_as_in_go(node: ContainerdFiles) -> None:
     node.write(CONFIG, 'imports = ["more/*"]\n')
     node.write("/etc/containerd/more/.a", NEW + SPEC)
     assert node.specs() == ["/etc/x.json"]
 
 
-def test_a_relative_pattern_counts_from_where_containerd_1_was_started_too(node: Node) -> None:
+def test_a_relative_pattern_starts_at_containerds_directory_too(node: ContainerdFiles) -> None:
     node.write(CONFIG, 'imports = ["more/*.toml"]\n')
     node.write("/work/more/a.toml", OLD + SPEC)
     assert node.specs() == ["/etc/x.json"]
 
 
-def test_imports_of_imports_and_of_itself_are_followed_once(node: Node) -> None:
+def test_nested_and_circular_imports_are_read_once(node: ContainerdFiles) -> None:
     node.write(CONFIG, 'imports = ["a.toml", "config.toml"]\n')
     node.write("/etc/containerd/a.toml", 'imports = ["b.toml"]\n')
     node.write("/etc/containerd/b.toml", 'imports = ["a.toml"]\n' + OLD + SPEC)
     assert node.specs() == ["/etc/x.json"]
 
 
-def test_imports_without_end_are_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_imports_are_reported(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containerd, "_MOST_FILES", 3)
     node.write(CONFIG, 'imports = ["a.toml", "b.toml", "c.toml"]\n')
     for name in "abc":
@@ -132,27 +132,29 @@ def test_imports_without_end_are_said(node: Node, monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_k3s_has_drop_ins_in_a_directory_of_its_own(node: Node) -> None:
+def test_drop_ins_of_k3s_are_read(node: ContainerdFiles) -> None:
     node.write(f"{K3S}/config.toml", f'version = 3\nimports = ["{K3S}/config-v3.toml.d/*.toml"]\n')
     assert node.specs("-c", f"{K3S}/config.toml") == []
     node.write(f"{K3S}/config-v3.toml.d/50-hook.toml", NEW + SPEC)
     assert node.specs("-c", f"{K3S}/config.toml") == ["/etc/x.json"]
 
 
-def test_the_drop_ins_of_containerd_2_2_are_read_without_a_file(node: Node) -> None:
+def test_the_drop_ins_of_containerd_2_2_are_read_without_a_file(node: ContainerdFiles) -> None:
     node.write("/etc/containerd/conf.d/a.toml", NEW + SPEC)
     assert node.specs() == ["/etc/x.json"]
 
 
 @pytest.mark.parametrize("root", ["k3s", "rke2"])
-def test_what_may_be_started_is_read_as_well(node: Node, monkeypatch: pytest.MonkeyPatch, root: str) -> None:
-    monkeypatch.setattr(machine, "processes", dict)
+def test_files_of_a_stopped_containerd_are_read(
+    node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch, root: str
+) -> None:
+    monkeypatch.setattr(machine, "list_processes", dict)
     monkeypatch.setattr(containerd, "_PLACES", [f"{node.top}{it}" for it in PLACES])
     node.write(f"/var/lib/rancher/{root}/agent/etc/containerd/config-v3.toml.d/a.toml", NEW + SPEC)
     assert node.specs() == ["/etc/x.json"]
 
 
-def test_links_lead_where_they_lead_for_containerd(node: Node) -> None:
+def test_links_resolve_as_for_containerd(node: ContainerdFiles) -> None:
     node.write("/opt/real.toml", OLD + SPEC)
     (node.top / "etc/containerd").mkdir()
     (node.top / "etc/containerd/config.toml").symlink_to("/opt/link.toml")
@@ -177,7 +179,7 @@ def test_links_lead_where_they_lead_for_containerd(node: Node) -> None:
         'base_runtime_spec = "/etc/x.json"\n[other]\nbase_runtime_spec = ""',
     ],
 )
-def test_a_spec_is_found_however_it_is_written(node: Node, text: str) -> None:
+def test_a_spec_is_found_in_each_notation(node: ContainerdFiles, text: str) -> None:
     node.write(CONFIG, text + "\n")
     assert node.specs() == ["/etc/x.json"]
 
@@ -195,7 +197,7 @@ def test_a_spec_is_found_however_it_is_written(node: Node, text: str) -> None:
         'x = """ # """\nrunc = { base_runtime_spec = "/etc/x.json" }',
     ],
 )
-def test_what_is_not_understood_is_said(node: Node, text: str) -> None:
+def test_an_unsupported_notation_is_reported(node: ContainerdFiles, text: str) -> None:
     node.write(CONFIG, text + "\n")
     (line,) = node.look().unclear
     assert line.startswith(f"{CONFIG}: cannot parse base_runtime_spec or imports")
@@ -212,29 +214,29 @@ def test_what_is_not_understood_is_said(node: Node, text: str) -> None:
         'my_imports = ["a.toml"]',
     ],
 )
-def test_what_names_nothing_is_clear(node: Node, text: str) -> None:
+def test_files_without_a_spec_are_not_reported(node: ContainerdFiles, text: str) -> None:
     node.write(CONFIG, text + "\n")
-    assert node.look() == Found()
+    assert node.look() == Configuration()
 
 
 # --- What cannot be read
 
 
-def test_an_import_that_is_missing_is_said(node: Node) -> None:
+def test_a_missing_import_is_reported(node: ContainerdFiles) -> None:
     node.write(CONFIG, 'imports = ["a.toml"]\n')
     expected = "cannot read /etc/containerd/a.toml of containerd's configuration: ENOENT"
     assert node.look().unclear == [expected]
 
 
-def test_a_file_on_the_command_line_that_is_missing_is_said(node: Node) -> None:
+def test_a_missing_file_on_the_command_line_is_reported(node: ContainerdFiles) -> None:
     assert "cannot read /opt/c.toml of containerd's configuration" in node.look("-c", "/opt/c.toml").unclear[0]
 
 
-def test_files_that_may_not_be_seen_are_said(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_files_of_containerd_are_reported(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_pid: int) -> View:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(machine, "view_of", refuse)
+    monkeypatch.setattr(machine, "find_view", refuse)
     expected = "cannot read the files of containerd (pid 7): EACCES"
     assert node.look().unclear == [expected]
     monkeypatch.setattr(machine, "is_running", lambda _pid: False)
@@ -242,30 +244,30 @@ def test_files_that_may_not_be_seen_are_said(node: Node, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("changed", [CONFIG, "/etc/containerd/more", "/etc/containerd/more/a.toml", "/etc/x.json"])
-def test_what_changed_since_containerd_started_is_said(
-    node: Node, monkeypatch: pytest.MonkeyPatch, changed: str
+def test_a_change_since_containerd_started_is_reported(
+    node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     """It goes by what it has read then: a line that is taken out is in force until it is restarted."""
     node.write(CONFIG, 'imports = ["more/*.toml"]\n')
     node.write("/etc/containerd/more/a.toml", OLD + SPEC)
     started = 4e9
-    monkeypatch.setattr(machine, "started_at", lambda _pid: started)
+    monkeypatch.setattr(machine, "read_start_time", lambda _pid: started)
     assert node.specs() == ["/etc/x.json"]
     os.utime(f"{node.top}{changed}", (started + 60, started + 60))
     (line,) = node.look().unclear
     assert line == f"{changed} was changed after containerd (pid 7) started; restart containerd"
 
 
-def test_a_drop_in_that_was_taken_away_is_still_in_force(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_drop_in_is_still_in_force(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     started = 4e9
-    monkeypatch.setattr(machine, "started_at", lambda _pid: started)
+    monkeypatch.setattr(machine, "read_start_time", lambda _pid: started)
     directory = node.top / "etc/containerd/conf.d"
     directory.mkdir(parents=True)
     os.utime(directory, (started + 60, started + 60))
     assert "/etc/containerd/conf.d was changed after containerd (pid 7) started" in node.look().unclear[0]
 
 
-def test_a_spec_that_is_gone_is_still_in_force(node: Node) -> None:
+def test_a_removed_spec_is_still_in_force(node: ContainerdFiles) -> None:
     node.write(CONFIG, OLD + SPEC)
     (node.top / "etc/x.json").unlink()
     assert "/etc/x.json was changed after containerd (pid 7) started" in node.look().unclear[0]
@@ -286,7 +288,7 @@ def test_a_spec_that_is_gone_is_still_in_force(node: Node) -> None:
         ("version = 3\n" + OLD + "  runtime_type = 'x'\n" + NEW + SPEC, True),
     ],
 )
-def test_a_table_that_containerd_ignores_is_told_apart(node: Node, text: str, in_force: bool) -> None:
+def test_a_spec_in_an_ignored_table_is_not_in_force(node: ContainerdFiles, text: str, in_force: bool) -> None:
     node.write(CONFIG, text)
     assert [it.in_force for it in node.look().specs] == [in_force]
 
@@ -304,7 +306,7 @@ def test_a_table_that_containerd_ignores_is_told_apart(node: Node, text: str, in
         ("default_validator = { enable = true, reject_oci_hook_adjustment = true }\n", True),
     ],
 )
-def test_a_validator_that_refuses_hooks_is_found(node: Node, text: str, rejects: bool) -> None:
+def test_a_validator_that_rejects_hooks_is_found(node: ContainerdFiles, text: str, rejects: bool) -> None:
     node.write(CONFIG, text)
     assert node.look().rejecting == ([CONFIG] if rejects else [])
 
@@ -312,19 +314,19 @@ def test_a_validator_that_refuses_hooks_is_found(node: Node, text: str, rejects:
 # --- A process's files
 
 
-def test_the_files_of_this_process_are_ours() -> None:
-    view = machine.view_of(os.getpid())
+def test_the_view_of_this_process_is_ours() -> None:
+    view = machine.find_view(os.getpid())
     assert view.root == ""
     assert os.path.samefile(view.at("."), os.getcwd())
-    assert 0 < machine.started_at(os.getpid()) <= time.time() + 1
+    assert 0 < machine.read_start_time(os.getpid()) <= time.time() + 1
 
 
-def test_links_in_a_circle_come_to_an_end(tmp_path: Path) -> None:
+def test_circular_links_end(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("/b")
     (tmp_path / "b").symlink_to("/a")
     assert not os.path.exists(View(str(tmp_path)).at("/a/x"))
 
 
-def test_nothing_leads_above_the_root(tmp_path: Path) -> None:
+def test_no_path_leads_above_the_root(tmp_path: Path) -> None:
     (tmp_path / "up").symlink_to("../../../etc")
     assert View(str(tmp_path)).at("/up/../up/passwd") == f"{tmp_path}/etc/passwd"

@@ -13,32 +13,32 @@ BOTH = {"createRuntime": [OURS], "poststop": [OURS]}
 
 
 @pytest.mark.parametrize("hooks", [{}, {"hooks": None}, {"hooks": {}}, {"hooks": {"poststop": None}}])
-def test_the_hook_is_put_in(hooks: dict[str, object]) -> None:
+def test_the_hook_is_added_at_both_stages(hooks: dict[str, object]) -> None:
     spec = {"ociVersion": "1.0.2", "process": {"cwd": "/"}, **hooks}
-    assert containerd_spec.with_hook(spec, OURS) == {"ociVersion": "1.0.2", "process": {"cwd": "/"}, "hooks": BOTH}
+    assert containerd_spec.add_hook(spec, OURS) == {"ociVersion": "1.0.2", "process": {"cwd": "/"}, "hooks": BOTH}
 
 
-def test_those_of_others_stay_behind_it() -> None:
+def test_other_hooks_stay_after_ours() -> None:
     spec = {"ociVersion": "1.0.2", "hooks": {"createRuntime": [OTHER, OLDER], "prestart": [OTHER]}}
-    assert containerd_spec.with_hook(spec, OURS)["hooks"] == {
+    assert containerd_spec.add_hook(spec, OURS)["hooks"] == {
         **BOTH,
         "createRuntime": [OURS, OTHER],
         "prestart": [OTHER],
     }
 
 
-def test_twice_is_once() -> None:
-    once = containerd_spec.with_hook({"ociVersion": "1.0.2"}, OURS)
-    assert containerd_spec.with_hook(once, OURS) == once
+def test_adding_the_hook_twice_is_the_same_as_once() -> None:
+    once = containerd_spec.add_hook({"ociVersion": "1.0.2"}, OURS)
+    assert containerd_spec.add_hook(once, OURS) == once
 
 
 BY_DEFAULT = {"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}
 
 
-def test_no_container_is_held_to_the_1024_files_that_ctr_prints() -> None:
+def test_the_file_limit_of_ctr_is_dropped() -> None:
     """containerd takes them out of its own specification, and would leave them in ours."""
     spec = {"ociVersion": "1.0.2", "process": {"cwd": "/", "rlimits": [BY_DEFAULT]}}
-    assert containerd_spec.with_hook(spec, OURS)["process"] == {"cwd": "/"}
+    assert containerd_spec.add_hook(spec, OURS)["process"] == {"cwd": "/"}
 
 
 @pytest.mark.parametrize(
@@ -52,21 +52,21 @@ def test_no_container_is_held_to_the_1024_files_that_ctr_prints() -> None:
         7,
     ],
 )
-def test_limits_that_somebody_has_set_stay(process: object) -> None:
-    assert containerd_spec.with_hook({"ociVersion": "1.0.2", "process": process}, OURS)["process"] == process
+def test_other_limits_stay(process: object) -> None:
+    assert containerd_spec.add_hook({"ociVersion": "1.0.2", "process": process}, OURS)["process"] == process
 
 
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ([], "no OCI runtime specification"),
-        ({}, "no ociVersion"),
-        ({"ociVersion": 1}, "no ociVersion"),
-        ({"ociVersion": "1", "hooks": ["x"]}, "hooks: it is no object"),
-        ({"ociVersion": "1", "hooks": {"poststop": {"path": "x"}}}, "hooks.poststop: it is no list"),
-        ({"ociVersion": "1", "hooks": {"createRuntime": [{"path": 1}]}}, "hooks.createRuntime: it is no list"),
+        ([], "not an OCI runtime specification"),
+        ({}, "ociVersion: missing"),
+        ({"ociVersion": 1}, "ociVersion: missing"),
+        ({"ociVersion": "1", "hooks": ["x"]}, "hooks: not an object"),
+        ({"ociVersion": "1", "hooks": {"poststop": {"path": "x"}}}, "hooks.poststop: not a list"),
+        ({"ociVersion": "1", "hooks": {"createRuntime": [{"path": 1}]}}, "hooks.createRuntime: not a list"),
     ],
 )
-def test_what_is_no_specification_is_refused(spec: object, problem: str) -> None:
+def test_an_invalid_specification_is_refused(spec: object, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        containerd_spec.with_hook(spec, OURS)
+        containerd_spec.add_hook(spec, OURS)

@@ -157,7 +157,7 @@ def test_a_counter_that_came_after_the_begin_makes_its_use_unknown() -> None:
     assert counters.lifetime(again, {TRAFFIC: "1", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
 
 
-def test_a_counter_that_was_there_in_earlier_lives_and_came_late_in_this_one_is_unknown() -> None:
+def test_a_counter_of_earlier_lives_that_came_late_is_unknown() -> None:
     here = group(begin={TRAFFIC: "1"}, before={ENERGY: "7"})
     assert counters.lifetime(here, {TRAFFIC: "1"})[ENERGY] == 7 * counters.MILLION
     assert counters.lifetime(here, {TRAFFIC: "1", ENERGY: "5"})[ENERGY] is None

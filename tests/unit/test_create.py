@@ -33,7 +33,7 @@ UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 GROUP = f"oci-{UID}"
 
 
-class Machine:
+class MachineOnDisk:
     """Stands for `posix`: a /proc of made-up processes, and a resctrl of plain directories with a `tasks` in each."""
 
     def __init__(self, place: Path) -> None:
@@ -98,6 +98,9 @@ class Machine:
         done = {path.stem for path in self.run.glob("groups/*.json") if b'"completed_at": "' in path.read_bytes()}
         kept = {f"groups/{key}.json" for key in done}
         return {name for name in names_in(self.run) if name not in kept and not name.startswith("mon_groups/")}
+
+    def assert_clean(self) -> None:
+        assert (self.groups(), self.leftovers()) == ({}, set())
 
     # What the hook does
 
@@ -178,8 +181,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directories: None) -> Machine:  # noqa: ARG001
-    machine = Machine(tmp_path)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, directories: None) -> MachineOnDisk:  # noqa: ARG001
+    machine = MachineOnDisk(tmp_path)
     monkeypatch.setattr(system, "posix", machine)
     RunDir(str(machine.run))
     return machine
@@ -214,7 +217,7 @@ each_way = pytest.mark.parametrize(
 )
 
 
-def live_and_die(machine: Machine, uid: str | None = UID) -> None:
+def live_and_die(machine: MachineOnDisk, uid: str | None = UID) -> None:
     """The next hooks of a key: what a crash has left of it, they put right."""
     machine.spawn(9, uid=uid)
     create_runtime(machine.node(), container("c1", 9, uid))
@@ -227,7 +230,7 @@ def live_and_die(machine: Machine, uid: str | None = UID) -> None:
 
 @each_way
 def test_a_start_that_failed_anywhere_can_be_repeated_and_ends_without_a_trace(
-    machine: Machine, manner: Manner, number: int
+    machine: MachineOnDisk, manner: Manner, number: int
 ) -> None:
     def attempt(faults: Faults) -> None:
         machine.spawn(7)
@@ -237,15 +240,14 @@ def test_a_start_that_failed_anywhere_can_be_repeated_and_ends_without_a_trace(
         assert machine.groups() == {GROUP: {7}}
         machine.die(7)
         poststop(machine.node(), "c1")
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, number, machine) > 30
 
 
 @each_way
 def test_a_first_start_that_failed_anywhere_hides_no_key_from_consumers(
-    machine: Machine, manner: Manner, number: int
+    machine: MachineOnDisk, manner: Manner, number: int
 ) -> None:
     """Nor any later one: what all views need is made by the first."""
 
@@ -265,7 +267,7 @@ def test_a_first_start_that_failed_anywhere_hides_no_key_from_consumers(
 
 
 @each_way
-def test_a_start_that_failed_anywhere_harms_no_sibling(machine: Machine, manner: Manner, number: int) -> None:
+def test_a_start_that_failed_anywhere_harms_no_sibling(machine: MachineOnDisk, manner: Manner, number: int) -> None:
     def attempt(faults: Faults) -> None:
         machine.spawn(7)
         machine.spawn(8)
@@ -281,15 +283,14 @@ def test_a_start_that_failed_anywhere_harms_no_sibling(machine: Machine, manner:
         for name, pid in (("c1", 7), ("c2", 8)):
             machine.die(pid)
             poststop(machine.node(), name)
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, number, machine) > 30
 
 
 @each_way
 def test_after_a_start_that_failed_anywhere_the_poststop_leaves_no_group(
-    machine: Machine, manner: Manner, number: int
+    machine: MachineOnDisk, manner: Manner, number: int
 ) -> None:
     """RMIDs are few. Files may be left for reconcile where the hook was killed."""
 
@@ -302,15 +303,14 @@ def test_after_a_start_that_failed_anywhere_the_poststop_leaves_no_group(
         on_record = machine.node().run.read_key(UID) is not None  # a close() of `tasks` that failed, for one
         assert machine.groups() == {} or (on_record and manner == "refused")
         live_and_die(machine)
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, number, machine) > 30
 
 
 @each_way
 def test_an_end_that_failed_anywhere_can_be_repeated_and_leaves_nothing(
-    machine: Machine, manner: Manner, number: int
+    machine: MachineOnDisk, manner: Manner, number: int
 ) -> None:
     def attempt(faults: Faults) -> None:
         machine.spawn(7)
@@ -322,14 +322,13 @@ def test_an_end_that_failed_anywhere_can_be_repeated_and_leaves_nothing(
         assert machine.groups() == {}
         assert machine.leftovers() <= {f"locks/{UID}"}, "the lock goes last"
         live_and_die(machine)
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, number, machine) > 15
 
 
 @each_way
-def test_an_end_that_failed_anywhere_harms_no_sibling(machine: Machine, manner: Manner, number: int) -> None:
+def test_an_end_that_failed_anywhere_harms_no_sibling(machine: MachineOnDisk, manner: Manner, number: int) -> None:
     def attempt(faults: Faults) -> None:
         for name, pid in (("c1", 7), ("c2", 8)):
             machine.spawn(pid)
@@ -344,14 +343,15 @@ def test_an_end_that_failed_anywhere_harms_no_sibling(machine: Machine, manner: 
         assert set(state.members) == {"c2"}
         machine.die(8)
         poststop(machine.node(), "c2")
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, number, machine) > 15
 
 
 @each_way
-def test_a_change_of_key_that_failed_anywhere_ends_in_one_key(machine: Machine, manner: Manner, number: int) -> None:
+def test_a_change_of_key_that_failed_anywhere_ends_in_one_key(
+    machine: MachineOnDisk, manner: Manner, number: int
+) -> None:
     """Podman's restart with another life of the same ID: the former key's group is empty by then."""
 
     def attempt(faults: Faults) -> None:
@@ -367,14 +367,13 @@ def test_a_change_of_key_that_failed_anywhere_ends_in_one_key(machine: Machine, 
         machine.die(8)
         poststop(machine.node(), "c1")
         live_and_die(machine, uid=None)
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, number, machine) > 40
 
 
 def test_a_full_run_directory_does_not_keep_a_key_from_ending(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All that is left to do then is to unlink, and poststop comes but once."""
     machine.spawn(7)
@@ -386,14 +385,13 @@ def test_a_full_run_directory_does_not_keep_a_key_from_ending(
 
     monkeypatch.setattr(system, "write_new", full)
     poststop(machine.node(), "c1")
-    assert machine.groups() == {}
-    assert machine.leftovers() == set()
+    machine.assert_clean()
 
 
 # --- createRuntime
 
 
-def test_what_is_on_record(machine: Machine) -> None:
+def test_what_is_on_record(machine: MachineOnDisk) -> None:
     machine.spawn(7, born=1234)
     create_runtime(machine.node(), container("c1", 7))
     state = machine.node().run.read_key(UID)
@@ -407,7 +405,7 @@ def test_what_is_on_record(machine: Machine) -> None:
     assert machine.leftovers() == {f"groups/{UID}.json", f"locks/{UID}", "members/c1.json"}
 
 
-def test_again_changes_nothing(machine: Machine) -> None:
+def test_again_changes_nothing(machine: MachineOnDisk) -> None:
     machine.spawn(7, mon_group="theirs")
     create_runtime(machine.node(), container("c1", 7))
     before = (machine.run / "groups" / f"{UID}.json").read_bytes()
@@ -416,12 +414,12 @@ def test_again_changes_nothing(machine: Machine) -> None:
     assert machine.groups() == {GROUP: {7}}
 
 
-def test_what_is_not_wanted_is_not_touched(machine: Machine) -> None:
+def test_what_is_not_wanted_is_not_touched(machine: MachineOnDisk) -> None:
     assert create_runtime(machine.node(monitor="opt-in"), container("c1", 7)) is None
     assert (machine.calls, machine.leftovers()) == ([], set())
 
 
-def test_a_process_that_is_gone(machine: Machine) -> None:
+def test_a_process_that_is_gone(machine: MachineOnDisk) -> None:
     assert refused(lambda: create_runtime(machine.node(), container("c1", 7))).reason == Reason.TASK_GONE
     machine.spawn(7)
     machine.before_put = lambda: shutil.rmtree(machine.proc / "7")
@@ -429,7 +427,7 @@ def test_a_process_that_is_gone(machine: Machine) -> None:
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
-def test_a_proc_that_cannot_tell(machine: Machine) -> None:
+def test_a_proc_that_cannot_tell(machine: MachineOnDisk) -> None:
     machine.spawn(7)
     (machine.proc / "7" / "stat").write_text("7 (init) S")
     assert refused(lambda: create_runtime(machine.node(), container("c1", 7))).reason == Reason.IO
@@ -440,7 +438,7 @@ def test_a_proc_that_cannot_tell(machine: Machine) -> None:
     assert machine.leftovers() == set()
 
 
-def test_not_mounted(machine: Machine) -> None:
+def test_not_mounted(machine: MachineOnDisk) -> None:
     machine.spawn(7)
     (machine.resctrl / "mon_groups").rmdir()
     assert refused(lambda: create_runtime(machine.node(), container("c1", 7))).reason == Reason.NOT_MOUNTED
@@ -449,7 +447,7 @@ def test_not_mounted(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("mon_group", ["", "theirs", f"oci-{UID[::-1]}"])
-def test_whom_a_task_was_taken_from_is_noted_and_stays_noted(machine: Machine, mon_group: str) -> None:
+def test_whom_a_task_was_taken_from_is_noted_and_stays_noted(machine: MachineOnDisk, mon_group: str) -> None:
     machine.spawn(7, mon_group=mon_group)
     for _ in range(3):
         create_runtime(machine.node(), container("c1", 7))
@@ -458,7 +456,7 @@ def test_whom_a_task_was_taken_from_is_noted_and_stays_noted(machine: Machine, m
         assert state.members["c1"].taken_from == (mon_group or None)
 
 
-def test_what_an_earlier_life_was_taken_from_is_not_noted_of_the_next(machine: Machine) -> None:
+def test_what_an_earlier_life_was_taken_from_is_not_noted_of_the_next(machine: MachineOnDisk) -> None:
     machine.spawn(7, born=100, mon_group="theirs")
     create_runtime(machine.node(), container("c1", 7))
     machine.die(7)
@@ -469,7 +467,7 @@ def test_what_an_earlier_life_was_taken_from_is_not_noted_of_the_next(machine: M
     assert (state.members["c1"].starttime, state.members["c1"].taken_from) == (200, None)
 
 
-def test_a_group_that_was_made_under_another_prefix_is_used_on(machine: Machine) -> None:
+def test_a_group_that_was_made_under_another_prefix_is_used_on(machine: MachineOnDisk) -> None:
     machine.spawn(7)
     machine.spawn(8)
     create_runtime(machine.node(group_prefix="old-"), container("c1", 7))
@@ -478,11 +476,10 @@ def test_a_group_that_was_made_under_another_prefix_is_used_on(machine: Machine)
     for name, pid in (("c1", 7), ("c2", 8)):
         machine.die(pid)
         poststop(machine.node(group_prefix="new-"), name)
-    assert machine.groups() == {}
-    assert machine.leftovers() == set()
+    machine.assert_clean()
 
 
-def test_a_key_has_a_group_in_each_ctrl_group(machine: Machine) -> None:
+def test_a_key_has_a_group_in_each_ctrl_group(machine: MachineOnDisk) -> None:
     machine.add_class("gold")
     machine.spawn(7)
     machine.spawn(8, ctrl_group="gold")
@@ -492,8 +489,7 @@ def test_a_key_has_a_group_in_each_ctrl_group(machine: Machine) -> None:
     for name, pid in (("c1", 7), ("c2", 8)):
         machine.die(pid)
         poststop(machine.node(), name)
-    assert machine.groups() == {}
-    assert machine.leftovers() == set()
+    machine.assert_clean()
 
 
 @pytest.mark.parametrize(
@@ -509,7 +505,7 @@ def test_a_key_has_a_group_in_each_ctrl_group(machine: Machine) -> None:
     ],
 )
 def test_where_the_kernel_does_not_tell_the_bundle_does(
-    machine: Machine, tmp_path: Path, config: str | None, expected: str
+    machine: MachineOnDisk, tmp_path: Path, config: str | None, expected: str
 ) -> None:
     machine.add_class("gold")
     machine.spawn(7, ctrl_group="gold" if expected != GROUP else "/")
@@ -527,7 +523,7 @@ def test_where_the_kernel_does_not_tell_the_bundle_does(
     ("size", "ctrl_group", "group"), [(16 << 20, "gold", f"gold/{GROUP}"), (1 + (16 << 20), "/", GROUP)]
 )
 def test_a_config_of_more_than_16_mib_is_none(
-    machine: Machine, tmp_path: Path, size: int, ctrl_group: str, group: str
+    machine: MachineOnDisk, tmp_path: Path, size: int, ctrl_group: str, group: str
 ) -> None:
     machine.add_class("gold")
     machine.spawn(7, ctrl_group=ctrl_group)
@@ -537,7 +533,7 @@ def test_a_config_of_more_than_16_mib_is_none(
     assert machine.groups() == {group: {7}}
 
 
-def test_the_kernels_word_counts_more_than_the_bundles(machine: Machine, tmp_path: Path) -> None:
+def test_the_kernels_word_counts_more_than_the_bundles(machine: MachineOnDisk, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"linux": {"intelRdt": {"closID": "gold"}}}')
     machine.spawn(7)
     create_runtime(machine.node(), container("c1", 7, bundle=str(tmp_path)))
@@ -545,13 +541,13 @@ def test_the_kernels_word_counts_more_than_the_bundles(machine: Machine, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["..", "a/b", "../../etc", "."])
-def test_a_class_that_would_lead_elsewhere_is_refused(machine: Machine, name: str) -> None:
+def test_a_class_that_would_lead_elsewhere_is_refused(machine: MachineOnDisk, name: str) -> None:
     machine.spawn(7, ctrl_group=name)
     assert refused(lambda: create_runtime(machine.node(), container("c1", 7))).reason == Reason.NO_CTRL_GROUP
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
-def test_a_class_that_does_not_exist_is_named(machine: Machine) -> None:
+def test_a_class_that_does_not_exist_is_named(machine: MachineOnDisk) -> None:
     machine.spawn(7, ctrl_group="gold")
     error = refused(lambda: create_runtime(machine.node(), container("c1", 7)))
     assert error.reason == Reason.NO_CTRL_GROUP
@@ -561,7 +557,7 @@ def test_a_class_that_does_not_exist_is_named(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("file", ["cgroup", "cpu_resctrl_groups"])
-def test_names_that_are_not_utf_8_are_no_surprise(machine: Machine, file: str) -> None:
+def test_names_that_are_not_utf_8_are_no_surprise(machine: MachineOnDisk, file: str) -> None:
     machine.spawn(7)
     text = {"cgroup": b"0::/a\xff\n", "cpu_resctrl_groups": b"res:/\nmon:\xff\n"}[file]
     (machine.proc / "7" / file).write_bytes(text)
@@ -574,7 +570,7 @@ def test_names_that_are_not_utf_8_are_no_surprise(machine: Machine, file: str) -
 # --- Tries again
 
 
-def test_a_group_that_vanishes_is_made_again_three_times(machine: Machine) -> None:
+def test_a_group_that_vanishes_is_made_again_three_times(machine: MachineOnDisk) -> None:
     machine.spawn(7)
     machine.refusals["put"] = [errno.ENODEV, errno.ENOENT, errno.ENODEV]
     assert create_runtime(machine.node(), container("c1", 7)) is not None
@@ -583,7 +579,7 @@ def test_a_group_that_vanishes_is_made_again_three_times(machine: Machine) -> No
 
 
 @pytest.mark.parametrize("call", ["mkdir", "put"])
-def test_a_group_that_vanishes_a_fourth_time_is_given_up(machine: Machine, call: str) -> None:
+def test_a_group_that_vanishes_a_fourth_time_is_given_up(machine: MachineOnDisk, call: str) -> None:
     machine.spawn(7)
     machine.refusals[call] = [errno.ENODEV] * 4
     error = refused(lambda: create_runtime(machine.node(), container("c1", 7)))
@@ -593,7 +589,7 @@ def test_a_group_that_vanishes_a_fourth_time_is_given_up(machine: Machine, call:
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
-def test_a_group_that_really_vanishes_is_made_again(machine: Machine) -> None:
+def test_a_group_that_really_vanishes_is_made_again(machine: MachineOnDisk) -> None:
     machine.spawn(7)
     machine.refusals["put"] = [errno.ENODEV]
     machine.before_put = lambda: shutil.rmtree(machine.resctrl / "mon_groups" / GROUP)
@@ -601,7 +597,7 @@ def test_a_group_that_really_vanishes_is_made_again(machine: Machine) -> None:
     assert machine.groups() == {GROUP: {7}}
 
 
-def test_a_task_that_was_moved_to_another_class_is_followed_once(machine: Machine) -> None:
+def test_a_task_that_was_moved_to_another_class_is_followed_once(machine: MachineOnDisk) -> None:
     machine.add_class("gold")
     machine.spawn(7)
     machine.before_put = lambda: machine.says(7, "gold", "")
@@ -612,7 +608,7 @@ def test_a_task_that_was_moved_to_another_class_is_followed_once(machine: Machin
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
-def test_a_task_that_is_in_another_class_twice_is_given_up(machine: Machine) -> None:
+def test_a_task_that_is_in_another_class_twice_is_given_up(machine: MachineOnDisk) -> None:
     machine.spawn(7)
     machine.refusals["put"] = [errno.EINVAL] * 2
     error = refused(lambda: create_runtime(machine.node(), container("c1", 7)))
@@ -622,7 +618,7 @@ def test_a_task_that_is_in_another_class_twice_is_given_up(machine: Machine) -> 
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
-def test_the_group_in_the_class_that_the_task_had_left_gives_its_rmid_back(machine: Machine) -> None:
+def test_the_group_in_the_class_that_the_task_had_left_gives_its_rmid_back(machine: MachineOnDisk) -> None:
     machine.add_class("gold")
     machine.spawn(7)
     machine.before_put = lambda: machine.says(7, "gold", "")
@@ -630,7 +626,7 @@ def test_the_group_in_the_class_that_the_task_had_left_gives_its_rmid_back(machi
     assert machine.groups() == {f"gold/{GROUP}": {7}}
 
 
-def test_a_group_made_in_vain_that_cannot_be_removed_stays_on_record_and_fails_nothing(machine: Machine) -> None:
+def test_an_unused_group_that_cannot_be_removed_stays_on_record(machine: MachineOnDisk) -> None:
     machine.add_class("gold")
     machine.spawn(7)
     machine.before_put = lambda: machine.says(7, "gold", "")
@@ -644,7 +640,7 @@ def test_a_group_made_in_vain_that_cannot_be_removed_stays_on_record_and_fails_n
     assert machine.groups() == {}
 
 
-def test_what_was_used_in_a_group_made_in_vain_goes_on_in_the_other(machine: Machine) -> None:
+def test_what_was_used_in_a_group_made_in_vain_goes_on_in_the_other(machine: MachineOnDisk) -> None:
     """A pod that lingered, whose group somebody removed, comes back and is moved to another class meanwhile."""
     machine.add_class("gold")
     machine.spawn(7)
@@ -664,7 +660,7 @@ def test_what_was_used_in_a_group_made_in_vain_goes_on_in_the_other(machine: Mac
 
 
 def test_a_full_run_directory_does_not_fail_a_start_that_made_a_group_in_vain(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.add_class("gold")
     machine.spawn(7)
@@ -684,7 +680,7 @@ def test_a_full_run_directory_does_not_fail_a_start_that_made_a_group_in_vain(
     monkeypatch.undo()
 
 
-def test_a_start_that_failed_is_undone_beside_a_sibling_in_another_class(machine: Machine) -> None:
+def test_a_start_that_failed_is_undone_beside_a_sibling_in_another_class(machine: MachineOnDisk) -> None:
     machine.add_class("gold")
     machine.spawn(7)
     machine.spawn(8, ctrl_group="gold")
@@ -706,7 +702,7 @@ def test_a_start_that_failed_is_undone_beside_a_sibling_in_another_class(machine
     ],
 )
 def test_what_waiting_cannot_help_is_tried_once_and_undone(
-    machine: Machine,
+    machine: MachineOnDisk,
     clock: Clock,
     call: str,
     number: int,
@@ -720,7 +716,7 @@ def test_what_waiting_cannot_help_is_tried_once_and_undone(
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
-def test_what_no_rmid_can_help_takes_none_from_the_dead(machine: Machine, clock: Clock) -> None:  # noqa: ARG001
+def test_what_no_rmid_can_help_takes_none_from_the_dead(machine: MachineOnDisk, clock: Clock) -> None:  # noqa: ARG001
     machine.spawn(6, uid=None)
     create_runtime(machine.node(), container("dead", 6, uid=None))
     machine.die(6)
@@ -731,7 +727,7 @@ def test_what_no_rmid_can_help_takes_none_from_the_dead(machine: Machine, clock:
 
 
 def test_limbo_is_waited_for_without_a_lock_when_something_was_freed(
-    machine: Machine,
+    machine: MachineOnDisk,
     clock: Clock,
 ) -> None:
     machine.spawn(7)
@@ -752,7 +748,7 @@ def test_limbo_is_waited_for_without_a_lock_when_something_was_freed(
     assert machine.groups() == {GROUP: {7}}
 
 
-def test_limbo_is_waited_for_no_longer_than_it_may(machine: Machine, clock: Clock) -> None:
+def test_limbo_is_waited_for_no_longer_than_it_may(machine: MachineOnDisk, clock: Clock) -> None:
     machine.spawn(7)
     node = machine.node(rmid_wait=1.5)
     node.run.note_freed()
@@ -764,7 +760,7 @@ def test_limbo_is_waited_for_no_longer_than_it_may(machine: Machine, clock: Cloc
 
 
 def test_limbo_is_not_waited_for_long_after_something_was_freed(
-    machine: Machine,
+    machine: MachineOnDisk,
     clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -778,7 +774,7 @@ def test_limbo_is_not_waited_for_long_after_something_was_freed(
     assert clock.slept == []
 
 
-def test_a_member_stays_one_when_a_repeat_of_its_start_fails(machine: Machine) -> None:
+def test_a_member_stays_one_when_a_repeat_of_its_start_fails(machine: MachineOnDisk) -> None:
     machine.spawn(7)
     create_runtime(machine.node(), container("c1", 7))
     before = machine.leftovers()
@@ -790,7 +786,7 @@ def test_a_member_stays_one_when_a_repeat_of_its_start_fails(machine: Machine) -
     assert set(state.members) == {"c1"}
 
 
-def test_what_cannot_be_undone_is_said_beside_what_failed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_undo_is_reported_beside_the_failure(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.spawn(7)
     machine.spawn(8)
     create_runtime(machine.node(), container("c1", 7))
@@ -811,7 +807,7 @@ def test_what_cannot_be_undone_is_said_beside_what_failed(machine: Machine, monk
 # --- poststop
 
 
-def test_the_record_of_a_failure_goes_when_its_container_goes(machine: Machine) -> None:
+def test_the_record_of_a_failure_goes_when_its_container_goes(machine: MachineOnDisk) -> None:
     failure = Failure(container="c1", stage="createRuntime", reason="io", problem="p", pid=7, starttime=100)
     machine.spawn(7)
     machine.node().run.write_failure(failure)
@@ -822,7 +818,7 @@ def test_the_record_of_a_failure_goes_when_its_container_goes(machine: Machine) 
     assert machine.leftovers() == set()
 
 
-def test_the_record_of_a_failure_goes_when_its_pid_is_anothers(machine: Machine) -> None:
+def test_the_record_of_a_failure_goes_when_its_pid_is_anothers(machine: MachineOnDisk) -> None:
     failure = Failure(container="c1", stage="createRuntime", reason="io", problem="p", pid=7, starttime=100)
     machine.spawn(7, born=200)
     machine.node().run.write_failure(failure)
@@ -830,7 +826,7 @@ def test_the_record_of_a_failure_goes_when_its_pid_is_anothers(machine: Machine)
     assert machine.leftovers() == set()
 
 
-def test_of_a_stranger_and_twice_there_is_nothing_to_do(machine: Machine) -> None:
+def test_of_a_stranger_and_twice_there_is_nothing_to_do(machine: MachineOnDisk) -> None:
     poststop(machine.node(), "never-seen")
     machine.spawn(7)
     create_runtime(machine.node(), container("c1", 7))
@@ -840,7 +836,7 @@ def test_of_a_stranger_and_twice_there_is_nothing_to_do(machine: Machine) -> Non
     assert (machine.groups(), machine.leftovers(), machine.calls.count("rmdir")) == ({}, set(), 1)
 
 
-def test_a_member_that_lives_is_not_dropped(machine: Machine) -> None:
+def test_a_member_that_lives_is_not_dropped(machine: MachineOnDisk) -> None:
     machine.spawn(7)
     create_runtime(machine.node(), container("c1", 7))
     before = machine.leftovers()
@@ -848,7 +844,7 @@ def test_a_member_that_lives_is_not_dropped(machine: Machine) -> None:
     assert (machine.groups(), machine.leftovers()) == ({GROUP: {7}}, before)
 
 
-def test_a_member_whose_pid_is_anothers_by_now_is_dropped(machine: Machine) -> None:
+def test_a_member_whose_pid_is_anothers_by_now_is_dropped(machine: MachineOnDisk) -> None:
     machine.spawn(7)
     create_runtime(machine.node(), container("c1", 7))
     machine.die(7)
@@ -857,7 +853,7 @@ def test_a_member_whose_pid_is_anothers_by_now_is_dropped(machine: Machine) -> N
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
-def test_a_member_of_whom_proc_cannot_tell_is_dropped(machine: Machine) -> None:
+def test_a_member_of_whom_proc_cannot_tell_is_dropped(machine: MachineOnDisk) -> None:
     machine.spawn(7)
     create_runtime(machine.node(), container("c1", 7))
     shutil.rmtree(machine.proc)
@@ -865,7 +861,7 @@ def test_a_member_of_whom_proc_cannot_tell_is_dropped(machine: Machine) -> None:
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
-def test_its_own_poststop_ends_a_group_whatever_is_in_it(machine: Machine) -> None:
+def test_its_own_poststop_ends_a_group_whatever_is_in_it(machine: MachineOnDisk) -> None:
     machine.spawn(7)
     create_runtime(machine.node(), container("c1", 7))
     machine.spawn(9)
@@ -875,7 +871,7 @@ def test_its_own_poststop_ends_a_group_whatever_is_in_it(machine: Machine) -> No
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
-def test_nobody_else_ends_a_group_with_a_live_task(machine: Machine) -> None:
+def test_a_group_with_a_live_task_is_not_ended_by_other_hooks(machine: MachineOnDisk) -> None:
     """A change of key ends the former membership, but what still runs in the former group stays there."""
     machine.spawn(7, uid=None)
     machine.spawn(9)
@@ -888,7 +884,7 @@ def test_nobody_else_ends_a_group_with_a_live_task(machine: Machine) -> None:
     assert (len(former.groups), former.members) == (1, {})
 
 
-def test_a_key_that_is_recovering_is_left_to_reconcile(machine: Machine) -> None:
+def test_a_key_that_is_recovering_is_left_to_reconcile(machine: MachineOnDisk) -> None:
     machine.spawn(7)
     create_runtime(machine.node(), container("c1", 7))
     (machine.run / "groups" / f"{UID}.json").write_text("torn")
@@ -903,7 +899,7 @@ def test_a_key_that_is_recovering_is_left_to_reconcile(machine: Machine) -> None
     assert machine.groups() == {GROUP: set()}
 
 
-def test_a_group_that_cannot_be_removed_stays_on_record_for_the_next_poststop(machine: Machine) -> None:
+def test_a_group_that_cannot_be_removed_stays_on_record_for_the_next_poststop(machine: MachineOnDisk) -> None:
     machine.spawn(7)
     create_runtime(machine.node(), container("c1", 7))
     machine.die(7)
@@ -914,7 +910,7 @@ def test_a_group_that_cannot_be_removed_stays_on_record_for_the_next_poststop(ma
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
-def test_one_group_that_cannot_be_removed_does_not_keep_the_others(machine: Machine) -> None:
+def test_one_group_that_cannot_be_removed_does_not_keep_the_others(machine: MachineOnDisk) -> None:
     machine.add_class("gold")
     machine.spawn(7)
     machine.spawn(8, ctrl_group="gold")
@@ -934,7 +930,7 @@ def test_one_group_that_cannot_be_removed_does_not_keep_the_others(machine: Mach
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
-def test_a_ctrl_group_that_the_runtime_removed_takes_our_group_along(machine: Machine) -> None:
+def test_a_ctrl_group_that_the_runtime_removed_takes_our_group_along(machine: MachineOnDisk) -> None:
     machine.add_class("gold")
     machine.spawn(7, ctrl_group="gold")
     create_runtime(machine.node(), container("c1", 7))
@@ -944,7 +940,7 @@ def test_a_ctrl_group_that_the_runtime_removed_takes_our_group_along(machine: Ma
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 
 
-def test_a_lock_that_another_holds_ends_in_its_reason(machine: Machine, clock: Clock) -> None:
+def test_a_lock_that_another_holds_ends_in_its_reason(machine: MachineOnDisk, clock: Clock) -> None:
     machine.spawn(7)
     create_runtime(machine.node(), container("c1", 7))
     machine.die(7)
@@ -959,8 +955,8 @@ def test_a_lock_that_another_holds_ends_in_its_reason(machine: Machine, clock: C
 # --- What the fault campaign has found
 
 
-def test_what_was_used_is_not_counted_twice_when_a_return_fails_before_its_begin_is_read(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+def test_use_is_not_counted_twice_when_a_return_fails_before_its_begin(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The key's next life took the group that had no end, and its `before`, once more."""
     machine.spawn(7)
@@ -979,8 +975,8 @@ def test_what_was_used_is_not_counted_twice_when_a_return_fails_before_its_begin
     assert [group.before for group in state.groups] == [{"mon_PERF_PKG_00/core_energy": "2"}]
 
 
-def test_a_begin_that_could_not_be_recorded_is_not_read_later_with_tasks_in_the_group(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+def test_an_unrecorded_begin_is_not_read_later_with_tasks_in_the_group(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What they had used by then would have been nobody's, and nothing would have said so."""
     machine.spawn(7)
@@ -1007,7 +1003,7 @@ def test_a_begin_that_could_not_be_recorded_is_not_read_later_with_tasks_in_the_
     assert [group.before for group in state.groups] == [{"mon_PERF_PKG_00/core_energy": "Unavailable"}]
 
 
-def test_a_poststop_that_cannot_read_its_index_fails(machine: Machine) -> None:
+def test_a_poststop_that_cannot_read_its_index_fails(machine: MachineOnDisk) -> None:
     """It did nothing, and was counted among those that had nothing to do."""
     machine.spawn(7)
     create_runtime(machine.node(), container("c1", 7))
@@ -1018,7 +1014,7 @@ def test_a_poststop_that_cannot_read_its_index_fails(machine: Machine) -> None:
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENOMEM])
 def test_a_resctrl_that_cannot_be_looked_at_is_not_taken_for_none(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, number: int
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """`no resctrl here` was said once a boot, and no container was monitored, without a record."""
     monkeypatch.setattr(machine, "stat", fails(number), raising=False)
@@ -1029,12 +1025,12 @@ def test_a_resctrl_that_cannot_be_looked_at_is_not_taken_for_none(
 # --- One container ID, several processes: two root directories of a runtime, or a poststop that is late
 
 
-def members(machine: Machine, key: str) -> dict[str, int]:
+def members(machine: MachineOnDisk, key: str) -> dict[str, int]:
     state = machine.node().run.read_key(key)
     return {name: member.pid for name, member in state.members.items()} if state is not None else {}
 
 
-def start_both(machine: Machine, *, other_key: bool = False) -> None:
+def start_both(machine: MachineOnDisk, *, other_key: bool = False) -> None:
     """Two live processes, each the init of a container `x`."""
     for pid in (7, 8):
         uid = UID if other_key and pid == 7 else None
@@ -1044,7 +1040,7 @@ def start_both(machine: Machine, *, other_key: bool = False) -> None:
 
 @pytest.mark.parametrize("first_to_go", [7, 8])
 def test_poststop_of_one_of_two_containers_of_an_id_keeps_the_other_in_its_group(
-    machine: Machine, first_to_go: int
+    machine: MachineOnDisk, first_to_go: int
 ) -> None:
     start_both(machine)
     assert members(machine, "x") == {"x@7-107": 7, "x": 8}
@@ -1056,20 +1052,18 @@ def test_poststop_of_one_of_two_containers_of_an_id_keeps_the_other_in_its_group
     assert machine.node().run.key_of("x") == "x"
     machine.die(other)
     poststop(machine.node(), "x")
-    assert machine.groups() == {}
-    assert machine.leftovers() == set()
+    machine.assert_clean()
 
 
-def test_one_poststop_takes_all_dead_lives_of_an_id_out(machine: Machine) -> None:
+def test_one_poststop_takes_all_dead_lives_of_an_id_out(machine: MachineOnDisk) -> None:
     start_both(machine)
     for pid in (7, 8):
         machine.die(pid)
     poststop(machine.node(), "x")
-    assert machine.groups() == {}
-    assert machine.leftovers() == set()
+    machine.assert_clean()
 
 
-def test_two_live_containers_of_an_id_may_call_again_in_any_order(machine: Machine) -> None:
+def test_two_live_containers_of_an_id_may_call_again_in_any_order(machine: MachineOnDisk) -> None:
     start_both(machine)
     create_runtime(machine.node(), container("x", 7, None))
     assert members(machine, "x") == {"x@8-108": 8, "x": 7}
@@ -1078,7 +1072,7 @@ def test_two_live_containers_of_an_id_may_call_again_in_any_order(machine: Machi
     assert machine.groups() == {"oci-x": {7, 8}}
 
 
-def test_a_start_that_fails_gives_the_id_back_to_the_live_container_that_had_it(machine: Machine) -> None:
+def test_a_start_that_fails_gives_the_id_back_to_the_live_container_that_had_it(machine: MachineOnDisk) -> None:
     for pid in (7, 8):
         machine.spawn(pid, uid=None)
     create_runtime(machine.node(), container("x", 7, None))
@@ -1089,7 +1083,7 @@ def test_a_start_that_fails_gives_the_id_back_to_the_live_container_that_had_it(
     assert machine.groups() == {"oci-x": {7}}
 
 
-def test_a_late_poststop_beside_the_next_life_of_an_id_ends_nothing(machine: Machine) -> None:
+def test_a_late_poststop_beside_the_next_life_of_an_id_ends_nothing(machine: MachineOnDisk) -> None:
     """Podman's: the former process was still dying when the container was started again."""
     start_both(machine)
     poststop(machine.node(), "x")
@@ -1100,7 +1094,7 @@ def test_a_late_poststop_beside_the_next_life_of_an_id_ends_nothing(machine: Mac
     assert machine.groups() == {"oci-x": {8}}
 
 
-def test_a_live_container_stays_in_its_key_when_another_key_gets_its_id(machine: Machine) -> None:
+def test_a_live_container_stays_in_its_key_when_another_key_gets_its_id(machine: MachineOnDisk) -> None:
     start_both(machine, other_key=True)
     assert members(machine, UID) == {"x@7-107": 7}
     assert members(machine, "x") == {"x": 8}
@@ -1110,7 +1104,7 @@ def test_a_live_container_stays_in_its_key_when_another_key_gets_its_id(machine:
     assert machine.groups() == {GROUP: {7}}
 
 
-def test_a_container_that_goes_back_and_forth_between_keys_is_a_member_of_its_own_alone(machine: Machine) -> None:
+def test_a_container_that_changes_keys_is_a_member_of_its_own_alone(machine: MachineOnDisk) -> None:
     """The other container of its ID, in the other key, stays one of that."""
     start_both(machine, other_key=True)
     create_runtime(machine.node(), container("x", 7))
@@ -1122,7 +1116,7 @@ def test_a_container_that_goes_back_and_forth_between_keys_is_a_member_of_its_ow
     assert machine.groups() == {GROUP: {7}, "oci-x": {8}}
 
 
-def test_a_container_that_is_hooked_twice_with_different_keys_leaves_the_first_key(machine: Machine) -> None:
+def test_a_container_that_is_hooked_twice_with_different_keys_leaves_the_first_key(machine: MachineOnDisk) -> None:
     machine.spawn(7)
     create_runtime(machine.node(), container("x", 7))
     create_runtime(machine.node(key="container"), container("x", 7))
@@ -1132,7 +1126,7 @@ def test_a_container_that_is_hooked_twice_with_different_keys_leaves_the_first_k
 
 @each_way
 def test_a_start_that_failed_anywhere_harms_no_live_container_of_the_same_id(
-    machine: Machine, manner: Manner, number: int
+    machine: MachineOnDisk, manner: Manner, number: int
 ) -> None:
     def attempt(faults: Faults) -> None:
         for pid in (7, 8):
@@ -1160,13 +1154,13 @@ def named(name: str, pid: int, pod: str) -> Container:
     return Container(name, pid, "/nowhere", names)
 
 
-def pod_of(machine: Machine) -> tuple[str | None, str | None]:
+def pod_of(machine: MachineOnDisk) -> tuple[str | None, str | None]:
     state = machine.node().run.read_key(UID)
     assert state is not None
     return state.pod_namespace, state.pod_name
 
 
-def test_a_key_that_was_rebuilt_without_names_takes_them_from_its_next_container(machine: Machine) -> None:
+def test_a_key_that_was_rebuilt_without_names_takes_them_from_its_next_container(machine: MachineOnDisk) -> None:
     for pid in (7, 8, 9):
         machine.spawn(pid)
     create_runtime(machine.node(), container("c1", 7))

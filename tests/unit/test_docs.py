@@ -24,7 +24,7 @@ import build
 from hook import __version__
 from hook.base.models import KeyState, MonGroup, Options
 from hook.base.reasons import Reason
-from hook.cli import commands, parser
+from hook.cli import commands, help_text, parser
 from hook.host.paths import Places
 from hook.observe import prometheus, snapshot
 from hook.reconcile import plan
@@ -105,7 +105,7 @@ def test_command_line_is_accepted(name: str, call: str) -> None:
     if verb in entry._STAGES:
         assert context.parse(arguments)[1] == [], name
         return
-    given, rest = commands.parser_of(verb).parse_known_args(arguments)
+    given, rest = parser.make_parser(verb).parse_known_args(arguments)
     assert context.parse(rest)[1] == [] if verb in WITH_HOOK_OPTIONS else rest == [], (name, given)
 
 
@@ -179,7 +179,7 @@ def test_install_has_every_option_of_install() -> None:
 def own_options(verb: str) -> set[str]:
     """The options of a command that neither all commands have nor the hook."""
     common = {"--json", *(f"--{name.replace('_', '-')}" for name in Options.model_fields)}
-    return {word for action in commands.parser_of(verb)._actions for word in action.option_strings} - common
+    return {word for action in parser.make_parser(verb)._actions for word in action.option_strings} - common
 
 
 # --- docs/kubernetes.md and docs/openshift.md
@@ -208,7 +208,7 @@ def test_openshift_names_the_oldest_version() -> None:
 
 @pytest.mark.parametrize(("name", "default"), Options().model_dump().items())
 def test_options_has_each_option_with_its_value_and_default(name: str, default: object) -> None:
-    metavar = parser.HELP_OF_OPTIONS[name][0].replace("|", r"\|")
+    metavar = help_text.HELP_OF_OPTIONS[name][0].replace("|", r"\|")
     option = f"--{name.replace('_', '-')}" + (f"={metavar}" if metavar else "")
     shown = {"[]": "", "{}": "", "False": "off"}.get(str(default), f"`{default}`")
     assert [f"`{option}`", shown] in [row[:2] for row in rows(page("docs/options.md"), "option")]
@@ -236,7 +236,7 @@ def test_commands_has_every_command_and_no_other() -> None:
 @pytest.mark.parametrize("verb", commands.VERBS)
 def test_commands_has_every_option_of_a_command(verb: str) -> None:
     text = page("docs/commands.md")
-    for action in commands.parser_of(verb)._actions:
+    for action in parser.make_parser(verb)._actions:
         assert all(f"`{option}" in text or f" {option}=" in text for option in action.option_strings)
 
 
@@ -265,13 +265,13 @@ def test_commands_explains_every_state() -> None:
 # --- docs/metrics.md
 
 
-@pytest.mark.parametrize("name", prometheus.names())
+@pytest.mark.parametrize("name", prometheus.list_names())
 def test_metrics_has_every_metric(name: str) -> None:
     assert name in first_words(page("docs/metrics.md"), "metric")
 
 
 def test_metrics_has_no_metric_that_does_not_exist() -> None:
-    assert set(first_words(page("docs/metrics.md"), "metric")) <= set(prometheus.names())
+    assert set(first_words(page("docs/metrics.md"), "metric")) <= set(prometheus.list_names())
 
 
 # --- docs/reconcile.md

@@ -51,7 +51,7 @@ def test_a_defect_is_on_record_and_fails_no_container(
     assert "unforeseen ZeroDivisionError: oh" in record.read_text()
 
 
-def test_a_name_that_is_none_is_told_in_part(
+def test_an_invalid_name_is_quoted_in_part(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     state = {"ociVersion": "1.0.2", "id": "-" * 200, "status": "created", "pid": 7, "bundle": "/nowhere"}
@@ -61,7 +61,7 @@ def test_a_name_that_is_none_is_told_in_part(
 
 
 @pytest.mark.parametrize("status", ["stopped", 7])
-def test_the_command_says_which_stage_it_is_whatever_the_state_does(
+def test_the_verb_decides_the_stage_whatever_the_state_says(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: object
 ) -> None:
     arrives({"id": "c1", "status": status}, monkeypatch)

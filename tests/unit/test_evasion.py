@@ -33,7 +33,7 @@ SANDBOX_ID = "io.kubernetes.cri-o.SandboxID"
 
 
 @dataclass(frozen=True)
-class Case:
+class AuthoredContainer:
     """A container of a runtime, in the cgroup that it and the kubelet make for it."""
 
     way: str
@@ -45,8 +45,8 @@ class Case:
         return MERGING[self.way](self.state, author)
 
 
-def cases() -> dict[str, Case]:
-    found: dict[str, Case] = {}
+def cases() -> dict[str, AuthoredContainer]:
+    found: dict[str, AuthoredContainer] = {}
     for name, state in STATES.items():
         said, container = state.get("annotations") or {}, state["id"]
         uid = said.get("io.kubernetes.pod.uid") or said.get("io.kubernetes.cri.sandbox-uid")
@@ -59,21 +59,23 @@ def cases() -> dict[str, Case]:
             places = [f"{slices}/{'crio' if is_crio else 'cri-containerd'}-{container}.scope"]
             places += [f"{pod}/{'crio-' if is_crio else ''}{container}"]
             ways = ["crio"] if is_crio else ["containerd", "base_runtime_spec"]
-        found |= {f"{way} {name} {place}": Case(way, state, uid, place) for way in ways for place in places}
+        found |= {
+            f"{way} {name} {place}": AuthoredContainer(way, state, uid, place) for way in ways for place in places
+        }
     return found
 
 
 CASES = cases()
 
 
-def decided(case: Case, author: Mapping[str, str], options: Sequence[Sequence[str]]) -> object:
+def decided(case: AuthoredContainer, author: Mapping[str, str], options: Sequence[Sequence[str]]) -> object:
     """What becomes of it: both files' calls in their order, of which the last that has a say counts."""
     merged = case.merged(author)
     said = Annotations.model_validate(merged.state.get("annotations") or {})
     pod = identity.pod_of(case.state["id"], said, [case.place])
     outcome: object = "left alone"
     for file, words in zip(FILES, options, strict=True):
-        is_called = hooksd.why_not(file, Subject(merged.matched)) is None
+        is_called = hooksd.find_mismatch(file, Subject(merged.matched)) is None
         if case.way == "base_runtime_spec":
             is_called = file is FILES[0]
         chosen, complaints = parse([*(file.hook.args or [])[2:], *words])
@@ -133,7 +135,7 @@ words = st.tuples(
 @example({"io.kubernetes.cri.sandbox-uid": VICTIM}, ((), ()))
 @example({"io.kubernetes.container.restartCount": "0"}, (("--monitor=all",), ("--monitor=opt-in",)))
 def test_annotations_of_an_author_change_nothing(
-    case: Case, author: dict[str, str], options: Sequence[Sequence[str]]
+    case: AuthoredContainer, author: dict[str, str], options: Sequence[Sequence[str]]
 ) -> None:
     author = {key: text for key, text in author.items() if not key.startswith(identity.OPT)}
     if case.way == "podman":  # its pods have no other mark, and who starts containers there is root
@@ -142,7 +144,7 @@ def test_annotations_of_an_author_change_nothing(
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_without_an_author_each_is_monitored(case: Case) -> None:
+def test_without_an_author_each_is_monitored(case: AuthoredContainer) -> None:
     found = decided(case, {}, ((), ()))
     assert isinstance(found, tuple)
     assert found[:2] == ((case.uid, "pod") if case.uid else (case.state["id"], "container"))

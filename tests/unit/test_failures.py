@@ -116,7 +116,7 @@ def test_each_trace_is_independent_of_the_others(traces: Traces, broken: str, er
     assert traces.closed == len(traces.syslog) + (broken in ("connect", "send")), "no descriptor is left open"
 
 
-def test_a_record_that_cannot_be_written_is_said(traces: Traces) -> None:
+def test_a_record_that_cannot_be_written_is_reported(traces: Traces) -> None:
     traces.broken["record"] = OSError(errno.ENOSPC, "No space left on device")
     failures.record(as_run(traces), failures.failure_of(HookError(Reason.IO, "p"), "c1", "hook"))
     assert b"could not write the record" in traces.stderr[0]
@@ -144,7 +144,7 @@ def is_a_line(text: str) -> bool:
 @example("\ud800\udcff\u2028\x85\0\x1b[2J\r\n\t")
 @example("\U0001f600" * 5000)
 @example("a" * 1_000_000)
-def test_whatever_is_said_is_one_bounded_line_of_printable_ascii(text: str) -> None:
+def test_every_message_is_one_bounded_line_of_printable_ascii(text: str) -> None:
     assert is_a_line(printable(text))
 
 
@@ -154,7 +154,7 @@ def test_what_is_printable_already_stays_as_it_is(text: str) -> None:
     assert printable(text) == text
 
 
-def test_a_line_that_was_cut_says_so() -> None:
+def test_a_cut_line_is_marked() -> None:
     assert printable("a" * 1001) == "a" * 1000 + "..."
 
 
@@ -177,7 +177,7 @@ def container() -> Container:
 KEY = Key(UID, "pod")
 
 
-def test_a_record_says_what_is_known_of_the_container() -> None:
+def test_a_record_has_what_is_known_of_the_container() -> None:
     error = HookError(Reason.DENIED, "p", tried="t", kernel="k", hint="h")
     failure = failures.failure_of(error, "createRuntime", container(), KEY, is_monitored=True).model_dump()
     assert len(failure.pop("time")) == len("2026-11-21T00:00:00Z")
@@ -234,13 +234,13 @@ def fail(error: BaseException) -> Callable[[], None]:
     return action
 
 
-def test_a_call_that_failed_is_told_with_its_file_and_a_hint() -> None:
+def test_a_failed_call_is_reported_with_its_file_and_a_hint() -> None:
     error = refused("p", OSError(errno.ENOSPC, "No space left on device", "/run/x"))
     assert str(error).startswith("p; tried: No space left on device '/run/x': ENOSPC; hint: the file system of")
     assert str(refused("p", OSError(errno.EIO, "Input/output error"))) == "p; tried: Input/output error: EIO"
 
 
-def test_what_nobody_foresaw_says_where_it_came_from() -> None:
+def test_an_unforeseen_error_names_its_place() -> None:
     with pytest.raises(ValueError, match="a") as caught:
         fail(ValueError("a\nb"))()
     found = unforeseen(caught.value)
@@ -270,7 +270,7 @@ def test_a_system_call_that_failed_is_named(error: OSError, tried: str, hinted: 
     assert bool(found.hint) is hinted
 
 
-def test_what_an_error_says_stands_in_one_order() -> None:
+def test_the_parts_of_an_error_have_one_order() -> None:
     whole = HookError("r", "problem", tried="t", kernel="k", hint="h")
     assert str(whole) == "problem; tried: t; kernel: k; hint: h"
     assert str(HookError("r", "problem")) == "problem"

@@ -13,7 +13,7 @@ from hook.install.file_steps import Link, Outcome, Refused, Remove, RemoveDirect
 
 
 def take(*which: Step) -> list[Outcome]:
-    return file_steps.take(which, dry_run=False)
+    return file_steps.take_steps(which, dry_run=False)
 
 
 def test_a_file_is_written_with_its_directories(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_a_file_is_written_with_its_directories(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["content", "mode", "link", "nothing"])
-def test_a_file_that_is_not_as_it_should_be_is_replaced(tmp_path: Path, change: str) -> None:
+def test_a_file_that_differs_is_replaced(tmp_path: Path, change: str) -> None:
     path, other = tmp_path / "x", tmp_path / "other"
     step = Write(str(path), b"text")
     take(step)
@@ -42,7 +42,7 @@ def test_a_file_that_is_not_as_it_should_be_is_replaced(tmp_path: Path, change: 
     assert step.is_done()
 
 
-def test_what_a_step_that_was_killed_left_beside_is_removed(tmp_path: Path) -> None:
+def test_a_temporary_file_of_a_killed_step_is_removed(tmp_path: Path) -> None:
     """It may be a link, which somebody put there."""
     victim = tmp_path / "victim"
     victim.write_text("theirs")
@@ -54,7 +54,7 @@ def test_what_a_step_that_was_killed_left_beside_is_removed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("step", [Write("x", b"ours"), Link("x", "ours"), Remove("x")], ids=lambda step: step.verb)
-def test_what_was_left_beside_is_removed_where_nothing_else_is_to_be_done(tmp_path: Path, step: Step) -> None:
+def test_a_temporary_file_is_removed_even_if_the_step_is_done(tmp_path: Path, step: Step) -> None:
     """An upgrade was killed, and what was there before it is installed again."""
     step = dataclasses.replace(step, path=str(tmp_path / "x"))  # type: ignore[type-var]
     take(step)
@@ -64,20 +64,20 @@ def test_what_was_left_beside_is_removed_where_nothing_else_is_to_be_done(tmp_pa
     assert os.listdir(tmp_path) == there
 
 
-def test_a_file_whose_proof_fails_is_not_taken(tmp_path: Path) -> None:
+def test_a_file_that_fails_its_check_replaces_nothing(tmp_path: Path) -> None:
     def refuse(path: str) -> None:
         assert path != str(tmp_path / "x")
         assert Path(path).read_bytes() == b"new"
         raise Refused("no")
 
-    take(Write(str(tmp_path / "x"), b"old", proven=refuse))  # nobody calls it yet
+    take(Write(str(tmp_path / "x"), b"old", check=refuse))  # nobody calls it yet
     with pytest.raises(Refused, match="no"):
-        take(Write(str(tmp_path / "x"), b"new", proven=refuse))
+        take(Write(str(tmp_path / "x"), b"new", check=refuse))
     assert (tmp_path / "x").read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_links(tmp_path: Path) -> None:
+def test_a_link_is_made_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / "bin/x"
     step = Link(str(path), "../y")
     take(step)
@@ -87,7 +87,7 @@ def test_links(tmp_path: Path) -> None:
     assert os.readlink(path) == "../z"
 
 
-def test_what_is_gone_is_removed(tmp_path: Path) -> None:
+def test_remove_steps_remove_files_links_and_directories(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
     (tmp_path / "directory").mkdir()
@@ -101,31 +101,37 @@ def test_what_is_gone_is_removed(tmp_path: Path) -> None:
     assert take(*which) == []
 
 
-def test_a_program_that_fails_stops_nothing(tmp_path: Path) -> None:
+def test_a_program_that_fails_does_not_stop_later_steps(tmp_path: Path) -> None:
     step = Run(("sh", "-c", "echo no luck >&2; exit 1"))
     last = Write(str(tmp_path / "x"), b"")
     assert take(step, last) == [Outcome(step, "exit status 1: no luck"), Outcome(last)]
-    assert file_steps.told([Outcome(step, "exit status 1: no luck")])[1] == "  failed: exit status 1: no luck"
+    assert (
+        file_steps.format_outcomes([Outcome(step, "exit status 1: no luck")])[1] == "  failed: exit status 1: no luck"
+    )
 
 
-def test_a_step_that_fails_stops_those_after_it(tmp_path: Path) -> None:
+def test_a_step_that_fails_stops_later_steps(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     never = tmp_path / "never"
-    with pytest.raises(Refused, match=r"^write .*/file/x: .*; nothing after it was done"):
+    with pytest.raises(Refused, match=r"^cannot write .*/file/x: .*; the steps after it were not taken"):
         take(Write(str(tmp_path / "file/x"), b""), Write(str(never), b""))
     assert not never.exists()
 
 
 def test_a_dry_run_takes_no_step(tmp_path: Path) -> None:
     step = Write(str(tmp_path / "x"), b"")
-    assert file_steps.take([step, Try("/x", lambda _path: pytest.fail("it was tried"))], dry_run=True)[0] == Outcome(
-        step
-    )
+    assert file_steps.take_steps([step, Try("/x", lambda _path: pytest.fail("it was tried"))], dry_run=True)[
+        0
+    ] == Outcome(step)
     assert os.listdir(tmp_path) == []
 
 
-def test_two_at_once(tmp_path: Path) -> None:
-    with file_steps.alone(str(tmp_path)), pytest.raises(Refused, match="another"), file_steps.alone(str(tmp_path)):
+def test_a_second_lock_on_a_directory_is_refused(tmp_path: Path) -> None:
+    with (
+        file_steps.lock_directory(str(tmp_path)),
+        pytest.raises(Refused, match="another"),
+        file_steps.lock_directory(str(tmp_path)),
+    ):
         pass
-    with file_steps.alone(str(tmp_path)), file_steps.alone(str(tmp_path / "nothing")):
+    with file_steps.lock_directory(str(tmp_path)), file_steps.lock_directory(str(tmp_path / "nothing")):
         pass

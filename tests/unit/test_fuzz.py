@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults import mutator, targets
-from tests.faults.targets import FILES, RUN, SEPARATOR, SHARES, UID, Difference, Program, Share
+from tests.faults.fuzzing import inputs, targets
+from tests.faults.fuzzing.targets import FILES, RUN, SEPARATOR, SHARES, UID, Difference, Program, Share
 from tests.support.hook import created, stopped
 from tests.support.memory import RESCTRL, Hang
 
@@ -24,8 +24,8 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> tuple[Program, Program]:
 @pytest.mark.parametrize("share", SHARES, ids=lambda share: share.target)
 def test_hostile_input(forms: tuple[Program, Program], share: Share) -> None:
     dice = Random(share.target)
-    target, seeds = targets.TARGETS[share.target], mutator.seeds(share.target, forms[0])
-    for data in [*seeds, *mutator.stream(seeds, dice, round(INPUTS * share.part))]:
+    target, seeds = targets.TARGETS[share.target], inputs.seeds(share.target, forms[0])
+    for data in [*seeds, *inputs.stream(seeds, dice, round(INPUTS * share.part))]:
         try:
             targets.check(target, forms, data)
         except BaseException as error:
@@ -45,7 +45,7 @@ def whole(stdin: dict[str, object], files: dict[str, object] | None = None, word
     texts = {
         name: text if isinstance(text, bytes) else json.dumps(text).encode() for name, text in (files or {}).items()
     }
-    known = {**dict.fromkeys(FILES, b""), **mutator.PROCESS}
+    known = {**dict.fromkeys(FILES, b""), **inputs.PROCESS}
     assert known.keys() >= texts.keys()
     return SEPARATOR.join([*{**known, **texts}.values(), json.dumps(stdin).encode(), words.encode()])
 
@@ -77,7 +77,7 @@ def test_a_defect_is_seen(forms: tuple[Program, Program], monkeypatch: pytest.Mo
     def cgroups(_pid: int) -> list[str]:
         raise KeyError("cgroup")
 
-    patched(monkeypatch, forms, "process.cgroups", cgroups)
+    patched(monkeypatch, forms, "procfs.cgroups", cgroups)
     with pytest.raises(AssertionError, match="unforeseen KeyError"):
         targets.check(targets.whole, forms, USUAL)
 
@@ -96,7 +96,7 @@ def test_a_file_elsewhere_is_seen(forms: tuple[Program, Program], monkeypatch: p
 
 
 def test_a_hang_is_seen(forms: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch) -> None:
-    patched(monkeypatch, forms, "lifecycle._Patience.again", lambda *_: True)
+    patched(monkeypatch, forms, "create_retry.Retry.can_help", lambda *_: True)
     for form in forms:
         monkeypatch.setattr(form.resctrl.Resctrl, "make", no_room_of(form))
     with pytest.raises(Hang):

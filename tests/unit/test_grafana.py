@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hook.observe import prometheus
-from hook.observe.snapshot import look
+from hook.observe.snapshot import take_snapshot
 from tests.unit.nodes import FakeNode
 
 DASHBOARD: dict[str, Any] = json.loads(
@@ -79,7 +79,7 @@ def test_every_panel_asks_the_data_source_that_is_chosen() -> None:
 @pytest.mark.parametrize("expression", EXPRESSIONS + QUERIES)
 def test_an_expression_is_about_metrics_that_there_are(expression: str) -> None:
     assert named(expression)
-    assert named(expression) <= set(prometheus.names())
+    assert named(expression) <= set(prometheus.list_names())
     assert set(re.findall(r"\$(\w+)", expression)) <= set(VARIABLES) | BUILT_IN
 
 
@@ -93,8 +93,8 @@ def test_an_expression_is_about_labels_that_its_metrics_have(expression: str, tm
     node.record("c2", groups=[{"path": path, "ctrl_group": "/", "begin": {**every, event: "9"}}])
     node.write("runs", "poststop-ok", ".")
     node.unhooked("c3")
-    families = {family.name: family for family in prometheus.families(look(node.options))}
-    assert set(families) == set(prometheus.names())
+    families = {family.name: family for family in prometheus.make_families(take_snapshot(node.options))}
+    assert set(families) == set(prometheus.list_names())
     grouped = re.findall(r"\bby \(([^)]*)\)", expression)
     selected = re.findall(r"[{,](\w+)=", expression) + re.findall(r"label_values\(.*, (\w+)\)", expression)
     asked = {label.strip() for group in grouped for label in group.split(",")} | set(selected)

@@ -30,13 +30,13 @@ def write(directory: Path, name: str, text: object) -> Path:
 
 
 def why_not(when: dict[str, object], subject: Subject) -> str | None:
-    return hooksd.why_not(HookFile.model_validate(content(when)), subject)
+    return hooksd.find_mismatch(HookFile.model_validate(content(when)), subject)
 
 
 # --- What a file must hold
 
 
-def test_a_right_one(tmp_path: Path) -> None:
+def test_a_valid_file_has_no_problem(tmp_path: Path) -> None:
     entry = hooksd.read(str(write(tmp_path, "a.json", content())))
     assert (entry.problem, entry.remark) == (None, None)
     assert entry.file is not None
@@ -52,12 +52,12 @@ def test_a_right_one(tmp_path: Path) -> None:
         (content(hook={}), "hook.path"),
         (content(hook={"path": ""}), "hook.path"),
         (content(hook={"path": PROGRAM, "timeout": "60"}), "hook.timeout"),
-        (content(stages=["createRunTime"]), "stages: there is no 'createRunTime'"),
+        (content(stages=["createRunTime"]), "stages: unknown stage 'createRunTime'"),
         (content(stages=None), "stages"),
         (content(when={"annotations": ["x"]}), "when.annotations"),
     ],
 )
-def test_what_readers_refuse(tmp_path: Path, text: object, problem: str) -> None:
+def test_an_invalid_file_has_a_problem(tmp_path: Path, text: object, problem: str) -> None:
     entry = hooksd.read(str(write(tmp_path, "a.json", text)))
     assert entry.file is None
     assert entry.problem is not None
@@ -69,14 +69,14 @@ def test_what_readers_refuse(tmp_path: Path, text: object, problem: str) -> None
     [
         ({"hook": "/bin/true", "stages": ["prestart"], "cmds": [".*"]}, "before 1.0.0"),
         (content(version="0.1.0"), "before 1.0.0"),
-        (content(hook={"path": "/nowhere/x"}), "is missing: it is passed over"),
+        (content(hook={"path": "/nowhere/x"}), "is missing, so readers skip the file"),
         (content(when={"annotations": {"(": "x"}}), "'(' is not a valid regular expression: missing )"),
-        (content(when={"annotations": {"x": "(?=y)"}}), "'(?=y)' has syntax that is not checked here"),
-        (content(when={"annotations": {"x": "[[:alpha:]]"}}), "syntax that is not checked here"),
-        (content(when={"commands": [r"(a)\1"]}), "syntax that is not checked here"),
+        (content(when={"annotations": {"x": "(?=y)"}}), "cannot check the syntax of the regular expression '(?=y)'"),
+        (content(when={"annotations": {"x": "[[:alpha:]]"}}), "cannot check the syntax"),
+        (content(when={"commands": [r"(a)\1"]}), "cannot check the syntax"),
     ],
 )
-def test_what_is_odd_and_stops_nobody_as_far_as_we_know(tmp_path: Path, text: object, remark: str) -> None:
+def test_a_questionable_file_has_a_remark(tmp_path: Path, text: object, remark: str) -> None:
     entry = hooksd.read(str(write(tmp_path, "a.json", text)))
     assert entry.problem is None
     assert entry.remark is not None
@@ -84,28 +84,28 @@ def test_what_is_odd_and_stops_nobody_as_far_as_we_know(tmp_path: Path, text: ob
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "oci-hooks").glob("*.json")), ids=lambda path: path.name)
-def test_the_shipped_ones_have_no_odd_pattern(path: Path) -> None:
+def test_the_shipped_files_have_no_questionable_pattern(path: Path) -> None:
     file = hooksd.read(str(path)).file
     assert file is not None
-    assert hooksd.patterns(file)
-    assert [hooksd._odd_pattern(it) for it in hooksd.patterns(file)] == [None, None]
+    assert hooksd.list_patterns(file)
+    assert [hooksd._check_pattern(it) for it in hooksd.list_patterns(file)] == [None, None]
 
 
 # --- In which order
 
 
-def test_files_run_in_the_order_of_their_lower_case_names(tmp_path: Path) -> None:
+def test_files_are_ordered_by_lower_case_name(tmp_path: Path) -> None:
     for name in ("B.json", "a.json", "10-c.json", "d.JSON", ".new.json.new", "readme"):
         write(tmp_path, name, content())
     assert [entry.name for entry in hooksd.read_directory(str(tmp_path))] == ["10-c.json", "a.json", "B.json"]
 
 
-def test_a_later_directory_replaces_a_file_of_the_same_name(tmp_path: Path) -> None:
+def test_a_file_in_a_later_directory_overrides_its_namesake(tmp_path: Path) -> None:
     write(tmp_path / "1", "a.json", content())
     write(tmp_path / "1", "c.json", content())
     write(tmp_path / "2", "a.json", content(stages=[]))
     write(tmp_path / "2", "b.json", content())
-    found = hooksd.effective([str(tmp_path / name) for name in ("1", "2", "3")])
+    found = hooksd.merge_directories([str(tmp_path / name) for name in ("1", "2", "3")])
     assert [Path(entry.path).relative_to(tmp_path).as_posix() for entry in found] == [
         "2/a.json",
         "2/b.json",
@@ -133,33 +133,33 @@ POD = Subject(
         {"always": True, "hasBindMounts": True, "annotations": {"a": ""}, "commands": ["sh"]},
     ],
 )
-def test_it_is_for_this_container(when: dict[str, object]) -> None:
+def test_a_file_matches_this_container(when: dict[str, object]) -> None:
     assert why_not(when, POD) is None
 
 
 @pytest.mark.parametrize(
     ("when", "why"),
     [
-        ({}, "it has no condition"),
+        ({}, "no condition"),
         ({"always": False}, "always is false"),
         ({"always": False, "annotations": {"app": "shop"}}, "always is false"),
         ({"hasBindMounts": False}, "never matches"),
-        ({"annotations": {"^ap$": ""}}, "no key has '^ap$'"),
-        ({"annotations": {"app": "^hop"}}, "the value of app='shop' has no '^hop'"),
+        ({"annotations": {"^ap$": ""}}, "no key matches '^ap$'"),
+        ({"annotations": {"app": "^hop"}}, "the value of app='shop' does not match '^hop'"),
         ({"always": True, "annotations": {"app": "^hop"}}, "app='shop'"),
-        ({"annotations": {"app": "shop", "other": ""}}, "no key has 'other'"),
-        ({"annotations": {"lines": "a$"}}, "has no 'a$'"),
-        ({"annotations": {"digits": r"\d"}}, r"has no '\\d'"),
-        ({"commands": ["^sh"]}, "none of them is found in '/bin/sh'"),
-        ({"annotations": {"[": ""}}, "no key has '['"),
+        ({"annotations": {"app": "shop", "other": ""}}, "no key matches 'other'"),
+        ({"annotations": {"lines": "a$"}}, "does not match 'a$'"),
+        ({"annotations": {"digits": r"\d"}}, r"does not match '\\d'"),
+        ({"commands": ["^sh"]}, "none matches '/bin/sh'"),
+        ({"annotations": {"[": ""}}, "no key matches '['"),
     ],
 )
-def test_it_is_not_for_this_container(when: dict[str, object], why: str) -> None:
+def test_a_file_does_not_match_this_container(when: dict[str, object], why: str) -> None:
     found = why_not(when, POD)
     assert found is not None
     assert why in found
 
 
-def test_what_is_not_known_of_a_container_is_said() -> None:
-    assert why_not({"hasBindMounts": True}, Subject()) == "hasBindMounts: it has none"
-    assert why_not({"commands": [""]}, Subject()) == "commands: what it runs is not known here"
+def test_an_unknown_property_of_a_container_is_reported() -> None:
+    assert why_not({"hasBindMounts": True}, Subject()) == "hasBindMounts: the container has none"
+    assert why_not({"commands": [""]}, Subject()) == "commands: the container's command is unknown"

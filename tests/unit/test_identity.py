@@ -149,7 +149,9 @@ def test_podmans_container_is_in_no_pod_of_kubernetes(said: Said) -> None:
         ({}, [], False),
     ],
 )
-def test_who_made_a_container_is_told_by_its_cgroup_first(said: Said, places: Places, is_podmans: bool) -> None:
+def test_the_cgroup_comes_first_in_finding_the_maker_of_a_container(
+    said: Said, places: Places, is_podmans: bool
+) -> None:
     assert pod_of(said, *places).is_podmans is is_podmans
 
 
@@ -164,7 +166,7 @@ def test_each_call_minds_the_containers_that_it_is_for(containers: str, podmans:
 
 @pytest.mark.parametrize("said", [*(said for said, _ in AUTO.values()), *FORGED])
 @pytest.mark.parametrize("place", [":/", IN_CRIO, IN_PODMAN])
-def test_container_mode_asks_nobody(said: Said, place: str) -> None:
+def test_container_mode_ignores_annotations(said: Said, place: str) -> None:
     assert key("container", said, place) == (ID, "container")
 
 
@@ -244,7 +246,7 @@ def wanted(annotations: Said, of: str | None = None, container: str | None = Non
     return identity.is_wanted(Options(**options), annotations, pod)
 
 
-def test_everything_is_wanted_unless_the_administrator_says_otherwise() -> None:
+def test_every_container_is_wanted_by_default() -> None:
     assert wanted({})
     assert wanted({"monitor.resctrl-mon.io": "false", "monitor.resctrl-mon.io/app": "false"}, container="app")
 

@@ -32,7 +32,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, st
     return environment
 
 
-def test_this_interpreter_is_what_it_says() -> None:
+def test_this_interpreter_reports_its_own_version() -> None:
     base = Path(sys.base_prefix, "bin", interpreters.python_name(sys.version_info[:2]))
     assert interpreters.probe(base) == Interpreter(sys.version_info[:3], base)
 
@@ -112,7 +112,7 @@ def test_the_mirror_is_the_archive_not_its_neighbours() -> None:
         interpreters.choose_mirror([security, "http://mirror.example/ubuntu/"])
 
 
-def test_what_debian_never_had_is_said_plainly() -> None:
+def test_versions_that_debian_never_had_are_reported() -> None:
     with pytest.raises(CannotFetch, match="no Debian suite has it"):
         interpreters.fetch((3, 12))
 

@@ -172,7 +172,7 @@ def test_numbers_may_be_as_long_as_the_longest_of_ours(form: ModuleType) -> None
     assert form.loads(repr(2**63 - 1)) == 2**63 - 1
 
 
-def test_of_a_name_that_stands_twice_the_last_counts(form: ModuleType) -> None:
+def test_the_last_of_duplicate_names_counts(form: ModuleType) -> None:
     assert form.loads('{"a": 1, "a": 2}') == {"a": 2}
 
 

@@ -211,7 +211,7 @@ def test_a_node_without_resctrl_has_nothing_installed_and_no_job_could_run_there
     assert {f"remove-json ran on {name}" for name in NODES} <= set(kube.events)
 
 
-def test_a_pod_that_is_on_no_node_yet_is_nobodys(api: cluster.Api, kube: Cluster) -> None:
+def test_a_pod_without_a_node_is_ignored(api: cluster.Api, kube: Cluster) -> None:
     kube.pods[0]["spec"] = {}
     cluster.run(api, PLAN)
     assert [node_of(it) for it in kube.jobs.values()] == NODES[1:]

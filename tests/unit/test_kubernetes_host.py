@@ -108,7 +108,7 @@ def identities(root: Path) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.usefixtures("root")
-def test_reconcile_gets_the_options_that_stand_in_the_json() -> None:
+def test_reconcile_gets_the_options_of_the_json() -> None:
     assert node("--monitor=opt-in").options == [OURS, "--linger=600", "--monitor=opt-in"]
     assert node("--linger=5").options == [OURS, "--linger=5"]
 
@@ -226,7 +226,7 @@ def test_what_is_called_from_a_second_directory_is_refused(root: Path) -> None:
     other = root / "etc/containers/oci/hooks.d"
     other.mkdir(parents=True)
     at(root, JSON).rename(other / "50-mine.json")
-    with pytest.raises(Refused, match="has the hook called already"):
+    with pytest.raises(Refused, match="already calls the hook"):
         node().install()
 
 
@@ -246,7 +246,7 @@ def bundle(
     config.write_text(text or json.dumps({"hooks": hooks, "annotations": annotations}))
 
 
-def test_the_json_goes_first_and_the_program_only_when_told(root: Path) -> None:
+def test_the_json_is_removed_first_and_the_program_only_on_request(root: Path) -> None:
     node().install()
     node().remove_json()
     assert files(root) == [MARK, PROGRAM]
@@ -297,7 +297,7 @@ def old(directory: Path) -> None:
 
 
 @pytest.mark.usefixtures("cgroups")
-def test_who_still_calls_the_program_is_told_apart_from_what_has_ended(tmp_path: Path) -> None:
+def test_users_of_the_program_are_live_containers_only(tmp_path: Path) -> None:
     assert node().callers() == ([], [])
     bundle(tmp_path, LIVE, "userdata", annotations=CRIO)
     bundle(tmp_path, ENDED, annotations=CONTAINERD)
@@ -341,7 +341,7 @@ def test_in_a_pid_namespace_of_its_own_it_takes_no_container_for_ended(
 
 
 @pytest.mark.usefixtures("root")
-def test_a_bundle_that_vanishes_meanwhile_is_nobodys(tmp_path: Path) -> None:
+def test_a_bundle_that_vanishes_meanwhile_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "bundles/gone").mkdir(parents=True)
     (tmp_path / "bundles/gone/config.json").symlink_to("nowhere")
     assert node().callers() == ([], [])
@@ -355,9 +355,9 @@ def test_a_base_runtime_spec_that_names_it_is_waited_for(root: Path, monkeypatch
     config.write_text('imports = ["x.toml"]\n')
     (config.parent / "x.toml").write_text('base_runtime_spec = "/etc/spec.json"\n')
     at(root, "/etc/spec.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": PROGRAM}]}}))
-    monkeypatch.setattr(machine, "processes", lambda: {os.getpid(): ["/usr/bin/containerd"]})
-    monkeypatch.setattr(machine, "view_of", lambda _pid: View(str(root)))
-    monkeypatch.setattr(machine, "started_at", lambda _pid: float("inf"))
+    monkeypatch.setattr(machine, "list_processes", lambda: {os.getpid(): ["/usr/bin/containerd"]})
+    monkeypatch.setattr(machine, "find_view", lambda _pid: View(str(root)))
+    monkeypatch.setattr(machine, "read_start_time", lambda _pid: float("inf"))
     remedy = "take it out of the configuration and restart containerd"
     assert node().specs() == [f"containerd's base_runtime_spec /etc/spec.json calls {PROGRAM}: {remedy}"]
     (config.parent / "x.toml").unlink()

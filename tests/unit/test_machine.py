@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.host import machine
+from hook.host import machine, programs
 from hook.host.machine import Interpreter
 
 
@@ -20,8 +20,8 @@ def program(path: Path, text: str = "exit 0") -> str:
     return str(path)
 
 
-def test_a_program_that_ends_well(tmp_path: Path) -> None:
-    ended = machine.run([program(tmp_path / "x", "cat; echo $PWD $HOME")], stdin="hello\n")
+def test_a_program_that_succeeds_has_no_problem(tmp_path: Path) -> None:
+    ended = programs.run([program(tmp_path / "x", "cat; echo $PWD $HOME")], stdin="hello\n")
     assert (ended.problem, ended.output) == (None, "hello\n/\n")
 
 
@@ -29,34 +29,34 @@ def test_a_program_that_ends_well(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("echo first >&2; echo last >&2; exit 3", "exit status 3: last"),
-        ("exit 3", "exit status 3: it does not say why"),
-        ("kill -9 $$", "exit status -9: it does not say why"),
-        ("exec sleep 100", "it has not ended after 0 s"),
+        ("exit 3", "exit status 3: no error message"),
+        ("kill -9 $$", "exit status -9: no error message"),
+        ("exec sleep 100", "timed out after 0.3 s"),
     ],
 )
-def test_a_program_that_does_not(tmp_path: Path, text: str, problem: str) -> None:
-    assert machine.run([program(tmp_path / "x", text)], seconds=0.3).problem == problem
+def test_a_program_that_fails_has_a_problem(tmp_path: Path, text: str, problem: str) -> None:
+    assert programs.run([program(tmp_path / "x", text)], seconds=0.3).problem == problem
 
 
-def test_a_program_that_is_not_there(tmp_path: Path) -> None:
-    assert machine.run([str(tmp_path / "x")]).problem == "No such file or directory: ENOENT"
+def test_a_missing_program_cannot_start(tmp_path: Path) -> None:
+    assert programs.run([str(tmp_path / "x")]).problem == "cannot start: ENOENT"
 
 
-def test_what_runs_containers_is_found_by_its_programs(tmp_path: Path) -> None:
+def test_targets_are_found_by_their_programs(tmp_path: Path) -> None:
     top = str(tmp_path)
-    assert machine.targets(top) == []
+    assert machine.find_targets(top) == []
     program(tmp_path / "usr/bin/podman")
-    assert machine.targets(top) == ["podman"]
+    assert machine.find_targets(top) == ["podman"]
     (tmp_path / "usr/bin/crio").mkdir()
-    assert machine.targets(top) == ["podman"]
+    assert machine.find_targets(top) == ["podman"]
     program(tmp_path / "usr/local/bin/k3s")
-    assert machine.targets(top) == ["kubernetes", "podman"]
-    assert machine.program("k3s", top) == "/usr/local/bin/k3s"
+    assert machine.find_targets(top) == ["kubernetes", "podman"]
+    assert programs.find("k3s", top) == "/usr/local/bin/k3s"
 
 
-def test_an_interpreter_tells_what_it_is() -> None:
+def test_ask_interpreter_returns_version_and_tag() -> None:
     tag = sys.implementation.cache_tag
-    assert machine.interpreter(sys.executable) == Interpreter(
+    assert machine.ask_interpreter(sys.executable) == Interpreter(
         sys.executable, sys.version_info[:2], tag, importlib.util.MAGIC_NUMBER
     )
 
@@ -69,16 +69,16 @@ def path(tmp_path: Path) -> str:
     return program(tmp_path / "x")
 
 
-def test_where_nothing_forbids_nothing_is_said(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    monkeypatch.setattr(machine, "selinux", lambda: None)
+def test_without_a_blocker_there_is_no_remedy(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setattr(machine, "read_selinux_mode", lambda: None)
     monkeypatch.setattr(machine, "has_fapolicyd", lambda: False)
-    assert machine.why_forbidden(path) == ""
-    assert machine.mislabelled(path) is None
+    assert machine.list_blockers(path) == ""
+    assert machine.find_label_problem(path) is None
 
 
-def test_fapolicyd(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_fapolicyd_has_a_remedy(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     monkeypatch.setattr(machine, "has_fapolicyd", lambda: True)
-    assert f"fapolicyd-cli --file add {path} && fapolicyd-cli --update" in machine.why_forbidden(path)
+    assert f"fapolicyd-cli --file add {path} && fapolicyd-cli --update" in machine.list_blockers(path)
 
 
 @pytest.mark.parametrize(
@@ -93,21 +93,21 @@ def test_fapolicyd(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
         (None, "user_home_t", False),
     ],
 )
-def test_selinux(
+def test_a_label_that_selinux_blocks_has_a_remedy(
     monkeypatch: pytest.MonkeyPatch, path: str, mode: str | None, found: str | None, is_wrong: bool
 ) -> None:
-    monkeypatch.setattr(machine, "selinux", lambda: mode)
-    monkeypatch.setattr(machine, "label", lambda _path: found)
-    said = machine.mislabelled(path)
+    monkeypatch.setattr(machine, "read_selinux_mode", lambda: mode)
+    monkeypatch.setattr(machine, "read_label", lambda _path: found)
+    said = machine.find_label_problem(path)
     assert (said is not None) is is_wrong
-    assert said is None or f"{path} is {found}" in said
-    assert ("restorecon" in machine.why_forbidden(path)) is (mode == "enforcing")
+    assert said is None or f"{path} has type {found}" in said
+    assert ("restorecon" in machine.list_blockers(path)) is (mode == "enforcing")
 
 
 def test_a_label_is_read_from_the_file(path: str) -> None:
-    assert machine.label(path) is None
+    assert machine.read_label(path) is None
     try:
         os.setxattr(path, "security.selinux", b"system_u:object_r:bin_t:s0\0")
     except OSError as error:
         pytest.skip(f"no label can be set: {error}")
-    assert machine.label(path) == "bin_t"
+    assert machine.read_label(path) == "bin_t"

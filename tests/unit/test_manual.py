@@ -9,7 +9,7 @@ import pytest
 
 from hook.base.models import Options
 from hook.base.reasons import Reason
-from hook.cli import parser
+from hook.cli import help_text
 from hook.stages import entry
 
 MANUAL = Path(__file__).resolve().parents[2] / "packaging" / "man" / "resctrl-mon-hook.8"
@@ -28,20 +28,20 @@ TEXT = plain(MANUAL.read_text(encoding="ascii"))
 ITEMS = {item.split()[0].partition("=")[0]: item for item in re.split(r"^\.It\s", TEXT, flags=re.MULTILINE)[1:]}
 
 
-@pytest.mark.parametrize("verb", [*STAGES, *parser.HELP_OF_VERBS])
-def test_each_verb_has_its_item(verb: str) -> None:
+@pytest.mark.parametrize("verb", [*STAGES, *help_text.HELP_OF_COMMANDS])
+def test_each_command_has_its_item(verb: str) -> None:
     assert verb in ITEMS
 
 
-@pytest.mark.parametrize(("verb", "arguments"), [(verb, said) for verb, (said, _) in parser.HELP_OF_VERBS.items()])
-def test_each_verb_has_its_arguments(verb: str, arguments: str) -> None:
-    wanted = ARGUMENT.findall(arguments)
+@pytest.mark.parametrize("verb", help_text.HELP_OF_COMMANDS)
+def test_each_command_has_its_arguments(verb: str) -> None:
+    wanted = ARGUMENT.findall(help_text.HELP_OF_COMMANDS[verb][0])
     assert ARGUMENT.findall(ITEMS[verb])[: len(wanted)] == wanted
 
 
 @pytest.mark.parametrize(("name", "default"), Options().model_dump().items())
 def test_each_option_has_its_item_with_its_value_and_its_default(name: str, default: object) -> None:
-    option, value = f"--{name.replace('_', '-')}", parser.HELP_OF_OPTIONS[name][0]
+    option, value = f"--{name.replace('_', '-')}", help_text.HELP_OF_OPTIONS[name][0]
     head, _, meaning = ITEMS[option].partition("\n")
     assert head == (f"{option}={value}" if value else option)
     if default not in (False, [], {}):
@@ -53,10 +53,10 @@ def test_each_reason_has_its_item(reason: str) -> None:
     assert reason in ITEMS
 
 
-def test_no_option_stands_there_that_is_none() -> None:
-    known = set(re.findall(r"--[a-z-]+", parser.text()))
+def test_the_page_has_no_unknown_option() -> None:
+    known = set(re.findall(r"--[a-z-]+", help_text.format_help()))
     assert set(re.findall(r"--[a-z-]+", TEXT)) <= known
 
 
-def test_the_two_that_every_program_has_stand_there_too() -> None:
+def test_man_page_has_help_and_version() -> None:
     assert {"--help", "--version"} <= set(ITEMS)

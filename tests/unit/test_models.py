@@ -323,7 +323,7 @@ def test_the_compiled_module_imports_only_names_and_validation() -> None:
     imports = [node for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))]
     assert [ast.unparse(node).partition(" import ")[0] for node in imports] == [
         "from __future__",
-        "from hook",
+        "from hook.base",
         "from hook.base.validation",
     ]
 

@@ -14,7 +14,7 @@ import pytest
 
 from hook.host import machine
 from hook.host.machine import Interpreter
-from hook.host.pyz_file import Shipped
+from hook.host.pyz_file import PyzFile
 from hook.install import node_bytecode
 from hook.install.bytecode import HEADER_SIZE
 from pyz import archive, bytecode
@@ -35,9 +35,9 @@ class Node(NamedTuple):
 
     def is_current(self) -> bool:
         """What doctor and install hold of the bytecode."""
-        python = machine.interpreter(self.python)
+        python = machine.ask_interpreter(self.python)
         assert isinstance(python, Interpreter)
-        return node_bytecode.is_current(str(self.pyz), Shipped(str(self.pyz)), python)
+        return node_bytecode.is_current(str(self.pyz), PyzFile(str(self.pyz)), python)
 
 
 @pytest.fixture(scope="module", params=[str(it.path) for it in FOUND], ids=[f"{it.version}" for it in FOUND])
@@ -189,22 +189,22 @@ def test_bytecode_makes_none_for_a_program_that_ships_it(node: Node, pyz: Path) 
 @pytest.mark.parametrize(
     ("path", "problem"),
     [
-        ("/bin/false", "/bin/false: exit status 1"),
-        ("/bin/echo", "/bin/echo does not compile"),
-        (sys.executable, "compiles for another Python than cpython-399"),
+        ("/bin/false", "cannot compile with /bin/false: exit status 1"),
+        ("/bin/echo", "cannot compile with /bin/echo: unexpected output"),
+        (sys.executable, "compiled for another Python than cpython-399"),
     ],
 )
 def test_a_python_that_does_not_compile_is_named(source: Path, tmp_path: Path, path: str, problem: str) -> None:
     program = archive.build(root=source, output=tmp_path / "x.pyz")
     python = Interpreter(path, (3, 99), "cpython-399", b"none")
-    (step,) = node_bytecode.steps(str(program), Shipped(str(program)), python)
+    (step,) = node_bytecode.plan(str(program), PyzFile(str(program)), python)
     assert problem in str(step.do())
     assert not step.is_done()
 
 
 def test_bytecode_that_cannot_be_written_stops_nothing(source: Path, tmp_path: Path) -> None:
     program = archive.build(root=source, output=tmp_path / "x.pyz")
-    python = machine.interpreter(sys.executable)
+    python = machine.ask_interpreter(sys.executable)
     assert isinstance(python, Interpreter)
-    step = node_bytecode.Compile(str(tmp_path / "x.pyz/no directory"), Shipped(str(program)), python)
+    step = node_bytecode.Compile(str(tmp_path / "x.pyz/no directory"), PyzFile(str(program)), python)
     assert "Not a directory" in str(step.do())

@@ -117,7 +117,7 @@ def test_arguments() -> None:
 
 
 @each_file
-def test_environment_is_said_and_names_only_absolute_directories(path: Path) -> None:
+def test_environment_is_set_and_has_only_absolute_directories(path: Path) -> None:
     """Without `env` createRuntime would inherit conmon's environment, and poststop get none."""
     (only,) = load(path)["hook"]["env"]
     name, _, value = only.partition("=")

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hook.base.models import Options
-from hook.stages import options
+from hook.stages import context
 
 DEFAULTS = Options().model_dump()
 
@@ -32,7 +32,7 @@ GOOD: dict[str, tuple[str, Any]] = {
 
 def changed(*words: str) -> tuple[dict[str, Any], list[str]]:
     """The fields that are not as by default, and the complaints."""
-    found, complaints = options.parse(list(words))
+    found, complaints = context.parse(list(words))
     return {name: value for name, value in found.model_dump().items() if value != DEFAULTS[name]}, complaints
 
 
@@ -41,7 +41,7 @@ def option(name: str) -> str:
 
 
 def test_no_words_are_the_defaults() -> None:
-    assert options.parse([]) == (Options(), [])
+    assert context.parse([]) == (Options(), [])
 
 
 def test_every_option_is_tried_here() -> None:
@@ -56,7 +56,7 @@ def test_both_forms_of_an_option(name: str) -> None:
 
 
 def test_numbers_are_of_the_kind_that_their_default_has() -> None:
-    found, _ = options.parse(["--rmid-wait=3", "--linger=3"])
+    found, _ = context.parse(["--rmid-wait=3", "--linger=3"])
     assert (type(found.rmid_wait), type(found.linger)) == (float, int)
 
 
@@ -136,7 +136,7 @@ def test_a_bad_option_is_named_and_ignored(word: str, named: str) -> None:
 
 
 @pytest.mark.parametrize("word", ["{}", "--key={}", "--linger={}", "--rmid-wait={}", "--annotation={}"])
-def test_what_is_absurdly_long_is_told_in_part(word: str) -> None:
+def test_an_absurdly_long_word_is_quoted_in_part(word: str) -> None:
     _, (complaint,) = changed(word.format("Q" * 1000))
     assert complaint.count("Q") == 80
 
@@ -153,7 +153,7 @@ def test_the_bounds_are_within() -> None:
 
 
 def test_each_bad_option_has_its_own_complaint() -> None:
-    _, complaints = options.parse(["--key=x", "--linger=-1", "--monitor=y", "--linger=z", "q", "--rmid-wait=nan"])
+    _, complaints = context.parse(["--key=x", "--linger=-1", "--monitor=y", "--linger=z", "q", "--rmid-wait=nan"])
     said = sorted(line.partition(":")[0] for line in complaints)
     assert said == ["--key", "--linger", "--linger", "--monitor", "--rmid-wait", "unknown option 'q'"]
 
@@ -174,7 +174,7 @@ words = st.one_of(
 @example(["--key=\ud800", "--annotation=\ud800", "--run-dir=/\udcff/.."])
 def test_whatever_the_words_are_there_are_options_and_complaints_of_one_line(arguments: list[str]) -> None:
     before = list(arguments)
-    found, complaints = options.parse(arguments)
+    found, complaints = context.parse(arguments)
     assert arguments == before
     assert Options.model_validate(found.model_dump()) == found
     for line in complaints:

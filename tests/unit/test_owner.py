@@ -20,8 +20,8 @@ from hook.install import owner as origin
         (["local diversion from: /y", "local diversion to: /y.distrib", "hook: /y", "hook: /x"], "hook"),
     ],
 )
-def test_the_owner_is_who_has_the_file_that_lies_there(lines: list[str], owner: str | None) -> None:
-    assert origin._owner_in(lines) == owner
+def test_the_owner_is_the_package_of_the_existing_file(lines: list[str], owner: str | None) -> None:
+    assert origin._parse_dpkg_output(lines) == owner
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ def test_the_owner_is_who_has_the_file_that_lies_there(lines: list[str], owner: 
         ("/opt/usr/bin/x", "/opt/usr/bin/x"),
     ],
 )
-def test_a_path_of_a_merged_usr_has_another_name(path: str, alias: str) -> None:
+def test_paths_of_a_merged_usr_have_aliases(path: str, alias: str) -> None:
     assert origin._ALIASES.sub("", path) == alias

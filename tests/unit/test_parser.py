@@ -10,22 +10,23 @@ import pytest
 from hook import __version__
 from hook.base import system
 from hook.base.models import Options
-from hook.cli import commands, parser
-from hook.stages import failures, options
+from hook.cli import commands, help_text, parser
+from hook.cli import main as cli
+from hook.stages import context, failures
 
 OPTION = re.compile(r"^  --(?P<name>[a-z-]+)(?:=(?P<value>\S+))? +(?P<meaning>.+?)(?: \[(?P<default>[^]]*)\])?$")
-LINES = [line for line in parser.text().split("options, as", 1)[1].splitlines() if line.startswith("  --")]
+LINES = [line for line in help_text.format_help().split("Options, as", 1)[1].splitlines() if line.startswith("  --")]
 SAID = {found["name"].replace("-", "_"): found for line in LINES if (found := OPTION.match(line))}
 DEFAULTS = Options().model_dump()
 each_option = pytest.mark.parametrize("name", DEFAULTS)
 
 
-def test_every_line_about_an_option_is_understood_here() -> None:
+def test_every_option_line_is_parsed() -> None:
     assert len(SAID) == len(LINES)
 
 
-def test_every_option_has_its_line_and_every_line_its_option() -> None:
-    assert set(parser.HELP_OF_OPTIONS) == set(DEFAULTS)
+def test_options_and_their_lines_match() -> None:
+    assert set(help_text.HELP_OF_OPTIONS) == set(DEFAULTS)
     assert set(SAID) - {"help", "version"} == set(DEFAULTS)
 
 
@@ -35,97 +36,97 @@ def test_an_option_is_shown_with_its_default(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["namespace", "annotation", "strict"])
-def test_what_is_off_by_default_shows_no_default(name: str) -> None:
+def test_an_option_off_by_default_shows_no_default(name: str) -> None:
     assert not DEFAULTS[name]
     assert SAID[name]["default"] is None
 
 
 @each_option
-def test_an_option_says_whether_it_takes_a_value(name: str) -> None:
+def test_an_option_shows_whether_it_takes_a_value(name: str) -> None:
     assert bool(SAID[name]["value"]) is (DEFAULTS[name] is not False)
 
 
 @each_option
-def test_what_may_be_repeated_says_so(name: str) -> None:
+def test_a_repeatable_option_says_so(name: str) -> None:
     assert ("repeatable" in SAID[name]["meaning"]) is isinstance(DEFAULTS[name], (list, dict))
 
 
 @pytest.mark.parametrize("name", ["key", "monitor"])
-def test_the_choices_are_all_of_them(name: str) -> None:
+def test_an_option_shows_all_its_choices(name: str) -> None:
     choices = Options.model_json_schema()["properties"][name]["enum"]
     assert SAID[name]["value"].split("|") == choices
 
 
-def test_defaults_stand_below_each_other() -> None:
+def test_meanings_are_aligned() -> None:
     starts = {found.start("meaning") for found in SAID.values() if found["name"] not in ("help", "version")}
     assert len(starts) == 1
 
 
-def test_it_fits_in_100_columns() -> None:
-    assert [line for line in parser.text().splitlines() if len(line) > 100] == []
+def test_help_fits_in_100_columns() -> None:
+    assert [line for line in help_text.format_help().splitlines() if len(line) > 100] == []
 
 
-def test_it_is_ascii() -> None:
-    assert parser.text().isascii()
+def test_help_is_ascii() -> None:
+    assert help_text.format_help().isascii()
 
 
 VERBS = {
     found["verb"]: found["arguments"]
-    for line in parser.text().split("for people", 1)[1].replace("\n      ", " ").splitlines()
+    for line in help_text.format_help().split("Commands (", 1)[1].replace("\n      ", " ").splitlines()
     if (found := re.match(r"^  (?P<verb>[a-z][a-z-]*)(?P<arguments>( \S+)*)  +\S", line))
 }
 
 
-def test_every_verb_for_people_has_its_line() -> None:
-    assert set(VERBS) == set(commands.VERBS) == set(parser.HELP_OF_VERBS)
-    heads = "|".join(parser.text().splitlines()[1:3])
+def test_every_command_has_its_line() -> None:
+    assert set(VERBS) == set(commands.VERBS) == set(help_text.HELP_OF_COMMANDS)
+    heads = "|".join(help_text.format_help().splitlines()[1:3])
     for word in ("resctrl-mon-hook", "KEY", "[OPTION...]", " "):
         heads = heads.replace(word, "")
-    assert heads.split("|") == list(parser.HELP_OF_VERBS)
+    assert heads.split("|") == list(help_text.HELP_OF_COMMANDS)
 
 
 def accepted(verb: str) -> tuple[set[str], set[str]]:
     """The options and the other arguments that a verb takes."""
-    actions = commands.parser_of(verb)._actions
+    actions = parser.make_parser(verb)._actions
     taken = {name for action in actions for name in action.option_strings}
     return taken, {str(action.metavar) for action in actions if not action.option_strings}
 
 
 @pytest.mark.parametrize("verb", commands.VERBS)
-def test_a_verb_takes_what_its_line_says(verb: str) -> None:
+def test_a_command_takes_the_arguments_in_its_line(verb: str) -> None:
     taken, others = accepted(verb)
-    common = re.search(r"^  each of them with (.*)$", parser.text(), re.MULTILINE)
+    common = re.search(r"^  each of them with (.*)$", help_text.format_help(), re.MULTILINE)
     assert common is not None
     assert taken == set(re.findall(r"--[a-z-]+", VERBS[verb] + common[1]))
     assert others == set(re.findall(r" ([A-Z]+)", VERBS[verb]))
 
 
 @pytest.mark.parametrize("verb", commands.VERBS)
-def test_a_verb_has_the_defaults_of_the_hook(verb: str) -> None:
-    given = commands.parser_of(verb).parse_args(["KEY"] if verb == "show" else [])
+def test_a_command_has_the_defaults_of_the_hook(verb: str) -> None:
+    given = parser.make_parser(verb).parse_args(["KEY"] if verb == "show" else [])
     common = ("resctrl_root", "run_dir", "group_prefix")
     assert [getattr(given, name) for name in common] == [DEFAULTS[name] for name in common]
 
 
 @pytest.mark.parametrize("verb", commands.VERBS)
-def test_the_help_of_a_verb_has_an_example_that_it_takes(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert parser.main([verb, "--help"]) == 0
+def test_the_help_of_a_command_has_a_valid_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([verb, "--help"]) == 0
     told = capsys.readouterr().out
     assert told.splitlines()[0].startswith(f"usage: resctrl-mon-hook {verb}")
     found = re.search(r"^  resctrl-mon-hook (.*)$", told, re.MULTILINE)
     assert found is not None
     name, *words = re.split(r" [<|]", found[1])[0].split()
     assert name == verb
-    _, rest = commands.parser_of(verb).parse_known_args(words)
-    assert options.parse(rest)[1] == []
-    assert not rest or verb in commands._WITH_HOOK_OPTIONS
+    _, rest = parser.make_parser(verb).parse_known_args(words)
+    assert context.parse(rest)[1] == []
+    assert not rest or verb in parser._WITH_HOOK_OPTIONS
     assert max(map(len, told.splitlines())) <= 100
 
 
-def test_a_verb_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_gets_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[argparse.Namespace] = []
     monkeypatch.setitem(commands.VERBS, "list", lambda _options, given: called.append(given))
-    assert parser.main(["list", "--run-dir", "/a", "--group-prefix=x", "--json"]) == 0
+    assert cli.main(["list", "--run-dir", "/a", "--group-prefix=x", "--json"]) == 0
     assert (called[0].run_dir, called[0].group_prefix, called[0].json) == ("/a", "x", True)
 
 
@@ -145,13 +146,13 @@ def stdin_is(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["hook", "--help"], ["--nonsense", "--help"]])
-def test_help(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
-    assert parser.main(arguments) == 0
-    assert capsys.readouterr() == (parser.text(), "")
+def test_help_prints_the_help_text(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr() == (help_text.format_help(), "")
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert parser.main(["--version"]) == 0
+def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
     assert capsys.readouterr() == (f"resctrl-mon-hook {__version__}\n", "")
     assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
 
@@ -164,11 +165,11 @@ STATE = b'{"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 7, "bu
     ("text", "status"),
     [(STATE, 0), (b" \n" + STATE, 0), (STATE[:-10], 0), (b"", 2), (b"\n", 2), (b"{}", 2), (b'"ociVersion"', 2)],
 )
-def test_an_unknown_verb_exits_with_0_only_with_a_state_on_stdin(
+def test_an_unknown_command_exits_0_only_with_a_state_on_stdin(
     monkeypatch: pytest.MonkeyPatch, said: list[tuple[str, bool]], arguments: list[str], text: bytes, status: int
 ) -> None:
     stdin_is(monkeypatch, text)
-    assert parser.main(arguments) == status
+    assert cli.main(arguments) == status
     (line, to_syslog), *more = said
     assert not more
     assert to_syslog is (status == 0)
@@ -176,21 +177,21 @@ def test_an_unknown_verb_exits_with_0_only_with_a_state_on_stdin(
     assert len(line) < 200
 
 
-def test_an_unknown_verb_exits_with_2_where_stdin_cannot_be_read(
+def test_an_unknown_command_with_unreadable_stdin_exits_2(
     monkeypatch: pytest.MonkeyPatch, said: list[tuple[str, bool]]
 ) -> None:
     def fails(*_: object) -> tuple[bytes, bool]:
         raise OSError
 
     monkeypatch.setattr(system, "read_stdin", fails)
-    assert parser.main(["hok"]) == 2
+    assert cli.main(["hok"]) == 2
     assert len(said) == 1
 
 
-def test_no_stream_but_the_one_for_output_is_written(
+def test_an_unknown_command_prints_nothing_itself(
     monkeypatch: pytest.MonkeyPatch, said: list[tuple[str, bool]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     stdin_is(monkeypatch, b"")
-    parser.main(["hok"])
+    cli.main(["hok"])
     assert capsys.readouterr() == ("", "")
     assert len(said) == 1

@@ -74,6 +74,7 @@ def brief(actions: list[Action]) -> list[tuple[str, ...]]:
         ({"failures": [failure()], "gone": {"c1"}}, [("forget", "c1")]),
         ({"failures": [failure(pid=None, starttime=None)]}, []),
         ({"failures": [failure(starttime=None)]}, []),
+        ({"failures": [failure(starttime=None, boottime=5.0)]}, [("retry", "c1")]),
         ({"failures": [failure(starttime=None)], "gone": {"c1"}}, [("forget", "c1")]),
         ({"failures": [failure(monitored=True, reason="usage")]}, []),
         ({"failures": [failure(reason="bad_state")]}, []),
@@ -82,19 +83,19 @@ def brief(actions: list[Action]) -> list[tuple[str, ...]]:
         ({"stale_views": ["k"], "leftovers": ["j"], "retired": ["k"]}, [("retire", "k"), ("show", "k"), ("tidy", "j")]),
     ],
 )
-def test_each_fact_has_its_action(facts: dict[str, Any], expected: list[tuple[str, ...]]) -> None:
+def test_each_finding_has_its_action(facts: dict[str, Any], expected: list[tuple[str, ...]]) -> None:
     actions = plan(survey(**facts), TTL)
     assert brief(actions) == expected
     assert all(it.why and str(it).endswith(it.why) for it in actions)
 
 
-def test_without_snapshots_no_group_is_made_again_for_the_lack_of_a_begin() -> None:
+def test_without_snapshots_missing_initial_counters_need_no_remake() -> None:
     """On a kernel that does not tell its ctrl_group it was then made in the root one, where the task could not go."""
     facts = {"states": {"k": state("c1")}, "outside": {("k", "c1"): 3}}
     assert brief(plan(survey(**facts), 0)) == [("adopt", "k", "c1")]
 
 
-def test_where_nothing_is_mounted_nothing_is_tried_again() -> None:
+def test_without_a_mount_nothing_is_retried() -> None:
     assert plan(Survey(1000.0, mounted=False, failures=[failure()]), TTL) == []
 
 
@@ -108,7 +109,7 @@ def test_where_nothing_is_mounted_nothing_is_tried_again() -> None:
         ([], [], set(), [("end", "k")]),
     ],
 )
-def test_a_list_of_live_keys_counts_more_than_the_members(
+def test_a_list_of_live_keys_overrides_the_members(
     members: list[str], dead: list[str], live: set[str], expected: list[tuple[str, ...]]
 ) -> None:
     seen = survey(states={"k": state(*members)}, dead={("k", name) for name in dead})
@@ -123,7 +124,7 @@ def test_an_unrecorded_empty_group_of_a_live_key_is_kept(live: set[str], expecte
 
 
 @given(st.sets(st.sampled_from(["dead", "vanished", "outside"])), st.booleans())
-def test_what_gives_rmids_back_comes_before_what_needs_one(facts: set[str], orphan: bool) -> None:
+def test_actions_that_free_rmids_come_before_those_that_need_one(facts: set[str], orphan: bool) -> None:
     places = {("k", "c1"), ("k", "c2")}
     more: dict[str, Any] = {name: dict.fromkeys(places, 1) if name == "outside" else places for name in facts}
     seen = survey(

@@ -6,21 +6,20 @@ import errno
 import os
 
 import pytest
-from pyfakefs.fake_filesystem import FakeFilesystem
-from pyfakefs.fake_os import FakeOsModule
 
 from hook.base import procfs, system
+from tests.support.memory import MachineInMemory
 
 PID = 4711
 BORN = 987654
 
 
 @pytest.fixture
-def proc(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> FakeFilesystem:
-    """A /proc with nothing but pid 1 in it. pyfakefs fakes `os` of its own accord, but not `posix`."""
-    monkeypatch.setattr(system, "posix", FakeOsModule(fs))
-    fs.create_dir("/proc/1")
-    return fs
+def proc(monkeypatch: pytest.MonkeyPatch) -> MachineInMemory:
+    """A /proc that shows nothing of its processes yet."""
+    machine = MachineInMemory()
+    monkeypatch.setattr(system, "posix", machine)
+    return machine
 
 
 def stat(name: str = "sleep", state: str = "S", threads: int = 1, born: int = BORN) -> str:
@@ -30,8 +29,8 @@ def stat(name: str = "sleep", state: str = "S", threads: int = 1, born: int = BO
     return " ".join(fields) + "\n"
 
 
-def says(proc: FakeFilesystem, file: str, text: str | bytes) -> None:
-    proc.create_file(f"/proc/{PID}/{file}", contents=text)
+def says(proc: MachineInMemory, file: str, text: str | bytes) -> None:
+    proc.shows(file, text if isinstance(text, bytes) else text.encode())
 
 
 def fails(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -47,7 +46,7 @@ NAMES = ["sleep", "a b", "a) S 1 2", "((", "))", ") Z 1", "", "a\nb", "\n) Z", "
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_whatever_the_process_is_called(proc: FakeFilesystem, name: str) -> None:
+def test_whatever_the_process_is_called(proc: MachineInMemory, name: str) -> None:
     says(proc, "stat", stat(name).encode("utf-8", "surrogateescape"))
     assert procfs.starttime(PID) == BORN
     assert procfs.is_dead(PID, BORN) is False
@@ -55,7 +54,7 @@ def test_whatever_the_process_is_called(proc: FakeFilesystem, name: str) -> None
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_whatever_the_dead_process_was_called(proc: FakeFilesystem, name: str) -> None:
+def test_whatever_the_dead_process_was_called(proc: MachineInMemory, name: str) -> None:
     says(proc, "stat", stat(name, "Z").encode("utf-8", "surrogateescape"))
     assert procfs.is_dead(PID, BORN) is True
 
@@ -74,7 +73,7 @@ def test_whatever_the_dead_process_was_called(proc: FakeFilesystem, name: str) -
     ],
 )
 def test_a_zombie_is_dead_unless_it_left_threads_running(
-    proc: FakeFilesystem, state: str, threads: int, dead: bool
+    proc: MachineInMemory, state: str, threads: int, dead: bool
 ) -> None:
     says(proc, "stat", stat(state=state, threads=threads))
     assert procfs.is_dead(PID, BORN) is dead
@@ -82,19 +81,19 @@ def test_a_zombie_is_dead_unless_it_left_threads_running(
 
 
 @pytest.mark.parametrize("state", ["S", "Z"])
-def test_a_pid_that_was_given_again_is_another_process(proc: FakeFilesystem, state: str) -> None:
+def test_a_pid_that_was_given_again_is_another_process(proc: MachineInMemory, state: str) -> None:
     says(proc, "stat", stat(state=state, threads=7))
     assert procfs.is_dead(PID, BORN - 1) is True
     assert procfs.is_dead(PID, BORN) is False
 
 
-def test_no_such_process(proc: FakeFilesystem) -> None:
+def test_no_such_process(proc: MachineInMemory) -> None:
     assert proc.exists("/proc/1")
     assert procfs.starttime(PID) is None
     assert procfs.is_dead(PID, BORN) is True
 
 
-def test_a_process_that_goes_while_it_is_read(proc: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_goes_while_it_is_read(proc: MachineInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     fails(monkeypatch, errno.ESRCH)
     assert proc.exists("/proc/1")
     assert procfs.starttime(PID) is None
@@ -103,9 +102,9 @@ def test_a_process_that_goes_while_it_is_read(proc: FakeFilesystem, monkeypatch:
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ESRCH])
 def test_an_absence_means_nothing_where_proc_is_hidden_or_not_mounted(
-    proc: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, number: int
+    proc: MachineInMemory, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    proc.rmdir("/proc/1")
+    proc.hides_processes = True
     fails(monkeypatch, number)
     assert procfs.is_dead(PID, BORN) is None
     with pytest.raises(OSError, match=os.strerror(number)):
@@ -114,7 +113,7 @@ def test_an_absence_means_nothing_where_proc_is_hidden_or_not_mounted(
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EMFILE, errno.EIO, errno.EFBIG])
 def test_what_cannot_be_read_is_not_taken_for_dead(
-    proc: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, number: int
+    proc: MachineInMemory, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     assert proc.exists("/proc/1")
     fails(monkeypatch, number)
@@ -124,7 +123,7 @@ def test_what_cannot_be_read_is_not_taken_for_dead(
 
 
 @pytest.mark.parametrize("text", ["", "\n", "4711", "4711 (x", "4711 (x)", "4711 (x) S", stat().replace(" 1 ", " x ")])
-def test_a_stat_that_is_none_is_not_taken_for_dead(proc: FakeFilesystem, text: str) -> None:
+def test_a_stat_that_is_none_is_not_taken_for_dead(proc: MachineInMemory, text: str) -> None:
     says(proc, "stat", text.replace(str(BORN), "born"))
     assert procfs.is_dead(PID, BORN) is None
     with pytest.raises((ValueError, IndexError)):
@@ -148,12 +147,12 @@ def test_a_stat_that_is_none_is_not_taken_for_dead(proc: FakeFilesystem, text: s
         ("something else\n", None),
     ],
 )
-def test_the_groups_of_a_task(proc: FakeFilesystem, text: str, expected: tuple[str, str] | None) -> None:
+def test_the_groups_of_a_task(proc: MachineInMemory, text: str, expected: tuple[str, str] | None) -> None:
     says(proc, "cpu_resctrl_groups", text)
     assert procfs.resctrl_groups(PID) == expected
 
 
-def test_names_of_groups_that_are_not_utf_8_come_back_as_they_were(proc: FakeFilesystem) -> None:
+def test_names_of_groups_that_are_not_utf_8_come_back_as_they_were(proc: MachineInMemory) -> None:
     says(proc, "cpu_resctrl_groups", b"res:\xff\nmon:\xc3\xbc\n")
     assert procfs.resctrl_groups(PID) == ("\udcff", "ü")
 
@@ -187,7 +186,7 @@ V1 = "12:cpu,cpuacct:/kubepods/pod1/c1\n3:memory:/kubepods/pod1/c1\n1:name=syste
         ("\n", None),
     ],
 )
-def test_the_cgroup_of_a_process(proc: FakeFilesystem, text: str, expected: str | None) -> None:
+def test_the_cgroup_of_a_process(proc: MachineInMemory, text: str, expected: str | None) -> None:
     says(proc, "cgroup", text)
     assert procfs.cgroup(PID) == expected
 
@@ -205,8 +204,8 @@ def test_the_cgroup_of_a_process(proc: FakeFilesystem, text: str, expected: str 
         ("", True),
     ],
 )
-def test_user_namespaces(proc: FakeFilesystem, text: str, expected: bool) -> None:
-    proc.create_file("/proc/self/uid_map", contents=text)
+def test_user_namespaces(proc: MachineInMemory, text: str, expected: bool) -> None:
+    says(proc, "uid_map", text)
     assert procfs.in_user_namespace() is expected
 
 
@@ -226,6 +225,6 @@ def test_the_hosts_pid_namespace_is_known_by_its_number(
     assert procfs.in_host_pid_namespace() is expected
 
 
-def test_where_proc_cannot_tell_the_pid_namespace_is_not_the_hosts(proc: FakeFilesystem) -> None:
-    assert not proc.exists("/proc/self")
+def test_where_proc_cannot_tell_the_pid_namespace_is_not_the_hosts(proc: MachineInMemory) -> None:
+    proc.hides_processes = True
     assert procfs.in_host_pid_namespace() is False

@@ -22,7 +22,7 @@ from hook.base.counters import EVENTS
 from hook.base.models import Options
 from hook.base.reasons import Reason
 from hook.observe import prometheus
-from hook.observe.snapshot import look
+from hook.observe.snapshot import take_snapshot
 from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
 
 REASONS = {value for name, value in vars(Reason).items() if name.isupper()}
@@ -46,7 +46,7 @@ def parsed(text: str) -> Samples:
 
 
 def scraped(options: Options) -> Samples:
-    return parsed(prometheus.exposition(look(options)))
+    return parsed(prometheus.format_text(take_snapshot(options)))
 
 
 def value(samples: Samples, name: str, **labels: str) -> float | None:
@@ -77,7 +77,7 @@ def test_a_live_key_has_its_lifetime_use(node: FakeNode) -> None:
     assert found["resctrl_mon_core_energy_joules_total", package] == 103.250001
     assert found["resctrl_mon_memory_bytes_total", frozenset(cache.items())] == 4000
     assert found["resctrl_mon_llc_occupancy_bytes", frozenset(cache.items())] == 4096
-    assert "103.250001\n" in prometheus.exposition(look(node.options))
+    assert "103.250001\n" in prometheus.format_text(take_snapshot(node.options))
 
 
 def test_a_completed_key_keeps_its_use_and_has_no_occupancy(node: FakeNode) -> None:
@@ -87,7 +87,7 @@ def test_a_completed_key_keeps_its_use_and_has_no_occupancy(node: FakeNode) -> N
     assert value(found, "llc_occupancy_bytes") is None
 
 
-def test_what_is_unknown_has_no_sample_but_says_so(node: FakeNode) -> None:
+def test_an_unknown_use_has_no_sample_but_is_counted(node: FakeNode) -> None:
     node.live("c1")
     node.count("oci-c1", {"mon_PERF_PKG_00/core_energy": "Error", "mon_L3_00/llc_occupancy": "Unavailable"})
     found = scraped(node.options)
@@ -98,7 +98,7 @@ def test_what_is_unknown_has_no_sample_but_says_so(node: FakeNode) -> None:
     assert value(found, "memory_bytes_total") == 4000
 
 
-def test_without_snapshots_there_is_nothing_to_tell_of_use(node: FakeNode) -> None:
+def test_without_snapshots_there_is_no_use(node: FakeNode) -> None:
     path = node.make("oci-c1", counters=NOW)
     node.record("c1", groups=[{"path": path, "ctrl_group": "/"}])
     found = scraped(node.options)
@@ -106,7 +106,7 @@ def test_without_snapshots_there_is_nothing_to_tell_of_use(node: FakeNode) -> No
     assert value(found, "llc_occupancy_bytes") == 4096
 
 
-def test_two_groups_of_the_same_labels_are_one_series(node: FakeNode, tmp_path: Path) -> None:
+def test_two_groups_with_equal_labels_are_one_series(node: FakeNode, tmp_path: Path) -> None:
     """The mount was elsewhere when the first one was made."""
     over = {"path": str(tmp_path / "mon_groups" / "old"), "ctrl_group": "/", "begin": BEGIN, "end": NOW}
     path = node.make("oci-c1", counters=NOW)
@@ -118,7 +118,7 @@ def test_two_groups_of_the_same_labels_are_one_series(node: FakeNode, tmp_path: 
     assert value(scraped(node.options), "use_unknown", event="core_energy") == 1
 
 
-def test_ctrl_groups_are_told_apart(node: FakeNode) -> None:
+def test_each_ctrl_group_has_its_series(node: FakeNode) -> None:
     groups = [
         {"path": node.make("oci-c1", ctrl_group, NOW), "ctrl_group": ctrl_group, "begin": BEGIN}
         for ctrl_group in ("/", "gold")
@@ -128,15 +128,19 @@ def test_ctrl_groups_are_told_apart(node: FakeNode) -> None:
     assert [value(found, "core_energy_joules_total", ctrl_group=name) for name in ("/", "gold")] == [3.25, 3.25]
 
 
-def test_there_is_a_metric_for_each_event_of_its_kind_and_unit() -> None:
+def test_each_event_has_a_metric_of_its_kind_and_unit() -> None:
     assert set(prometheus.SERIES) == set(EVENTS)
     for event, name in prometheus.SERIES.items():
         assert name.endswith("_total") is not EVENTS[event].gauge
         assert re.search(rf"{EVENTS[event].unit}|uops", name), "the unit is part of the name"
-    assert len(set(prometheus.names())) == len(prometheus.names()) == len(prometheus.SERIES) + len(prometheus.HEALTH)
+    assert (
+        len(set(prometheus.list_names()))
+        == len(prometheus.list_names())
+        == len(prometheus.SERIES) + len(prometheus.HEALTH)
+    )
 
 
-def test_each_metric_of_an_event_can_be_had(node: FakeNode) -> None:
+def test_each_event_metric_has_a_sample(node: FakeNode) -> None:
     every = {f"mon_PERF_PKG_00/{event}": "1" for event in EVENTS}
     path = node.make("oci-c1", counters=dict.fromkeys(every, "3"))
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": every}])
@@ -148,7 +152,7 @@ def test_each_metric_of_an_event_can_be_had(node: FakeNode) -> None:
 # --- How the hook is
 
 
-def test_the_health_of_a_node(node: FakeNode) -> None:
+def test_a_node_has_health_metrics(node: FakeNode) -> None:
     path = node.live("live").groups[0].path
     node.completed("done")
     node.record("back", recovering=True, members={"x": dead(path)})
@@ -179,7 +183,7 @@ def test_the_health_of_a_node(node: FakeNode) -> None:
     assert value(found, "build_info", version=__version__) == 1
 
 
-def test_a_bare_machine(node: FakeNode) -> None:
+def test_a_machine_without_resctrl_has_health_metrics(node: FakeNode) -> None:
     shutil.rmtree(node.root)
     found = scraped(node.options)
     assert value(found, "mounted") == 0
@@ -188,7 +192,7 @@ def test_a_bare_machine(node: FakeNode) -> None:
         assert value(found, absent) is None
 
 
-def test_a_reason_of_another_version_is_counted_too(node: FakeNode) -> None:
+def test_an_unknown_reason_is_counted(node: FakeNode) -> None:
     node.fail("c1", 'new"\n')
     assert value(scraped(node.options), "unmonitored_containers", reason='new"\\n') == 1
 
@@ -206,8 +210,8 @@ def populated(node: FakeNode) -> FakeNode:
     return node
 
 
-def test_every_metric_is_introduced_once_and_all_of_its_samples_follow(node: FakeNode) -> None:
-    lines = prometheus.exposition(look(populated(node).options)).splitlines()
+def test_every_metric_has_one_header_followed_by_its_samples(node: FakeNode) -> None:
+    lines = prometheus.format_text(take_snapshot(populated(node).options)).splitlines()
     types: dict[str, str] = {}
     for at, line in enumerate(lines):
         if line.startswith("# HELP "):
@@ -218,7 +222,7 @@ def test_every_metric_is_introduced_once_and_all_of_its_samples_follow(node: Fak
             assert len(line.split()) > 5
         elif not line.startswith("#"):
             assert re.split(r"[ {]", line)[0] == list(types)[-1]
-    assert set(types) == set(prometheus.names()) - {"resctrl_mon_" + it for it in absent_names()}
+    assert set(types) == set(prometheus.list_names()) - {"resctrl_mon_" + it for it in absent_names()}
     assert all((kind == "counter") is name.endswith("_total") for name, kind in types.items())
 
 
@@ -227,23 +231,23 @@ def absent_names() -> set[str]:
     return {name for event, name in prometheus.SERIES.items() if event not in had}
 
 
-def test_the_same_node_gives_the_same_text(node: FakeNode) -> None:
-    seen = look(populated(node).options)
+def test_the_text_is_in_a_stable_order(node: FakeNode) -> None:
+    seen = take_snapshot(populated(node).options)
     seen.keys.sort(key=lambda key: key.state.key)
-    first = prometheus.exposition(seen)
+    first = prometheus.format_text(seen)
     seen.keys.reverse()
-    assert prometheus.exposition(seen) == first
+    assert prometheus.format_text(seen) == first
 
 
 def test_json_has_the_same_numbers(node: FakeNode) -> None:
-    seen = look(populated(node).options)
-    document = json.loads(jsontext.dumps(prometheus.document(seen)))
+    seen = take_snapshot(populated(node).options)
+    document = json.loads(jsontext.dumps(prometheus.to_json(seen)))
     found = {
         (metric["name"], frozenset(sample["labels"].items())): sample["value"]
         for metric in document["metrics"]
         for sample in metric["samples"]
     }
-    assert found == parsed(prometheus.exposition(seen))
+    assert found == parsed(prometheus.format_text(seen))
     assert {metric["type"] for metric in document["metrics"]} == {"counter", "gauge"}
 
 
@@ -255,7 +259,7 @@ HOSTILE = st.text(max_size=30) | st.sampled_from(
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(namespace=HOSTILE, pod=HOSTILE, domain=HOSTILE, reason=HOSTILE)
 @example(namespace='"', pod="\\n", domain="\\\\", reason="\r\n")
-def test_no_word_of_a_tenant_is_more_than_the_value_of_a_label(
+def test_text_of_a_tenant_stays_inside_a_label_value(
     tmp_path_factory: pytest.TempPathFactory, namespace: str, pod: str, domain: str, reason: str
 ) -> None:
     node = FakeNode(tmp_path_factory.mktemp("hostile"))
@@ -263,13 +267,13 @@ def test_no_word_of_a_tenant_is_more_than_the_value_of_a_label(
     groups: list[dict[str, Any]] = [{"path": "/r/mon_groups/x", "ctrl_group": "/", **counted}]
     node.record("c1", pod_namespace=namespace, pod_name=pod, groups=groups)
     node.fail("c2", reason)
-    text = prometheus.exposition(look(node.options))
+    text = prometheus.format_text(take_snapshot(node.options))
     plain = FakeNode(tmp_path_factory.mktemp("plain"))
     plain.record("c1", pod_namespace="n", pod_name="p", groups=groups)
     plain.fail("c2", "new")
     assert text.isascii()
     assert all(line.isprintable() for line in text.splitlines())
-    lines = len(prometheus.exposition(look(plain.options)).splitlines())
+    lines = len(prometheus.format_text(take_snapshot(plain.options)).splitlines())
     assert len(text.splitlines()) == lines - (reason in REASONS)
     found = parsed(text)
     ((_, labels),) = [it for it in found if it[0] == "resctrl_mon_core_energy_joules_total"]
@@ -279,11 +283,11 @@ def test_no_word_of_a_tenant_is_more_than_the_value_of_a_label(
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
-def test_prometheus_own_checker_is_content(node: FakeNode) -> None:
+def test_promtool_reports_nothing(node: FakeNode) -> None:
     every = {f"mon_PERF_PKG_00/{event}": "1" for event in EVENTS}
     path = populated(node).make("oci-c1", counters=dict.fromkeys(every, "3"))
     node.record("c1", pod_name='we"b\\', groups=[{"path": path, "ctrl_group": "/", "begin": every}])
-    text = prometheus.exposition(look(node.options))
+    text = prometheus.format_text(take_snapshot(node.options))
     done = subprocess.run(
         ["promtool", "check", "metrics"],
         input=text.encode(),
@@ -297,7 +301,7 @@ def test_prometheus_own_checker_is_content(node: FakeNode) -> None:
 # --- The textfile
 
 
-def test_the_textfile_takes_the_place_of_the_former_one(tmp_path: Path) -> None:
+def test_the_textfile_replaces_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "resctrl.prom"
     path.write_text("old")
     former = path.stat().st_ino
@@ -307,7 +311,7 @@ def test_the_textfile_takes_the_place_of_the_former_one(tmp_path: Path) -> None:
     assert path.stat().st_ino != former, "a reader has the whole of the one or the other"
 
 
-def test_its_mode_is_not_the_umasks(tmp_path: Path) -> None:
+def test_the_textfile_ignores_the_umask(tmp_path: Path) -> None:
     umask = os.umask(0o077)
     try:
         prometheus.write_textfile(str(tmp_path / "x.prom"), "")
@@ -316,14 +320,14 @@ def test_its_mode_is_not_the_umasks(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "x.prom").stat().st_mode) == 0o644
 
 
-def test_it_can_lie_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_textfile_can_be_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     prometheus.write_textfile("x.prom", "text\n")
     assert (tmp_path / "x.prom").read_text() == "text\n"
 
 
-@pytest.mark.parametrize("call", ["replace", "fchmod"])
-def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+@pytest.mark.parametrize("call", ["rename", "fchmod", "fsync"])
+def test_a_failed_write_keeps_the_old_textfile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     path = tmp_path / "x.prom"
     path.write_text("old")
 
@@ -336,10 +340,10 @@ def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
     assert (path.read_text(), os.listdir(tmp_path)) == ("old", ["x.prom"])
 
 
-def test_what_node_exporter_reads_meanwhile_is_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_temporary_textfile_does_not_end_in_prom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads what ends in .prom."""
     there: list[str] = []
-    monkeypatch.setattr(os, "replace", lambda _old, _new: there.extend(os.listdir(tmp_path)))
+    monkeypatch.setattr(os, "rename", lambda _old, _new: there.extend(os.listdir(tmp_path)))
     prometheus.write_textfile(str(tmp_path / "x.prom"), "new\n")
     assert len(there) == 1
     assert not there[0].endswith(".prom")

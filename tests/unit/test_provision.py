@@ -111,7 +111,7 @@ def test_package_lists_are_refreshed_only_when_apt_cannot_do_without(machine: Ca
         ({"answers": lambda _: "E: no route"}, "apt-get could not install (offline?): E: no route"),
     ],
 )
-def test_what_cannot_be_installed_is_said_in_one_line(
+def test_packages_that_cannot_be_installed_are_reported_in_one_line(
     facts: dict[str, object],
     advice: str,
     machine: Callable[..., list[list[str]]],
@@ -151,7 +151,7 @@ def test_a_dynamic_busybox_does_not_pass_for_a_static_one(tmp_path: Path, monkey
     assert provision.missing(["busybox-static"]) == []
 
 
-def test_a_device_that_is_not_there_says_so() -> None:
+def test_a_missing_device_is_reported() -> None:
     assert provision._cannot_open("/nonexistent") == os.strerror(2)
     assert provision._cannot_open("/dev/null") == ""
 
@@ -165,7 +165,7 @@ def test_a_device_that_is_not_there_says_so() -> None:
         ("exit 7", "exit status 7"),
     ],
 )
-def test_of_a_failed_command_its_first_error_is_told(script: str, said: str) -> None:
+def test_the_first_error_of_a_failed_command_is_reported(script: str, said: str) -> None:
     assert provision._run(["sh", "-c", script]) == said
 
 
@@ -262,7 +262,7 @@ def test_the_demo_takes_this_python_if_it_has_the_tools(
 
 
 @pytest.mark.parametrize("has_tools", [True, False])
-def test_the_demo_takes_the_venv_of_the_tools_if_there_is_one_and_else_one_of_its_own(
+def test_demo_uses_the_tools_venv_or_makes_its_own(
     machine: Callable[..., list[list[str]]], monkeypatch: pytest.MonkeyPatch, has_tools: bool
 ) -> None:
     machine(present=provision.DEMO)

@@ -16,7 +16,7 @@ from hook.reconcile.reconcile import run
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
 from hook.state.rundir import RunDir
-from tests.unit.test_create import UID, Machine, container, machine
+from tests.unit.test_create import UID, MachineOnDisk, container, machine
 from tests.unit.test_rundir import clock, directories
 
 __all__ = ["clock", "directories", "machine"]  # fixtures
@@ -24,7 +24,7 @@ TTL = 300
 
 
 @pytest.fixture
-def completed(machine: Machine) -> Machine:
+def completed(machine: MachineOnDisk) -> MachineOnDisk:
     """With a key that was completed, and one that lives."""
     for name, pid in ((UID, 7), ("other", 8)):
         machine.spawn(pid, uid=UID if name == UID else None)
@@ -34,7 +34,7 @@ def completed(machine: Machine) -> Machine:
     return machine
 
 
-def pruned(machine: Machine, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def pruned(machine: MachineOnDisk, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What goes that long from now."""
     now = system.boottime()
     monkeypatch.setattr(system, "boottime", lambda: now + seconds)
@@ -43,11 +43,11 @@ def pruned(machine: Machine, seconds: float, monkeypatch: pytest.MonkeyPatch) ->
     return [it.action.key for it in done.outcomes if it.action.verb == "prune" and it.problem is None]
 
 
-def shown(machine: Machine) -> set[str]:
+def shown(machine: MachineOnDisk) -> set[str]:
     return set(os.listdir(machine.run / "mon_groups"))
 
 
-def test_it_goes_when_its_time_is_over(completed: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_is_removed_after_its_ttl(completed: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     before = shown(completed)
     assert UID in before
     assert pruned(completed, TTL - 1, monkeypatch) == []
@@ -58,20 +58,18 @@ def test_it_goes_when_its_time_is_over(completed: Machine, monkeypatch: pytest.M
     assert not Path(completed.run, "locks", UID).exists()
 
 
-def test_a_snapshot_of_another_boot_is_not_kept_until_this_one_is_as_old(
-    completed: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_snapshot_of_another_boot_is_removed(completed: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pruned(completed, -TTL - 1, monkeypatch) == [UID]
 
 
-def test_a_key_that_came_back_stays(completed: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_came_back_is_kept(completed: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     completed.spawn(9)
     create_runtime(completed.node(), container("c1", 9))
     assert pruned(completed, 10 * TTL, monkeypatch) == []
     assert UID in shown(completed)
 
 
-def test_a_busy_key_is_left_for_the_next_time(completed: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_key_is_left_for_the_next_reconcile(completed: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = Path(completed.run, "locks", UID)
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -87,7 +85,9 @@ DAY = 86400
 ID = "5f3c" * 16
 
 
-def at(machine: Machine, seconds: float, monkeypatch: pytest.MonkeyPatch, cgroup: str = "") -> list[tuple[str, str]]:
+def at(
+    machine: MachineOnDisk, seconds: float, monkeypatch: pytest.MonkeyPatch, cgroup: str = ""
+) -> list[tuple[str, str]]:
     """What reconcile does when the clock shows that many seconds more, with one process, in this cgroup."""
     monkeypatch.setattr(system, "time", SimpleNamespace(**{**vars(time), "time": lambda: time.time() + seconds}))
     process = container_tasks.Process(9, 1, 100, (cgroup,))
@@ -97,7 +97,7 @@ def at(machine: Machine, seconds: float, monkeypatch: pytest.MonkeyPatch, cgroup
     return [(it.action.verb, it.action.key or it.action.container) for it in done.outcomes]
 
 
-def failed(machine: Machine, name: str, torn: bool) -> Path:
+def failed(machine: MachineOnDisk, name: str, torn: bool) -> Path:
     """The record of a createRuntime whose state was none: nothing is known of its process."""
     record = Failure(container=name, stage="createRuntime", reason="bad_state", problem="no state")
     RunDir(str(machine.run)).write_failure(record)
@@ -114,8 +114,8 @@ each_failure = pytest.mark.parametrize("torn", [False, True], ids=["readable", "
 @clocks
 @each_failure
 @pytest.mark.parametrize("name", [ID, "bad-0123456789abcdef"])
-def test_a_failure_record_without_a_process_goes_after_a_day(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, name: str, torn: bool, seconds: float
+def test_a_failure_record_without_a_pid_is_removed_after_a_day(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, name: str, torn: bool, seconds: float
 ) -> None:
     path = failed(machine, name, torn)
     assert at(machine, DAY - 60, monkeypatch) == []
@@ -125,8 +125,8 @@ def test_a_failure_record_without_a_process_goes_after_a_day(
 
 
 @each_failure
-def test_a_failure_record_without_a_process_stays_while_its_container_runs(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, torn: bool
+def test_a_failure_record_without_a_pid_is_kept_while_its_container_runs(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, torn: bool
 ) -> None:
     path = failed(machine, ID, torn)
     assert at(machine, 10 * DAY, monkeypatch, f":/kubepods/crio-{ID}.scope") == []
@@ -134,8 +134,8 @@ def test_a_failure_record_without_a_process_stays_while_its_container_runs(
     assert at(machine, 10 * DAY, monkeypatch, ":/kubepods/crio-other.scope") == [("forget", ID)]
 
 
-def test_a_failure_record_with_a_live_process_stays_for_as_long_as_that(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+def test_a_failure_record_is_kept_while_its_process_lives(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.spawn(7)
     known = Failure(container=ID, stage="createRuntime", reason="bad_key", problem="", pid=7, starttime=100)
@@ -147,8 +147,8 @@ def test_a_failure_record_with_a_live_process_stays_for_as_long_as_that(
 
 @clocks
 @pytest.mark.parametrize("torn", ["a file", "a directory"])
-def test_a_state_that_could_not_be_read_goes_a_day_after_it_was_set_aside(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, torn: str, seconds: float
+def test_an_unreadable_state_is_removed_a_day_after_it_was_set_aside(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, torn: str, seconds: float
 ) -> None:
     """Not a day after it was written last, which may be long ago."""
     path = machine.run / "groups" / f"{UID}.json"
@@ -166,7 +166,7 @@ def test_a_state_that_could_not_be_read_goes_a_day_after_it_was_set_aside(
     assert machine.leftovers() == set()
 
 
-def test_a_file_that_nothing_of_ours_has_set_aside_stays(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_we_did_not_set_aside_is_kept(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     (machine.run / "groups" / f"{UID}.json").write_text("{")
     machine.node().run.read_key(UID)
     at(machine, 0, monkeypatch)

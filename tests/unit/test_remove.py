@@ -14,13 +14,14 @@ import pytest
 from hook.base import system
 from hook.base.models import KeyState, Options
 from hook.reconcile import reconcile
+from hook.reconcile.outcome import Result
 from hook.stages import orphans, reclaim, retire
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
 from hook.state import contents
 from hook.state.rundir import RunDir
 from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails, fails
-from tests.unit.test_create import GROUP, UID, Machine, container, live_and_die, machine, refused, with_faults
+from tests.unit.test_create import GROUP, UID, MachineOnDisk, container, live_and_die, machine, refused, with_faults
 from tests.unit.test_rundir import clock, directories
 
 __all__ = ["clock", "directories", "machine"]  # fixtures
@@ -29,27 +30,27 @@ LINGER: dict[str, Any] = {"linger": 60}
 each_manner = pytest.mark.parametrize("manner", MANNERS)
 
 
-def put_right(machine: Machine, **options: Any) -> reconcile.Result:  # noqa: ANN401
+def put_right(machine: MachineOnDisk, **options: Any) -> Result:  # noqa: ANN401
     return reconcile.run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), **options))
 
 
-def recorded(machine: Machine, key: str = UID) -> dict[str, Any]:
+def recorded(machine: MachineOnDisk, key: str = UID) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((machine.run / "groups" / f"{key}.json").read_text())
     return found
 
 
-def pass_time(machine: Machine, key: str = UID) -> None:
+def pass_time(machine: MachineOnDisk, key: str = UID) -> None:
     """The time that a key may linger is over."""
     path = machine.run / "groups" / f"{key}.json"
     path.write_text(json.dumps({**recorded(machine, key), "lingering_until": 0.0}))
 
 
-def live(machine: Machine, name: str, pid: int, uid: str | None = UID, **options: Any) -> None:  # noqa: ANN401
+def live(machine: MachineOnDisk, name: str, pid: int, uid: str | None = UID, **options: Any) -> None:  # noqa: ANN401
     machine.spawn(pid, uid=uid)
     create_runtime(machine.node(**options), container(name, pid, uid))
 
 
-def die(machine: Machine, name: str, pid: int, **options: Any) -> None:  # noqa: ANN401
+def die(machine: MachineOnDisk, name: str, pid: int, **options: Any) -> None:  # noqa: ANN401
     machine.die(pid)
     poststop(machine.node(**options), name)
 
@@ -58,7 +59,7 @@ def die(machine: Machine, name: str, pid: int, **options: Any) -> None:  # noqa:
 
 
 @pytest.mark.parametrize("uid", [UID, None])
-def test_a_key_lingers_and_comes_back(machine: Machine, uid: str | None) -> None:
+def test_a_key_lingers_and_comes_back(machine: MachineOnDisk, uid: str | None) -> None:
     key = uid or "c1"
     live(machine, "c1", 7, uid, **LINGER)
     begin = recorded(machine, key)["groups"][0]["begin"]
@@ -72,14 +73,14 @@ def test_a_key_lingers_and_comes_back(machine: Machine, uid: str | None) -> None
     assert state["groups"][0]["begin"] == begin
 
 
-def test_a_pod_whose_cgroup_is_gone_does_not_linger(machine: Machine) -> None:
+def test_a_pod_whose_cgroup_is_gone_does_not_linger(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7, **LINGER)
     (machine.cgroups / f"pod{UID}").rmdir()
     die(machine, "c1", 7, **LINGER)
     assert machine.groups() == {}
 
 
-def test_what_lingered_in_a_group_that_somebody_removed_is_not_lost(machine: Machine) -> None:
+def test_use_of_a_lingering_group_that_was_removed_is_kept(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7, **LINGER)
     counter = machine.resctrl / "mon_groups" / GROUP / "mon_data/mon_PERF_PKG_00/core_energy"
     counter.write_text("10.000000\n")
@@ -89,7 +90,7 @@ def test_what_lingered_in_a_group_that_somebody_removed_is_not_lost(machine: Mac
     assert recorded(machine)["groups"][0]["before"] == {"mon_PERF_PKG_00/core_energy": "7"}
 
 
-def test_it_is_ended_when_its_time_is_over_and_what_it_used_stays(machine: Machine) -> None:
+def test_it_is_ended_when_its_time_is_over_and_what_it_used_stays(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7, **LINGER)
     die(machine, "c1", 7, **LINGER)
     assert put_right(machine, **LINGER).outcomes == []
@@ -100,7 +101,7 @@ def test_it_is_ended_when_its_time_is_over_and_what_it_used_stays(machine: Machi
     assert machine.leftovers() == set()
 
 
-def test_one_whose_group_somebody_removed_has_lingered(machine: Machine) -> None:
+def test_a_key_whose_group_was_removed_has_lingered(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7, **LINGER)
     die(machine, "c1", 7, **LINGER)
     system.rmdir(str(machine.resctrl / "mon_groups" / GROUP))
@@ -108,7 +109,7 @@ def test_one_whose_group_somebody_removed_has_lingered(machine: Machine) -> None
     assert recorded(machine)["completed_at"] is not None
 
 
-def test_a_poststop_again_does_not_have_it_linger_longer(machine: Machine) -> None:
+def test_a_poststop_again_does_not_have_it_linger_longer(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7, **LINGER)
     die(machine, "c1", 7, **LINGER)
     before = recorded(machine)
@@ -118,7 +119,7 @@ def test_a_poststop_again_does_not_have_it_linger_longer(machine: Machine) -> No
     assert not (machine.run / "members/c1.json").exists()
 
 
-def test_counters_that_cannot_be_read_do_not_keep_a_key_from_ending(machine: Machine) -> None:
+def test_counters_that_cannot_be_read_do_not_keep_a_key_from_ending(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7)
     data = machine.resctrl / "mon_groups" / GROUP / "mon_data"
     shutil.rmtree(data)
@@ -129,7 +130,7 @@ def test_counters_that_cannot_be_read_do_not_keep_a_key_from_ending(machine: Mac
 
 
 @pytest.mark.parametrize("linger", [0, 60])
-def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(machine: Machine, linger: int) -> None:
+def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(machine: MachineOnDisk, linger: int) -> None:
     """Whether it has ended since it was looked at, or lingers."""
     live(machine, "c1", 7, linger=linger)
     die(machine, "c1", 7, linger=linger)
@@ -142,7 +143,7 @@ def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(machine:
 
 
 @each_manner
-def test_an_end_that_failed_anywhere_lingers_or_can_be_repeated(machine: Machine, manner: Manner) -> None:
+def test_an_end_that_failed_anywhere_lingers_or_can_be_repeated(machine: MachineOnDisk, manner: Manner) -> None:
     def attempt(faults: Faults) -> None:
         live(machine, "c1", 7, **LINGER)
         machine.die(7)
@@ -153,14 +154,13 @@ def test_an_end_that_failed_anywhere_lingers_or_can_be_repeated(machine: Machine
         assert machine.groups() in ({}, {GROUP: set()})
         live_and_die(machine)
         put_right(machine)
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, errno.EIO, machine) > 15
 
 
 @each_manner
-def test_a_return_that_failed_anywhere_can_be_repeated(machine: Machine, manner: Manner) -> None:
+def test_a_return_that_failed_anywhere_can_be_repeated(machine: MachineOnDisk, manner: Manner) -> None:
     def attempt(faults: Faults) -> None:
         live(machine, "c1", 7, **LINGER)
         die(machine, "c1", 7, **LINGER)
@@ -172,13 +172,12 @@ def test_a_return_that_failed_anywhere_can_be_repeated(machine: Machine, manner:
         assert recorded(machine)["lingering_since"] is None
         die(machine, "c1", 8)
         put_right(machine)
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, errno.EIO, machine) > 30
 
 
-def test_a_key_that_came_back_in_vain_is_shown_as_completed_again(machine: Machine) -> None:
+def test_a_key_that_came_back_in_vain_is_shown_as_completed_again(machine: MachineOnDisk) -> None:
     """Killed before its group was made, shown as it was then, and ended: consumers must see that it has."""
     live(machine, "c1", 7)
     die(machine, "c1", 7)
@@ -204,11 +203,11 @@ def killed(_path: str) -> bool:
 # --- Reclaim
 
 
-def exhausted(machine: Machine) -> None:
+def exhausted(machine: MachineOnDisk) -> None:
     machine.refusals["mkdir"] = [errno.ENOSPC]
 
 
-def test_the_dead_give_their_rmids(machine: Machine, clock: Clock) -> None:
+def test_the_dead_give_their_rmids(machine: MachineOnDisk, clock: Clock) -> None:
     live(machine, "c1", 7)
     machine.die(7)
     exhausted(machine)
@@ -220,7 +219,7 @@ def test_the_dead_give_their_rmids(machine: Machine, clock: Clock) -> None:
 
 @pytest.mark.parametrize(("dead", "left"), [(["c7"], []), (["c1", "c7", "c8"], ["c7", "c8"])])
 def test_a_node_where_looking_takes_long_frees_one_all_the_same(
-    machine: Machine, clock: Clock, monkeypatch: pytest.MonkeyPatch, dead: list[str], left: list[str]
+    machine: MachineOnDisk, clock: Clock, monkeypatch: pytest.MonkeyPatch, dead: list[str], left: list[str]
 ) -> None:
     """And no more than one, once the time is over. It took an emulated machine a second to look at 150 records."""
     for number in range(9):
@@ -240,7 +239,7 @@ def test_a_node_where_looking_takes_long_frees_one_all_the_same(
     assert [name for name in dead if f"oci-{name}" in machine.groups()] == left
 
 
-def test_somebody_who_lives_in_a_dead_key_keeps_its_group(machine: Machine) -> None:
+def test_a_dead_key_with_live_tasks_keeps_its_group(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7)
     machine.spawn(9)
     (machine.resctrl / "mon_groups" / GROUP / "tasks").write_text("7\n9\n")
@@ -252,7 +251,7 @@ def test_somebody_who_lives_in_a_dead_key_keeps_its_group(machine: Machine) -> N
     assert machine.groups() == {GROUP: {9}}
 
 
-def test_an_orphan_gives_its_rmid(machine: Machine) -> None:
+def test_an_orphan_gives_its_rmid(machine: MachineOnDisk) -> None:
     for name in ("oci-lost", "oci-", "theirs"):
         system.mkdir(str(machine.resctrl / "mon_groups" / name), 0o755)
     exhausted(machine)
@@ -260,7 +259,7 @@ def test_an_orphan_gives_its_rmid(machine: Machine) -> None:
     assert machine.groups() == {f"oci-{OTHER}": {8}, "oci-": set(), "theirs": set()}
 
 
-def test_an_orphan_that_somebody_lives_in_keeps_its_group(machine: Machine) -> None:
+def test_an_orphan_with_live_tasks_keeps_its_group(machine: MachineOnDisk) -> None:
     system.mkdir(str(machine.resctrl / "mon_groups" / "oci-lost"), 0o755)
     machine.spawn(9)
     (machine.resctrl / "mon_groups" / "oci-lost" / "tasks").write_text("9\n")
@@ -270,7 +269,7 @@ def test_an_orphan_that_somebody_lives_in_keeps_its_group(machine: Machine) -> N
     assert machine.groups() == {"oci-lost": {9}}
 
 
-def test_an_orphan_that_cannot_be_removed_costs_nobody_more_than_that(machine: Machine) -> None:
+def test_an_orphan_that_cannot_be_removed_is_skipped(machine: MachineOnDisk) -> None:
     for name in ("oci-lost", "oci-too"):
         system.mkdir(str(machine.resctrl / "mon_groups" / name), 0o755)
     machine.refusals["rmdir"] = [errno.EACCES]
@@ -280,7 +279,7 @@ def test_an_orphan_that_cannot_be_removed_costs_nobody_more_than_that(machine: M
     assert machine.groups()[f"oci-{OTHER}"] == {8}
 
 
-def test_what_another_hook_has_locked_is_not_waited_for(machine: Machine, clock: Clock) -> None:
+def test_what_another_hook_has_locked_is_not_waited_for(machine: MachineOnDisk, clock: Clock) -> None:
     live(machine, "c1", 7)
     machine.die(7)
     system.mkdir(str(machine.resctrl / "mon_groups" / "oci-lost"), 0o755)
@@ -293,8 +292,8 @@ def test_what_another_hook_has_locked_is_not_waited_for(machine: Machine, clock:
     assert clock.slept == []
 
 
-def test_records_that_cannot_be_listed_are_said_and_nothing_is_freed(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+def test_records_that_cannot_be_listed_are_reported_and_nothing_is_freed(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contents, "recorded_keys", fails(errno.EIO))
     exhausted(machine)
@@ -305,7 +304,7 @@ def test_records_that_cannot_be_listed_are_said_and_nothing_is_freed(
     assert str(complaint).startswith("RMIDs could not be reclaimed;")
 
 
-def test_one_start_frees_no_more_than_a_few(machine: Machine) -> None:
+def test_one_start_frees_no_more_than_a_few(machine: MachineOnDisk) -> None:
     for number in range(40):
         system.mkdir(str(machine.resctrl / "mon_groups" / f"oci-lost{number}"), 0o755)
     exhausted(machine)
@@ -313,14 +312,16 @@ def test_one_start_frees_no_more_than_a_few(machine: Machine) -> None:
     assert len(machine.groups()) == 40 - 32 + 1
 
 
-def test_a_group_that_is_not_ours_is_no_orphan(machine: Machine) -> None:
+def test_a_group_that_is_not_ours_is_no_orphan(machine: MachineOnDisk) -> None:
     path = str(machine.resctrl / "mon_groups" / "theirs")
     system.mkdir(path, 0o755)
     orphans.remove_orphan(machine.node(), path)
     assert machine.groups() == {"theirs": set()}
 
 
-def test_a_key_that_comes_back_as_it_is_to_be_ended_stays(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_comes_back_as_it_is_to_be_ended_stays(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     live(machine, "c1", 7)
     machine.die(7)
     real = contents.glance
@@ -337,7 +338,7 @@ def test_a_key_that_comes_back_as_it_is_to_be_ended_stays(machine: Machine, monk
     assert machine.groups() == {GROUP: {9}}
 
 
-def test_one_that_lingers_goes_only_if_nothing_is_dead(machine: Machine) -> None:
+def test_one_that_lingers_goes_only_if_nothing_is_dead(machine: MachineOnDisk) -> None:
     for number, name in enumerate(("c1", "c2")):
         live(machine, name, 10 + number, None, **LINGER)
         die(machine, name, 10 + number, **LINGER)
@@ -350,7 +351,7 @@ def test_one_that_lingers_goes_only_if_nothing_is_dead(machine: Machine) -> None
     assert machine.groups() == {"oci-c2": set(), "oci-c4": {21}}
 
 
-def test_nobody_is_robbed_twice_for_one_start(machine: Machine) -> None:
+def test_reclaim_is_tried_once_per_start(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7)
     machine.die(7)
     machine.refusals["mkdir"] = [errno.ENOSPC, errno.ENOSPC]
@@ -360,7 +361,7 @@ def test_nobody_is_robbed_twice_for_one_start(machine: Machine) -> None:
 
 
 @each_manner
-def test_a_start_that_reclaims_and_failed_anywhere_can_be_repeated(machine: Machine, manner: Manner) -> None:
+def test_a_start_that_reclaims_and_failed_anywhere_can_be_repeated(machine: MachineOnDisk, manner: Manner) -> None:
     def attempt(faults: Faults) -> None:
         live(machine, "c1", 7)
         machine.die(7)
@@ -374,8 +375,7 @@ def test_a_start_that_reclaims_and_failed_anywhere_can_be_repeated(machine: Mach
         assert machine.groups() == {f"oci-{OTHER}": {8}}
         die(machine, "c2", 8)
         put_right(machine)
-        assert machine.groups() == {}
-        assert machine.leftovers() == set()
+        machine.assert_clean()
 
     assert each_call_fails(attempt, manner, errno.EIO, machine) > 60
 
@@ -383,15 +383,14 @@ def test_a_start_that_reclaims_and_failed_anywhere_can_be_repeated(machine: Mach
 # --- A pid namespace of its own
 
 
-def test_no_key_lingers_in_another_pid_namespace(machine: Machine) -> None:
+def test_no_key_lingers_in_another_pid_namespace(machine: MachineOnDisk) -> None:
     machine.be_in_another_pid_namespace()
     live(machine, "c1", 7, **LINGER)
     die(machine, "c1", 7, **LINGER)
-    assert machine.groups() == {}
-    assert machine.leftovers() == set()
+    machine.assert_clean()
 
 
-def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(machine: Machine) -> None:
+def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7)
     machine.be_in_another_pid_namespace()
     machine.die(7)  # as it looks from there
@@ -404,14 +403,14 @@ def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(machine: M
 # --- reconcile
 
 
-def moved(machine: Machine, pid: int, ctrl_group: str) -> None:
+def moved(machine: MachineOnDisk, pid: int, ctrl_group: str) -> None:
     """Another tool puts a task into a ctrl_group, and the kernel says so."""
     machine._leave(pid)
     machine.says(pid, ctrl_group, "")
 
 
 @each_manner
-def test_container_moved_to_another_ctrl_group_gets_its_group_there(machine: Machine, manner: Manner) -> None:
+def test_container_moved_to_another_ctrl_group_gets_its_group_there(machine: MachineOnDisk, manner: Manner) -> None:
     """If reconcile is killed after the move, the old group stays, empty, until its key ends."""
     machine.add_class("gold")
 
@@ -431,21 +430,21 @@ def test_container_moved_to_another_ctrl_group_gets_its_group_there(machine: Mac
     assert each_call_fails(attempt, manner, errno.EIO, machine) > 50
 
 
-def a_dead_member_beside_one_whose_group_is_gone(machine: Machine) -> None:
+def a_dead_member_beside_one_whose_group_is_gone(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7)
     live(machine, "c2", 8)
     machine.die(7)
     system.rmdir(str(machine.resctrl / "mon_groups" / GROUP))
 
 
-def a_dead_key_an_orphan_and_a_leftover(machine: Machine) -> None:
+def a_dead_key_an_orphan_and_a_leftover(machine: MachineOnDisk) -> None:
     live(machine, "c3", 9, None)
     machine.die(9)
     system.mkdir(str(machine.resctrl / "mon_groups" / "oci-lost"), 0o755)
     Path(machine.run, "groups", ".c5.tmp").touch()
 
 
-def an_unreadable_record(machine: Machine) -> None:
+def an_unreadable_record(machine: MachineOnDisk) -> None:
     live(machine, "c4", 10, None)
     (machine.run / "groups" / "c4.json").write_text("{")
     machine.die(10)
@@ -457,7 +456,7 @@ MESSES = [a_dead_member_beside_one_whose_group_is_gone, a_dead_key_an_orphan_and
 @pytest.mark.parametrize("mess", MESSES, ids=lambda mess: mess.__name__)
 @each_manner
 def test_a_reconcile_that_failed_anywhere_is_completed_by_the_next(
-    machine: Machine, manner: Manner, mess: Callable[[Machine], None]
+    machine: MachineOnDisk, manner: Manner, mess: Callable[[MachineOnDisk], None]
 ) -> None:
     def attempt(faults: Faults) -> None:
         mess(machine)

@@ -18,7 +18,7 @@ from hook.base import system
 from hook.base.models import Options
 from hook.base.text import printable
 from hook.cli import commands
-from hook.observe import render, snapshot
+from hook.observe import cells, render, snapshot
 from hook.stages import failures
 from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
 
@@ -92,16 +92,16 @@ def test_list_has_a_row_for_each_key(node: FakeNode, run: Run) -> None:
     assert (missing["STATE"], missing["ALIVE"], missing["DEAD"], missing["ENERGY"]) == ("group missing", "1", "1", "?")
 
 
-def test_list_marks_what_is_not_the_whole(node: FakeNode, run: Run) -> None:
+def test_list_marks_partial_sums(node: FakeNode, run: Run) -> None:
     node.live("c1")
     assert "*" not in run("list")
     node.live("c2", begin={"mon_PERF_PKG_00/core_energy": "Unavailable"})
     two = columns(text := run("list"))[1]
     assert two["ENERGY"] == "8.8 J*"
-    assert "counted from nothing" in text
+    assert "counted from 0 without an initial value" in text
 
 
-def test_list_says_how_many_rmids_are_in_use(node: FakeNode, run: Run) -> None:
+def test_list_shows_the_rmids_in_use(node: FakeNode, run: Run) -> None:
     node.live("c1")
     node.make("theirs", "gold")
     assert run("list").splitlines()[0] == "RMIDs: 4 in use of 8 (1 ours, 3 of others)"
@@ -109,28 +109,28 @@ def test_list_says_how_many_rmids_are_in_use(node: FakeNode, run: Run) -> None:
     assert run("list").splitlines()[0].endswith("; orphans: 1")
 
 
-def test_list_says_what_runs_unmonitored_and_why(node: FakeNode, run: Run) -> None:
+def test_list_shows_unmonitored_containers_and_why(node: FakeNode, run: Run) -> None:
     node.fail("c1", kernel="No free RMIDs", tried="mkdir /x: ENOSPC", hint="fewer pods")
     node.fail("c2", "usage", problem="unknown option", monitored=True)
     lines = run("list").splitlines()
-    at = lines.index("unmonitored, or not monitored as it was meant:")
+    at = lines.index("not monitored, or monitored with problems:")
     assert lines[at + 1 :] == [
         "  c1: no_rmids: no RMID is left (createRuntime, 2026-01-02T03:04:05Z)",
         "    tried: mkdir /x: ENOSPC",
         "    kernel: No free RMIDs",
         "    hint: fewer pods",
-        "  c2: usage: unknown option (createRuntime, 2026-01-02T03:04:05Z, monitored all the same)",
+        "  c2: usage: unknown option (createRuntime, 2026-01-02T03:04:05Z, but monitored)",
     ]
 
 
-def test_list_reports_what_it_cannot_read(node: FakeNode, run: Run) -> None:
+def test_list_reports_unreadable_records(node: FakeNode, run: Run) -> None:
     path = node.write("groups", "torn.json", "{")
     other = node.write("unmonitored", "c2.json", "[]")
     lines = [line for line in run("list").splitlines() if line.startswith("unreadable: ")]
     assert [line.split(": ")[1] for line in lines] == [str(path), str(other)]
 
 
-def test_list_without_resctrl(node: FakeNode, run: Run) -> None:
+def test_list_without_resctrl_says_so(node: FakeNode, run: Run) -> None:
     node.live("c1")
     assert "not mounted" in run("list", "--resctrl-root=/nowhere").splitlines()[0]
 
@@ -189,7 +189,7 @@ def shown(node: FakeNode, **fields: Any) -> None:  # noqa: ANN401
     node.index("c1", UID)
 
 
-def test_show_tells_the_life_of_a_key(node: FakeNode, run: Run) -> None:
+def test_show_prints_the_lifetime_of_a_key(node: FakeNode, run: Run) -> None:
     shown(node)
     node.fail("c9", key=UID, kernel="No free RMIDs")
     node.fail("c2", "task_gone")
@@ -213,7 +213,7 @@ def test_show_tells_the_life_of_a_key(node: FakeNode, run: Run) -> None:
     assert rows["mon_L3_00/llc_occupancy"] == {"COUNTER": "mon_L3_00/llc_occupancy", **cache}
 
 
-def test_show_of_a_key_that_is_over(node: FakeNode, run: Run) -> None:
+def test_show_of_a_completed_key_has_its_end(node: FakeNode, run: Run) -> None:
     node.completed("c1")
     text = run("show", "c1")
     assert "completed   2026-01-02T03:04:05Z" in text
@@ -221,15 +221,15 @@ def test_show_of_a_key_that_is_over(node: FakeNode, run: Run) -> None:
     assert {row["END"] for row in columns(text)} == set(NOW.values())
 
 
-def test_show_of_a_group_that_is_missing_and_without_snapshots(node: FakeNode, run: Run) -> None:
+def test_show_of_a_missing_group_without_snapshots_has_no_use(node: FakeNode, run: Run) -> None:
     node.record("c1", groups=[{"path": str(node.path("oci-c1")), "ctrl_group": "/"}])
     text = run("show", "c1")
     assert "(missing)" in text
-    assert "no snapshot of its begin" in text
+    assert "no initial counters" in text
     assert "COUNTER" not in text
 
 
-def test_show_marks_what_is_counted_from_nothing_and_what_is_unknown(node: FakeNode, run: Run) -> None:
+def test_show_marks_unknown_use_and_use_counted_from_0(node: FakeNode, run: Run) -> None:
     node.live("c1", begin={"mon_PERF_PKG_00/core_energy": "Unavailable", "mon_L3_00/mbm_total_bytes": "Unavailable"})
     node.count("oci-c1", {"mon_L3_00/later_event": "7"})
     rows = {row["COUNTER"].rpartition("/")[2]: row for row in columns(run("show", "c1"))}
@@ -264,7 +264,7 @@ def test_show_finds_a_key_by_its_name_its_beginning_or_a_container(node: FakeNod
     assert json.loads(run("show", "--json", name))["key"] == UID
 
 
-def test_show_prefers_what_is_named_so_exactly(node: FakeNode, run: Run) -> None:
+def test_show_prefers_the_exact_name(node: FakeNode, run: Run) -> None:
     node.record("ab")
     node.record("abc")
     node.record("else")
@@ -287,7 +287,7 @@ def test_show_prefers_what_is_named_so_exactly(node: FakeNode, run: Run) -> None
         ("-", "no key"),
     ],
 )
-def test_show_of_what_is_not_there(node: FakeNode, complaints: list[str], name: str, problem: str) -> None:
+def test_show_of_an_unknown_key_fails(node: FakeNode, complaints: list[str], name: str, problem: str) -> None:
     node.record("ab")
     node.record("abc")
     node.write("groups", "torn.json", "")
@@ -317,7 +317,7 @@ def pace(monkeypatch: pytest.MonkeyPatch, node: FakeNode) -> list[float]:
     return waits
 
 
-def test_top_is_one_table_where_nobody_looks_on(node: FakeNode, run: Run, pace: list[float]) -> None:
+def test_top_without_a_terminal_prints_one_table(node: FakeNode, run: Run, pace: list[float]) -> None:
     node.live("busy")
     node.count("oci-busy", {"mon_PERF_PKG_00/core_energy": "10"})
     node.live("idle")
@@ -329,7 +329,7 @@ def test_top_is_one_table_where_nobody_looks_on(node: FakeNode, run: Run, pace: 
     assert columns(text) == [{"KEY": "busy", "WATTS": "2.5 W", **same}, {"KEY": "idle", "WATTS": "0.0 W", **same}]
 
 
-def test_top_as_often_as_it_is_told(node: FakeNode, run: Run, pace: list[float]) -> None:
+def test_top_prints_count_tables(node: FakeNode, run: Run, pace: list[float]) -> None:
     node.live("busy")
     text = run("top", "--count", "3", "--interval=0.5")
     assert pace == [0.5] * 3
@@ -337,7 +337,7 @@ def test_top_as_often_as_it_is_told(node: FakeNode, run: Run, pace: list[float])
     assert "\x1b" not in text
 
 
-def test_top_as_json_has_an_object_a_line(node: FakeNode, run: Run, pace: list[float]) -> None:
+def test_top_as_json_prints_an_object_a_line(node: FakeNode, run: Run, pace: list[float]) -> None:
     node.live("busy", pod_namespace="n", pod_name="p")
     node.count("oci-busy", {"mon_PERF_PKG_00/core_energy": "10", "mon_L3_00/mbm_total_bytes": "Error"})
     first, second = map(json.loads, run("top", "--json", "--count=2").splitlines())
@@ -365,9 +365,7 @@ def test_top_as_json_has_an_object_a_line(node: FakeNode, run: Run, pace: list[f
     )
 
 
-def test_top_ends_well_when_it_is_interrupted(
-    node: FakeNode, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_top_interrupted_exits_0(node: FakeNode, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("busy")
 
     def interrupted(_seconds: float) -> None:
@@ -377,7 +375,7 @@ def test_top_ends_well_when_it_is_interrupted(
     assert (run("top"), pace) == ("", [])
 
 
-def test_top_on_a_terminal_is_a_screen_that_fits(
+def test_top_on_a_terminal_fits_the_screen(
     node: FakeNode, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for at in range(9):
@@ -395,7 +393,7 @@ def test_top_on_a_terminal_is_a_screen_that_fits(
         assert screen.splitlines()[3].startswith("busy0")
 
 
-def test_top_on_a_terminal_goes_on(
+def test_top_on_a_terminal_repeats(
     node: FakeNode, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.live("busy")
@@ -421,7 +419,7 @@ HOSTILE = st.text(max_size=40) | st.sampled_from(
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(namespace=HOSTILE, pod=HOSTILE, problem=HOSTILE, cgroup=HOSTILE)
 @example(namespace="\n", pod="a  b", problem="\x1b[31m", cgroup="\x00")
-def test_no_word_of_a_tenant_is_more_than_a_cell_or_the_end_of_a_line(
+def test_text_of_a_tenant_stays_inside_its_cell_or_line(
     tmp_path_factory: pytest.TempPathFactory, namespace: str, pod: str, problem: str, cgroup: str
 ) -> None:
     texts = []
@@ -431,8 +429,8 @@ def test_no_word_of_a_tenant_is_more_than_a_cell_or_the_end_of_a_line(
         groups = [{"path": "/r/mon_groups/x", "ctrl_group": "/", "begin": BEGIN, "end": NOW}]
         node.record("c1", pod_namespace=words[0], pod_name=words[1], members={"c1": member}, groups=groups)
         node.fail("c1", problem=words[2], hint="h")
-        seen = snapshot.look(node.options)
-        texts.append([*render.listing(seen), *render.story(seen.keys[0], seen.failures)])
+        seen = snapshot.take_snapshot(node.options)
+        texts.append([*render.format_list(seen), *render.format_key(seen.keys[0], seen.failures)])
     hostile, plain = texts
     assert len(hostile) == len(plain)
     assert all(line.isascii() and line.isprintable() for line in hostile)
@@ -456,12 +454,12 @@ def test_no_word_of_a_tenant_is_more_than_a_cell_or_the_end_of_a_line(
         (["list", "--linger=1"], "unrecognized arguments"),
         (["show"], "the following arguments are required: KEY"),
         (["show", "a", "b"], "unrecognized arguments: b"),
-        (["top", "--interval=0"], "is no number of seconds"),
-        (["top", "--interval=nan"], "is no number of seconds"),
-        (["top", "--interval=1e9"], "is no number of seconds"),
-        (["top", "--count=0"], "is no number above 0"),
-        (["top", "--count=-1"], "is no number above 0"),
-        (["top", "--count=" + "9" * 5000], "is no number above 0"),
+        (["top", "--interval=0"], "is not a number of seconds"),
+        (["top", "--interval=nan"], "is not a number of seconds"),
+        (["top", "--interval=1e9"], "is not a number of seconds"),
+        (["top", "--count=0"], "is not a number above 0"),
+        (["top", "--count=-1"], "is not a number above 0"),
+        (["top", "--count=" + "9" * 5000], "is not a number above 0"),
         (["metrics", "--json", "--textfile=x"], "not allowed with argument --json"),
         (["list", "\x1b[2J\n"], "unrecognized arguments: \\x1b[2J\\n"),
     ],
@@ -477,7 +475,7 @@ def test_a_wrong_command_line_is_one_line(
     assert len(line) < 500
 
 
-def test_options_stand_with_and_without_an_equals_sign(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_work_with_and_without_an_equals_sign(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> None:
     node.make("odd-lone")
     for places in (node.places, [part for place in node.places for part in place.split("=")]):
         assert commands.main(["list", *places, "--group-prefix", "odd-", "--json"]) == 0
@@ -485,7 +483,7 @@ def test_options_stand_with_and_without_an_equals_sign(node: FakeNode, capsys: p
 
 
 @pytest.mark.parametrize("verb", [["list"], ["top"], ["metrics"], ["show", "x"]])
-def test_a_run_directory_that_cannot_be_read_is_one_line(
+def test_an_unreadable_run_directory_is_one_line_on_stderr(
     node: FakeNode, complaints: list[str], capsys: pytest.CaptureFixture[str], verb: list[str]
 ) -> None:
     node.run.write_text("")
@@ -504,13 +502,13 @@ def test_a_run_directory_that_cannot_be_read_is_one_line(
         (ZeroDivisionError("oh"), 2, "unforeseen ZeroDivisionError: oh"),
     ],
 )
-def test_an_answer_that_cannot_be_given(
+def test_a_failed_command_is_one_line_on_stderr(
     monkeypatch: pytest.MonkeyPatch, complaints: list[str], error: BaseException, status: int, said: str
 ) -> None:
     def fail(_options: Options) -> None:
         raise error
 
-    monkeypatch.setattr(snapshot, "look", fail)
+    monkeypatch.setattr(snapshot, "take_snapshot", fail)
     assert commands.main(["list"]) == status
     assert len(complaints) == bool(said)
     assert said in "".join(complaints)
@@ -525,7 +523,7 @@ def test_metrics_go_to_stdout_or_to_a_file(node: FakeNode, run: Run, tmp_path: P
 
 
 @pytest.mark.parametrize("path", ["missing/x.prom", "."])
-def test_a_textfile_that_cannot_be_written_is_one_line(
+def test_an_unwritable_textfile_is_one_line_on_stderr(
     node: FakeNode, complaints: list[str], tmp_path: Path, path: str
 ) -> None:
     before = sorted(os.listdir(tmp_path))
@@ -543,12 +541,12 @@ def test_without_stdout_nothing_is_printed(node: FakeNode, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.4, "0s"), (119, "119s"), (120, "2m"), (7199, "120m"), (7200, "2h"), (172800, "2d")]
 )
-def test_ages(seconds: float, text: str) -> None:
-    assert render._age(seconds) == text
+def test_ages_have_one_unit(seconds: float, text: str) -> None:
+    assert cells.format_age(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1048575, "1.0 MiB"), (2**80, "1048576.0 EiB")]
 )
-def test_bytes(value: float, text: str) -> None:
-    assert render._bytes(value) == text
+def test_bytes_have_binary_units(value: float, text: str) -> None:
+    assert cells.format_bytes(value) == text

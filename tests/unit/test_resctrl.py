@@ -7,13 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyfakefs.fake_filesystem import FakeFilesystem
-from pyfakefs.fake_os import FakeOsModule
 
 from hook.base import procfs, system
 from hook.base.errors import HookError
 from hook.base.reasons import GroupGone, InLimbo, Reason, WrongCtrlGroup
 from hook.base.resctrl import Resctrl
+from tests.support.memory import MachineInMemory
 from tests.unit.faults import fails
 
 ROOT = "/sys/fs/resctrl"
@@ -24,17 +23,16 @@ PID = 4711
 
 
 @pytest.fixture
-def kernel(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> FakeFilesystem:
-    """A resctrl with nothing in it. pyfakefs fakes `os` of its own accord, but not `posix`."""
-    monkeypatch.setattr(system, "posix", FakeOsModule(fs))
-    monkeypatch.setattr(procfs, "in_host_pid_namespace", lambda: True)
-    fs.create_dir(ROOT + "/mon_groups")
-    fs.create_file(STATUS, contents="ok\n")
-    return fs
+def kernel(monkeypatch: pytest.MonkeyPatch) -> MachineInMemory:
+    """A resctrl with nothing in it."""
+    machine = MachineInMemory()
+    monkeypatch.setattr(system, "posix", machine)
+    machine.add(STATUS, b"ok\n")
+    return machine
 
 
 @pytest.fixture
-def resctrl(kernel: FakeFilesystem) -> Resctrl:
+def resctrl(kernel: MachineInMemory) -> Resctrl:
     assert kernel.exists(ROOT)
     return Resctrl(ROOT)
 
@@ -50,11 +48,11 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Fail:
     return arrange
 
 
-def test_a_directory_is_needed_for_anything(kernel: FakeFilesystem, resctrl: Resctrl) -> None:
+def test_a_directory_is_needed_for_anything(kernel: MachineInMemory, resctrl: Resctrl) -> None:
     assert (resctrl.exists(), resctrl.is_mounted()) == (True, True)
-    kernel.rmdir(ROOT + "/mon_groups")
+    kernel.remove(ROOT + "/mon_groups")
     assert (resctrl.exists(), resctrl.is_mounted()) == (True, False)
-    kernel.create_file(ROOT + "/mon_groups")
+    kernel.add(ROOT + "/mon_groups", b"")
     assert (resctrl.exists(), resctrl.is_mounted()) == (True, False)
     assert not Resctrl("/nowhere").exists()
 
@@ -64,13 +62,13 @@ def test_where_groups_are(resctrl: Resctrl) -> None:
     assert resctrl.path("gold", "oci-c1") == GOLD
 
 
-def test_a_group_is_made_once_and_every_user_may_read_in_it(kernel: FakeFilesystem, resctrl: Resctrl) -> None:
+def test_a_group_is_made_once_and_every_user_may_read_in_it(kernel: MachineInMemory, resctrl: Resctrl) -> None:
     assert resctrl.make(GROUP) is True
     assert resctrl.make(GROUP) is False
-    assert kernel.stat(GROUP).st_mode & 0o7777 == 0o755
+    assert kernel.stat(GROUP.encode()).st_mode & 0o7777 == 0o755
 
 
-def test_no_parent_is_ever_made(kernel: FakeFilesystem, resctrl: Resctrl) -> None:
+def test_no_parent_is_ever_made(kernel: MachineInMemory, resctrl: Resctrl) -> None:
     with pytest.raises(GroupGone):
         resctrl.make(GOLD)
     assert not kernel.exists(ROOT + "/gold")
@@ -155,14 +153,14 @@ def test_a_group_that_is_gone_is_as_good_as_removed(resctrl: Resctrl, fail: Fail
     assert resctrl.remove(GROUP) is False
 
 
-def test_a_group_is_removed(kernel: FakeFilesystem, resctrl: Resctrl) -> None:
+def test_a_group_is_removed(kernel: MachineInMemory, resctrl: Resctrl) -> None:
     resctrl.make(GROUP)
     assert resctrl.remove(GROUP) is True
     assert not kernel.exists(GROUP)
 
 
 @pytest.mark.parametrize("call", ["mkdir", "write_once"])
-def test_what_is_gone_is_named(kernel: FakeFilesystem, resctrl: Resctrl, fail: Fail, call: str) -> None:
+def test_what_is_gone_is_named(kernel: MachineInMemory, resctrl: Resctrl, fail: Fail, call: str) -> None:
     """The group, the ctrl_group above it, or all of resctrl."""
     fail(call, errno.ENOENT)
 
@@ -172,13 +170,12 @@ def test_what_is_gone_is_named(kernel: FakeFilesystem, resctrl: Resctrl, fail: F
         else:
             resctrl.put(GOLD, PID)
 
-    kernel.remove(STATUS)
-    kernel.create_file(STATUS, contents="Out of luck\n")
-    kernel.create_dir(ROOT + "/gold/mon_groups")
+    kernel.add(STATUS, b"Out of luck\n")
+    kernel.add_directory(ROOT + "/gold/mon_groups")
     errors = [caught(attempt)]
-    kernel.remove_object(ROOT + "/gold")
+    kernel.remove(ROOT + "/gold")
     errors.append(caught(attempt))
-    kernel.rmdir(ROOT + "/mon_groups")
+    kernel.remove(ROOT + "/mon_groups")
     errors.append(caught(attempt))
     assert [it.reason for it in errors] == [Reason.IO, Reason.NO_CTRL_GROUP, Reason.NOT_MOUNTED]
     assert ROOT + "/gold" in errors[1].problem
@@ -196,10 +193,9 @@ def test_what_is_gone_is_named(kernel: FakeFilesystem, resctrl: Resctrl, fail: F
     ],
 )
 def test_the_last_command_status_is_quoted_unless_it_is_ok(
-    kernel: FakeFilesystem, resctrl: Resctrl, fail: Fail, said: str, quoted: str
+    kernel: MachineInMemory, resctrl: Resctrl, fail: Fail, said: str, quoted: str
 ) -> None:
-    kernel.remove(STATUS)
-    kernel.create_file(STATUS, contents=said)
+    kernel.add(STATUS, said.encode())
     for call in ("mkdir", "write_once", "rmdir"):
         fail(call, errno.EPERM)
     actions: list[Callable[[], object]] = [
@@ -214,13 +210,13 @@ def test_the_last_command_status_is_quoted_unless_it_is_ok(
         assert ("kernel:" in str(error)) is bool(quoted)
 
 
-def test_a_kernel_without_a_status_is_not_quoted(kernel: FakeFilesystem, resctrl: Resctrl, fail: Fail) -> None:
+def test_a_kernel_without_a_status_is_not_quoted(kernel: MachineInMemory, resctrl: Resctrl, fail: Fail) -> None:
     kernel.remove(STATUS)
     fail("mkdir", errno.ENOSPC)
     assert caught(lambda: resctrl.make(GROUP)).kernel == ""
 
 
-def test_what_is_denied_says_what_to_look_at(resctrl: Resctrl, fail: Fail) -> None:
+def test_a_denied_call_has_a_hint(resctrl: Resctrl, fail: Fail) -> None:
     hints = set()
     for number in (errno.EACCES, errno.EPERM, errno.EROFS):
         fail("mkdir", number)
@@ -229,9 +225,9 @@ def test_what_is_denied_says_what_to_look_at(resctrl: Resctrl, fail: Fail) -> No
 
 
 def test_the_pid_is_written_at_once_and_alone(
-    kernel: FakeFilesystem, resctrl: Resctrl, monkeypatch: pytest.MonkeyPatch
+    kernel: MachineInMemory, resctrl: Resctrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kernel.create_file(GROUP + "/tasks")
+    kernel.add(GROUP + "/tasks", b"")
     writes: list[bytes] = []
 
     def write(_descriptor: int, data: bytes) -> int:
@@ -243,11 +239,11 @@ def test_the_pid_is_written_at_once_and_alone(
     assert writes == [b"4711"]
 
 
-def test_tasks_is_never_made_by_us(kernel: FakeFilesystem, resctrl: Resctrl) -> None:
-    kernel.create_dir(GROUP)
+def test_tasks_is_never_made_by_us(kernel: MachineInMemory, resctrl: Resctrl) -> None:
+    kernel.add_directory(GROUP)
     with pytest.raises(GroupGone):
         resctrl.put(GROUP, PID)
-    assert kernel.listdir(GROUP) == []
+    assert kernel.files(GROUP) == {GROUP + "/": ""}
 
 
 @pytest.mark.parametrize(
@@ -264,24 +260,24 @@ def test_tasks_is_never_made_by_us(kernel: FakeFilesystem, resctrl: Resctrl) -> 
     ],
 )
 def test_a_task_lives_unless_it_is_known_to_be_dead(
-    kernel: FakeFilesystem,
+    kernel: MachineInMemory,
     resctrl: Resctrl,
     monkeypatch: pytest.MonkeyPatch,
     tasks: str,
     dead: dict[int, bool | None],
     expected: bool,
 ) -> None:
-    kernel.create_file(GROUP + "/tasks", contents=tasks)
+    kernel.add(GROUP + "/tasks", tasks.encode())
     monkeypatch.setattr(procfs, "is_dead", dead.__getitem__)
     assert resctrl.has_live_task(GROUP) is expected
 
 
 @pytest.mark.parametrize("tasks", ["", "1\n"])
 def test_in_another_pid_namespace_no_group_is_known_to_be_empty(
-    kernel: FakeFilesystem, resctrl: Resctrl, monkeypatch: pytest.MonkeyPatch, tasks: str
+    kernel: MachineInMemory, resctrl: Resctrl, monkeypatch: pytest.MonkeyPatch, tasks: str
 ) -> None:
     """`tasks` leaves out who has no pid there."""
-    kernel.create_file(GROUP + "/tasks", contents=tasks)
+    kernel.add(GROUP + "/tasks", tasks.encode())
     monkeypatch.setattr(procfs, "is_dead", lambda _pid: True)
     monkeypatch.setattr(procfs, "in_host_pid_namespace", lambda: False)
     assert resctrl.has_live_task(GROUP) is True
@@ -289,20 +285,20 @@ def test_in_another_pid_namespace_no_group_is_known_to_be_empty(
 
 
 def test_all_threads_of_a_large_node_are_in_one_group(
-    kernel: FakeFilesystem, resctrl: Resctrl, monkeypatch: pytest.MonkeyPatch
+    kernel: MachineInMemory, resctrl: Resctrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = set(range(1_000_000, 1_200_000))
-    kernel.create_file(GROUP + "/tasks", contents="".join(f"{tid}\n" for tid in many))
+    kernel.add(GROUP + "/tasks", "".join(f"{tid}\n" for tid in many).encode())
     assert resctrl.tasks(GROUP) == many
     monkeypatch.setattr(procfs, "is_dead", many.__contains__)
     assert resctrl.has_live_task(GROUP) is False
 
 
-def test_who_is_expelled_is_in_the_ctrl_group_above(kernel: FakeFilesystem) -> None:
+def test_an_expelled_task_is_in_the_ctrl_group_above(kernel: MachineInMemory) -> None:
     root = "/root/mon_groups/resctrl"
-    kernel.create_file(f"{root}/gold/tasks")
+    kernel.add(f"{root}/gold/tasks", b"")
     Resctrl(root).expel(f"{root}/gold/mon_groups/oci-c1", PID)
-    assert kernel.get_object(f"{root}/gold/tasks").contents == str(PID)
+    assert kernel.files(f"{root}/gold/tasks") == {f"{root}/gold/tasks": str(PID).encode()}
 
 
 @pytest.mark.parametrize(
@@ -331,10 +327,10 @@ def test_counters_are_what_the_kernel_gives_and_nothing_beside_them(tmp_path: Pa
 
 
 def test_a_counter_that_cannot_be_read_is_an_error_and_the_others_are_read(
-    kernel: FakeFilesystem, resctrl: Resctrl, monkeypatch: pytest.MonkeyPatch
+    kernel: MachineInMemory, resctrl: Resctrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):
-        kernel.create_file(f"{GROUP}/mon_data/mon_L3_00/{name}", contents="7\n")
+        kernel.add(f"{GROUP}/mon_data/mon_L3_00/{name}", b"7\n")
     real = system.read_counter
 
     def read(path: str) -> str:
@@ -349,9 +345,9 @@ def test_a_counter_that_cannot_be_read_is_an_error_and_the_others_are_read(
 @pytest.mark.parametrize("call", ["list_directory", "read_counter"])
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENODEV])
 def test_a_group_that_goes_while_its_counters_are_read_is_gone(
-    kernel: FakeFilesystem, resctrl: Resctrl, fail: Fail, call: str, number: int
+    kernel: MachineInMemory, resctrl: Resctrl, fail: Fail, call: str, number: int
 ) -> None:
-    kernel.create_file(GROUP + "/mon_data/mon_L3_00/llc_occupancy", contents="4096\n")
+    kernel.add(GROUP + "/mon_data/mon_L3_00/llc_occupancy", b"4096\n")
     fail(call, number)
     with pytest.raises(GroupGone) as caught:
         resctrl.counters(GROUP)

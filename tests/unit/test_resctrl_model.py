@@ -42,7 +42,7 @@ class FakeTasks:
         return next((number for number, inner in self.inner.items() if inner == tid), 0)
 
 
-class Machine(ResctrlModel):
+class ModelOfFakeTasks(ResctrlModel):
     def __init__(self, **knobs: object) -> None:
         self.fake = FakeTasks()
         self.now = 0
@@ -88,7 +88,7 @@ class Raises:
 
 
 def test_the_tree_of_a_machine_with_everything() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     of_all = ["cpus", "cpus_list", "mode", "mon_data", "mon_groups", "schemata", "size", "tasks"]
     assert m.listdir("/") == sorted([*of_all, "info"])
     assert m.listdir("info") == ["L3", "L3_MON", "MB", "PERF_PKG_MON", "last_cmd_status"]
@@ -102,7 +102,7 @@ def test_the_tree_of_a_machine_with_everything() -> None:
 
 
 def test_modes() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.mkdir("mon_groups/x", 0o750)
     modes = {path: m.getattr(path).mode for path in ("/", "mon_groups", "mon_groups/x", "mon_groups/x/mon_data")}
     assert modes == {"/": 0o40555, "mon_groups": 0o40555, "mon_groups/x": 0o40750, "mon_groups/x/mon_data": 0o40750}
@@ -113,7 +113,7 @@ def test_modes() -> None:
 
 
 def test_debug_shows_the_rmid() -> None:
-    m = Machine(debug=True)
+    m = ModelOfFakeTasks(debug=True)
     m.make("mon_groups/x")
     assert m.read("mon_groups/x/mon_hw_id") == "1\n"
     assert m.read("ctrl_hw_id") == "0\n"
@@ -124,7 +124,7 @@ def test_debug_shows_the_rmid() -> None:
 
 @pytest.mark.parametrize("name", ["a b", "a.b", "é", "tasks", "info", "mon_data", "x" * 255, "x" * 4000, "\udcff"])
 def test_mkdir_takes_any_name(name: str) -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make(f"mon_groups/{name}")
     assert m.listdir("mon_groups") == [name]
 
@@ -147,14 +147,14 @@ def test_mkdir_takes_any_name(name: str) -> None:
     ],
 )
 def test_mkdir_refuses(path: str, number: int) -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     with Raises(number):
         m.mkdir(path, 0o755)
 
 
 def test_31_groups_besides_root_whatever_their_kind() -> None:
-    m = Machine(rmids=32, decay_ms=0)
+    m = ModelOfFakeTasks(rmids=32, decay_ms=0)
     m.make("gold")
     for n in range(30):
         m.make(f"mon_groups/{n}")
@@ -167,7 +167,7 @@ def test_31_groups_besides_root_whatever_their_kind() -> None:
 
 
 def test_the_smaller_number_of_rmids_limits() -> None:
-    m = Machine(rmids=32, aet_rmids=3)
+    m = ModelOfFakeTasks(rmids=32, aet_rmids=3)
     m.make("mon_groups/a")
     m.make("mon_groups/b")
     with Raises(errno.ENOSPC):
@@ -177,15 +177,15 @@ def test_the_smaller_number_of_rmids_limits() -> None:
 
 
 def test_no_closid_left() -> None:
-    m = Machine(closids=2)
+    m = ModelOfFakeTasks(closids=2)
     m.make("gold")
     with Raises(errno.ENOSPC):
         m.make("silver")
     assert m.last_status() == "Out of CLOSIDs\n"
 
 
-def test_limbo_says_ebusy_until_a_look_finds_the_rmid_clean() -> None:
-    m = Machine(rmids=2, decay_ms=1500, limbo_tick_ms=1000)
+def test_limbo_fails_with_ebusy_until_a_look_finds_the_rmid_clean() -> None:
+    m = ModelOfFakeTasks(rmids=2, decay_ms=1500, limbo_tick_ms=1000)
     m.make("mon_groups/a")
     with Raises(errno.ENOSPC):
         m.make("mon_groups/b")
@@ -199,7 +199,7 @@ def test_limbo_says_ebusy_until_a_look_finds_the_rmid_clean() -> None:
 
 
 def test_limbo_never_ends_at_threshold_0() -> None:
-    m = Machine(rmids=2)
+    m = ModelOfFakeTasks(rmids=2)
     m.write("info/L3_MON/max_threshold_occupancy", b"0\n", WRITER)
     m.rmdir(m.make("mon_groups/a"))
     m.now = 3_600_000
@@ -211,13 +211,13 @@ def test_limbo_never_ends_at_threshold_0() -> None:
 
 
 def test_rmids_are_used_in_turn() -> None:
-    m = Machine(rmids=4, decay_ms=0)
+    m = ModelOfFakeTasks(rmids=4, decay_ms=0)
     m.rmdir(m.make("mon_groups/a"))
     assert [m.rmid(m.make(f"mon_groups/{name}")) for name in "bcd"] == [2, 3, 1]
 
 
 def test_read_only() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     m.set_knobs(read_only=True)
     for attempt in (
@@ -234,7 +234,7 @@ def test_read_only() -> None:
 
 
 def test_unmounted_is_an_empty_directory() -> None:
-    m = Machine(unmounted=True)
+    m = ModelOfFakeTasks(unmounted=True)
     assert m.listdir("/") == []
     for attempt in (
         lambda: m.make("mon_groups/x"),
@@ -249,7 +249,7 @@ def test_unmounted_is_an_empty_directory() -> None:
 
 
 def test_umount_destroys_groups_but_not_limbo() -> None:
-    m = Machine(rmids=3)
+    m = ModelOfFakeTasks(rmids=3)
     m.make("gold")
     m.make("gold/mon_groups/x")
     m.put("gold", "1")
@@ -267,7 +267,7 @@ def test_umount_destroys_groups_but_not_limbo() -> None:
 
 
 def test_monitoring_only() -> None:
-    m = Machine(closids=0)
+    m = ModelOfFakeTasks(closids=0)
     with Raises(errno.EPERM):
         m.make("gold")
     m.make("mon_groups/x")
@@ -277,7 +277,7 @@ def test_monitoring_only() -> None:
 
 
 def test_allocation_only_makes_a_ctrl_group_of_an_absent_mon_groups() -> None:
-    m = Machine(rmids=0)
+    m = ModelOfFakeTasks(rmids=0)
     assert m.listdir("/") == ["cpus", "cpus_list", "info", "mode", "schemata", "size", "tasks"]
     m.make("mon_groups")
     with Raises(errno.EPERM):
@@ -289,7 +289,7 @@ def test_allocation_only_makes_a_ctrl_group_of_an_absent_mon_groups() -> None:
 
 
 def test_rmdir_gives_tasks_to_the_parent() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("gold")
     m.make("gold/mon_groups/x")
     m.put("gold", "7")
@@ -302,7 +302,7 @@ def test_rmdir_gives_tasks_to_the_parent() -> None:
 
 
 def test_rmdir_of_a_ctrl_group_takes_its_mon_groups() -> None:
-    m = Machine(rmids=3, decay_ms=0)
+    m = ModelOfFakeTasks(rmids=3, decay_ms=0)
     m.make("gold")
     m.make("gold/mon_groups/x")
     m.put("gold", "7")
@@ -324,7 +324,7 @@ def test_rmdir_of_a_ctrl_group_takes_its_mon_groups() -> None:
     ],
 )
 def test_rmdir_refuses(path: str, number: int) -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("gold")
     m.make("mon_groups/x")
     with Raises(number):
@@ -332,7 +332,7 @@ def test_rmdir_refuses(path: str, number: int) -> None:
 
 
 def test_descriptors_of_a_removed_group_say_enodev_even_if_its_name_is_back() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     kept = m.open("mon_groups/x/tasks", os.O_RDWR)
     m.put("mon_groups/x", "7")
@@ -346,14 +346,14 @@ def test_descriptors_of_a_removed_group_say_enodev_even_if_its_name_is_back() ->
 
 
 def test_unlink_is_refused() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     with Raises(errno.EPERM):
         m.unlink("mon_groups/x/tasks")
 
 
 def test_rename_keeps_everything_but_the_name_and_the_class() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("gold")
     m.make("mon_groups/x")
     m.put("mon_groups/x", "7")
@@ -382,7 +382,7 @@ def test_rename_keeps_everything_but_the_name_and_the_class() -> None:
     ],
 )
 def test_rename_refuses(old: str, new: str, number: int) -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     for path in ("gold", "mon_groups/x", "mon_groups/y", "mon_groups/cpu"):
         m.make(path)
     m.write("mon_groups/cpu/cpus_list", b"1", WRITER)
@@ -415,7 +415,7 @@ def test_rename_refuses(old: str, new: str, number: int) -> None:
     ],
 )
 def test_tasks_accepts(text: str, moved: list[int]) -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.fake.start(8)
     m.make("mon_groups/x")
     m.members("/")
@@ -441,7 +441,7 @@ def test_tasks_accepts(text: str, moved: list[int]) -> None:
     ],
 )
 def test_tasks_refuses(text: str, number: int, moved: list[int], status: str) -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     m.members("/")
     with Raises(number):
@@ -451,13 +451,13 @@ def test_tasks_refuses(text: str, number: int, moved: list[int], status: str) ->
 
 
 def test_a_page_is_not_too_big() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     assert m.put("mon_groups/x", "7" + " " * 4095) == 4096
 
 
 def test_the_status_holds_no_more_than_its_buffer() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     with Raises(errno.EINVAL):
         m.put("mon_groups/x", "y" * 4000)
@@ -465,7 +465,7 @@ def test_the_status_holds_no_more_than_its_buffer() -> None:
 
 
 def test_the_next_command_overwrites_the_status() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     with Raises(errno.ESRCH):
         m.put("mon_groups/x", "123")
@@ -474,7 +474,7 @@ def test_the_next_command_overwrites_the_status() -> None:
 
 
 def test_no_way_across_ctrl_groups_by_a_mon_group() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     for path in ("gold", "gold/mon_groups/x", "mon_groups/x"):
         m.make(path)
     m.put("gold", "7")
@@ -489,7 +489,7 @@ def test_no_way_across_ctrl_groups_by_a_mon_group() -> None:
 
 
 def test_a_task_leaves_its_former_mon_group() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     m.make("mon_groups/y")
     m.put("mon_groups/x", "7")
@@ -499,7 +499,7 @@ def test_a_task_leaves_its_former_mon_group() -> None:
 
 
 def test_one_thread_moves_and_later_ones_inherit() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     m.fake.start(20)
     m.fake.start(21, pid=20)
@@ -509,7 +509,7 @@ def test_one_thread_moves_and_later_ones_inherit() -> None:
 
 
 def test_children_inherit_if_they_were_forked_afterwards() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     m.fake.start(20)
     m.fake.start(30, parent=20)
@@ -522,7 +522,7 @@ def test_children_inherit_if_they_were_forked_afterwards() -> None:
 
 
 def test_what_was_inherited_outlives_the_parent() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     m.fake.start(20)
     m.put("mon_groups/x", "20")
@@ -534,7 +534,7 @@ def test_what_was_inherited_outlives_the_parent() -> None:
 
 
 def test_a_child_assigned_elsewhere_takes_its_children_along() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     m.make("mon_groups/y")
     m.fake.start(20)
@@ -546,7 +546,7 @@ def test_a_child_assigned_elsewhere_takes_its_children_along() -> None:
 
 
 def test_a_reused_pid_is_another_task() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     m.fake.start(20)
     m.put("mon_groups/x", "20")
@@ -556,7 +556,7 @@ def test_a_reused_pid_is_another_task() -> None:
 
 
 def test_a_reused_parent_pid_is_no_parent() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     m.fake.start(20)
     m.fake.start(31, parent=30)
@@ -567,7 +567,7 @@ def test_a_reused_parent_pid_is_no_parent() -> None:
 
 
 def test_pids_are_those_of_the_writers_namespace() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     m.fake.start(50)
     m.fake.start(51)
@@ -580,7 +580,7 @@ def test_pids_are_those_of_the_writers_namespace() -> None:
 
 
 def test_a_stale_rmid_turns_up_in_the_next_group_that_gets_it() -> None:
-    m = Machine(rmids=2, decay_ms=0)
+    m = ModelOfFakeTasks(rmids=2, decay_ms=0)
     m.make("mon_groups/x")
     m.rmdir("mon_groups/x")
     m.stray(7, 0, 1)
@@ -591,8 +591,8 @@ def test_a_stale_rmid_turns_up_in_the_next_group_that_gets_it() -> None:
     assert m.members("mon_groups/y") == []
 
 
-def test_a_stray_is_told_by_its_rmid_alone() -> None:
-    m = Machine()
+def test_a_stray_is_known_by_its_rmid_alone() -> None:
+    m = ModelOfFakeTasks()
     m.make("mon_groups/x")
     m.stray(7, 3, m.rmid("mon_groups/x"))
     assert m.members("mon_groups/x") == [7]
@@ -604,7 +604,7 @@ def test_a_stray_is_told_by_its_rmid_alone() -> None:
 
 
 def test_a_rename_keeps_the_order_in_which_rmids_come_back() -> None:
-    m = Machine(rmids=4, decay_ms=0)
+    m = ModelOfFakeTasks(rmids=4, decay_ms=0)
     for path in ("gold", "gold/mon_groups/x", "gold/mon_groups/y"):
         m.make(path)
     m.rename("gold/mon_groups/x", "gold/mon_groups/z")
@@ -619,7 +619,7 @@ TRAFFIC = "mon_data/mon_L3_00/mbm_total_bytes"
 
 
 def test_counters_of_a_new_and_of_a_used_rmid() -> None:
-    m = Machine(rmids=2, decay_ms=0)
+    m = ModelOfFakeTasks(rmids=2, decay_ms=0)
     m.make("mon_groups/a")
     assert m.read(f"mon_groups/a/{ENERGY}") == "Unavailable\n"
     assert m.read(f"mon_groups/a/{TRAFFIC}") == "0\n"
@@ -633,8 +633,8 @@ def test_counters_of_a_new_and_of_a_used_rmid() -> None:
     assert m.read(f"mon_groups/b/{TRAFFIC}") == "0\n"
 
 
-def test_counters_move_only_when_told() -> None:
-    m = Machine()
+def test_counters_move_only_on_request() -> None:
+    m = ModelOfFakeTasks()
     m.make("mon_groups/a")
     m.make("mon_groups/idle")
     m.put("mon_groups/a", "7")
@@ -648,7 +648,7 @@ def test_counters_move_only_when_told() -> None:
 
 
 def test_a_ctrl_groups_counter_is_the_sum_of_what_has_a_number() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/a")
     m.make("mon_groups/b")
     m.set_counter("/", "mon_PERF_PKG_00", "core_energy", 1)
@@ -668,7 +668,7 @@ def test_a_ctrl_groups_counter_is_the_sum_of_what_has_a_number() -> None:
     ],
 )
 def test_counter_modes(mode: str, energy: str, traffic: str, occupancy: str) -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     m.make("mon_groups/a")
     m.put("mon_groups/a", "7")
     m.set_knobs(counters=mode)
@@ -680,7 +680,7 @@ def test_counter_modes(mode: str, energy: str, traffic: str, occupancy: str) -> 
 
 
 def test_cpus() -> None:
-    m = Machine(cpus=6)
+    m = ModelOfFakeTasks(cpus=6)
     m.make("mon_groups/a")
     assert (m.read("cpus"), m.read("cpus_list")) == ("3f\n", "0-5\n")
     m.write("mon_groups/a/cpus_list", b"0-1,3\n", WRITER)
@@ -691,14 +691,14 @@ def test_cpus() -> None:
 
 
 def test_schemata_and_size_read_as_the_kernel_prints_them() -> None:
-    m = Machine()
+    m = ModelOfFakeTasks()
     assert m.read("schemata") == "    MB:0=100;1=100\n    L3:0=fff;1=fff\n"
     assert m.read("size") == "    MB:0=100;1=100\n    L3:0=16777212;1=16777212\n"
-    assert Machine(closids=0).read("schemata") == ""
+    assert ModelOfFakeTasks(closids=0).read("schemata") == ""
 
 
-def test_injections_strike_as_often_as_told() -> None:
-    m = Machine()
+def test_injections_strike_as_often_as_set() -> None:
+    m = ModelOfFakeTasks()
     m.injections.append(Injection("mkdir", "/x", errno.EIO, times=2, after=1))
     outcomes = []
     for path in ("mon_groups/y", "gold", "gold/mon_groups/x", "mon_groups/x", "mon_groups/x", "mon_groups/x"):
@@ -712,7 +712,7 @@ def test_injections_strike_as_often_as_told() -> None:
 
 def test_knobs_that_cannot_change_are_refused() -> None:
     with pytest.raises(ValueError, match="rmids"):
-        Machine().set_knobs(rmids=3)
+        ModelOfFakeTasks().set_knobs(rmids=3)
     with pytest.raises(ValueError, match="counters"):
         Knobs(counters="absent")
 

@@ -72,7 +72,7 @@ def test_no_hook_that_is_counted_meanwhile_is_lost(path: Path) -> None:
 
 
 def test_reconcile_does_it(path: Path, tmp_path: Path) -> None:
-    reconcile.planned(Options(run_dir=str(path), resctrl_root=str(tmp_path)))
+    reconcile.plan_actions(Options(run_dir=str(path), resctrl_root=str(tmp_path)))
     assert used(path) >= COUNTED
     reconcile.run(Options(run_dir=str(path), resctrl_root=str(tmp_path)))
     assert used(path) <= os.sysconf("SC_PAGESIZE")

@@ -183,7 +183,7 @@ def test_a_lock_is_held_by_one_and_others_wait_no_longer_than_they_may(run: RunD
         pass  # one that is free is had after the deadline as well
 
 
-def test_who_may_not_wait_does_not(run: RunDir, place: Path, clock: Clock) -> None:
+def test_a_lock_without_patience_is_not_waited_for(run: RunDir, place: Path, clock: Clock) -> None:
     with run.lock(KEY, FOR_EVER), pytest.raises(HookError):
         RunDir(str(place)).lock(KEY, clock.now)
 
@@ -212,7 +212,7 @@ def test_a_file_that_is_named_like_no_container_is_none_of_the_index(run: RunDir
     assert contents.indexed_keys(run) == {"c1": KEY}
 
 
-def test_who_waits_has_the_lock_once_it_is_given_back(run: RunDir, place: Path) -> None:
+def test_a_waiter_gets_the_lock_when_it_is_released(run: RunDir, place: Path) -> None:
     locked = run.lock(KEY, FOR_EVER)
     locked.commit(state())
 
@@ -291,7 +291,7 @@ def test_a_lock_whose_file_went_while_waiting_is_none(
         second.commit(state())
 
 
-def test_a_lock_whose_file_another_made_anew_while_waiting_is_that_other_ones(
+def test_a_lock_file_replaced_while_waiting_is_locked_by_its_maker(
     run: RunDir, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run.lock(KEY, FOR_EVER)
@@ -449,7 +449,7 @@ def test_what_is_no_file_of_ours_is_kept_aside(run: RunDir, place: Path, tmp_pat
     assert target.exists() is (what == "link")
 
 
-def test_a_recovering_key_is_of_the_kind_that_its_name_says(run: RunDir, place: Path) -> None:
+def test_the_name_decides_the_kind_of_a_recovering_key(run: RunDir, place: Path) -> None:
     for key, kind in ((UID, "pod"), (UID.upper(), "container"), ("c1", "container"), ("f" * 64, "container")):
         (place / "groups" / f"{key}.json").touch()
         found = run.read_key(key)
@@ -616,7 +616,7 @@ def test_the_index(run: RunDir) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"key": "../x"}', b'{"key": "c1", "version": 2}', b"\xff"])
-def test_an_index_that_cannot_be_read_is_said(run: RunDir, place: Path, content: bytes) -> None:
+def test_an_unreadable_index_is_reported(run: RunDir, place: Path, content: bytes) -> None:
     (place / "members" / "c1.json").write_bytes(content)
     assert run.key_of("c1") is None
     assert str(place / "members" / "c1.json") in str(run.complaints[0])

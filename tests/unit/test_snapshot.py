@@ -16,7 +16,7 @@ from hook.base.models import KeyState
 from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.observe import rates
-from hook.observe.snapshot import Inventory, Key, Rmids, Total, look, totals
+from hook.observe.snapshot import Inventory, Key, Rmids, Total, sum_by_event, take_snapshot
 from hook.state import records
 from hook.state.records import Records
 from tests.support.hook import snapshot
@@ -39,68 +39,68 @@ def only(seen: Inventory) -> Key:
 
 
 def test_a_node_without_a_run_directory_is_empty(node: FakeNode) -> None:
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     assert (seen.keys, seen.unreadable, seen.failures, seen.orphans, seen.runs) == ([], [], [], [], {})
     assert not node.run.exists()
 
 
-def test_a_live_key(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_key_has_its_groups_and_members(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     state = node.live("c1", created_boottime=100.0)
     monkeypatch.setattr(system, "boottime", lambda: 160.0)
-    key = only(look(node.options))
+    key = only(take_snapshot(node.options))
     assert (key.state, key.condition, key.dead, key.age) == (state, "live", {"c1": False}, 60.0)
     (group,) = key.groups
     assert (group.exists, group.is_over, group.now) == (True, False, NOW)
     assert group.use == {"mon_L3_00/mbm_total_bytes": 4000 * MILLION, "mon_PERF_PKG_00/core_energy": 3_250_000}
 
 
-def test_a_look_changes_nothing(node: FakeNode) -> None:
+def test_a_snapshot_changes_nothing(node: FakeNode) -> None:
     node.live("c1")
     node.write("groups", "torn.json", "{")
     node.fail("c2")
     before = snapshot(node.root, node.run), {path: path.read_bytes() for path in node.run.rglob("*.json")}
-    look(node.options)
+    take_snapshot(node.options)
     assert (snapshot(node.root, node.run), {path: path.read_bytes() for path in node.run.rglob("*.json")}) == before
 
 
-def test_of_a_group_that_is_over_its_end_counts_and_its_path_is_another_ones(node: FakeNode) -> None:
+def test_an_ended_group_has_its_final_counters(node: FakeNode) -> None:
     node.completed("c1")
     node.make("oci-c1", counters={"mon_PERF_PKG_00/core_energy": "99"})
-    key = only(look(node.options))
+    key = only(take_snapshot(node.options))
     assert (key.condition, key.groups[0].is_over, key.groups[0].now) == ("completed", True, NOW)
-    assert totals(key.groups)["core_energy"] == Total(known=3_250_000, counted=1)
+    assert sum_by_event(key.groups)["core_energy"] == Total(known=3_250_000, counted=1)
 
 
-def test_a_group_that_somebody_removed_is_missing_and_its_use_unknown(node: FakeNode) -> None:
+def test_a_removed_group_is_missing_and_its_use_unknown(node: FakeNode) -> None:
     path = str(node.path("oci-c1"))
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": BEGIN}], members={"c1": alive(path)})
-    key = only(look(node.options))
+    key = only(take_snapshot(node.options))
     assert key.condition == "group missing"
-    assert totals(key.groups)["core_energy"] == Total(unknown=1)
+    assert sum_by_event(key.groups)["core_energy"] == Total(unknown=1)
 
 
-def test_a_key_lives_on_after_one_of_its_groups_is_over(node: FakeNode) -> None:
+def test_a_key_is_live_after_one_of_its_groups_ended(node: FakeNode) -> None:
     over = {"path": node.make("their-own", counters=NOW), "ctrl_group": "/", "begin": BEGIN, "end": NOW}
     path = node.make("oci-c1", "gold", NOW)
     node.record("c1", groups=[over, {"path": path, "ctrl_group": "gold", "begin": BEGIN}], members={"c1": alive(path)})
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     assert only(seen).condition == "live"
     assert seen.rmids == Rmids(limit=8, ours=1, others=2 + 1)
 
 
-def test_recovering_is_said_first(node: FakeNode) -> None:
+def test_recovering_takes_precedence(node: FakeNode) -> None:
     node.record("c1", recovering=True)
-    assert only(look(node.options)).condition == "recovering"
+    assert only(take_snapshot(node.options)).condition == "recovering"
 
 
-def test_without_snapshots_nothing_is_known_of_use(node: FakeNode) -> None:
+def test_without_snapshots_use_is_unknown(node: FakeNode) -> None:
     path = node.make("oci-c1", counters=NOW)
     node.record("c1", groups=[{"path": path, "ctrl_group": "/"}], members={"c1": alive(path)})
-    key = only(look(node.options))
-    assert (key.groups[0].now, totals(key.groups)) == (NOW, {})
+    key = only(take_snapshot(node.options))
+    assert (key.groups[0].now, sum_by_event(key.groups)) == (NOW, {})
 
 
-def test_totals_are_of_all_domains_and_ctrl_groups_and_say_what_is_missing(node: FakeNode) -> None:
+def test_totals_sum_all_domains_and_ctrl_groups_and_count_unknown_values(node: FakeNode) -> None:
     energy = "mon_PERF_PKG_0{}/core_energy".format
     first = node.make("oci-c1", counters={energy(0): "3", energy(1): "5", energy(2): "7"})
     second = node.make("oci-c1", "gold", {energy(0): "11"})
@@ -112,26 +112,26 @@ def test_totals_are_of_all_domains_and_ctrl_groups_and_say_what_is_missing(node:
             {"path": second, "ctrl_group": "gold", "begin": {energy(0): "1"}},
         ],
     )
-    found = totals(only(look(node.options)).groups)
+    found = sum_by_event(only(take_snapshot(node.options)).groups)
     assert found == {"core_energy": Total(known=17_500_000, counted=3, unknown=1, from_nothing=1)}
     assert found["core_energy"].value == 17_500_000
     assert Total(unknown=2).value is None
 
 
-def test_members_are_dead_or_alive_or_proc_does_not_tell(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_are_dead_alive_or_unknown(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.make("oci-c1")
     node.record("c1", members={"a": alive(path), "b": dead(path), "c": {**alive(path), "pid": 2**31 - 1}})
-    key = only(look(node.options))
-    assert (key.dead, key.alive()) == ({"a": False, "b": True, "c": True}, ["a"])
+    key = only(take_snapshot(node.options))
+    assert (key.dead, key.list_alive()) == ({"a": False, "b": True, "c": True}, ["a"])
     monkeypatch.setattr(procfs, "is_dead", lambda _pid, _born: None)
-    assert only(look(node.options)).alive() == ["a", "b", "c"]
+    assert only(take_snapshot(node.options)).list_alive() == ["a", "b", "c"]
 
 
-def test_an_age_is_never_negative_and_unknown_where_nothing_says_it(node: FakeNode) -> None:
+def test_an_age_is_never_negative_and_may_be_unknown(node: FakeNode) -> None:
     node.record("c1", created_boottime=1e12)
-    assert only(look(node.options)).age == 0
+    assert only(take_snapshot(node.options)).age == 0
     node.record("c1")
-    assert only(look(node.options)).age is None
+    assert only(take_snapshot(node.options)).age is None
 
 
 # --- What changes meanwhile
@@ -159,37 +159,37 @@ def test_a_key_that_ends_while_it_is_read_is_read_again(node: FakeNode, monkeypa
     """The counters of the next incarnation, set against this one's begin, would be use that never was."""
     node.live("c1")
     read = when_counted(monkeypatch, lambda: node.completed("c1"))
-    assert only(look(node.options)).condition == "completed"
+    assert only(take_snapshot(node.options)).condition == "completed"
     assert len(read) == 1
 
 
-def test_a_new_incarnation_is_taken_with_its_own_begin(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_incarnation_has_its_own_initial_counters(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.live("c1").groups[0].path
     again = {"path": path, "ctrl_group": "/", "begin": NOW, "before": {"mon_PERF_PKG_00/core_energy": "3.25"}}
     read = when_counted(monkeypatch, lambda: node.record("c1", groups=[again]))
-    assert totals(only(look(node.options)).groups)["core_energy"] == Total(known=3_250_000, counted=1)
+    assert sum_by_event(only(take_snapshot(node.options)).groups)["core_energy"] == Total(known=3_250_000, counted=1)
     assert len(read) == 2
 
 
-def test_a_key_that_goes_while_it_is_read_is_not_there(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_removed_while_it_is_read_is_left_out(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("c1")
     when_counted(monkeypatch, (node.run / "groups" / "c1.json").unlink)
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     assert (seen.keys, seen.unreadable) == ([], [])
 
 
-def test_a_key_that_never_holds_still_is_said_to(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_changes_at_each_read_is_reported(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.live("c1").groups[0].path
     changes = [
         lambda at=at: node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": {"a/b": str(at)}}])
         for at in range(9)
     ]
     when_counted(monkeypatch, *changes)
-    (broken,) = look(node.options).unreadable
+    (broken,) = take_snapshot(node.options).unreadable
     assert (broken.name, broken.problem) == ("c1", "it changes faster than it can be read")
 
 
-def test_a_file_that_goes_after_it_was_listed_is_not_there(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_removed_after_the_listing_is_left_out(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.record("c1")
     node.fail("c2")
     real = system.read_file
@@ -200,14 +200,14 @@ def test_a_file_that_goes_after_it_was_listed_is_not_there(node: FakeNode, monke
         return real(path, limit, dir_fd)
 
     monkeypatch.setattr(system, "read_file", gone)
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     assert (seen.keys, seen.unreadable, seen.failures, seen.unreadable_failures) == ([], [], [], [])
 
 
-def test_counters_that_cannot_be_read_make_use_unknown(node: FakeNode) -> None:
+def test_unreadable_counters_make_use_unknown(node: FakeNode) -> None:
     node.live("c1")
     (node.path("oci-c1") / "mon_data/mon_PERF_PKG_00/core_energy").unlink()
-    found = totals(only(look(node.options)).groups)
+    found = sum_by_event(only(take_snapshot(node.options)).groups)
     assert (found["core_energy"], found["mbm_total_bytes"].known) == (Total(unknown=1), 4000 * MILLION)
 
 
@@ -224,24 +224,24 @@ def test_counters_that_cannot_be_read_make_use_unknown(node: FakeNode) -> None:
         ("\xff\x00", "not JSON"),
     ],
 )
-def test_a_broken_state_is_reported_and_the_rest_is_shown(node: FakeNode, text: str, problem: str) -> None:
+def test_a_broken_state_is_reported_beside_the_others(node: FakeNode, text: str, problem: str) -> None:
     node.live("c1")
     path = node.write("groups", "bad.json", text)
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     (broken,) = seen.unreadable
     assert (only(seen).state.key, broken.name, broken.file) == ("c1", "bad", str(path))
     assert problem in broken.problem
     assert path.read_text() == text
 
 
-def test_what_is_no_state_file_is_not_taken_for_one(node: FakeNode) -> None:
+def test_other_files_are_not_read_as_states(node: FakeNode) -> None:
     node.write("groups", ".c1.tmp", "{")
     node.write("groups", "c1.json.unreadable-7", "{")
     node.write("groups", ".json", "{")
     node.write("groups", "-odd.json", "{")
     (node.run / "groups" / "link.json").symlink_to("/etc/hostname")
     (node.run / "groups" / "directory.json").mkdir()
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     assert (seen.keys, sorted(it.name for it in seen.unreadable)) == ([], ["-odd", "directory", "link"])
 
 
@@ -249,23 +249,21 @@ def test_what_is_no_state_file_is_not_taken_for_one(node: FakeNode) -> None:
 @given(torn=st.integers(0, 400), junk=st.binary(max_size=30))
 @example(torn=0, junk=b"")
 @example(torn=400, junk=b"\x1b[2J\n")
-def test_whatever_stands_in_a_file_a_look_survives_it(
-    tmp_path_factory: pytest.TempPathFactory, torn: int, junk: bytes
-) -> None:
+def test_a_snapshot_survives_any_file_content(tmp_path_factory: pytest.TempPathFactory, torn: int, junk: bytes) -> None:
     node = FakeNode(tmp_path_factory.mktemp("torn"))
     node.live("c1")
     node.completed("whole")
     path = node.run / "groups" / "c1.json"
     path.write_bytes(path.read_bytes()[:torn] + junk)
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     assert "whole" in [key.state.key for key in seen.keys]
     assert len(seen.keys) + len(seen.unreadable) == 2
 
 
-def test_failures_are_seen_and_broken_ones_reported(node: FakeNode) -> None:
+def test_failures_are_read_and_broken_ones_reported(node: FakeNode) -> None:
     failure = node.fail("c1")
     node.write("unmonitored", "c2.json", "[]")
-    seen = look(node.options)
+    seen = take_snapshot(node.options)
     assert seen.failures == [failure]
     assert [it.name for it in seen.unreadable_failures] == ["c2"]
 
@@ -273,10 +271,10 @@ def test_failures_are_seen_and_broken_ones_reported(node: FakeNode) -> None:
 # --- The run directory
 
 
-def test_a_run_directory_that_cannot_be_read_is_an_error(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_run_directory_is_an_error(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.run.write_text("")
     with pytest.raises(HookError) as caught:
-        look(node.options)
+        take_snapshot(node.options)
     assert caught.value.reason == Reason.IO
     node.run.unlink()
     node.record("c1")
@@ -286,29 +284,29 @@ def test_a_run_directory_that_cannot_be_read_is_an_error(node: FakeNode, monkeyp
 
     monkeypatch.setattr(system, "list_directory", denied)
     with pytest.raises(HookError, match="groups cannot be read"):
-        look(node.options)
+        take_snapshot(node.options)
 
 
-def test_one_that_others_can_write_is_not_trusted(node: FakeNode) -> None:
+def test_a_run_directory_writable_by_others_is_not_trusted(node: FakeNode) -> None:
     node.run.mkdir()
     node.run.chmod(0o777)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(HookError, match="not root's alone"):
-        look(node.options)
+        take_snapshot(node.options)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_one_that_is_a_link_is_not_followed(node: FakeNode, tmp_path: Path) -> None:
+def test_a_link_as_run_directory_is_not_followed(node: FakeNode, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     node.run.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(HookError, match="cannot be read"):
-        look(node.options)
+        take_snapshot(node.options)
 
 
 def test_no_descriptor_is_left_open(node: FakeNode) -> None:
     node.live("c1")
     before = len(os.listdir("/proc/self/fd"))
-    look(node.options)
+    take_snapshot(node.options)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -326,7 +324,7 @@ def test_runs_are_counted_by_the_size_of_their_file(node: FakeNode) -> None:
     node.write("runs", "nonsense", "..")
     node.write("runs", ".hidden-x", "..")
     (node.run / "runs" / "link-x").symlink_to("nonsense")
-    assert look(node.options).runs == {("createRuntime", "ok"): 7, ("poststop", "lock_timeout"): 1}
+    assert take_snapshot(node.options).runs == {("createRuntime", "ok"): 7, ("poststop", "lock_timeout"): 1}
 
 
 # --- RMIDs and orphans
@@ -340,24 +338,24 @@ def test_rmids_in_use_are_those_of_all_groups(node: FakeNode) -> None:
     odd = node.make("odd-prefix")
     node.record("c3", groups=[{"path": odd, "ctrl_group": "/"}])
     (node.root / "no_group").mkdir()
-    rmids = look(node.options).rmids
+    rmids = take_snapshot(node.options).rmids
     assert rmids == Rmids(limit=8, ours=3, others=2 + 3)
 
 
-def test_where_nothing_says_how_many_there_are_the_limit_is_unknown(node: FakeNode) -> None:
+def test_without_num_rmids_the_limit_is_unknown(node: FakeNode) -> None:
     for file in node.root.glob("info/*/num_rmids"):
         file.write_text("many")
-    assert look(node.options).rmids == Rmids(limit=None, ours=0, others=1)
+    assert take_snapshot(node.options).rmids == Rmids(limit=None, ours=0, others=1)
 
 
-def test_without_resctrl_nothing_is_in_use(node: FakeNode) -> None:
+def test_without_resctrl_no_rmid_is_in_use(node: FakeNode) -> None:
     node.live("c1")
-    seen = look(node.options.model_copy(update={"resctrl_root": "/nowhere"}))
+    seen = take_snapshot(node.options.model_copy(update={"resctrl_root": "/nowhere"}))
     assert (seen.rmids, seen.orphans) == (None, [])
     assert only(seen).condition == "live"
 
 
-def test_orphans_are_our_groups_that_neither_a_record_nor_a_live_member_stands_behind(node: FakeNode) -> None:
+def test_orphans_are_our_groups_without_a_record_and_a_live_member(node: FakeNode) -> None:
     node.live("c1")
     lone = node.make("oci-lone")
     left = node.make("oci-over")
@@ -368,30 +366,28 @@ def test_orphans_are_our_groups_that_neither_a_record_nor_a_live_member_stands_b
     node.write("groups", "torn.json", "{")
     node.make("oci-back")
     node.record("back", recovering=True)
-    assert sorted(look(node.options).orphans) == sorted([lone, left, elsewhere])
+    assert sorted(take_snapshot(node.options).orphans) == sorted([lone, left, elsewhere])
 
 
 @pytest.mark.parametrize("fields", [{}, {"lingering_since": 1.0}])
-def test_the_group_of_a_pod_whose_containers_are_all_dead_is_no_orphan(
-    node: FakeNode, fields: dict[str, float]
-) -> None:
+def test_the_group_of_a_dead_pod_on_record_is_not_an_orphan(node: FakeNode, fields: dict[str, float]) -> None:
     """It lingers, or waits for its next start, as in CrashLoopBackOff."""
     path = node.make("oci-c1")
     node.record("c1", groups=[{"path": path, "ctrl_group": "/"}], members={"c1": dead(path)}, **fields)
-    assert look(node.options).orphans == []
+    assert take_snapshot(node.options).orphans == []
 
 
-def test_a_container_that_is_on_record_by_now_is_not_unhooked_any_more(node: FakeNode) -> None:
+def test_a_container_recorded_meanwhile_is_not_unhooked(node: FakeNode) -> None:
     node.unhooked("c1", "c2", "c3")
     node.index("c1", "c1")
     node.fail("c2")
-    seen = look(node.options).unhooked
+    seen = take_snapshot(node.options).unhooked
     assert seen is not None
     assert list(seen.containers) == ["c3"]
     assert seen.names() == ["shop/web-0 app (c3)"]
 
 
-def test_a_group_that_went_with_its_key_is_no_orphan(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_removed_with_its_key_is_not_an_orphan(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("c1")
     real = Records.recorded
 
@@ -401,7 +397,7 @@ def test_a_group_that_went_with_its_key_is_no_orphan(node: FakeNode, monkeypatch
         return real(self)
 
     monkeypatch.setattr(records.Records, "recorded", later)
-    assert look(node.options).orphans == []
+    assert take_snapshot(node.options).orphans == []
 
 
 # --- Rates
@@ -411,13 +407,13 @@ def two_looks(node: FakeNode, monkeypatch: pytest.MonkeyPatch, change: object) -
     """The rates between two looks, 2 seconds apart, with a change between them."""
     now = [10.0]
     monkeypatch.setattr(system, "monotonic", lambda: now[0])
-    first = look(node.options)
+    first = take_snapshot(node.options)
     change()  # type: ignore[operator]
     now[0] = 12.0
-    return rates.between(first, look(node.options), "now")
+    return rates.compare(first, take_snapshot(node.options), "now")
 
 
-def test_rates_are_use_by_time(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_use_per_second(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("c1")
     more = {"mon_L3_00/mbm_total_bytes": "7000", "mon_PERF_PKG_00/core_energy": "38.750000"}
     found = two_looks(node, monkeypatch, lambda: node.count("oci-c1", more))
@@ -436,7 +432,7 @@ def test_rates_need_no_snapshots(node: FakeNode, monkeypatch: pytest.MonkeyPatch
     assert rate.use["core_energy"].value == MILLION
 
 
-def test_who_uses_most_comes_first(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_sorted_by_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("idle", "busy", "reader", "other"):
         node.live(key)
 
@@ -448,7 +444,7 @@ def test_who_uses_most_comes_first(node: FakeNode, monkeypatch: pytest.MonkeyPat
     assert [rate.key.state.key for rate in found.keys] == ["busy", "reader", "idle", "other"]
 
 
-def test_what_has_ended_or_begun_between_the_looks_has_no_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_in_only_one_snapshot_has_no_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("ended")
     path = node.live("again").groups[0].path
 
@@ -462,7 +458,7 @@ def test_what_has_ended_or_begun_between_the_looks_has_no_rate(node: FakeNode, m
     assert all(rate.use == {} and rate.occupancy is not None for rate in found.values())
 
 
-def test_what_was_counted_from_nothing_is_marked_in_rates_too(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rate_counted_from_0_is_marked(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     energy = "mon_PERF_PKG_00/core_energy"
     node.live("c1")
     node.count("oci-c1", {energy: "Unavailable"})
@@ -470,7 +466,7 @@ def test_what_was_counted_from_nothing_is_marked_in_rates_too(node: FakeNode, mo
     assert rate.use["core_energy"] == Total(known=2 * MILLION, counted=1, from_nothing=1)
 
 
-def test_a_group_that_is_over_is_at_no_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ended_group_has_no_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.completed("c1", completed_at=None)
     (rate,) = two_looks(node, monkeypatch, lambda: None).keys
     assert (rate.use, rate.occupancy) == ({}, None)
@@ -483,7 +479,7 @@ def test_a_counter_that_ran_backwards_has_an_unknown_rate(node: FakeNode, monkey
     assert rate.use == {"core_energy": Total(unknown=1), "mbm_total_bytes": Total(unknown=1)}
 
 
-def test_a_state_reads_the_same_by_both_forms_of_it() -> None:
+def test_both_forms_of_a_state_read_the_same() -> None:
     """look_at compares groups: two readings of one text are equal."""
     fields = {"key": "c1", "kind": "pod", "groups": [{"path": "/r/mon_groups/x", "ctrl_group": "/", "begin": BEGIN}]}
     assert KeyState.model_validate(fields).groups == KeyState.model_validate(fields).groups

@@ -26,7 +26,7 @@ def test_a_stdin_that_does_not_end_is_given_up_with_what_there_is(stdin: int) ->
     assert system.read_stdin(100, 0.01) == (b"half a state", False)
 
 
-def test_who_has_no_patience_reads_nothing(stdin: int) -> None:
+def test_read_stdin_with_zero_timeout_reads_nothing(stdin: int) -> None:
     os.write(stdin, b"half a state")
     assert system.read_stdin(100, 0.0) == (b"", False)
 

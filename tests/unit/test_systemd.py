@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from hook.base.models import Options
-from hook.cli import commands
+from hook.cli import commands, parser
 from hook.host import oci_runtimes
-from hook.stages import options
+from hook.stages import context
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = ROOT / "packaging" / "systemd"
@@ -71,7 +71,7 @@ def test_there_is_one_service_and_its_timer() -> None:
 
 
 @pytest.mark.parametrize("path", [SERVICE, TIMER], ids=lambda path: path.suffix)
-def test_nothing_is_said_twice(path: Path) -> None:
+def test_no_setting_is_given_twice(path: Path) -> None:
     said = {name: values for names in unit(path).values() for name, values in names.items() if len(values) > 1}
     assert set(said) <= {"SystemCallFilter"}
 
@@ -108,15 +108,15 @@ def test_it_is_called_with_the_options_of_the_shipped_hook() -> None:
     """
     hooks = json.loads((ROOT / "oci-hooks" / "10-resctrl-mon-hook-kubernetes.json").read_text(encoding="utf-8"))
     assert ["--containers=kubernetes", *default_options()] == hooks["hook"]["args"][2:]
-    assert options.parse(default_options())[1] == []
+    assert context.parse(default_options())[1] == []
 
 
 def test_an_administrator_can_give_others() -> None:
     assert only(SERVICE, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/reconcile.conf"
     (example,) = re.findall("^#     OPTIONS=(.*)$", SERVICE.read_text(encoding="ascii"), re.MULTILINE)
-    given, rest = commands.parser_of("reconcile").parse_known_args(example.split())
+    given, rest = parser.make_parser("reconcile").parse_known_args(example.split())
     assert given.adopt
-    assert options.parse(rest)[1] == []
+    assert context.parse(rest)[1] == []
 
 
 def test_what_reconcile_writes_can_be_written() -> None:
@@ -159,7 +159,7 @@ def test_the_run_directory_is_there_from_the_boot_on(tmp_path: Path) -> None:
         *("MemoryMax", "MemoryHigh", "TasksMax", "CPUQuota", "LimitAS", "CPUSchedulingPolicy"),  # locks are held there
     ],
 )
-def test_what_would_break_it_is_not_said(name: str) -> None:
+def test_settings_that_would_break_it_are_absent(name: str) -> None:
     assert name not in unit(SERVICE)["Service"]
 
 

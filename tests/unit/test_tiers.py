@@ -64,7 +64,7 @@ def test_a_required_tier_without_tests_is_a_failure(project: Path) -> None:
     assert "REQUIRED: fuse: nothing ran, and --require wants it to" in lines
 
 
-def test_who_asks_for_some_tests_gets_those(project: Path) -> None:
+def test_a_selection_of_tests_needs_no_other_tier(project: Path) -> None:
     assert run(project, "tests/unit", CI="true")[0] == 0
     assert run(project, "-k", "unit", CI="true")[0] == 0
     status, lines = run(project, "-m", 'tier(name="podman")', CI="true")

@@ -26,15 +26,13 @@ def node(tmp_path: Path) -> Node:
     return Node(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
 
 
-def test_what_is_kept_is_what_is_read(node: Node) -> None:
-    unhooked._keep(node, SEEN)
+def test_the_saved_result_is_read_back(node: Node) -> None:
+    unhooked._save(node, SEEN)
     with Records(node.run.path) as records:
         assert records.unhooked() == SEEN
 
 
-def test_another_reconcile_that_keeps_its_own_at_the_same_time_does_no_harm(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_reconciles_that_save_at_once_do_no_harm(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     real = system.rename
 
     def other_first(*arguments: Any) -> None:  # noqa: ANN401  system.rename's
@@ -42,11 +40,11 @@ def test_another_reconcile_that_keeps_its_own_at_the_same_time_does_no_harm(
         real(*arguments)
 
     monkeypatch.setattr(system, "rename", other_first)
-    unhooked._keep(node, SEEN)
+    unhooked._save(node, SEEN)
     assert Path(node.run.path, UNHOOKED).stat().st_mode & 0o777 == 0o600
 
 
-def test_who_it_is_stays_on_one_line_of_plain_characters() -> None:
+def test_names_of_containers_are_one_printable_line() -> None:
     hostile: dict[str, dict[str, str | None]] = {
         ID: {"namespace": "a\n", "pod": "\x1b[2J", "name": "\xe9"},
         "b" * 64: dict.fromkeys(POD, None),

@@ -10,7 +10,7 @@ import pytest
 
 from hook.host import hooksd, runtime_config, would_inject
 from hook.host.hooksd import Subject
-from hook.host.would_inject import Told
+from hook.host.would_inject import Container
 
 STATE = {"ociVersion": "1.0", "id": "web", "status": "created", "pid": 1, "bundle": "/nowhere"}
 KEY = "io.kubernetes.pod.uid"
@@ -20,14 +20,14 @@ DASHED = UID.replace("-", "_")
 
 @pytest.fixture(autouse=True)
 def nobody_has_configured_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_config, "of_crio", lambda: ["/crio"])
-    monkeypatch.setattr(runtime_config, "of_podman", lambda: ["/podman"])
+    monkeypatch.setattr(runtime_config, "read_crio_hooks_dirs", lambda: ["/crio"])
+    monkeypatch.setattr(runtime_config, "read_podman_hooks_dirs", lambda: ["/podman"])
 
 
-def told(directory: Path, content: object, *directories: str) -> Told:
+def told(directory: Path, content: object, *directories: str) -> Container:
     path = directory / "given.json"
     path.write_text(json.dumps(content))
-    return would_inject.told(str(path), directories)
+    return would_inject.read_container(str(path), directories)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def told(directory: Path, content: object, *directories: str) -> Told:
         ({}, "the NRI hook-injector", list(hooksd.READERS)),
     ],
 )
-def test_who_reads_hooks_d_for_it(
+def test_the_reader_is_found_by_the_cgroup(
     tmp_path: Path, annotations: dict[str, str], reader: str, directories: list[str]
 ) -> None:
     container = told(tmp_path, {**STATE, "annotations": annotations})
@@ -47,15 +47,15 @@ def test_who_reads_hooks_d_for_it(
     assert told(tmp_path, {**STATE, "annotations": annotations}, "/mine").directories == ["/mine"]
 
 
-def test_crio_goes_by_what_kubelet_sent(tmp_path: Path) -> None:
+def test_crio_matches_the_kubelets_annotations(tmp_path: Path) -> None:
     """And by none of its own keys."""
     sent = json.dumps({"app": "shop"})
     annotations = {"io.container.manager": "cri-o", KEY: "x", "io.kubernetes.cri-o.Annotations": sent}
     container = told(tmp_path, {**STATE, "annotations": annotations})
     assert container.subject.annotations == {"app": "shop"}
-    assert "the pod's annotations, which win, are in its sandbox's bundle" in container.remark
+    assert "cannot read the bundle of the pod's sandbox" in container.remark
     del annotations["io.kubernetes.cri-o.Annotations"]
-    assert "what the kubelet sent is not in it" in told(tmp_path, {**STATE, "annotations": annotations}).remark
+    assert "the file lacks the kubelet's annotations" in told(tmp_path, {**STATE, "annotations": annotations}).remark
 
 
 RESTARTS = "io.kubernetes.container.restartCount"
@@ -83,18 +83,18 @@ def of_crio(tmp_path: Path) -> Path:
     return tmp_path / ID / "userdata" / "config.json"
 
 
-def test_under_crio_the_pods_annotations_win_as_they_do_where_crio_matches(of_crio: Path) -> None:
-    container = would_inject.told(str(of_crio))
+def test_under_crio_the_pods_annotations_win(of_crio: Path) -> None:
+    container = would_inject.read_container(str(of_crio))
     expected = {RESTARTS: "no", "kubelet.example/a": "pod", "io.container.manager": "libpod"}
     assert (container.container, container.reader, container.subject.annotations) == (ID, "CRI-O", expected)
     assert (container.remark, container.is_whole) == ("", True)
 
 
-def test_under_crio_it_is_said_if_the_pods_annotations_are_not_to_be_had(of_crio: Path) -> None:
+def test_under_crio_missing_annotations_of_the_pod_are_a_remark(of_crio: Path) -> None:
     (of_crio.parents[2] / SANDBOX / "userdata" / "config.json").unlink()
-    container = would_inject.told(str(of_crio))
+    container = would_inject.read_container(str(of_crio))
     assert container.subject.annotations == {RESTARTS: "0", "kubelet.example/a": "container"}
-    assert "which cannot be read" in container.remark
+    assert "cannot read the bundle of the pod's sandbox" in container.remark
     assert not container.is_whole
 
 
@@ -105,20 +105,20 @@ def hooks_file(directory: Path, name: str, when: dict[str, str], *words: str) ->
     (directory / name).write_text(json.dumps(content))
 
 
-def verdicts(container: Told) -> list[tuple[str | None, str]]:
-    return [(it.why_not, it.unless) for it in would_inject.judge(container)]
+def verdicts(container: Container) -> list[tuple[str | None, str]]:
+    return [(it.why_not, it.unless) for it in would_inject.match_files(container)]
 
 
-def test_a_value_that_the_pod_spoils_is_seen(of_crio: Path, tmp_path: Path) -> None:
+def test_a_value_overridden_by_the_pod_does_not_match(of_crio: Path, tmp_path: Path) -> None:
     hooks_file(tmp_path / "d", "a.json", {f"^{RESTARTS}$": "^[0-9]+$"})
     hooks_file(tmp_path / "d", "b.json", {f"^{RESTARTS}$": ".*"})
-    (spoilt, _), right = verdicts(would_inject.told(str(of_crio), [str(tmp_path / "d")]))
+    (spoilt, _), right = verdicts(would_inject.read_container(str(of_crio), [str(tmp_path / "d")]))
     assert spoilt is not None
     assert "'no'" in spoilt
     assert right == (None, "")
 
 
-def test_a_value_that_the_pod_may_spoil_unseen_is_no_plain_yes(tmp_path: Path) -> None:
+def test_a_value_that_the_pod_may_override_unseen_is_conditional(tmp_path: Path) -> None:
     hooks_file(tmp_path / "d", "a.json", {f"^{RESTARTS}$": "^[0-9]+$"})
     hooks_file(tmp_path / "d", "b.json", {f"^{RESTARTS}$": ".*"})
     state = {**STATE, "annotations": {"io.kubernetes.cri.sandbox-id": "x"}}
@@ -128,23 +128,23 @@ def test_a_value_that_the_pod_may_spoil_unseen_is_no_plain_yes(tmp_path: Path) -
     assert right == (None, "")
 
 
-def test_podman_is_known_by_the_cgroup_where_somebody_wrote_another_name(tmp_path: Path) -> None:
+def test_podman_is_found_by_the_cgroup_despite_other_annotations(tmp_path: Path) -> None:
     path = f"machine.slice:libpod:{ID}"
     config = {"process": {}, "annotations": {"io.container.manager": "cri-o"}, "linux": {"cgroupsPath": path}}
     container = told(tmp_path, config)
     assert (container.reader, container.container) == ("Podman", ID)
 
 
-def test_crictls_own_container_gets_a_remedy_that_helps(tmp_path: Path) -> None:
+def test_a_container_of_crictl_gets_its_own_remedy(tmp_path: Path) -> None:
     annotations = {"io.container.manager": "cri-o", "io.kubernetes.cri-o.Annotations": "{}"}
     assert RESTARTS in told(tmp_path, {**STATE, "annotations": annotations}).remedy
     assert "install" in told(tmp_path, {**STATE, "annotations": {"io.container.manager": "libpod"}}).remedy
 
 
-def test_of_containerds_one_is_assumed(tmp_path: Path) -> None:
+def test_under_containerd_the_restart_count_is_assumed(tmp_path: Path) -> None:
     container = told(tmp_path, {**STATE, "annotations": {"io.kubernetes.cri.sandbox-id": "x"}})
     assert "io.kubernetes.container.restartCount" in container.subject.annotations
-    assert "assumed" in container.remark
+    assert "assuming" in container.remark
 
 
 CONFIG: dict[str, Any] = {
@@ -155,33 +155,33 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def test_a_config_tells_what_runs(tmp_path: Path) -> None:
+def test_the_command_is_read_from_the_config(tmp_path: Path) -> None:
     subject = told(tmp_path, CONFIG).subject
     assert subject == Subject(CONFIG["annotations"], "/bin/sh", has_bind_mounts=False)
 
 
 @pytest.mark.parametrize("mount", [{"type": "bind"}, {"options": ["ro", "rbind"]}])
-def test_mounts_of_its_own(tmp_path: Path, mount: dict[str, object]) -> None:
+def test_a_bind_mount_of_the_container_counts(tmp_path: Path, mount: dict[str, object]) -> None:
     config = {**CONFIG, "mounts": [*CONFIG["mounts"], {"destination": "/data", **mount}]}
     assert told(tmp_path, config).subject.has_bind_mounts
 
 
-def test_a_state_leads_to_its_bundle(tmp_path: Path) -> None:
+def test_the_config_of_a_state_is_read_from_its_bundle(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     container = told(tmp_path, {**STATE, "bundle": str(tmp_path)})
     assert (container.reader, container.subject.command) == ("Podman", "/bin/sh")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", None])
-def test_a_bundle_that_does_not_tell_is_done_without(tmp_path: Path, text: str | None) -> None:
+def test_an_unreadable_bundle_is_ignored(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "config.json").write_text(text)
     assert told(tmp_path, {**STATE, "bundle": str(tmp_path)}).subject == Subject()
 
 
 @pytest.mark.parametrize("content", [[], 7, "text", None])
-def test_what_is_neither(tmp_path: Path, content: object) -> None:
-    with pytest.raises(ValueError, match="neither a state nor a config"):
+def test_a_file_that_is_neither_state_nor_config_is_refused(tmp_path: Path, content: object) -> None:
+    with pytest.raises(ValueError, match="neither an OCI state nor a config"):
         told(tmp_path, content)
 
 
@@ -194,29 +194,33 @@ def test_what_is_neither(tmp_path: Path, content: object) -> None:
         ({}, [], "monitored as container web"),
         ({KEY: UID}, [], f"monitored as pod {UID}"),
         ({KEY: UID}, ["--key=container"], "monitored as container web"),
-        ({KEY: "x"}, [], "not monitored: the pod UID in the annotations is none: 'x'"),
-        ({KEY: UID}, ["--namespace=shop"], "not monitored: --namespace, --annotation or --monitor leave it out"),
-        ({}, ["--monitor=opt-in"], "not monitored: --namespace, --annotation or --monitor leave it out"),
+        ({KEY: "x"}, [], "not monitored: the annotations hold an invalid pod UID: 'x'"),
+        ({KEY: UID}, ["--namespace=shop"], "not monitored: excluded by --namespace, --annotation or --monitor"),
+        ({}, ["--monitor=opt-in"], "not monitored: excluded by --namespace, --annotation or --monitor"),
         ({"monitor.resctrl-mon.io": "true"}, ["--monitor=opt-in"], "monitored as container web"),
         ({}, ["--lingr=5"], "monitored as container web; ignored: unknown option '--lingr'"),
     ],
 )
-def test_what_becomes_of_it(tmp_path: Path, annotations: dict[str, str], words: list[str], becomes: str) -> None:
+def test_the_effect_of_the_hook_is_described(
+    tmp_path: Path, annotations: dict[str, str], words: list[str], becomes: str
+) -> None:
     container = told(tmp_path, {**STATE, "annotations": annotations})
-    assert would_inject.becomes(container, ["resctrl-mon-hook", "hook", *words]).startswith(becomes)
+    assert would_inject.describe_effect(container, ["resctrl-mon-hook", "hook", *words]).startswith(becomes)
 
 
 @pytest.mark.parametrize(
     ("words", "becomes"),
     [
-        (["--key=sandbox"], f"monitored as pod {UID}; its annotations name another pod"),
-        (["--containers=kubernetes"], f"monitored as pod {UID}; its annotations name another pod"),
-        (["--containers=podman"], "left to the file that is for it: --containers=podman"),
+        (["--key=sandbox"], f"monitored as pod {UID}; the annotations name another pod"),
+        (["--containers=kubernetes"], f"monitored as pod {UID}; the annotations name another pod"),
+        (["--containers=podman"], "ignored, because of --containers=podman"),
     ],
 )
-def test_what_becomes_of_one_whose_annotations_name_another_pod(of_crio: Path, words: list[str], becomes: str) -> None:
+def test_the_effect_on_a_container_that_names_another_pod_is_described(
+    of_crio: Path, words: list[str], becomes: str
+) -> None:
     config = json.loads(of_crio.read_text())
     config["annotations"]["io.kubernetes.cri.sandbox-uid"] = "00000000-0000-4000-8000-000000000001"
     of_crio.write_text(json.dumps(config))
-    container = would_inject.told(str(of_crio))
-    assert would_inject.becomes(container, ["resctrl-mon-hook", "hook", *words]).startswith(becomes)
+    container = would_inject.read_container(str(of_crio))
+    assert would_inject.describe_effect(container, ["resctrl-mon-hook", "hook", *words]).startswith(becomes)

@@ -20,7 +20,7 @@ from hook.base.text import printable
 from hook.host import hooksd, machine
 from hook.host.machine import KUBERNETES, OLDEST
 from hook.host.paths import Places
-from hook.host.pyz_file import Shipped
+from hook.host.pyz_file import PyzFile
 from hook.install import file_steps, node_bytecode
 from hook.install import install as installing
 from hook.install import uninstall as uninstalling
@@ -59,7 +59,7 @@ class Host:
         if complaints:
             raise Refused(*complaints)
         places = Places(self.prefix, self.hooks_dir, HOST)
-        wanted = installing.Wanted(Shipped(PYZ), places, (KUBERNETES,), self.words, options)
+        wanted = installing.Wanted(PyzFile(PYZ), places, (KUBERNETES,), self.words, options)
         object.__setattr__(self, "wanted", wanted)
 
     @property
@@ -89,7 +89,7 @@ class Host:
     @property
     def _json(self) -> Write:
         path = self.wanted.places.at(self.wanted.places.json(KUBERNETES))
-        return Write(path, installing.hook_file(self.wanted, KUBERNETES).encode())
+        return Write(path, installing.make_hook_file(self.wanted, KUBERNETES).encode())
 
     def install(self) -> list[str]:
         """Put the files in place; a line on each thing that was done. Refused, OSError: nothing was.
@@ -97,11 +97,13 @@ class Host:
         The mark first: what lies there without it is somebody else's. Then the program: runtimes read a JSON as soon as
         it is there, and skip one whose program is missing.
         """
-        problems = [*installing.look(self.wanted)[0], *self._in_the_way(), *unfit(self.wanted.interpreter)]
+        problems = [*installing.find_problems(self.wanted)[0], *self._in_the_way(), *unfit(self.wanted.interpreter)]
         if problems:
             raise Refused(*problems)
-        with file_steps.alone(os.path.dirname(self._program.path)):
-            return file_steps.told(file_steps.take([self._mark, self._program, self._json], dry_run=False))
+        with file_steps.lock_directory(os.path.dirname(self._program.path)):
+            return file_steps.format_outcomes(
+                file_steps.take_steps([self._mark, self._program, self._json], dry_run=False)
+            )
 
     def is_installed(self) -> bool:
         """Whether all files are in place, as this version and these options have them."""
@@ -109,7 +111,11 @@ class Host:
 
     def remove_json(self) -> list[str]:
         """From then on no container is created with the hook. A file that calls another program stays."""
-        return [] if self._in_the_way() else file_steps.told(file_steps.take([Remove(self._json.path)], dry_run=False))
+        return (
+            []
+            if self._in_the_way()
+            else file_steps.format_outcomes(file_steps.take_steps([Remove(self._json.path)], dry_run=False))
+        )
 
     def remove_program(self) -> list[str]:
         """Only once nobody calls it: runtimes fail to remove a container whose hook is missing.
@@ -119,8 +125,9 @@ class Host:
         if self.is_needed():
             return []
         program, mark = self._program.path, self._mark.path
-        steps = [Remove(path) for path in (*node_bytecode.files_of(program), program, mark)]
-        return file_steps.told(file_steps.take(steps, dry_run=False))
+        return file_steps.format_outcomes(
+            file_steps.take_steps(map(Remove, [*node_bytecode.list_files(program), program, mark]), dry_run=False)
+        )
 
     def is_needed(self) -> bool:
         """Whether a removal leaves the program: without a mark others own it, and with a JSON it is installed again."""
@@ -149,7 +156,7 @@ class Host:
     def specs(self) -> list[str]:
         """Why containerd would start no container without the program, or may not: a line on each reason."""
         remedy = "take it out of the configuration and restart containerd"
-        calling, unclear = uninstalling.specs_calling({self.program}, HOST)
+        calling, unclear = uninstalling.find_calling_specs({self.program}, HOST)
         named = [f"containerd's base_runtime_spec {it} calls {self.program}: {remedy}" for it in calling]
         return [*named, *unclear]
 
@@ -184,7 +191,7 @@ def _caller(config: Path, container: str, program: str) -> str | None:
 
 def _names_of_cgroups() -> set[str]:
     """All parts of the names of the cgroups that have a process: without its ID among them, a container has ended."""
-    places = {place for pid in machine.processes() for place in procfs.cgroups(pid)}
+    places = {place for pid in machine.list_processes() for place in procfs.cgroups(pid)}
     return {part for place in places for part in re.split("[/:.-]", place)}
 
 

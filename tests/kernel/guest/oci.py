@@ -26,7 +26,7 @@ GROUPS = "/proc/self/cpu_resctrl_groups"
 ENVIRONMENT = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
 
 
-class Container:
+class ForegroundContainer:
     """A foreground `runc run` or `crun run`: when it has ended, the poststop hooks have run."""
 
     def __init__(self, runtime: str, name: str, bundle: Path) -> None:
@@ -98,7 +98,7 @@ class Runtimes:
         self._hook = hook
         self._directory = directory
         self._rootfs = make_rootfs(directory / "rootfs")
-        self._containers: list[Container] = []
+        self._containers: list[ForegroundContainer] = []
 
     def start(
         self,
@@ -109,7 +109,7 @@ class Runtimes:
         intel_rdt: Mapping[str, object] | None = None,
         annotations: Mapping[str, str] | None = None,
         before: str = "",
-    ) -> Container:
+    ) -> ForegroundContainer:
         """`before`: a script that runs as a createRuntime hook in front of ours, with $pid and $id of the state."""
         bundle = self._directory / name
         (bundle / "gates").mkdir(parents=True)
@@ -121,7 +121,7 @@ class Runtimes:
         if before:
             config["hooks"]["createRuntime"].insert(0, script(before))
         (bundle / "config.json").write_text(json.dumps(config))
-        container = Container(runtime, name, bundle)
+        container = ForegroundContainer(runtime, name, bundle)
         self._containers.append(container)
         return container
 

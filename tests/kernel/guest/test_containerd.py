@@ -56,5 +56,4 @@ def test_a_pod_has_one_group_from_its_init_container_to_its_end(lingering: Hook,
     assert lingering.groups() == {GROUP}, "it lingers as long as the pod's cgroup is there"
     pod.node.cgroups.end()
     subprocess.run(lingering.command("reconcile"), check=True)
-    assert lingering.groups() == set()
-    assert lingering.leftovers() == set()
+    lingering.assert_clean()

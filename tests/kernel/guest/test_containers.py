@@ -27,8 +27,7 @@ def test_the_first_that_a_container_reads_is_its_group(hook: Hook, runtimes: Run
     assert container.seen() == "res:/\nmon:oci-c1\n"
     assert hook.tasks("oci-c1") == {container.pid()}
     container.finish()
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 @BOTH
@@ -39,8 +38,7 @@ def test_the_containers_of_a_pod_are_in_one_group(hook: Hook, runtimes: Runtimes
     first.finish()
     assert hook.tasks(GROUP) == {second.pid()}
     second.finish()
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_a_pod_whose_containers_are_in_different_ctrl_groups(hook: Hook, runtimes: Runtimes, root: Path) -> None:
@@ -52,8 +50,7 @@ def test_a_pod_whose_containers_are_in_different_ctrl_groups(hook: Hook, runtime
     assert hook.groups() == {GROUP, f"gold/{GROUP}"}
     plain.finish()
     gold.finish()
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
     assert (root / "gold").exists(), "the administrator's, or the runtime's, but not ours"
 
 
@@ -95,8 +92,7 @@ def test_groups_wiped_while_containers_run(hook: Hook, runtimes: Runtimes, root:
     first.finish()
     second.finish()
     assert (first.errors(), second.errors()) == ("", "")
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 @BOTH
@@ -118,5 +114,4 @@ def test_podman(hook: Hook) -> None:
         assert lab.init("web").pid in hook.tasks(f"oci-{container}")
         gate.open()
         lab.watch.wait("poststop", container)
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()

@@ -38,8 +38,7 @@ def test_200_pods_whose_poststops_never_come_are_all_monitored(hook: Hook) -> No
             assert hook.tasks(f"oci-{uid(number)}") == {init.pid}
     assert len(hook.groups()) <= RMIDS
     reconcile(hook)
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_the_32nd_starts_at_once_and_is_monitored_once_another_has_ended(hook: Hook, root: Path) -> None:

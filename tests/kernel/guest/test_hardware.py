@@ -20,13 +20,11 @@ def test_a_life(hook: Hook, init: subprocess.Popen[bytes]) -> None:
     assert counters
     end(init)
     assert hook(stopped("c1")).stderr == ""
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_a_container(hook: Hook, runtimes: Runtimes) -> None:
     container = runtimes.start("runc", "c1")
     assert container.seen().endswith("\nmon:oci-c1\n")
     container.finish()
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()

@@ -91,12 +91,11 @@ def test_counters_that_are_no_numbers(
     assert hook.tasks("oci-c1") == {init.pid}
     end(init)
     assert hook(stopped("c1")).stderr == ""
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 @pytest.mark.parametrize("ctrl_group", ["", "gold"])
-def test_a_task_that_is_in_somebodys_group_is_taken(hook: Hook, init: Task, ctrl_group: str) -> None:
+def test_a_task_in_another_tools_group_is_taken(hook: Hook, init: Task, ctrl_group: str) -> None:
     """linux.intelRdt.enableMonitoring: the runtime has put it into <closID>/mon_groups/<container-id> already."""
     parent = hook.resctrl_root / ctrl_group
     parent.mkdir(exist_ok=True)
@@ -177,8 +176,7 @@ def test_a_ctrl_group_that_goes_and_comes(hook: Hook, init: Task) -> None:
         hook(stopped("c1"))
         assert hook.tasks(f"gold/{GROUP}") == {other.pid}
     hook(stopped("c2"))
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_many_pods_at_once(hook: Hook) -> None:
@@ -191,8 +189,7 @@ def test_many_pods_at_once(hook: Hook) -> None:
         end(init)
     for process in [hook.start(stopped(f"c{number}")) for number in range(PODS)]:
         assert finish(process).stderr == ""
-    assert hook.groups() == set()
-    assert hook.leftovers() == set()
+    hook.assert_clean()
 
 
 def test_kepler_finds_every_pod_in_whatever_ctrl_group(hook: Hook, root: Path) -> None:

@@ -1,0 +1,115 @@
+"""The text of --help."""
+
+from __future__ import annotations
+
+from hook.base.models import Options
+
+HELP_OF_OPTIONS = {
+    "resctrl_root": ("DIR", "the resctrl mount"),
+    "run_dir": ("DIR", "directory for state and records"),
+    "group_prefix": ("TEXT", "prefix of the names of our groups"),
+    "key": ("auto|container|sandbox", "one group for each pod, or for each container"),
+    "containers": ("all|kubernetes|podman", "all containers, all but Podman's, or only Podman's"),
+    "namespace": ("NS", "only pods of this namespace (repeatable)"),
+    "annotation": ("K=V", "only containers with all these annotations (repeatable)"),
+    "monitor": ("all|opt-in|opt-out", "use of the pod annotation monitor.resctrl-mon.io"),
+    "linger": ("SECONDS", "how long a group outlives its last member"),
+    "snapshot_ttl": ("SECONDS", "how long to keep the counters of a removed group"),
+    "lock_timeout": ("SECONDS", "maximum wait for the lock of a key"),
+    "rmid_wait": ("SECONDS", "maximum wait for an RMID in limbo"),
+    "strict": ("", "createRuntime exits 1 if it cannot monitor the container"),
+}
+HELP_OF_COMMANDS = {
+    "list": ("", "show keys, containers that are not monitored, RMIDs"),
+    "show": ("KEY", "show one key: members, lifetime, counters"),
+    "top": ("[--interval=SECONDS] [--count=N]", "show current usage, like top(1)"),
+    "metrics": ("[--textfile=PATH]", "print Prometheus metrics"),
+    "doctor": (
+        "[--prefix=DIR] [--hooks-dir=DIR]...\n[--inject=FILE | --self-test]",
+        "check this node and suggest fixes",
+    ),
+    "reconcile": (
+        "[--dry-run] [--adopt] [--runtime-root=DIR]...\n[--live=FILE] [OPTION...]",
+        "repair what hooks cannot (in the host's pid namespace)",
+    ),
+    "install": (
+        "[--for=kubernetes|podman|both] [--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR]\n"
+        "[--python=PATH] [--adopt] [--force] [--dry-run]\n[OPTION...]",
+        "install this file, hooks.d files and a timer",
+    ),
+    "uninstall": (
+        "[--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR] [--runtime-root=DIR]...\n[--force] [--dry-run]",
+        "remove hooks.d files, and the rest when unused",
+    ),
+    "bytecode": ("", "compile this file for the Python of this node"),
+    "base-runtime-spec": ("[--prefix=DIR] [OPTION...]", "add the hook to the output of `ctr oci spec`"),
+}
+EXAMPLES = {
+    "list": ("list --json | jq '.unmonitored'", "print why containers are not monitored"),
+    "show": ("show 87a3fb58", "show the key that begins with these digits"),
+    "top": ("top --interval=10 --count=6", "print the usage for a minute"),
+    "metrics": ("metrics --textfile=/var/lib/prometheus/node-exporter/resctrl.prom", "write a file for node_exporter"),
+    "doctor": ("doctor --inject=config.json", "show whether the container of this bundle gets the hook, and why not"),
+    "reconcile": (
+        "reconcile --linger=600 --adopt --dry-run",
+        "print what it would do, also for containers without the hook",
+    ),
+    "install": ("install --for=podman --key=sandbox --dry-run", "print what it would install for Podman's pods"),
+    "uninstall": ("uninstall --dry-run", "print what it would remove, and who still calls the program"),
+    "bytecode": ("bytecode", "let hooks start fast again after an upgrade of the distribution"),
+    "base-runtime-spec": (
+        "base-runtime-spec --linger=600 <spec.json >/etc/containerd/base-runtime-spec.json",
+        "make containerd's base_runtime_spec from the output of `ctr oci spec >spec.json`",
+    ),
+}
+_HEAD = """\
+usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
+       resctrl-mon-hook list|show KEY|top|metrics|doctor|reconcile [OPTION...]
+       resctrl-mon-hook install|uninstall|bytecode|base-runtime-spec [OPTION...]
+
+Puts a container's first process into the resctrl mon_group of its pod (createRuntime), and removes
+the group after the pod's last container (poststop). hooks.d calls `hook`, which takes the stage
+from the status in the container's state. Always exits 0, except with --strict. Failures are in
+syslog and in RUN-DIR/unmonitored. Needs Python 3.9 or newer.
+
+Commands (exit status 0, or 2 on error; doctor: 1 if it finds a failure):
+"""
+_MIDDLE = """
+  each of them with --json, --resctrl-root, --run-dir and --group-prefix
+  Only reconcile, install, uninstall and bytecode change anything. reconcile, install and
+  base-runtime-spec take the options of the hook, too.
+
+Options, as --x=v or --x v:
+"""
+_TAIL = """
+  --help                              show this help; after a command, help for that command
+  --version                           show the version
+"""
+
+
+def format_help() -> str:
+    """The text of --help, with the defaults of the model."""
+    lines = []
+    for name, default in Options().model_dump().items():
+        metavar, meaning = HELP_OF_OPTIONS[name]
+        option = "--" + name.replace("_", "-") + ("=" + metavar if metavar else "")
+        shown = "" if default is False or default in ([], {}) else f" [{default}]"
+        lines.append(f"  {option:<34}  {meaning}{shown}")
+    verbs = [_format_command(f"{verb} {arguments}", meaning) for verb, (arguments, meaning) in HELP_OF_COMMANDS.items()]
+    return _HEAD + "\n".join(verbs) + _MIDDLE + "\n".join(lines) + _TAIL
+
+
+def _format_command(call: str, meaning: str) -> str:
+    """A command with its arguments, which may take several lines, and its meaning after the last one."""
+    *first, last = f"  {call}".replace("\n", "\n      ").split("\n")
+    return "\n".join([*first, f"{last:<38}  {meaning}"])
+
+
+def format_command_help(verb: str) -> str:
+    """The text of --help after a command."""
+    arguments, meaning = HELP_OF_COMMANDS[verb]
+    call, purpose = EXAMPLES[verb]
+    between = "\n" if "\n" in arguments else " "
+    lines = [f"usage: resctrl-mon-hook {verb}{between}{arguments}".replace("\n", "\n      ").rstrip(), "", meaning, ""]
+    lines += ["Example:", f"  resctrl-mon-hook {call}", f"      {purpose}", ""]
+    return "\n".join([*lines, "resctrl-mon-hook --help shows the options of all commands, and those of the hook.", ""])

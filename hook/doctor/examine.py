@@ -1,0 +1,47 @@
+"""`doctor`: all checks, in order. They change nothing."""
+
+from __future__ import annotations
+
+from hook.base.errors import HookError
+from hook.doctor.finding import FAILURE, Finding
+from hook.doctor.hooks_directories import check_hooks_directories
+from hook.doctor.installation import check_programs, check_syslog, check_timer
+from hook.doctor.kernel import check_processes, check_resctrl, check_rmids, check_root
+from hook.doctor.records import check_containers, check_lost_containers, check_records, check_unhooked
+from hook.doctor.runtimes import check_cdi_devices, check_other_tools, check_pod_annotations, check_runtimes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hook.doctor.site import Site
+
+CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
+    "root": check_root,
+    "resctrl": check_resctrl,
+    "RMIDs": check_rmids,
+    "/proc": check_processes,
+    "program": check_programs,
+    "hooks.d": check_hooks_directories,
+    "runtimes": check_runtimes,
+    "annotations": check_pod_annotations,
+    "other resctrl tools": check_other_tools,
+    "CDI": check_cdi_devices,
+    "records": check_records,
+    "containers": check_containers,
+    "unhooked": check_unhooked,
+    "lost": check_lost_containers,
+    "timer": check_timer,
+    "syslog": check_syslog,
+}
+"""The checks in the order of the output, each with its subject."""
+
+
+def examine(site: Site) -> Iterator[Finding]:
+    """Run all checks. A check that raises an error is a failure."""
+    for name, check in CHECKS.items():
+        try:
+            yield from check(site)
+        except (HookError, OSError) as error:
+            found, _, hint = str(error).partition("; hint: ")
+            yield Finding(FAILURE, name, f"cannot check: {found}", hint or "run doctor as root")

@@ -1,0 +1,135 @@
+"""Checks of the installation: the program and its Python, the timer, syslog."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from hook.doctor.finding import FAILURE, OK, WARNING, Finding
+from hook.host import machine, programs
+from hook.host.machine import Interpreter
+from hook.host.paths import NAME
+from hook.host.pyz_file import PyzFile
+from hook.install import install, node_bytecode
+from hook.install import owner as origins
+from hook.install.file_steps import Refused
+from hook.stages.context import parse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hook.doctor.site import Site
+
+_RECONCILES = {"/app/node.py", "reconcile"}  # of the chart's image
+
+
+def check_programs(site: Site) -> Iterator[Finding]:
+    yield Finding(OK, "installed by", site.origin.name)
+    for path in site.programs:
+        yield from _check_program(site, path)
+    if site.origin.link and os.path.realpath(site.places.link) not in map(os.path.realpath, site.programs):
+        remedy = f"{site.origin.again}; if installed elsewhere: doctor --prefix=DIR"
+        yield Finding(WARNING, "program", f"{site.places.link} is not a link to the installed program", remedy)
+
+
+def _check_program(site: Site, path: str) -> Iterator[Finding]:
+    try:
+        shipped = PyzFile(path)
+    except FileNotFoundError:
+        yield Finding(FAILURE, "program", f"{path} is missing", site.origin.again)
+        return
+    except ValueError as error:
+        yield Finding(FAILURE, "program", str(error), f"move it away, then: {site.origin.again}")
+        return
+    found = os.stat(path)
+    if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        remedy = f"chown root {path}; chmod 755 {path} (runtimes run it as root)"
+        yield Finding(FAILURE, "program", f"{path} is not owned by root, or is writable by others", remedy)
+    yield from _check_python(shipped)
+    try:
+        install.try_program(path)
+    except Refused as error:
+        yield Finding(FAILURE, "program", str(error), "fix this first: containers with the hook do not start")
+    else:
+        yield Finding(OK, "program", f"{path} runs")
+
+
+def _check_python(shipped: PyzFile) -> Iterator[Finding]:
+    found = machine.ask_interpreter(shipped.python)
+    if not isinstance(found, Interpreter):
+        yield Finding(FAILURE, "Python", found, "install that Python, or use install --python=PATH")
+        return
+    version = ".".join(map(str, found.version))
+    if found.version < machine.OLDEST:
+        yield Finding(
+            FAILURE, "Python", f"{found.path} is version {version}, which is too old", "use install --python=PATH"
+        )
+    elif shipped.has_bytecode(found.magic):
+        yield Finding(OK, "Python", f"{found.path}, {version}; the program contains bytecode for it")
+    elif node_bytecode.is_current(os.path.realpath(shipped.path), shipped, found):
+        yield Finding(OK, "Python", f"{found.path}, {version}; this node has compiled the program for it")
+    else:
+        problem = "the program has no bytecode for it, so each hook runs from sources, several times slower"
+        yield Finding(WARNING, "Python", f"{found.path} is version {version}; {problem}", f"{shipped.path} bytecode")
+
+
+def check_timer(site: Site) -> Iterator[Finding]:
+    if not site.origin.timer:
+        yield _check_chart_pod()
+        return
+    timer = os.path.basename(site.places.timer)
+    if not machine.has_systemd():
+        remedy = f"run `{NAME} reconcile` every minute, for example from cron"
+        yield Finding(WARNING, "timer", "systemd is not running", remedy)
+        return
+    if (problem := programs.run(["systemctl", "is-active", timer]).problem) is not None:
+        yield Finding(WARNING, "timer", f"{timer} is not active ({problem})", f"systemctl enable --now {timer}")
+    elif programs.run(["systemctl", "is-failed", "--quiet", os.path.basename(site.places.service)]).status == 0:
+        service = os.path.basename(site.places.service)
+        yield Finding(WARNING, "timer", f"{service} failed", f"journalctl -u {service}")
+    else:
+        yield Finding(OK, "timer", f"{timer} is active")
+    yield from _check_timer_options(site)
+
+
+def _check_chart_pod() -> Finding:
+    """On a node of the Helm chart, a pod runs reconcile instead of the timer."""
+    if any(set(words) >= _RECONCILES for words in machine.list_commands()):
+        return Finding(OK, "reconcile", "the chart's pod runs it")
+    found = "no pod of the chart runs here, so nothing runs reconcile"
+    return Finding(
+        WARNING, "reconcile", found, "look at the pod of the chart's DaemonSet on this node (kubectl get pods)"
+    )
+
+
+def _check_timer_options(site: Site) -> Iterator[Finding]:
+    """reconcile needs the same options as the hook. They are in its unit or in its file of options."""
+    files = [path for path in (site.places.service, site.places.conf) if os.path.exists(path)]
+    if not files:
+        return
+    last = [line for path in files for line in _read_timer_options(path)][-1:]
+    options, _own = parse([word for line in last for word in line.split() if word != "--adopt"])
+    for_all = "--containers=all"  # reconcile ignores --containers
+    theirs = [parse([*(it.file.hook.args or [])[2:], for_all])[0] for it in site.ours if it.file is not None]
+    if theirs and options not in theirs:
+        remedy = f"`{NAME} install` writes both; with {site.origin.name}, set OPTIONS= in {site.places.conf}"
+        if site.origin is origins.INSTALL:
+            remedy = f"run `{NAME} install`, which writes both"
+        yield Finding(WARNING, "timer", f"the options in {files[-1]} differ from those of the hook", remedy)
+
+
+def _read_timer_options(path: str) -> list[str]:
+    """The value of each OPTIONS= line of a unit or of its file of options."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        lines = [line.removeprefix("Environment=") for line in file]
+    return [line.partition("=")[2].strip() for line in lines if line.startswith("OPTIONS=")]
+
+
+def check_syslog(_site: Site) -> Iterator[Finding]:
+    if os.path.exists("/dev/log"):
+        yield Finding(OK, "syslog", "available")
+    else:
+        yield Finding(
+            WARNING, "syslog", "no /dev/log: failures are only in the run directory", "run journald or a syslogd"
+        )

@@ -1,0 +1,149 @@
+"""Checks of the kernel: resctrl, its RMIDs, /proc and cgroups."""
+
+from __future__ import annotations
+
+import os
+
+from hook.base import names, procfs, system
+from hook.base.resctrl import Resctrl
+from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
+from hook.host import machine
+from hook.host.paths import NAME
+from hook.observe import snapshot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hook.doctor.site import Site
+
+
+def check_root(_site: Site) -> Iterator[Finding]:
+    if procfs.in_user_namespace():
+        yield Finding(
+            FAILURE,
+            "root",
+            "only inside a user namespace (rootless)",
+            "run it as root on the host: rootless containers cannot be monitored",
+        )
+    elif system.user_id() != 0:
+        yield Finding(FAILURE, "root", "not running as root", "run doctor as root: most other checks need it")
+    else:
+        yield Finding(OK, "root", "yes")
+
+
+def check_resctrl(site: Site) -> Iterator[Finding]:
+    root = site.options.resctrl_root
+    kernel = Resctrl(root)
+    if not kernel.exists():
+        found = f"no {root}: the kernel or the CPU does not support resctrl"
+        yield Finding(
+            FAILURE,
+            "resctrl",
+            found,
+            "resctrl needs Intel RDT or AMD QoS, and CONFIG_X86_CPU_RESCTRL; most VMs have none",
+        )
+    elif not kernel.is_mounted():
+        yield _find_mount_problem(root)
+    else:
+        yield Finding(OK, "resctrl", f"mounted on {root}")
+        if os.statvfs(root).f_flag & os.ST_RDONLY:
+            yield Finding(FAILURE, "resctrl", "mounted read-only", f"mount -o remount,rw {root}")
+        yield from _check_counters(root)
+        yield from _check_limbo(root)
+
+
+def _find_mount_problem(root: str) -> Finding:
+    if system.is_directory(root + "/info"):
+        remedy = "use a CPU with CMT, MBM or AET; look for rdt= and clearcpuid= on the kernel command line"
+        return Finding(FAILURE, "resctrl", f"{root} is mounted but does not support monitoring: no mon_groups", remedy)
+    if procfs.resctrl_groups(system.process_id()) is not None:
+        remedy = "stop the processes of that namespace (lsns -t mnt; a container with the mount), then mount it here"
+        return Finding(FAILURE, "resctrl", "mounted in another mount namespace, not in this one", remedy)
+    remedy = f"mount -t resctrl resctrl {root}; for each boot: `resctrl {root} resctrl defaults 0 0` in /etc/fstab"
+    return Finding(FAILURE, "resctrl", f"not mounted on {root}", remedy)
+
+
+def _check_counters(root: str) -> Iterator[Finding]:
+    kinds = [name for name in system.list_directory(root + "/info") if name.endswith("_MON")]
+    if "PERF_PKG_MON" in kinds:
+        yield Finding(OK, "counters", ", ".join(kinds))
+    else:
+        remedy = (
+            "energy needs a CPU with AET and kernel support for it; cache and memory traffic are counted without it"
+        )
+        yield Finding(WARNING, "counters", f"{', '.join(kinds) or 'none'}; no energy (PERF_PKG_MON)", remedy)
+
+
+def _check_limbo(root: str) -> Iterator[Finding]:
+    path = f"{root}/info/L3_MON/max_threshold_occupancy"
+    try:
+        threshold = int(system.read_file(path, 64))
+    except (OSError, ValueError):
+        return
+    if threshold == 0:
+        yield Finding(WARNING, "limbo", f"{path} is 0: the kernel never reuses a freed RMID", f"echo 65536 > {path}")
+
+
+def check_rmids(site: Site) -> Iterator[Finding]:
+    seen = snapshot.take_snapshot(site.options)
+    if seen.rmids is None:
+        return
+    limit, ours, others = seen.rmids.limit, seen.rmids.ours, seen.rmids.others
+    found = f"{ours + others} in use of {limit or '?'} ({ours} ours, {others} of others)"
+    free = None if limit is None else limit - ours - others
+    remedy = (
+        f"use fewer pods or ctrl_groups, or remove groups of other tools; `{NAME} reconcile` frees those of dead pods"
+    )
+    if free is not None and free <= 0:
+        yield Finding(FAILURE, "RMIDs", f"{found}: none left", remedy)
+    elif free is not None and free * 10 < (limit or 0):
+        yield Finding(WARNING, "RMIDs", f"{found}: few left", remedy)
+    else:
+        yield Finding(OK, "RMIDs", found)
+    if seen.orphans:
+        yield Finding(
+            WARNING, "RMIDs", f"orphaned groups (no live container): {name_first(seen.orphans)}", f"{NAME} reconcile"
+        )
+    yield from _check_other_groups(site)
+
+
+def _check_other_groups(site: Site) -> Iterator[Finding]:
+    """Other owners of RMIDs, guessed by the names of their groups."""
+    found: dict[str, list[str]] = {}
+    for path in Resctrl(site.options.resctrl_root).mon_groups():
+        name = os.path.basename(path)
+        if not name.startswith(site.options.group_prefix):
+            found.setdefault(_guess_owner(name), []).append(path)
+    for maker, paths in found.items():
+        remedy = "each group takes an RMID; remove unused ones with rmdir"
+        yield Finding(WARNING, "RMIDs", f"{len(paths)} groups {maker}: {name_first(paths)}", remedy)
+
+
+def _guess_owner(name: str) -> str:
+    try:
+        names.pod_uid(name)
+    except ValueError:
+        is_container = len(name) == 64 and not name.strip("0123456789abcdef")
+        return "of containers (linux.intelRdt.enableMonitoring of runc or crun?)" if is_container else "of other tools"
+    return "of pods (nri-resctrl-mon, or Kepler in active mode?)"
+
+
+def check_processes(site: Site) -> Iterator[Finding]:
+    if not machine.shows_processes():
+        yield Finding(FAILURE, "/proc", "process information is not readable", "mount /proc without hidepid=")
+    elif not procfs.in_host_pid_namespace():
+        yield Finding(FAILURE, "/proc", procfs.NOT_HOST_PIDS, procfs.PID_HINT)
+    elif procfs.resctrl_groups(system.process_id()) is None and Resctrl(site.options.resctrl_root).is_mounted():
+        remedy = (
+            "needs CONFIG_PROC_CPU_RESCTRL; without it the hook takes a container's ctrl_group from its config.json"
+        )
+        yield Finding(WARNING, "/proc", "no /proc/PID/cpu_resctrl_groups", remedy)
+    else:
+        yield Finding(OK, "/proc", "process information is readable")
+    version = machine.find_cgroup_version()
+    if version is None:
+        remedy = "mount cgroups: they show which processes and which pod belong to a container"
+        yield Finding(FAILURE, "cgroups", "not mounted", remedy)
+    else:
+        yield Finding(OK, "cgroups", version)

@@ -1,0 +1,125 @@
+"""Checks of the run directory: records, failures, and containers that run without a record."""
+
+from __future__ import annotations
+
+import os
+
+from hook.base import cgroups
+from hook.base.text import printable
+from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
+from hook.doctor.site import names_hook
+from hook.host import oci_runtimes
+from hook.host.paths import NAME
+from hook.observe import snapshot
+from hook.state.records import Records
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from hook.doctor.site import Site
+
+
+def check_records(site: Site) -> Iterator[Finding]:
+    run_dir = site.options.run_dir
+    if not os.path.isdir(run_dir):
+        yield Finding(OK, "records", f"no {run_dir}: no hook has run since boot")
+        return
+    room = os.statvfs(run_dir)
+    if room.f_files and (room.f_favail < 1000 or room.f_bavail * room.f_frsize < 1 << 20):
+        yield Finding(
+            FAILURE,
+            "records",
+            f"the file system of {run_dir} is full",
+            "free space there: until then containers run unmonitored",
+        )
+    seen = snapshot.take_snapshot(site.options)
+    yield Finding(OK, "records", f"{len(seen.keys)} keys")
+    for broken in [*seen.unreadable, *seen.unreadable_failures]:
+        yield Finding(WARNING, broken.file, broken.problem, f"run {NAME} reconcile")
+    for condition in ("group missing", "recovering"):
+        keys = [key.state.key for key in seen.keys if key.condition == condition]
+        if keys:
+            yield Finding(WARNING, "records", f"{condition}: {name_first(keys)}", f"run {NAME} reconcile")
+    by_reason: dict[str, list[str]] = {}
+    for failure in seen.failures:
+        by_reason.setdefault(failure.reason, []).append(failure.container)
+    for reason, containers in by_reason.items():
+        found = f"{len(containers)} containers: {reason}: {name_first(containers)}"
+        yield Finding(WARNING, "failures", found, f"see {NAME} list for details")
+
+
+def check_containers(site: Site) -> Iterator[Finding]:
+    """Report live containers without the hook, or with the hook but without a record."""
+    states, problems = site.states
+    with Records(site.options.run_dir) as records:
+        recorded = {*records.indexed(), *records.failed()}
+    hooked = [state["id"] for state in states if names_hook(site, f"{state['bundle']}/config.json")]
+    lost = [container for container in hooked if container not in recorded]
+    unhooked = [it["id"] for it in states if it["id"] not in recorded and it["id"] not in hooked]
+    yield Finding(OK, "containers", f"{len(states)} running, {len(hooked)} with the hook")
+    if lost:
+        remedy = f"run {NAME} reconcile --adopt, unless a filter or --monitor excludes them"
+        yield Finding(
+            WARNING,
+            "containers",
+            f"have the hook configured but no record in the run directory: {name_first(lost)}",
+            remedy,
+        )
+    if unhooked:
+        remedy = f"to monitor them, run {NAME} reconcile --adopt; doctor --inject=FILE shows why the hook is missing"
+        yield Finding(WARNING, "containers", f"without the hook: {name_first(unhooked)}", remedy)
+    for line in problems:
+        yield Finding(
+            WARNING, "containers", line, "fix the runtime: doctor and reconcile --adopt cannot see its containers"
+        )
+
+
+def check_lost_containers(site: Site) -> Iterator[Finding]:
+    """Report live containers that their runtime no longer knows, for example because CRI-O was killed.
+
+    Only if the runtimes know at least one recorded container. Otherwise their root directory is not one of ours.
+    """
+    bundles = {state["id"]: state["bundle"] for state in site.states[0]}
+    live = {
+        container: key.state
+        for key in snapshot.take_snapshot(site.options).keys
+        for container, member in key.state.members.items()
+        if key.dead[container] is False and cgroups.is_own(member.cgroup, container)
+    }
+    if bundles.keys().isdisjoint(live):
+        return
+    newer, unanswered = oci_runtimes.find_states(live.keys() - bundles.keys())
+    bundles.update({container: str(state["bundle"]) for container, state in newer.items()})
+    for container, state in live.items():
+        name = f"{state.pod_namespace}/{state.pod_name} ({container[:12]})" if state.pod_name else container[:12]
+        remedy = f"delete its pod, or kill its processes (see {NAME} show {container})"
+        if container in unanswered:
+            continue
+        if container not in bundles:
+            found = "its processes run, but no OCI runtime knows it"
+            yield Finding(WARNING, "lost", f"{printable(name)}: {found}", remedy)
+        elif not os.path.exists(f"{bundles[container]}/config.json"):
+            found = f"its processes run, but its bundle is gone ({bundles[container]})"
+            yield Finding(WARNING, "lost", f"{printable(name)}: {found}", remedy)
+
+
+def check_unhooked(site: Site) -> Iterator[Finding]:
+    """Report the running containers without the hook that reconcile found."""
+    seen = snapshot.take_snapshot(site.options).unhooked
+    if seen is None:
+        return
+    names = seen.names()
+    if names:
+        found = f"{len(names)} running containers never got the hook, as of {seen.since}: {name_first(names)}"
+        remedy = (
+            f"see hooks.d, runtimes and containerd above: does the hook-injector run, does the runtime read our JSON? "
+            f"For containers older than the installation: {NAME} reconcile --adopt"
+        )
+        yield Finding(FAILURE, "unhooked", found, remedy)
+    else:
+        yield Finding(OK, "unhooked", f"none, as of {seen.since}")
+    if seen.unchecked:
+        found = f"could not check {seen.unchecked} containers without a record, as of {seen.since}"
+        remedy = "their runtime did not answer, is not supported (see reconcile --adopt), or is not visible from here"
+        yield Finding(WARNING, "unhooked", found, remedy)

@@ -1,0 +1,165 @@
+"""Checks of the runtimes that start containers, and of other tools that use resctrl."""
+
+from __future__ import annotations
+
+import os
+
+from hook.doctor.finding import FAILURE, OK, WARNING, Finding
+from hook.doctor.site import names_hook
+from hook.host import cdi, containerd, hooksd, injector, machine, programs, runtime_config, would_inject
+from hook.host.machine import KUBERNETES, PODMAN
+from hook.host.paths import NAME
+from hook.stages.context import parse
+from hook.stages.identity import OPT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from hook.doctor.site import Site
+    from hook.host.containerd import Configuration
+
+# Other programs that make or remove mon_groups, by the names of their processes, and what to do about each.
+_OTHER_TOOLS = {
+    "nri-resctrl-mon": "it makes groups for the same pods, and a process is in the last one only: stop one of the two",
+    "resctrl-mon": "it makes groups for the same pods, and a process is in the last one only: stop one of the two",
+    "kepler": "use passive mode with base-path={run_dir}: in active mode it makes groups for the same pods",
+    "pqos": "its reset (-R) removes every group on the machine; reconcile then makes ours again",
+    "cadvisor": "with resctrl enabled it makes its own groups, which take RMIDs",
+}
+_CONTAINERDS = frozenset(("containerd", "k3s", "rke2"))
+
+
+def check_runtimes(site: Site) -> Iterator[Finding]:
+    found = [name for name in machine.RUNTIMES if programs.find(name)]
+    if not found:
+        yield Finding(
+            WARNING,
+            "runtimes",
+            f"found none of {', '.join(machine.RUNTIMES)}",
+            "install CRI-O, Podman or containerd: Docker does not support OCI hooks",
+        )
+        return
+    yield Finding(OK, "runtimes", ", ".join(found))
+    directories = {os.path.dirname(entry.path) for entry in site.ours}
+    if "crio" in found:
+        yield from _check_hooks_dirs("CRI-O", runtime_config.read_crio_hooks_dirs(), directories)
+        yield from _check_rdt_config()
+    if "podman" in found and any(PODMAN in entry.name for entry in site.ours):
+        yield from _check_hooks_dirs("Podman", runtime_config.read_podman_hooks_dirs(), directories)
+    if "crio" not in found and not _CONTAINERDS.isdisjoint(found):
+        yield from _check_containerd(site)
+
+
+def _check_hooks_dirs(who: str, reads: list[str], directories: set[str]) -> Iterator[Finding]:
+    if not directories or directories & set(reads):
+        yield Finding(OK, who, f"reads {', '.join(reads)}")
+    else:
+        remedy = f"install --hooks-dir={reads[-1] if reads else hooksd.SYSTEM}, or add our directory to its hooks_dir"
+        yield Finding(FAILURE, who, f"reads {', '.join(reads) or 'no hooks.d'}, which has none of our files", remedy)
+
+
+def _check_rdt_config() -> Iterator[Finding]:
+    path = runtime_config.read_rdt_config_file()
+    if path is not None:
+        found = (
+            f"rdt_config_file is {path}: each start of CRI-O removes empty groups, and ctrl_groups missing in that file"
+        )
+        yield Finding(WARNING, "CRI-O", found, "keep the timer running: reconcile makes the removed groups again")
+
+
+def _check_containerd(site: Site) -> Iterator[Finding]:
+    """containerd does not read hooks.d: the NRI hook-injector does, or a base_runtime_spec names the hook."""
+    found, injectors = containerd.read_configuration(), injector.find_running()
+    specs = [it for it in found.specs if names_hook(site, it.place)]
+    in_force = [it.path for it in specs if it.in_force]
+    yield from check_injectors(injectors)
+    yield from _check_rejections(found, bool(injectors or not in_force))
+    if injectors and in_force:
+        remedy = "remove one of the two: each hook runs twice, which is harmless but takes time"
+        yield Finding(WARNING, "containerd", f"the NRI hook-injector runs, and {in_force[0]} names the hook", remedy)
+    elif injectors or in_force:
+        yield Finding(OK, "containerd", "the NRI hook-injector runs" if injectors else f"{in_force[0]} names the hook")
+    elif specs:
+        remedy = "with version = 3, use the table plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes"
+        found_in = f"{specs[0].path} names the hook, but its base_runtime_spec is in a table that containerd ignores"
+        yield Finding(FAILURE, "containerd", found_in, remedy)
+    elif any(KUBERNETES in entry.name for entry in site.ours):
+        remedy = f"run the hook-injector of containerd/nri, or use {NAME} base-runtime-spec"
+        yield Finding(
+            WARNING, "containerd", "no NRI hook-injector runs, and no base_runtime_spec names the hook", remedy
+        )
+
+
+def check_injectors(pids: Iterable[int]) -> Iterator[Finding]:
+    """Report each injector that gives no container the hook."""
+    for pid in pids:
+        subject = f"hook-injector (pid {pid})"
+        try:
+            reason = injector.find_problem(pid)
+        except OSError as error:
+            yield Finding(WARNING, subject, f"cannot read its root directory: {error.strerror}", "run it as root")
+            continue
+        if reason is not None:
+            remedy = (
+                "mount that directory of the host into its pod at the same path (see the documentation on containerd)"
+            )
+            yield Finding(FAILURE, subject, f"{reason}, so it gives no container the hook", remedy)
+
+
+def _check_rejections(found: Configuration, is_injected: bool) -> Iterator[Finding]:
+    """Report settings by which containerd rejects the injector's hooks, and files that are not understood."""
+    if is_injected:
+        for path in found.rejecting:
+            text = f"{path}: NRI's default_validator has reject_oci_hook_adjustment = true"
+            remedy = (
+                "set it to false, or remove the hook: containers that get the hook from the hook-injector do not start"
+            )
+            yield Finding(FAILURE, "containerd", text, remedy)
+    for line in found.unclear:
+        yield Finding(
+            WARNING,
+            "containerd",
+            line,
+            "fix this file: doctor cannot see whether it names the hook, and uninstall keeps the program",
+        )
+
+
+def check_pod_annotations(site: Site) -> Iterator[Finding]:
+    """Report options that need pod annotations which containerd does not pass on."""
+    if programs.find("crio") or not any(map(programs.find, _CONTAINERDS)):
+        return
+    calls: list[Sequence[str]] = [it.file.hook.args or [] for it in site.ours if it.file and KUBERNETES in it.name]
+    configuration = containerd.read_configuration()
+    specs = [spec.place for spec in configuration.specs]
+    calls += [it for path in specs if names_hook(site, path) for it in would_inject.list_calls(path)]
+    needed = set()
+    for arguments in calls:
+        options, _ = parse(list(arguments)[2:])
+        needed |= {key for key in options.annotation if not key.startswith("io.kubernetes.cri.")}
+        needed |= {OPT, f"{OPT}/CONTAINER"} if options.monitor != "all" else set()
+    lacking = sorted(key for key in needed if not configuration.passes_on(key))
+    if lacking:
+        found = f"does not pass on {', '.join(lacking)}: the hook's --monitor and --annotation never see them"
+        remedy = (
+            f'set pod_annotations = ["{OPT}", "{OPT}/*"] in the runtime\'s table (config.toml), and restart containerd'
+        )
+        yield Finding(WARNING, "containerd", found, remedy)
+
+
+def check_other_tools(site: Site) -> Iterator[Finding]:
+    running = {os.path.basename(word) for command in machine.list_commands() for word in command[:2]}
+    for name, remedy in _OTHER_TOOLS.items():
+        if any(it == name or it.endswith("-" + name) for it in running):
+            yield Finding(WARNING, "other resctrl tools", f"{name} runs", remedy.format(run_dir=site.options.run_dir))
+
+
+def check_cdi_devices(_site: Site) -> Iterator[Finding]:
+    """Report CDI devices whose hooks run after ours."""
+    for path, program in cdi.list_hooks():
+        found = f"{path} adds {program} at createRuntime, which CRI-O runs after our hook"
+        remedy = (
+            "keep the timer running: a hook that moves the container to a ctrl_group (k8s-dra-driver-resctrl does) "
+            "takes it out of its mon_group until the next reconcile"
+        )
+        yield Finding(WARNING, "CDI", found, remedy)

@@ -1,0 +1,71 @@
+"""The cells of a table: how words, sums, sizes and ages are printed."""
+
+from __future__ import annotations
+
+from hook.base.counters import EVENTS, MILLION
+from hook.base.text import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from hook.observe.snapshot import Key, Total
+
+NOTHING = "-"
+UNKNOWN = "?"
+_LONGEST_WORD = 48
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+
+
+def format_pod(key: Key) -> str:
+    namespace, name = key.state.pod_namespace, key.state.pod_name
+    return NOTHING if namespace is None and name is None else f"{to_word(namespace)}/{to_word(name)}"
+
+
+def to_word(text: str | None) -> str:
+    """Any text as one escaped word of bounded length."""
+    safe = printable(text or "").replace(" ", "\\x20")
+    return safe if len(safe) <= _LONGEST_WORD else safe[:_LONGEST_WORD] + "..."
+
+
+def is_partial(total: Total) -> bool:
+    return bool(total.unknown or total.from_nothing)
+
+
+def format_sum(total: Total | None, event: str, unit: str = "") -> str:
+    """`-`: no counter; `?`: no value is known; `*` at the end: some values are unknown."""
+    if total is None:
+        return NOTHING
+    if total.value is None:
+        return UNKNOWN
+    value = total.value / MILLION
+    text = format_bytes(value) if EVENTS[event].unit == "bytes" else f"{value:.1f}{unit or ' J'}"
+    return text + ("*" if is_partial(total) else "")
+
+
+def format_bytes(value: float) -> str:
+    power = 0
+    while value >= 1023.95 and power < len(_BINARY) - 1:
+        value /= 1024
+        power += 1
+    return f"{value:.1f} {_BINARY[power]}B" if power else f"{value:.0f} B"
+
+
+def format_age(seconds: float | None) -> str:
+    if seconds is None:
+        return UNKNOWN
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def align(rows: Sequence[Sequence[str]], words: int) -> list[str]:
+    """Rows as lines of aligned columns, two blanks apart: the first `words` to the left, the numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = []
+    for row in rows:
+        left = [text.ljust(width) for text, width in zip(row[:words], widths)]
+        right = [text.rjust(width) for text, width in zip(row[words:], widths[words:])]
+        lines.append("  ".join(left + right).rstrip())
+    return lines

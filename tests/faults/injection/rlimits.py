@@ -1,0 +1,54 @@
+"""A process that may have few descriptors, or little memory."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING
+
+from pyz import archive
+from tests.faults.campaign import Campaign, Case
+from tests.faults.injection.stages import STAGES, Stage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.faults.scene import Scene
+
+MOST_DESCRIPTORS = 16
+MEMORY = range(8 << 20, 20 << 20, 256 << 10)
+"""Bytes, from where Python does not start to where all is well."""
+
+
+def run(campaign: Campaign) -> None:
+    _limited(campaign, "descriptors", [("prlimit", f"--nofile={number}") for number in range(MOST_DESCRIPTORS)])
+    # Without the addresses by chance the same limit has the same effect each time.
+    _limited(campaign, "memory", [("setarch", "-R", "prlimit", f"--as={number}") for number in MEMORY])
+
+
+def _limited(campaign: Campaign, what: str, limits: Sequence[tuple[str, ...]]) -> None:
+    """The limits at which Python itself starts; below them nothing of ours runs."""
+    enough = [limit for limit in limits if _starts(limit)]
+    begin = max((place for place, limit in enumerate(limits) if limit not in enough), default=-1) + 1
+    cases = (
+        Case(f"{stage.name}: {limit[-1]}", partial(_with_limit, stage, limit))
+        for stage, limit in product(STAGES, limits[begin:])
+    )
+    campaign.all(f"few {what}, from {limits[begin][-1].lstrip('-')} on", cases)
+    campaign.note(f"with {limits[begin - 1][-1]} and less Python does not come as far as the end of our first line")
+
+
+def _starts(limit: Sequence[str]) -> bool:
+    first_line = archive.BOOT.partition(";f=")[0]
+    done = subprocess.run([*limit, archive.PYTHON, "-ISc", first_line], check=False, capture_output=True, env={})
+    return done.returncode == 0
+
+
+def _with_limit(stage: Stage, limit: tuple[str, ...], scene: Scene) -> None:
+    job = stage.set(scene)
+    outcome = scene.run(job, limit).outcome
+    scene.expect(outcome.status == 0, "exit status", outcome.status)
+    scene.expect(scene.is_done(job) or outcome.stderr, "not even Python says anything")
+    scene.expect_foreign()
+    scene.recover()

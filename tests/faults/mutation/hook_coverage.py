@@ -1,0 +1,282 @@
+"""Branch coverage of the hook path: of unit tests in their process, of the hooks that tests start in each of theirs.
+
+The tests run in a copy of the checkout, where the build makes a .pyz that measures itself: code objects name the files
+of the copy, and its first line starts coverage before it does anything else. Each line knows the tests that ran it,
+which is what judge_mutants goes by.
+
+The hook path is every module that hook/stages imports, at once or when needed, and all that is in it: also what runs
+only after a failure, or for people. In place of `models` there is what the build puts there.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+from pyz import COMPILED, MODELS, archive
+from tests import provision
+from tests.support.cgroups import cgroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.faults.campaign import Campaign
+
+# What runs little or nothing of the hook path, or takes its time and goes by chance.
+LEFT_OUT = {
+    "tests/unit": "archive bench_speed build bytecode fuzz grafana interpreters layers linters provision readme"
+    " resctrl_model systemd tiers",
+    "tests/fuse": "bench_speed faults imports mutants resctrlfs soak storm",
+}
+ALONE = ("unshare", "--mount", "--fork", "--kill-child", "setsid")
+"""What a command behind this mounts goes with it, and it ends with who started it.
+
+It shares the pid namespace: in one of its own reconcile and reclaim refuse to work.
+"""
+INTO_CGROUP = ("sh", "-ec", 'echo $$ >"$0"; exec "$@"')
+PATIENCE = 1800.0
+"""Seconds for the tests of one file."""
+IGNORED = shutil.ignore_patterns(".*", "__pycache__", "dist", "build")
+SETTINGS = """\
+[run]
+branch = true
+parallel = true
+include = {copy}/hook/*
+data_file = {copy}/build/coverage/data
+disable_warnings = no-data-collected,module-not-measured,couldnt-parse
+[report]
+exclude_also =
+    if TYPE_CHECKING:
+    from __future__ import annotations
+"""
+BOOT = """\
+import sys, posix
+def measure(before):
+    import coverage
+    leave = posix._exit
+    with open("{copy}/build/context") as file:
+        measured = coverage.Coverage(config_file="{copy}/build/coveragerc", context=file.read())
+    def end(status):
+        sys.path.insert(0, "{libraries}")
+        try:
+            measured.stop()
+            measured.save()
+        finally:
+            leave(status)
+    posix._exit = end
+    measured.start()
+    for name in ("gc", "fcntl", "_json", "json", "json.decoder"):  # the hook finds what a start finds
+        if name not in before:
+            sys.modules.pop(name, None)
+if sys.version_info[:2] == {version}:
+    sys.path.insert(0, "{libraries}")
+    try:
+        measure(set(sys.modules))
+    except OSError:  # there is no working directory, which coverage asks for: nobody looks
+        pass
+    del sys.path[0]
+{boot}
+"""
+PLUGIN = """\
+import json, pytest, coverage
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    with open("{copy}/build/context", "w") as file:
+        file.write(item.nodeid)
+    coverage.Coverage.current().switch_context(item.nodeid)
+    return (yield)
+def pytest_runtest_logreport(report):
+    if report.passed and report.when == "call":
+        with open("{copy}/build/seconds", "a") as file:
+            print(json.dumps([report.nodeid, report.duration]), file=file)
+"""
+# In the copy: what there is, and what takes its place.
+MEASURED = {
+    "packaging/pyz/archive.py": (
+        f'BOOT = "{archive.BOOT}"',
+        "BOOT = \"import sys,atexit,posix;exec(open('{copy}/build/boot.py').read())\"",
+    ),
+    "hook/install/bytecode.py": (
+        "compile(_Bare().visit(tree), path,",
+        f"compile(_Bare().visit(tree), '{{copy}}/' + path.replace({MODELS!r}, {COMPILED!r}),",
+    ),
+}
+PACKAGES = ("base", "state", "stages")
+"""Of hook/: those whose modules a container's start may import."""
+
+
+class Missing(NamedTuple):
+    """What no test of a module has run: `missed` of its statements and branches.
+
+    `told`: a line each, with the text, since numbers mean nothing tomorrow.
+    """
+
+    module: str
+    all: int
+    missed: int
+    told: list[str]
+
+
+def run(campaign: Campaign) -> None:
+    begin = time.monotonic()
+    if not campaign.is_chosen("all"):
+        return
+    with tempfile.TemporaryDirectory() as name:
+        measured = Measured(Path(name))
+        for path in test_files():
+            measured.run(path)
+        found = measured.missing()
+    every, missed = sum(it.all for it in found), sum(it.missed for it in found)
+    problems = {"all": "\n".join(line for it in found for line in it.told)} if missed else {}
+    campaign.tally("tests, measured", measured.passed, problems, begin)
+    campaign.note(f"{every - missed} of {every} statements and branches: {100 * (every - missed) / every:.2f} %")
+    if measured.failed:
+        campaign.note(f"{measured.failed} tests failed where they are measured")
+
+
+class Measured:
+    """A new copy of the checkout, and what tests in it have run. `passed`, `failed`: how many of them did."""
+
+    def __init__(self, copy: Path) -> None:
+        self.copy = copy
+        self.passed = 0
+        self.failed = 0
+        shutil.copytree(provision.ROOT, copy, ignore=IGNORED, dirs_exist_ok=True)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Build what measures itself, and put what that needs there."""
+        (self.copy / "build").mkdir()
+        ask = "import sys, coverage; print(sys.version_info[:2]); print(coverage.__path__[0])"
+        version, package = subprocess.check_output([sys.executable, "-c", ask], text=True).splitlines()
+        known = {
+            "{boot}": archive.BOOT,
+            "{copy}": str(self.copy),
+            "{version}": version,
+            "{libraries}": str(Path(package).parent),
+        }
+        for name, text in (("coveragerc", SETTINGS), ("boot.py", BOOT), ("contexts.py", PLUGIN), ("context", "none")):
+            (self.copy / "build" / name).write_text(_filled(text, known))
+        for name, (text, other) in MEASURED.items():
+            module = self.copy / name
+            script = module.read_text(encoding="utf-8")
+            assert script.count(text) == 1, text
+            module.write_text(script.replace(text, _filled(other, known)), encoding="utf-8")
+        code = (
+            "import sys, tests; from pyz import archive; archive.build(python=sys.argv[1], interpreters=sys.argv[1:])"
+        )
+        command = [sys.executable, "-c", code, sys.executable]
+        subprocess.run(command, cwd=self.copy, check=True, stdout=subprocess.DEVNULL)
+
+    def run(self, path: str) -> None:
+        """Run the tests of a file, or one of them."""
+        print(f"coverage: {path}", file=sys.stderr, flush=True)
+        with (self.copy / "build/log").open("w+") as log:
+            try:
+                self._coverage("run", "-m", "pytest", "-q", "-p", "contexts", "-p", "no:cacheprovider", path, log=log)
+            except subprocess.TimeoutExpired:
+                self.failed += 1
+            self._coverage("combine", "-q", "--append", log=log)
+            log.seek(0)
+            text = log.read()
+        for line in re.findall(r"^(?:FAILED|ERROR) .*", text, re.MULTILINE):
+            print(f"coverage: {line}", file=sys.stderr, flush=True)
+        told = " ".join(re.findall(r"^(.*) in [0-9.]+s", text, re.MULTILINE))
+        for number, outcome in re.findall(r"(\d+) (passed|failed|error)", told):
+            if outcome == "passed":
+                self.passed += int(number)
+            else:
+                self.failed += int(number)
+
+    def seconds(self) -> dict[str, float]:
+        """How long each test took that passed."""
+        lines = (self.copy / "build/seconds").read_text(encoding="utf-8").splitlines()
+        return dict(json.loads(line) for line in lines)
+
+    def lines(self) -> dict[str, dict[str, list[str]]]:
+        """By module and line, the tests that ran it."""
+        files = self._files("--show-contexts")
+        return {path[len("hook/") : -len(".py")]: file["contexts"] for path, file in files.items()}
+
+    def missing(self) -> list[Missing]:
+        """What is missing in each module of the hook path."""
+        files = self._files()
+        return [self._missing(module, files.get(f"hook/{module}.py")) for module in hook_path()]
+
+    def _missing(self, module: str, file: Any) -> Missing:  # noqa: ANN401  coverage's JSON
+        if file is None:
+            return Missing(module, 1, 1, [f"{module}: never imported"])
+        text = ["", *(self.copy / f"hook/{module}.py").read_text().splitlines()]
+        told = [f"{module}:{at}: never run: {text[at].strip()}" for at in file["missing_lines"]]
+        for at, to in file["missing_branches"]:
+            if at not in file["missing_lines"]:
+                target = text[to].strip() if to > 0 else "the end"
+                told.append(f"{module}:{at}: never from: {text[at].strip()} to: {target}")
+        said = file["summary"]
+        missed = said["missing_lines"] + said["missing_branches"]
+        return Missing(module, said["num_statements"] + said["num_branches"], missed, told)
+
+    def _files(self, *options: str) -> Any:  # noqa: ANN401  coverage's JSON
+        """What was run of each file."""
+        report = self.copy / "build/coverage.json"
+        self._coverage("json", "-q", *options, "-o", str(report))
+        return json.loads(report.read_text(encoding="utf-8"))["files"]
+
+    def _coverage(self, verb: str, *words: str, log: IO[str] | None = None) -> None:
+        measured = [sys.executable, "-m", "coverage", verb, f"--rcfile={self.copy}/build/coveragerc", *words]
+        environment = {**os.environ, "PYTHONPATH": f"{self.copy}/build", "PYTHONDONTWRITEBYTECODE": "1"}
+        null, wrong = subprocess.DEVNULL, log is None
+        with cgroup(f"/coverage-{os.getpid()}") as own:  # what the tests leave running goes with it
+            command = [*INTO_CGROUP, f"{own.directory}/cgroup.procs", *ALONE, *measured]
+            subprocess.run(
+                command,
+                cwd=self.copy,
+                env=environment,
+                stdin=null,
+                stdout=log,
+                stderr=log,
+                check=wrong,
+                timeout=PATIENCE,
+            )
+
+
+def _filled(text: str, known: dict[str, str]) -> str:
+    for name, value in known.items():
+        text = text.replace(name, value)
+    return text
+
+
+def test_files() -> list[str]:
+    """The files of all tests that are looked at."""
+    left_out = {f"{tier}/test_{name}.py" for tier, names in LEFT_OUT.items() for name in names.split()}
+    found = [path for tier in LEFT_OUT for path in sorted((provision.ROOT / tier).glob("test_*.py"))]
+    return [name for name in (str(path.relative_to(provision.ROOT)) for path in found) if name not in left_out]
+
+
+def hook_path() -> list[str]:
+    """The modules that a container's start may import, by their paths in hook/; `models` as it is in the .pyz."""
+    waiting = [f"hook/stages/{path.name}" for path in (provision.ROOT / "hook/stages").glob("*.py")]
+    found: set[str] = set()
+    while waiting:
+        path = waiting.pop().replace(MODELS, COMPILED)
+        if path not in found and path.split("/")[1] in PACKAGES and (provision.ROOT / path).exists():
+            found.add(path)
+            waiting += _imports(ast.parse((provision.ROOT / path).read_text(encoding="utf-8")))
+    return [path[len("hook/") : -len(".py")] for path in sorted(found)]
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """Where the modules of ours lie that this one imports at any place, and some that are none."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hook."):
+            for name in (node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)):
+                yield f"{name.replace('.', '/')}.py"
