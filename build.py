@@ -6,7 +6,7 @@
                              it holds. --python: the interpreter that the file names in its first line (default:
                              /usr/bin/python3). --bytecode: a CPython to compile for, may be given more than once
                              (default: those at hand: python3.9 to python3.14 on PATH or in /usr/bin, and the one that
-                             builds; `none`: sources alone, which run on any Python, five times slower). --release: fail
+                             builds; `none`: sources alone, which a node compiles to install them). --release: fail
                              unless there is bytecode for each version from 3.9 to 3.14
   python3 build.py package [deb] [rpm] [--check] [--release]
                              build, then pack it: dist/resctrl-mon-hook_VERSION_all.deb, which takes dpkg-deb, and

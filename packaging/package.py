@@ -120,6 +120,7 @@ def deb(what: Source, work: Path) -> Path:
     values = {"VERSION": what.version, "MAINTAINER": MAINTAINER, "SIZE": size}
     control = _filled(HERE / "deb" / "control", **values)
     _write(tree / "DEBIAN/control", control.encode())
+    _write(tree / "DEBIAN/triggers", _filled(HERE / "deb" / "triggers").encode())
     _write(tree / "DEBIAN/md5sums", "".join(sums).encode())
     for script in ("postinst", "prerm", "postrm"):
         _write(tree / "DEBIAN" / script, (HERE / "deb" / script).read_bytes(), 0o755)

@@ -131,6 +131,10 @@ def _install(options: Options, given: argparse.Namespace) -> None:
     _print(node_commands.install(options, given))
 
 
+def _bytecode(_options: Options, given: argparse.Namespace) -> None:
+    _print(node_commands.make_bytecode(given))
+
+
 def _uninstall(options: Options, given: argparse.Namespace) -> None:
     _print(node_commands.uninstall(options, given))
 
@@ -164,6 +168,7 @@ VERBS: dict[str, Callable[[Options, argparse.Namespace], int | None]] = {
     "reconcile": _reconcile,
     "install": _install,
     "uninstall": _uninstall,
+    "bytecode": _bytecode,
     "base-runtime-spec": _base_runtime_spec,
 }
 

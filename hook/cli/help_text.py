@@ -41,6 +41,7 @@ HELP_OF_COMMANDS = {
         "[--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR] [--runtime-root=DIR]...\n[--force] [--dry-run]",
         "remove hooks.d files, and the rest when unused",
     ),
+    "bytecode": ("", "compile this file for the Python of this node"),
     "base-runtime-spec": ("[--prefix=DIR] [OPTION...]", "add the hook to the output of `ctr oci spec`"),
 }
 EXAMPLES = {
@@ -55,6 +56,7 @@ EXAMPLES = {
     ),
     "install": ("install --for=podman --key=sandbox --dry-run", "print what it would install for Podman's pods"),
     "uninstall": ("uninstall --dry-run", "print what it would remove, and who still calls the program"),
+    "bytecode": ("bytecode", "let hooks start fast again after an upgrade of the distribution"),
     "base-runtime-spec": (
         "base-runtime-spec --linger=600 <spec.json >/etc/containerd/base-runtime-spec.json",
         "make containerd's base_runtime_spec from the output of `ctr oci spec >spec.json`",
@@ -63,7 +65,7 @@ EXAMPLES = {
 _HEAD = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
        resctrl-mon-hook list|show KEY|top|metrics|doctor|reconcile [OPTION...]
-       resctrl-mon-hook install|uninstall|base-runtime-spec [OPTION...]
+       resctrl-mon-hook install|uninstall|bytecode|base-runtime-spec [OPTION...]
 
 Puts a container's first process into the resctrl mon_group of its pod (createRuntime), and removes
 the group after the pod's last container (poststop). hooks.d calls `hook`, which takes the stage
@@ -74,8 +76,8 @@ Commands (exit status 0, or 2 on error; doctor: 1 if it finds a failure):
 """
 _MIDDLE = """
   each of them with --json, --resctrl-root, --run-dir and --group-prefix
-  Only reconcile, install and uninstall change anything. reconcile, install and base-runtime-spec
-  take the options of the hook, too.
+  Only reconcile, install, uninstall and bytecode change anything. reconcile, install and
+  base-runtime-spec take the options of the hook, too.
 
 Options, as --x=v or --x v:
 """

@@ -16,7 +16,7 @@ from hook.doctor.site import Site
 from hook.host import hooksd, machine, runtime_config
 from hook.host.paths import NAME, USR, Places, choose_hooks_dir, find_prefix
 from hook.host.pyz_file import PyzFile
-from hook.install import containerd_spec, file_steps
+from hook.install import containerd_spec, file_steps, node_bytecode
 from hook.install import install as installing
 from hook.install import uninstall as uninstalling
 from hook.install.file_steps import Refused
@@ -45,6 +45,18 @@ def install(options: Options, given: argparse.Namespace) -> list[str] | dict[str
     if given.json:
         return {"dry_run": given.dry_run, "steps": file_steps.to_json(outcomes), "remarks": remarks}
     return _escape([*file_steps.format_outcomes(outcomes), *remarks])
+
+
+def make_bytecode(given: argparse.Namespace) -> list[str] | dict[str, Any]:
+    """Compile the program that runs, if its Python needs it; lists what was done. Raises Refused, OSError."""
+    program = os.path.realpath(_find_own_path())
+    shipped = _open_pyz()
+    python = installing.find_python(shipped.python)
+    with file_steps.lock_directory(os.path.dirname(program)):
+        outcomes = file_steps.take_steps(node_bytecode.plan(program, shipped, python), dry_run=False)
+    if problems := [it.problem for it in outcomes if it.problem is not None]:
+        raise Refused(*problems)
+    return {"steps": file_steps.to_json(outcomes)} if given.json else _escape(file_steps.format_outcomes(outcomes))
 
 
 def uninstall(options: Options, given: argparse.Namespace) -> list[str] | dict[str, Any]:

@@ -10,7 +10,7 @@ from hook.host import machine, programs
 from hook.host.machine import Interpreter
 from hook.host.paths import NAME
 from hook.host.pyz_file import PyzFile
-from hook.install import install
+from hook.install import install, node_bytecode
 from hook.install import owner as origins
 from hook.install.file_steps import Refused
 from hook.stages.context import parse
@@ -65,16 +65,13 @@ def _check_python(shipped: PyzFile) -> Iterator[Finding]:
         yield Finding(
             FAILURE, "Python", f"{found.path} is version {version}, which is too old", "use install --python=PATH"
         )
-    elif not shipped.has_bytecode(found.tag):
-        remedy = f"build with python3 build.py --bytecode={found.path}, and install the result"
-        yield Finding(
-            WARNING,
-            "Python",
-            f"{found.path} is version {version}; the program has no bytecode for it, so each hook starts slowly",
-            remedy,
-        )
+    elif shipped.has_bytecode(found.magic):
+        yield Finding(OK, "Python", f"{found.path}, {version}; the program contains bytecode for it")
+    elif node_bytecode.is_current(os.path.realpath(shipped.path), shipped, found):
+        yield Finding(OK, "Python", f"{found.path}, {version}; this node has compiled the program for it")
     else:
-        yield Finding(OK, "Python", f"{found.path}, {version}")
+        problem = "the program has no bytecode for it, so each hook runs from sources, several times slower"
+        yield Finding(WARNING, "Python", f"{found.path} is version {version}; {problem}", f"{shipped.path} bytecode")
 
 
 def check_timer(site: Site) -> Iterator[Finding]:

@@ -18,7 +18,10 @@ RUNTIMES = {"crio": KUBERNETES, "containerd": KUBERNETES, "k3s": KUBERNETES, "rk
 """The programs that start containers, and the target of each."""
 
 _MOST_LINKS = 40  # like the kernel
-_PRINT_VERSION = "import sys;print(*sys.version_info[:2],sys.implementation.cache_tag)"
+_PRINT_VERSION = (
+    "import sys,importlib.util as u;"
+    "print(*sys.version_info[:2],sys.implementation.cache_tag,int.from_bytes(u.MAGIC_NUMBER,'little'))"
+)
 # SELinux types of files that are not programs: a runtime may not start one of these, root may.
 _NO_PROGRAM_TYPES = ("admin_home_t", "data_home_t", "default_t", "tmp_t", "unlabeled_t", "user_home_t", "user_tmp_t")
 
@@ -146,20 +149,21 @@ def find_cgroup_version() -> str | None:
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python. `tag` names its bytecode (sys.implementation.cache_tag)."""
+    """A Python. `tag` names its bytecode (sys.implementation.cache_tag), which begins with `magic`."""
 
     path: str
     version: tuple[int, int]
     tag: str
+    magic: bytes
 
 
 def ask_interpreter(path: str) -> Interpreter | str:
     """Which Python a path is, or why it is unusable."""
     ended = programs.run([path, "-ISc", _PRINT_VERSION])
     try:
-        major, minor, tag = ended.output.split()
-        return Interpreter(path, (int(major), int(minor)), tag)
-    except ValueError:
+        major, minor, tag, magic = ended.output.split()
+        return Interpreter(path, (int(major), int(minor)), tag, int(magic).to_bytes(4, "little"))
+    except (ValueError, OverflowError):
         return f"cannot run {path} as Python: {ended.problem or 'it does not print its version'}"
 
 

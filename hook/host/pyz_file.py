@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import marshal
 import zipfile
 
 # As in packaging/pyz: how much the kernel reads of the first line, since Linux 5.1 and before.
 _LONGEST_LINE = 255
 _LONGEST_OLD_LINE = 127
 _FOR_PEOPLE = b"if atexit."  # begins the part of that line which kernels before 5.1 do not see
+_BUILD_ID = "bytecode/build-id"
 _PROGRAM, _BEGIN = "hook/__init__.py", b'"""resctrl-mon-hook:'
 
 
@@ -52,9 +54,15 @@ class PyzFile:
         """Whether the first line is too long for kernels before Linux 5.1."""
         return self.with_python(python).index(_FOR_PEOPLE) > _LONGEST_OLD_LINE
 
-    def has_bytecode(self, tag: str) -> bool:
-        """Whether it has bytecode for a Python (`tag`: its sys.implementation.cache_tag)."""
-        return f"bytecode/{tag}" in self._entries
+    def has_bytecode(self, magic: bytes) -> bool:
+        """Whether it has bytecode for a Python (`magic`: what that begins with, importlib.util.MAGIC_NUMBER)."""
+        end_of_second_line = self.data.index(b"\n", len(self._read_first_line()))
+        return magic in marshal.loads(self.data[end_of_second_line + 1 :])  # noqa: S302  as trusted as the program
+
+    @property
+    def build_id(self) -> bytes:
+        """The digest of its sources."""
+        return self._entries[_BUILD_ID]
 
     def text(self, name: str) -> str:
         """The text of a file of the repository in it."""

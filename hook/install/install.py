@@ -16,7 +16,7 @@ from hook.base.models import Options
 from hook.host import hooksd, machine, programs, runtime_config
 from hook.host.machine import KUBERNETES, PODMAN, TARGETS, Interpreter
 from hook.host.paths import CONF_MARK, NAME, PROGRAM, Places
-from hook.install import file_steps, owner
+from hook.install import file_steps, node_bytecode, owner
 from hook.install.file_steps import Link, Outcome, Refused, Remove, Run, Step, Try, Write
 
 TYPE_CHECKING = False
@@ -87,7 +87,7 @@ def plan(wanted: Wanted) -> list[Step]:
     unwanted = [target for target in TARGETS if target not in wanted.targets]
     here: list[Step] = []
     if not places.top:
-        here = [Try(places.program, try_program)]
+        here = [*_plan_bytecode(wanted), Try(places.program, try_program)]
     return [
         # Remove an unwanted JSON first, as in uninstall.
         *(Remove(at(places.json(target))) for target in unwanted),
@@ -148,6 +148,10 @@ def _adapt_file(wanted: Wanted, directory: str, path: str) -> str:
     return text
 
 
+def _plan_bytecode(wanted: Wanted) -> list[Step]:
+    return node_bytecode.plan(wanted.places.program, wanted.shipped, find_python(wanted.interpreter))
+
+
 def _has_own_conf(places: Places) -> bool:
     """Whether the file of options is the administrator's; it is kept then."""
     return places.is_foreign(places.conf)
@@ -180,16 +184,10 @@ def find_problems(wanted: Wanted) -> tuple[list[str], list[str]]:
     remarks = _list_remarks(wanted)
     if not wanted.places.top:
         problems += _find_read_only(wanted.places)
-        found = machine.ask_interpreter(wanted.interpreter)
-        if isinstance(found, Interpreter):
-            problems += _check_version(found)
-            if not wanted.shipped.has_bytecode(found.tag):
-                remarks.append(
-                    f"this file has no bytecode for {found.path} ({found.tag}), so hooks start five times slower; "
-                    f"remedy: python3 build.py --bytecode={found.path}"
-                )
-        else:
-            problems.append(f"{found}; remedy: install it, or name another one with --python=PATH")
+        try:
+            find_python(wanted.interpreter)
+        except Refused as error:
+            problems += error.problems
     return problems, remarks
 
 
@@ -207,11 +205,15 @@ def _check_words(wanted: Wanted) -> list[str]:
     return problems
 
 
-def _check_version(found: Interpreter) -> list[str]:
-    if found.version >= machine.OLDEST:
-        return []
-    version, oldest = (".".join(map(str, it)) for it in (found.version, machine.OLDEST))
-    return [f"{found.path} is Python {version}, but {oldest} or newer is required; remedy: use --python=PATH"]
+def find_python(path: str) -> Interpreter:
+    """The Python of a path. Raises Refused if the program cannot run on it."""
+    found = machine.ask_interpreter(path)
+    if not isinstance(found, Interpreter):
+        raise Refused(f"{found}; remedy: install it, or name another one with --python=PATH")
+    if found.version < machine.OLDEST:
+        version, oldest = (".".join(map(str, it)) for it in (found.version, machine.OLDEST))
+        raise Refused(f"{path} is Python {version}, but {oldest} or newer is required; remedy: use --python=PATH")
+    return found
 
 
 def _find_foreign_files(places: Places) -> list[str]:

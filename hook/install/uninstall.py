@@ -16,7 +16,7 @@ from hook.base.models import KeyState
 from hook.base.reasons import Reason
 from hook.host import containerd, machine, oci_runtimes
 from hook.host.paths import NAME, Places
-from hook.install import file_steps, owner
+from hook.install import file_steps, node_bytecode, owner
 from hook.install.file_steps import Outcome, Remove, RemoveDirectory, Run, Step
 from hook.install.install import LEFT, LEFT_TIMER, plan_stop_of_left_timer
 from hook.reconcile import reconcile
@@ -102,7 +102,9 @@ def plan_rest(places: Places, options: Options) -> list[Step]:
         *([RemoveDirectory(places.at(places.conf_dir))] if _has_only_our_conf(places) else []),
         *([Run(("systemctl", "daemon-reload"))] if here else []),
         *([] if places.top else [End(options)]),
-        *(Remove(places.at(path)) for path in (places.link, places.program, places.chart_mark)),
+        Remove(places.at(places.link)),
+        *map(Remove, node_bytecode.list_files(places.at(places.program))),
+        *(Remove(places.at(path)) for path in (places.program, places.chart_mark)),
     ]
 
 

@@ -10,8 +10,9 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from hook.install.bytecode import HEADER_SIZE, START, Bytecode
 from pyz import COMPILED, MODELS, ROOT, BuildError
-from pyz.bytecode import MINORS, START, Bytecode, compile_all
+from pyz.bytecode import MINORS, compile_all
 
 OUTPUT = Path("dist") / "resctrl-mon-hook.pyz"
 INSTALLED = ("oci-hooks/*.json", "packaging/systemd/*.*", "packaging/tmpfiles.d/*.conf")  # by the file itself
@@ -68,8 +69,24 @@ SECOND_LINE = (
     "a,n=m.loads(f.read({table})).get(x.MAGIC_NUMBER,{sources});f.seek(a,1);exec(m.loads(f.read(n)))\n"
 )
 SOURCES = "bytecode/none"  # in the zip: what stands in for a loader where there is no bytecode
-# A Python that is too old finds no bytecode of its own either, so it comes here, and goes on with the fallback.
+BUILD_ID = "bytecode/build-id"  # in the zip: the digest of all else that it holds, but for bytecode
+# Where the file has no bytecode for this Python, this looks for what the node has made of the same sources beside it
+# (hook/install/node_bytecode.py): nobody but root or who runs this can have written it. Else the sources are found.
+# Every Python from 2.7 on has to understand both: one that is too old comes here, and goes on with the fallback.
 FROM_SOURCES = f"sys.version_info<(3,9)and sys.exit();sys.path[:0]=sys.argv[1:2];import {START} as s;s.start()"
+FROM_NODE = """\
+s={sources!r}
+try:
+ a=posix.readlink('/proc/self/fd/%d'%f.fileno())+'.'+sys.implementation.cache_tag
+ a=posix.open(a,posix.O_NOFOLLOW|posix.O_NONBLOCK)
+ f=open(a,'rb')
+ a=posix.fstat(a)
+ if a.st_mode&0o170022==0o100000 and a.st_uid in(0,posix.geteuid()):
+  n,b=m.loads(f.read({header}))
+  if b==({build_id!r},x.MAGIC_NUMBER,a.st_size):s=m.loads(f.read(n))
+except Exception:pass
+exec(s)
+"""
 # What the zip's own __main__.py does, for `python3 FILE.pyz`: the same. Before 3.0 exec is no function.
 MAIN = f"""\
 import sys
@@ -111,8 +128,10 @@ def read_sources(root: Path = ROOT) -> dict[str, bytes]:
 
 def join(contents: dict[str, bytes], first_line: bytes, bytecode: Sequence[Bytecode] = ()) -> bytes:
     """The first line, the second, which knows where in the file the bytecode is, and the zip."""
-    sources = marshal.dumps(FROM_SOURCES, 2)
-    data, found = _zipped({**contents, **{it.entry: it.content for it in bytecode}, SOURCES: sources})
+    build_id = hashlib.sha256(_zipped(contents)[0]).digest()
+    sources = marshal.dumps(FROM_NODE.format(sources=FROM_SOURCES, header=HEADER_SIZE, build_id=build_id), 2)
+    shipped = {it.entry: it.content for it in bytecode}
+    data, found = _zipped({**contents, **shipped, SOURCES: sources, BUILD_ID: build_id})
     table = marshal.dumps({it.magic: (found[it.entry], it.size) for it in bytecode}, 2)
     second_line = SECOND_LINE.format(fallback=FALLBACK, table=len(table), sources=(found[SOURCES], len(sources)))
     return first_line + second_line.encode() + table + data

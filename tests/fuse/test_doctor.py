@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
 
+from pyz import archive
 from tests.resctrlfs import mounted
 from tests.support import machine
 from tests.support.hook import PYZ, UID, Hook, created, task
@@ -90,6 +91,21 @@ def node(tmp_path: Path) -> Iterator[InstalledNode]:
 
 def test_all_is_well(node: InstalledNode) -> None:
     assert node.doctor() == (0, [])
+
+
+def test_a_program_that_runs_from_sources_is_reported_until_the_node_has_compiled_it(
+    node: InstalledNode, tmp_path: Path
+) -> None:
+    shutil.copy(archive.build(output=tmp_path / "bare.pyz"), node.path(PROGRAM))
+    (finding,) = node.doctor()[1]
+    assert finding["level"] == "warning"
+    assert "so each hook runs from sources" in finding["found"]
+    assert finding["remedy"] == f"{PROGRAM} bytecode"
+    node.machine.run(*finding["remedy"].split())
+    assert node.doctor() == (0, [])
+    (made,) = node.path(PROGRAM).parent.glob("*.cpython-*")
+    made.chmod(0o666)
+    assert "runs from sources" in node.doctor()[1][0]["found"]
 
 
 def test_containerd_may_have_the_hook_from_its_own_configuration(node: InstalledNode) -> None:

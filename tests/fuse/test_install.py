@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hook.base.models import Options
+from pyz import archive
 from tests.kernel.inside import REAL_ROOT
 from tests.support import interpreters, machine
 from tests.support.hook import PYZ, UID, Hook, created, stopped, task
@@ -302,7 +303,7 @@ def test_the_hook_is_called_from_another_directory_already(node: ScratchMachine)
     ("script", "said"),
     [
         (None, "cannot start: ENOENT; remedy: install it, or name another one with --python=PATH"),
-        ("echo 3 8 cpython-38", "is Python 3.8, but 3.9 or newer is required; remedy: use --python=PATH"),
+        ("echo 3 8 cpython-38 1", "is Python 3.8, but 3.9 or newer is required; remedy: use --python=PATH"),
         ("echo hello", "cannot run /usr/local/python as Python"),
         ("echo broken >&2; exit 1", "exit status 1: broken; remedy"),
     ],
@@ -317,13 +318,67 @@ def test_an_interpreter_that_will_not_do(node: ScratchMachine, script: str | Non
     assert set(node.written()) <= {"/usr/local/python"}
 
 
-def test_an_interpreter_without_bytecode_is_reported(node: ScratchMachine) -> None:
+def test_an_interpreter_that_cannot_compile_is_reported_and_stops_nothing(node: ScratchMachine) -> None:
     python = node.path("/usr/local/python")
     python.parent.mkdir()
-    python.write_text('#!/bin/sh\ncase "$*" in *version_info*) echo 3 99 cpython-399;; *) exec python3 "$@";; esac\n')
+    python.write_text('#!/bin/sh\ncase "$*" in *version_info*) echo 3 99 cpython-399 1;; *) exec python3 "$@";; esac\n')
     python.chmod(0o755)
     lines = done(node, "install", "--for=podman", "--python=/usr/local/python")
-    assert any("hooks start five times slower" in line for line in lines)
+    told = lines.index(f"compile {PROGRAM}.cpython-399")
+    assert lines[told + 1] == "  failed: /usr/local/python compiled for another Python than cpython-399"
+    assert PODMAN in node.written()
+
+
+# --- A file without bytecode for the node's Python
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The program, built where the node's Python was not at hand."""
+    return str(archive.build(output=tmp_path_factory.mktemp("bare") / "x.pyz"))
+
+
+def test_install_makes_the_bytecode_that_the_file_lacks(node: ScratchMachine, bare: str) -> None:
+    show = ("/usr/bin/python3", "-c", "import sys; print(sys.implementation.cache_tag)")
+    made = f"{PROGRAM}.{node.run(*show).stdout.strip()}"
+    plan = done(node, bare, "install", "--for=podman", "--dry-run")
+    assert node.written() == {}
+    lines = done(node, bare, "install", "--for=podman")
+    assert lines == plan
+    assert lines.index(f"compile {made}") == lines.index(f"write {PROGRAM}") + 1
+    assert set(node.written()) == EVERYTHING - {KUBERNETES} | {made}
+    found = node.path(made).lstat()
+    assert (found.st_uid, found.st_mode) == (0, 0o100644)
+    looks = ("/usr/bin/python3", "-X", "importtime", "-ISc", archive.BOOT)
+    assert "hook.base.errors" not in node.run(*looks, PROGRAM, "--help").stderr
+    assert "hook.base.errors" in node.run(*looks, bare, "--help").stderr
+    again = done(node, bare, "install", "--for=podman")
+    assert not [line for line in again if line.startswith("compile")]
+    done(node, LINK, "uninstall")
+    assert node.written() == {}
+
+
+def test_install_of_a_file_that_has_bytecode_removes_what_was_made(node: ScratchMachine, bare: str) -> None:
+    done(node, bare, "install", "--for=podman")
+    lines = done(node, "install", "--for=podman")
+    assert [line for line in lines if line.startswith(f"remove {PROGRAM}.cpython-")]
+    assert set(node.written()) == EVERYTHING - {KUBERNETES}
+
+
+def test_install_into_a_tree_makes_no_bytecode(tmp_path: Path, bare: str) -> None:
+    words = [bare, "install", f"--destdir={tmp_path / 'tree'}", "--for=both"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300)
+    assert "compile" not in ended.stdout
+    assert [*(tmp_path / "tree").rglob("*.cpython-*")] == []
+
+
+def test_bytecode_by_somebody_else_is_refused(node: ScratchMachine, bare: str) -> None:
+    done(node, bare, "install", "--for=podman", "--force")
+    (made,) = node.path(PROGRAM).parent.glob("*.cpython-*")
+    made.write_bytes(b"")
+    ended = node.run(PROGRAM, "bytecode", before=NOBODY)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "Permission denied" in ended.stderr
 
 
 @pytest.mark.parametrize("path", ["python3", "/with a/blank", "/" + "x" * 200, "/\u00e9"])
@@ -367,7 +422,7 @@ def test_a_new_program_that_does_not_run_does_not_take_the_place_of_one_that_doe
     before = node.path(PROGRAM).read_bytes()
     python = node.path("/usr/local/python")
     python.parent.mkdir()
-    python.write_text('#!/bin/sh\ncase "$*" in *version_info*) echo 3 11 cpython-311;; *) exit 1;; esac\n')
+    python.write_text('#!/bin/sh\ncase "$*" in *version_info*) echo 3 11 cpython-311 1;; *) exit 1;; esac\n')
     python.chmod(0o755)
     assert "does not run: exit status 1" in refused(node, "install", "--for=podman", "--python=/usr/local/python")
     assert node.path(PROGRAM).read_bytes() == before

@@ -69,7 +69,7 @@ def packages(pyz: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
 
 @pytest.fixture(scope="session")
 def newer(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """The same program, but of a later version."""
+    """The same program, but of a later version, and without bytecode."""
     tree = tmp_path_factory.mktemp("newer")
     for name in ("hook", "oci-hooks", "packaging"):
         shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))

@@ -132,6 +132,55 @@ def test_a_purge_leaves_no_file_of_ours_whoever_lives(machine: Machine, packages
     assert ours(machine) == []
 
 
+# --- Bytecode, which the newer package does not contain
+
+
+def test_an_installation_makes_bytecode_that_hooks_run(machine: Machine, newer: Packages) -> None:
+    machine.dpkg("-i", newer.deb.name)
+    found = machine.bytecode().stat()
+    assert (found.st_uid, found.st_gid, found.st_mode) == (0, 0, 0o100644)
+    assert not machine.runs_sources()
+    assert "this node has compiled the program for it" in machine.run(NAME, "doctor", check=False).stdout
+    assert machine.run("dpkg", "--verify", NAME).stdout == ""
+    container = machine.podman_run("web")
+    assert set(machine.groups()) == {f"oci-{container}"}
+
+
+def test_a_package_that_contains_bytecode_makes_none(machine: Machine, packages: Packages, newer: Packages) -> None:
+    machine.dpkg("-i", newer.deb.name)
+    machine.dpkg("-i", "--force-downgrade", packages.deb.name)
+    assert list(machine.at(HOOKS).glob("*.cpython-*")) == []
+    assert not machine.runs_sources()
+
+
+def test_another_python_has_bytecode_made_again(machine: Machine, newer: Packages) -> None:
+    """As far as dpkg can tell, a package that is unpacked again brings another one."""
+    machine.dpkg("-i", newer.deb.name)
+    made = machine.bytecode()
+    right = made.read_bytes()
+    made.rename(made.with_name(f"{NAME}.pyz.cpython-38"))
+    assert machine.runs_sources()
+    machine.apt("install", "--reinstall", "python3-minimal")
+    assert machine.bytecode() == made
+    assert made.read_bytes() == right
+
+
+@pytest.mark.parametrize("words", [("-r",), ("--purge",)], ids=" ".join)
+def test_a_removal_takes_the_bytecode_along(machine: Machine, newer: Packages, words: tuple[str, ...]) -> None:
+    machine.dpkg("-i", newer.deb.name)
+    machine.dpkg(*words, NAME)
+    assert not machine.at(HOOKS).exists()
+
+
+def test_a_removal_keeps_the_bytecode_with_the_program(machine: Machine, newer: Packages) -> None:
+    machine.dpkg("-i", newer.deb.name)
+    machine.podman_run("web")
+    machine.dpkg("-r", NAME)
+    assert not machine.runs_sources()
+    machine.dpkg("--purge", NAME)
+    assert ours(machine) == []
+
+
 OWNED = (
     f"/usr/bin/{NAME}",
     f"/usr/lib/systemd/system/{NAME}-reconcile.service",

@@ -122,6 +122,8 @@ def test_what_rpm_runs(packages: Packages) -> None:
     said = told("rpm", "-qp", "--scripts", packages.rpm)
     kinds = [line.partition(" ")[0] for line in said.splitlines() if line.endswith("scriptlet (using /bin/sh):")]
     assert kinds == ["postinstall", "preuninstall", "postuninstall"]
+    triggers = told("rpm", "-qp", "--filetriggers", packages.rpm)
+    assert "transfiletriggerin scriptlet (using /bin/sh) -- /usr/lib/python3, /usr/lib64/python3" in triggers
     assert "%{" not in said, "a macro that this rpm does not know"
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.packages.conftest import Packages
     from tests.packages.machine import Machine
@@ -56,6 +58,42 @@ def test_an_upgrade_leaves_a_live_container_in_its_group(installed: Machine, new
     assert installed.resctrl.groups()[f"/mon_groups/oci-{container}"] == before
     installed.podman_rm("web")
     assert installed.groups() == {}
+
+
+PYTHON = """
+Name: python3
+Version: 4
+Release: 1
+Summary: Stands for another Python
+License: None
+BuildArch: noarch
+%description
+A file of its standard library.
+%install
+mkdir -p %{buildroot}/usr/lib64/python3.99
+touch %{buildroot}/usr/lib64/python3.99/os.py
+%files
+/usr/lib64/python3.99/os.py
+"""
+
+
+def test_an_installation_makes_bytecode_and_another_python_has_it_made_again(
+    machine: Machine, newer: Packages, tmp_path: Path
+) -> None:
+    """The newer package does not contain it."""
+    (tmp_path / "python3.spec").write_text(PYTHON)
+    build = ["rpmbuild", "-bb", "--target=noarch", f"--define=_topdir {tmp_path}", f"{tmp_path}/python3.spec"]
+    subprocess.run(build, check=True, capture_output=True, timeout=300)
+    machine.rpm("-i", str(machine.shared / newer.rpm.name))
+    made = machine.bytecode()
+    found = made.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode) == (0, 0, 0o100644)
+    assert not machine.runs_sources()
+    made.unlink()
+    machine.rpm("-i", str(*tmp_path.glob("RPMS/noarch/*.rpm")))
+    assert not machine.runs_sources()
+    machine.rpm("-e", "python3", NAME)
+    assert not machine.at(HOOKS).exists()
 
 
 def test_an_erasure_keeps_the_file_for_those_who_call_it(installed: Machine) -> None:

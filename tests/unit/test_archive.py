@@ -317,6 +317,7 @@ def test_a_first_line_that_names_a_python_that_is_too_old_says_so(
         archive.BOOT + archive.FOR_PEOPLE,
         archive.SECOND_LINE.format(fallback=archive.FALLBACK, table=1, sources=1, room=1),
         archive.FROM_SOURCES,
+        archive.FROM_NODE.format(sources=archive.FROM_SOURCES, header=1, build_id=b"\0"),
         archive.FALLBACK,
         archive.MAIN,
     ],

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hook.install.bytecode import START, find_imports, module_name
 from pyz import BuildError, archive, bytecode
 from tests.unit.files import FOUND, broken, each_python, imported, loaded, start
 
@@ -17,7 +19,7 @@ def test_the_zip_holds_bytecode_for_every_interpreter(pyz: Path) -> None:
     with zipfile.ZipFile(pyz) as file:
         held = {name for name in file.namelist() if name.startswith("bytecode/")}
     tags = {start([it.path, "-c", "import sys; print(sys.implementation.cache_tag)"]).stdout.strip() for it in FOUND}
-    assert held == {f"bytecode/{tag}" for tag in tags} | {archive.SOURCES}
+    assert held == {f"bytecode/{tag}" for tag in tags} | {archive.SOURCES, archive.BUILD_ID}
 
 
 def test_a_release_needs_every_version(source: Path, tmp_path: Path) -> None:
@@ -55,7 +57,7 @@ def test_a_python_that_nobody_compiled_for_takes_the_sources(source: Path, pytho
 def test_bytecode_of_a_pre_release_is_passed_over(source: Path, python: str, tmp_path: Path) -> None:
     """It has the version's name, and another magic number."""
     contents = archive.read_sources(source)
-    stale = [bytecode.compile_by(python, contents)._replace(magic=b"xx\r\n")]
+    stale = [replace(bytecode.compile_by(python, contents), magic=b"xx\r\n")]
     pyz = tmp_path / "x.pyz"
     pyz.write_bytes(archive.join(contents, archive.shebang(python), stale))
     assert "hook.base.errors" in imported(pyz, python, ["--help"])
@@ -100,7 +102,7 @@ def test_bytecode_that_is_no_bytecode_exits_with_0_for_runtimes_and_2_for_people
     contents = archive.read_sources(source)
     (code,) = bytecode.compile_all(contents, [python])
     at = 0 if name.startswith("the loader") else code.size
-    spoilt = code._replace(content=code.content[:at] + b"\0" * (len(code.content) - at))
+    spoilt = replace(code, content=code.content[:at] + b"\0" * (len(code.content) - at))
     data = archive.join(contents, archive.shebang(python), [spoilt])
     for verb, status in (("hook", 0), ("list", 2), ("--help", 2))[at > 0 :]:  # hooks take no more than the first part
         done = broken(pyz, data, "spoilt.pyz", verb)
@@ -112,7 +114,7 @@ def test_bytecode_that_is_no_bytecode_exits_with_0_for_runtimes_and_2_for_people
 
 EAGER = {
     "hook/__init__.py": "",
-    bytecode.START.replace(".", "/") + ".py": """
+    START.replace(".", "/") + ".py": """
 import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,9 +155,9 @@ FIELDS = [it.name for it in fields(Deep)], Deep.method.__doc__, Deep.method.__an
 
 
 def test_the_first_part_is_what_the_start_imports_in_the_order_of_imports() -> None:
-    trees = {bytecode.module_name(path): ast.parse(text) for path, text in {**LATER, **EAGER}.items()}
-    names = ["hook", "hook.stages", "hook.base", "hook.base.lower", "hook.base.upper", bytecode.START]
-    assert bytecode.find_imports(trees, bytecode.START) == names
+    trees = {module_name(path): ast.parse(text) for path, text in {**LATER, **EAGER}.items()}
+    names = ["hook", "hook.stages", "hook.base", "hook.base.lower", "hook.base.upper", START]
+    assert find_imports(trees, START) == names
 
 
 @each_python
@@ -167,9 +169,7 @@ def test_packages_and_what_is_imported_later_are_found(python: str, source: Path
     done = broken(tmp_path / "x", archive.join(contents, archive.shebang(python), [code]), "x.pyz", "list")
     found, modules = done.stdout.splitlines()
     assert found == "HOOK.BASE.LOWER hook.base.lower hook.late (['field'], None, {}) True"
-    assert modules.split() == sorted(
-        {*map(bytecode.module_name, texts)} - {"hook", "hook.checked", "hook.stages.loader"}
-    )
+    assert modules.split() == sorted({*map(module_name, texts)} - {"hook", "hook.checked", "hook.stages.loader"})
     assert '"hook/late/__init__.py", line 5' in done.stderr
 
 

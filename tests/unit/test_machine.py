@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -55,7 +56,9 @@ def test_targets_are_found_by_their_programs(tmp_path: Path) -> None:
 
 def test_ask_interpreter_returns_version_and_tag() -> None:
     tag = sys.implementation.cache_tag
-    assert machine.ask_interpreter(sys.executable) == Interpreter(sys.executable, sys.version_info[:2], tag)
+    assert machine.ask_interpreter(sys.executable) == Interpreter(
+        sys.executable, sys.version_info[:2], tag, importlib.util.MAGIC_NUMBER
+    )
 
 
 # --- What forbids

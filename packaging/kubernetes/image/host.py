@@ -21,7 +21,7 @@ from hook.host import hooksd, machine
 from hook.host.machine import KUBERNETES, OLDEST
 from hook.host.paths import Places
 from hook.host.pyz_file import PyzFile
-from hook.install import file_steps
+from hook.install import file_steps, node_bytecode
 from hook.install import install as installing
 from hook.install import uninstall as uninstalling
 from hook.install.file_steps import Refused, Remove, Write
@@ -124,8 +124,9 @@ class Host:
         """
         if self.is_needed():
             return []
+        program, mark = self._program.path, self._mark.path
         return file_steps.format_outcomes(
-            file_steps.take_steps([Remove(self._program.path), Remove(self._mark.path)], dry_run=False)
+            file_steps.take_steps(map(Remove, [*node_bytecode.list_files(program), program, mark]), dry_run=False)
         )
 
     def is_needed(self) -> bool:

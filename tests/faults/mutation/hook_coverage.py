@@ -99,13 +99,13 @@ def pytest_runtest_logreport(report):
         with open("{copy}/build/seconds", "a") as file:
             print(json.dumps([report.nodeid, report.duration]), file=file)
 """
-# In the copy's packaging/pyz: what there is, and what takes its place.
+# In the copy: what there is, and what takes its place.
 MEASURED = {
-    "archive.py": (
+    "packaging/pyz/archive.py": (
         f'BOOT = "{archive.BOOT}"',
         "BOOT = \"import sys,atexit,posix;exec(open('{copy}/build/boot.py').read())\"",
     ),
-    "bytecode.py": (
+    "hook/install/bytecode.py": (
         "compile(_Bare().visit(tree), path,",
         f"compile(_Bare().visit(tree), '{{copy}}/' + path.replace({MODELS!r}, {COMPILED!r}),",
     ),
@@ -167,7 +167,7 @@ class Measured:
         for name, text in (("coveragerc", SETTINGS), ("boot.py", BOOT), ("contexts.py", PLUGIN), ("context", "none")):
             (self.copy / "build" / name).write_text(_filled(text, known))
         for name, (text, other) in MEASURED.items():
-            module = self.copy / "packaging/pyz" / name
+            module = self.copy / name
             script = module.read_text(encoding="utf-8")
             assert script.count(text) == 1, text
             module.write_text(script.replace(text, _filled(other, known)), encoding="utf-8")

@@ -1,0 +1,180 @@
+"""Compiles the program for one CPython: what the second line of the .pyz runs, and the modules behind it.
+
+The first part is marshalled as one: the loader, which has for constants all modules that the start of a container
+imports, in the order of their imports, and the places of all others, each of which is marshalled by itself. The build
+puts it into the .pyz (packaging/pyz/bytecode.py), and a node into a file of its own (node_bytecode.py).
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import base64
+import importlib.util
+import itertools
+import json
+import marshal
+import sys
+import zipfile
+from dataclasses import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from types import CodeType
+    from typing import Any
+
+START = "hook.stages.entry"
+"""The module whose start() runs the program."""
+LOADER = "hook.stages.loader"
+EAGER, LATER = "MODULES", "PLACES"  # in the loader: what takes their place
+HEADER_SIZE = 66
+# Alone, so that nothing but its version and the texts has a part in the bytes.
+_OPTIONS = ("-I", "-S", "-B", "-X", "utf8", "-X", "no_debug_ranges", "-c")
+_CODE = "import sys; sys.path.insert(0, sys.argv[1]); from hook.install import bytecode; bytecode.main()"
+
+
+@dataclass(frozen=True)
+class Bytecode:
+    """The program as one interpreter compiled it. `size`: of the first part of the content."""
+
+    tag: str
+    magic: bytes
+    version: tuple[int, ...]
+    size: int
+    content: bytes
+
+    @property
+    def entry(self) -> str:
+        """Its name in the zip."""
+        return f"bytecode/{self.tag}"
+
+    def make_file(self, build_id: bytes) -> bytes:
+        """The file on a node: a header with what was compiled and for which Python, and the content."""
+        return make_header(self.size, build_id, self.magic, HEADER_SIZE + len(self.content)) + self.content
+
+
+def make_header(size: int, build_id: bytes, magic: bytes, file_size: int) -> bytes:
+    """HEADER_SIZE bytes in marshal's second form, which every Python reads: FROM_NODE in packaging/pyz/archive.py."""
+    return marshal.dumps((size, (build_id, magic, file_size)), 2)
+
+
+def make_command(interpreter: str, place: str) -> list[str]:
+    """The command that compiles with an interpreter. `place`: a .pyz, or a directory with this package.
+
+    It compiles the modules in the .pyz; with a directory, those on stdin, as JSON.
+    """
+    return [interpreter, *_OPTIONS, _CODE, place]
+
+
+def select_texts(contents: Mapping[str, bytes]) -> dict[str, str]:
+    """The texts of the modules in a zip, by path."""
+    return {name: text.decode() for name, text in contents.items() if name.endswith(".py") and "/" in name}
+
+
+def parse_answer(output: str) -> Bytecode:
+    """The result of the command. Raises ValueError, TypeError for other output."""
+    tag, magic, version, size, content = json.loads(output)
+    return Bytecode(tag, base64.b64decode(magic), tuple(version), size, base64.b64decode(content))
+
+
+# --- What the interpreter does
+
+
+def main() -> None:
+    """See make_command."""
+    size, content = make(_read_texts(sys.argv[1]))
+    magic, code = (base64.b64encode(it).decode() for it in (importlib.util.MAGIC_NUMBER, content))
+    print(json.dumps([sys.implementation.cache_tag, magic, list(sys.version_info[:3]), size, code]))
+
+
+def _read_texts(place: str) -> dict[str, str]:
+    if not zipfile.is_zipfile(place):
+        texts: dict[str, str] = json.load(sys.stdin)
+        return texts
+    with zipfile.ZipFile(place) as file:
+        return select_texts({name: file.read(name) for name in file.namelist()})
+
+
+def make(texts: Mapping[str, str]) -> tuple[int, bytes]:
+    """The size of the first part, and all parts. `texts`: by path, as in the zip."""
+    trees = {module_name(path): ast.parse(text, path) for path, text in texts.items()}
+    codes = {name: _code(tree, path) for path, (name, tree) in zip(texts, trees.items())}
+    eager = find_imports(trees, START)
+    later = {name: _stable(code) for name, code in codes.items() if name not in (*eager, LOADER)}
+    ends = itertools.accumulate(map(len, later.values()))
+    places = {name: (end - len(code), len(code)) for (name, code), end in zip(later.items(), ends)}
+    constants: dict[object, Any] = {EAGER: tuple((name, codes[name]) for name in eager), LATER: places}
+    loader = codes[LOADER]
+    first = _stable(loader.replace(co_consts=tuple(constants.get(it, it) for it in loader.co_consts)))
+    return len(first), first + b"".join(later.values())
+
+
+def module_name(path: str) -> str:
+    """The name that imports give the module of a path in the zip."""
+    name = path[: -len(".py")].replace("/", ".")
+    return name[: -len(".__init__")] if name.endswith(".__init__") else name
+
+
+def find_imports(trees: Mapping[str, ast.Module], start: str) -> list[str]:
+    """The modules of ours that are imported with `start`, which is the last; each behind what it imports."""
+    found: list[str] = []
+    waiting: set[str] = set()
+
+    def add(name: str) -> None:
+        if name in trees and name not in waiting:
+            waiting.add(name)
+            add(name.rpartition(".")[0])
+            for imported in _imports(trees[name].body):
+                add(imported)
+            found.append(name)
+
+    add(start)
+    return found
+
+
+def _imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """What statements import as soon as they run, but for what is for type checkers."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif not isinstance(node, ast.FunctionDef) and not _is_for_checkers(node):
+            yield from _imports(ast.iter_child_nodes(node))
+
+
+def _is_for_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+class _Bare(ast.NodeTransformer):
+    """Drops annotations, but for those of classes, which dataclasses are made by, and what is for type checkers."""
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> Any:  # noqa: ANN401  one node or more
+        self.generic_visit(node)
+        return node.orelse if _is_for_checkers(node) else node
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return None if node.module == "__future__" else node
+
+
+def _code(tree: ast.Module, path: str) -> CodeType:
+    """The code of a module, which has no assertions and no docstrings: -OO."""
+    flags = __future__.annotations.compiler_flag
+    found: CodeType = compile(_Bare().visit(tree), path, "exec", flags, dont_inherit=True, optimize=2)
+    return found
+
+
+def _stable(code: Any) -> bytes:  # noqa: ANN401  whatever marshal takes
+    """Bytes of code objects. They are unmarshalled first: the marks of references depend on who else held a string."""
+    return marshal.dumps(marshal.loads(marshal.dumps(code)))  # noqa: S302  our own
