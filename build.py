@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Builds, packs, compiles, tests and shows resctrl-mon-hook.
 
   python3 build.py [--python PATH] [--output FILE] [--bytecode PATH]... [--release]

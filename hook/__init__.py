@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """resctrl-mon-hook: an OCI hook that gives every pod a resctrl monitoring group of its own.
 
 Open `stages/create` (createRuntime) and `stages/remove` (poststop) first: they are the two use cases. Packages, each of

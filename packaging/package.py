@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Makes the packages of a .pyz: `python3 build.py package` starts this.
 
   python3 packaging/package.py PYZ [--output DIR] [--check] [deb] [rpm]

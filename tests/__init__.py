@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tests import `pyz`, how the .pyz is made, as build.py does."""
 
 import sys

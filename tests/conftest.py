@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tiers: what a test needs is said by the directory that it lies in, and one that did not run is never just green.
 
 Each test carries the marker `tier(name=...)`, so that -m 'tier(name="unit")' selects one. With

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the hook does, on real containers, in a few seconds: `python3 build.py demo`.
 
 Two pods of two containers each (Podman), and one container that plain runc starts. Groups, members and tasks are shown

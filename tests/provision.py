@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes ready what the development commands need: a .venv with the pinned tools, and Debian packages.
 
     python = provision.ensure(apt=provision.TEST)     # may install, and says so first; the venv's python

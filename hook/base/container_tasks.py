@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which tasks are a container's: every thread of every process in its cgroup, or without its own one, of its family.
 
 One look at /proc serves all containers, for every cgroup version and mount point: each process says itself which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the counters mean: the events of resctrl, and the arithmetic of use. Nothing here touches a file.
 
 A counter is named `<domain>/<event>`, as it lies below mon_data; its value is text, as the kernel gave it. Numbers are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The exception that says why a container is not monitored. The reasons: `reasons`; other exceptions: `explain`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exceptions as operators see them. Imported when something failed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON text to objects and back, without `json`, whose import costs as much as the rest of the hook.
 
 `_json` holds the C halves of that module in CPython; where it is missing, `json` itself does the work.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the hook reads and writes, as pydantic models: the one source of truth for everything that is parsed.
 
 Run from the source tree the program uses this module. The .pyz holds `models_compiled.py` under this name: the same

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The models of hook/base/models.py in plain Python, for where pydantic cannot be: this takes their place in the .pyz.
 
 Made by `python3 build.py compile` from the core schemas that pydantic itself executes: change those, not this. The

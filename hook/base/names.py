@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What may become a key, a group's name or a part of a path.
 
 Annotations are written by tenants, so nothing that comes from outside is used in a path unless a function here accepts

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What /proc says of a container's init process: whether it lives, and where it belongs. One module owns /proc."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Why a container is not monitored: the words that operators see, and the failures that createRuntime tells apart."""
 
 from __future__ import annotations

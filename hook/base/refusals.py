@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the kernel's refusals mean: each errno of resctrl and /proc as an error that an operator understands.
 
 Imported when something failed. Source: Documentation/filesystems/resctrl.rst and fs/resctrl/rdtgroup.c of the kernel.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The resctrl file system: one module owns /sys/fs/resctrl. What its errnos mean: `refusals`.
 
 Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgroup.c.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The system calls of the hook path: one small seam, so that each of them can be made to fail.
 
 `posix` instead of `os`: the same calls without an import that costs a tenth of the interpreter's start. Descriptors are

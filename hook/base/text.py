@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text for people and logs: what tenants wrote, made safe to print."""
 
 from __future__ import annotations

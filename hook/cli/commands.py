@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the commands for people and prints their results.
 
 The exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure.

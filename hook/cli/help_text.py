@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The text of --help."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answers a person: --help, --version and the commands. A container's start never imports this."""
 
 from __future__ import annotations

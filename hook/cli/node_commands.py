@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands that administer the node: install, uninstall, doctor, base-runtime-spec."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parses the command line of a command for people. A container's start never imports this."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """What checks a node and suggests fixes."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`doctor`: all checks, in order. They change nothing."""
 
 from __future__ import annotations

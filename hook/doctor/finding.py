@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a check reports, and how findings are printed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of hooks.d: our files, and other files that affect ours."""
 
 from __future__ import annotations

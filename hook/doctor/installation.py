@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of the installation: the program and its Python, the timer, syslog."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of the kernel: resctrl, its RMIDs, /proc and cgroups."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`doctor --inject`: does this container get the hook, and if not, why not?"""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of the run directory: records, failures, and containers that run without a record."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of the runtimes that start containers, and of other tools that use resctrl."""
 
 from __future__ import annotations

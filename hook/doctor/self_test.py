@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`doctor --self-test`: makes a group, moves a child into it, reads its counters and removes it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the createRuntime hooks of CDI devices. CRI-O runs them after those of hooks.d, so after ours.
 
 Source: the Container Device Interface's SPEC.md: files in JSON or YAML, `containerEdits` of all devices and of each.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the settings for hooks in the configuration of each containerd, with all files that it imports.
 
 A base_runtime_spec can name the hook; without the program no container of that runtime starts. So every file that may

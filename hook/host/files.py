@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Replaces a file at once and durably: a reader, or a crash, sees the old or the new content, never a part of it."""
 
 from __future__ import annotations

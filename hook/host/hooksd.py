@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads hooks.d like CRI-O, Podman and the NRI hook-injector: directories, files, and which containers a file matches.
 
 Source: oci-hooks(5), and pkg/hooks of containers/common. With one invalid file, Podman starts no container, and

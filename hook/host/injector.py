@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds running processes of NRI's hook-injector, and the files that they see.
 
 Upstream deploys it as a pod with three directories of the host: the two of hooks.d, and /usr/libexec/oci/hooks.d. It

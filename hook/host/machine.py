@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """This machine: its init, processes and interpreters, and the security modules that can block a program."""
 
 from __future__ import annotations

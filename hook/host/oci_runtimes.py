@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asks the OCI runtimes of this node for their containers, with their commands `list` and `state`.
 
 A runtime is not trusted: it may hang, print without end or print anything. Several runtimes may share one root

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The paths of an installation, and how to recognize its files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a program to its end. It cannot hang the caller, print without limit or leave children behind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The .pyz as a file: its interpreter, and the files in it that `install` copies."""
 
 from __future__ import annotations

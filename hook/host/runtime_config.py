@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the settings for hooks.d and RDT in the configuration files of CRI-O and Podman.
 
 The files are TOML, which Python cannot parse before 3.11. These settings are strings and lists of strings on lines of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds running containers that never got the hook, for example because the hook-injector is not running.
 
 The hook is not called for them, so it cannot report them: reconcile does. A candidate is a container whose own cgroup

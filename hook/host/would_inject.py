@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decides like a reader of hooks.d whether one container gets the hook.
 
 The container is described by its OCI state, as hooks get it on stdin, or by its bundle's config.json.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles the program for one CPython: what the second line of the .pyz runs, and the modules behind it.
 
 The first part is marshalled as one: the loader, which has for constants all modules that the start of a container

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adds our hook to a base_runtime_spec, the specification with which containerd begins each container of a runtime.
 
 Source: config.md of the OCI runtime specification (hooks), and containerd's docs/cri/config.md (base_runtime_spec).

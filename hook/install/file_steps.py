@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The steps of install and uninstall; --dry-run prints them.
 
 Each step replaces or removes one file at once and durably. A new file is first written under a temporary name, which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Installs the running .pyz, its hooks.d files and its timer.
 
 The order matters. Readers of hooks.d use a file as soon as it exists, and containers fail if the hook does not start.

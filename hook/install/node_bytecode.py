@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytecode that a node compiles for a program without bytecode for its Python, in a file next to the program.
 
 A start checks this file (FROM_NODE in packaging/pyz/archive.py). If it is unusable, the program runs from its sources,

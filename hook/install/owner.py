@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the owner of an installation: a package, the Helm chart, a MachineConfig, or `install`.
 
 The owner writes the files again: dpkg and rpm with the next version, the chart's pod when it starts. So `install` and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Removes an installation in the reverse order: the JSON first, so that no new container gets the hook.
 
 The hooks of a container are fixed when it is created. Existing containers still call the program when they end, and

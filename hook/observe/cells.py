@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cells of a table: how words, sums, sizes and ages are printed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints a snapshot as metrics in Prometheus' text format or as JSON: the use of each key, and the hook's health.
 
 Source of the format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4).

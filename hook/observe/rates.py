@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calculates rates of use from two snapshots of a node."""
 
 from __future__ import annotations

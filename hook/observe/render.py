@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The output of `list`, `show` and `top`: a snapshot of the node as text and as objects for JSON.
 
 Text that a tenant can write (pod names, text quoted in a failure) is escaped by `printable`, and in a table it is one

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes a snapshot of a node: its keys and their use, its RMIDs, and containers that are not monitored.
 
 It takes no lock and writes nothing, so the node changes meanwhile. State files are replaced at once: each read is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Moves the tasks of running containers into their groups, and foreign tasks out of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What reconcile did or plans, as text and as objects for JSON."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plans the actions of reconcile from a survey. Reads and changes nothing."""
 
 from __future__ import annotations

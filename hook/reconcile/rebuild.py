@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rebuilds a lost or damaged record of a key from the kernel and the index."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Repairs what hooks cannot do. It may run at any time, also beside hooks and other reconciles.
 
 Each action is about one key and holds its lock, which it takes without waiting: the next run handles a busy key. Under

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the records, the kernel's groups and the processes, for a plan. Changes nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What one invocation works with: the options of its command line, the kernel's groups, and our records."""
 
 from __future__ import annotations

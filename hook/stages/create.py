@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """createRuntime: a container's init process goes into the mon_group of its key, before its first instruction.
 
 Read `create_runtime`, then `_join`. A hook may be killed after each step of `_join`; the comments say why their order

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What createRuntime does when a try failed: wait, free RMIDs, try again, or undo. Imported when that is so."""
 
 from __future__ import annotations

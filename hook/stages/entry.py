@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a runtime starts. From the command line and the OCI state on stdin to createRuntime or poststop.
 
 Read `run`, then `create.create_runtime` or `remove.poststop`.

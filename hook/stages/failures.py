@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The three traces of a failure: a line to syslog, a line on stderr, a record. None depends on the other two.
 
 Imported when something failed.

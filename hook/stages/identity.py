@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose container it is: the container as its runtime and /proc describe it, its pod, and the key that it belongs to.
 
 Annotations come from the runtime, from the kubelet and from the author of the pod or of the image. Each runtime writes

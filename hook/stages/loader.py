@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the program's modules from the bytecode in the .pyz, for the Python that compiled it.
 
 The file's second line (packaging/pyz/archive.py) runs this, and leaves it `f`, the file, open behind it. What the start

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is wrong with the annotations that say whose container it is. Imported when something is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Groups with our prefix that are on record of no key. For reclaim and reconcile: the search grows with the node."""
 
 from __future__ import annotations

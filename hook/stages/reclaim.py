@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frees RMIDs when the kernel has none left, so that a new pod is not left unmonitored while dead pods hold RMIDs.
 
 What is dead goes first: keys whose members are all dead (a finished Job whose poststop never came), or that have

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """poststop: a container leaves its key. With its last member a key lingers or ends, and its counters stay for a while.
 
 Read `poststop`, then `end`. All but the first lines of poststop is done under the key's lock, and reconcile, reclaim

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Members and groups that leave a key which goes on. Imported by retries and by reconcile."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a key's use is carried from one life of its groups to the next. States in, states out.
 
 Imported when a group was removed and comes again, or when another goes on for it.

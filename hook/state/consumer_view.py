@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The consumer's view: <run-dir>/mon_groups/<key>, which reads like a mon_group of that name, whatever the real one is.
 
     tasks                           a link to the real one; an empty file once the key is completed

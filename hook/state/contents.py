@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the run directory holds in all: for reconcile and reclaim, which may look at every key.
 
 It grows with the node, so nothing here is for a start that succeeds. People's view, without a lock: `records`.

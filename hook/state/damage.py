@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run directory when something in it is broken, or in the way. Imported when that is so."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run directory as people see it: opened to be read, by those who hold no lock. Its owner is `rundir`.
 
 Nothing is written, made or renamed here. A file is replaced whole by its writers, so that one read of it is consistent;

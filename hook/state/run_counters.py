@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gives back the room that counting hooks takes: a byte for each, in files of which the size alone matters (rundir).
 
 What was written becomes a hole, which takes no room, and the size stays. Hooks that append meanwhile lose nothing.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run directory, key by key: its lock, its record, the index, and the records of failures. No listing: `contents`.
 
     groups/<key>.json             what is recorded of a key (models.KeyState), written whole and renamed

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the record of a key changes: states in, states out. What earlier lives of its groups used: `accounting`."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Prints the MachineConfig that the Butane file describes, as JSON, for `oc apply -f -`.
 
     python3 packaging/openshift/machineconfig.py [--off] > machineconfig.json

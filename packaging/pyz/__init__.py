@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the .pyz is made of the sources."""
 
 from pathlib import Path

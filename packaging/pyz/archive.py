@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The .pyz: the first line, the second, which knows where in the file the bytecode is, and the zip."""
 
 from __future__ import annotations

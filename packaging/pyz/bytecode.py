@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytecode of the program for the .pyz, by each CPython at hand; hook/install/bytecode.py says what it is."""
 
 from __future__ import annotations

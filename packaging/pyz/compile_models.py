@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles the pydantic models of hook/base/models.py to tables of hook/base/validation.py, in plain Python.
 
 It goes by pydantic's core schemas. It knows the node types and the keys of KNOWN, each with one meaning, and refuses
@@ -42,6 +43,7 @@ EVERYWHERE = frozenset({"type", "metadata"})  # metadata is for JSON schemas; va
 SETTINGS = {"strict": True, "frozen": True, "extra": "ignore"}
 
 HEAD = '''\
+# SPDX-License-Identifier: Apache-2.0
 """The models of hook/base/models.py in plain Python, for where pydantic cannot be: this takes their place in the .pyz.
 
 Made by `python3 build.py compile` from the core schemas that pydantic itself executes: change those, not this. The

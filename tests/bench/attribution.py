@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What share of a container's work is charged to its group: by the hook, and by a daemon that polls.
 
     python3 build.py bench attribution [--json | --markdown] [--seconds S] [--rounds N] [--polls N] [--seed N]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The attribution benchmark's part in the guest: containers, what they used, and what their groups were charged.
 
     python3 -IS attribution_guest.py PLAN        # PLAN, and what it prints, a line each run: JSON (Plan, Run)

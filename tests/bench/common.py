@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the benchmarks share: their errors, and programs in C."""
 
 from __future__ import annotations

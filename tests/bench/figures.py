@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What benchmarks print: numbers with their spread and their targets, in tables."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * Starts a command as often as stdin holds states (each ends in a NUL), all at once; a state is the stdin of one. For
  * each, as they end, prints: nanoseconds since all were let go, peak memory in KiB, wait status.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs commands and says what they took: wall time and peak memory (launch.c), instructions (valgrind)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes to measure on.
 
 PlainNode, for wall time: a resctrl that nobody serves, and a run directory, both on tmpfs. The model behind FUSE would

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rounds in which everything that is to be compared is measured once, in an order by chance."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much the hook costs: beside the least that Python costs, in a container's start, on a busy node.
 
     python3 build.py bench speed [--json | --markdown] [--only TABLE]... [--python PATH]... [--rounds N] [--seed N]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hook by itself: beside the exit floor, on a node with many groups, and many at once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hook in a container's start: under runc and Podman, beside a hook that only starts and exits Python, and none."""
 
 from __future__ import annotations

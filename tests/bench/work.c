@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /*
  * The containers' program, static: what it runs in has nothing else.
  *

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes: a machine with resctrl, the hook and a containerd."""
 
 from __future__ import annotations

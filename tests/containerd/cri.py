@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The container runtime interface (CRI), v1, as a client of whatever containerd there is.
 
     with closing(Cri("unix:///run/containerd.sock", Path("/usr/bin/containerd"))) as cri:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A containerd of its own, whose containers get the hook, driven through the CRI as kubelet does it."""
 
 from __future__ import annotations

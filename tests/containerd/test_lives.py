@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lives that pods have under containerd, which has the hook from its base_runtime_spec, or from an NRI plugin."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """hooks.d as we read it, and as the code reads it that CRI-O, Podman and the NRI hook-injector share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever a pod's author writes, the pod is monitored, and as its own: on containerd 2, with the NRI plugin."""
 
 from __future__ import annotations

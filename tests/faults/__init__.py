@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fault campaign: everything that a hook relies on fails, everywhere, and what must hold does.
 
     python3 build.py faults [PART ...] [--markdown] [--most N] [--only CASE]

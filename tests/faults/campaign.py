@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the cases of a campaign, and says what became of them.
 
 Each worker is a process of its own, and never has two threads: a child that is made while another thread has a file of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node with one pod on which one thing goes wrong: what is there before, the hook that it hits, what must be after.
 
 Each worker of the campaign has one of these, and makes it anew for each case.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The system calls of a hook, as strace(1) sees them; how to let the Nth of a name fail, or kill the hook at it.
 
 An occurrence is counted from the start of the process on, which is the same in each run: the interpreter does the same

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A resctrl to work on for each test: the model behind FUSE, or a real one.
 
 Where RESCTRL_MON_HOOK_TEST_ROOT names a real one (in the guest of tests/kernel), `hook` works on that, cleaned of all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The speed benchmark in small: that it measures hooks at their work, and tells when they do none."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every state that a real runtime was seen to send, byte for byte but for the pid, on every Python that is here."""
 
 from __future__ import annotations

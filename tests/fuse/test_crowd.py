@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A whole pod's containers, or a node's, at the same moment."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """doctor on a machine where all is well, and on the same with one thing wrong with it at a time."""
 
 from __future__ import annotations

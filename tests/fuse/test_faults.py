@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A little of each part of the fault campaign, and that strace does to a hook what the campaign takes it to do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pods gain containers while reconcile runs in a loop: no init leaves the group that a hook put it into."""
 
 from __future__ import annotations

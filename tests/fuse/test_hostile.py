@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bad input: a clear reason, and not a file outside of the run directory and the group's own name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose container it is, under both hooks.d files: processes in cgroups of pods, and annotations that say otherwise."""
 
 from __future__ import annotations

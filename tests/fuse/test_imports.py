@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a usual start and end import, as seen in each CPython: the modules of the first part of the bytecode, and cheap
 ones that are written in C.
 """

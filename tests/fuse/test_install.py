@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """install and uninstall as the shipped file does them, on a machine whose /usr, /etc and /run are scratch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """createRuntime and poststop in every order that runtimes produce."""
 
 from __future__ import annotations

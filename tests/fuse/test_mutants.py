@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """That the campaign sees what a hook runs as a process, and tells a change that matters from one that does not."""
 
 from __future__ import annotations

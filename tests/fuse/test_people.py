@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verbs for people, as the shipped file: beside hooks that run, through pipes and on a terminal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """In a pid namespace of its own, processes outside look dead and their groups empty. No command may act on that."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hook as a process: what it is given and what it is not, by runtimes that do as they please."""
 
 from __future__ import annotations

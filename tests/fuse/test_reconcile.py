@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """reconcile, linger and reclaim, by the shipped file: each way in which hooks alone leave something wrong."""
 
 from __future__ import annotations

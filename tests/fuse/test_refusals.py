@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each way in which the kernel can say no, its reason, its three traces, and that nothing of the attempt is left."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model through a real mount: what the kernel's VFS and FUSE make of it, and that nothing is left behind."""
 
 from __future__ import annotations

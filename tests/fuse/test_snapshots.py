@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a key used: its counters before and after, carried over restarts, and shown to those who read a resctrl."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The soak of tests/faults in little, and whether it would see what is wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A storm: hooks in any order, lost, doubled and killed, beside tools that remove what is ours; then one reconcile.
 
 After every step: each hook has ended with 0, no group that somebody lived in was removed, nothing of others was

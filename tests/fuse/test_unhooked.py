@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Containers that run and were never hooked: the JSON is in place, and no runtime had the hook called."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tier's guests: for just those tests that were selected, and booted at once, beside the tests of other tiers.
 
 Where there is no kernel for them yet, it is built when the first test of the tier asks.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keeps one QEMU, and sees to it that nothing of it is left, however its caller ends.
 
     python guard.py DIRECTORY SECONDS STATUS_FD COMMAND...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs tests in guests, and tells the outcome of each as soon as it is known.
 
 A guest runs pytest on its tests one after another; every report comes back as a line of JSON (told.py) in a directory

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For tests that can run in the guest, where resctrl is real: RESCTRL_MON_HOOK_TEST_ROOT says there where it is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The guest's kernel: Linux 7.x with its own resctrl code over a faked RDT, built from Debian's source package.
 
 What a build depends on (the patch, the configuration, the commands below) and the source package's version make the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A guest with a real resctrl on a machine without RDT, from the command line.
 
     python -m tests.kernel.lab build [--again] [--deb FILE]

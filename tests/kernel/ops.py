@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Operations on a resctrl, and what came of each: for comparing the model with the kernel, which run the same ones.
 
     python3 -m tests.kernel.ops kernel SCRIPT RESULTS     as root where the kernel's resctrl is mounted

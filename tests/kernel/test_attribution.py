@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The promise itself: what a container does is charged to its group, from its first instruction on.
 
 The whole measurement, with pollers to compare, is `python3 build.py bench attribution`.

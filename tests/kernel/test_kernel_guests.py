@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hook on the kernel's own resctrl: the black-box tests of tests/fuse, and those in guest/, which need a real one.
 
 Each test here is a test function there, with all its parameters; what fails is told as the guest's pytest tells it.

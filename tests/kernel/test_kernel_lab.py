@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the kernel is chosen and what is said when it cannot be built, and that nothing is left of a guest."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model of resctrl against the kernel: the same operations on both, and all that came of them compared.
 
 Sequences are made by hypothesis, always the same ones. To look into a difference, or to try others:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pytest plugin for the guest: each report goes as one line of JSON to /tmp/share/reports, for the host to read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs commands in a guest that has the kernel of tests/kernel/kernel.py: a real resctrl, on a machine without RDT.
 
     vm = Vm(rmids=8, append="fakerdt.decay_ms=0")

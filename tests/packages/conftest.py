@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packages of the .pyz that the other tests run, and machines to install them in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fresh Debian with Podman, for packages to be installed in.
 
 It has no Python: that lies in apt's cache there, so that apt can install it without a network.

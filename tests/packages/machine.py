@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A fresh Debian as a machine of its own, as far as packages can tell, without a network.
 
 Its Podman is configured for what a small VM can do, as a site would do it; of our hook it knows nothing.

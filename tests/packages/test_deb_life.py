@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The life of a .deb on a fresh Debian, with containers that outlive some of its states."""
 
 from __future__ import annotations

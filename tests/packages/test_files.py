@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is in the packages, and that nothing of the machine that makes them is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The life of an RPM, with containers that outlive some of its states: its scriptlets, run by rpm in a root."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real Podman and runc on the model of resctrl."""
 
 from __future__ import annotations

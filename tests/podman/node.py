@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A machine with resctrl (the model), our hook and Podman."""
 
 from __future__ import annotations

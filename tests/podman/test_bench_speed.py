@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The container starts of the speed benchmark, once each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The demo: it ends well, on two screens, leaves nothing, and tells when the hook does not work."""
 
 from __future__ import annotations

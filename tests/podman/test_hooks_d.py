@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Podman itself as a reader of hooks.d: the shipped files, and build steps."""
 
 from __future__ import annotations

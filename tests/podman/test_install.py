@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What install puts in place, as Podman uses it, and what uninstall leaves to the containers that are there."""
 
 from __future__ import annotations

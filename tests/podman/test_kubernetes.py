@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The chart's image and what its containers do, under real Podman and runc, with the privileges that the chart gives.
 
 This machine is the node: its Python is looked at, its /proc and cgroups are seen. Only the two directories that are

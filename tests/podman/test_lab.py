@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """That the harness leaves nothing behind, even where nobody tidied up before."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lives that containers have under Podman: who is in which group, from when on, and until when."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """reconcile beside containers as Podman and runc make them: whose a process is, and in which ctrl_group."""
 
 from __future__ import annotations

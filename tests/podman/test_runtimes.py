@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Containers that no hook ever saw, found by what the real runc and crun tell of them."""
 
 from __future__ import annotations

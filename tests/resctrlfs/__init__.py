@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A stand-in for /sys/fs/resctrl: a model of it behind a real FUSE mount.
 
 For instance `with mounted(tmp_path, rmids=4) as resctrl: (resctrl.root / "mon_groups" / "x").mkdir()`, after which

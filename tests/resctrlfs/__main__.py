@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """python -m tests.resctrlfs MOUNTPOINT --control SOCKET --log FILE [--KNOB=VALUE ...]"""
 
 from __future__ import annotations

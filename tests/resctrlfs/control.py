@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The control socket: one JSON request per line, one JSON answer per line.
 
 Requests are objects with `do`, the name of a method of Control without `do_`, and that method's arguments.

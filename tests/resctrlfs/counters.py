@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The counters behind mon_data: deterministic, set and moved by the test alone.
 
 They belong to the RMID, not to the group. When an RMID gets a new owner its L3 counters begin at 0, for the kernel

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The event log: what was asked of the file system, by whom, and what /proc said of each pid at that moment."""
 
 from __future__ import annotations

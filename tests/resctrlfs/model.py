@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """resctrl as Linux 7.2 behaves, as a pure model: no FUSE, no threads, no time and no processes of its own.
 
 Source: the kernel's Documentation/filesystems/resctrl.rst and the behaviour of fs/resctrl/rdtgroup.c, whose texts

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RMIDs: who has one, who is in limbo, who is next (fs/resctrl/monitor.c: alloc_rmid, free_rmid, the limbo worker)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model, mounted with libfuse 3 through mfusepy. One process, one mount; root only.
 
 FUSE operations come one at a time, in the main thread; the control socket has a thread; one lock covers both.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the model needs to know about tasks, and where a real mount gets it from: /proc.
 
 Terms are the kernel's: a *tid* names one thread, a *pid* its process (thread group). A starttime is in clock ticks

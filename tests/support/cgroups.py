@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real cgroups of version 2 for processes that stand for containers, wherever that hierarchy is mounted."""
 
 from __future__ import annotations

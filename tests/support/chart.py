@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Helm chart, rendered by what Helm itself is made of (chart_renderer/main.go): Helm is in no package registry."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who reads the view: Kepler's passive mode, by its rules, and a consumer that adds up what a key used in its life."""
 
 from __future__ import annotations

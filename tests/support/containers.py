@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real containers for tests and the demo, on any Linux: Podman with a storage of its own, and plain runc.
 
     with closing(Lab(["--resctrl-root=..."])) as lab:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Debians as directories, for tests to run programs in. mmdebstrap makes them once, in the user's cache directory."""
 
 from __future__ import annotations

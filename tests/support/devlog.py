@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A /dev/log of our own, in a private mount namespace of the hook."""
 
 from __future__ import annotations

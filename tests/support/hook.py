@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shipped .pyz as a process, with the stdin, arguments, environment and cwd that a runtime gives it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds every CPython that the .pyz promises to run on, and fetches from Debian those that the machine lacks.
 
     python -m tests.support.interpreters             prints what is there

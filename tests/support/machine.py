@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A machine to install on: /usr, /etc and /run as a command sees them are scratch, over what this one has.
 
 Nothing of the real ones is changed. Each command runs in a mount namespace of its own; what it wrote is kept, and lies

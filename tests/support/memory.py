@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A machine in memory: stands for `posix`, `fcntl`, `select` and `time` in hook.system, without a disk or a clock.
 
 A hook runs on it from its start to its end within the process that tests it, some thousand times a second. Each change

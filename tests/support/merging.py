@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How each runtime merges the annotations of a container with those that a pod's author writes.
 
 Two maps matter: the one that a reader of hooks.d matches, and the one that ends up in the state on a hook's stdin.

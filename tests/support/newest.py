@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Debian's newest suite as a root: containerd 2 with its NRI, runc, crun and Python, and two programs of ours.
 
 Those are made of Debian's Go sources, by the Go that is there, and neither is kept. What Debian's packages of sources

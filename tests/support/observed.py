@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can be said at any moment of a machine with resctrl (the model) and our hook, whatever runs its containers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The oracle: what must be on a node after one reconcile, whatever hooks, kills and failures came before it.
 
 Records, groups, tasks, index and views are exactly what the living containers make them, and nothing of others was

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A cached root as a machine of its own, as far as programs in it can tell: see debian.root for such roots.
 
 It lies under an overlay in memory, in a mount namespace, with resctrl where that is looked for, and a /run of its own.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a storm of hooks needs: containers of real processes, and the resctrl, modelled or real, that they are put into.
 
 A mon_group is named by its path below the root of resctrl: `mon_groups/x`, `gold/mon_groups/x`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The .pyz as the tests of how it is made have it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The documents as tests read them: pages, sections, tables, and the code in them."""
 
 from __future__ import annotations

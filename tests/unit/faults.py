@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """System calls that fail, or at which the hook is killed: the first, the second, and so on until none is left.
 
 After SQLite's way of testing what happens when the Nth allocation or write fails.

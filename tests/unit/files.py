@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts a .pyz by each CPython, whole or broken."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A node made of plain files: what looks like resctrl, and a run directory with the state files of a test."""
 
 from __future__ import annotations

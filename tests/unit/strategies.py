@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Documents for the models, made from their core schemas, so that new models and fields are covered too."""
 
 from __future__ import annotations

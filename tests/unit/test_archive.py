@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The .pyz: the same bytes everywhere, nothing in it but the standard library, and an exit status of 0."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of the speed benchmark that measure nothing: what it reads, counts and prints."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """build.py as a command."""
 
 from __future__ import annotations

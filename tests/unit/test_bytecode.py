@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The bytecode in the .pyz: each CPython finds its own, and it is the modules as they are written."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which createRuntime hooks the files of CDI devices have, in both of their formats."""
 
 from __future__ import annotations

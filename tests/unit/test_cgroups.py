@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the path of a cgroup tells, by the names that runtimes give."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Helm chart: that Kubernetes takes what it renders, that it asks for no more than it needs, and that all agree."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What consumers see of a key, whatever lies in its place already."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The processes of a container: those in its own cgroup, and descendants of its init in no other's own cgroup."""
 
 from __future__ import annotations

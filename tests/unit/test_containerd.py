@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """containerd's configuration, read from trees as real nodes have them: what names the hook is found, or said."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The specification that containerd begins with: our hook is in it, once, and nothing else of it has changed."""
 
 from __future__ import annotations

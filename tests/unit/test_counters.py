@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What counters mean, and the arithmetic of use: exact, and unknown rather than wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """createRuntime and poststop, also with each of their system calls failing: nothing is lost and nothing leaks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The documents say what the code does: first what holds for all pages, then a section for each page.
 
 The screens that pages show are compared in test_docs_screens.

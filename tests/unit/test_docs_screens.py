@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The screens in the documents are what the program prints: a node is made of each, and shown again."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What stands between whatever goes wrong and the container."""
 
 from __future__ import annotations

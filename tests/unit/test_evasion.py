@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever a pod's author writes: key and monitoring stay those of the same pod without it, under each runtime.
 
 Both shipped files of hooks.d are installed, each with options of its own; the states are real ones.

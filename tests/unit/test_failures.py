@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The three traces of a failure: each is one bounded line or one record, and none depends on the other two."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps: each leaves the whole of what it is about, or what was there before."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the fuzzing of tests/faults does with a million inputs and a fuzzer, with a few and without one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Grafana dashboard: whole as one, and about metrics and labels that there are.
 
 Grafana itself is not asked; what a panel shows is what Prometheus' own checker and the table of metrics say.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """hooks.d as its readers have it: what a file must hold, in which order files count, and whom a file is for."""
 
 from __future__ import annotations

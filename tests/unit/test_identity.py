@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose container it is: whom to believe, and who is to be monitored at all."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON without `json`: the same objects as from `json`, and nothing that is not JSON of ours."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the hook is taken off all nodes: against an API server of few words, with pods and Jobs as the real one has."""
 
 from __future__ import annotations

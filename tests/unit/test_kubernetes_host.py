@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the chart's containers do to a host's files: a directory tree stands for the host."""
 
 from __future__ import annotations

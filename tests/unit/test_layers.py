@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layers: which package may import which, and what only one module knows."""
 
 from __future__ import annotations

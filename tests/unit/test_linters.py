@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The linters, as tests: what they say is never just advice."""
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ LINTERS = {
     "mypy": ["mypy", "--strict", "--no-error-summary"],
 }
 
+SOURCES = [path.relative_to(ROOT) for top in (".ci", "hook", "packaging", "tests") for path in (ROOT / top).rglob("*")]
+SOURCES = [Path("build.py"), *(path for path in SOURCES if path.suffix in (".c", ".go", ".py", ".sh"))]
+
 
 def complaints(command: Sequence[str], directory: Path = ROOT) -> str:
     """What a linter says, empty if it is content."""
@@ -39,3 +43,9 @@ def test_the_callers_of_the_models_suit_the_compiled_form_too(tmp_path: Path) ->
     (tmp_path / COMPILED).replace(tmp_path / MODELS)
     said = complaints([*LINTERS["mypy"], f"--cache-dir={ROOT / '.mypy_cache' / 'compiled'}", "hook"], tmp_path)
     assert not said, said
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_source_names_its_licence(path: Path) -> None:
+    first, second, *_ = [*(ROOT / path).read_text(encoding="utf-8").splitlines(), "", ""]
+    assert (second if first.startswith("#!") else first).endswith(" SPDX-License-Identifier: Apache-2.0")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is asked of the machine, and what is said where it forbids a program."""
 
 from __future__ import annotations

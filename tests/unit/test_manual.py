@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The man page says what --help says: every verb with its arguments, every option with its default, and no other."""
 
 from __future__ import annotations

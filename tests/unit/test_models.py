@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compiled models against the pydantic ones: the same documents accepted, the same values, the same first error."""
 
 from __future__ import annotations

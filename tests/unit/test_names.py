@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What may become a key, a group's name or a part of a path: nothing that leaves the directory it is put in."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytecode that a node makes: the start of a program runs it if it is right, and else the sources."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shipped hooks.d files against the rules of their readers, and against states of real runtimes.
 
 A malformed file keeps Podman and CRI-O from starting any container at all, so each rule is a test here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is made of the answers of OCI runtimes: those here are shell scripts, the real ones are in the Podman tier."""
 
 from __future__ import annotations

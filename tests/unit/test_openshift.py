@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The MachineConfig for OpenShift: it says what the Butane file says, and that is what the project ships."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hook's command line: what is right counts, what is wrong is named in one line and ignored."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose a file is, in the words of dpkg-query."""
 
 from __future__ import annotations

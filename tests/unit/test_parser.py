@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """--help says what there is, and what is said is there."""
 
 from __future__ import annotations

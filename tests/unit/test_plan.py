@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """plan(): from facts to actions. What the facts are made of is shown by tests/fuse/test_reconcile.py."""
 
 from __future__ import annotations

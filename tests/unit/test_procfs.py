@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What /proc says, in every form that it has; nothing is taken for dead that might live."""
 
 from __future__ import annotations

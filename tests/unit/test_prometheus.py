@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metrics: what Prometheus' own parser makes of them is what the node is like, whatever tenants call their pods."""
 
 from __future__ import annotations

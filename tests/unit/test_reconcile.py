@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is kept of completed keys goes when its time is over, and nothing else does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How keys linger and end, RMIDs are reclaimed and reconcile works, also with each of their system calls failing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What list, show and top print, and what a wrong command line is answered."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each errno of the kernel is one outcome; what the kernel says beside it is quoted and nothing is decided by it."""
 
 from __future__ import annotations

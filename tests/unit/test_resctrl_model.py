@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model of resctrl, row by row of what the kernel was seen to do; no mount, no processes, no time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What counts hooks takes no room for long, and goes on counting."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run directory: what is recorded is there whole or not at all, whatever fails, and a lock is held by one."""
 
 from __future__ import annotations

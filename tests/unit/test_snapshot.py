@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A look at a node: what is there is seen, what vanishes is not, and nothing is changed."""
 
 from __future__ import annotations

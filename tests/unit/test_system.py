@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the kernel is asked on the way in, where it is of no help."""
 
 from __future__ import annotations

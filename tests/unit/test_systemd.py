@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The systemd units of reconcile: as systemd-analyze reads them, and against what they are about."""
 
 from __future__ import annotations

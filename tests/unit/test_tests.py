@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rules for the code of the tests that no linter knows."""
 
 from __future__ import annotations

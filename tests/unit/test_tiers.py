@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tiers of tests/conftest.py, tried on a small project of their own."""
 
 from __future__ import annotations

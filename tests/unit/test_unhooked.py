@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What reconcile keeps of containers that were never hooked. The looks themselves are in tests/fuse."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a state, or a config.json, tells of a container to those who match hooks.d against it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models with all that the compiler knows, much of which the hook's own do not use today."""
 
 from __future__ import annotations

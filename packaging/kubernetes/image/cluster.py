@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes the hook off all nodes: a Job for each, since a Job's pod runs on one node and a cluster's nodes come and go.
 
 Which nodes is asked when it happens: those that a pod of the DaemonSet is on. In steps, each of which is over before

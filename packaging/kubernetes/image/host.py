@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The host's files: whether hooks can run there, what is put in place, and what is taken away.
 
 What is done to them is the program's own install (hook/install.py), less what a host has systemd for. /host stands for

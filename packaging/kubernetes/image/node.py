@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the containers of the chart run: node.py VERB [--prefix DIR] [--hooks-dir DIR] [OPTION...]
 
 install         put the program and its JSON onto the host, and stay until told to end, which changes nothing there

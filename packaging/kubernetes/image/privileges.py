@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Into the host's cgroup namespace, and down to the capabilities that are needed from then on.
 
 Kubernetes gives each container a cgroup namespace of its own, and only a privileged one the host's. In one of its own

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An NRI plugin that gives containers the hooks of hooks.d, for tests: what containerd's hook-injector does.
 //
 // Files are matched against the container's annotations with the pod's put over them: of two of one name the pod's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One target under atheris, until so many inputs were tried or one fails: started by fuzz.py.
 
     python -m tests.faults.fuzzing.atheris_target TARGET ARGUMENTS-OF-LIBFUZZER... CORPUS

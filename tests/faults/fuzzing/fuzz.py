@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hostile input: coverage-guided fuzzing of all that parses, and of the whole hook, on both forms of the models.
 
 Each of targets.TARGETS is a case: atheris (libFuzzer) runs it in a process of its own. No crash, no hang, no change

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hostile input made from what is real: seeds for each target, and mutations of JSON beside those of raw bytes."""
 
 from __future__ import annotations

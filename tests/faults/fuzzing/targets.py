@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is put to hostile input: all that parses, and the whole hook, each a function of a program and of some texts.
 
 It returns what came of them, which has to be the same for both forms of the program: on pydantic's models, as in the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Full, read-only, out of descriptors or memory, torn, replaced, hidden: what a node can be like when a hook comes.
 
 Here nothing is injected: file systems, limits and files really are like that. What has been broken is mended then (room

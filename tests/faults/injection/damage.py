@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can be in the place of a file of ours, and was not written by us."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of ours that are not what we wrote: cut at every byte, replaced by something else, hostile, of others."""
 
 from __future__ import annotations

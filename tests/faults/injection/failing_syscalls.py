@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every system call fails, from the opening of the .pyz on: once, or from then on.
 
 What must be whatever fails: exit status 0; no hang; and a failure is told three times over, in each place whose own

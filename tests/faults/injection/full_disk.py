@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A /run that has no room for another page or another file, or cannot be written at all."""
 
 from __future__ import annotations

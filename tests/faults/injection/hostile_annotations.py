@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Annotations that a pod's author writes to be billed to others, or to nobody: the pod's own group counts all the same.
 
 They are given the last word here, which no runtime gives them for all of these keys.

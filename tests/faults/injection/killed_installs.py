@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """install and uninstall, killed at every system call of theirs that changes something.
 
 At no point is there a hooks.d file that readers refuse, or one whose program is missing or does not run. After that the

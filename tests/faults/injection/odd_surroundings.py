@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Clocks that jump, pids that are used again, a /proc that hides, a resctrl that goes and comes back in the middle."""
 
 from __future__ import annotations

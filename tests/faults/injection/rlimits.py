@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process that may have few descriptors, or little memory."""
 
 from __future__ import annotations

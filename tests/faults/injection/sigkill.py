@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Killed at every system call that changes something, and again while that is put right.
 
 SIGKILL comes before the call, and after it, which is before the next one. What is left then is put right in three

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The moments in the life of a pod at which something goes wrong."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Crowds: many containers of one pod, or of many, come and go at the same time, while other tools remove groups.
 
 Whoever lives is a member in the end, and nobody else; where nothing was removed no reconcile is needed for that. Locks

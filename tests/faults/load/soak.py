@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Soak: pods come and go by the ten thousand on one node, without a leak; see soak_node.py.
 
 Two cases: `model`, and `kernel`, with fewer pods, in a guest that has the kernel's own resctrl (tests/kernel).

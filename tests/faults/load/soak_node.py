@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The node that is soaked: pods come and go, and what lives has its group and its files, and nothing else has.
 
     python -m tests.faults.load.soak_node PODS SEED DIRECTORY [RESCTRL]

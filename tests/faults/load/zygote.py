@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An interpreter that has started already, of which hooks and containers' inits are forked: a start is most of a hook.
 
     python3 -IS zygote.py BOOT ERRORS PYZ OPTION...

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Branch coverage of the hook path: of unit tests in their process, of the hooks that tests start in each of theirs.
 
 The tests run in a copy of the checkout, where the build makes a .pyz that measures itself: code objects name the files

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mutation testing of the hook path: whatever is changed in it, a test fails.
 
 Each change that make_mutants makes is a case. Of the tests, those run that have run its lines, as hook_coverage has

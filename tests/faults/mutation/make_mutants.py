@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What can be changed in a module so that it means something else: by mutmut's operators, and a few more.
 
     python -m tests.faults.mutation.make_mutants stages/create...    (needs mutmut; the mutants of all, as JSON)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A change of the program's text: make_mutants makes it, judge_mutants judges it."""
 
 from __future__ import annotations

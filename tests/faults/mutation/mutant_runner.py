@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs tests on one mutant after the other, in a copy of the checkout: judge_mutants starts it, and says what.
 
     python -m tests.faults.mutation.mutant_runner    (in the copy; a JSON job on each line of stdin, answers on stdout)

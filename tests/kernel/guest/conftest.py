@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixtures of the tests that run in the guest: the real resctrl, without groups, and what works on it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Containers by runc and crun, with the hook in their config.json, whose first act is to read which group they are in.
 
 The command is one `cat` of /proc/self/cpu_resctrl_groups and of a FIFO: nothing runs in the container before that

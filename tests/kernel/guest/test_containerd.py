@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """containerd, driven through the CRI as kubelet does it: what the kernel says of a pod's containers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """runc, crun and Podman: what a container finds itself in before it has run a single instruction."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A machine with 31 RMIDs besides the root's, and more pods than that."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A machine with six RMIDs besides the root's, each of which stays in limbo for a while after its group is gone."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One container's life on machines that can do less, or that are mounted in another way."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The energy of a pod over its whole life, restarts included, on RMIDs that others used in between."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What others do to resctrl while we use it, and what the kernel does of itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Renders a chart's templates as Helm does, for tests: with Go's template engine, sprig and sigs.k8s.io/yaml, which are
 // what Helm itself is made of, and the few functions that Helm adds (pkg/engine). Not there: what this chart has no use
 // for (tpl, lookup, .Files, .Capabilities). Strict: a value that does not exist is an error.

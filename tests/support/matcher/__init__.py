@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which hooks a container gets, by the matcher of hooks.d that CRI-O, Podman and the NRI hook-injector share (main.go).
 
     with closing(Matcher()) as matcher:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Answers which hooks of hooks.d a container gets, for tests: by the package that CRI-O, Podman and the NRI
 // hook-injector share. A line of JSON in, a line of JSON out, until stdin ends.
 //
