@@ -24,7 +24,7 @@ from tests.unit.files import FOUND, imported, loaded, start
 NOBODY = 65534
 
 
-class Node(NamedTuple):
+class NodeProgram(NamedTuple):
     """A program that ships no bytecode, the Python that its first line names, and the bytecode made of it."""
 
     pyz: Path
@@ -42,7 +42,7 @@ class Node(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=[str(it.path) for it in FOUND], ids=[f"{it.version}" for it in FOUND])
-def made(request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Node:
+def made(request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest.TempPathFactory) -> NodeProgram:
     """One that `bytecode` has made it for, by each CPython."""
     python: str = request.param
     pyz = archive.build(root=source, output=tmp_path_factory.mktemp("x") / "x.pyz", python=python)
@@ -50,16 +50,16 @@ def made(request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest.
     assert (done.returncode, done.stderr) == (0, "")
     (file,) = set(pyz.parent.iterdir()) - {pyz}
     assert done.stdout == f"compile {file}\n"
-    return Node(pyz, python, file)
+    return NodeProgram(pyz, python, file)
 
 
 @pytest.fixture
-def node(made: Node, tmp_path: Path) -> Node:
+def node(made: NodeProgram, tmp_path: Path) -> NodeProgram:
     """The same, to be spoilt."""
-    return Node(Path(shutil.copy2(made.pyz, tmp_path)), made.python, Path(shutil.copy2(made.file, tmp_path)))
+    return NodeProgram(Path(shutil.copy2(made.pyz, tmp_path)), made.python, Path(shutil.copy2(made.file, tmp_path)))
 
 
-def test_file_holds_what_the_build_would_ship(made: Node, source: Path) -> None:
+def test_file_holds_what_the_build_would_ship(made: NodeProgram, source: Path) -> None:
     shipped = bytecode.compile_by(made.python, archive.read_sources(source))
     assert made.file.name == f"x.pyz.{shipped.tag}"
     assert made.file.read_bytes()[HEADER_SIZE:] == shipped.content
@@ -67,19 +67,19 @@ def test_file_holds_what_the_build_would_ship(made: Node, source: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["no-such-verb"], ["list", "--run-dir=/nowhere"], ["hook"]])
-def test_start_runs_it(made: Node, arguments: list[str]) -> None:
+def test_start_runs_it(made: NodeProgram, arguments: list[str]) -> None:
     assert not made.runs_sources(*arguments)
     assert made.is_current()
 
 
-def test_start_by_a_link_or_by_name_runs_it(made: Node, tmp_path: Path) -> None:
+def test_start_by_a_link_or_by_name_runs_it(made: NodeProgram, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(made.pyz)
     assert not made._replace(pyz=link).runs_sources()
     assert "hook.base.errors" not in loaded(start([made.python, "-X", "importtime", "-IS", made.pyz, "--help"]).stderr)
 
 
-def test_start_without_it_runs_the_sources(node: Node) -> None:
+def test_start_without_it_runs_the_sources(node: NodeProgram) -> None:
     node.file.unlink()
     assert node.runs_sources()
     assert not node.is_current()
@@ -125,7 +125,7 @@ SPOILT: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("how", SPOILT)
-def test_start_runs_the_sources_instead_of(node: Node, how: str) -> None:
+def test_start_runs_the_sources_instead_of(node: NodeProgram, how: str) -> None:
     if "user" in how and os.geteuid() != 0:
         pytest.skip("not root")
     SPOILT[how](node.file)
@@ -135,13 +135,15 @@ def test_start_runs_the_sources_instead_of(node: Node, how: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_bytecode_that_is_none_behind_a_right_header_is_not_run(node: Node) -> None:
+def test_bytecode_that_is_none_behind_a_right_header_is_not_run(node: NodeProgram) -> None:
     size = node.file.stat().st_size
     change(HEADER_SIZE, b"\0" * (size - HEADER_SIZE))(node.file)
     assert node.runs_sources()
 
 
-def test_start_of_a_new_program_beside_old_bytecode_runs_its_sources(node: Node, source: Path, tmp_path: Path) -> None:
+def test_start_of_a_new_program_beside_old_bytecode_runs_its_sources(
+    node: NodeProgram, source: Path, tmp_path: Path
+) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(source, copy)
     with (copy / "hook/__init__.py").open("a") as file:
@@ -157,7 +159,7 @@ def test_start_of_a_new_program_beside_old_bytecode_runs_its_sources(node: Node,
 # --- The command
 
 
-def test_bytecode_again_changes_nothing(node: Node) -> None:
+def test_bytecode_again_changes_nothing(node: NodeProgram) -> None:
     before = node.file.stat().st_ino
     done = start([node.pyz, "bytecode"])
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -165,14 +167,14 @@ def test_bytecode_again_changes_nothing(node: Node) -> None:
 
 
 @pytest.mark.parametrize("how", ["other build", "empty", "FIFO", "link", "writable by all"])
-def test_bytecode_replaces_what_is_not_right(node: Node, how: str) -> None:
+def test_bytecode_replaces_what_is_not_right(node: NodeProgram, how: str) -> None:
     SPOILT[how](node.file)
     assert start([node.pyz, "bytecode"]).stdout == f"compile {node.file}\n"
     assert node.is_current()
     assert not node.runs_sources()
 
 
-def test_bytecode_removes_that_of_other_pythons(node: Node) -> None:
+def test_bytecode_removes_that_of_other_pythons(node: NodeProgram) -> None:
     other, half = node.pyz.with_name("x.pyz.cpython-399"), node.pyz.with_name(".x.pyz.cpython-398.new")
     stays = node.pyz.with_name("x.pyz.txt")
     for path in (other, half, stays):
@@ -181,7 +183,7 @@ def test_bytecode_removes_that_of_other_pythons(node: Node) -> None:
     assert set(node.pyz.parent.iterdir()) == {node.pyz, node.file, stays}
 
 
-def test_bytecode_makes_none_for_a_program_that_ships_it(node: Node, pyz: Path) -> None:
+def test_bytecode_makes_none_for_a_program_that_ships_it(node: NodeProgram, pyz: Path) -> None:
     shutil.copy(pyz, node.pyz)
     assert start([node.pyz, "bytecode"]).returncode == 0
     assert [*node.pyz.parent.iterdir()] == [node.pyz]
