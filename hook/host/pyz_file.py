@@ -12,7 +12,7 @@ _LONGEST_LINE = 255
 _LONGEST_OLD_LINE = 127
 _FOR_PEOPLE = b"if atexit."  # begins the part of that line which kernels before 5.1 do not see
 _BUILD_ID = "bytecode/build-id"
-_PROGRAM, _BEGIN = "hook/__init__.py", b'"""resctrl-mon-hook:'
+_PROGRAM, _DOCSTRING = "hook/__init__.py", b'"""resctrl-mon-hook:'
 
 
 class PyzFile:
@@ -27,7 +27,7 @@ class PyzFile:
                 self._entries = {name: archive.read(name) for name in archive.namelist()}
         except zipfile.BadZipFile as error:
             raise ValueError(f"{path} is not a .pyz: {error}") from None
-        if not self.data.startswith(b"#!/") or not self._entries.get(_PROGRAM, b"").startswith(_BEGIN):
+        if not self.data.startswith(b"#!/") or _DOCSTRING not in self._entries.get(_PROGRAM, b""):
             raise ValueError(f"{path} is not a .pyz of resctrl-mon-hook")
 
     @property
