@@ -93,9 +93,8 @@ def survey_node(node: Node) -> Survey:
                 _look_at_groups(node, found, found.states[key], members, processes)
         named = ((orphans.key_of(node, path) or "", path) for path in orphans.find_orphans(node))
         found.orphans = {(key, path): node.resctrl.has_live_task(path) for key, path in named}
-    found.leftovers = contents.find_leftovers(
-        node.run, {key for key, it in found.states.items() if it.completed_at is None}
-    )
+    unfinished = {key for key, it in found.states.items() if it.completed_at is None}
+    found.leftovers = contents.find_leftovers(node.run, unfinished)
     due = {key for key, state in found.states.items() if state.generation} | {*found.unreadable, *found.leftovers}
     found.leftovers += [key for key in node.view.shown() if key not in due]
     found.half_failures = contents.find_half_failures(node.run)

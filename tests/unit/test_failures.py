@@ -181,6 +181,7 @@ def test_a_record_has_what_is_known_of_the_container() -> None:
     error = HookError(Reason.DENIED, "p", tried="t", kernel="k", hint="h")
     failure = failures.failure_of(error, "createRuntime", container(), KEY, is_monitored=True).model_dump()
     assert len(failure.pop("time")) == len("2026-11-21T00:00:00Z")
+    assert failure.pop("boottime") > 0
     assert failure == {
         "version": 1,
         "container": "c1",
