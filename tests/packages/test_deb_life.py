@@ -143,8 +143,7 @@ def test_an_installation_makes_bytecode_that_hooks_run(machine: Machine, newer: 
     assert not machine.runs_sources()
     assert "this node has compiled the program for it" in machine.run(NAME, "doctor", check=False).stdout
     assert machine.run("dpkg", "--verify", NAME).stdout == ""
-    container = machine.podman_run("web")
-    assert set(machine.groups()) == {f"oci-{container}"}
+    assert f"oci-{machine.podman_run('web')}" in machine.groups()
 
 
 def test_a_package_that_contains_bytecode_makes_none(machine: Machine, packages: Packages, newer: Packages) -> None:
@@ -178,6 +177,7 @@ def test_a_removal_keeps_the_bytecode_with_the_program(machine: Machine, newer: 
     machine.podman_run("web")
     machine.dpkg("-r", NAME)
     assert not machine.runs_sources()
+    machine.podman_rm("web")
     machine.dpkg("--purge", NAME)
     assert ours(machine) == []
 
