@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import provision
+
 TIERS = ("unit", "fuse", "podman", "containerd", "packages", "kernel")
 REQUIRED_IN_CI = "fuse,podman,containerd,packages,kernel"
 _HERE = Path(__file__).resolve().parent
-_MEMORY = Path("/dev/shm")
-_ROOM = 4 << 30
 _OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 
 
@@ -32,22 +32,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if _can_hold_tests(_MEMORY):  # as /run is on a node; and a disk is what most of the time would go to
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", provision.find_scratch())
     config.addinivalue_line("markers", "tier(name): what the test needs, by its directory in tests/")
     unknown = sorted(set(_required(config)) - set(TIERS))
     if unknown:
         raise pytest.UsageError(f"--require: no such tier: {', '.join(unknown)} (there are {', '.join(TIERS)})")
-
-
-def _can_hold_tests(directory: Path) -> bool:
-    """Whether there is room, and programs can run from there."""
-    try:
-        found = os.statvfs(directory)
-    except OSError:
-        return False
-    has_room = found.f_bavail * found.f_frsize >= _ROOM
-    return has_room and not found.f_flag & os.ST_NOEXEC and os.access(directory, os.W_OK)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -22,6 +22,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,6 +88,8 @@ _PROBES = {
     "rpm": "rpmbuild",
     "xz-utils": "xz",
 }
+_MEMORY = "/dev/shm"
+_ROOM = 4 << 30
 _NEED_ROOT = frozenset({"catatonit", "containerd", "crun", "podman", "runc"})
 
 
@@ -127,6 +130,19 @@ def needed_to_package(arguments: Sequence[str]) -> list[str]:
     """The packages that packaging/package.py takes with these arguments."""
     kinds = [kind for kind in PACKAGE if kind in arguments] or list(PACKAGE)
     return [table[kind] for table in (PACKAGE, CHECK) for kind in kinds if table is PACKAGE or "--check" in arguments]
+
+
+def find_scratch() -> str:
+    """Where temporary files go: into memory where there is room and programs can run, as /run is on a node.
+
+    On a disk the tests would wait for it most of the time.
+    """
+    try:
+        found = os.statvfs(_MEMORY)
+    except OSError:
+        return tempfile.gettempdir()
+    has_room = found.f_bavail * found.f_frsize >= _ROOM and os.access(_MEMORY, os.W_OK)
+    return _MEMORY if has_room and not found.f_flag & os.ST_NOEXEC else tempfile.gettempdir()
 
 
 def install(apt: Iterable[str]) -> list[str]:

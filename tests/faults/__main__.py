@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is mounted is unmounted
     with (
-        tempfile.TemporaryDirectory(prefix="faults-") as directory,
+        tempfile.TemporaryDirectory(prefix="faults-", dir=provision.find_scratch()) as directory,
         closing(Campaign(Path(directory), jobs=said.jobs, most=said.most, seed=said.seed, only=said.only)) as run,
     ):
         for part in said.part or PARTS:

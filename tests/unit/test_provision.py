@@ -4,9 +4,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -283,3 +285,14 @@ def test_a_tool_in_another_version_does_not_count() -> None:
     assert provision._is_importable(f"pytest=={pytest.__version__}")
     assert not provision._is_importable("pytest==0.1")
     assert not provision._is_importable("no-such-tool==1")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "flags", "scratch"), [(1 << 22, 0, "/dev/shm"), (1, 0, None), (1 << 22, os.ST_NOEXEC, None)]
+)
+def test_scratch_is_in_memory_where_there_is_room_and_programs_run(
+    monkeypatch: pytest.MonkeyPatch, blocks: int, flags: int, scratch: str | None
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=blocks, f_frsize=4096, f_flag=flags))
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    assert provision.find_scratch() == (scratch or tempfile.gettempdir())

@@ -23,7 +23,8 @@ def project(tmp_path: Path) -> Path:
     for tier, text in {"unit": PASSES, "fuse": SKIPS, "podman": PASSES}.items():
         (tmp_path / "tests" / tier).mkdir(parents=True)
         (tmp_path / "tests" / tier / f"test_{tier}.py").write_text(text)
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
+    for name in ("conftest.py", "provision.py"):
+        shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
     return tmp_path
 
 
