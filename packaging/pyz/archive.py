@@ -70,10 +70,10 @@ SECOND_LINE = (
     "a,n=m.loads(f.read({table})).get(x.MAGIC_NUMBER,{sources});f.seek(a,1);exec(m.loads(f.read(n)))\n"
 )
 SOURCES = "bytecode/none"  # in the zip: what stands in for a loader where there is no bytecode
-BUILD_ID = "bytecode/build-id"  # in the zip: the digest of all else that it holds, but for bytecode
-# Where the file has no bytecode for this Python, this looks for what the node has made of the same sources beside it
-# (hook/install/node_bytecode.py): nobody but root or who runs this can have written it. Else the sources are found.
-# Every Python from 2.7 on has to understand both: one that is too old comes here, and goes on with the fallback.
+BUILD_ID = "bytecode/build-id"  # in the zip: the digest of all other files but bytecode
+# Without bytecode for this Python, the start looks for a file that the node has compiled from the same sources
+# (hook/install/node_bytecode.py). It uses the file only if just root, or the user who runs it, can write to it. Else it
+# runs from sources. Python 2.7 and later must be able to parse both texts: a too old one then runs the fallback.
 FROM_SOURCES = f"sys.version_info<(3,9)and sys.exit();sys.path[:0]=sys.argv[1:2];import {START} as s;s.start()"
 FROM_NODE = """\
 s={sources!r}
