@@ -45,7 +45,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 
 from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
-UNIT = "tests/unit"
+BESIDE = ("tests/unit", "tests/fuse")  # the tiers that run beside the others
 BENCHES = ("speed", "attribution")
 
 
@@ -67,13 +67,14 @@ def test_verb(arguments: Sequence[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     if arguments:
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
-    # All of them: the unit tests beside the others, which leave one CPU of two idle
+    # All of them: half beside the other half, which leaves one CPU of two idle
     with (
         tempfile.TemporaryFile() as said,
-        subprocess.Popen([*pytest, UNIT], cwd=ROOT, stdout=said, stderr=said) as unit,
+        subprocess.Popen([*pytest, *BESIDE], cwd=ROOT, stdout=said, stderr=said) as half,
     ):
-        others = subprocess.run([*pytest, f"--ignore={UNIT}"], cwd=ROOT, check=False).returncode
-        status = unit.wait()
+        ignored = [f"--ignore={tier}" for tier in BESIDE]
+        others = subprocess.run([*pytest, *ignored], cwd=ROOT, check=False).returncode
+        status = half.wait()
         said.seek(0)
         sys.stdout.write(said.read().decode(errors="replace"))
     return others or status
