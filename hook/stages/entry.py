@@ -102,6 +102,8 @@ def run(call: Call, arguments: list[str]) -> int:
 def _act(call: Call) -> bool:
     """Do what the state asks for; returns whether a container is monitored now. HookError, OSError."""
     state = _read_state(call)
+    if call.stage == "createRuntime":  # first: a failure's record has to name the process, for reconcile to try again
+        call.container = identity.Container(state.id, state.pid or 0, state.bundle, state.annotations or {})
     kernel = resctrl.Resctrl(call.options.resctrl_root)
     if call.stage == "createRuntime" and not kernel.exists():
         from hook.stages import failures
@@ -110,10 +112,9 @@ def _act(call: Call) -> bool:
         return False
     call.run_dir = context.open_run_dir(call.options)
     node = context.Node(kernel, call.run_dir, call.options)
-    if call.stage == "poststop":
+    if call.container is None:
         remove.poststop(node, state.id)
         return False
-    call.container = identity.Container(state.id, state.pid or 0, state.bundle, state.annotations or {})
     call.key = create.create_runtime(node, call.container)
     if call.key is None:
         return False  # a failure on record may be of the call that this container is for

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hook.base import system
-from hook.stages import entry, failures
+from hook.base import procfs, system
+from hook.stages import context, entry, failures
+from hook.state import rundir
 
 
 @pytest.fixture(autouse=True)
@@ -68,3 +70,23 @@ def test_the_verb_decides_the_stage_whatever_the_state_says(
     arrives({"id": "c1", "status": status}, monkeypatch)
     assert entry.main(["createRuntime", f"--run-dir={tmp_path}/run"]) == 0
     assert json.loads((tmp_path / "run/unmonitored/c1.json").read_text())["stage"] == "createRuntime"
+
+
+def test_failure_to_open_the_run_directory_is_recorded_with_the_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without it reconcile would never try again."""
+    attempts = [OSError(errno.EMFILE, "Too many open files")]
+    real = rundir.RunDir
+
+    def open_later(path: str) -> rundir.RunDir:
+        if attempts:
+            raise attempts.pop()
+        return real(path)
+
+    monkeypatch.setattr(context, "RunDir", open_later)
+    arrives({"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": os.getpid(), "bundle": "/b"}, monkeypatch)
+    assert entry.main(["createRuntime", f"--run-dir={tmp_path}/run", f"--resctrl-root={tmp_path}"]) == 0
+    failure = real(f"{tmp_path}/run").failure_of("c1")
+    assert failure is not None
+    assert (failure.reason, failure.pid, failure.starttime) == ("io", os.getpid(), procfs.starttime(os.getpid()))
