@@ -11,6 +11,7 @@ from hook.base import jsontext, names, procfs, system
 from hook.base.errors import HookError
 from hook.base.models import Config, KeyState, Member, MonGroup
 from hook.stages import identity
+from hook.state import transitions
 from hook.state.rundir import changed
 
 TYPE_CHECKING = False
@@ -107,7 +108,8 @@ def _join(attempt: Attempt) -> None:
         node.run.write_index(container.id, key.name)
         # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
         # poststop of the last other member sees that the group is still needed.
-        locked.commit(_joined(state, container, _member(container, former, group, mon_group), group))
+        joined = _joined(state, container, _member(container, former, group, mon_group), group)
+        locked.commit(joined)
         # Before mkdir: the entry that consumers see has the begin of the group that was there, and a link to this one.
         if group.begin is not None and node.resctrl.inode(group.path) != group.inode:
             _hide(node, key.name)
@@ -117,7 +119,7 @@ def _join(attempt: Attempt) -> None:
             attempt.made.add(group.path)
         elif not is_known and node.resctrl.has_live_task(group.path):
             # The key's record was lost while a container of it lived: reconcile finds out which.
-            _mark_unsure(locked)
+            locked.commit(transitions.unsure(joined))
         # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
         begin(node, locked, group.path, made=made, empty=was_empty)
         # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
@@ -150,7 +152,7 @@ def begin(node: Node, locked: LockedKey, path: str, *, made: bool, empty: bool) 
     if group.begin is None and node.options.snapshot_ttl:
         group = _read_begin(node, state, group, made=made)
     if group.last is not None:
-        group = MonGroup(**{**dict(group), "last": None})
+        group = transitions.left(group, None)
     try:
         if group != groups[place]:
             groups[place] = group
@@ -177,13 +179,6 @@ def _hide(node: Node, key: str) -> None:
         node.view.invalidate(key)
     except OSError as error:
         node.complain(f"could not hide the outdated counters of key {key}", error)
-
-
-def _mark_unsure(locked: LockedKey) -> None:
-    from hook.state import transitions
-
-    if locked.state is not None:
-        locked.commit(transitions.unsure(locked.state))
 
 
 # --- Where the container is
@@ -258,10 +253,8 @@ def _joined(state: KeyState, container: Container, member: Member, group: MonGro
 
         state = accounting.resumed(state, group)
     members, former = state.members, state.members.get(container.id)
-    if former is not None and not is_of(former, container) and procfs.is_dead(former.pid, former.starttime) is not True:
-        from hook.state import transitions
-
-        members = transitions.displaced(members, container.id)  # another live process of this ID stays a member
+    if is_another_process(former, container):
+        members = transitions.displaced(members, container.id)
     members = {**members, container.id: member}
     members.pop(names.former_life(container.id, member.pid, member.starttime), None)  # of two, the first calls again
     fields = dict(state)
@@ -277,3 +270,10 @@ def _joined(state: KeyState, container: Container, member: Member, group: MonGro
 def is_of(member: Member | None, container: Container) -> bool:
     """Whether a member is this very process."""
     return member is not None and (member.pid, member.starttime) == (container.pid, container.starttime)
+
+
+def is_another_process(member: Member | None, container: Container) -> bool:
+    """Whether a member of this ID is another process, which is not known to be dead: it stays a member."""
+    if member is None or is_of(member, container):
+        return False
+    return procfs.is_dead(member.pid, member.starttime) is not True

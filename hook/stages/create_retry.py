@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from hook.base import procfs, system
+from hook.base import system
 from hook.base.errors import HookError
 from hook.base.explain import known, refused
 from hook.base.reasons import GroupGone, InLimbo, Reason, WrongCtrlGroup
 from hook.stages import reclaim, remove, retire
-from hook.stages.create import is_of
+from hook.stages.create import is_another_process
 from hook.state import accounting
 from hook.state.rundir import changed
 
@@ -70,7 +70,7 @@ def undo(attempt: Attempt) -> None:
         with node.run.lock(attempt.key.name, attempt.deadline) as locked:
             member = locked.state.members.get(container.id) if locked.state else None
             # Another live process of this ID is on record where this one did not get as far as that.
-            if member is None or is_of(member, container) or procfs.is_dead(member.pid, member.starttime):
+            if not is_another_process(member, container):
                 remove.drop(node, locked, [container.id], vain=frozenset(attempt.made))
             retire.retire(node, locked)  # what could not be made, and was on record before mkdir
             if attempt.made:

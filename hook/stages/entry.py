@@ -71,7 +71,6 @@ class Call:
         self.container_id: str | None = None
         self.bundle: str | None = None
         self.container: identity.Container | None = None
-        self.key: identity.Key | None = None
         self.run_dir: rundir.RunDir | None = None
 
 
@@ -115,15 +114,16 @@ def _act(call: Call) -> bool:
     if call.container is None:
         remove.poststop(node, state.id)
         return False
-    call.key = create.create_runtime(node, call.container)
-    if call.key is None:
+    key = create.create_runtime(node, call.container)
+    if key is None:
         return False  # a failure on record may be of the call that this container is for
-    if call.container.problem(call.key) is None:
+    problem = call.container.problem(key)
+    if problem is None:
         node.run.remove_failure(state.id)
     else:
         from hook.stages import failures
 
-        failures.settle(call)
+        failures.report_problem(call, problem)
     return True
 
 

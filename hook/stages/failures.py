@@ -40,18 +40,15 @@ def report(call: Call, error: BaseException) -> int:
         _report(call, unforeseen(error), is_monitored=False)
         return 0
     _report(call, known("a file could not be read or written", error), is_monitored=False)
-    if call.complaints or (call.run_dir is not None and call.run_dir.complaints):
-        complain(call, is_monitored=False)
+    complain(call, is_monitored=False)
     if call.run_dir is not None:
         call.run_dir.count_run(call.stage, "failed")
     return 1 if call.options.strict and call.stage == "createRuntime" else 0
 
 
-def settle(call: Call) -> None:
+def report_problem(call: Call, problem: HookError) -> None:
     """Report what is wrong with a container although it is monitored."""
-    problem = call.container.problem(call.key) if call.container is not None and call.key is not None else None
-    if problem is not None:
-        _report(call, problem, is_monitored=True)
+    _report(call, problem, is_monitored=True)
 
 
 def complain(call: Call, *, is_monitored: bool) -> None:
@@ -64,7 +61,7 @@ def complain(call: Call, *, is_monitored: bool) -> None:
     hint = "ignored; see the hooks.d JSON, and --help"
     usage = HookError(Reason.USAGE, "; ".join(call.complaints), hint=hint)
     if is_monitored:
-        _report(call, usage, is_monitored=True)
+        report_problem(call, usage)
     else:
         say(f"{call.stage} {name}: {usage.reason}: {usage}")
 

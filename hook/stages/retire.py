@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from hook.base import procfs, system
+from hook.base import system
 from hook.stages import remove
+from hook.stages.create import is_another_process
 from hook.state import accounting, transitions
 from hook.state.rundir import changed
 
@@ -21,8 +22,7 @@ def give_up(node: Node, key: str, container: Container) -> None:
     with node.run.lock(key, system.monotonic() + node.options.lock_timeout) as locked:
         state = locked.state
         member = state.members.get(container.id) if state else None
-        is_other = member is not None and (member.pid, member.starttime) != (container.pid, container.starttime)
-        if state is not None and member is not None and is_other and not procfs.is_dead(member.pid, member.starttime):
+        if state is not None and is_another_process(member, container):
             locked.commit(changed(state, members=transitions.displaced(state.members, container.id)))
         else:
             remove.drop(node, locked, [container.id])
