@@ -34,7 +34,7 @@ NO_COMMIT = 315532800  # 1980-01-01, as in the .pyz
 
 
 class PackageError(Exception):
-    """What cannot be packed; the message is for whoever builds."""
+    """Packing failed; the message says why."""
 
 
 class Source(NamedTuple):
@@ -242,7 +242,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--check", action="store_true", help="by lintian and rpmlint")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="a directory (default: %(default)s)")
     given = parser.parse_intermixed_args(arguments)
-    os.umask(0o022)  # whatever whoever builds has
+    os.umask(0o022)  # the packages must not depend on the caller's
     if unknown := set(given.kinds) - set(KINDS):
         parser.error(f"no such kind of package: {', '.join(sorted(unknown))}")
     try:

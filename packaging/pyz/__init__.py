@@ -10,4 +10,4 @@ COMPILED = "hook/base/models_compiled.py"
 
 
 class BuildError(Exception):
-    """What the build cannot do; the message is for whoever builds."""
+    """The build failed; the message says why."""

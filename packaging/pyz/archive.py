@@ -33,7 +33,7 @@ BOOT = "import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1
 # in a statement of its own, before this, and there is no room to do it later.)
 FOR_PEOPLE = 'if atexit.register(posix._exit,2*((sys.argv[2:]or"-")[0][:1]not in"hcp"))else 0'
 # What the second line leaves to be run at exit, before the two above: `leave` in hook/base/system.py ends without it,
-# so it runs only if the program did not. It says why, on stderr, and on the hook path in syslog, and waits for nobody.
+# so it runs only if the program did not. It says why, on stderr, and on the hook path in syslog, and never blocks.
 # Any Python from 2.7 on has to understand it.
 FALLBACK = """\
 import sys,posix
@@ -69,7 +69,7 @@ SECOND_LINE = (
     "atexit.register(exec,{fallback!r},{{}});import marshal as m,_frozen_importlib_external as x;"
     "a,n=m.loads(f.read({table})).get(x.MAGIC_NUMBER,{sources});f.seek(a,1);exec(m.loads(f.read(n)))\n"
 )
-SOURCES = "bytecode/none"  # in the zip: what stands in for a loader where there is no bytecode
+SOURCES = "bytecode/none"  # in the zip: the code that runs instead of a loader where there is no bytecode
 BUILD_ID = "bytecode/build-id"  # in the zip: the digest of all other files but bytecode
 # Without bytecode for this Python, the start looks for a file that the node has compiled from the same sources
 # (hook/install/node_bytecode.py). It uses the file only if just root, or the user who runs it, can write to it. Else it
@@ -164,7 +164,7 @@ def build(
     interpreters: Iterable[str] = (),
     release: bool = False,
 ) -> Path:
-    """Writes the .pyz beside its place and renames it there: whoever starts it gets the old one or the new one."""
+    """Write the .pyz beside its place and rename it there: a start gets the old file or the new one."""
     target = output or root / OUTPUT
     contents = read_sources(root)
     chosen = compile_all(contents, interpreters)

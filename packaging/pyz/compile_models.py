@@ -208,7 +208,7 @@ class _Compiler:
         return [line] if len(line) <= ROOM else _block("(", [f"{part}," for part in parts], "),")
 
     def _default(self, schema: Node, where: str) -> str:
-        """What stands for a field that is absent. The check that follows makes a list or a dict anew each time.
+        """The value of an absent field. The check that follows makes a new list or dict each time.
 
         The compiled code checks the default as any value. pydantic does not, so it has to be what a check lets pass.
         """

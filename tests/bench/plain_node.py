@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nodes to measure on.
 
-PlainNode, for wall time: a resctrl that nobody serves, and a run directory, both on tmpfs. The model behind FUSE would
-be most of the time: a first createRuntime takes 10 ms here, 50 ms there. But on tmpfs a directory is not full as soon
-as it is made, as a mon_group is, nor does rmdir(2) remove one that is. So a key's group exists before its first
-container comes, empty, and in the mount namespace of a helper a full directory is mounted over it. The hook goes by
-/proc/PID/root of the helper, and finds the group full; and since it is a mount point in another namespace only, its
-rmdir(2) removes it, mount and all. Two things differ: mkdir(2) fails with EEXIST, which the hook takes like a success
-(0.07 of an exit floor more), and rmdir(2) takes some 70 us.
+PlainNode, for wall time: plain directories in the shape of resctrl, and a run directory, both on tmpfs. The model
+behind FUSE would be most of the time: a first createRuntime takes 10 ms here, 50 ms there. But on tmpfs a directory is
+not full as soon as it is made, as a mon_group is, nor does rmdir(2) remove one that is. So a key's group exists before
+its first container comes, empty, and in the mount namespace of a helper a full directory is mounted over it. The hook
+goes by /proc/PID/root of the helper, and finds the group full; and since it is a mount point in another namespace only,
+its rmdir(2) removes it, mount and all. Two things differ: mkdir(2) fails with EEXIST, which the hook takes like a
+success (0.07 of an exit floor more), and rmdir(2) takes some 70 us.
 
 Node, for instructions: on the model of resctrl, where mkdir(2) and rmdir(2) do as the kernel does. What the model runs
 is not the hook's, and is not counted.

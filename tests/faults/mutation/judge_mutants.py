@@ -4,8 +4,8 @@
 Each change that make_mutants makes is a case. Of the tests, those run that have run its lines, as hook_coverage has
 measured: unit tests first, those of the module ahead; then, with the mutant built into the .pyz, those that start it.
 What was killed is not tried again unless its module has changed, what survived is when a test has: so this can be
-stopped, and goes on. What cannot be killed stands in equivalent.json, with the reason. `models_compiled` is left out:
-it is generated, and compared with its source by tests of its own.
+stopped, and goes on. equivalent.json lists the mutants that no test can kill, with the reason. `models_compiled`
+is left out: it is generated, and compared with its source by tests of its own.
 """
 
 from __future__ import annotations
