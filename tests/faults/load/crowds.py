@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.support.storm import SimulatedContainer
 
 CROWD, PODS = 64, 200
-ROUNDS = 1000
+ROUNDS = 250
 """Lives that each of the crowd has."""
 MOST_PASSED = {False: 10, True: 40}
 """By how many times the size of the crowd a hook may be passed; it is passed by one crowd if all of them take turns.
