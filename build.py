@@ -36,7 +36,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,7 +50,8 @@ BENCHES = ("speed", "attribution")
 
 
 def compile_verb(arguments: Sequence[str]) -> int:
-    _no_more(arguments)
+    if arguments:
+        raise BuildError(f"one argument too many: {arguments[0]} (python3 build.py --help)")
     _under(lambda it: it.ensure())
     from hook.base import models  # noqa: PLC0415  needs pydantic
     from pyz import compile_models  # noqa: PLC0415
@@ -69,14 +69,13 @@ def test_verb(arguments: Sequence[str]) -> int:
     if arguments:
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
     # All of them: two tiers, one after the other, beside the others, which leave one CPU of two idle and can wait
-    with tempfile.TemporaryFile() as said, ThreadPoolExecutor(max_workers=1) as lane:
-        beside = [lane.submit(subprocess.run, [*pytest, tier], cwd=ROOT, stdout=said, stderr=said) for tier in BESIDE]
-        ignored = [f"--ignore={tier}" for tier in BESIDE]
-        others = subprocess.run(["nice", "-n", "5", *pytest, *ignored], cwd=ROOT, check=False)
-        statuses = [others.returncode, *(it.result().returncode for it in beside)]
-        said.seek(0)
-        sys.stdout.write(said.read().decode(errors="replace"))
-    return max(statuses)
+    with ThreadPoolExecutor(max_workers=1) as lane:
+        beside = [lane.submit(_run_and_read, [*pytest, tier]) for tier in BESIDE]
+        others = _run_and_read(["nice", "-n", "5", *pytest, *(f"--ignore={tier}" for tier in BESIDE)], aloud=True)
+        done = [others, *(it.result() for it in beside)]
+    failed = [line for _, lines in done for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    print(*(line for _, lines in done[1:] for line in lines), *failed, sep="\n")
+    return max(status for status, _ in done)
 
 
 def demo_verb(arguments: Sequence[str]) -> int:
@@ -120,16 +119,13 @@ def build_verb(arguments: Sequence[str]) -> int:
         name, equals, value = rest.pop(0).partition("=")
         if name not in options:
             raise BuildError(f"unknown option {name} (python3 build.py --help)")
-        if not equals:
-            if not rest:
-                raise BuildError(f"{name} takes a value")
-            value = rest.pop(0)
-        options[name].append(value)
-    named = options["--bytecode"] or bytecode.find_interpreters()
+        if not equals and not rest:
+            raise BuildError(f"{name} takes a value")
+        options[name].append(value if equals else rest.pop(0))
     archive.build(
         output=Path(options["--output"][-1]) if options["--output"] else None,
         python=options["--python"][-1] if options["--python"] else archive.PYTHON,
-        interpreters=[path for path in named if path != "none"],
+        interpreters=[it for it in options["--bytecode"] or bytecode.find_interpreters() if it != "none"],
         release="--release" in arguments,
     )
     return 0
@@ -138,11 +134,6 @@ def build_verb(arguments: Sequence[str]) -> int:
 def help_verb(_arguments: Sequence[str]) -> int:
     print(__doc__, end="")
     return 0
-
-
-def _no_more(arguments: Sequence[str]) -> None:
-    if arguments:
-        raise BuildError(f"one argument too many: {arguments[0]} (python3 build.py --help)")
 
 
 def _build_for_all() -> None:
@@ -154,6 +145,17 @@ def _build_for_all() -> None:
 
 def _run(module: str, arguments: Sequence[str]) -> int:
     return subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=False).returncode
+
+
+def _run_and_read(command: Sequence[str], *, aloud: bool = False) -> tuple[int, list[str]]:
+    """Runs a command; returns its status and the lines that it printed. `aloud`: prints them at once, too."""
+    lines = []
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        for line in process.stdout or ():
+            lines.append(line.rstrip("\n"))
+            if aloud:
+                print(lines[-1], flush=True)
+    return process.returncode, lines
 
 
 def _under(make_ready: Callable[[Any], Path]) -> None:
