@@ -136,8 +136,9 @@ class MonGroup(Model):
 
     Of its present incarnation: `inode`, its directory's number, which tells it from one that was made in its place;
     `begin`, the counters before the first member was in it (None: not read yet, or no snapshots are kept); `end`, those
-    after the last one (None: it has not ended). `before`: what earlier incarnations used in all. `last`: the counters
-    when the key began to linger, which count if another tool removes the group while it does.
+    after the last one (None: it has not ended). `before`: what earlier incarnations used in all; if a part of it is
+    unknown, `known` has the rest. `last`: the counters when the key began to linger, which count if another tool
+    removes the group while it does.
     """
 
     path: Annotated[str, AfterValidator(names.mon_group)]
@@ -146,6 +147,7 @@ class MonGroup(Model):
     begin: Counters | None = None
     end: Counters | None = None
     before: Counters = {}
+    known: Counters = {}
     last: Counters | None = None
 
 

@@ -115,6 +115,7 @@ if TYPE_CHECKING:
         begin: dict[str, str] | None
         end: dict[str, str] | None
         before: dict[str, str]
+        known: dict[str, str]
         last: dict[str, str] | None
 
     class KeyState(Model):
@@ -265,6 +266,7 @@ else:
             ("begin", "begin", None, NONE, (check_nullable, (check_texts,))),
             ("end", "end", None, NONE, (check_nullable, (check_texts,))),
             ("before", "before", {}, NO_TYPE, (check_texts,)),
+            ("known", "known", {}, NO_TYPE, (check_texts,)),
             ("last", "last", None, NONE, (check_nullable, (check_texts,))),
         ),
     )

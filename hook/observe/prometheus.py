@@ -44,7 +44,7 @@ SERIES = {
     "uops_retired": "uops_retired_total",
 }
 HEALTH = {
-    "use_unknown": ("gauge", "1 for each use that is unknown and therefore has no sample"),
+    "use_unknown": ("gauge", "1 for each use of which a part, or all, is unknown"),
     "keys": ("gauge", "Keys on record, by state; unreadable counts records whose key is unknown"),
     "members": ("gauge", "Containers that are members of a key"),
     "members_taken_from_others": ("gauge", "Members that were in a mon_group of another tool before"),
@@ -125,22 +125,37 @@ def _make_event_family(event: str, samples: Values) -> Family:
 
 
 def _sum_use(keys: Iterable[Key]) -> tuple[dict[str, Values], Values]:
-    """The known use by event and labels, and the unknown ones.
+    """The use by event and labels, as far as it is a counter, and the uses that are unknown in part.
 
     A key can have two groups with equal labels (after a change of the mount point): they are summed up.
     """
     sums: dict[str, dict[Labels, int | None]] = {event: {} for event in SERIES}
+    unknown: Values = {}
     for key in keys:
         for group in key.groups:
-            for counter, value in chain(group.use.items(), _read_gauges(group)):
+            for counter, value in chain(_list_counted(group), _read_gauges(group)):
                 domain, _, event = counter.rpartition("/")
                 if event in sums:
                     labels = _make_labels(key, group, domain)
                     former = sums[event].get(labels, 0)
                     sums[event][labels] = None if former is None or value is None else former + value
+                    if group.use.get(counter, 0) is None:
+                        marked = (*labels, ("event", event))
+                        unknown[marked] = MILLION
     known = {event: {at: value for at, value in of.items() if value is not None} for event, of in sums.items()}
-    unknown = {(*at, ("event", event)): MILLION for event, of in sums.items() for at in of if of[at] is None}
     return known, unknown
+
+
+def _list_counted(group: Group) -> Iterator[tuple[str, int | None]]:
+    """The cumulative counters of a group as Prometheus can add them up; None: no sample.
+
+    Where earlier use is unknown in part, the use of the present incarnation: a counter that starts again has to start
+    from 0, because Prometheus adds whatever it starts from. While that is unknown, too (the counter cannot be read, or
+    ran backwards), a gap is right: any lower sample would be one more start.
+    """
+    own = counters.own_use(group.record, group.now)
+    for counter, whole in group.use.items():
+        yield counter, own[counter] if whole is None else whole
 
 
 def _read_gauges(group: Group) -> Iterator[tuple[str, int]]:

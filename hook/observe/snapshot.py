@@ -9,6 +9,7 @@ invalid one is reported.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from hook.base import counters, procfs, system
 from hook.base.errors import HookError
@@ -34,14 +35,21 @@ class Group:
     """A mon_group of a key. `now`: the kernel's counters, or the recorded final ones if it has ended.
 
     `exists`: whether the kernel has it; False if it has ended, because the path may belong to another group then.
-    `read_at`: system.monotonic() of the read. `use`: counters.lifetime, in millionths.
+    `read_at`: system.monotonic() of the read. `use`: counters.lifetime, and `known`: counters.at_least, in millionths.
     """
 
     record: MonGroup
     exists: bool
     read_at: float
     now: dict[str, str]
-    use: dict[str, int | None]
+
+    @cached_property
+    def use(self) -> dict[str, int | None]:
+        return counters.lifetime(self.record, self.now)
+
+    @cached_property
+    def known(self) -> dict[str, int | None]:
+        return counters.at_least(self.record, self.now)
 
     @property
     def is_over(self) -> bool:
@@ -81,7 +89,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Total:
-    """A sum of counters, in millionths. `unknown`: how many have no value.
+    """A sum of counters, in millionths. `unknown`: of how many a part, or all, is unknown.
 
     `from_nothing`: how many initial values were not a number and count as 0 (counters.starts_from_nothing).
     """
@@ -91,14 +99,19 @@ class Total:
     unknown: int = 0
     from_nothing: int = 0
 
-    def add(self, value: int | None, *, from_nothing: bool = False) -> Total:
-        """Add a counter, whose value may be unknown."""
+    def add(self, value: int | None, *, in_part: bool = False, from_nothing: bool = False) -> Total:
+        """Add a counter, whose value may be unknown, or known `in_part`."""
         return Total(
             self.known + (value or 0),
             self.counted + (value is not None),
-            self.unknown + (value is None),
+            self.unknown + (in_part or value is None),
             self.from_nothing + from_nothing,
         )
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the value is only a part of the sum."""
+        return self.unknown > 0 and self.counted > 0
 
     @property
     def value(self) -> int | None:
@@ -189,8 +202,8 @@ def sum_by_event(groups: Iterable[Group]) -> dict[str, Total]:
         begin = group.record.begin or {}
         for counter, use in group.use.items():
             from_nothing = counters.starts_from_nothing(counter, begin.get(counter))
-            event = _base_name(counter)
-            found[event] = found.get(event, Total()).add(use, from_nothing=from_nothing)
+            event, known = _base_name(counter), group.known[counter]
+            found[event] = found.get(event, Total()).add(known, in_part=use is None, from_nothing=from_nothing)
     return found
 
 
@@ -212,13 +225,12 @@ def _is_dead(member: Member) -> bool | None:
 def _read_group(kernel: Resctrl, record: MonGroup) -> Group:
     read_at = system.monotonic()
     if record.end is not None:
-        return Group(record, exists=False, read_at=read_at, now=record.end, use=counters.lifetime(record, record.end))
+        return Group(record, exists=False, read_at=read_at, now=record.end)
     try:
         now = kernel.counters(record.path)
     except HookError:
         now = {}  # it is gone or unreadable: its use is unknown
-    use = counters.lifetime(record, now)
-    return Group(record, exists=system.is_directory(record.path), read_at=read_at, now=now, use=use)
+    return Group(record, exists=system.is_directory(record.path), read_at=read_at, now=now)
 
 
 def _find_orphans(paths: Iterable[str], prefix: str, keys: list[Key], unreadable: list[Unreadable]) -> list[str]:

@@ -325,7 +325,7 @@ def test_troubleshooting_shows_what_doctor_says() -> None:
 def test_consumer_view_has_every_file_of_an_entry(tmp_path: Path) -> None:
     kernel = "/sys/fs/resctrl"
     begin = {"mon_L3_00/mbm_total_bytes": "1"}
-    group = MonGroup(path=f"{kernel}/mon_groups/oci-a", ctrl_group="/", begin=begin, before=begin)
+    group = MonGroup(path=f"{kernel}/mon_groups/oci-a", ctrl_group="/", begin=begin, before=begin, known=begin)
     over = MonGroup(path=f"{kernel}/mon_groups/oci-b", ctrl_group="/", begin=begin, end=begin)
     view = View(RunDir(str(tmp_path / "run")), kernel)
     view.make_parts()

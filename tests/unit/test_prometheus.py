@@ -99,6 +99,19 @@ def test_an_unknown_use_has_no_sample_but_is_counted(node: FakeNode) -> None:
     assert value(found, "memory_bytes_total") == 4000
 
 
+def test_after_a_wipe_the_counter_starts_again_from_0(node: FakeNode) -> None:
+    """What Prometheus adds up over all scrapes is never more than what was used: it adds what a counter starts from."""
+    energy = "mon_PERF_PKG_00/core_energy"
+    path = node.make("oci-c1", counters={energy: "8"})
+    samples = []
+    for before, known, begin in (("100", {}, "5"), ("Unavailable", {energy: "100"}, "8"), ("Unavailable", {}, "50")):
+        group = {"path": path, "ctrl_group": "/", "begin": {energy: begin}, "before": {energy: before}, "known": known}
+        node.record("c1", groups=[group], members={"c1": alive(path)})
+        found = scraped(node.options)
+        samples.append((value(found, "core_energy_joules_total"), value(found, "use_unknown", event="core_energy")))
+    assert samples == [(103, None), (0, 1), (None, 1)]
+
+
 def test_without_snapshots_there_is_no_use(node: FakeNode) -> None:
     path = node.make("oci-c1", counters=NOW)
     node.record("c1", groups=[{"path": path, "ctrl_group": "/"}])
