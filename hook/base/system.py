@@ -31,6 +31,10 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+unix_time = time.time
+"""Seconds since 1970, as Prometheus has times."""
+
+
 def now_utc() -> str:
     """The time of day for people, RFC 3339 in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

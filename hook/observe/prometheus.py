@@ -17,12 +17,14 @@ from hook.base.reasons import Reason
 from hook.base.text import printable
 from hook.host import files
 from hook.observe.snapshot import to_number
+from hook.reconcile.plan import VERBS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
+    from hook.base.models import ReconcileRecord
     from hook.observe.snapshot import Group, Inventory, Key
 
     Labels = tuple[tuple[str, str], ...]
@@ -55,6 +57,13 @@ HEALTH = {
     "unhooked_containers": ("gauge", "Running containers that never got the hook, as of the last reconcile"),
     "unchecked_containers": ("gauge", "Containers without a record that the last reconcile could not check"),
     "hook_runs_total": ("counter", "Runs of the hook, by stage and result"),
+    "reconcile_start_timestamp_seconds": ("gauge", "Unix time at which reconcile last started"),
+    "reconcile_end_timestamp_seconds": ("gauge", "Unix time at which reconcile last ended without an error"),
+    "reconcile_duration_seconds": ("gauge", "Duration of the reconcile that last ended"),
+    "reconcile_undone": ("gauge", "What the reconcile that last ended left: failed actions, and problems of others"),
+    "reconcile_actions_total": ("counter", "Actions of reconcile that were done, by verb"),
+    "reconcile_failures_total": ("counter", "Actions of reconcile that failed, by verb"),
+    "late_cpu_seconds_total": ("counter", "CPU time that tasks used before reconcile or watch moved them in"),
     "mounted": ("gauge", "Whether resctrl is mounted and supports monitoring"),
     "build_info": ("gauge", "1, with the version of resctrl-mon-hook"),
 }
@@ -195,6 +204,8 @@ def _measure_health(seen: Inventory) -> dict[str, Values]:
         "mounted": _make_single(seen.rmids is not None),
         "build_info": {(("version", __version__),): MILLION},
     }
+    if seen.reconciled is not None:
+        found.update(_measure_reconcile(seen.reconciled))
     if seen.unhooked is not None:
         found["unhooked_containers"] = _make_single(len(seen.unhooked.containers))
         found["unchecked_containers"] = _make_single(seen.unhooked.unchecked)
@@ -203,6 +214,22 @@ def _measure_health(seen: Inventory) -> dict[str, Values]:
         found["rmids_in_use"] = _make_labelled("owner", {"ours": seen.rmids.ours, "others": seen.rmids.others})
         found["orphan_groups"] = _make_single(len(seen.orphans)) if seen.host_pids else {}
     return found
+
+
+def _measure_reconcile(record: ReconcileRecord) -> dict[str, Values]:
+    every = dict.fromkeys(VERBS, 0)
+    found = {
+        "reconcile_undone": _make_labelled("kind", {"failed": record.failed, "left": record.left}),
+        "reconcile_actions_total": _make_labelled("verb", {**every, **record.actions}),
+        "reconcile_failures_total": _make_labelled("verb", {**every, **record.failures}),
+    }
+    numbers = {
+        "reconcile_start_timestamp_seconds": record.started_at,
+        "reconcile_end_timestamp_seconds": record.ended_at,
+        "reconcile_duration_seconds": record.seconds if record.ended_at is not None else None,
+        "late_cpu_seconds_total": record.late_cpu,
+    }
+    return {**found, **{name: {(): round(it * MILLION)} for name, it in numbers.items() if it is not None}}
 
 
 def _count_states(seen: Inventory) -> dict[str, int]:
@@ -226,7 +253,7 @@ def _make_single(value: int) -> Values:
 
 
 def _make_labelled(label: str, counts: dict[str, int]) -> Values:
-    return {((label, name),): count * MILLION for name, count in counts.items()}
+    return {((label, printable(name)),): count * MILLION for name, count in counts.items()}
 
 
 def _format_family(family: Family) -> Iterator[str]:

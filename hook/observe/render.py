@@ -134,6 +134,7 @@ def format_key(key: Key, failures: Iterable[Failure]) -> list[str]:
         "created": f"{state.created_at or UNKNOWN} (age {format_age(key.age)})",
         "completed": state.completed_at or NOTHING,
         "generation": str(state.generation),
+        "late CPU": f"{state.late_cpu:.2f} s before its tasks were in its groups",
     }
     lines = [f"{name:<11} {printable(value)}" for name, value in facts.items()]
     lines += [line for container in state.members for line in _format_member(key, container)]
@@ -151,6 +152,7 @@ def key_to_json(key: Key, failures: Iterable[Failure]) -> dict[str, Any]:
     return {
         **_summary_to_json(key),
         "generation": key.state.generation,
+        "late_cpu_seconds": key.state.late_cpu,
         "members": members,
         "groups": [_group_to_json(group) for group in key.groups],
         "failures": [failure.model_dump() for failure in failures],

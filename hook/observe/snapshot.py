@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TypeVar
 
-    from hook.base.models import Failure, Member, MonGroup, Options
+    from hook.base.models import Failure, Member, MonGroup, Options, ReconcileRecord
     from hook.state.records import Unhooked
 
     _T = TypeVar("_T")
@@ -136,8 +136,9 @@ class Inventory:
     """A snapshot. `rmids`: None if resctrl is not mounted. `orphans`: paths of mon_groups.
 
     `at`: system.monotonic() of the snapshot. `runs`: the number of hook runs by stage and result. `unhooked`: the
-    containers without the hook that reconcile found; None if it has not run. `host_pids`: whether this is the host's
-    pid namespace; elsewhere dead members cannot be recognized, and `orphans` is empty.
+    containers without the hook that reconcile found; None if it has not run. `reconciled`: what it has done since boot.
+    `host_pids`: whether this is the host's pid namespace; elsewhere dead members cannot be recognized, and `orphans` is
+    empty.
     """
 
     at: float
@@ -149,6 +150,7 @@ class Inventory:
     orphans: list[str]
     runs: dict[tuple[str, str], int]
     unhooked: Unhooked | None
+    reconciled: ReconcileRecord | None
     host_pids: bool
 
 
@@ -162,6 +164,7 @@ def take_snapshot(options: Options) -> Inventory:
         keys, unreadable = _split_unreadable(read_key(records, kernel, name) for name in records.recorded())
         failures, broken = _split_unreadable(records.failure(name) for name in records.failed())
         runs = records.runs()
+        reconciled = records.reconciled()
         unhooked = records.unhooked()
         if unhooked is not None:
             unhooked = unhooked.without({*records.indexed(), *records.failed()})
@@ -176,7 +179,7 @@ def take_snapshot(options: Options) -> Inventory:
     )
     host_pids = procfs.in_host_pid_namespace()
     orphans = orphans if host_pids else []
-    return Inventory(at, keys, unreadable, failures, broken, rmids, orphans, runs, unhooked, host_pids)
+    return Inventory(at, keys, unreadable, failures, broken, rmids, orphans, runs, unhooked, reconciled, host_pids)
 
 
 def read_key(records: Records, kernel: Resctrl, name: str) -> Key | Unreadable | None:

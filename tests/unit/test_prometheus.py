@@ -197,6 +197,33 @@ def test_a_node_has_health_metrics(node: FakeNode) -> None:
     assert value(found, "build_info", version=__version__) == 1
 
 
+def test_reconcile_is_seen(node: FakeNode) -> None:
+    run = {"started_at": 1e9, "ended_at": 1e9 - 60, "seconds": 0.25, "failed": 1, "left": 2}
+    node.reconciled(**run, actions={"adopt": 7}, failures={"evict": 3}, late_cpu=1.5)
+    found = scraped(node.options)
+    assert value(found, "reconcile_start_timestamp_seconds") == 1e9
+    assert value(found, "reconcile_end_timestamp_seconds") == 1e9 - 60
+    assert value(found, "reconcile_duration_seconds") == 0.25
+    assert [value(found, "reconcile_undone", kind=kind) for kind in ("failed", "left")] == [1, 2]
+    assert [value(found, "reconcile_actions_total", verb=verb) for verb in ("adopt", "evict")] == [7, 0]
+    assert [value(found, "reconcile_failures_total", verb=verb) for verb in ("adopt", "evict")] == [0, 3]
+    assert value(found, "late_cpu_seconds_total") == 1.5
+
+
+def test_a_reconcile_that_never_ended_has_a_start_alone(node: FakeNode) -> None:
+    node.reconciled(started_at=1e9)
+    found = scraped(node.options)
+    assert value(found, "reconcile_start_timestamp_seconds") == 1e9
+    assert value(found, "reconcile_end_timestamp_seconds") is None
+    assert value(found, "reconcile_duration_seconds") is None
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"version": 1, "actions": {"x": -1}}', "[]", "9" * 9999])
+def test_a_torn_record_of_reconcile_is_as_none(node: FakeNode, text: str) -> None:
+    node.write("", "reconcile.json", text)
+    assert value(scraped(node.options), "reconcile_start_timestamp_seconds") is None
+
+
 def test_a_machine_without_resctrl_has_health_metrics(node: FakeNode) -> None:
     shutil.rmtree(node.root)
     found = scraped(node.options)
@@ -219,6 +246,7 @@ def populated(node: FakeNode) -> FakeNode:
         node.live(key, pod_namespace="n", pod_name=key)
     node.completed("z")
     node.unhooked("u1", "u2", unchecked=3)
+    node.reconciled(started_at=2.0, ended_at=2.5)
     node.count("oci-b", {"mon_PERF_PKG_00/core_energy": "Error"})
     node.write("runs", "poststop-ok", "..")
     return node
