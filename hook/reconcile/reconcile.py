@@ -27,9 +27,9 @@ from hook.reconcile.survey import (
     list_own_cgroups,
     survey_node,
 )
-from hook.stages import orphans, remove, retire
+from hook.stages import failures, orphans, remove, retire
 from hook.stages.context import Node, open_run_dir
-from hook.state import contents, run_counters
+from hook.state import contents, log_limit, run_counters
 from hook.state.reconcile_record import Tally
 from hook.state.rundir import changed
 
@@ -63,6 +63,8 @@ def run(options: Options, live: Collection[str] | None = None, *, longest_linger
     tally = Tally(node.run, node.late_cpu)
     tally.start()
     run_counters.give_back(node.run.descriptor)
+    for line in log_limit.collect(node.run):
+        failures.log(line)
     outcomes: list[Outcome] = []
     left: list[str] = []
     tried: set[Action] = set()
