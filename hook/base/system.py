@@ -286,7 +286,7 @@ def inode(path: str, dir_fd: int | None = None) -> int:
     return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ino
 
 
-def age(path: str, dir_fd: int) -> float:
+def age(path: str, dir_fd: int | None = None) -> float:
     """Seconds since a file was written or got its name, or until then where the clock was set back.
 
     Files bear the time of day. Where that jumps, what is kept for some time goes early, but never stays for ever.

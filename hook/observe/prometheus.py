@@ -16,6 +16,7 @@ from hook.base.counters import EVENTS, MILLION
 from hook.base.reasons import Reason
 from hook.base.text import printable
 from hook.host import files
+from hook.observe.hold import Former
 from hook.observe.snapshot import to_number
 from hook.reconcile.plan import VERBS
 
@@ -80,9 +81,9 @@ class Family:
     samples: Values
 
 
-def make_families(seen: Inventory) -> list[Family]:
-    """All metrics with samples, in the order of the tables."""
-    used, unknown = _sum_use(seen.keys)
+def make_families(seen: Inventory, former: Former | None = None) -> list[Family]:
+    """All metrics with samples, in the order of the tables. `former`: what was exported before."""
+    used, unknown = _sum_use(seen.keys, former or Former())
     health = {"use_unknown": unknown, **_measure_health(seen)}
     found = [_make_event_family(event, used.get(event, {})) for event in SERIES]
     found += [Family(PREFIX + name, *HEALTH[name], health.get(name, {})) for name in HEALTH]
@@ -94,9 +95,9 @@ def list_names() -> list[str]:
     return [PREFIX + name for name in (*SERIES.values(), *HEALTH)]
 
 
-def format_text(seen: Inventory) -> str:
+def format_text(seen: Inventory, former: Former | None = None) -> str:
     """The metrics in Prometheus' text format, in a stable order."""
-    return "".join(line + "\n" for family in make_families(seen) for line in _format_family(family))
+    return "".join(line + "\n" for family in make_families(seen, former) for line in _format_family(family))
 
 
 def to_json(seen: Inventory) -> dict[str, Any]:
@@ -133,26 +134,41 @@ def _make_event_family(event: str, samples: Values) -> Family:
     return Family(PREFIX + SERIES[event], kind, f"{meaning[0].upper()}{meaning[1:]}, in {EVENTS[event].unit}", samples)
 
 
-def _sum_use(keys: Iterable[Key]) -> tuple[dict[str, Values], Values]:
+def _sum_use(keys: Iterable[Key], former: Former) -> tuple[dict[str, Values], Values]:
     """The use by event and labels, as far as it is a counter, and the uses that are unknown in part.
 
     A key can have two groups with equal labels (after a change of the mount point): they are summed up.
     """
     sums: dict[str, dict[Labels, int | None]] = {event: {} for event in SERIES}
     unknown: Values = {}
+    ages: dict[Labels, float | None] = {}
     for key in keys:
         for group in key.groups:
             for counter, value in chain(_list_counted(group), _read_gauges(group)):
                 domain, _, event = counter.rpartition("/")
                 if event in sums:
                     labels = _make_labels(key, group, domain)
-                    former = sums[event].get(labels, 0)
-                    sums[event][labels] = None if former is None or value is None else former + value
+                    ages[labels] = key.age
+                    others = sums[event].get(labels, 0)
+                    sums[event][labels] = None if others is None or value is None else others + value
                     if group.use.get(counter, 0) is None:
                         marked = (*labels, ("event", event))
                         unknown[marked] = MILLION
+    if former.samples:
+        _hold(sums, unknown, ages, former)
     known = {event: {at: value for at, value in of.items() if value is not None} for event, of in sums.items()}
     return known, unknown
+
+
+def _hold(
+    sums: dict[str, dict[Labels, int | None]], unknown: Values, ages: dict[Labels, float | None], former: Former
+) -> None:
+    """Let no counter dip, unless it starts again."""
+    for event, of in sums.items():
+        for labels, value in [] if EVENTS[event].gauge else of.items():
+            in_part = (*labels, ("event", event)) in unknown
+            series = _format_series(PREFIX + SERIES[event], labels)
+            of[labels] = former.hold(series, value, ages[labels], may_start_again=in_part)
 
 
 def _list_counted(group: Group) -> Iterator[tuple[str, int | None]]:
@@ -260,9 +276,12 @@ def _format_family(family: Family) -> Iterator[str]:
     yield f"# HELP {family.name} {family.meaning}."
     yield f"# TYPE {family.name} {family.kind}"
     for labels, value in sorted(family.samples.items()):
-        inside = ",".join(f'{name}="{_escape(text)}"' for name, text in labels)
-        braced = "{" + inside + "}" if inside else ""
-        yield f"{family.name}{braced} {counters.text_of(value)}"
+        yield f"{_format_series(family.name, labels)} {counters.text_of(value)}"
+
+
+def _format_series(name: str, labels: Labels) -> str:
+    inside = ",".join(f'{label}="{_escape(text)}"' for label, text in labels)
+    return f"{name}{{{inside}}}" if inside else name
 
 
 def _escape(text: str) -> str:

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from hook import __version__
-from hook.base import jsontext
+from hook.base import jsontext, system
 from hook.base.counters import EVENTS
 from hook.base.models import Options
 from hook.base.reasons import Reason
+from hook.cli import commands
 from hook.observe import prometheus
 from hook.observe.snapshot import take_snapshot
 from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
@@ -351,6 +352,56 @@ def test_the_textfile_replaces_the_old_one(tmp_path: Path) -> None:
     assert (path.read_text(), os.listdir(tmp_path)) == ("new\n", ["resctrl.prom"])
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert path.stat().st_ino != former, "a reader has the whole of the one or the other"
+
+
+ENERGY = "mon_PERF_PKG_00/core_energy"
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "age", "held"),
+    [
+        ("105.5", "0", 100.0, 100.0),
+        ("95", "0", 100.0, 90.0),
+        ("Error", "0", 100.0, 90.0),
+        ("4", "0", 100.0, 90.0),
+        ("95", "0", 1.0, 89.5),
+        ("Error", "0", 1.0, None),
+        ("25.5", "Unavailable", 100.0, 20.0),
+        ("Error", "Unavailable", 100.0, 90.0),
+    ],
+    ids=["more", "dips", "no number", "ran backwards", "another key", "another key without a number", "wiped", "gone"],
+)
+def test_a_counter_in_the_textfile_does_not_dip(
+    node: FakeNode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    now: str,
+    before: str,
+    age: float,
+    held: float | None,
+) -> None:
+    """But it starts again with another incarnation that is counted alone, and with another key of that name."""
+    path = node.make("oci-c1", counters={ENERGY: "95.5"})
+    group = {"path": path, "ctrl_group": "/", "begin": {ENERGY: "5.5"}, "before": {ENERGY: "0"}}
+    monkeypatch.setattr(system, "boottime", lambda: 1000.0)
+    node.record("c1", groups=[group], created_boottime=900.0)
+    place = tmp_path / "x.prom"
+    arguments = ["metrics", *node.places, f"--textfile={place}"]
+    assert commands.main(arguments) == 0
+    assert value(parsed(place.read_text()), "core_energy_joules_total") == 90
+    monkeypatch.setattr(system, "age", lambda _path: 10.0)
+    node.count("oci-c1", {ENERGY: now})
+    node.record("c1", groups=[{**group, "before": {ENERGY: before}}], created_boottime=1000.0 - age)
+    assert commands.main(arguments) == 0
+    assert value(parsed(place.read_text()), "core_energy_joules_total") == held
+
+
+def test_a_textfile_of_others_is_replaced(node: FakeNode, tmp_path: Path) -> None:
+    node.live("c1", created_boottime=0.0)
+    for content in (b"\xff\x00", b"resctrl_mon_core_energy_joules_total x\n\n 1", b"# HELP"):
+        (tmp_path / "x.prom").write_bytes(content)
+        assert commands.main(["metrics", *node.places, f"--textfile={tmp_path / 'x.prom'}"]) == 0
+        assert value(parsed((tmp_path / "x.prom").read_text()), "core_energy_joules_total") == 3.25
 
 
 def test_the_textfile_ignores_the_umask(tmp_path: Path) -> None:
