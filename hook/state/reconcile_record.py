@@ -84,7 +84,11 @@ def _save_late(run: RunDir, late_cpu: dict[str, float], key: str) -> float:
 def _update(
     run: RunDir, actions: dict[str, int], failures: dict[str, int], late: float, fields: dict[str, Any]
 ) -> None:
-    descriptor = system.open_lock(_LOCK, run.descriptor)
+    try:
+        descriptor = system.open_lock(_LOCK, run.descriptor)
+    except OSError:  # something else is in its place
+        system.remove_tree(_LOCK, run.descriptor)
+        descriptor = system.open_lock(_LOCK, run.descriptor)
     try:
         # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
         system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + _PATIENCE)

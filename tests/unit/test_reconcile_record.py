@@ -104,7 +104,7 @@ def put_directory(place: Path, text: str) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("name", ["reconcile.json", ".reconcile.json.tmp"])
+@pytest.mark.parametrize("name", ["reconcile.json", ".reconcile.json.tmp", "reconcile.lock"])
 @pytest.mark.parametrize("put", [put_text, put_link, put_directory, lambda place, _text: os.mkfifo(place)])
 @pytest.mark.parametrize("text", ["{", '{"version": 1, "actions": {"adopt": "many"}}', '{"version": 2}'])
 def test_a_torn_or_hostile_file_is_replaced(
