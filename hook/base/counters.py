@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 MILLION = 10**6
 UNKNOWN = "Unavailable"
-"""In a `before`: the use is unknown for good. The kernel's own word for what is no number."""
-LATE = "Error"
-"""The begin of a counter that came after the begin was read, as the kernel says it of one that cannot be read."""
+"""In a `before`: a part of the use is unknown for good (MonGroup.known has the rest). The kernel's own word."""
 _AET = "mon_PERF_PKG_"  # the domains of application energy telemetry: one for each package
 _LONGEST = 30
 
@@ -99,11 +97,29 @@ def lifetime(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
     In millionths, for each cumulative counter that any of them had; None is unknown. So is that of a counter which came
     after the begin was read, when the CPUs of a domain came online.
     """
-    begin, now = (group.begin, now) if group.begin is not None else ({}, {})
     found: dict[str, int | None] = {}
-    for counter in {**group.before, **begin, **now}:
-        if is_cumulative(counter):
-            before = number(group.before.get(counter, "0"))
-            own = used(counter, begin.get(counter), now.get(counter)) if counter in begin or counter in now else 0
-            found[counter] = None if before is None or own is None else before + own
+    for counter, own in own_use(group, now).items():
+        before = number(group.before.get(counter, "0"))
+        found[counter] = None if before is None or own is None else before + own
     return found
+
+
+def at_least(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
+    """What is known of each of these uses: the sum of all incarnations whose use is known; None: no such one."""
+    found: dict[str, int | None] = {}
+    for counter, own in own_use(group, now).items():
+        before = number(group.before.get(counter))
+        parts = [own, number(group.known.get(counter)) if before is None else before]
+        known = [part for part in parts if part is not None]
+        found[counter] = sum(known) if known else None
+    return found
+
+
+def own_use(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
+    """What the present incarnation used, of the same counters as lifetime."""
+    begin, now = (group.begin, now) if group.begin is not None else ({}, {})
+    return {
+        counter: used(counter, begin.get(counter), now.get(counter)) if counter in begin or counter in now else 0
+        for counter in {**group.before, **begin, **now}
+        if is_cumulative(counter)
+    }

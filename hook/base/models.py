@@ -30,6 +30,7 @@ __all__ = [
     "Model",
     "MonGroup",
     "Options",
+    "ReconcileRecord",
     "State",
     "ValidationError",
 ]
@@ -136,8 +137,9 @@ class MonGroup(Model):
 
     Of its present incarnation: `inode`, its directory's number, which tells it from one that was made in its place;
     `begin`, the counters before the first member was in it (None: not read yet, or no snapshots are kept); `end`, those
-    after the last one (None: it has not ended). `before`: what earlier incarnations used in all. `last`: the counters
-    when the key began to linger, which count if another tool removes the group while it does.
+    after the last one (None: it has not ended). `before`: what earlier incarnations used in all; if a part of it is
+    unknown, `known` has the rest. `last`: the counters when the key began to linger, which count if another tool
+    removes the group while it does.
     """
 
     path: Annotated[str, AfterValidator(names.mon_group)]
@@ -146,6 +148,7 @@ class MonGroup(Model):
     begin: Counters | None = None
     end: Counters | None = None
     before: Counters = {}
+    known: Counters = {}
     last: Counters | None = None
 
 
@@ -156,7 +159,8 @@ class KeyState(Model):
     of what consumers see of it (0: nothing). Times of day are RFC 3339 in UTC; those of CLOCK_BOOTTIME, in seconds, are
     what is computed with. A key that lingers has its mon_groups, but no members. One that is completed has neither; it
     stays for its snapshot. `cgroup` is the pod's, as in Member, where one is known. `members`: by container ID, or by
-    names.former_life where another process was given the ID while they live.
+    names.former_life where another process was given the ID while they live. `late_cpu`: CPU seconds that its tasks had
+    used before reconcile, or watch, moved them into its groups.
     """
 
     version: Version = 1
@@ -173,6 +177,7 @@ class KeyState(Model):
     cgroup: str | None = None
     lingering_since: Seconds | None = None
     lingering_until: Seconds | None = None
+    late_cpu: Seconds = 0.0
     groups: list[MonGroup] = []
     members: dict[str, Member] = {}
 
@@ -207,6 +212,25 @@ class Failure(Model):
     starttime: Natural | None = None
     key: Key | None = None
     kind: Kind | None = None
+
+
+class ReconcileRecord(Model):
+    """`reconcile.json`: what reconcile, and watch, have done since boot.
+
+    `started_at`, `ended_at`: Unix times (s) of the last start, and of the end of the last run that got through. Of
+    that: `seconds`, how long it took; `failed`, its failed actions; `left`, the problems that it does not change. Since
+    boot, by verb: `actions` that were done, and `failures`; `late_cpu` as in KeyState, of all keys.
+    """
+
+    version: Version = 1
+    started_at: Seconds | None = None
+    ended_at: Seconds | None = None
+    seconds: Seconds = 0.0
+    failed: Natural = 0
+    left: Natural = 0
+    actions: dict[str, Natural] = {}
+    failures: dict[str, Natural] = {}
+    late_cpu: Seconds = 0.0
 
 
 class HookProgram(Model):

@@ -46,6 +46,7 @@ __all__ = [
     "Model",
     "MonGroup",
     "Options",
+    "ReconcileRecord",
     "State",
     "ValidationError",
 ]
@@ -115,6 +116,7 @@ if TYPE_CHECKING:
         begin: dict[str, str] | None
         end: dict[str, str] | None
         before: dict[str, str]
+        known: dict[str, str]
         last: dict[str, str] | None
 
     class KeyState(Model):
@@ -132,6 +134,7 @@ if TYPE_CHECKING:
         cgroup: str | None
         lingering_since: float | None
         lingering_until: float | None
+        late_cpu: float
         groups: list[MonGroup]
         members: dict[str, Member]
 
@@ -156,6 +159,17 @@ if TYPE_CHECKING:
         starttime: int | None
         key: str | None
         kind: Literal["pod", "container", "sandbox"] | None
+
+    class ReconcileRecord(Model):
+        version: int
+        started_at: float | None
+        ended_at: float | None
+        seconds: float
+        failed: int
+        left: int
+        actions: dict[str, int]
+        failures: dict[str, int]
+        late_cpu: float
 
     class HookProgram(Model):
         path: str
@@ -265,6 +279,7 @@ else:
             ("begin", "begin", None, NONE, (check_nullable, (check_texts,))),
             ("end", "end", None, NONE, (check_nullable, (check_texts,))),
             ("before", "before", {}, NO_TYPE, (check_texts,)),
+            ("known", "known", {}, NO_TYPE, (check_texts,)),
             ("last", "last", None, NONE, (check_nullable, (check_texts,))),
         ),
     )
@@ -291,6 +306,7 @@ else:
             ("cgroup", "cgroup", None, STR_OR_NONE, (check_nullable, (check_str,))),
             ("lingering_since", "lingering_since", None, NONE, (check_nullable, (check_float, 0, 1000000000000.0))),
             ("lingering_until", "lingering_until", None, NONE, (check_nullable, (check_float, 0, 1000000000000.0))),
+            ("late_cpu", "late_cpu", 0.0, NO_TYPE, (check_float, 0, 1000000000000.0)),
             ("groups", "groups", [], NO_TYPE, (check_list, (check_model, MonGroup))),
             ("members", "members", {}, NO_TYPE, (check_dict, (check_str,), (check_model, Member))),
         ),
@@ -321,6 +337,20 @@ else:
             ("starttime", "starttime", None, NONE, (check_nullable, (check_int, 0, 9223372036854775807))),
             ("key", "key", None, NONE, (check_nullable, (check_named, names.container_id))),
             ("kind", "kind", None, NONE, (check_nullable, (check_literal, "pod", "container", "sandbox"))),
+        ),
+    )
+    ReconcileRecord = Form(
+        "ReconcileRecord",
+        (
+            ("version", "version", 1, NO_TYPE, (check_int, 1, 1)),
+            ("started_at", "started_at", None, NONE, (check_nullable, (check_float, 0, 1000000000000.0))),
+            ("ended_at", "ended_at", None, NONE, (check_nullable, (check_float, 0, 1000000000000.0))),
+            ("seconds", "seconds", 0.0, NO_TYPE, (check_float, 0, 1000000000000.0)),
+            ("failed", "failed", 0, NO_TYPE, (check_int, 0, 9223372036854775807)),
+            ("left", "left", 0, NO_TYPE, (check_int, 0, 9223372036854775807)),
+            ("actions", "actions", {}, NO_TYPE, (check_dict, (check_str,), (check_int, 0, 9223372036854775807))),
+            ("failures", "failures", {}, NO_TYPE, (check_dict, (check_str,), (check_int, 0, 9223372036854775807))),
+            ("late_cpu", "late_cpu", 0.0, NO_TYPE, (check_float, 0, 1000000000000.0)),
         ),
     )
     HookProgram = Form(

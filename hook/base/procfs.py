@@ -35,13 +35,16 @@ def in_host_pid_namespace() -> bool:
         return False
 
 
-def _stat_fields(pid: int) -> list[str]:
+def _stat_fields(pid: int | str) -> list[str]:
     """The fields of /proc/PID/stat from the third on; the second, the name, may hold spaces and parentheses."""
     return system.read_file(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
-def stat_fields(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat from the third on, which is the first here; None: no such process, or no telling."""
+def stat_fields(pid: int | str) -> list[str] | None:
+    """The fields of /proc/PID/stat from the third on, which is the first here; None: no such process, or no telling.
+
+    `pid`: of a process, or PID/task/TID of one thread alone.
+    """
     try:
         return _stat_fields(pid)
     except OSError:
@@ -75,6 +78,12 @@ def is_dead(pid: int, born: int | None = None) -> bool | None:
         return True if _proc_answers() else None
     except (OSError, ValueError, IndexError):
         return None
+
+
+def cpu_seconds(tid: int) -> float:
+    """The CPU time of one thread, user and system; 0 if it is gone. Source: proc_pid_stat(5), fields 14 and 15."""
+    fields = stat_fields(f"{tid}/task/{tid}")
+    return (int(fields[11]) + int(fields[12])) / _TICKS if fields is not None else 0.0
 
 
 def had_pid(pid: int, boottime: float) -> bool:

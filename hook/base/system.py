@@ -13,6 +13,7 @@ import posix
 import time
 
 READ_SIZE = 1 << 16
+_SEEK_CUR = 1  # lseek(2)
 _SOON = 0.01
 _EFBIG = 27  # errno(3): to import it takes a hundredth of a start
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
@@ -29,6 +30,10 @@ monotonic = time.monotonic
 def boottime() -> float:
     """Seconds since boot, time asleep included (CLOCK_BOOTTIME): never set back, and the same for every process."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+unix_time = time.time
+"""Seconds since 1970, as Prometheus has times."""
 
 
 def now_utc() -> str:
@@ -160,6 +165,30 @@ def append(path: str, text: str, dir_fd: int | None = None) -> None:
         posix.close(descriptor)
 
 
+def append_numbered(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
+    """Append as `append` does. Returns where that ends in the file, and whether the file still has a name.
+
+    The kernel sets the position of the descriptor in the same step as it appends (O_APPEND).
+    """
+    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NOFOLLOW | posix.O_NONBLOCK
+    descriptor = posix.open(_encoded(path), flags, 0o600, dir_fd=dir_fd)
+    try:
+        posix.write(descriptor, text.encode("ascii"))
+        return posix.lseek(descriptor, 0, _SEEK_CUR), posix.fstat(descriptor).st_nlink > 0
+    finally:
+        posix.close(descriptor)
+
+
+def remove_and_measure(path: str, dir_fd: int) -> int:
+    """Remove a file; returns how long it was. Of two processes that do it, one gets FileNotFoundError."""
+    descriptor = posix.open(_encoded(path), posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK, dir_fd=dir_fd)
+    try:
+        posix.unlink(_encoded(path), dir_fd=dir_fd)
+        return posix.fstat(descriptor).st_size  # last: who appends after this sees that the file has no name
+    finally:
+        posix.close(descriptor)
+
+
 def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600) -> None:
     """Write a file whole, made or emptied first; never through a link, and OSError(ENXIO) for a FIFO, at once."""
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NOFOLLOW | posix.O_NONBLOCK
@@ -257,7 +286,7 @@ def inode(path: str, dir_fd: int | None = None) -> int:
     return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ino
 
 
-def age(path: str, dir_fd: int) -> float:
+def age(path: str, dir_fd: int | None = None) -> float:
     """Seconds since a file was written or got its name, or until then where the clock was set back.
 
     Files bear the time of day. Where that jumps, what is kept for some time goes early, but never stays for ever.

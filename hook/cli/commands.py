@@ -18,7 +18,7 @@ from hook.cli import node_commands
 from hook.cli.parser import Usage, parse
 from hook.host import oci_runtimes
 from hook.install import file_steps
-from hook.observe import prometheus, rates, render, snapshot
+from hook.observe import hold, prometheus, rates, render, snapshot
 from hook.reconcile import outcome, reconcile
 from hook.stages import failures
 from hook.state.records import Records, Unreadable
@@ -103,7 +103,8 @@ def _top(options: Options, given: argparse.Namespace) -> None:
 def _metrics(options: Options, given: argparse.Namespace) -> None:
     seen = snapshot.take_snapshot(options)
     if given.textfile is not None:
-        prometheus.write_textfile(given.textfile, prometheus.format_text(seen))
+        text = prometheus.format_text(seen, hold.read_former(given.textfile))
+        prometheus.write_textfile(given.textfile, text)
     elif given.json:
         _print(prometheus.to_json(seen))
     else:

@@ -8,7 +8,13 @@ from hook.doctor.finding import FAILURE, Finding
 from hook.doctor.hooks_directories import check_hooks_directories
 from hook.doctor.installation import check_programs, check_syslog, check_timer
 from hook.doctor.kernel import check_processes, check_resctrl, check_rmids, check_root
-from hook.doctor.records import check_containers, check_lost_containers, check_records, check_unhooked
+from hook.doctor.records import (
+    check_containers,
+    check_lost_containers,
+    check_reconcile,
+    check_records,
+    check_unhooked,
+)
 from hook.doctor.runtimes import check_cdi_devices, check_other_tools, check_pod_annotations, check_runtimes
 
 TYPE_CHECKING = False
@@ -33,6 +39,7 @@ CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
     "unhooked": check_unhooked,
     "lost": check_lost_containers,
     "timer": check_timer,
+    "reconcile": check_reconcile,
     "syslog": check_syslog,
 }
 """The checks in the order of the output, each with its subject."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from hook.base import cgroups
+from hook.base import cgroups, system
 from hook.base.text import printable
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
 from hook.doctor.site import names_hook
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hook.doctor.site import Site
+
+
+_OVERDUE = 300.0  # seconds: a timer runs it every minute
 
 
 def check_records(site: Site) -> Iterator[Finding]:
@@ -103,6 +106,24 @@ def check_lost_containers(site: Site) -> Iterator[Finding]:
         elif not os.path.exists(f"{bundles[container]}/config.json"):
             found = f"its processes run, but its bundle is gone ({bundles[container]})"
             yield Finding(WARNING, "lost", f"{printable(name)}: {found}", remedy)
+
+
+def check_reconcile(site: Site) -> Iterator[Finding]:
+    """Report a reconcile that does not run, does not end, or fails."""
+    with Records(site.options.run_dir) as records:
+        seen = records.reconciled()
+    if seen is None:
+        return
+    remedy = f"run {NAME} reconcile; with the timer, see journalctl -u {NAME}-reconcile.service"
+    age = system.unix_time() - (seen.ended_at or 0)
+    if seen.ended_at is None:
+        yield Finding(WARNING, "reconcile", "it has started since boot, but not ended", remedy)
+    elif age > _OVERDUE:
+        yield Finding(WARNING, "reconcile", f"it last ended {age:.0f} seconds ago", remedy)
+    elif seen.failed:
+        yield Finding(WARNING, "reconcile", f"{seen.failed} of its actions failed", remedy)
+    else:
+        yield Finding(OK, "reconcile", f"it last ended {age:.0f} seconds ago, after {seen.seconds:.1f} seconds")
 
 
 def check_unhooked(site: Site) -> Iterator[Finding]:

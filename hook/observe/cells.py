@@ -8,12 +8,14 @@ from hook.base.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from hook.observe.snapshot import Key, Total
 
 NOTHING = "-"
 UNKNOWN = "?"
+_AT_LEAST = ">="
+_FROM_NOTHING = "*"
 _LONGEST_WORD = 48
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
@@ -29,19 +31,32 @@ def to_word(text: str | None) -> str:
     return safe if len(safe) <= _LONGEST_WORD else safe[:_LONGEST_WORD] + "..."
 
 
-def is_partial(total: Total) -> bool:
-    return bool(total.unknown or total.from_nothing)
-
-
 def format_sum(total: Total | None, event: str, unit: str = "") -> str:
-    """`-`: no counter; `?`: no value is known; `*` at the end: some values are unknown."""
+    """`-`: no counter; `?`: no value is known; `>=`: a part is unknown; `*`: a part is counted from 0."""
     if total is None:
         return NOTHING
     if total.value is None:
         return UNKNOWN
     value = total.value / MILLION
     text = format_bytes(value) if EVENTS[event].unit == "bytes" else f"{value:.1f}{unit or ' J'}"
-    return text + ("*" if is_partial(total) else "")
+    return mark(text, at_least=total.at_least, from_nothing=bool(total.from_nothing))
+
+
+def mark(text: str, *, at_least: bool, from_nothing: bool) -> str:
+    return (_AT_LEAST if at_least else "") + text + (_FROM_NOTHING if from_nothing else "")
+
+
+def explain_marks(cells: Iterable[str]) -> list[str]:
+    """The legend of the marks in these cells, after an empty line; none without marks."""
+    found = list(cells)
+    legend = [f"{_AT_LEAST}  at least that much: a part is unknown"] if any(map(_is_at_least, found)) else []
+    if any(cell.endswith(_FROM_NOTHING) for cell in found):
+        legend.append(f"{_FROM_NOTHING}   counted from 0, without an initial value")
+    return ["", *legend] if legend else []
+
+
+def _is_at_least(cell: str) -> bool:
+    return cell.startswith(_AT_LEAST)
 
 
 def format_bytes(value: float) -> str:

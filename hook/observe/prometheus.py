@@ -16,13 +16,16 @@ from hook.base.counters import EVENTS, MILLION
 from hook.base.reasons import Reason
 from hook.base.text import printable
 from hook.host import files
+from hook.observe.hold import Former
 from hook.observe.snapshot import to_number
+from hook.reconcile.plan import VERBS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
+    from hook.base.models import ReconcileRecord
     from hook.observe.snapshot import Group, Inventory, Key
 
     Labels = tuple[tuple[str, str], ...]
@@ -44,7 +47,7 @@ SERIES = {
     "uops_retired": "uops_retired_total",
 }
 HEALTH = {
-    "use_unknown": ("gauge", "1 for each use that is unknown and therefore has no sample"),
+    "use_unknown": ("gauge", "1 for each use of which a part, or all, is unknown"),
     "keys": ("gauge", "Keys on record, by state; unreadable counts records whose key is unknown"),
     "members": ("gauge", "Containers that are members of a key"),
     "members_taken_from_others": ("gauge", "Members that were in a mon_group of another tool before"),
@@ -55,6 +58,13 @@ HEALTH = {
     "unhooked_containers": ("gauge", "Running containers that never got the hook, as of the last reconcile"),
     "unchecked_containers": ("gauge", "Containers without a record that the last reconcile could not check"),
     "hook_runs_total": ("counter", "Runs of the hook, by stage and result"),
+    "reconcile_start_timestamp_seconds": ("gauge", "Unix time at which reconcile last started"),
+    "reconcile_end_timestamp_seconds": ("gauge", "Unix time at which reconcile last ended without an error"),
+    "reconcile_duration_seconds": ("gauge", "Duration of the reconcile that last ended"),
+    "reconcile_undone": ("gauge", "What the reconcile that last ended left: failed actions, and problems of others"),
+    "reconcile_actions_total": ("counter", "Actions of reconcile that were done, by verb"),
+    "reconcile_failures_total": ("counter", "Actions of reconcile that failed, by verb"),
+    "late_cpu_seconds_total": ("counter", "CPU time that tasks used before reconcile or watch moved them in"),
     "mounted": ("gauge", "Whether resctrl is mounted and supports monitoring"),
     "build_info": ("gauge", "1, with the version of resctrl-mon-hook"),
 }
@@ -71,9 +81,9 @@ class Family:
     samples: Values
 
 
-def make_families(seen: Inventory) -> list[Family]:
-    """All metrics with samples, in the order of the tables."""
-    used, unknown = _sum_use(seen.keys)
+def make_families(seen: Inventory, former: Former | None = None) -> list[Family]:
+    """All metrics with samples, in the order of the tables. `former`: what was exported before."""
+    used, unknown = _sum_use(seen.keys, former or Former())
     health = {"use_unknown": unknown, **_measure_health(seen)}
     found = [_make_event_family(event, used.get(event, {})) for event in SERIES]
     found += [Family(PREFIX + name, *HEALTH[name], health.get(name, {})) for name in HEALTH]
@@ -85,9 +95,9 @@ def list_names() -> list[str]:
     return [PREFIX + name for name in (*SERIES.values(), *HEALTH)]
 
 
-def format_text(seen: Inventory) -> str:
+def format_text(seen: Inventory, former: Former | None = None) -> str:
     """The metrics in Prometheus' text format, in a stable order."""
-    return "".join(line + "\n" for family in make_families(seen) for line in _format_family(family))
+    return "".join(line + "\n" for family in make_families(seen, former) for line in _format_family(family))
 
 
 def to_json(seen: Inventory) -> dict[str, Any]:
@@ -124,23 +134,53 @@ def _make_event_family(event: str, samples: Values) -> Family:
     return Family(PREFIX + SERIES[event], kind, f"{meaning[0].upper()}{meaning[1:]}, in {EVENTS[event].unit}", samples)
 
 
-def _sum_use(keys: Iterable[Key]) -> tuple[dict[str, Values], Values]:
-    """The known use by event and labels, and the unknown ones.
+def _sum_use(keys: Iterable[Key], former: Former) -> tuple[dict[str, Values], Values]:
+    """The use by event and labels, as far as it is a counter, and the uses that are unknown in part.
 
     A key can have two groups with equal labels (after a change of the mount point): they are summed up.
     """
     sums: dict[str, dict[Labels, int | None]] = {event: {} for event in SERIES}
+    unknown: Values = {}
+    ages: dict[Labels, float | None] = {}
     for key in keys:
         for group in key.groups:
-            for counter, value in chain(group.use.items(), _read_gauges(group)):
+            for counter, value in chain(_list_counted(group), _read_gauges(group)):
                 domain, _, event = counter.rpartition("/")
                 if event in sums:
                     labels = _make_labels(key, group, domain)
-                    former = sums[event].get(labels, 0)
-                    sums[event][labels] = None if former is None or value is None else former + value
+                    ages[labels] = key.age
+                    others = sums[event].get(labels, 0)
+                    sums[event][labels] = None if others is None or value is None else others + value
+                    if group.use.get(counter, 0) is None:
+                        marked = (*labels, ("event", event))
+                        unknown[marked] = MILLION
+    if former.samples:
+        _hold(sums, unknown, ages, former)
     known = {event: {at: value for at, value in of.items() if value is not None} for event, of in sums.items()}
-    unknown = {(*at, ("event", event)): MILLION for event, of in sums.items() for at in of if of[at] is None}
     return known, unknown
+
+
+def _hold(
+    sums: dict[str, dict[Labels, int | None]], unknown: Values, ages: dict[Labels, float | None], former: Former
+) -> None:
+    """Let no counter dip, unless it starts again."""
+    for event, of in sums.items():
+        for labels, value in [] if EVENTS[event].gauge else of.items():
+            in_part = (*labels, ("event", event)) in unknown
+            series = _format_series(PREFIX + SERIES[event], labels)
+            of[labels] = former.hold(series, value, ages[labels], may_start_again=in_part)
+
+
+def _list_counted(group: Group) -> Iterator[tuple[str, int | None]]:
+    """The cumulative counters of a group as Prometheus can add them up; None: no sample.
+
+    Where earlier use is unknown in part, the use of the present incarnation: a counter that starts again has to start
+    from 0, because Prometheus adds whatever it starts from. While that is unknown, too (the counter cannot be read, or
+    ran backwards), a gap is right: any lower sample would be one more start.
+    """
+    own = counters.own_use(group.record, group.now)
+    for counter, whole in group.use.items():
+        yield counter, own[counter] if whole is None else whole
 
 
 def _read_gauges(group: Group) -> Iterator[tuple[str, int]]:
@@ -180,6 +220,8 @@ def _measure_health(seen: Inventory) -> dict[str, Values]:
         "mounted": _make_single(seen.rmids is not None),
         "build_info": {(("version", __version__),): MILLION},
     }
+    if seen.reconciled is not None:
+        found.update(_measure_reconcile(seen.reconciled))
     if seen.unhooked is not None:
         found["unhooked_containers"] = _make_single(len(seen.unhooked.containers))
         found["unchecked_containers"] = _make_single(seen.unhooked.unchecked)
@@ -188,6 +230,22 @@ def _measure_health(seen: Inventory) -> dict[str, Values]:
         found["rmids_in_use"] = _make_labelled("owner", {"ours": seen.rmids.ours, "others": seen.rmids.others})
         found["orphan_groups"] = _make_single(len(seen.orphans)) if seen.host_pids else {}
     return found
+
+
+def _measure_reconcile(record: ReconcileRecord) -> dict[str, Values]:
+    every = dict.fromkeys(VERBS, 0)
+    found = {
+        "reconcile_undone": _make_labelled("kind", {"failed": record.failed, "left": record.left}),
+        "reconcile_actions_total": _make_labelled("verb", {**every, **record.actions}),
+        "reconcile_failures_total": _make_labelled("verb", {**every, **record.failures}),
+    }
+    numbers = {
+        "reconcile_start_timestamp_seconds": record.started_at,
+        "reconcile_end_timestamp_seconds": record.ended_at,
+        "reconcile_duration_seconds": record.seconds if record.ended_at is not None else None,
+        "late_cpu_seconds_total": record.late_cpu,
+    }
+    return {**found, **{name: {(): round(it * MILLION)} for name, it in numbers.items() if it is not None}}
 
 
 def _count_states(seen: Inventory) -> dict[str, int]:
@@ -211,16 +269,19 @@ def _make_single(value: int) -> Values:
 
 
 def _make_labelled(label: str, counts: dict[str, int]) -> Values:
-    return {((label, name),): count * MILLION for name, count in counts.items()}
+    return {((label, printable(name)),): count * MILLION for name, count in counts.items()}
 
 
 def _format_family(family: Family) -> Iterator[str]:
     yield f"# HELP {family.name} {family.meaning}."
     yield f"# TYPE {family.name} {family.kind}"
     for labels, value in sorted(family.samples.items()):
-        inside = ",".join(f'{name}="{_escape(text)}"' for name, text in labels)
-        braced = "{" + inside + "}" if inside else ""
-        yield f"{family.name}{braced} {counters.text_of(value)}"
+        yield f"{_format_series(family.name, labels)} {counters.text_of(value)}"
+
+
+def _format_series(name: str, labels: Labels) -> str:
+    inside = ",".join(f'{label}="{_escape(text)}"' for label, text in labels)
+    return f"{name}{{{inside}}}" if inside else name
 
 
 def _escape(text: str) -> str:

@@ -14,10 +14,11 @@ from hook.observe.cells import (
     NOTHING,
     UNKNOWN,
     align,
+    explain_marks,
     format_age,
     format_pod,
     format_sum,
-    is_partial,
+    mark,
     to_word,
 )
 from hook.observe.snapshot import sum_by_event, to_number
@@ -40,10 +41,10 @@ def format_list(seen: Inventory) -> list[str]:
     """The lines of `list`."""
     head = ("KEY", "POD", "STATE", "CTRL_GROUPS", "ALIVE", "DEAD", "AGE", "ENERGY", "MEMORY")
     lines = [_format_rmids(seen), *([] if seen.host_pids else [procfs.NOT_HOST_PIDS]), ""]
-    lines += align([head, *map(_format_row, seen.keys)], words=4)
+    rows = [*map(_format_row, seen.keys)]
+    lines += align([head, *rows], words=4)
     lines += [f"unreadable: {printable(f'{it.file}: {it.problem}')}" for it in _list_unreadable(seen)]
-    if any(is_partial(total) for key in seen.keys for total in sum_by_event(key.groups).values()):
-        lines += ["", "*  partly unknown, or counted from 0 without an initial value: see show KEY"]
+    lines += explain_marks(cell for row in rows for cell in row[-2:])
     if seen.failures:
         lines += ["", "not monitored, or monitored with problems:"]
     lines += [line for failure in seen.failures for line in _format_failure(failure)]
@@ -133,10 +134,12 @@ def format_key(key: Key, failures: Iterable[Failure]) -> list[str]:
         "created": f"{state.created_at or UNKNOWN} (age {format_age(key.age)})",
         "completed": state.completed_at or NOTHING,
         "generation": str(state.generation),
+        "late CPU": f"{state.late_cpu:.2f} s before its tasks were in its groups",
     }
     lines = [f"{name:<11} {printable(value)}" for name, value in facts.items()]
     lines += [line for container in state.members for line in _format_member(key, container)]
     lines += [line for group in key.groups for line in _format_group(group)]
+    lines += explain_marks(_format_use(group, counter) for group in key.groups for counter in group.use)
     return lines + [line for failure in failures for line in ("", "failure:", *_format_failure(failure))]
 
 
@@ -149,6 +152,7 @@ def key_to_json(key: Key, failures: Iterable[Failure]) -> dict[str, Any]:
     return {
         **_summary_to_json(key),
         "generation": key.state.generation,
+        "late_cpu_seconds": key.state.late_cpu,
         "members": members,
         "groups": [_group_to_json(group) for group in key.groups],
         "failures": [failure.model_dump() for failure in failures],
@@ -187,15 +191,20 @@ def _format_group(group: Group) -> list[str]:
 
 def _format_counter(group: Group, counter: str) -> tuple[str, ...]:
     begin = (group.record.begin or {}).get(counter)
-    mark = "*" if counters.starts_from_nothing(counter, begin) else ""
     event = counters.event_of(counter)
-    use = NOTHING
-    if counter in group.use:
-        value = group.use[counter]
-        use = UNKNOWN if value is None else counters.text_of(value) + mark
     texts = (begin, group.now.get(counter), group.record.before.get(counter))
     values = (NOTHING if text is None else to_word(text) for text in texts)
-    return (to_word(counter), event.unit if event else UNKNOWN, *values, use)
+    return (to_word(counter), event.unit if event else UNKNOWN, *values, _format_use(group, counter))
+
+
+def _format_use(group: Group, counter: str) -> str:
+    if counter not in group.use:
+        return NOTHING
+    known = group.known[counter]
+    if known is None:
+        return UNKNOWN
+    from_nothing = counters.starts_from_nothing(counter, (group.record.begin or {}).get(counter))
+    return mark(counters.text_of(known), at_least=group.use[counter] is None, from_nothing=from_nothing)
 
 
 def _list_counters(group: Group) -> list[str]:
@@ -221,6 +230,7 @@ def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
         "end" if group.is_over else "now": group.now.get(counter),
         "before": group.record.before.get(counter),
         "use": to_number(group.use.get(counter)),
+        "known": to_number(group.known.get(counter)),
         "from_nothing": counters.starts_from_nothing(counter, begin),
         "unit": event.unit if event else None,
     }
@@ -243,7 +253,8 @@ def format_rates(rates: Rates) -> list[str]:
         )
         for rate in rates.keys
     ]
-    return [f"{rates.time}  over {rates.seconds:.1f} s, {len(rows)} keys", "", *align([head, *rows], words=2)]
+    title = f"{rates.time}  over {rates.seconds:.1f} s, {len(rows)} keys"
+    return [title, "", *align([head, *rows], words=2), *explain_marks(cell for row in rows for cell in row[2:])]
 
 
 def rates_to_json(rates: Rates) -> dict[str, Any]:
@@ -262,9 +273,11 @@ def _rate_to_json(rate: Rate) -> dict[str, Any]:
         "memory_local_bytes_per_second": rate.use.get("mbm_local_bytes"),
         "llc_occupancy_bytes": rate.occupancy,
     }
-    partial = sorted(name for name, total in sums.items() if total is not None and is_partial(total))
-    numbers = {name: None if total is None else to_number(total.value) for name, total in sums.items()}
-    return {**_identity_to_json(rate.key), **numbers, "partial": partial}
+    there = {name: total for name, total in sums.items() if total is not None}
+    partial = sorted(name for name, total in there.items() if total.unknown or total.from_nothing)
+    numbers = {name: to_number(there[name].value) if name in there else None for name in sums}
+    at_least = sorted(name for name, total in there.items() if total.at_least)
+    return {**_identity_to_json(rate.key), **numbers, "partial": partial, "at_least": at_least}
 
 
 # --- shared
@@ -294,6 +307,7 @@ def _summary_to_json(key: Key) -> dict[str, Any]:
 def _total_to_json(total: Total, event: str) -> dict[str, Any]:
     return {
         "value": to_number(total.value),
+        "at_least": total.at_least,
         "unit": EVENTS[event].unit,
         "unknown": total.unknown,
         "from_nothing": total.from_nothing,

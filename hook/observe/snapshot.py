@@ -9,6 +9,7 @@ invalid one is reported.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from hook.base import counters, procfs, system
 from hook.base.errors import HookError
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TypeVar
 
-    from hook.base.models import Failure, Member, MonGroup, Options
+    from hook.base.models import Failure, Member, MonGroup, Options, ReconcileRecord
     from hook.state.records import Unhooked
 
     _T = TypeVar("_T")
@@ -34,14 +35,21 @@ class Group:
     """A mon_group of a key. `now`: the kernel's counters, or the recorded final ones if it has ended.
 
     `exists`: whether the kernel has it; False if it has ended, because the path may belong to another group then.
-    `read_at`: system.monotonic() of the read. `use`: counters.lifetime, in millionths.
+    `read_at`: system.monotonic() of the read. `use`: counters.lifetime, and `known`: counters.at_least, in millionths.
     """
 
     record: MonGroup
     exists: bool
     read_at: float
     now: dict[str, str]
-    use: dict[str, int | None]
+
+    @cached_property
+    def use(self) -> dict[str, int | None]:
+        return counters.lifetime(self.record, self.now)
+
+    @cached_property
+    def known(self) -> dict[str, int | None]:
+        return counters.at_least(self.record, self.now)
 
     @property
     def is_over(self) -> bool:
@@ -81,7 +89,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Total:
-    """A sum of counters, in millionths. `unknown`: how many have no value.
+    """A sum of counters, in millionths. `unknown`: of how many a part, or all, is unknown.
 
     `from_nothing`: how many initial values were not a number and count as 0 (counters.starts_from_nothing).
     """
@@ -91,14 +99,19 @@ class Total:
     unknown: int = 0
     from_nothing: int = 0
 
-    def add(self, value: int | None, *, from_nothing: bool = False) -> Total:
-        """Add a counter, whose value may be unknown."""
+    def add(self, value: int | None, *, in_part: bool = False, from_nothing: bool = False) -> Total:
+        """Add a counter, whose value may be unknown, or known `in_part`."""
         return Total(
             self.known + (value or 0),
             self.counted + (value is not None),
-            self.unknown + (value is None),
+            self.unknown + (in_part or value is None),
             self.from_nothing + from_nothing,
         )
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the value is only a part of the sum."""
+        return self.unknown > 0 and self.counted > 0
 
     @property
     def value(self) -> int | None:
@@ -123,8 +136,9 @@ class Inventory:
     """A snapshot. `rmids`: None if resctrl is not mounted. `orphans`: paths of mon_groups.
 
     `at`: system.monotonic() of the snapshot. `runs`: the number of hook runs by stage and result. `unhooked`: the
-    containers without the hook that reconcile found; None if it has not run. `host_pids`: whether this is the host's
-    pid namespace; elsewhere dead members cannot be recognized, and `orphans` is empty.
+    containers without the hook that reconcile found; None if it has not run. `reconciled`: what it has done since boot.
+    `host_pids`: whether this is the host's pid namespace; elsewhere dead members cannot be recognized, and `orphans` is
+    empty.
     """
 
     at: float
@@ -136,6 +150,7 @@ class Inventory:
     orphans: list[str]
     runs: dict[tuple[str, str], int]
     unhooked: Unhooked | None
+    reconciled: ReconcileRecord | None
     host_pids: bool
 
 
@@ -149,6 +164,7 @@ def take_snapshot(options: Options) -> Inventory:
         keys, unreadable = _split_unreadable(read_key(records, kernel, name) for name in records.recorded())
         failures, broken = _split_unreadable(records.failure(name) for name in records.failed())
         runs = records.runs()
+        reconciled = records.reconciled()
         unhooked = records.unhooked()
         if unhooked is not None:
             unhooked = unhooked.without({*records.indexed(), *records.failed()})
@@ -163,7 +179,7 @@ def take_snapshot(options: Options) -> Inventory:
     )
     host_pids = procfs.in_host_pid_namespace()
     orphans = orphans if host_pids else []
-    return Inventory(at, keys, unreadable, failures, broken, rmids, orphans, runs, unhooked, host_pids)
+    return Inventory(at, keys, unreadable, failures, broken, rmids, orphans, runs, unhooked, reconciled, host_pids)
 
 
 def read_key(records: Records, kernel: Resctrl, name: str) -> Key | Unreadable | None:
@@ -189,8 +205,8 @@ def sum_by_event(groups: Iterable[Group]) -> dict[str, Total]:
         begin = group.record.begin or {}
         for counter, use in group.use.items():
             from_nothing = counters.starts_from_nothing(counter, begin.get(counter))
-            event = _base_name(counter)
-            found[event] = found.get(event, Total()).add(use, from_nothing=from_nothing)
+            event, known = _base_name(counter), group.known[counter]
+            found[event] = found.get(event, Total()).add(known, in_part=use is None, from_nothing=from_nothing)
     return found
 
 
@@ -212,13 +228,12 @@ def _is_dead(member: Member) -> bool | None:
 def _read_group(kernel: Resctrl, record: MonGroup) -> Group:
     read_at = system.monotonic()
     if record.end is not None:
-        return Group(record, exists=False, read_at=read_at, now=record.end, use=counters.lifetime(record, record.end))
+        return Group(record, exists=False, read_at=read_at, now=record.end)
     try:
         now = kernel.counters(record.path)
     except HookError:
         now = {}  # it is gone or unreadable: its use is unknown
-    use = counters.lifetime(record, now)
-    return Group(record, exists=system.is_directory(record.path), read_at=read_at, now=now, use=use)
+    return Group(record, exists=system.is_directory(record.path), read_at=read_at, now=now)
 
 
 def _find_orphans(paths: Iterable[str], prefix: str, keys: list[Key], unreadable: list[Unreadable]) -> list[str]:

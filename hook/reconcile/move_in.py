@@ -53,12 +53,13 @@ def remake(node: Node, action: Action, own: Collection[str]) -> bool:
             return False
         if _is_in_place(node, state, container, member):
             return False
+        was_in = _has_begun(node, state, container)
     _check_not_moved(node, member)
     it = Container(container, member.pid, "", {})
     if it.starttime != member.starttime:
         return False  # it ended meanwhile
     try:
-        _monitor(node, it, own, Key(state.key, state.kind))
+        _monitor(node, it, own, Key(state.key, state.kind), was_in=was_in)
     finally:  # also if the new group got no RMID: the old group may hold the last one
         _remove_old_group(node, action.key, member.group)
     return True
@@ -110,11 +111,12 @@ def start(node: Node, container: Container, own: Collection[str]) -> None:
     _monitor(node, container, own, None)
 
 
-def _monitor(node: Node, container: Container, own: Collection[str], key: Key | None) -> None:
+def _monitor(node: Node, container: Container, own: Collection[str], key: Key | None, *, was_in: bool = False) -> None:
     """Monitor a container under this key (None: the one that createRuntime derives), and move all its tasks in.
 
-    A failure is recorded like that of a hook.
+    A failure is recorded like that of a hook. `was_in`: the group is made again; what its tasks used is not all missed.
     """
+    used = 0.0 if was_in else procfs.cpu_seconds(container.pid)
     ctrl_group = _find_ctrl_group(node, container.pid) if procfs.resctrl_groups(container.pid) is None else None
     try:
         if key is None:
@@ -122,7 +124,8 @@ def _monitor(node: Node, container: Container, own: Collection[str], key: Key | 
         else:
             create.enter(node, container, key, ctrl_group)
         if key is not None:
-            _bring_in(node, key.name, container.id, own)
+            add_late(node, key.name, used)
+            _bring_in(node, key.name, container.id, own, was_in=was_in)
     except HookError as error:
         _record(node, container, error, key or failures.find_key(node.options, container), is_monitored=False)
         raise
@@ -177,7 +180,13 @@ def _has_begun(node: Node, state: KeyState, container: str) -> bool:
     return group is not None and (group.begin is not None or not node.options.snapshot_ttl)
 
 
-def _bring_in(node: Node, key: str, container: str, own: Collection[str]) -> int:
+def add_late(node: Node, key: str, seconds: float) -> None:
+    """Count the CPU time that tasks had used before they were moved into a key's group."""
+    if seconds:
+        node.late_cpu[key] = node.late_cpu.get(key, 0.0) + seconds
+
+
+def _bring_in(node: Node, key: str, container: str, own: Collection[str], *, was_in: bool = False) -> int:
     """Move every thread of a container into its group, until a look finds none outside. Returns how many.
 
     Raises WrongCtrlGroup if its init is in another ctrl_group. Other threads in another one stay there.
@@ -199,7 +208,9 @@ def _bring_in(node: Node, key: str, container: str, own: Collection[str]) -> int
         missing = container_tasks.threads(processes.of_container(member)) - there - left
         if not missing:
             return moved
+        used = {} if was_in else {tid: procfs.cpu_seconds(tid) for tid in missing}
         stay = {tid for tid in missing if not _move(node, member, tid)}
+        add_late(node, key, sum(used[tid] for tid in used.keys() - stay))
         moved += len(missing - stay)
         left |= stay
     raise HookError(Reason.IO, f"it created tasks faster than they could be moved, for {_SECONDS:.0f} seconds")

@@ -27,9 +27,10 @@ from hook.reconcile.survey import (
     list_own_cgroups,
     survey_node,
 )
-from hook.stages import orphans, remove, retire
+from hook.stages import failures, orphans, remove, retire
 from hook.stages.context import Node, open_run_dir
-from hook.state import contents, run_counters
+from hook.state import contents, log_limit, run_counters
+from hook.state.reconcile_record import Tally
 from hook.state.rundir import changed
 
 TYPE_CHECKING = False
@@ -59,7 +60,11 @@ def run(options: Options, live: Collection[str] | None = None, *, longest_linger
     if not _has_work(options):
         return Result()
     node = _open_node(options, longest_linger)
+    tally = Tally(node.run, node.late_cpu)
+    tally.start()
     run_counters.give_back(node.run.descriptor)
+    for line in log_limit.collect(node.run):
+        failures.log(line)
     outcomes: list[Outcome] = []
     left: list[str] = []
     tried: set[Action] = set()
@@ -71,8 +76,15 @@ def run(options: Options, live: Collection[str] | None = None, *, longest_linger
             break
         tried.update(actions)
         attempts = (_attempt(node, it, partial(_apply, node, it, seen.own)) for it in actions)
-        outcomes += [outcome for outcome in attempts if outcome is not None]
-    return Result(outcomes, [*left, *_list_unhooked(node)])
+        outcomes += [_count(tally, outcome) for outcome in attempts if outcome is not None]
+    left += _list_unhooked(node)
+    tally.end(len(left))
+    return Result(outcomes, left)
+
+
+def _count(tally: Tally, outcome: Outcome) -> Outcome:
+    tally.count(outcome.action.verb, failed=outcome.problem is not None)
+    return outcome
 
 
 def _list_unhooked(node: Node) -> list[str]:
@@ -92,6 +104,7 @@ def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool) -> l
     node = _open_node(options)
     recorded = filter(None, (contents.glance(node.run, key) for key in contents.recorded_keys(node.run)))
     own = list_own_cgroups(map(find_live_members, recorded))
+    tally = Tally(node.run, node.late_cpu)
     outcomes = []
     for found in states:
         try:
@@ -106,7 +119,11 @@ def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool) -> l
         if known is None or container.id not in known.members:
             action = Action("adopt", container=container.id, why="it is running, and is not in a group of ours")
             step = partial(move_in.start, node, container, own)
-            outcomes.append(Outcome(action) if dry_run else _attempt(node, action, step) or Outcome(action))
+            outcomes.append(
+                Outcome(action) if dry_run else _count(tally, _attempt(node, action, step) or Outcome(action))
+            )
+    if not dry_run:
+        tally.save()
     return outcomes
 
 

@@ -22,6 +22,7 @@ _NUMBER = "0123456789."  # what int and float take besides (signs, 1_0, other sc
 class Node:
     """The kernel's groups, our records, and the administrator's options. `freed` counts the RMIDs given back.
 
+    `late_cpu`: by key, CPU seconds that tasks had used before they were moved in; reconcile_record saves them.
     `longest_linger`: the most seconds for which a key may linger, whatever its record says; None: no such limit.
     """
 
@@ -31,6 +32,7 @@ class Node:
         self.options = options
         self.longest_linger = longest_linger
         self.freed = 0
+        self.late_cpu: dict[str, float] = {}
         self.view = View(run, resctrl.root)
 
     def remove(self, path: str) -> None:

@@ -148,7 +148,7 @@ def begin(node: Node, locked: LockedKey, path: str, *, made: bool, empty: bool) 
 
         group = accounting.remade(group, inode)
     elif group.inode != inode or made:
-        group = MonGroup(path=path, ctrl_group=group.ctrl_group, inode=inode, before=group.before)
+        group = _begun(group, inode, None)
     if group.begin is None and node.options.snapshot_ttl:
         group = _read_begin(node, state, group, made=made)
     if group.last is not None:
@@ -170,8 +170,12 @@ def _read_begin(node: Node, state: KeyState, group: MonGroup, *, made: bool) -> 
         from hook.state import accounting
 
         return accounting.begun_late(group, group.inode, counters)
-    path, ctrl_group, inode = group.path, group.ctrl_group, group.inode
-    return MonGroup(path=path, ctrl_group=ctrl_group, inode=inode, begin=counters, before=group.before)
+    return _begun(group, group.inode, counters)
+
+
+def _begun(group: MonGroup, inode: int | None, begin: dict[str, str] | None) -> MonGroup:
+    path, ctrl_group, before, known = group.path, group.ctrl_group, group.before, group.known
+    return MonGroup(path=path, ctrl_group=ctrl_group, inode=inode, begin=begin, before=before, known=known)
 
 
 def _hide(node: Node, key: str) -> None:

@@ -53,9 +53,8 @@ def report_problem(call: Call, problem: HookError) -> None:
 
 def complain(call: Call, *, is_monitored: bool) -> None:
     """Report what was wrong but stopped nothing: bad options, and broken files that were dealt with."""
-    name = _record_name(call)
     for error in call.run_dir.complaints if call.run_dir is not None else []:
-        say(f"{call.stage} {name}: {error.reason}: {error}")
+        _say_of(call, error)
     if not call.complaints:
         return
     hint = "ignored; see the hooks.d JSON, and --help"
@@ -63,7 +62,7 @@ def complain(call: Call, *, is_monitored: bool) -> None:
     if is_monitored:
         report_problem(call, usage)
     else:
-        say(f"{call.stage} {name}: {usage.reason}: {usage}")
+        _say_of(call, usage)
 
 
 def say_once(call: Call, what: str, text: str) -> None:
@@ -104,7 +103,7 @@ def _report(call: Call, error: HookError, *, is_monitored: bool) -> None:
         to_syslog = error.reason != Reason.NOT_MOUNTED or call.run_dir.first_time("not-mounted")
     except Exception:  # noqa: BLE001, S110  then there is no record, but the two other traces
         pass
-    say(f"{call.stage} {name}: {error.reason}: {error}", to_syslog=to_syslog)
+    _say_of(call, error, to_syslog=to_syslog)
     if call.run_dir is not None and call.stage == "poststop" and error.reason == Reason.BAD_STATE:
         call.run_dir.remove_failure(name)  # the container goes, and its record with it
         return
@@ -113,6 +112,24 @@ def _report(call: Call, error: HookError, *, is_monitored: bool) -> None:
     if call.container is None and call.bundle is not None:
         failure = Failure(**{**dict(failure), "bundle": call.bundle})
     record(call.run_dir, failure)
+
+
+def _say_of(call: Call, error: HookError, *, to_syslog: bool = True) -> None:
+    """Report a failure; to syslog, only the first ones a minute of its reason (log_limit)."""
+    to_syslog = to_syslog and (call.run_dir is None or _may_log(call.run_dir, error.reason))
+    say(f"{call.stage} {_record_name(call)}: {error.reason}: {error}", to_syslog=to_syslog)
+
+
+def _may_log(run: RunDir, reason: str) -> bool:
+    try:
+        from hook.state import log_limit
+
+        may_log, counts = log_limit.count(run, reason)
+        for line in counts:
+            log(line)
+    except Exception:  # noqa: BLE001  no trace depends on another one
+        return True
+    return may_log
 
 
 def find_key(options: Options, container: Container) -> Key | None:
@@ -147,9 +164,14 @@ def say(text: str, *, to_syslog: bool = True) -> None:
         system.write_stderr(f"{_IDENTIFIER}: {line}".encode())
     except Exception:  # noqa: BLE001, S110  a trace that fails must not cost the other ones
         pass
+    if to_syslog:
+        log(line)
+
+
+def log(text: str) -> None:
+    """Write one line to syslog."""
     try:
-        if to_syslog:
-            _to_syslog(line)
+        _to_syslog(printable(text))
     except Exception:  # noqa: BLE001, S110  as above
         pass
 

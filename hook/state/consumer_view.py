@@ -5,7 +5,7 @@
     created_at, completed_at        RFC 3339, UTC
     generation                      changes with all the rest; the first file to go
     mon_data/<domain>/<event>       a link to the live counter; gone once the key is completed
-    mon_data/<domain>/<event>.begin .end .before     see models.MonGroup
+    mon_data/<domain>/<event>.begin .end .before .known     see models.MonGroup
 
 A key with containers in several ctrl_groups shows its first group so, and of each further one `tasks@<ctrl_group>` and
 `mon_data/<domain>@<ctrl_group>/...` (nothing after the @ for the root ctrl_group): a sum over
@@ -173,6 +173,8 @@ def _counter(group: MonGroup, counter: str, place: str, files: dict[str, str], l
     begin = group.begin or {}
     if counter in group.before:
         files[place + ".before"] = group.before[counter]
+    if counter in group.known:
+        files[place + ".known"] = group.known[counter]
     if counter in begin:
         files[place + ".begin"] = begin[counter]
         if group.end is None:

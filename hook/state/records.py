@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from hook.base import jsontext, names, system
 from hook.base.errors import HookError
 from hook.base.explain import explain, refused
-from hook.base.models import Failure, Index, KeyState, ValidationError
+from hook.base.models import Failure, Index, KeyState, ReconcileRecord, ValidationError
 from hook.base.reasons import Reason
 from hook.base.text import printable
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 UNHOOKED = "unhooked.json"
 """The file in the run directory that Records.unhooked reads."""
+RECONCILED = "reconcile.json"
+"""The file in the run directory that Records.reconciled reads."""
 _STATE_LIMIT = 16 << 20
 
 
@@ -139,6 +141,16 @@ class Records:
             others = frozenset(map(str, found["others"]))
             return Unhooked(str(found["since"]), containers, int(found["unchecked"]), str(found["rules"]), others)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+
+    def reconciled(self) -> ReconcileRecord | None:
+        """What reconcile has done since boot; None: it has not run, or its record is unreadable."""
+        if self._dir is None:
+            return None
+        try:
+            text = system.read_file(RECONCILED, _STATE_LIMIT, self._dir)
+            return ReconcileRecord.model_validate(jsontext.loads(text))
+        except (OSError, ValueError):
             return None
 
     def runs(self) -> dict[tuple[str, str], int]:

@@ -274,4 +274,4 @@ def changed(
 
 def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
     """What consumers see of groups."""
-    return [(it.path, it.inode, it.begin, it.end, it.before) for it in groups if it.begin is not None]
+    return [(it.path, it.inode, it.begin, it.end, it.before, it.known) for it in groups if it.begin is not None]

@@ -11,9 +11,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.base.models import Member
 
-LATE = "Error"
-"""The begin of a counter that appeared after the begin was read: the kernel's word for one that cannot be read."""
-
 
 def without(members: dict[str, Member], leaving: list[str]) -> dict[str, Member]:
     """Take members away; a former life of one of them gets its ID back, so that poststop finds it."""
@@ -73,11 +70,12 @@ def ended(group: MonGroup, end: dict[str, str]) -> MonGroup:
 
 
 def with_late(group: MonGroup, now: dict[str, str]) -> MonGroup:
-    """Mark in a group's begin each counter of `now` that appeared after the begin was read.
+    """Give each counter of `now` that appeared after the begin was read a begin: `now`. Its use until then is unknown.
 
     Without that consumers would take the sum of the other domains for the use of all.
     """
-    begin = group.begin
-    if begin is None or begin.keys() >= now.keys():
+    if group.begin is None or group.begin.keys() >= now.keys():
         return group
-    return MonGroup(**{**dict(group), "begin": {**dict.fromkeys(now, LATE), **begin}})
+    from hook.state import accounting
+
+    return accounting.begun_in_part(group, now)

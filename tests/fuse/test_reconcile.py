@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,56 @@ def test_what_exec_brought_in_is_adopted(hook: Hook, family: Task, own: Cgroup) 
         assert verbs(reconcile(hook)) == ["adopt"]
         assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
     settled(hook)
+
+
+BUSY = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\nsys.stdin.read()"
+
+
+@contextmanager
+def busy() -> Iterator[Task]:
+    """A process that has used at least 0.3 s of CPU time."""
+    command = [sys.executable, "-ISc", BUSY]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+        process.kill()
+
+
+def late_cpu(hook: Hook, key: str) -> tuple[float, float]:
+    """The seconds that tasks had used before they were moved in: those of the key, and those of the node."""
+    plain = replace(hook, options=())
+    commands = [*plain.command("show"), key, "--json"], [*plain.command("metrics"), "--json"]
+    shown, metrics = (json.loads(subprocess.run(it, capture_output=True, check=True).stdout) for it in commands)
+    (family,) = [it for it in metrics["metrics"] if it["name"] == "resctrl_mon_late_cpu_seconds_total"]
+    return shown["late_cpu_seconds"], family["samples"][0]["value"]
+
+
+def test_what_exec_used_before_it_was_adopted_is_counted_once(hook: Hook, family: Task, own: Cgroup) -> None:
+    assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
+    reconcile(hook)
+    before, _ = late_cpu(hook, UID)
+    with busy() as process:
+        own.add(process.pid)
+        assert verbs(reconcile(hook)) == ["adopt"]
+        late, of_node = late_cpu(hook, UID)
+        assert 0.25 <= late - before < 3
+        assert of_node == pytest.approx(late)
+        (hook.resctrl_root / "mon_groups" / f"oci-{UID}").rmdir()
+        assert verbs(reconcile(hook)) == ["remake"]
+        assert late_cpu(hook, UID) == (late, of_node)
+
+
+@pytest.mark.knobs(rmids=2)
+def test_what_a_container_used_before_it_was_monitored_is_counted(hook: Hook) -> None:
+    with task() as first, busy() as second:
+        hook(created("c1", first.pid))
+        hook(created("c2", second.pid))
+        assert hook.reasons() == {"c2": "no_rmids"}
+        end(first)
+        hook(stopped("c1"))
+        assert verbs(reconcile(hook)) == ["retry"]
+        assert late_cpu(hook, "c2")[0] >= 0.25
 
 
 def test_a_cgroup_that_is_not_the_containers_own_is_not_swept_up(hook: Hook) -> None:

@@ -162,7 +162,7 @@ def people(hook: Hook, verb: str, *words: str) -> Any:  # noqa: ANN401  JSON
 LATE = "mon_PERF_PKG_01"
 
 
-def is_unknown(hook: Hook) -> bool:
+def is_unknown(hook: Hook, value: float = 5) -> bool:
     """Whether `list`, `show` and `metrics` say so of the energy of the domain that came late."""
     (total,) = [key["use"]["core_energy"] for key in people(hook, "list")["keys"]]
     (group,) = people(hook, "show", UID)["groups"]
@@ -170,7 +170,7 @@ def is_unknown(hook: Hook) -> bool:
     (family,) = [it for it in people(hook, "metrics")["metrics"] if it["name"] == "resctrl_mon_use_unknown"]
     marked = {(it["labels"]["domain"], it["labels"]["event"]) for it in family["samples"]}
     assert counter["use"] is None
-    return total["value"] == 5 and total["unknown"] == 1 and (LATE, "core_energy") in marked
+    return total["value"] == value and total["unknown"] == 1 and (LATE, "core_energy") in marked
 
 
 @pytest.mark.parametrize("is_reconciled", [True, False])
@@ -191,13 +191,15 @@ def test_use_in_a_domain_that_comes_online_after_the_begin_is_unknown(
             assert shown(hook).texts[f"mon_data/{LATE}/core_energy"] == "7.000000"
             assert shown(hook).use()[f"{LATE}/core_energy"] is None
             assert is_unknown(hook)
+        count(resctrl, 2, counter=f"{LATE}/core_energy")
     hook(stopped("c1"))
-    assert is_unknown(hook)
-    assert shown(hook).texts[f"mon_data/{LATE}/core_energy.end"] == "7.000000"
+    assert is_unknown(hook, 5 + 2 * is_reconciled)
+    assert shown(hook).texts[f"mon_data/{LATE}/core_energy.end"] == "9.000000"
     assert shown(hook).use()[f"{LATE}/core_energy"] is None
     assert shown(hook).use()[ENERGY] == 5
     live(hook, resctrl, 0)
     assert shown(hook).texts[f"mon_data/{LATE}/core_energy.before"] == "Unavailable"
+    assert shown(hook).texts[f"mon_data/{LATE}/core_energy.known"] == ("2" if is_reconciled else "0")
 
 
 @pytest.mark.parametrize("word", ["Unavailable", "Error", "Unassigned"])
@@ -232,6 +234,34 @@ def test_what_was_used_in_a_group_that_others_removed_is_unknown(hook: Hook, res
         assert not entry.gone
         assert entry.texts[f"mon_data/{ENERGY}.before"] == "Unavailable"
         assert entry.use()[ENERGY] is None
+
+
+def joules(hook: Hook) -> list[float]:
+    """The samples that Prometheus gets of the energy of the first domain."""
+    found = {it["name"]: it["samples"] for it in people(hook, "metrics")["metrics"]}
+    samples = found.get("resctrl_mon_core_energy_joules_total", [])
+    return [it["value"] for it in samples if it["labels"]["domain"] == ENERGY.partition("/")[0]]
+
+
+def test_after_a_wipe_what_is_known_goes_on(hook: Hook, resctrl: Mounted) -> None:
+    """A restart, then what `pqos -R` does to a pod that lives, and a reconcile."""
+    live(hook, resctrl, 100)
+    with task() as init:
+        hook(created("c1", init.pid, pod_uid=UID))
+        count(resctrl, 5)
+        assert joules(hook) == [105]
+        (resctrl.root / GROUP.lstrip("/")).rmdir()
+        assert joules(hook) == []
+        assert [it["action"] for it in people(hook, "reconcile")["actions"]] == ["remake"]
+        assert joules(hook) == [0]
+        count(resctrl, 3)
+        assert joules(hook) == [3]
+        (key,) = people(hook, "list")["keys"]
+        assert (key["use"]["core_energy"]["value"], key["use"]["core_energy"]["at_least"]) == (103, True)
+        assert shown(hook).texts[f"mon_data/{ENERGY}.before"] == "Unavailable"
+        assert shown(hook).texts[f"mon_data/{ENERGY}.known"] == "100"
+    hook(stopped("c1"))
+    assert joules(hook) == [3]
 
 
 def test_what_others_made_in_the_place_of_a_group_is_another_incarnation(hook: Hook, resctrl: Mounted) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-OVER = ("end", "before", "begin")
+OVER = ("end", "before", "begin", "known")
 Use = dict[str, Optional[Decimal]]
 """By `<domain>/<event>`; None where nobody knows."""
 

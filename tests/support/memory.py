@@ -211,6 +211,11 @@ class MachineInMemory:
             place.node.content += data
         return len(data)
 
+    def lseek(self, descriptor: int, _offset: int, _whence: int) -> int:
+        """After an append: the end."""
+        self._count()
+        return len(self._opened(descriptor)[0].node.content)
+
     def stat(self, path: bytes, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> SimpleNamespace:
         self._count()
         return _status(_there(self._find(path, dir_fd, follow=follow_symlinks), path))
@@ -400,7 +405,8 @@ def _there(place: Lookup, path: bytes) -> Inode:
 
 
 def _status(node: Inode) -> SimpleNamespace:
-    return SimpleNamespace(st_mode=node.mode, st_ino=node.ino, st_dev=1, st_uid=0)
+    size = len(node.content)
+    return SimpleNamespace(st_mode=node.mode, st_ino=node.ino, st_dev=1, st_uid=0, st_nlink=1, st_size=size)
 
 
 def _below(path: str, node: Inode) -> Any:  # noqa: ANN401  a recursive generator

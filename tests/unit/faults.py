@@ -50,6 +50,7 @@ class Faults:
         "rmdir",
         "rename",
         "link",
+        "lseek",
         "unlink",
         "listdir",
         "symlink",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hook.base import procfs
-from hook.base.models import Failure, Index, KeyState, Options
+from hook.base.models import Failure, Index, KeyState, Options, ReconcileRecord
 
 BEGIN = {"mon_L3_00/mbm_total_bytes": "1000", "mon_PERF_PKG_00/core_energy": "5.500000"}
 NOW = {
@@ -84,6 +84,10 @@ class FakeNode:
         pod = {"namespace": "shop", "pod": "web-0", "name": "app"}
         found = {"since": "2026-01-02T03:04:05Z", "unchecked": 0, "rules": "", "others": [], **fields}
         self.write("", "unhooked.json", json.dumps({"containers": dict.fromkeys(containers, pod), **found}))
+
+    def reconciled(self, **fields: Any) -> None:  # noqa: ANN401
+        """What reconcile has done since boot."""
+        self.write("", "reconcile.json", json.dumps(ReconcileRecord(**fields).model_dump()))
 
     def live(self, key: str, *, begin: dict[str, str] | None = None, **fields: Any) -> KeyState:  # noqa: ANN401
         """A key with one container of the same name that runs (this very process), in one group."""

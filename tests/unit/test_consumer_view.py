@@ -95,10 +95,14 @@ def test_a_full_run_directory_costs_the_view_and_nothing_more(
     [
         ({"begin": {"d/e": "1"}}, {"d/e": "/r/mon_groups/g/mon_data/d/e", "d/e.begin": "1\n"}),
         ({"begin": {}, "before": {"d/e": "2"}}, {"d/e.before": "2\n"}),
+        (
+            {"begin": {"d/e": "1"}, "end": {"d/e": "4"}, "before": {"d/e": "Unavailable"}, "known": {"d/e": "2"}},
+            {"d/e.begin": "1\n", "d/e.end": "4\n", "d/e.before": "Unavailable\n", "d/e.known": "2\n"},
+        ),
         ({"begin": {"d/e": "1"}, "end": {"d/e": "3"}}, {"d/e.begin": "1\n", "d/e.end": "3\n"}),
         ({"begin": {"d/e": "1"}, "end": {"d/f": "3"}}, {"d/e.begin": "1\n"}),
     ],
-    ids=["live", "gone from the hardware", "ended", "gone at the end"],
+    ids=["live", "gone from the hardware", "known in part", "ended", "gone at the end"],
 )
 def test_a_counter_is_shown_as_far_as_it_is_known(
     machine: MachineOnDisk, fields: dict[str, Any], files: dict[str, str]

@@ -27,8 +27,8 @@ amounts = st.integers(0, 2**63)
 texts = st.one_of(amounts.map(str), amounts.map(lambda amount: f"{amount // 10**6}.{amount % 10**6:06d}"))
 
 
-def group(begin: Counters = None, end: Counters = None, before: Counters = None) -> MonGroup:
-    return MonGroup(path=PATH, ctrl_group="/", begin=begin, end=end, before=before or {})
+def group(begin: Counters = None, end: Counters = None, before: Counters = None, known: Counters = None) -> MonGroup:
+    return MonGroup(path=PATH, ctrl_group="/", begin=begin, end=end, before=before or {}, known=known or {})
 
 
 def test_what_is_counted_in_what() -> None:
@@ -100,7 +100,7 @@ def test_occupancy_and_what_nothing_is_known_of_do_not_add_up() -> None:
 
 def begun(of: MonGroup, inode: int, begin: dict[str, str]) -> MonGroup:
     """The group with its begin, as createRuntime reads it."""
-    return MonGroup(path=of.path, ctrl_group=of.ctrl_group, inode=inode, begin=begin, before=of.before)
+    return MonGroup(path=of.path, ctrl_group=of.ctrl_group, inode=inode, begin=begin, before=of.before, known=of.known)
 
 
 @given(st.lists(st.tuples(amounts, amounts), min_size=1, max_size=6))
@@ -112,11 +112,32 @@ def test_use_adds_up_over_lives(lives: list[tuple[int, int]]) -> None:
     assert counters.lifetime(here, here.end or {}) == {TRAFFIC: sum(more for _, more in lives) * counters.MILLION}
 
 
-def test_what_is_unknown_once_stays_unknown() -> None:
-    lost = accounting.remade(group(begin={TRAFFIC: "1"}), 7)
-    assert lost.before == {TRAFFIC: counters.UNKNOWN}
-    again = transitions.ended(begun(lost, 5, {TRAFFIC: "1"}), {TRAFFIC: "2"})
+def test_what_is_unknown_once_stays_unknown_and_the_known_part_goes_on() -> None:
+    lost = accounting.remade(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "100"}), 7)
+    assert (lost.before, lost.known) == ({TRAFFIC: counters.UNKNOWN}, {TRAFFIC: "100"})
+    again = transitions.ended(begun(lost, 5, {TRAFFIC: "1"}), {TRAFFIC: "3"})
     assert counters.lifetime(again, again.end or {}) == {TRAFFIC: None}
+    assert counters.at_least(again, again.end or {}) == {TRAFFIC: 102 * counters.MILLION}
+    third = begun(accounting.inherited(group(), [again]), 5, {TRAFFIC: "8"})
+    assert (third.before, third.known) == ({TRAFFIC: counters.UNKNOWN}, {TRAFFIC: "102"})
+    assert counters.at_least(third, {TRAFFIC: "9"}) == {TRAFFIC: 103 * counters.MILLION}
+
+
+@given(st.lists(st.tuples(amounts, st.booleans()), min_size=1, max_size=6))
+def test_what_is_known_adds_up_over_lives_whose_end_was_read(lives: list[tuple[int, bool]]) -> None:
+    here = group(begin={TRAFFIC: "0"}, end={TRAFFIC: "0"})
+    for more, is_read in lives:
+        here = begun(accounting.inherited(group(), [here]), 5, {TRAFFIC: "7"})
+        here = transitions.ended(here, {TRAFFIC: str(7 + more)} if is_read else {})
+    read = sum(more for more, is_read in lives if is_read) * counters.MILLION
+    assert counters.at_least(here, here.end or {}) == {TRAFFIC: read}
+    is_whole = all(is_read for _, is_read in lives)
+    assert counters.lifetime(here, here.end or {}) == {TRAFFIC: read if is_whole else None}
+
+
+def test_of_a_use_without_any_known_part_nothing_is_known() -> None:
+    assert counters.at_least(group(begin={TRAFFIC: "5"}), {TRAFFIC: "4"}) == {TRAFFIC: None}
+    assert counters.at_least(group(begin={TRAFFIC: "5"}), {TRAFFIC: "5"}) == {TRAFFIC: 0}
 
 
 def test_what_was_used_before_a_late_begin_is_unknown() -> None:
@@ -127,7 +148,7 @@ def test_what_was_used_before_a_late_begin_is_unknown() -> None:
 def test_several_ctrl_groups_become_one_sum() -> None:
     one = group(begin={TRAFFIC: "1"}, end={TRAFFIC: "3"})
     two = group(begin={TRAFFIC: "10"}, end={TRAFFIC: "15"}, before={TRAFFIC: "100"})
-    assert accounting.summed([one, two]) == {TRAFFIC: "107"}
+    assert accounting.carry([one, two]) == {"before": {TRAFFIC: "107"}, "known": {}}
     assert accounting.inherited(group(before={TRAFFIC: "1000"}), [one, two]).before == {TRAFFIC: "1107"}
 
 
@@ -153,9 +174,19 @@ def test_a_counter_that_came_after_the_begin_makes_its_use_unknown() -> None:
     here = group(begin={TRAFFIC: "1"})
     assert counters.lifetime(here, {TRAFFIC: "3", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
     over = transitions.ended(here, {TRAFFIC: "3", ENERGY: "5"})
-    assert over.begin == {TRAFFIC: "1", ENERGY: transitions.LATE}
+    assert (over.begin, over.before) == ({TRAFFIC: "1", ENERGY: "5"}, {ENERGY: counters.UNKNOWN})
     again = begun(accounting.inherited(group(), [over]), 5, {TRAFFIC: "1", ENERGY: "5"})
     assert counters.lifetime(again, {TRAFFIC: "1", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
+
+
+def test_use_after_a_counter_came_late_is_known() -> None:
+    here = group(begin={TRAFFIC: "1"}, before={ENERGY: "7"})
+    marked = transitions.with_late(here, {TRAFFIC: "3", ENERGY: "5", OCCUPANCY: "4096"})
+    assert marked.begin == {TRAFFIC: "1", ENERGY: "5", OCCUPANCY: "4096"}
+    assert (marked.before, marked.known) == ({ENERGY: counters.UNKNOWN}, {ENERGY: "7"})
+    assert counters.at_least(marked, {TRAFFIC: "3", ENERGY: "6"})[ENERGY] == 8 * counters.MILLION
+    assert counters.lifetime(marked, {TRAFFIC: "3", ENERGY: "6"})[ENERGY] is None
+    assert transitions.with_late(marked, {TRAFFIC: "4", ENERGY: "9"}) is marked
 
 
 def test_a_counter_of_earlier_lives_that_came_late_is_unknown() -> None:

@@ -94,6 +94,7 @@ def test_an_expression_is_about_labels_that_its_metrics_have(expression: str, tm
     node.record("c2", groups=[{"path": path, "ctrl_group": "/", "begin": {**every, event: "9"}}])
     node.write("runs", "poststop-ok", ".")
     node.unhooked("c3")
+    node.reconciled(started_at=1.0, ended_at=2.0)
     families = {family.name: family for family in prometheus.make_families(take_snapshot(node.options))}
     assert set(families) == set(prometheus.list_names())
     grouped = re.findall(r"\bby \(([^)]*)\)", expression)

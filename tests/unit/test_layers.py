@@ -22,7 +22,7 @@ PACKAGES = re.findall(r"^    (\w+)  ", hook.__doc__ or "", re.MULTILINE)
 MODULES = [name for name in TREES if not name.endswith("__init__") and name != "__main__"]
 HOOK_PATH = [name for name in MODULES if name.split("/")[0] in ("base", "state", "stages")]
 FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {"base/container_tasks", "state/records"}
-FOR_PEOPLE |= {"state/contents", "state/run_counters"}
+FOR_PEOPLE |= {"state/contents", "state/reconcile_record", "state/run_counters"}
 """Never imported by a start or an end that succeeds."""
 PYDANTIC = {"base/models"}  # in the .pyz base/models_compiled stands under this name
 CHANGES = {"doctor/self_test", "host/files", "host/unhooked", "observe/prometheus"}

@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from hook import __version__
-from hook.base import jsontext
+from hook.base import jsontext, system
 from hook.base.counters import EVENTS
 from hook.base.models import Options
 from hook.base.reasons import Reason
+from hook.cli import commands
 from hook.observe import prometheus
 from hook.observe.snapshot import take_snapshot
 from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
@@ -97,6 +98,19 @@ def test_an_unknown_use_has_no_sample_but_is_counted(node: FakeNode) -> None:
     assert value(found, "use_unknown", key="c1", domain="mon_PERF_PKG_00", event="core_energy") == 1
     assert value(found, "use_unknown", event="mbm_total_bytes") is None
     assert value(found, "memory_bytes_total") == 4000
+
+
+def test_after_a_wipe_the_counter_starts_again_from_0(node: FakeNode) -> None:
+    """What Prometheus adds up over all scrapes is never more than what was used: it adds what a counter starts from."""
+    energy = "mon_PERF_PKG_00/core_energy"
+    path = node.make("oci-c1", counters={energy: "8"})
+    samples = []
+    for before, known, begin in (("100", {}, "5"), ("Unavailable", {energy: "100"}, "8"), ("Unavailable", {}, "50")):
+        group = {"path": path, "ctrl_group": "/", "begin": {energy: begin}, "before": {energy: before}, "known": known}
+        node.record("c1", groups=[group], members={"c1": alive(path)})
+        found = scraped(node.options)
+        samples.append((value(found, "core_energy_joules_total"), value(found, "use_unknown", event="core_energy")))
+    assert samples == [(103, None), (0, 1), (None, 1)]
 
 
 def test_without_snapshots_there_is_no_use(node: FakeNode) -> None:
@@ -184,6 +198,33 @@ def test_a_node_has_health_metrics(node: FakeNode) -> None:
     assert value(found, "build_info", version=__version__) == 1
 
 
+def test_reconcile_is_seen(node: FakeNode) -> None:
+    run = {"started_at": 1e9, "ended_at": 1e9 - 60, "seconds": 0.25, "failed": 1, "left": 2}
+    node.reconciled(**run, actions={"adopt": 7}, failures={"evict": 3}, late_cpu=1.5)
+    found = scraped(node.options)
+    assert value(found, "reconcile_start_timestamp_seconds") == 1e9
+    assert value(found, "reconcile_end_timestamp_seconds") == 1e9 - 60
+    assert value(found, "reconcile_duration_seconds") == 0.25
+    assert [value(found, "reconcile_undone", kind=kind) for kind in ("failed", "left")] == [1, 2]
+    assert [value(found, "reconcile_actions_total", verb=verb) for verb in ("adopt", "evict")] == [7, 0]
+    assert [value(found, "reconcile_failures_total", verb=verb) for verb in ("adopt", "evict")] == [0, 3]
+    assert value(found, "late_cpu_seconds_total") == 1.5
+
+
+def test_a_reconcile_that_never_ended_has_a_start_alone(node: FakeNode) -> None:
+    node.reconciled(started_at=1e9)
+    found = scraped(node.options)
+    assert value(found, "reconcile_start_timestamp_seconds") == 1e9
+    assert value(found, "reconcile_end_timestamp_seconds") is None
+    assert value(found, "reconcile_duration_seconds") is None
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"version": 1, "actions": {"x": -1}}', "[]", "9" * 9999])
+def test_a_torn_record_of_reconcile_is_as_none(node: FakeNode, text: str) -> None:
+    node.write("", "reconcile.json", text)
+    assert value(scraped(node.options), "reconcile_start_timestamp_seconds") is None
+
+
 def test_a_machine_without_resctrl_has_health_metrics(node: FakeNode) -> None:
     shutil.rmtree(node.root)
     found = scraped(node.options)
@@ -206,6 +247,7 @@ def populated(node: FakeNode) -> FakeNode:
         node.live(key, pod_namespace="n", pod_name=key)
     node.completed("z")
     node.unhooked("u1", "u2", unchecked=3)
+    node.reconciled(started_at=2.0, ended_at=2.5)
     node.count("oci-b", {"mon_PERF_PKG_00/core_energy": "Error"})
     node.write("runs", "poststop-ok", "..")
     return node
@@ -310,6 +352,56 @@ def test_the_textfile_replaces_the_old_one(tmp_path: Path) -> None:
     assert (path.read_text(), os.listdir(tmp_path)) == ("new\n", ["resctrl.prom"])
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert path.stat().st_ino != former, "a reader has the whole of the one or the other"
+
+
+ENERGY = "mon_PERF_PKG_00/core_energy"
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "age", "held"),
+    [
+        ("105.5", "0", 100.0, 100.0),
+        ("95", "0", 100.0, 90.0),
+        ("Error", "0", 100.0, 90.0),
+        ("4", "0", 100.0, 90.0),
+        ("95", "0", 1.0, 89.5),
+        ("Error", "0", 1.0, None),
+        ("25.5", "Unavailable", 100.0, 20.0),
+        ("Error", "Unavailable", 100.0, 90.0),
+    ],
+    ids=["more", "dips", "no number", "ran backwards", "another key", "another key without a number", "wiped", "gone"],
+)
+def test_a_counter_in_the_textfile_does_not_dip(
+    node: FakeNode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    now: str,
+    before: str,
+    age: float,
+    held: float | None,
+) -> None:
+    """But it starts again with another incarnation that is counted alone, and with another key of that name."""
+    path = node.make("oci-c1", counters={ENERGY: "95.5"})
+    group = {"path": path, "ctrl_group": "/", "begin": {ENERGY: "5.5"}, "before": {ENERGY: "0"}}
+    monkeypatch.setattr(system, "boottime", lambda: 1000.0)
+    node.record("c1", groups=[group], created_boottime=900.0)
+    place = tmp_path / "x.prom"
+    arguments = ["metrics", *node.places, f"--textfile={place}"]
+    assert commands.main(arguments) == 0
+    assert value(parsed(place.read_text()), "core_energy_joules_total") == 90
+    monkeypatch.setattr(system, "age", lambda _path: 10.0)
+    node.count("oci-c1", {ENERGY: now})
+    node.record("c1", groups=[{**group, "before": {ENERGY: before}}], created_boottime=1000.0 - age)
+    assert commands.main(arguments) == 0
+    assert value(parsed(place.read_text()), "core_energy_joules_total") == held
+
+
+def test_a_textfile_of_others_is_replaced(node: FakeNode, tmp_path: Path) -> None:
+    node.live("c1", created_boottime=0.0)
+    for content in (b"\xff\x00", b"resctrl_mon_core_energy_joules_total x\n\n 1", b"# HELP"):
+        (tmp_path / "x.prom").write_bytes(content)
+        assert commands.main(["metrics", *node.places, f"--textfile={tmp_path / 'x.prom'}"]) == 0
+        assert value(parsed((tmp_path / "x.prom").read_text()), "core_energy_joules_total") == 3.25
 
 
 def test_the_textfile_ignores_the_umask(tmp_path: Path) -> None:

@@ -99,7 +99,26 @@ def test_list_marks_partial_sums(node: FakeNode, run: Run) -> None:
     node.live("c2", begin={"mon_PERF_PKG_00/core_energy": "Unavailable"})
     two = columns(text := run("list"))[1]
     assert two["ENERGY"] == "8.8 J*"
-    assert "counted from 0 without an initial value" in text
+    assert "*   counted from 0, without an initial value" in text
+    assert ">=" not in text
+
+
+WIPED = {"before": {"mon_PERF_PKG_00/core_energy": "Unavailable"}, "known": {"mon_PERF_PKG_00/core_energy": "1.5"}}
+
+
+def test_a_sum_of_which_a_part_is_unknown_is_shown_as_at_least_that_much(node: FakeNode, run: Run) -> None:
+    path = node.live("c1").groups[0].path
+    node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": BEGIN, **WIPED}], members={"c1": alive(path)})
+    legend = ">=  at least that much: a part is unknown"
+    (row,) = columns(text := run("list"))
+    assert (row["ENERGY"], row["MEMORY"], legend in text) == (">=4.8 J", "3.9 KiB", True)
+    text = run("show", "c1")
+    rows = {it["COUNTER"]: it["USE"] for it in columns(text)}
+    assert (rows["mon_PERF_PKG_00/core_energy"], legend in text) == (">=4.750000", True)
+    use = json.loads(run("list", "--json"))["keys"][0]["use"]
+    assert [(it["value"], it["at_least"]) for it in use.values()] == [(4.75, True), (4000, False)]
+    counter = json.loads(run("show", "c1", "--json"))["groups"][0]["counters"]["mon_PERF_PKG_00/core_energy"]
+    assert (counter["use"], counter["known"]) == (None, 4.75)
 
 
 def test_list_shows_the_rmids_in_use(node: FakeNode, run: Run) -> None:
@@ -167,8 +186,8 @@ def test_list_as_json(node: FakeNode, run: Run) -> None:
         "members_dead": 0,
         "ctrl_groups": ["/"],
         "use": {
-            "core_energy": {"value": 3.25, "unit": "joules", "unknown": 0, "from_nothing": 0},
-            "mbm_total_bytes": {"value": 4000, "unit": "bytes", "unknown": 0, "from_nothing": 0},
+            "core_energy": {"value": 3.25, "at_least": False, "unit": "joules", "unknown": 0, "from_nothing": 0},
+            "mbm_total_bytes": {"value": 4000, "at_least": False, "unit": "bytes", "unknown": 0, "from_nothing": 0},
         },
     }
     assert json.loads(run("list", "--json", "--resctrl-root=/nowhere"))["rmids"] is None
@@ -253,6 +272,7 @@ def test_show_as_json(node: FakeNode, run: Run) -> None:
         "now": "8.750000",
         "before": "1.5",
         "use": 4.75,
+        "known": 4.75,
         "from_nothing": False,
         "unit": "joules",
     }
@@ -330,6 +350,16 @@ def test_top_without_a_terminal_prints_one_table(node: FakeNode, run: Run, pace:
     assert columns(text) == [{"KEY": "busy", "WATTS": "2.5 W", **same}, {"KEY": "idle", "WATTS": "0.0 W", **same}]
 
 
+@pytest.mark.usefixtures("pace")
+def test_top_marks_a_rate_of_which_a_part_is_unknown(node: FakeNode, run: Run) -> None:
+    node.live("busy")
+    node.count("oci-busy", {"mon_PERF_PKG_00/core_energy": "10", "mon_PERF_PKG_01/core_energy": "Error"})
+    text = run("top")
+    assert (columns(text)[0]["WATTS"], ">=  at least that much" in text) == (">=2.5 W", True)
+    (key,) = json.loads(run("top", "--json"))["keys"]
+    assert (key["watts"], key["partial"], key["at_least"]) == (2.5, ["watts"], ["watts"])
+
+
 def test_top_prints_count_tables(node: FakeNode, run: Run, pace: list[float]) -> None:
     node.live("busy")
     text = run("top", "--count", "3", "--interval=0.5")
@@ -360,6 +390,7 @@ def test_top_as_json_prints_an_object_a_line(node: FakeNode, run: Run, pace: lis
                     "memory_local_bytes_per_second": None,
                     "llc_occupancy_bytes": 4096,
                     "partial": ["memory_bytes_per_second"],
+                    "at_least": [],
                 }
             ],
         }

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reconcile, and watch, have done since boot: one small record in the run directory, for `metrics` and `doctor`.
+
+A run writes it when it starts, every few seconds while it counts, and when it ends: one that was killed, or raised an
+error, has a start without an end. Counts are added to those on record, under a lock of their own.
+"""
+
+from __future__ import annotations
+
+from hook.base import jsontext, system
+from hook.base.errors import HookError
+from hook.base.models import KeyState, ReconcileRecord
+from hook.state.records import RECONCILED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hook.state.rundir import RunDir
+
+_LIMIT = 1 << 16
+_LOCK = "reconcile.lock"
+_PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
+_INTERVAL = 5.0  # seconds, so that a run that is killed has lost few counts
+_TEMPORARY = f".{RECONCILED}.tmp"
+
+
+class Tally:
+    """What one run counts, on its way into the record. `late_cpu`: see Node.late_cpu; what is saved is taken out.
+
+    A record that cannot be written stops no run: its last end gets old, which raises the alert.
+    """
+
+    def __init__(self, run: RunDir, late_cpu: dict[str, float]) -> None:
+        self._run = run
+        self._late_cpu = late_cpu
+        self._started = self._saved = system.monotonic()
+        self._actions: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
+        self._failed = 0
+
+    def start(self) -> None:
+        """Record that a run of reconcile starts."""
+        self.save(started_at=system.unix_time())
+
+    def count(self, verb: str, *, failed: bool) -> None:
+        """Count an action."""
+        counts = self._failures if failed else self._actions
+        counts[verb] = counts.get(verb, 0) + 1
+        self._failed += failed
+        if system.monotonic() - self._saved >= _INTERVAL:
+            self.save()
+
+    def end(self, left: int) -> None:
+        """Record that the run got through, with so many problems `left`."""
+        seconds = system.monotonic() - self._started
+        self.save(ended_at=system.unix_time(), seconds=seconds, left=left, failed=self._failed)
+
+    def save(self, **fields: Any) -> None:  # noqa: ANN401  those of ReconcileRecord
+        """Add what was counted since the last time to the record, and set these fields of it."""
+        late = sum(_save_late(self._run, self._late_cpu, key) for key in list(self._late_cpu))
+        try:
+            _update(self._run, self._actions, self._failures, late, fields)
+        except OSError:
+            pass
+        self._actions, self._failures, self._saved = {}, {}, system.monotonic()
+
+
+def _save_late(run: RunDir, late_cpu: dict[str, float], key: str) -> float:
+    """Add to a key's record what its tasks had used before they were moved in; returns the seconds.
+
+    0 while a hook holds the key's lock: the next save adds them.
+    """
+    try:
+        with run.lock(key, system.monotonic()) as locked:
+            seconds = late_cpu.pop(key)
+            if locked.state is not None:
+                locked.commit(KeyState(**{**dict(locked.state), "late_cpu": locked.state.late_cpu + seconds}))
+    except (HookError, OSError):
+        return 0.0
+    return seconds
+
+
+def _update(
+    run: RunDir, actions: dict[str, int], failures: dict[str, int], late: float, fields: dict[str, Any]
+) -> None:
+    try:
+        descriptor = system.open_lock(_LOCK, run.descriptor)
+    except OSError:  # something else is in its place
+        system.remove_tree(_LOCK, run.descriptor)
+        descriptor = system.open_lock(_LOCK, run.descriptor)
+    try:
+        # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
+        system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + _PATIENCE)
+        former = _read(run)
+        sums = {"actions": _add(former.actions, actions), "failures": _add(former.failures, failures)}
+        _write(run, ReconcileRecord(**{**dict(former), **sums, "late_cpu": former.late_cpu + late, **fields}))
+    finally:
+        system.close(descriptor)
+
+
+def _read(run: RunDir) -> ReconcileRecord:
+    """Read the record; what cannot be understood is as none."""
+    try:
+        return ReconcileRecord.model_validate(jsontext.loads(system.read_file(RECONCILED, _LIMIT, run.descriptor)))
+    except (OSError, ValueError):
+        return ReconcileRecord()
+
+
+def _add(former: dict[str, int], more: dict[str, int]) -> dict[str, int]:
+    return {verb: former.get(verb, 0) + more.get(verb, 0) for verb in {**former, **more}}
+
+
+def _write(run: RunDir, record: ReconcileRecord) -> None:
+    """Replace the file at once: a reader, or a crash, sees the old or the new content."""
+    system.remove_tree(_TEMPORARY, run.descriptor)  # whatever is in its place
+    system.write_new(_TEMPORARY, jsontext.dumps(record) + "\n", run.descriptor)
+    try:
+        system.rename(_TEMPORARY, RECONCILED, run.descriptor)
+    except IsADirectoryError:
+        system.remove_tree(RECONCILED, run.descriptor)
+        system.rename(_TEMPORARY, RECONCILED, run.descriptor)

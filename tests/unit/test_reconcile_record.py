@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of reconcile's runs: what a run writes, adds and survives."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hook.base import procfs, system
+from hook.base.errors import HookError
+from hook.base.models import KeyState, Options
+from hook.doctor.records import check_reconcile
+from hook.doctor.site import Site
+from hook.host.paths import Places
+from hook.reconcile import reconcile, survey
+from hook.state.reconcile_record import Tally
+from hook.state.records import Records
+from hook.state.rundir import RunDir
+from tests.unit.nodes import FakeNode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hook.base.models import ReconcileRecord
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of day, and on every other clock; the test sets it."""
+    now = [1000.0]
+    monkeypatch.setattr(system, "unix_time", lambda: now[0])
+    monkeypatch.setattr(system, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(str(tmp_path / "run"))
+
+
+def record(run: RunDir) -> ReconcileRecord:
+    with Records(run.path) as records:
+        found = records.reconciled()
+    assert found is not None
+    return found
+
+
+def test_a_run_leaves_its_start_its_end_and_what_it_did(run: RunDir, clock: list[float]) -> None:
+    tally = Tally(run, {})
+    tally.start()
+    assert (record(run).started_at, record(run).ended_at) == (1000, None)
+    tally.count("adopt", failed=False)
+    tally.count("evict", failed=True)
+    clock[0] += 2
+    tally.end(left=3)
+    found = record(run)
+    assert (found.started_at, found.ended_at, found.seconds, found.failed, found.left) == (1000, 1002, 2, 1, 3)
+    assert (found.actions, found.failures) == ({"adopt": 1}, {"evict": 1})
+
+
+def test_counts_add_up_over_runs_and_a_killed_run_is_seen(run: RunDir, clock: list[float]) -> None:
+    for _ in range(2):
+        tally = Tally(run, {})
+        tally.start()
+        tally.count("adopt", failed=False)
+        tally.end(left=0)
+    clock[0] += 60
+    killed = Tally(run, {})
+    killed.start()
+    killed.count("adopt", failed=False)
+    clock[0] += 30
+    killed.count("adopt", failed=False)  # saved on the way
+    found = record(run)
+    assert (found.started_at, found.ended_at, found.failed) == (1060, 1000, 0)
+    assert found.actions == {"adopt": 4}
+
+
+@pytest.mark.usefixtures("clock")
+def test_two_runs_at_once_lose_no_count(run: RunDir) -> None:
+    first, second = Tally(run, {}), Tally(run, {})
+    first.count("adopt", failed=False)
+    second.count("adopt", failed=False)
+    first.save()
+    second.save()
+    assert record(run).actions == {"adopt": 2}
+
+
+def put_text(place: Path, text: str) -> None:
+    place.write_text(text)
+
+
+def put_link(place: Path, text: str) -> None:
+    (place.parent.parent / "elsewhere").write_text(text)
+    place.symlink_to(place.parent.parent / "elsewhere")
+
+
+def put_directory(place: Path, text: str) -> None:
+    place.mkdir()
+    (place / "file").write_text(text)
+
+
+@pytest.mark.usefixtures("clock")
+@pytest.mark.parametrize("name", ["reconcile.json", ".reconcile.json.tmp", "reconcile.lock"])
+@pytest.mark.parametrize("put", [put_text, put_link, put_directory, lambda place, _text: os.mkfifo(place)])
+@pytest.mark.parametrize("text", ["{", '{"version": 1, "actions": {"adopt": "many"}}', '{"version": 2}'])
+def test_a_torn_or_hostile_file_is_replaced(
+    run: RunDir, tmp_path: Path, name: str, put: Callable[[Path, str], None], text: str
+) -> None:
+    put(Path(run.path, name), text)
+    tally = Tally(run, {})
+    tally.start()
+    tally.count("adopt", failed=False)
+    tally.end(left=0)
+    assert record(run).actions == {"adopt": 1}
+    assert not Path(run.path, "reconcile.json").is_symlink()
+    elsewhere = tmp_path / "elsewhere"
+    assert not elsewhere.exists() or elsewhere.read_text() == text
+
+
+def test_a_full_run_directory_stops_no_run(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(system, "write_new", full)
+    tally = Tally(run, {"c1": 1.0})
+    tally.start()
+    tally.end(left=0)
+
+
+def test_reconcile_records_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(run_dir=str(tmp_path / "run"), resctrl_root=str(tmp_path))
+    run = RunDir(options.run_dir)
+    run.write_key(KeyState(key="c1", kind="container"))
+    reconcile.plan_actions(options)
+    assert not Path(options.run_dir, "reconcile.json").exists()
+    reconcile.run(options)
+    found = record(run)
+    assert found.started_at is not None
+    assert found.ended_at is not None
+    assert found.ended_at >= found.started_at
+    assert found.actions == {"end": 1}
+
+    def broken(_node: object) -> survey.Survey:
+        raise HookError("io", "the run directory cannot be read")
+
+    monkeypatch.setattr(reconcile, "survey_node", broken)
+    with pytest.raises(HookError):
+        reconcile.run(options)
+    again = record(run)
+    assert again.ended_at == found.ended_at
+    assert again.started_at is not None
+    assert again.started_at > found.ended_at
+
+
+# --- What tasks had used before they were moved in
+
+
+def test_late_cpu_time_is_in_the_key_and_in_the_sum(run: RunDir) -> None:
+    run.write_key(KeyState(key="c1", kind="container"))
+    for seconds in (1.5, 0.25):
+        late = {"c1": seconds, "gone": 1.0}
+        Tally(run, late).save()
+        assert late == {}
+    state = run.read_key("c1")
+    assert state is not None
+    assert (state.late_cpu, record(run).late_cpu) == (1.75, 3.75)
+    assert run.read_key("gone") is None
+
+
+def test_a_busy_key_is_added_at_the_next_save(run: RunDir) -> None:
+    run.write_key(KeyState(key="c1", kind="container"))
+    late = {"c1": 1.5}
+    with run.lock("c1", system.monotonic()):
+        Tally(run, late).save()
+    assert (late, record(run).late_cpu) == ({"c1": 1.5}, 0)
+    Tally(run, late).save()
+    assert record(run).late_cpu == 1.5
+
+
+def test_an_older_record_has_no_late_cpu_time() -> None:
+    fields: dict[str, Any] = json.loads('{"version": 1, "key": "c1", "kind": "pod"}')
+    assert KeyState.model_validate(fields).late_cpu == 0
+
+
+def test_the_cpu_time_of_a_thread_is_its_own() -> None:
+    before = procfs.cpu_seconds(os.getpid())
+    while procfs.cpu_seconds(os.getpid()) < before + 0.05:
+        pass
+    user, system_time, *_ = os.times()
+    assert 0 < procfs.cpu_seconds(os.getpid()) <= user + system_time + 0.02
+    assert procfs.cpu_seconds(2**22 + 1) == 0
+
+
+# --- What doctor says of it
+
+
+@pytest.mark.parametrize(
+    ("fields", "level", "found"),
+    [
+        ({"started_at": 999.0}, "warning", "it has started since boot, but not ended"),
+        ({"started_at": 999.0, "ended_at": 699.0}, "warning", "it last ended 301 seconds ago"),
+        ({"started_at": 999.0, "ended_at": 940.0, "failed": 2}, "warning", "2 of its actions failed"),
+        ({"ended_at": 940.0, "seconds": 0.5}, "ok", "it last ended 60 seconds ago, after 0.5 seconds"),
+    ],
+)
+@pytest.mark.usefixtures("clock")
+def test_doctor_says_whether_reconcile_gets_through(
+    tmp_path: Path, fields: dict[str, Any], level: str, found: str
+) -> None:
+    node = FakeNode(tmp_path)
+    site = Site(Places(), node.options)
+    assert list(check_reconcile(site)) == []
+    node.reconciled(**fields)
+    (finding,) = check_reconcile(site)
+    assert (finding.level, finding.subject, finding.found) == (level, "reconcile", found)
