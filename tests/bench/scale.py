@@ -30,7 +30,7 @@ from statistics import median
 from threading import Thread
 
 from tests.bench import common
-from tests.bench.busy_node import LOOK_MS, BusyNode, busy_node
+from tests.bench.busy_node import BusyNode, busy_node
 from tests.bench.common import CannotMeasure, NotReady
 from tests.bench.figures import Figure, Table
 from tests.bench.plain_node import uid_of
@@ -118,7 +118,6 @@ def _adopt(node: BusyNode) -> Cost:
 def _latency(node: BusyNode, plan: Plan) -> Table:
     """How long hooks take alone and beside a reconcile: those of new pods, and of pods that it is about to remake."""
     spare = node.pids[plan.members + plan.adopted :][-2 * HOOKS :]
-    time.sleep(LOOK_MS / 1000)
     before = list(_hooks(node, spare[:HOOKS], plan.members, 1))
     node.wipe()
     reconcile = Thread(target=_run, args=(node,))

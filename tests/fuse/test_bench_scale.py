@@ -20,7 +20,6 @@ SMALL = scale.Plan(members=8, processes=60, adopted=3, rounds=1)
 def _ready(monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() != 0 or not Path("/dev/fuse").exists() or REAL_ROOT is not None:
         pytest.skip("needs root, /dev/fuse and the model")
-    monkeypatch.setattr(scale, "LOOK_MS", 0)
     monkeypatch.setattr(scale, "HOOKS", 2)
 
 

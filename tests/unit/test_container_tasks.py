@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hook.base.container_tasks import Process, Processes, own_cgroups
+from hook.base.container_tasks import Process, Processes
 from hook.base.models import Member
 
 A, B, INNER = (f":/pods/crio-{name}.scope" for name in ("a", "b", "a.scope/libpod-c"))
@@ -13,8 +13,9 @@ SHARED = ":/system.slice/ssh.service"
 
 
 def processes(*found: tuple[int, int, str]) -> Processes:
-    """By pid, parent and cgroup; all cgroups but the shared one are somebody's own."""
-    return Processes({pid: Process(pid, parent, 1, (cgroup,)) for pid, parent, cgroup in found}, {A, B, INNER})
+    """By pid, parent and cgroup; all cgroups but the shared one are a container's own, and no init is among them."""
+    own = [("a", member(70, A)), ("b", member(80, B)), ("c", member(90, INNER)), ("d", member(60, SHARED))]
+    return Processes({pid: Process(pid, parent, 1, (cgroup,)) for pid, parent, cgroup in found}, own)
 
 
 def member(pid: int, cgroup: str | None, starttime: int = 1) -> Member:
@@ -58,10 +59,24 @@ def test_processes_that_outlived_the_init_are_found_by_its_own_cgroup() -> None:
 
 def test_an_own_cgroup_in_one_hierarchy_is_enough() -> None:
     places = ("cpu,cpuacct:/", "memory:/pods/a", ":/")
-    found = Processes({7: Process(7, 1, 1, places), 8: Process(8, 1, 1, places)}, {"memory:/pods/a"})
+    by_pid = {pid: Process(pid, 1, 1, places) for pid in (7, 8)}
+    found = Processes(by_pid, [("a", member(7, "memory:/pods/a"))])
     assert found.of_container(member(7, "memory:/pods/a")) == {7, 8}
 
 
-def test_a_cgroup_is_own_if_its_name_holds_the_container_id() -> None:
-    members = [("a", member(7, A)), ("b", member(8, A)), ("c", member(9, SHARED)), ("d", member(10, None))]
-    assert own_cgroups(members) == {A}
+def test_a_process_in_no_own_cgroup_belongs_to_its_nearest_init() -> None:
+    found = processes((7, 1, SHARED), (8, 7, SHARED), (9, 8, SHARED), (10, 7, SHARED))
+    outer, inner = member(7, SHARED), member(8, SHARED)
+    assert found.of_container(outer) == {7, 8, 9, 10}
+    found.add([("outer", outer), ("inner", inner)])
+    assert found.of_container(outer) == {7, 10}
+    assert found.of_container(inner) == {8, 9}
+
+
+def test_a_cgroup_is_own_from_when_its_member_is_known() -> None:
+    found = Processes({7: Process(7, 1, 1, (A,)), 8: Process(8, 1, 1, (A,))})
+    assert found.of_container(member(7, A)) == {7}
+    found.add([("other", member(7, A))])
+    assert found.of_container(member(7, A)) == {7}
+    found.add([("a", member(7, A))])
+    assert found.of_container(member(7, A)) == {7, 8}
