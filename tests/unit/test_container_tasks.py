@@ -3,10 +3,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
-from hook.base.container_tasks import Process, Processes
+from hook.base import procfs, system
+from hook.base.container_tasks import Process, Processes, look
 from hook.base.models import Member
+from hook.reconcile.survey import find_strangers
 
 A, B, INNER = (f":/pods/crio-{name}.scope" for name in ("a", "b", "a.scope/libpod-c"))
 SHARED = ":/system.slice/ssh.service"
@@ -80,3 +88,75 @@ def test_a_cgroup_is_own_from_when_its_member_is_known() -> None:
     assert found.of_container(member(7, A)) == {7}
     found.add([("a", member(7, A))])
     assert found.of_container(member(7, A)) == {7, 8}
+
+
+# --- What a look does not know yet
+
+
+FORKS = """\
+import os, sys, threading
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+print("ready", flush=True)
+sys.stdin.readline()
+child = os.fork()
+if child:
+    print(child, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def forking() -> Iterator[subprocess.Popen[str]]:
+    """A process with two threads, which forks when it is told to. Both end with its stdin."""
+    command = [sys.executable, "-ISc", FORKS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+
+
+def init_of(process: subprocess.Popen[str]) -> Member:
+    starttime = procfs.starttime(process.pid)
+    assert starttime is not None
+    return Member(pid=process.pid, starttime=starttime, group="/r/mon_groups/g", cgroup=None)
+
+
+def fork(process: subprocess.Popen[str]) -> int:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return int(process.stdout.readline())
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").joinpath(str(os.getpid()), "children").exists(), reason="no children")
+def test_what_was_forked_since_the_look_is_found_by_its_parent(forking: subprocess.Popen[str]) -> None:
+    init = init_of(forking)
+    seen = look([("c", init)])
+    threads = {int(name) for name in os.listdir(f"/proc/{init.pid}/task")}
+    assert len(threads) == 2
+    assert seen.of_container(init) == {init.pid}
+    assert seen.threads({init.pid}) == seen.look_again(init) == threads
+    child = fork(forking)
+    assert seen.look_again(init) == {*threads, child}
+    assert (seen.is_newer(child), seen.is_newer(os.getpid())) == (True, False)
+
+
+def test_a_container_that_started_since_the_look_is_found_by_its_init(forking: subprocess.Popen[str]) -> None:
+    init = init_of(forking)
+    assert init.pid in Processes({}).look_again(init)
+
+
+def test_a_pid_that_was_reused_since_the_look_is_not_moved(forking: subprocess.Popen[str]) -> None:
+    init = init_of(forking)
+    former = Process(os.getpid(), init.pid, 1, (SHARED,))
+    seen = Processes({init.pid: Process(init.pid, 1, init.starttime, (SHARED,)), former.pid: former})
+    assert seen.of_container(init) == {init.pid, former.pid}
+    assert former.pid not in seen.look_again(init)
+
+
+def test_a_task_that_started_after_the_look_is_no_stranger_yet(forking: subprocess.Popen[str]) -> None:
+    live = {"a": member(7, A)}
+    late = Processes({}, boottime=system.boottime() + 1)
+    assert find_strangers({forking.pid}, live, late) == {forking.pid}
+    assert find_strangers({forking.pid}, live, Processes({}, boottime=1.0)) == set()
