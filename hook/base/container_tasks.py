@@ -7,44 +7,79 @@ cgroups it is in, and who its parent is. Not for the hook path: what is looked a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hook.base import cgroups, procfs, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from hook.base.models import Member
 
+_TICKS = 100  # of /proc, a second: USER_HZ
 
-@dataclass(frozen=True)
-class Process:
-    """A process that lives. `starttime` as in models.Member; `cgroups` as in process.cgroup, one for each hierarchy."""
+
+class Process(NamedTuple):
+    """A process that lives. `starttime` as in models.Member; `cgroups` as in process.cgroup, one for each hierarchy.
+
+    `threads`: how many it had. `name`: that of its program, cut to 15 bytes (comm).
+    """
 
     pid: int
     parent: int
     starttime: int
     cgroups: tuple[str, ...]
+    threads: int = 1
+    name: str = ""
 
 
 class Processes:
-    """One look at all processes that live, `by_pid`. `own`: the cgroups of members that are those members' alone.
+    """One look at all processes that live, `by_pid`, for all `members`, which are containers with their records.
 
-    A process belongs to the member whose own cgroup holds it: the innermost, where one is below another.
+    A process belongs to the member whose own cgroup holds it: the innermost, where one is below another. One that no
+    own cgroup holds belongs to the member whose init is its nearest ancestor. `boottime`: when the look began
+    (CLOCK_BOOTTIME, s). All members together cost one visit of each process, and of each cgroup as many as it is deep.
     """
 
-    def __init__(self, by_pid: Mapping[int, Process], own: Collection[str]) -> None:
+    def __init__(
+        self, by_pid: Mapping[int, Process], members: Iterable[tuple[str, Member]] = (), boottime: float = 0.0
+    ) -> None:
         self.by_pid = by_pid
+        self.boottime = boottime
+        self._own: set[str] = set()
+        self._inits: set[int] = set()
         self._children: dict[int, list[int]] = {}
-        self._owner: dict[int, str] = {}
-        self._owned: dict[str, set[int]] = {}
+        self._in: dict[tuple[str, ...], list[int]] = {}
+        self._at: dict[str, list[tuple[str, ...]]] = {}
+        self._below: dict[str, list[str]] = {}
         for it in by_pid.values():
             self._children.setdefault(it.parent, []).append(it.pid)
-            cgroup = _innermost(it.cgroups, own)
-            if cgroup is not None:
-                self._owner[it.pid] = cgroup
-                self._owned.setdefault(cgroup, set()).add(it.pid)
+            self._in.setdefault(it.cgroups, []).append(it.pid)
+        for places in self._in:
+            for place in places:
+                self._at.setdefault(place, []).append(places)
+        for place in self._at:
+            for outer in _outwards(place):
+                self._below.setdefault(outer, []).append(place)
+        self.add(members)
+
+    def add(self, members: Iterable[tuple[str, Member]]) -> None:
+        """Let the look know of further members, such as those that this reconcile has recorded."""
+        for container, member in members:
+            if member.cgroup is not None and cgroups.is_own(member.cgroup, container):
+                self._own.add(member.cgroup)
+            if self.is_alive(member):
+                self._inits.add(member.pid)
+
+    def is_alive(self, member: Member) -> bool:
+        """Whether a member's init was there. If not, it may have started since, or /proc may not show it."""
+        init = self.by_pid.get(member.pid)
+        return init is not None and init.starttime == member.starttime
+
+    def cgroups(self) -> set[str]:
+        """Every cgroup that some process is in."""
+        return set(self._at)
 
     def of_container(self, member: Member) -> set[int]:
         """The pids of a container's processes, while its init lives.
@@ -53,92 +88,146 @@ class Processes:
         of tasks. Then, and in any case, what descends from its init is its, unless another container's own cgroup holds
         it: where containers share a pid namespace, the init of one becomes the parent of the other's orphans.
         """
-        init = self.by_pid.get(member.pid)
-        if init is None or init.starttime != member.starttime:
-            return set()
-        family = {pid for pid in self._descendants(member.pid) if self._owner.get(pid) in (None, member.cgroup)}
-        return {member.pid} | family | self.in_own_cgroup(member)
+        return self._family(member) | self.in_own_cgroup(member) if self.is_alive(member) else set()
 
     def in_own_cgroup(self, member: Member) -> set[int]:
         """The pids of the processes in a container's cgroup, also of those that outlived its init; none if shared."""
-        return self._owned.get(member.cgroup or "", set())
+        cgroup = member.cgroup or ""
+        inside = (places for place in self._below.get(cgroup, ()) for places in self._at[place])
+        return {pid for places in inside if _innermost(places, self._own) == cgroup for pid in self._in[places]}
 
-    def _descendants(self, pid: int) -> set[int]:
-        """A process, its children and theirs."""
+    def threads(self, pids: Iterable[int]) -> set[int]:
+        """The threads of processes, themselves among them. Lists those that had several when the look was taken."""
+        return {tid for pid in pids for tid in _list_threads(self.by_pid[pid])}
+
+    def look_again(self, member: Member) -> set[int]:
+        """The threads of a container's processes as they are now: of those in this look, and of what they forked since.
+
+        Looks at these processes only. What comes in by another way, as by `exec`, is in the next look; so is what was
+        forked since, if the kernel does not list the children of a task (CONFIG_PROC_CHILDREN).
+        """
+        waiting = {pid: self.by_pid[pid].starttime for pid in self.of_container(member)}
+        waiting[member.pid] = member.starttime
+        seen: set[int] = set()
         found: set[int] = set()
-        waiting = [pid]
         while waiting:
-            at = waiting.pop()
-            if at not in found:
-                found.add(at)
-                waiting += self._children.get(at, [])
+            pid, starttime = waiting.popitem()
+            seen.add(pid)
+            now = look_at(pid)
+            if now is None or now.starttime != starttime or not self._holds(member, now):
+                continue
+            tids = _list_threads(now)
+            found |= tids
+            waiting.update(self._find_new_children(pid, tids, seen))
         return found
+
+    def is_newer(self, tid: int) -> bool:
+        """Whether a task started after this look, which therefore does not say whose it is."""
+        fields = procfs.stat_fields(tid)
+        return fields is not None and int(fields[19]) > (self.boottime * _TICKS) - 1
+
+    def _family(self, member: Member) -> set[int]:
+        """A container's init, and its descendants down to the inits of others, that no other own cgroup holds."""
+        found = {member.pid}
+        waiting = [member.pid]
+        seen = {member.pid}
+        while waiting:
+            children = [it for it in self._children.get(waiting.pop(), ()) if it not in self._inits and it not in seen]
+            seen.update(children)
+            waiting += children
+            found.update(it for it in children if self._holds(member, self.by_pid[it]))
+        return found
+
+    def _holds(self, member: Member, process: Process) -> bool:
+        """Whether a process is in a container's own cgroup, or in none of a container; and so its init in any case."""
+        return process.pid == member.pid or _innermost(process.cgroups, self._own) in (None, member.cgroup)
+
+    def _find_new_children(self, pid: int, tids: Iterable[int], seen: Collection[int]) -> Iterator[tuple[int, int]]:
+        """The children of a process that started after the look, each with its start time."""
+        for tid in tids:
+            for child in _list_children(pid, tid):
+                if child not in seen:
+                    now, former = look_at(child), self.by_pid.get(child)
+                    if now is not None and (former is None or former.starttime != now.starttime):
+                        yield child, now.starttime
 
 
 def _innermost(places: Iterable[str], own: Collection[str]) -> str | None:
     """The first of these cgroups, or of those above them, that is one of `own`."""
-    for place in places:
-        at = place
-        while "/" in at:
-            if at in own:
-                return at
-            at = at.rpartition("/")[0]
-    return None
+    return next((cgroup for place in places for cgroup in _outwards(place) if cgroup in own), None)
 
 
-def own_cgroups(members: Iterable[tuple[str, Member]]) -> set[str]:
-    """The cgroups of members, each with its container, that are theirs alone."""
-    return {it.cgroup for container, it in members if it.cgroup is not None and cgroups.is_own(it.cgroup, container)}
+def _outwards(place: str) -> Iterator[str]:
+    """A cgroup, and those above it, from the inside out."""
+    while "/" in place:
+        yield place
+        place = place.rpartition("/")[0]
 
 
-def look(own: Collection[str]) -> Processes:
-    """Look at all processes. `own`: see Processes."""
-    return Processes(table(), own)
+def look(members: Iterable[tuple[str, Member]] = ()) -> Processes:
+    """Look at all processes. `members`: see Processes."""
+    boottime = system.boottime()
+    return Processes(table(), members, boottime)
 
 
 def table() -> dict[int, Process]:
     """Every process that lives, by pid."""
-    found = (_look_at(int(name)) for name in system.list_directory("/proc") if name.isdigit())
+    known: dict[str, tuple[str, ...]] = {}
+    found = (look_at(int(name), known) for name in system.list_directory("/proc") if name.isdigit())
     return {it.pid: it for it in found if it is not None}
 
 
-def all_cgroups() -> set[str]:
-    """Every cgroup that some process is in."""
-    return {place for name in system.list_directory("/proc") if name.isdigit() for place in procfs.cgroups(int(name))}
-
-
-def _look_at(pid: int) -> Process | None:
-    fields = procfs.stat_fields(pid)
-    if fields is None or procfs.is_over(fields):
+def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None) -> Process | None:
+    """A process as it is now; None if it does not live. `known`: the cgroups of others, by the text of their files."""
+    known = {} if known is None else known
+    try:
+        head, _, tail = system.read_counter(f"/proc/{pid}/stat").rpartition(")")  # proc(5); the kernel gives it whole
+        fields = tail.split()
+        if procfs.is_over(fields):
+            return None
+        places = _read_cgroups(pid, known)
+        return Process(pid, int(fields[1]), int(fields[19]), places, int(fields[17]), head.partition("(")[2])
+    except (OSError, ValueError, IndexError):
         return None
-    return Process(pid, int(fields[1]), int(fields[19]), tuple(procfs.cgroups(pid)))
 
 
-def threads(pids: Iterable[int]) -> set[int]:
-    """The threads of processes, themselves among them; of one that is gone, none."""
-    found: set[int] = set()
-    for pid in pids:
-        try:
-            found |= {int(name) for name in system.list_directory(f"/proc/{pid}/task")}
-        except OSError:
-            continue
-    return found
+def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The same as procfs.cgroups; parses each text once, for most processes share their cgroups with others."""
+    try:
+        text = system.read_file(f"/proc/{pid}/cgroup")
+    except OSError:
+        return ()
+    if text not in known:
+        known[text] = tuple(line.partition(":")[2] for line in text.split("\n") if line)
+    return known[text]
 
 
-def containers_of(pids: Iterable[int], names: Iterable[str], processes: Mapping[int, Process]) -> dict[str, Process]:
+def _list_threads(process: Process) -> set[int]:
+    """The threads of a process; of one that is gone, none, unless it had only one."""
+    if process.threads == 1:
+        return {process.pid}
+    try:
+        return {int(name) for name in system.list_directory(f"/proc/{process.pid}/task")}
+    except OSError:
+        return set()
+
+
+def _list_children(pid: int, tid: int) -> list[int]:
+    """The children that a thread has forked and that live; none if the kernel does not list them. Source: proc(5)."""
+    try:
+        return list(map(int, system.read_file(f"/proc/{pid}/task/{tid}/children").split()))
+    except OSError:
+        return []
+
+
+def containers_of(processes: Iterable[Process], names: Collection[str]) -> dict[str, Process]:
     """The containers of these names that some of these processes are in, by their cgroups, each with its init.
 
     The init is the one that started first in the container's cgroup.
     """
     found: dict[str, Process] = {}
-    for pid in pids:
-        it = processes.get(pid)
-        if it is None:
-            continue
+    for it in sorted(processes, key=lambda it: (it.starttime, it.pid)):
         for name in names:
-            former = found.get(name)
-            if any(cgroups.is_own(place, name) for place in it.cgroups) and (
-                former is None or (it.starttime, it.pid) < (former.starttime, former.pid)
-            ):
+            if name not in found and any(cgroups.is_own(place, name) for place in it.cgroups):
                 found[name] = it
     return found

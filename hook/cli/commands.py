@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the commands for people and prints their results.
 
-The exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure.
+The exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure, or `reconcile` leaves an action undone.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from hook.base.errors import HookError
 from hook.base.explain import refused, unforeseen
 from hook.base.models import Failure
 from hook.base.resctrl import Resctrl
-from hook.cli import node_commands
+from hook.cli import node_commands, reconcile_command
 from hook.cli.parser import Usage, parse
-from hook.host import oci_runtimes
 from hook.install import file_steps
 from hook.observe import hold, prometheus, rates, render, snapshot
-from hook.reconcile import outcome, reconcile
+from hook.reconcile import outcome
 from hook.stages import failures
 from hook.state.records import Records, Unreadable
 
@@ -111,22 +110,17 @@ def _metrics(options: Options, given: argparse.Namespace) -> None:
         _write(prometheus.format_text(seen))
 
 
-def _reconcile(options: Options, given: argparse.Namespace) -> None:
+def _reconcile(options: Options, given: argparse.Namespace) -> int:
     live = _read_keys(given.live) if given.live is not None else None
     # Only if given: `reconcile` alone does not shorten linger times.
     longest = options.linger if any(word.startswith("--linger=") for word in given.words) else None
-    act = reconcile.plan_actions if given.dry_run else reconcile.run
-    done = act(options, live, longest_linger=longest)
-    outcomes, left = list(done.outcomes), list(done.left)
-    if given.adopt:
-        states, problems = oci_runtimes.list_states(further=given.runtime_root)
-        outcomes += reconcile.adopt(options, states, dry_run=given.dry_run)
-        left += problems
-    _print(
-        outcome.to_json(outcomes, left, dry_run=given.dry_run)
-        if given.json
-        else outcome.format_outcomes(outcomes, left)
-    )
+    act = reconcile_command.plan if given.dry_run else reconcile_command.run
+    result = act(options, given, live, longest)
+    if given.json:
+        _print(outcome.to_json(result, dry_run=given.dry_run))
+    elif given.dry_run:
+        _print(outcome.format_outcomes(result.outcomes, result.left))
+    return 0 if result.is_whole else 1
 
 
 def _install(options: Options, given: argparse.Namespace) -> None:

@@ -73,7 +73,8 @@ the group after the pod's last container (poststop). hooks.d calls `hook`, which
 from the status in the container's state. Always exits 0, except with --strict. Failures are in
 syslog and in RUN-DIR/unmonitored. Needs Python 3.9 or newer.
 
-Commands (exit status 0, or 2 on error; doctor: 1 if it finds a failure):
+Commands (exit status 0, or 2 on error; doctor: 1 if it finds a failure; reconcile: 1 if it leaves
+an action undone):
 """
 _MIDDLE = """
   each of them with --json, --resctrl-root, --run-dir and --group-prefix

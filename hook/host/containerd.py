@@ -22,7 +22,7 @@ from hook.host.machine import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 _DEFAULT = "/etc/containerd/config.toml"
 _DROP_INS = "/etc/containerd/conf.d/*.toml"  # imported by default since containerd 2.2
@@ -99,13 +99,16 @@ class Configuration:
         return any(re.fullmatch(expression, key) for expression in expressions)
 
 
-def read_configuration() -> Configuration:
-    """Read the configuration of each running containerd, and the files at the usual paths."""
+def read_configuration(pids: Iterable[int] | None = None) -> Configuration:
+    """Read the configuration of each running containerd, and the files at the usual paths.
+
+    `pids`: the processes to find a containerd among; None: all.
+    """
     found, host = Configuration(), View()
     for path in [path for place in _PLACES for path in _list_matching(host, place, [])]:
         if os.path.lexists(path):
             _Reader(found, host).read(path)
-    for pid, words in machine.list_processes().items():
+    for pid, words in machine.list_processes(pids).items():
         if os.path.basename(words[0]) == "containerd":
             _read_running(found, pid, words)
     unique = {(spec.place, spec.in_force): spec for spec in found.specs}

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from hook.base import procfs
 from hook.host import programs
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 OLDEST = (3, 9)
 """The first CPython that the program runs on."""
 KUBERNETES, PODMAN = "kubernetes", "podman"
@@ -43,10 +47,10 @@ def has_transient(unit: str) -> bool:
     return os.path.exists(f"/run/systemd/transient/{unit}")
 
 
-def list_processes() -> dict[int, list[str]]:
-    """The command line of each process as words, by pid; never empty."""
+def list_processes(pids: Iterable[int] | None = None) -> dict[int, list[str]]:
+    """The command line of each process as words, by pid; never empty. `pids`: only of these."""
     found = {}
-    for name in filter(str.isdecimal, os.listdir("/proc")):
+    for name in filter(str.isdecimal, os.listdir("/proc") if pids is None else map(str, pids)):
         try:
             with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="surrogateescape") as file:
                 words = file.read().split("\0")[:-1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 
-from hook.base import cgroups, container_tasks, jsontext, procfs, system
+from hook.base import cgroups, jsontext, procfs, system
 from hook.base.models import Annotations, State, ValidationError
 from hook.host import containerd, hooksd, oci_runtimes, runtime_config, would_inject
 from hook.host.paths import PROGRAM
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from hook.base.container_tasks import Processes
     from hook.base.models import Options
     from hook.host.hooksd import Entry
     from hook.stages.context import Node
@@ -32,18 +33,19 @@ _STARTED = ("running", "paused")  # a `created` one may still run its createRunt
 _TEMPORARY = f".{UNHOOKED}.tmp"
 
 
-def find_unhooked(node: Node) -> Unhooked | None:
+def find_unhooked(node: Node, processes: Processes) -> Unhooked | None:
     """Find them, and save the result for `list`, `doctor`, `metrics` and the next call. Raises HookError, OSError.
 
     Returns None and saves nothing if no file of ours is visible, for example in a container without hooks.d.
     """
-    rules = _Rules(node.options)
+    rules = _Rules(node.options, [it.pid for it in processes.by_pid.values() if it.name == "containerd"])
     if not rules.exist:
         system.unlink(UNHOOKED, node.run.descriptor)
         return None
     with Records(node.run.path) as records:
         former = records.unhooked()
-        candidates = _find_running() - {*records.indexed(), *records.failed()}
+        running = set(map(cgroups.container_id, processes.cgroups()))
+        candidates = {it for it in running if it is not None} - {*records.indexed(), *records.failed()}
         same = former is not None and former.rules == rules.text
         known = {it: former.containers[it] for it in candidates & former.containers.keys()} if former and same else {}
         others = candidates & former.others if former and same else set()
@@ -54,12 +56,6 @@ def find_unhooked(node: Node) -> Unhooked | None:
     seen = Unhooked(system.now_utc(), found, unchecked, rules.text, frozenset(others))
     _save(node, seen)
     return seen
-
-
-def _find_running() -> set[str]:
-    """The containers whose own cgroup has a process, if the cgroup is named by the container ID."""
-    found = map(cgroups.container_id, container_tasks.all_cgroups())
-    return {container for container in found if container is not None}
 
 
 def _ask_runtimes(
@@ -94,10 +90,10 @@ def _find_pod(state: State) -> Pod:
 class _Rules:
     """Which containers should have the hook, by our files in hooks.d, and by base_runtime_specs.
 
-    Only files with our run directory count. `text`: a hash of these rules.
+    Only files with our run directory count. `text`: a hash of these rules. `pids`: those of each running containerd.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, pids: Sequence[int]) -> None:
         directories = {
             *hooksd.READERS,
             *runtime_config.read_crio_hooks_dirs(),
@@ -106,7 +102,7 @@ class _Rules:
         entries = [entry for directory in sorted(directories) for entry in hooksd.read_directory(directory)]
         self._files = [it for it in entries if it.calls(PROGRAM) and _parse_options(it).run_dir == options.run_dir]
         self._run_dir = options.run_dir
-        specs = sorted({spec.place for spec in containerd.read_configuration().specs if _calls_hook(spec.place)})
+        specs = sorted({spec.place for spec in containerd.read_configuration(pids).specs if _calls_hook(spec.place)})
         self.exist = bool(self._files or specs)
         self.text = hashlib.sha256(jsontext.dumps([[it.file for it in self._files], specs]).encode()).hexdigest()[:16]
 

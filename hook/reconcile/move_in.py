@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hook.base import container_tasks, names, procfs, system
+from hook.base import names, procfs, system
 from hook.base.errors import HookError
 from hook.base.reasons import Reason, WrongCtrlGroup
 from hook.reconcile.plan import names_process
@@ -21,10 +21,9 @@ from hook.state import contents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from hook.base.models import KeyState, Member
     from hook.reconcile.plan import Action
+    from hook.reconcile.survey import Survey
     from hook.stages.context import Node
     from hook.state.rundir import LockedKey
 
@@ -38,7 +37,7 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     return Container(names.container_id(name), pid, bundle, annotations)
 
 
-def remake(node: Node, action: Action, own: Collection[str]) -> bool:
+def remake(node: Node, action: Action, seen: Survey) -> bool:
     """Make the group of a live member again, like createRuntime, and move all its tasks in.
 
     Returns whether it was needed. That is checked again under the key's lock, because a hook may have done it.
@@ -59,7 +58,7 @@ def remake(node: Node, action: Action, own: Collection[str]) -> bool:
     if it.starttime != member.starttime:
         return False  # it ended meanwhile
     try:
-        _monitor(node, it, own, Key(state.key, state.kind), was_in=was_in)
+        _monitor(node, it, seen, Key(state.key, state.kind), was_in=was_in)
     finally:  # also if the new group got no RMID: the old group may hold the last one
         _remove_old_group(node, action.key, member.group)
     return True
@@ -99,34 +98,39 @@ def _check_not_moved(node: Node, member: Member) -> None:
         raise HookError(Reason.IO, problem)
 
 
-def _find_ctrl_group(node: Node, pid: int) -> str:
+def _find_ctrl_group(node: Node, pid: int, seen: Survey) -> str:
     """The ctrl_group whose `tasks` lists a process, for kernels without /proc/PID/cpu_resctrl_groups."""
     root = node.resctrl.root
-    named = (path for path in node.resctrl.ctrl_groups() if path != root)
-    return next((path[len(root) + 1 :] for path in named if pid in (node.resctrl.tasks(path) or ())), "/")
+    if seen.ctrl_groups is None:
+        seen.ctrl_groups = [path for path in node.resctrl.ctrl_groups() if path != root]
+    return next((it[len(root) + 1 :] for it in seen.ctrl_groups if pid in (node.resctrl.tasks(it) or ())), "/")
 
 
-def start(node: Node, container: Container, own: Collection[str]) -> None:
+def start(node: Node, container: Container, seen: Survey) -> None:
     """Do createRuntime for a running container, whichever hooks.d file matches it."""
-    _monitor(node, container, own, None)
+    _monitor(node, container, seen, None)
 
 
-def _monitor(node: Node, container: Container, own: Collection[str], key: Key | None, *, was_in: bool = False) -> None:
+def _monitor(node: Node, container: Container, seen: Survey, key: Key | None, *, was_in: bool = False) -> None:
     """Monitor a container under this key (None: the one that createRuntime derives), and move all its tasks in.
 
     A failure is recorded like that of a hook. `was_in`: the group is made again; what its tasks used is not all missed.
     """
     used = 0.0 if was_in else procfs.cpu_seconds(container.pid)
-    ctrl_group = _find_ctrl_group(node, container.pid) if procfs.resctrl_groups(container.pid) is None else None
+    ctrl_group = _find_ctrl_group(node, container.pid, seen) if procfs.resctrl_groups(container.pid) is None else None
     try:
+        if seen.refusal is not None and key is not None and not _has_group(node, key):
+            raise seen.refusal
         if key is None:
             key = create.monitor(node, container, ctrl_group)
         else:
             create.enter(node, container, key, ctrl_group)
         if key is not None:
             add_late(node, key.name, used)
-            _bring_in(node, key.name, container.id, own, was_in=was_in)
+            _bring_in(node, key.name, container.id, seen, was_in=was_in)
     except HookError as error:
+        if error.reason in (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO):
+            seen.refusal = error
         _record(node, container, error, key or failures.find_key(node.options, container), is_monitored=False)
         raise
     problem = container.problem(key) if key is not None else None
@@ -136,11 +140,17 @@ def _monitor(node: Node, container: Container, own: Collection[str], key: Key | 
         _record(node, container, problem, key, is_monitored=True)
 
 
+def _has_group(node: Node, key: Key) -> bool:
+    """Whether a key has a group already, so that a further container needs no RMID."""
+    state = contents.glance(node.run, key.name)
+    return state is not None and any(node.resctrl.inode(group.path) is not None for group in state.groups)
+
+
 def _record(node: Node, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:
     failures.record(node.run, failures.failure_of(error, "reconcile", container, key, is_monitored=is_monitored))
 
 
-def retry(node: Node, action: Action, own: Collection[str]) -> bool:
+def retry(node: Node, action: Action, seen: Survey) -> bool:
     """Retry a failed createRuntime with its recorded key. Returns whether the container still needed it."""
     name = action.container
     failure = node.run.failure_of(name)
@@ -151,15 +161,15 @@ def retry(node: Node, action: Action, own: Collection[str]) -> bool:
     if failure.key is not None and failure.kind is not None:
         if failure.starttime not in (None, container.starttime):
             return False  # it ended meanwhile
-        _monitor(node, container, own, Key(failure.key, failure.kind))
+        _monitor(node, container, seen, Key(failure.key, failure.kind))
     elif config is not None:
-        start(node, container, own)
+        start(node, container, seen)
     else:
         raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
     return True
 
 
-def adopt(node: Node, action: Action, own: Collection[str]) -> bool:
+def adopt(node: Node, action: Action, seen: Survey) -> bool:
     """Move threads outside the group (of exec, for example) into it. Returns whether there were any."""
     locked = _try_lock(node, action.key)
     if locked is None:
@@ -168,9 +178,9 @@ def adopt(node: Node, action: Action, own: Collection[str]) -> bool:
         if locked.state is None or not _has_begun(node, locked.state, action.container):
             return False
     try:
-        return _bring_in(node, action.key, action.container, own) > 0
+        return _bring_in(node, action.key, action.container, seen) > 0
     except WrongCtrlGroup:  # its init is in another ctrl_group, on a kernel that does not show it
-        return remake(node, action, own)
+        return remake(node, action, seen)
 
 
 def _has_begun(node: Node, state: KeyState, container: str) -> bool:
@@ -186,10 +196,12 @@ def add_late(node: Node, key: str, seconds: float) -> None:
         node.late_cpu[key] = node.late_cpu.get(key, 0.0) + seconds
 
 
-def _bring_in(node: Node, key: str, container: str, own: Collection[str], *, was_in: bool = False) -> int:
+def _bring_in(node: Node, key: str, container: str, seen: Survey, *, was_in: bool = False) -> int:
     """Move every thread of a container into its group, until a look finds none outside. Returns how many.
 
-    Raises WrongCtrlGroup if its init is in another ctrl_group. Other threads in another one stay there.
+    Looks again each time at the processes that it had in the survey, and at what they forked since. What comes in by
+    `exec` meanwhile is found by the next survey. Raises WrongCtrlGroup if its init is in another ctrl_group. Other
+    threads in another one stay there.
     """
     moved = 0
     deadline = system.monotonic() + _SECONDS
@@ -204,8 +216,8 @@ def _bring_in(node: Node, key: str, container: str, own: Collection[str], *, was
             if procfs.is_dead(member.pid, member.starttime):
                 return moved
             raise HookError(Reason.IO, "its group was removed again")
-        processes = container_tasks.look({*own, *container_tasks.own_cgroups([(container, member)])})
-        missing = container_tasks.threads(processes.of_container(member)) - there - left
+        seen.processes.add([(container, member)])
+        missing = seen.processes.look_again(member) - there - left
         if not missing:
             return moved
         used = {} if was_in else {tid: procfs.cpu_seconds(tid) for tid in missing}
@@ -232,18 +244,18 @@ def _move(node: Node, member: Member, tid: int) -> bool:
     return True
 
 
-def evict(node: Node, action: Action, own: Collection[str]) -> bool:
+def evict(node: Node, action: Action, seen: Survey) -> bool:
     """Move foreign tasks out: a reused RMID can bring in tasks that no one moved. Returns whether there were any.
 
-    Reads all again under the key's lock: first the record, then the tasks, then the processes. A hook records a
+    Reads again under the key's lock: first the record, then the tasks, and of each task its cgroups. A hook records a
     container under that lock before it moves its init, so the record has every container whose init is among the tasks.
-    Children that a member forked until then are among the processes.
+    Children that a member forked since the look at all processes are newer than that, and stay.
     """
     locked = _try_lock(node, action.key)
     if locked is None:
         return False
     with locked:
-        strangers = _find_strangers_in(node, locked.state, action.path, own) if locked.state is not None else set()
+        strangers = _find_strangers_in(node, locked.state, action.path, seen) if locked.state is not None else set()
         for tid in strangers:
             try:
                 node.resctrl.expel(action.path, tid)
@@ -253,9 +265,9 @@ def evict(node: Node, action: Action, own: Collection[str]) -> bool:
     return bool(strangers)
 
 
-def _find_strangers_in(node: Node, state: KeyState, path: str, own: Collection[str]) -> set[int]:
+def _find_strangers_in(node: Node, state: KeyState, path: str, seen: Survey) -> set[int]:
     live = find_live_members(state)
+    seen.processes.add(live.items())
     there = {tid for group in state.groups if group.path == path for tid in read_tasks(node, group) or ()}
-    processes = container_tasks.look({*own, *container_tasks.own_cgroups(live.items())})
-    family = {pid for it in live.values() if it.group == path for pid in processes.of_container(it)}
-    return find_strangers(there - container_tasks.threads(family), live)
+    family = {pid for it in live.values() if it.group == path for pid in seen.processes.of_container(it)}
+    return find_strangers(there - seen.processes.threads(family), live, seen.processes)

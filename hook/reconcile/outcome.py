@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reconcile did or plans, as text and as objects for JSON."""
+"""What reconcile did or plans, as text and as objects for JSON; and who follows a run."""
 
 from __future__ import annotations
 
@@ -14,34 +14,78 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of an action. `problem`: why it failed; `remark`: another problem found meanwhile."""
+    """The outcome of an action. `problem`: why it failed; `remark`: another problem found meanwhile.
+
+    `reason`: the name of the problem (errors.Reason). `is_busy`: a hook works at this key, so that the next run, or
+    that hook, does the action: no failure.
+    """
 
     action: Action
     problem: str | None = None
     remark: str | None = None
+    reason: str | None = None
+    is_busy: bool = False
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the action is left undone."""
+        return self.problem is not None and not self.is_busy
 
 
 @dataclass(frozen=True)
 class Result:
-    """The actions that were done, or are planned. `left`: a line for each problem that reconcile does not change."""
+    """The actions that were done, or are planned. `left`: a line for each problem that reconcile does not change.
+
+    `undone`: how many actions were not begun, since the run was ended.
+    """
 
     outcomes: list[Outcome] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    undone: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether no action is left undone: none failed, unless a later one did as much for the same container."""
+        last = {it.action.container or it.action.path or it.action.key: it for it in self.outcomes}
+        return not self.undone and not any(it.has_failed for it in last.values())
+
+    def __add__(self, other: Result) -> Result:
+        outcomes, left = [*self.outcomes, *other.outcomes], [*self.left, *other.left]
+        return Result(outcomes, left, self.undone + other.undone)
+
+
+class Watch:
+    """Follows a run. This one reports nothing and lets it go on to its end. `is_over`: begin no further action."""
+
+    is_over = False
+
+    def begin(self, action: Action, number: int, total: int) -> None:
+        """An action begins, the `number`th of `total` in this pass."""
+
+    def end(self, outcome: Outcome) -> None:
+        """An action was done, or has failed."""
 
 
 def format_outcomes(outcomes: list[Outcome], left: list[str]) -> list[str]:
     """A line for each action, its problem and its remark, and for each thing that stays as it is."""
-    return [*(line for it in outcomes for line in _format_outcome(it)), *(f"left: {line}" for line in left)]
+    return [*(line for it in outcomes for line in format_outcome(it)), *map(format_left, left)]
 
 
-def _format_outcome(it: Outcome) -> list[str]:
+def format_outcome(it: Outcome) -> list[str]:
+    """A line for an action, its problem and its remark."""
     problem = [f"  failed: {it.problem}"] if it.problem is not None else []
     return [str(it.action), *problem, *([f"  {it.remark}"] if it.remark is not None else [])]
 
 
-def to_json(outcomes: list[Outcome], left: list[str], *, dry_run: bool) -> dict[str, Any]:
+def format_left(line: str) -> str:
+    """A line for something that stays as it is."""
+    return f"left: {line}"
+
+
+def to_json(result: Result, *, dry_run: bool) -> dict[str, Any]:
     """The same as an object for JSON."""
-    return {"dry_run": dry_run, "actions": [_outcome_to_json(it) for it in outcomes], "left": left}
+    actions = [_outcome_to_json(it) for it in result.outcomes]
+    return {"dry_run": dry_run, "actions": actions, "left": result.left, "undone": result.undone}
 
 
 def _outcome_to_json(it: Outcome) -> dict[str, Any]:

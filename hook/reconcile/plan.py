@@ -35,7 +35,7 @@ _NOT_AGAIN = ("usage", "bad_state", "bad_key")
 class Action:
     """One repair: its verb, its object (`path`: a mon_group), and why.
 
-    `forced`: because of --live, without a check of the key's members.
+    `forced`: because of --live, without a check of the key's members. `reason`: of the failure that is tried again.
     """
 
     verb: str
@@ -44,6 +44,7 @@ class Action:
     path: str = ""
     why: str = ""
     forced: bool = False
+    reason: str = ""
 
     def __str__(self) -> str:
         about = " of ".join(word for word in (self.container, self.key) if word)
@@ -152,4 +153,5 @@ def _plan_failure(seen: Survey, failure: Failure) -> Iterator[Action]:
     if failure.container in seen.gone:
         yield Action("forget", container=failure.container, why="it failed, and is gone")
     elif seen.mounted and names_process(failure) and not (failure.monitored or failure.reason in _NOT_AGAIN):
-        yield Action("retry", container=failure.container, why=f"it is running but not monitored ({failure.reason})")
+        why = f"it is running but not monitored ({failure.reason})"
+        yield Action("retry", container=failure.container, why=why, reason=failure.reason)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hook.base import procfs, system
+from hook.base import container_tasks, procfs, system
 from hook.base.errors import HookError
 from hook.base.explain import explain, known, refused
 from hook.base.models import State, ValidationError
@@ -18,15 +18,9 @@ from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.host import unhooked
 from hook.reconcile import move_in, plan, rebuild
-from hook.reconcile.outcome import Outcome, Result
+from hook.reconcile.outcome import Outcome, Result, Watch
 from hook.reconcile.plan import Action
-from hook.reconcile.survey import (
-    add_late_counters,
-    find_live_members,
-    has_dead_container,
-    list_own_cgroups,
-    survey_node,
-)
+from hook.reconcile.survey import Survey, add_late_counters, find_live_members, has_dead_container, survey_node
 from hook.stages import failures, orphans, remove, retire
 from hook.stages.context import Node, open_run_dir
 from hook.state import contents, log_limit, run_counters
@@ -38,10 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import Any
 
+    from hook.base.container_tasks import Processes
     from hook.base.models import Options
     from hook.state.rundir import LockedKey
 
 _MOST_PASSES = 3
+_NO_ONE = Watch()
 _BUSY = "a hook holds the lock of this key; the next reconcile retries"
 _UNCERTAIN = ("remove", "retire", "forget", "show", "tidy")
 """A hook that holds the lock may be doing these itself: they are skipped without a message."""
@@ -55,7 +51,9 @@ def plan_actions(options: Options, live: Collection[str] | None = None, *, longe
     return Result([Outcome(it) for it in plan.plan(seen, options.snapshot_ttl, live)], plan.list_elsewhere(seen))
 
 
-def run(options: Options, live: Collection[str] | None = None, *, longest_linger: int | None = None) -> Result:
+def run(
+    options: Options, live: Collection[str] | None = None, *, longest_linger: int | None = None, watch: Watch = _NO_ONE
+) -> Result:
     """Do all actions, and those that they make necessary. `longest_linger`: see Node. Raises HookError."""
     if not _has_work(options):
         return Result()
@@ -66,65 +64,82 @@ def run(options: Options, live: Collection[str] | None = None, *, longest_linger
     for line in log_limit.collect(node.run):
         failures.log(line)
     outcomes: list[Outcome] = []
-    left: list[str] = []
     tried: set[Action] = set()
-    for _ in range(_MOST_PASSES):
+    passes = 0
+    while True:
         seen = survey_node(node)
         left = plan.list_elsewhere(seen)
         actions = [it for it in plan.plan(seen, options.snapshot_ttl, live) if it not in tried]
-        if not actions:
+        passes += 1
+        if not actions or passes > _MOST_PASSES:
             break
         tried.update(actions)
-        attempts = (_attempt(node, it, partial(_apply, node, it, seen.own)) for it in actions)
-        outcomes += [_count(tally, outcome) for outcome in attempts if outcome is not None]
-    left += _list_unhooked(node)
+        undone = _take(node, [(it, partial(_apply, node, it, seen)) for it in actions], outcomes, watch, tally)
+        if watch.is_over:
+            tally.save()
+            return Result(outcomes, left, undone)
+    left += _list_unhooked(node, seen.processes)
     tally.end(len(left))
     return Result(outcomes, left)
 
 
-def _count(tally: Tally, outcome: Outcome) -> Outcome:
-    tally.count(outcome.action.verb, failed=outcome.problem is not None)
-    return outcome
-
-
-def _list_unhooked(node: Node) -> list[str]:
+def _list_unhooked(node: Node, processes: Processes) -> list[str]:
     """A line on the running containers that never got the hook, if any."""
     if not node.resctrl.exists():
         return []
     try:
-        seen = unhooked.find_unhooked(node)
+        seen = unhooked.find_unhooked(node, processes)
     except (HookError, OSError) as error:
         return [f"cannot look for containers that never got the hook: {error}"]
     names = seen.names() if seen is not None else []
     return [f"{len(names)} running containers never got the hook (see doctor): {', '.join(names)}"] if names else []
 
 
-def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool) -> list[Outcome]:
+def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool = False, watch: Watch = _NO_ONE) -> Result:
     """Monitor running containers that never got the hook, from their OCI states. Raises HookError, OSError."""
     node = _open_node(options)
-    recorded = filter(None, (contents.glance(node.run, key) for key in contents.recorded_keys(node.run)))
-    own = list_own_cgroups(map(find_live_members, recorded))
-    tally = Tally(node.run, node.late_cpu)
-    outcomes = []
+    recorded = list(filter(None, (contents.glance(node.run, key) for key in contents.recorded_keys(node.run))))
+    known = {container for state in recorded for container in state.members}
+    seen = Survey(system.boottime(), node.resctrl.is_mounted(), container_tasks.look())
+    seen.processes.add(it for state in recorded for it in find_live_members(state, seen.processes).items())
+    outcomes: list[Outcome] = []
+    steps: list[tuple[Action, Callable[[], object]]] = []
     for found in states:
         try:
             state = State.model_validate(found)
             container = move_in.make_container(state.id, state.pid or 0, state.bundle, state.annotations or {})
         except (ValidationError, ValueError) as error:
             why = explain(error.errors()) if isinstance(error, ValidationError) else str(error)
-            outcomes.append(Outcome(Action("adopt", container=str(found.get("id"))[:80], why="it is running"), why))
+            action = Action("adopt", container=str(found.get("id"))[:80], why="it is running")
+            outcomes.append(Outcome(action, why, reason=Reason.BAD_STATE))
+            watch.end(outcomes[-1])
             continue
-        key = node.run.key_of(container.id)
-        known = contents.glance(node.run, key) if key is not None else None
-        if known is None or container.id not in known.members:
+        if container.id not in known:
             action = Action("adopt", container=container.id, why="it is running, and is not in a group of ours")
-            step = partial(move_in.start, node, container, own)
-            outcomes.append(
-                Outcome(action) if dry_run else _count(tally, _attempt(node, action, step) or Outcome(action))
-            )
-    if not dry_run:
-        tally.save()
-    return outcomes
+            steps.append((action, partial(move_in.start, node, container, seen)))
+    if dry_run:
+        return Result([*outcomes, *(Outcome(action) for action, _ in steps)])
+    tally = Tally(node.run, node.late_cpu)
+    undone = _take(node, steps, outcomes, watch, tally)
+    tally.save()
+    return Result(outcomes, undone=undone)
+
+
+def _take(
+    node: Node, steps: list[tuple[Action, Callable[[], object]]], outcomes: list[Outcome], watch: Watch, tally: Tally
+) -> int:
+    """Take steps, and add their outcomes; returns how many were not begun because the run is over."""
+    for number, (action, step) in enumerate(steps):
+        if watch.is_over:
+            return len(steps) - number
+        watch.begin(action, number + 1, len(steps))
+        outcome = _attempt(node, action, step)
+        if outcome is not None:
+            outcomes.append(outcome)
+            if not outcome.is_busy:
+                tally.count(action.verb, failed=outcome.has_failed)
+            watch.end(outcome)
+    return 0
 
 
 def _has_work(options: Options) -> bool:
@@ -151,13 +166,13 @@ def _open_node(options: Options, longest_linger: int | None = None) -> Node:
     return node
 
 
-def _apply(node: Node, action: Action, own: Collection[str]) -> object:
-    """Do one action; False if it was no longer needed. `own`: see container_tasks. Raises HookError, OSError."""
+def _apply(node: Node, action: Action, seen: Survey) -> object:
+    """Do one action; False if it was no longer needed. Raises HookError, OSError."""
     if action.verb in _LOCKED:
         with node.run.lock(action.key, system.monotonic()) as locked:
             return _LOCKED[action.verb](node, locked, action)
     if action.verb in _MOVING:
-        return _MOVING[action.verb](node, action, own)
+        return _MOVING[action.verb](node, action, seen)
     return _FREE[action.verb](node, action)
 
 
@@ -166,7 +181,8 @@ def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome 
 
     None if it was no longer needed: a hook ran since the survey.
     """
-    problem = None
+    problem = reason = None
+    is_busy = False
     try:
         if step() is False and not node.run.complaints:
             return None
@@ -175,10 +191,10 @@ def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome 
         is_busy = why.reason == Reason.LOCK_TIMEOUT
         if is_busy and action.verb in _UNCERTAIN:
             return None
-        problem = _BUSY if is_busy else str(why)
+        problem, reason = _BUSY if is_busy else str(why), why.reason
     remark = "; ".join(map(str, node.run.complaints)) or None
     node.run.complaints.clear()
-    return Outcome(action, problem, remark)
+    return Outcome(action, problem, remark, reason, is_busy)
 
 
 # --- The short actions
@@ -271,7 +287,7 @@ _LOCKED: dict[str, Callable[[Node, LockedKey, Action], object]] = {
     "show": _show,
     "tidy": _tidy,
 }
-_MOVING: dict[str, Callable[[Node, Action, Collection[str]], object]] = {
+_MOVING: dict[str, Callable[[Node, Action, Survey], object]] = {
     "rebuild": rebuild.rebuild,
     "evict": move_in.evict,
     "remake": move_in.remake,

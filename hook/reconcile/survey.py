@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from hook.base import cgroups, container_tasks, names, procfs, system
 from hook.base.errors import HookError
 from hook.base.models import Failure, KeyState
+from hook.reconcile.owners import find_owner
 from hook.stages import orphans, remove, retire
 from hook.state import contents, transitions
 from hook.state.records import Records, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from hook.base.models import Member, MonGroup
     from hook.stages.context import Node
 
@@ -25,10 +24,20 @@ Place = tuple[str, str]
 
 @dataclass
 class Survey:
-    """The state of the node. Paths are those of mon_groups; `boottime`: the time of the survey (CLOCK_BOOTTIME, s)."""
+    """The state of the node. Paths are those of mon_groups; `boottime`: the time of the survey (CLOCK_BOOTTIME, s).
+
+    `processes`: the only look at all processes in a pass of reconcile. Its actions look again only at those that they
+    are about to touch.
+    """
 
     boottime: float
     mounted: bool
+    processes: container_tasks.Processes = field(default_factory=lambda: container_tasks.Processes({}))
+    ctrl_groups: list[str] | None = None
+    """The paths of the ctrl_groups but the root one, once they were looked for."""
+    refusal: HookError | None = None
+    """Why the kernel gave the last new group no RMID: no further one is tried in this pass, for each try looks at all
+    keys for RMIDs to reclaim."""
     states: dict[str, KeyState] = field(default_factory=dict)
     unreadable: list[str] = field(default_factory=list)
     stale_views: list[str] = field(default_factory=list)
@@ -48,8 +57,12 @@ class Survey:
     """By key and group: the threads in it that belong to none of the key's containers."""
     orphans: dict[tuple[str, str], bool] = field(default_factory=dict)
     """Groups with our prefix and without a record, by key and path, and whether they have a live task."""
-    own: set[str] = field(default_factory=set)
-    """The cgroups that have one live member only: see container_tasks."""
+    owners: dict[str, str | None] = field(default_factory=dict)
+    """Of those that have a live task, by path, the key that they belong to; None: it cannot be told."""
+    paths_of: dict[str, list[str]] = field(default_factory=dict)
+    """The same by key."""
+    index: dict[str, str | None] = field(default_factory=dict)
+    """The key of each container in the index; None: its entry is unreadable."""
     half_failures: list[str] = field(default_factory=list)
     """Containers whose failure record is incomplete, because the hook was killed."""
     failures: list[Failure] = field(default_factory=list)
@@ -81,19 +94,21 @@ def survey_node(node: Node) -> Survey:
         _look_at_index(records, found)
         # A failure of a container with an index entry is handled with its membership.
         failed = [name for name in records.failed() if records.key_of(name) is None]
+    # After the records, so that the init of each member is among the processes.
+    found.processes = container_tasks.look()
     live = {key: _look_at_members(node, found, key, state) for key, state in found.states.items()}
-    found.own = list_own_cgroups(live.values())
-    processes = container_tasks.look(found.own)
+    found.processes.add(place for members in live.values() for place in members.items())
     known = {failure.container for failure in found.failures if failure.pid is not None} | found.gone
     nameless = [name for name in failed if name not in known]
-    found.outdated_failures = [name for name in nameless if _is_outdated(node, name, processes.by_pid.values())]
+    running = {name for place in found.processes.cgroups() for name in cgroups.possible_ids(place)} if nameless else {}
+    old = [name for name in nameless if contents.has_old_failure(node.run, name)]
+    found.outdated_failures = [name for name in old if names.container_of(name) not in running]
     found.set_aside = contents.find_old_asides(node.run)
     if found.mounted:
         for key, members in live.items():
             if found.states[key].completed_at is None:
-                _look_at_groups(node, found, found.states[key], members, processes)
-        named = ((orphans.key_of(node, path) or "", path) for path in orphans.find_orphans(node))
-        found.orphans = {(key, path): node.resctrl.has_live_task(path) for key, path in named}
+                _look_at_groups(node, found, found.states[key], members)
+        _look_at_orphans(node, found)
     unfinished = {key for key, it in found.states.items() if it.completed_at is None}
     found.leftovers = contents.find_leftovers(node.run, unfinished)
     due = {key for key, state in found.states.items() if state.generation} | {*found.unreadable, *found.leftovers}
@@ -104,6 +119,16 @@ def survey_node(node: Node) -> Survey:
         key for key, state in found.states.items() if not node.view.is_current(state) or _has_late(node, state, there)
     ]
     return found
+
+
+def _look_at_orphans(node: Node, found: Survey) -> None:
+    recorded = {it.path for state in found.states.values() if state.completed_at is None for it in state.groups}
+    for path in orphans.find_orphans(node, recorded):
+        key = orphans.key_of(node, path) or ""
+        found.orphans[key, path] = node.resctrl.has_live_task(path)
+        if found.orphans[key, path]:
+            owner = found.owners[path] = find_owner(node, path, found.index, found.processes)
+            found.paths_of.setdefault(owner or "", []).append(path)
 
 
 def _list_counters(node: Node) -> set[str]:
@@ -129,13 +154,6 @@ def _look_at_failures(records: Records, found: Survey) -> None:
                 found.gone.add(container)
 
 
-def _is_outdated(node: Node, container: str, processes: Iterable[container_tasks.Process]) -> bool:
-    """Whether a failure record without a pid is a day old, and its container's cgroup has no process."""
-    return contents.has_old_failure(node.run, container) and not any(
-        cgroups.is_own(place, container) for it in processes for place in it.cgroups
-    )
-
-
 def has_dead_container(failure: Failure) -> bool:
     """Whether the container of a failure is dead. After a failed poststop it is."""
     if failure.pid is None:
@@ -147,7 +165,7 @@ def has_dead_container(failure: Failure) -> bool:
 
 
 def _look_at_index(records: Records, found: Survey) -> None:
-    noted = {container: records.key_of(container) for container in records.indexed()}
+    noted = found.index = {container: records.key_of(container) for container in records.indexed()}
     members = ((key, container) for key, state in found.states.items() for container in state.members)
     # A former life of a container has no index entry (names.former_life).
     found.unindexed = {(key, it) for key, it in members if it == names.container_of(it) and noted.get(it) is None}
@@ -162,24 +180,21 @@ def _look_at_members(node: Node, found: Survey, key: str, state: KeyState) -> di
     """Sort the members of a key; returns those that live, or may live."""
     if state.lingering_since is not None and not state.members and remove.has_lingered(node, state):
         found.lingered.add(key)
-    live = find_live_members(state)
+    live = find_live_members(state, found.processes)
     found.dead |= {(key, container) for container in state.members if container not in live}
     return live
 
 
-def find_live_members(state: KeyState) -> dict[str, Member]:
-    """The members of a key that are not known to be dead."""
-    return {name: it for name, it in state.members.items() if not procfs.is_dead(it.pid, it.starttime)}
+def find_live_members(state: KeyState, processes: container_tasks.Processes | None = None) -> dict[str, Member]:
+    """The members of a key that are not known to be dead. `processes`: a look that shows most of them."""
+    return {
+        name: it
+        for name, it in state.members.items()
+        if (processes is not None and processes.is_alive(it)) or not procfs.is_dead(it.pid, it.starttime)
+    }
 
 
-def list_own_cgroups(live: Iterable[dict[str, Member]]) -> set[str]:
-    """The cgroups of live members that belong to one container only."""
-    return container_tasks.own_cgroups(place for members in live for place in members.items())
-
-
-def _look_at_groups(
-    node: Node, found: Survey, state: KeyState, live: dict[str, Member], processes: container_tasks.Processes
-) -> None:
+def _look_at_groups(node: Node, found: Survey, state: KeyState, live: dict[str, Member]) -> None:
     """Compare the tasks in the groups of a key with the tasks of its members."""
     if len(state.groups) > 1 and any(retire.is_retired(node, state, group) for group in state.groups):
         found.retired.append(state.key)
@@ -190,15 +205,15 @@ def _look_at_groups(
         if there is None or not is_in_parent_of(node, member.group, member.pid):
             found.vanished.add((state.key, container))
             continue
-        threads = container_tasks.threads(processes.of_container(member))
+        threads = found.processes.threads(found.processes.of_container(member))
         owned[member.group] |= threads
         _look_at_threads(node, found, (state.key, container), member.group, threads - there)
     for path, there in inside.items():
-        strangers = find_strangers((there or set()) - owned[path], live)
+        strangers = find_strangers((there or set()) - owned[path], live, found.processes)
         if strangers:
             # The record was read before the tasks. A container may have joined in between: check again with a new one.
-            state_now = contents.glance(node.run, state.key)
-            strangers = find_strangers(strangers, find_live_members(state_now)) if state_now is not None else set()
+            now = contents.glance(node.run, state.key)
+            strangers = find_strangers(strangers, find_live_members(now), found.processes) if now is not None else set()
         if strangers:
             found.strangers[state.key, path] = strangers
 
@@ -210,22 +225,24 @@ def read_tasks(node: Node, group: MonGroup) -> set[int] | None:
     return node.resctrl.tasks(group.path)
 
 
-def find_strangers(tids: set[int], live: dict[str, Member]) -> set[int]:
+def find_strangers(tids: set[int], live: dict[str, Member], processes: container_tasks.Processes) -> set[int]:
     """The threads of these that are in no cgroup of a member. `tids`: threads in a key's group of no known process.
 
-    Empty if a member has no cgroup of its own: its processes cannot be recognized.
+    Empty if a member has no cgroup of its own: its processes cannot be recognized. What started after the look at the
+    processes may be a member's child that has left its cgroup: the next look decides.
     """
-    if not live or not all(cgroups.is_own(member.cgroup, container) for container, member in live.items()):
+    if not tids or not live or not all(cgroups.is_own(it.cgroup, container) for container, it in live.items()):
         return set()
-    return {tid for tid in tids if _is_alive_elsewhere(tid, live)}
+    return {tid for tid in tids if _is_alive_elsewhere(tid, live) and not processes.is_newer(tid)}
 
 
 def _look_at_threads(node: Node, found: Survey, place: Place, path: str, threads: set[int]) -> None:
     """Count the threads of a container outside its group: those to move, and those in another tool's group."""
     for tid in threads:
-        if may_move(node, tid, path):
+        is_dead = procfs.is_dead(tid)  # it may have ended since the look
+        if not is_dead and may_move(node, tid, path):
             found.outside[place] = found.outside.get(place, 0) + 1
-        elif procfs.is_dead(tid) is False:
+        elif is_dead is False:
             found.elsewhere[place] = found.elsewhere.get(place, 0) + 1
 
 

@@ -8,15 +8,17 @@ from hook.state import contents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from hook.base.models import KeyState
     from hook.stages.context import Node
 
 
-def find_orphans(node: Node) -> list[str]:
-    """Find the groups with our prefix that are on record of no key."""
+def find_orphans(node: Node, recorded: Collection[str] = ()) -> list[str]:
+    """Find the groups with our prefix that are on record of no key. `recorded`: groups that the caller found on one."""
     # The groups before the records: createRuntime records a group before it makes it.
-    keys = {path: key_of(node, path) for path in node.resctrl.mon_groups()}
-    lone = [path for path, key in keys.items() if key is not None and not _is_recorded(node, path, key)]
+    keys = {path: key_of(node, path) for path in node.resctrl.mon_groups() if path not in recorded}
+    lone = [path for path, key in keys.items() if key is not None and not is_recorded(node, path)]
     taken = _recorded_paths(node) if lone else set()
     return [path for path in lone if path not in taken]
 
@@ -53,8 +55,9 @@ def _recorded_paths(node: Node) -> set[str]:
     return {it.path for state in states if state and state.completed_at is None for it in state.groups}
 
 
-def _is_recorded(node: Node, path: str, key: str) -> bool:
-    return _is_on(path, contents.glance(node.run, key))
+def is_recorded(node: Node, path: str) -> bool:
+    """Whether a group is on record of the key in its name."""
+    return _is_on(path, contents.glance(node.run, key_of(node, path) or ""))
 
 
 def _is_on(path: str, state: KeyState | None) -> bool:

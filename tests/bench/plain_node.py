@@ -78,7 +78,7 @@ class Node:
 
     def new_key(self) -> str:
         """A pod's UID."""
-        return _uid(next(self._numbers))
+        return uid_of(next(self._numbers))
 
     def new_container(self) -> str:
         return _container(next(self._numbers))
@@ -102,7 +102,7 @@ class Node:
         files = {path: path.read_text() for path in self.run_dir.glob("*/*") if path.is_file()}
         own = {path: text for path, text in files.items() if path.stem in self._standing}
         for number in itertools.islice(self._numbers, groups - 1):
-            names = {key: _uid(number), container: _container(number)}
+            names = {key: uid_of(number), container: _container(number)}
             for path, text in own.items():
                 path.with_name(_renamed(path.name, names)).write_text(_renamed(text, names))
             (self.run_dir / "mon_groups" / names[key]).mkdir()
@@ -168,7 +168,7 @@ def _fill(group: Path) -> None:
     (group / "tasks").touch()
 
 
-def _uid(number: int) -> str:
+def uid_of(number: int) -> str:
     return f"{number:08d}{UID[8:]}"
 
 

@@ -21,7 +21,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Callable, NoReturn
 
 from tests.resctrlfs.counters import MODES, Counters, as_value
-from tests.resctrlfs.rmids import Rmids
+from tests.resctrlfs.rmids import MS, Rmids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,6 +63,9 @@ class Knobs:
     read_only: bool = False
     unmounted: bool = False
     debug: bool = False
+    look_ms: int = 0
+    """How long a look at all tasks counts. Not 0 where there are thousands of them and a look takes seconds: what was
+    forked since is not known then, nor what died."""
 
     def __post_init__(self) -> None:
         if self.counters not in MODES:
@@ -198,6 +201,8 @@ class ResctrlModel:
         self._serials = itertools.count(1)
         self._inodes: dict[tuple[int, str], int] = {}
         self._states: dict[int, TaskState] = {}
+        self._snapshot: dict[int, Task] = {}
+        self._next_look = 0
         self._set_up()
 
     # ---- the machine ----
@@ -244,6 +249,7 @@ class ResctrlModel:
             if self.monitoring and ctrl is not self.root:
                 self.rmids.release(ctrl.rmid)
         self._states.clear()
+        self._next_look = 0
         self.mounted = False
         self.knobs.unmounted = True
 
@@ -660,6 +666,7 @@ class ResctrlModel:
     def _move(self, group: Group, snapshot: dict[int, Task], number: int, writer: int) -> None:
         tid = self.tasks.resolve(writer, number) if number else writer
         if tid is not None and tid not in snapshot:
+            self._next_look = 0
             snapshot.update(self._refresh())  # it was born since
         if tid is None or tid not in snapshot:
             self.status = f"No task {number}\n"
@@ -701,11 +708,15 @@ class ResctrlModel:
         Whoever was seen before keeps what it had: so a child that was there when its parent was moved stays outside,
         and one that is seen for the first time afterwards was forked afterwards.
         """
-        snapshot = self.tasks.snapshot()
+        now = self.clock()
+        if now < self._next_look:
+            return self._snapshot
+        snapshot = self._snapshot = self.tasks.snapshot()
         states: dict[int, TaskState] = {}
         for tid in snapshot:
             self._inherit(tid, snapshot, states)
         self._states = {tid: states[tid] for tid in snapshot}
+        self._next_look = self.clock() + self.knobs.look_ms * MS if self.knobs.look_ms else 0
         return snapshot
 
     def _inherit(self, tid: int, snapshot: dict[int, Task], states: dict[int, TaskState]) -> TaskState:

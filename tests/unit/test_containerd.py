@@ -51,7 +51,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContainerdFiles:
     node.write("/etc/x.json", "{}")
     node.write("/etc/y.json", "{}")
     monkeypatch.setattr(containerd, "_PLACES", ())  # this machine's own
-    monkeypatch.setattr(machine, "list_processes", lambda: {7: node.words, 8: ["/bin/sh", "containerd"]})
+    monkeypatch.setattr(machine, "list_processes", lambda _pids=None: {7: node.words, 8: ["/bin/sh", "containerd"]})
     monkeypatch.setattr(machine, "find_view", lambda _pid: View(str(node.top), f"{node.top}/work"))
     monkeypatch.setattr(machine, "read_start_time", lambda _pid: float("inf"))
     monkeypatch.setattr(machine, "is_running", lambda pid: pid == 7)
@@ -149,7 +149,7 @@ def test_the_drop_ins_of_containerd_2_2_are_read_without_a_file(node: Containerd
 def test_files_of_a_stopped_containerd_are_read(
     node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch, root: str
 ) -> None:
-    monkeypatch.setattr(machine, "list_processes", dict)
+    monkeypatch.setattr(machine, "list_processes", lambda _pids=None: {})
     monkeypatch.setattr(containerd, "_PLACES", [f"{node.top}{it}" for it in PLACES])
     node.write(f"/var/lib/rancher/{root}/agent/etc/containerd/config-v3.toml.d/a.toml", NEW + SPEC)
     assert node.specs() == ["/etc/x.json"]

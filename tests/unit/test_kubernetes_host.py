@@ -356,7 +356,7 @@ def test_a_base_runtime_spec_that_names_it_is_waited_for(root: Path, monkeypatch
     config.write_text('imports = ["x.toml"]\n')
     (config.parent / "x.toml").write_text('base_runtime_spec = "/etc/spec.json"\n')
     at(root, "/etc/spec.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": PROGRAM}]}}))
-    monkeypatch.setattr(machine, "list_processes", lambda: {os.getpid(): ["/usr/bin/containerd"]})
+    monkeypatch.setattr(machine, "list_processes", lambda _pids=None: {os.getpid(): ["/usr/bin/containerd"]})
     monkeypatch.setattr(machine, "find_view", lambda _pid: View(str(root)))
     monkeypatch.setattr(machine, "read_start_time", lambda _pid: float("inf"))
     remedy = "take it out of the configuration and restart containerd"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,9 @@ import pytest
 
 from hook.base import container_tasks, system
 from hook.base.models import Failure, Options
+from hook.host import oci_runtimes
+from hook.reconcile.outcome import Outcome, Watch
+from hook.reconcile.plan import Action
 from hook.reconcile.reconcile import run
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
@@ -77,6 +81,91 @@ def test_a_busy_key_is_left_for_the_next_reconcile(completed: MachineOnDisk, mon
         assert pruned(completed, 10 * TTL, monkeypatch) == []
     assert UID in shown(completed)
     assert pruned(completed, 10 * TTL, monkeypatch) == [UID]
+
+
+# --- What it costs
+
+
+def cost(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, reads: list[bytes], expected: set[str]) -> int:
+    """How often a reconcile that does these actions opens something in /proc. It lists /proc itself once a pass."""
+    reads.clear()
+    monkeypatch.setattr(oci_runtimes, "has_roots", lambda: False)
+    done = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
+    assert {it.action.verb for it in done.outcomes if it.problem is None} == expected
+    assert reads.count(b"/proc") <= 1 + len(expected)
+    return len(reads)
+
+
+def costs(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, members: int) -> list[int]:
+    """The same of a node with that many members and as many other processes, for each kind of work."""
+    reads: list[bytes] = []
+    opened = machine.open
+
+    def open_noted(path: bytes, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if path.startswith(b"/proc"):
+            reads.append(path)
+        return opened(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(machine, "open", open_noted)
+    for pid in range(1000, 1000 + members):
+        uid = f"{pid:08d}{UID[8:]}"
+        machine.spawn(pid, uid=uid)
+        machine.spawn(pid + members)
+        (machine.proc / str(pid) / "cgroup").write_text(f"0::/kubepods/pod{uid}/crio-{pid:064d}.scope\n")
+        create_runtime(machine.node(), container(f"{pid:064d}", pid, uid))
+    found = [cost(machine, monkeypatch, reads, set())]
+    for group in (machine.resctrl / "mon_groups").iterdir():
+        shutil.rmtree(group)
+    found.append(cost(machine, monkeypatch, reads, {"remake"}))
+    for record in (machine.run / "groups").glob("*.json"):
+        record.write_text("{")
+    found.append(cost(machine, monkeypatch, reads, {"rebuild"}))
+    return found
+
+
+def test_the_cost_grows_with_members_and_processes_and_not_with_their_product(
+    machine: MachineOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = costs(machine, monkeypatch, 10)
+    more = MachineOnDisk(tmp_path / "more")
+    monkeypatch.setattr(system, "posix", more)
+    RunDir(str(more.run))
+    many = costs(more, monkeypatch, 40)
+    assert [round(big / small, 1) <= 4.2 for big, small in zip(many, few)] == [True] * 3, (few, many)
+
+
+# --- A run that is ended
+
+
+class EndsAfter(Watch):
+    """Ends a run after so many actions."""
+
+    def __init__(self, actions: int) -> None:
+        self._left = actions
+        self.seen: list[str] = []
+
+    def begin(self, action: Action, number: int, total: int) -> None:
+        self.seen.append(f"{number}/{total} {action.verb}")
+
+    def end(self, outcome: Outcome) -> None:
+        self._left -= outcome.problem is None
+        self.is_over = not self._left
+
+
+def test_a_run_that_is_ended_finishes_the_action_in_hand_and_says_what_is_left(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container_tasks, "table", dict)
+    for pid in (7, 8, 9):
+        machine.spawn(pid, uid=None)
+        create_runtime(machine.node(), container(f"c{pid}", pid, None))
+        machine.die(pid)
+    options = Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))
+    watch = EndsAfter(2)
+    result = run(options, watch=watch)
+    assert ([str(it.action)[:7] for it in result.outcomes], result.undone) == (["drop c7", "drop c8"], 1)
+    assert (watch.seen, result.is_whole) == (["1/3 drop", "2/3 drop"], False)
+    assert [str(it.action)[:7] for it in run(options).outcomes] == ["drop c9"]
 
 
 # --- What people have a day to look at

@@ -27,8 +27,9 @@ def uid(number: int) -> str:
 def reconcile(hook: Hook) -> list[str]:
     command = [*replace(hook, options=()).command("reconcile"), "--json"]
     outcome = finish(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, env={}))
-    assert (outcome.status, outcome.stderr) == (0, "")
-    return [it["action"] for it in json.loads(outcome.stdout)["actions"] if it["problem"] is None]
+    actions = json.loads(outcome.stdout)["actions"]
+    assert (outcome.status <= any(it["problem"] for it in actions), outcome.stderr) == (True, "")
+    return [it["action"] for it in actions if it["problem"] is None]
 
 
 def test_200_pods_whose_poststops_never_come_are_all_monitored(hook: Hook) -> None:

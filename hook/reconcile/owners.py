@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds whose a group without a record is: by its tasks, their cgroups, and the containers these are named after."""
+
+from __future__ import annotations
+
+from hook.base import cgroups, container_tasks
+from hook.stages import orphans
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hook.base.container_tasks import Process, Processes
+    from hook.stages.context import Node
+
+    Index = Mapping[str, str | None]
+    """The key of each container in the index; None: its entry is unreadable."""
+
+
+def find_owner(node: Node, path: str, index: Index, processes: Processes) -> str | None:
+    """The key of a group without a record: the key of its containers, or that in its name if they have none.
+
+    A name has no key after our prefix if the group was made with a longer prefix. Then it must not take over containers
+    of another key. None if the containers have several keys, and the name is none of them.
+    """
+    name = orphans.key_of(node, path)
+    places = {place for it in _list_processes(node, path, processes) for place in it.cgroups}
+    keys = {key for key in (index.get(container) for container in _find_ids(places, index)) if key is not None}
+    if name in keys or not keys:
+        return name
+    return keys.pop() if len(keys) == 1 else None
+
+
+def find_containers(node: Node, path: str, index: Index, processes: Processes) -> dict[str, Process]:
+    """The containers that have processes in a group, each with its init."""
+    inside = _list_processes(node, path, processes)
+    ids = _find_ids({place for it in inside for place in it.cgroups}, index)
+    return container_tasks.containers_of(inside, ids)
+
+
+def _list_processes(node: Node, path: str, processes: Processes) -> list[Process]:
+    """The processes in a group that were there at the look, as they are now."""
+    now = map(container_tasks.look_at, (node.resctrl.tasks(path) or set()) & processes.by_pid.keys())
+    return [it for it in now if it is not None and it.starttime == processes.by_pid[it.pid].starttime]
+
+
+def _find_ids(places: Iterable[str], index: Index) -> set[str]:
+    """The container IDs in the names of cgroups: those in the index, and any that looks like one."""
+    found: set[str] = set()
+    for place in places:
+        found |= {name for name in cgroups.possible_ids(place) if name in index}
+        found |= {name for name in [cgroups.container_id(place)] if name is not None}
+    return found

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reconcile costs on a big node, and what hooks that run beside it notice.
+
+    python3 build.py bench scale [--json | --markdown] [--members N] [--processes N] [--adopted N] [--rounds N]
+
+CPU seconds (user and system) of the shipped file as a process: they repeat to a few percent on a busy machine, where
+the time of day does not. `without children`: less those of the OCI runtimes that it starts. The node is the project's
+model of resctrl; what the model itself takes is in no figure, but that hooks wait for it is in their latency. (!) marks
+a target that is missed; the exit status is 1 then. The targets are for the default sizes.
+
+nothing to do   `reconcile` right after another one
+after a wipe    all groups were removed: each is made again, and the tasks moved in
+--adopt         further containers run that were never hooked; a runc of ours lists them
+growth          the CPU time with all members, by that with a quarter of the members and of the processes
+hooks           wall time of createRuntime and poststop, alone, and beside a `reconcile` after a wipe
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from threading import Thread
+
+from tests.bench import common
+from tests.bench.busy_node import BusyNode, busy_node
+from tests.bench.common import CannotMeasure, NotReady
+from tests.bench.figures import Figure, Table
+from tests.bench.plain_node import uid_of
+from tests.support.hook import PYZ, created, stopped
+from tests.support.machine import ScratchMachine
+from tests.support.tables import as_markdown, as_text
+
+SMALLER = 4
+TARGETS = {"nothing to do": 0.6, "after a wipe": 6.0, "--adopt": 6.0}
+GROWTH_TARGET = 4.4
+HOOKS = 20
+DEADLINE = 3600.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How big the node is. `adopted`: containers that no hook has seen, beside the members."""
+
+    members: int = 2000
+    processes: int = 10000
+    adopted: int = 500
+    rounds: int = 3
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run took: CPU seconds with and without its children's, MiB, and the verbs of what it did."""
+
+    cpu: float
+    alone: float
+    memory: float
+    done: Sequence[str]
+
+
+def measure(plan: Plan) -> Iterator[Table]:
+    """The tables, each as soon as it is there. Raises CannotMeasure."""
+    check()
+    small = replace(plan, members=plan.members // SMALLER, processes=plan.processes // SMALLER, adopted=0)
+    with busy_node(small.members, small.processes) as node:
+        former = {"nothing to do": _idle(node, plan.rounds), "after a wipe": [_after_wipe(node)]}
+    with busy_node(plan.members, plan.processes, plan.adopted) as node:
+        costs = {"nothing to do": _idle(node, plan.rounds), "after a wipe": [_after_wipe(node)]}
+        yield _latency(node, plan)
+        costs["--adopt"] = [_adopt(node)]
+    yield Table(f"{plan.members} members, {plan.processes} processes", list(_figures(costs)))
+    yield Table(f"{plan.members} / {small.members} members", list(_growth(costs, former)))
+
+
+def check() -> None:
+    """Raises NotReady if nothing can be measured here."""
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists():
+        raise NotReady("needs root and /dev/fuse")
+    if not PYZ.is_file():
+        raise NotReady(f"no {PYZ}: run `python3 build.py`")
+
+
+# --- What is measured
+
+
+def _idle(node: BusyNode, rounds: int) -> list[Cost]:
+    _run(node)
+    costs = [_run(node) for _ in range(rounds)]
+    _expect(costs[-1].done, [], "right after a reconcile")
+    return costs
+
+
+def _after_wipe(node: BusyNode) -> Cost:
+    node.wipe()
+    cost = _run(node)
+    _expect(cost.done, ["remake"] * len(node.members), "after a wipe")
+    node.check()
+    return cost
+
+
+def _adopt(node: BusyNode) -> Cost:
+    with tempfile.TemporaryDirectory(prefix="scale-", dir="/dev/shm") as directory:
+        machine = ScratchMachine(Path(directory))
+        node.write_runtime(machine.directory)
+        cost = _run(node, "--adopt", wrapper=machine.enter())
+    _expect(cost.done, ["adopt"] * len(node.others), "--adopt")
+    return cost
+
+
+def _latency(node: BusyNode, plan: Plan) -> Table:
+    """How long hooks take alone and beside a reconcile: those of new pods, and of pods that it is about to remake."""
+    spare = node.pids[plan.members + plan.adopted :][-2 * HOOKS :]
+    before = list(_hooks(node, spare[:HOOKS], plan.members, 1))
+    node.wipe()
+    reconcile = Thread(target=_run, args=(node,))
+    reconcile.start()
+    beside: list[float] = []
+    while reconcile.is_alive():
+        beside += _hooks(node, spare[HOOKS:], plan.members, 2 + len(beside))
+    columns = {"alone": before, "beside reconcile": beside}
+    figures = [Figure("median", column, [median(values)], digits=3) for column, values in columns.items()]
+    figures += [Figure("longest", column, [max(values)], digits=3) for column, values in columns.items()]
+    return Table("a hook, s", figures)
+
+
+def _hooks(node: BusyNode, pids: Sequence[int], members: int, life: int) -> Iterator[float]:
+    """The seconds of each hook; every other container is of a pod that is there already."""
+    for number, pid in enumerate(pids):
+        name = f"{life:08x}{number:056x}"
+        pod = node.members[-1 - number].pod if number % 2 else uid_of(10 * members + number)
+        for state in (created(name, pid, pod_uid=pod), stopped(name)):
+            begin = time.monotonic()
+            outcome = node.hook(state)
+            yield time.monotonic() - begin
+            if outcome.status or outcome.stderr:
+                raise CannotMeasure(f"a hook beside reconcile: {outcome.stderr.strip()}")
+
+
+def _expect(done: Sequence[str], expected: Sequence[str], when: str) -> None:
+    if sorted(done) != sorted(expected):
+        raise CannotMeasure(f"reconcile {when} did {len(done)} actions, not {len(expected)}: {sorted(set(done))}")
+
+
+def _run(node: BusyNode, *options: str, wrapper: Sequence[str] = ()) -> Cost:
+    """Run `reconcile` as its unit does, but to its end."""
+    command = [*wrapper, "nice", "-n", "5", *node.hook.command("reconcile"), "--json", *options]
+    with tempfile.TemporaryFile() as output:
+        actions = [(os.POSIX_SPAWN_DUP2, output.fileno(), descriptor) for descriptor in (1, 2)]
+        pid = os.posix_spawnp(command[0], command, {"PATH": os.environ["PATH"]}, file_actions=actions)
+        memory = _wait(pid)
+        children = sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15])) / _TICKS
+        _, status, used = os.wait4(pid, 0)
+        output.seek(0)
+        said = output.read().decode(errors="replace")
+    if status:
+        raise CannotMeasure(f"reconcile: wait status {status}: {said[-1000:].strip()}")
+    actions_done = json.loads(said)["actions"]
+    if problems := [it["problem"] for it in actions_done if it["problem"]]:
+        raise CannotMeasure(f"reconcile: {len(problems)} actions failed: {problems[0]}")
+    cpu = used.ru_utime + used.ru_stime
+    return Cost(cpu, cpu - children, memory, [it["action"] for it in actions_done])
+
+
+def _wait(pid: int) -> float:
+    """Wait for the end of a process, which stays a zombie; returns its peak memory in MiB.
+
+    From /proc, and not from wait4(2): there a process begins with the peak memory of the one that started it.
+    """
+    peak, deadline = 0, time.monotonic() + DEADLINE
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        peak = max([peak, *(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))])
+        if time.monotonic() > deadline:
+            raise CannotMeasure("reconcile does not end")
+        time.sleep(0.02)
+    return peak / 1024
+
+
+# --- What is printed
+
+
+def _figures(costs: dict[str, list[Cost]]) -> Iterator[Figure]:
+    for row, found in costs.items():
+        yield Figure(row, "CPU s", [it.cpu for it in found])
+        yield Figure(row, "CPU s without children", [it.alone for it in found], TARGETS[row])
+        yield Figure(row, "peak memory, MiB", [it.memory for it in found], digits=0)
+
+
+def _growth(costs: dict[str, list[Cost]], former: dict[str, list[Cost]]) -> Iterator[Figure]:
+    for row, found in former.items():
+        factor = median(it.cpu for it in costs[row]) / median(it.cpu for it in found)
+        yield Figure(row, "growth", [factor], GROWTH_TARGET)
+
+
+# --- The command
+
+
+def parser() -> argparse.ArgumentParser:
+    told = common.parser("scale", __doc__)
+    default = Plan()
+    told.add_argument("--members", type=int, default=default.members, help="containers on record [2000]")
+    told.add_argument("--processes", type=int, default=default.processes, help="processes in all [10000]")
+    told.add_argument("--adopted", type=int, default=default.adopted, help="containers without a hook [500]")
+    told.add_argument("--rounds", type=int, default=default.rounds, help="of what has nothing to do [3]")
+    return told
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = parser().parse_args(arguments)
+    plan = Plan(given.members, given.processes, given.adopted, max(1, given.rounds))
+    form = as_markdown if given.markdown else as_text
+    tables: list[Table] = []
+    try:
+        for table in measure(plan):
+            tables.append(table)
+            if not given.json:
+                print(f"{form(table.lines())}\n", flush=True)
+    except CannotMeasure as error:
+        print(f"scale: {error}", file=sys.stderr)
+        return 1
+    if given.json:
+        print(json.dumps([asdict(table) for table in tables], indent=2))
+    missed = [line for table in tables for line in table.missed()]
+    for line in missed:
+        print(f"scale: {line}", file=sys.stderr)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

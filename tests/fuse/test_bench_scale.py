@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scale benchmark in small: that it measures reconciles at their work. How long they take is no matter here."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.bench import scale
+from tests.bench.busy_node import BusyNode, busy_node
+from tests.bench.common import CannotMeasure
+from tests.kernel.inside import REAL_ROOT
+
+SMALL = scale.Plan(members=8, processes=60, adopted=3, rounds=1)
+
+
+@pytest.fixture(autouse=True)
+def _ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.geteuid() != 0 or not Path("/dev/fuse").exists() or REAL_ROOT is not None:
+        pytest.skip("needs root, /dev/fuse and the model")
+    monkeypatch.setattr(scale, "HOOKS", 2)
+
+
+def test_every_table_has_its_figures() -> None:
+    latency, costs, growth = scale.measure(SMALL)
+    assert {(it.row, it.column) for it in latency.figures} == {
+        (row, column) for row in ("median", "longest") for column in ("alone", "beside reconcile")
+    }
+    assert {it.row for it in costs.figures} == set(scale.TARGETS)
+    assert {it.row for it in growth.figures} == {"nothing to do", "after a wipe"}
+    found = [*latency.figures, *costs.figures, *growth.figures]
+    assert min(it.median for it in found) > 0
+    by_column = {(it.row, it.column): it.median for it in costs.figures}
+    assert by_column["--adopt", "CPU s without children"] <= by_column["--adopt", "CPU s"]
+
+
+def test_a_reconcile_that_does_not_do_its_work_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BusyNode, "wipe", lambda _self: None)
+    with pytest.raises(CannotMeasure, match="after a wipe did 0 actions"):
+        list(scale.measure(SMALL))
+
+
+def test_a_node_has_its_processes_in_cgroups_and_leaves_nothing() -> None:
+    with busy_node(2, 5, 1) as node:
+        assert (len(node.members), len(node.others), len(set(node.pids))) == (2, 1, 5)
+        places = [Path(f"/proc/{it.pid}/cgroup").read_text() for it in [*node.members, *node.others]]
+        pids, run_dir = node.pids, node.run_dir
+        if node.members[0].cgroup is not None:
+            assert all(it.name in text for it, text in zip([*node.members, *node.others], places))
+    assert not run_dir.exists()
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]

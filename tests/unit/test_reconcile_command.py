@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What reconcile prints while it runs, and what a signal does."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from hook.base import system
+from hook.cli.reconcile_command import Output
+from hook.reconcile.outcome import Outcome, Result
+from hook.reconcile.plan import Action
+from hook.reconcile.repeated import LeftUndone
+
+Capture = pytest.CaptureFixture[str]
+DROP = Action("drop", "k", "c1", why="its process is dead")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """In the test itself: pytest captures anew after each fixture."""
+    found = Terminal()
+    monkeypatch.setattr(sys, "stderr", found)
+    return found
+
+
+def retry(name: str, reason: str | None) -> Outcome:
+    action = Action("retry", container=name, why="it is running but not monitored (no_rmids)", reason="no_rmids")
+    return Outcome(action, "no RMID is free" if reason else None, reason=reason)
+
+
+def test_an_action_is_printed_when_it_is_done(capsys: Capture) -> None:
+    output = Output(LeftUndone(), is_quiet=False)
+    output.begin(DROP, 1, 2)
+    assert capsys.readouterr().out == ""
+    output.end(Outcome(DROP))
+    assert capsys.readouterr().out == "drop c1 of k: its process is dead\n"
+    output.end(Outcome(Action("evict", path="/r/x", why="threads"), "it is busy\n", reason="io"))
+    assert capsys.readouterr().out.splitlines() == ["evict /r/x: threads", "  failed: it is busy\\n"]
+
+
+def test_what_fails_again_is_counted_and_a_known_count_is_not_printed(capsys: Capture) -> None:
+    outcomes = [retry("a", "no_rmids"), retry("b", "no_rmids"), retry("c", None)]
+    last = LeftUndone()
+    printed = []
+    for _ in range(2):
+        output = Output(last, is_quiet=False)
+        for outcome in outcomes:
+            output.end(outcome)
+        output.finish(Result(outcomes, ["3 threads stay"]))
+        printed.append(capsys.readouterr().out.splitlines())
+        last = output.now
+    done = "retry c: it is running but not monitored (no_rmids)"
+    assert printed == [[done, "left: 3 threads stay", "2 containers still not monitored: no_rmids (see list)"], [done]]
+
+
+def test_for_json_nothing_is_printed(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = terminal(monkeypatch)
+    output = Output(LeftUndone(), is_quiet=True)
+    output.end(Outcome(DROP))
+    output.finish(Result([Outcome(DROP)], ["left"], 3))
+    assert (capsys.readouterr().out, stderr.getvalue()) == ("", "\r\x1b[K")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_run_after_the_action_in_hand(capsys: Capture, number: int) -> None:
+    output = Output(LeftUndone(), is_quiet=False)
+    output.begin(DROP, 1, 9)
+    os.kill(os.getpid(), number)
+    assert output.is_over
+    output.end(Outcome(DROP))
+    output.finish(Result([Outcome(DROP)], undone=8))
+    name = signal.Signals(number).name
+    assert capsys.readouterr().out.splitlines()[1:] == [f"ended by {name}: 1 actions done, 8 left for the next run"]
+    assert signal.getsignal(number) == signal.SIG_DFL
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    closed = os.fdopen(writer, "w")
+    monkeypatch.setattr(sys, "stdout", closed)
+    output = Output(LeftUndone(), is_quiet=False)
+    output.end(Outcome(DROP))
+    output.end(Outcome(DROP))
+    assert output.now == LeftUndone()
+    with suppress(BrokenPipeError):
+        closed.close()
+
+
+def test_long_work_shows_its_progress_on_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr, now = terminal(monkeypatch), [100.0]
+    monkeypatch.setattr(system, "monotonic", lambda: now[0])
+    output = Output(LeftUndone(), is_quiet=False)
+    output.begin(DROP, 1, 900)
+    assert stderr.getvalue() == ""
+    now[0] = 101.1
+    output.begin(DROP, 2, 900)
+    output.begin(DROP, 3, 900)
+    assert stderr.getvalue() == "\r\x1b[K2 of 900: drop"
+    output.end(Outcome(DROP))
+    assert stderr.getvalue().endswith("drop\r\x1b[K")
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_without_a_terminal_there_is_no_progress(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "monotonic", iter(range(0, 9000, 100)).__next__)
+    output = Output(LeftUndone(), is_quiet=False)
+    output.begin(DROP, 1, 900)
+    output.finish(Result([]))
+    assert tuple(capsys.readouterr()) == ("", "")

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the last run of reconcile left undone: counted, not printed again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hook.reconcile import repeated
+from hook.reconcile.outcome import Outcome
+from hook.reconcile.plan import Action
+from hook.reconcile.repeated import LeftUndone, format_changes
+
+
+def failed(verb: str, container: str, reason: str, recorded: str = "") -> Outcome:
+    return Outcome(Action(verb, container=container, why="it runs", reason=recorded), "no", reason=reason)
+
+
+def left(*outcomes: Outcome) -> LeftUndone:
+    found = LeftUndone()
+    for it in outcomes:
+        found.add(it)
+    return found
+
+
+def test_an_action_that_fails_again_for_the_same_reason_is_known() -> None:
+    last = left(failed("remake", "a", "io"))
+    assert last.has(failed("remake", "a", "io"))
+    assert not last.has(failed("remake", "a", "no_rmids"))
+    assert not last.has(failed("remake", "b", "io"))
+    assert not last.has(failed("evict", "a", "io"))
+    assert not last.has(Outcome(Action("remake", container="a")))
+
+
+def test_a_failure_that_its_hook_has_reported_is_known_from_the_first_run_on() -> None:
+    assert LeftUndone().has(failed("retry", "a", "no_rmids", recorded="no_rmids"))
+    assert not LeftUndone().has(failed("retry", "a", "io", recorded="no_rmids"))
+
+
+def test_a_busy_key_is_no_failure() -> None:
+    busy = Outcome(Action("drop", "k", "a"), "busy", reason="lock_timeout", is_busy=True)
+    assert left(busy) == LeftUndone()
+    assert not left(busy).has(busy)
+
+
+def test_a_number_is_printed_when_it_changes() -> None:
+    many = [failed("retry", name, "no_rmids") for name in "abc"]
+    line = "{} containers still not monitored: no_rmids (see list)"
+    assert format_changes(LeftUndone(), left(*many)) == [line.format(3)]
+    assert format_changes(left(*many), left(*many)) == []
+    assert format_changes(left(*many), left(*many[:2])) == [line.format(2)]
+    assert format_changes(left(*many), LeftUndone()) == [line.format(0)]
+    more = left(*many, failed("evict", "a", "io"))
+    assert format_changes(left(*many), more) == ["1 actions still fail: evict, io (see reconcile --json)"]
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    now = LeftUndone({"retry a": "no_rmids"}, ["3 threads"])
+    repeated.write(str(tmp_path), now)
+    assert repeated.read(str(tmp_path)) == now
+    assert os.listdir(tmp_path) == ["left-undone.json"]
+    assert (tmp_path / "left-undone.json").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "7", '{"failures": []}', '{"failures": {}, "left": 7}', "\0", "[" * 9999]
+)
+def test_an_unreadable_file_is_as_if_it_were_not_there(tmp_path: Path, text: str) -> None:
+    (tmp_path / "left-undone.json").write_text(text)
+    assert repeated.read(str(tmp_path)) == LeftUndone()
+
+
+def test_a_link_is_not_followed_and_a_missing_directory_costs_nothing(tmp_path: Path) -> None:
+    (tmp_path / "real.json").write_text('{"failures": {"retry a": "io"}, "left": []}')
+    (tmp_path / "left-undone.json").symlink_to("real.json")
+    assert repeated.read(str(tmp_path)) == LeftUndone()
+    assert repeated.read(str(tmp_path / "none")) == LeftUndone()
+    repeated.write(str(tmp_path / "none"), LeftUndone())
+    assert not (tmp_path / "none").exists()
