@@ -125,6 +125,20 @@ def threads(pids: Iterable[int]) -> set[int]:
     return found
 
 
+def children(pid: int) -> set[int]:
+    """The children of a process; none if it is gone, or on a kernel without CONFIG_PROC_CHILDREN.
+
+    Source: proc_tid_children(5).
+    """
+    found: set[int] = set()
+    for tid in threads([pid]):
+        try:
+            found |= {int(child) for child in system.read_file(f"/proc/{pid}/task/{tid}/children").split()}
+        except OSError:
+            continue
+    return found
+
+
 def containers_of(pids: Iterable[int], names: Iterable[str], processes: Mapping[int, Process]) -> dict[str, Process]:
     """The containers of these names that some of these processes are in, by their cgroups, each with its init.
 

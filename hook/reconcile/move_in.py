@@ -199,13 +199,13 @@ def _bring_in(node: Node, key: str, container: str, own: Collection[str]) -> int
         missing = container_tasks.threads(processes.of_container(member)) - there - left
         if not missing:
             return moved
-        stay = {tid for tid in missing if not _move(node, member, tid)}
+        stay = {tid for tid in missing if not move(node, member, tid)}
         moved += len(missing - stay)
         left |= stay
     raise HookError(Reason.IO, f"it created tasks faster than they could be moved, for {_SECONDS:.0f} seconds")
 
 
-def _move(node: Node, member: Member, tid: int) -> bool:
+def move(node: Node, member: Member, tid: int) -> bool:
     """Move a thread into a member's group; False if it is in another ctrl_group or another tool's group."""
     if not may_move(node, tid, member.group):
         return False
