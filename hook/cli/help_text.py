@@ -36,7 +36,7 @@ HELP_OF_COMMANDS = {
     "watch": ("[--adopt] [OPTION...]", "move in at once what exec adds to containers"),
     "install": (
         "[--for=kubernetes|podman|both] [--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR]\n"
-        "[--python=PATH] [--adopt] [--force] [--dry-run]\n[OPTION...]",
+        "[--python=PATH] [--adopt] [--watch] [--force] [--dry-run]\n[OPTION...]",
         "install this file, hooks.d files and a timer",
     ),
     "uninstall": (

@@ -93,6 +93,7 @@ def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         _add_paths(parser)
         parser.add_argument("--python")
         parser.add_argument("--adopt", action="store_true")
+        parser.add_argument("--watch", action="store_true")
         parser.add_argument("--force", action="store_true")
     elif verb == "doctor":
         parser.add_argument("--prefix", type=_make_type(names.directory))

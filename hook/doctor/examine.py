@@ -10,6 +10,7 @@ from hook.doctor.installation import check_programs, check_syslog, check_timer
 from hook.doctor.kernel import check_processes, check_resctrl, check_rmids, check_root
 from hook.doctor.records import check_containers, check_lost_containers, check_records, check_unhooked
 from hook.doctor.runtimes import check_cdi_devices, check_other_tools, check_pod_annotations, check_runtimes
+from hook.doctor.watch import check_watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
     "unhooked": check_unhooked,
     "lost": check_lost_containers,
     "timer": check_timer,
+    "watch": check_watch,
     "syslog": check_syslog,
 }
 """The checks in the order of the output, each with its subject."""
