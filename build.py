@@ -21,6 +21,8 @@
                              build, then measure what the hook takes of time, instructions and memory
   python3 build.py bench attribution ...
                              build, then measure in a guest what share of a container's work its group is charged
+  python3 build.py bench watch ...
+                             build, then measure what watch takes of CPU time and memory
   python3 build.py faults [PART ...]
                              build, then let everything fail that the hook relies on, and see that nothing is lost
                              (`faults --help` names the parts)
@@ -47,7 +49,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
 BESIDE = ("tests/unit", "tests/fuse")
-BENCHES = ("speed", "attribution")
+BENCHES = ("speed", "attribution", "watch")
 
 
 def compile_verb(arguments: Sequence[str]) -> int:

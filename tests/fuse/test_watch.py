@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from tests.support import watching
 from tests.support.cgroups import Cgroup, cgroup
 from tests.support.hook import UID, Hook, Outcome, created, end, finish, stopped
 
+pytestmark = pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
 Task = subprocess.Popen[bytes]
 ID = "5f3c" * 16
 GROUP = f"oci-{UID}"
@@ -26,17 +25,6 @@ ENTER = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
 """What a runtime does for exec: a process enters the container's cgroup, and becomes the program."""
 FLOOD = 6000
 """Execs: more than the socket's buffer holds."""
-
-
-@pytest.fixture(autouse=True)
-def connector() -> None:
-    """Skips where the kernel has no connector, as the kernel says it."""
-    try:
-        names = Path("/proc/net/connector").read_text(encoding="ascii")
-    except FileNotFoundError:
-        names = ""
-    if "cn_proc" not in names:
-        pytest.skip("this kernel has no process connector")
 
 
 @pytest.fixture
@@ -53,32 +41,6 @@ def container(hook: Hook, init: Task, own: Cgroup) -> Task:
     own.add(init.pid)
     assert hook(created(ID, init.pid, pod_uid=UID)).stderr == ""
     return init
-
-
-def start(hook: Hook, *wrapper: str) -> Task:
-    command = [*wrapper, *replace(hook, options=()).command("watch")]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={})
-
-
-def listen(process: Task) -> str:
-    """Wait for its next line."""
-    assert process.stderr is not None
-    assert select.select([process.stderr], [], [], DEADLINE)[0], "it says nothing"
-    return process.stderr.readline().decode()
-
-
-@contextmanager
-def watching(hook: Hook) -> Iterator[Task]:
-    """A watch that listens, and ends with status 0 when it is told to."""
-    process = start(hook)
-    try:
-        assert "listening to execs" in listen(process)
-        yield process
-        process.terminate()
-        assert finish(process).status == 0
-    finally:
-        process.kill()
-        process.communicate()
 
 
 @contextmanager
@@ -103,13 +65,13 @@ def wait(condition: Callable[[], bool]) -> None:
 
 
 def test_exec_is_moved_into_its_containers_group(hook: Hook, container: Task, own: Cgroup) -> None:
-    with watching(hook), exec_into(own) as first, exec_into(own) as second:
+    with watching.watching(hook), exec_into(own) as first, exec_into(own) as second:
         wait(lambda: hook.tasks(GROUP) == {container.pid, first.pid, second.pid})
 
 
 def test_exec_that_is_in_no_containers_cgroup_stays_where_it_is(hook: Hook, container: Task, own: Cgroup) -> None:
     name = f"/test-{os.getpid()}-libpod-conmon-{ID}.scope"
-    with cgroup(name) as theirs, watching(hook), exec_into(theirs), exec_into(own) as later:
+    with cgroup(name) as theirs, watching.watching(hook), exec_into(theirs), exec_into(own) as later:
         wait(lambda: later.pid in hook.tasks(GROUP))
         assert hook.tasks(GROUP) == {container.pid, later.pid}
 
@@ -117,13 +79,13 @@ def test_exec_that_is_in_no_containers_cgroup_stays_where_it_is(hook: Hook, cont
 def test_exec_before_it_started_is_moved_in(hook: Hook, container: Task, own: Cgroup) -> None:
     with exec_into(own) as process:
         wait(lambda: process.pid in own.pids())
-        with watching(hook):
+        with watching.watching(hook):
             wait(lambda: hook.tasks(GROUP) == {container.pid, process.pid})
 
 
 def test_container_that_was_created_while_it_runs_is_known(hook: Hook, init: Task, own: Cgroup) -> None:
     own.add(init.pid)
-    with watching(hook):
+    with watching.watching(hook):
         with exec_into(own) as unknown:
             wait(lambda: unknown.pid in own.pids())
         assert hook(created(ID, init.pid, pod_uid=UID)).stderr == ""
@@ -139,39 +101,39 @@ def test_container_that_was_created_while_it_runs_is_known(hook: Hook, init: Tas
 
 
 def test_killed_it_leaves_nothing_and_can_be_started_again(hook: Hook, container: Task, own: Cgroup) -> None:
-    process = start(hook)
-    listen(process)
+    process = watching.start(hook)
+    watching.listen(process)
     process.kill()
     process.communicate()
-    with watching(hook), exec_into(own) as brought_in:
+    with watching.watching(hook), exec_into(own) as brought_in:
         wait(lambda: hook.tasks(GROUP) == {container.pid, brought_in.pid})
 
 
 def test_a_second_one_says_so_and_exits_with_2(hook: Hook) -> None:
-    with watching(hook):
-        second = finish(start(hook))
+    with watching.watching(hook):
+        second = finish(watching.start(hook))
         assert second.status == 2
         assert "another watch runs" in second.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_with_0(hook: Hook, number: signal.Signals) -> None:
-    process = start(hook)
-    listen(process)
+    process = watching.start(hook)
+    watching.listen(process)
     process.send_signal(number)
     assert finish(process) == Outcome(0, "", "")
 
 
 def test_after_events_were_lost_it_looks_at_all_containers(hook: Hook, container: Task, own: Cgroup) -> None:
     """Stopped, it cannot read, and the socket's buffer runs full."""
-    with watching(hook) as process:
+    with watching.watching(hook) as process:
         process.send_signal(signal.SIGSTOP)
         for _ in range(FLOOD):
             os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
         with exec_into(own) as lost:
             wait(lambda: lost.pid in own.pids())
             process.send_signal(signal.SIGCONT)
-            assert "execs were lost" in listen(process)
+            assert "execs were lost" in watching.listen(process)
             wait(lambda: hook.tasks(GROUP) == {container.pid, lost.pid})
 
 
@@ -190,7 +152,7 @@ def test_after_events_were_lost_it_looks_at_all_containers(hook: Hook, container
 )
 def test_it_says_what_is_wrong_and_exits_with_2(hook: Hook, own: Cgroup, wrapper: list[str], problem: str) -> None:
     script = ["sh", "-c", ENTER, str(own.directory), *wrapper]
-    refused = finish(start(hook, *script))
+    refused = finish(watching.start(hook, *script))
     assert refused.status == 2
     assert problem in refused.stderr
     assert refused.stderr.count("\n") == 1
