@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
+from tests.resctrlfs import Mounted
 from tests.support import watching
 from tests.support.cgroups import Cgroup, cgroup
 from tests.support.hook import UID, Hook, Outcome, created, end, finish, stopped
@@ -23,6 +26,9 @@ GROUP = f"oci-{UID}"
 DEADLINE = 60.0
 ENTER = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
 """What a runtime does for exec: a process enters the container's cgroup, and becomes the program."""
+FAMILY = "import os, signal; os.fork() and os.fork(); signal.pause()"
+"""Three processes, by one exec."""
+HAS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 FLOOD = 6000
 """Execs: more than the socket's buffer holds."""
 
@@ -97,6 +103,17 @@ def test_container_that_was_created_while_it_runs_is_known(hook: Hook, init: Tas
     assert (hook.groups(), hook.failures()) == (set(), {})
 
 
+@pytest.mark.skipif(not HAS_CHILDREN, reason="this kernel has no CONFIG_PROC_CHILDREN")
+def test_children_that_were_forked_before_it_came_are_moved_in_too(hook: Hook, container: Task, own: Cgroup) -> None:
+    with watching.watching(hook) as process:
+        process.send_signal(signal.SIGSTOP)
+        with exec_into(own, sys.executable, "-ISc", FAMILY):
+            wait(lambda: len(own.pids()) == 4)
+            process.send_signal(signal.SIGCONT)
+            wait(lambda: hook.tasks(GROUP) == {container.pid, *own.pids()})
+            own.kill()
+
+
 # --- What happens to it
 
 
@@ -124,7 +141,12 @@ def test_a_signal_ends_it_with_0(hook: Hook, number: signal.Signals) -> None:
     assert finish(process) == Outcome(0, "", "")
 
 
-def test_after_events_were_lost_it_looks_at_all_containers(hook: Hook, container: Task, own: Cgroup) -> None:
+def test_after_events_were_lost_it_looks_at_all_containers(
+    hook: Hook,
+    container: Task,
+    own: Cgroup,
+    resctrl: Mounted,  # noqa: ARG001  in the guest, where an exec takes long, it would take minutes
+) -> None:
     """Stopped, it cannot read, and the socket's buffer runs full."""
     with watching.watching(hook) as process:
         process.send_signal(signal.SIGSTOP)

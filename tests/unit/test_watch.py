@@ -13,6 +13,8 @@ import pytest
 from hook.base import procfs, system
 from hook.base.errors import HookError
 from hook.base.models import KeyState, Options
+from hook.reconcile import move_in
+from hook.reconcile.plan import Action
 from hook.stages.context import Node
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
@@ -127,9 +129,12 @@ def test_exec_in_another_group_of_ours_is_moved_in(machine: MachineOnDisk, node:
     assert moved(machine, node) == {8}
 
 
-def test_process_in_its_group_already_is_written_nowhere(machine: MachineOnDisk, node: Node) -> None:
+def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked_at(
+    machine: MachineOnDisk, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fork(machine, 7, 8)
     machine.calls.clear()
+    monkeypatch.setattr(procfs, "is_dead", None)
     assert bring_in(node, Index(node.run), 8) == 0
     assert machine.calls == []
 
@@ -209,6 +214,13 @@ def test_init_of_the_next_life_of_a_container_is_left(machine: MachineOnDisk, no
     assert moved(machine, node) == set()
     create_runtime(node, container(ID, 8))
     assert machine.groups() == {GROUP: {8}}
+
+
+def test_container_whose_inits_pid_another_process_has_is_left(machine: MachineOnDisk, node: Node) -> None:
+    machine.die(7)
+    machine.spawn(7, born=101, mon_group=GROUP)
+    spawn(machine)
+    assert moved(machine, node) == set()
 
 
 def test_container_whose_init_is_not_in_its_group_yet_is_left(machine: MachineOnDisk, node: Node) -> None:
@@ -399,14 +411,24 @@ def test_no_more_than_ten_lines_a_minute_are_logged_and_the_rest_is_counted(said
 # --- The look at all
 
 
-def test_a_look_moves_in_what_no_event_told_of(machine: MachineOnDisk, node: Node) -> None:
+def test_a_look_moves_in_what_no_event_told_of(
+    machine: MachineOnDisk, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spawn(machine)
     dead = "89ab" * 16
     machine.spawn(9)
     enter(machine, 9, ":" + own(dead))
     create_runtime(node, container(dead, 9))
     machine.die(9)
+    adopted: list[str] = []
+
+    def adopt(node: Node, action: Action, own: set[str]) -> bool:
+        adopted.append(action.verb)
+        return move_in.adopt(node, action, own)
+
+    monkeypatch.setattr(look, "move_in", SimpleNamespace(adopt=adopt))
     assert look.adopt_all(node, Log()) == 1
+    assert adopted == ["adopt"]
     assert machine.groups() == {GROUP: {7, 8}}
     state = contents.glance(node.run, UID)
     assert state is not None
