@@ -17,12 +17,10 @@
                              (`test tests/unit -k shebang`; with CI set, or with `--require fuse,podman,kernel`, say, a
                              skip in those tiers is a failure)
   python3 build.py demo ...  build, then show the hook at work on containers and a resctrl double
-  python3 build.py bench [speed] ...
-                             build, then measure what the hook takes of time, instructions and memory
-  python3 build.py bench attribution ...
-                             build, then measure in a guest what share of a container's work its group is charged
-  python3 build.py bench scale ...
-                             build, then measure what reconcile takes on a node with thousands of containers
+  python3 build.py bench [speed | attribution | scale | watch] ...
+                             build, then measure what the hook takes of time, instructions and memory; in a guest, what
+                             share of a container's work its group is charged; what reconcile takes on a node with
+                             thousands of containers; what watch takes of CPU time and memory
   python3 build.py faults [PART ...]
                              build, then let everything fail that the hook relies on, and see that nothing is lost
                              (`faults --help` names the parts)
@@ -48,7 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
 BESIDE = ("tests/unit", "tests/fuse")
-BENCHES = ("speed", "attribution", "scale")
+BENCHES = ("speed", "attribution", "scale", "watch")
 
 
 def compile_verb(arguments: Sequence[str]) -> int:

@@ -9,6 +9,7 @@ which imports only those above it in this list, and its modules only those befor
     stages     what a runtime starts: from stdin to the two use cases; and what is imported when one of them fails
     host       what this machine has and how its runtimes are configured; reads only
     reconcile  what puts right what hooks could not do
+    watch      what brings in at once what exec adds to containers
     observe    what people and Prometheus see; reads only
     install    what puts the program in place and takes it away
     doctor     what checks a node and suggests fixes

@@ -144,12 +144,11 @@ class Processes:
 
     def _find_new_children(self, pid: int, tids: Iterable[int], seen: Collection[int]) -> Iterator[tuple[int, int]]:
         """The children of a process that started after the look, each with its start time."""
-        for tid in tids:
-            for child in _list_children(pid, tid):
-                if child not in seen:
-                    now, former = look_at(child), self.by_pid.get(child)
-                    if now is not None and (former is None or former.starttime != now.starttime):
-                        yield child, now.starttime
+        for child in list_children(pid, tids):
+            if child not in seen:
+                now, former = look_at(child), self.by_pid.get(child)
+                if now is not None and (former is None or former.starttime != now.starttime):
+                    yield child, now.starttime
 
 
 def _innermost(places: Iterable[str], own: Collection[str]) -> str | None:
@@ -204,20 +203,27 @@ def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]]) -> tuple[str, ...
 
 def _list_threads(process: Process) -> set[int]:
     """The threads of a process; of one that is gone, none, unless it had only one."""
-    if process.threads == 1:
-        return {process.pid}
+    return {process.pid} if process.threads == 1 else list_threads(process.pid)
+
+
+def list_threads(pid: int) -> set[int]:
+    """The threads that a process has now, itself among them; none if it is gone."""
     try:
-        return {int(name) for name in system.list_directory(f"/proc/{process.pid}/task")}
+        return {int(name) for name in system.list_directory(f"/proc/{pid}/task")}
     except OSError:
         return set()
 
 
-def _list_children(pid: int, tid: int) -> list[int]:
-    """The children that a thread has forked and that live; none if the kernel does not list them. Source: proc(5)."""
-    try:
-        return list(map(int, system.read_file(f"/proc/{pid}/task/{tid}/children").split()))
-    except OSError:
-        return []
+def list_children(pid: int, tids: Iterable[int]) -> Iterator[int]:
+    """The children that live of a process, by the threads that forked them.
+
+    None on a kernel without CONFIG_PROC_CHILDREN. Source: proc_tid_children(5).
+    """
+    for tid in tids:
+        try:
+            yield from map(int, system.read_file(f"/proc/{pid}/task/{tid}/children").split())
+        except OSError:
+            continue
 
 
 def containers_of(processes: Iterable[Process], names: Collection[str]) -> dict[str, Process]:

@@ -10,16 +10,14 @@ import os
 import sys
 
 from hook.base import jsontext, names, system
-from hook.base.errors import HookError
-from hook.base.explain import refused, unforeseen
 from hook.base.models import Failure
 from hook.base.resctrl import Resctrl
-from hook.cli import node_commands, reconcile_command
-from hook.cli.parser import Usage, parse
+from hook.cli import node_commands, reconcile_command, status
+from hook.cli.parser import parse
+from hook.cli.status import Usage
 from hook.install import file_steps
 from hook.observe import hold, prometheus, rates, render, snapshot
 from hook.reconcile import outcome
-from hook.stages import failures
 from hook.state.records import Records, Unreadable
 
 TYPE_CHECKING = False
@@ -35,27 +33,15 @@ _CLEAR = "\x1b[H\x1b[2J"  # the cursor home, and the screen erased: ECMA-48 CUP 
 
 def main(arguments: list[str]) -> int:
     """Run the command in the first argument; returns the exit status."""
+    return status.run(lambda: _run(arguments))
+
+
+def _run(arguments: list[str]) -> int | None:
     try:
         options, given = parse(arguments[0], arguments[1:])
-        status = VERBS[arguments[0]](options, given)
-    except BrokenPipeError:  # the reader ended, for example `head`
-        return 0
-    except KeyboardInterrupt:
-        return _complain("interrupted")
+        return VERBS[arguments[0]](options, given)
     except file_steps.Refused as error:
-        return max(_complain(problem) for problem in error.problems)
-    except (HookError, Usage) as error:
-        return _complain(str(error))
-    except OSError as error:
-        return _complain(str(refused("cannot read or write a file", error)))
-    except Exception as error:  # noqa: BLE001  a defect is one line, too, and no answer
-        return _complain(str(unforeseen(error)))
-    return status or 0
-
-
-def _complain(problem: str) -> int:
-    failures.say(problem, to_syslog=False)
-    return 2
+        return max(status.complain(problem) for problem in error.problems)
 
 
 # --- The commands

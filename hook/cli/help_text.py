@@ -33,9 +33,10 @@ HELP_OF_COMMANDS = {
         "[--dry-run] [--adopt] [--runtime-root=DIR]...\n[--live=FILE] [OPTION...]",
         "repair what hooks cannot (in the host's pid namespace)",
     ),
+    "watch": ("[--adopt] [OPTION...]", "move in at once what exec adds to containers"),
     "install": (
         "[--for=kubernetes|podman|both] [--prefix=DIR] [--hooks-dir=DIR] [--destdir=DIR]\n"
-        "[--python=PATH] [--adopt] [--force] [--dry-run]\n[OPTION...]",
+        "[--python=PATH] [--adopt] [--watch] [--force] [--dry-run]\n[OPTION...]",
         "install this file, hooks.d files and a timer",
     ),
     "uninstall": (
@@ -55,6 +56,7 @@ EXAMPLES = {
         "reconcile --linger=600 --adopt --dry-run",
         "print what it would do, also for containers without the hook",
     ),
+    "watch": ("watch --linger=600", "listen to execs until it is stopped, with the options of reconcile"),
     "install": ("install --for=podman --key=sandbox --dry-run", "print what it would install for Podman's pods"),
     "uninstall": ("uninstall --dry-run", "print what it would remove, and who still calls the program"),
     "bytecode": ("bytecode", "let hooks start fast again after an upgrade of the distribution"),
@@ -65,7 +67,7 @@ EXAMPLES = {
 }
 _HEAD = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
-       resctrl-mon-hook list|show KEY|top|metrics|doctor|reconcile [OPTION...]
+       resctrl-mon-hook list|show KEY|top|metrics|doctor|reconcile|watch [OPTION...]
        resctrl-mon-hook install|uninstall|bytecode|base-runtime-spec [OPTION...]
 
 Puts a container's first process into the resctrl mon_group of its pod (createRuntime), and removes
@@ -77,9 +79,9 @@ Commands (exit status 0, or 2 on error; doctor: 1 if it finds a failure; reconci
 an action undone):
 """
 _MIDDLE = """
-  each of them with --json, --resctrl-root, --run-dir and --group-prefix
-  Only reconcile, install, uninstall and bytecode change anything. reconcile, install and
-  base-runtime-spec take the options of the hook, too.
+  each of them with --resctrl-root, --run-dir and --group-prefix; all but watch with --json
+  Only reconcile, watch, install, uninstall and bytecode change anything. reconcile, watch,
+  install and base-runtime-spec take the options of the hook, too.
 
 Options, as --x=v or --x v:
 """

@@ -27,6 +27,11 @@ def main(arguments: list[str]) -> int:
         sys.stdout.write(f"resctrl-mon-hook {__version__}\n")
         sys.stdout.flush()
         return 0
+    if arguments and arguments[0] == "watch":
+        from hook.cli import watch_command  # noqa: PLC0415  it does not need what the other commands do
+
+        gc.enable()
+        return watch_command.main(arguments[1:])
     if arguments and arguments[0] in help_text.HELP_OF_COMMANDS:
         from hook.cli import commands  # noqa: PLC0415  a misspelt hook does not need them
 

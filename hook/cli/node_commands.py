@@ -40,7 +40,7 @@ def install(options: Options, given: argparse.Namespace) -> list[str] | dict[str
     if not targets:
         raise Refused(f"found none of {', '.join(machine.RUNTIMES)}; remedy: use --for=kubernetes, podman or both")
     wanted = installing.Wanted(
-        _open_pyz(), places, targets, tuple(given.words), options, given.adopt, given.python, given.force
+        _open_pyz(), places, targets, tuple(given.words), options, given.adopt, given.python, given.force, given.watch
     )
     outcomes, remarks = installing.run(wanted, dry_run=given.dry_run)
     if given.json:

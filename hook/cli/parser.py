@@ -7,7 +7,7 @@ import argparse
 
 from hook.base import names
 from hook.base.models import Options
-from hook.cli import node_commands
+from hook.cli.status import Usage
 from hook.stages.context import parse as parse_hook_options
 
 TYPE_CHECKING = False
@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 _OPTIONS = {"resctrl_root": names.directory, "run_dir": names.directory, "group_prefix": names.group_prefix}
 _LONGEST_INTERVAL = 86400.0
-_WITH_HOOK_OPTIONS = ("reconcile", "install", "base-runtime-spec")
-
-
-class Usage(Exception):
-    """The command line is wrong; the text is for the user."""
+_WITH_HOOK_OPTIONS = ("reconcile", "watch", "install", "base-runtime-spec")
 
 
 def parse(verb: str, arguments: list[str]) -> tuple[Options, argparse.Namespace]:
@@ -69,7 +65,8 @@ def make_parser(verb: str) -> argparse.ArgumentParser:
         parser.add_argument("--" + name.replace("_", "-"), type=_make_type(check), default=defaults[name])
     _add_arguments(parser, verb)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true")
+    if verb != "watch":  # it prints nothing but its log
+        form.add_argument("--json", action="store_true")
     if verb == "metrics":
         form.add_argument("--textfile")
     return parser
@@ -87,11 +84,16 @@ def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         parser.add_argument("--adopt", action="store_true")
         parser.add_argument("--runtime-root", action="append", type=_make_type(names.directory), default=[])
         parser.add_argument("--live")
+    elif verb == "watch":
+        parser.add_argument("--adopt", action="store_true")  # of reconcile: both units have the same file of options
     elif verb == "install":
+        from hook.cli import node_commands  # noqa: PLC0415  watch does not need what it imports
+
         parser.add_argument("--for", dest="targets", choices=list(node_commands.TARGETS))
         _add_paths(parser)
         parser.add_argument("--python")
         parser.add_argument("--adopt", action="store_true")
+        parser.add_argument("--watch", action="store_true")
         parser.add_argument("--force", action="store_true")
     elif verb == "doctor":
         parser.add_argument("--prefix", type=_make_type(names.directory))

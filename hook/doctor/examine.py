@@ -16,6 +16,7 @@ from hook.doctor.records import (
     check_unhooked,
 )
 from hook.doctor.runtimes import check_cdi_devices, check_other_tools, check_pod_annotations, check_runtimes
+from hook.doctor.watch import check_watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
     "lost": check_lost_containers,
     "timer": check_timer,
     "reconcile": check_reconcile,
+    "watch": check_watch,
     "syslog": check_syslog,
 }
 """The checks in the order of the output, each with its subject."""

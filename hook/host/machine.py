@@ -141,6 +141,15 @@ def shows_processes() -> bool:
     return os.path.isdir("/proc/1")
 
 
+def has_process_connector() -> bool:
+    """Whether the kernel tells of execs here: with CONFIG_PROC_EVENTS, in the host's network namespace."""
+    try:
+        with open("/proc/net/connector", encoding="ascii") as file:
+            return "cn_proc" in file.read()
+    except OSError:
+        return False
+
+
 def find_cgroup_version() -> str | None:
     """`v1`, `v2` or `v1 and v2`; None if no cgroups are mounted."""
     with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:

@@ -72,6 +72,11 @@ class Places:
         return self._place_configuration(f"systemd/system/{NAME}-reconcile.timer")
 
     @property
+    def watch(self) -> str:
+        """The unit of `watch`, which is enabled only if it is asked for."""
+        return self._place_configuration(f"systemd/system/{NAME}-watch.service")
+
+    @property
     def tmpfiles(self) -> str:
         return self._place_configuration(f"tmpfiles.d/{NAME}.conf")
 
@@ -94,7 +99,7 @@ class Places:
 
     def files(self) -> list[str]:
         """All files that an installation may have."""
-        others = [self.service, self.timer, self.tmpfiles, self.conf]
+        others = [self.service, self.timer, self.watch, self.tmpfiles, self.conf]
         return [self.program, self.link, *others, *(self.json(target) for target in TARGETS)]
 
     def is_foreign(self, path: str) -> bool:

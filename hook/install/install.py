@@ -38,7 +38,7 @@ _NOBODY = '{"ociVersion":"1.0","id":"resctrl-mon-hook-install","status":"stopped
 class Wanted:
     """What to install. `words`: options of the hook; `adopt`: for reconcile; `python`: None for that of the .pyz.
 
-    `force`: replace files of a package, of the Helm chart or of a MachineConfig too.
+    `watch`: start `watch`. `force`: replace files of a package, of the Helm chart or of a MachineConfig too.
     """
 
     shipped: PyzFile
@@ -49,6 +49,7 @@ class Wanted:
     adopt: bool = False
     python: str | None = None
     force: bool = False
+    watch: bool = False
 
     @property
     def interpreter(self) -> str:
@@ -100,9 +101,10 @@ def plan(wanted: Wanted) -> list[Step]:
         # The timer before the JSON: a container with the hook needs reconcile.
         Write(at(places.service), _adapt_file(wanted, "packaging/systemd/", places.service).encode()),
         Write(at(places.timer), _adapt_file(wanted, "packaging/systemd/", places.timer).encode()),
+        Write(at(places.watch), _adapt_file(wanted, "packaging/systemd/", places.watch).encode()),
         Write(at(places.tmpfiles), _adapt_file(wanted, "packaging/tmpfiles.d/", places.tmpfiles).encode()),
         *([] if _has_own_conf(places) else [Write(at(places.conf), make_conf(wanted).encode())]),
-        *_plan_activation(places),
+        *_plan_activation(wanted),
         Remove(at(places.chart_mark)),  # with --force: it is not the chart's any more
         *(Write(at(places.json(target)), make_hook_file(wanted, target).encode()) for target in wanted.targets),
     ]
@@ -158,13 +160,17 @@ def _has_own_conf(places: Places) -> bool:
     return places.is_foreign(places.conf)
 
 
-def _plan_activation(places: Places) -> list[Step]:
+def _plan_activation(wanted: Wanted) -> list[Step]:
+    places, watch = wanted.places, os.path.basename(wanted.places.watch)
     if places.top or not machine.has_systemd():
         return []
     return [
         Run(("systemd-tmpfiles", "--create", places.tmpfiles)),
         Run(("systemctl", "daemon-reload")),
         Run(("systemctl", "enable", "--now", os.path.basename(places.timer))),
+        # One that runs is restarted: it runs the program that was there.
+        *([Run(("systemctl", "enable", watch))] if wanted.watch else []),
+        Run(("systemctl", "restart" if wanted.watch else "try-restart", watch)),
         *plan_stop_of_left_timer(),
     ]
 

@@ -221,14 +221,14 @@ def _bring_in(node: Node, key: str, container: str, seen: Survey, *, was_in: boo
         if not missing:
             return moved
         used = {} if was_in else {tid: procfs.cpu_seconds(tid) for tid in missing}
-        stay = {tid for tid in missing if not _move(node, member, tid)}
+        stay = {tid for tid in missing if not move(node, member, tid)}
         add_late(node, key, sum(used[tid] for tid in used.keys() - stay))
         moved += len(missing - stay)
         left |= stay
     raise HookError(Reason.IO, f"it created tasks faster than they could be moved, for {_SECONDS:.0f} seconds")
 
 
-def _move(node: Node, member: Member, tid: int) -> bool:
+def move(node: Node, member: Member, tid: int) -> bool:
     """Move a thread into a member's group; False if it is in another ctrl_group or another tool's group."""
     if not may_move(node, tid, member.group):
         return False

@@ -17,7 +17,7 @@ from hook.base.models import State, ValidationError
 from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.host import unhooked
-from hook.reconcile import move_in, plan, rebuild
+from hook.reconcile import move_in, namespaces, plan, rebuild
 from hook.reconcile.outcome import Outcome, Result, Watch
 from hook.reconcile.plan import Action
 from hook.reconcile.survey import Survey, add_late_counters, find_live_members, has_dead_container, survey_node
@@ -148,15 +148,7 @@ def _has_work(options: Options) -> bool:
 
 
 def _open_node(options: Options, longest_linger: int | None = None) -> Node:
-    if not procfs.in_host_pid_namespace():
-        raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
-    if procfs.sees_other_cgroups():
-        problem = "running in a private cgroup namespace, where processes cannot be matched to containers"
-        raise HookError(
-            Reason.DENIED,
-            problem,
-            hint="run it in the host's cgroup namespace (nsenter -t 1 -C; podman run --cgroupns=host)",
-        )
+    namespaces.check()
     node = Node(Resctrl(options.resctrl_root), open_run_dir(options), options, longest_linger=longest_linger)
     try:
         node.run.make_parts()  # hooks make them with the run directory and need them

@@ -6,6 +6,8 @@ It grows with the node, so nothing here is for a start that succeeds. People's v
 
 from __future__ import annotations
 
+import os
+
 from hook.base import jsontext, names, system
 from hook.base.models import KeyState
 from hook.state.damage import ASIDE
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from hook.state.rundir import RunDir
 
 _KEPT = 86400.0  # seconds that people have to look at what we can do nothing with
+_STEP = 0.05  # seconds: file times advance in steps of up to 10 ms, those of the kernel's clock
 
 
 def recorded_keys(run: RunDir) -> list[str]:
@@ -31,6 +34,22 @@ def glance(run: RunDir, key: str) -> KeyState | None:
         return KeyState.model_validate(jsontext.loads(text))
     except (OSError, ValueError):
         return None
+
+
+def version(run: RunDir) -> int:
+    """A number that changes with each commit to a key, if the last one was a while ago (`is_settled`); 0: no keys."""
+    try:
+        return os.stat("groups", dir_fd=run.descriptor, follow_symlinks=False).st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def is_settled(run: RunDir) -> bool:
+    """Whether a commit from now on changes the version: the last one was not within the same step of the clock."""
+    try:
+        return system.age("groups", run.descriptor) > _STEP
+    except FileNotFoundError:
+        return False
 
 
 def indexed_keys(run: RunDir) -> dict[str, str]:

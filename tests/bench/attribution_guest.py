@@ -39,7 +39,8 @@ COUNTER = "stalls_llc_miss"
 DEADLINE = 300.0
 UP = "echo up >/gate/$ID.up"
 GO = "read go </gate/$ID.go"
-HOOK, REFERENCE = "hook", "reference"
+HOOK, WATCH, REFERENCE = "hook", "watch", "reference"
+HOOKED = (HOOK, WATCH)
 
 
 class Workload(NamedTuple):
@@ -50,6 +51,10 @@ class Workload(NamedTuple):
     in_ctrl_group: bool = False
     is_reconciled: bool = False
     """What is brought in waits for `reconcile`, and what it uses counts from then on."""
+    job: float = 0
+    """Seconds of CPU time that each exec works, and says how much it used itself; 0: its part of the planned time."""
+    every: float = 0
+    """Seconds from one exec to the next; 0: one after another."""
 
 
 WORKLOADS = {
@@ -60,6 +65,9 @@ WORKLOADS = {
     "daemon": Workload(f"(setsid sh -c '/bin/work spin {{loops}} 1; {UP}' &); {GO}"),
     "in a ctrl_group": Workload(f"/bin/work spin {{loops}} 1; {UP}; {GO}", in_ctrl_group=True),
     "processes by exec": Workload(f"{UP}; {GO}", execs=3),
+    "jobs of 2 s by exec": Workload(f"{UP}; {GO}", execs=2, job=2),
+    "jobs of 100 ms by exec": Workload(f"{UP}; {GO}", execs=20, job=0.1),
+    "a probe of 20 ms each second": Workload(f"{UP}; {GO}", execs=10, job=0.02, every=1),
     "exec, once reconciled": Workload(f"{UP}; {GO}", execs=3, is_reconciled=True),
 }
 
@@ -261,6 +269,8 @@ class GuestBench:
             for way in self._planned:
                 if WORKLOADS[name].is_reconciled and way.name != HOOK:
                     continue
+                if way.name == WATCH and not WORKLOADS[name].job:
+                    continue
                 for runtime in self.plan.runtimes:
                     container = self._container(name, runtime)
                     self._start(container, way)
@@ -270,6 +280,7 @@ class GuestBench:
         """The same for all workloads and runtimes, so that their lines can be compared."""
         for _ in range(self.plan.rounds):
             yield Way(HOOK)
+            yield Way(WATCH)
         for period in self.plan.periods:
             for part in range(self.plan.polls):
                 # Each round has its part of the period, and chance says where in it
@@ -295,13 +306,13 @@ class GuestBench:
 
     def _start(self, container: MeasuredContainer, way: Way) -> None:
         ours = {"path": self.plan.hook, "args": ["resctrl-mon-hook", "hook"], "timeout": 60}
-        create = [ours] if way.name == HOOK else []
+        create = [ours] if way.name in HOOKED else []
         create.append(script("read", [container.mark, *container.files()]))
         if container.workload.in_ctrl_group:
             create.insert(0, script("classify", [container.cgroup, container.ctrl_group]))
-        if way.name != HOOK:
+        if way.name not in HOOKED:
             container.group.mkdir()
-        hooks = {"createRuntime": create, "poststop": [ours] if way.name == HOOK else []}
+        hooks = {"createRuntime": create, "poststop": [ours] if way.name in HOOKED else []}
         bundle = BASE / container.name
         bundle.mkdir()
         text = json.dumps(config(container, container.command(self._amounts), hooks))
@@ -313,18 +324,26 @@ class GuestBench:
         with ExitStack() as stack:
             first, began = parse(container.hear("first")), time.monotonic()
             start = first
-            if way.name not in {HOOK, REFERENCE}:
+            if way.name == WATCH:
+                self._watch(stack)
+            elif way.name not in {HOOK, REFERENCE}:
                 # Not before: an emulator draws out the start of a container, and a period stays what it is
                 poller = Poller(container, float(way.name), way.phase)
                 stack.callback(poller.stop)
                 poller.start()
             container.hear("up")
+            used = None
             if container.workload.is_reconciled:
                 first = self._exec_and_reconcile(container)
+            elif container.workload.job:
+                first = container.settled()
+                used = self._exec_jobs(container)
             else:
                 self._exec_into(container)
             wall = time.monotonic() - began
             work = container.settled().since(first)
+            if used is not None:  # the cgroup also has what the runtime used before the job's first instruction
+                work = Reading(used, work.charged)
         mark = parse(container.mark.read_text()) if way.name != REFERENCE else start
         container.end()
         return Run(name, container.runtime, way.name, *work, *start.since(mark), wall)
@@ -335,6 +354,33 @@ class GuestBench:
             work = ["/bin/work", "spin", str(self._amounts["loops"] // container.workload.execs), "1"]
             command = [container.runtime, "exec", container.name, *work]
             subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=DEADLINE)
+
+    def _exec_jobs(self, container: MeasuredContainer) -> float:
+        """Jobs that are brought in by exec; the seconds of CPU time that they say they used."""
+        workload = container.workload
+        loops = round(self._amounts["loops"] * workload.job / self.plan.seconds)
+        command = [container.runtime, "exec", container.name, "/bin/work", "job", str(loops)]
+        used, due = 0, time.monotonic()
+        for _ in range(workload.execs):
+            time.sleep(max(0.0, due - time.monotonic()))
+            due += workload.every
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, timeout=DEADLINE
+            )
+            used += int(done.stdout)
+        return used / 1e9
+
+    def _watch(self, stack: ExitStack) -> None:
+        """Have `watch` beside it, from now until the end of the run."""
+        process = subprocess.Popen(
+            [self.plan.hook, "watch"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        stack.callback(process.wait, DEADLINE)
+        stack.callback(process.terminate)
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        if "listening" not in line:
+            raise RuntimeError(line.strip())
 
     def _exec_and_reconcile(self, container: MeasuredContainer) -> Reading:
         """What is brought in by exec waits until it was adopted; the reading at that time."""

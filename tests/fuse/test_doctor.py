@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
 
+from hook.host.machine import has_process_connector
 from pyz import archive
 from tests.resctrlfs import mounted
 from tests.support import machine
@@ -330,6 +331,14 @@ AILMENTS: dict[str, tuple[Callable[[InstalledNode], object], str, str, str]] = {
         "is not active (exit status 3: inactive)",
     ),
     "a service that fails": (systemctl("exit 0"), "warning", "timer", "reconcile.service failed"),
+    "watch does not run": (
+        systemctl("exit 0"),
+        "warning",
+        "watch",
+        "resctrl-mon-hook-watch.service is enabled but does not run"
+        if has_process_connector()
+        else "resctrl-mon-hook-watch.service is enabled, but this kernel has no process connector",
+    ),
     "no systemd": (
         lambda node: node.path("/run/systemd/system").rmdir(),
         "warning",

@@ -18,7 +18,7 @@ from pyz import archive
 from tests.kernel.inside import REAL_ROOT
 from tests.support import interpreters, machine
 from tests.support.hook import PYZ, UID, Hook, created, stopped, task
-from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, UNITS, ScratchMachine
+from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, UNITS, WATCH, ScratchMachine
 
 if TYPE_CHECKING:
     from tests.resctrlfs import Mounted
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman"))
 TMPFILES = "/usr/lib/tmpfiles.d/resctrl-mon-hook.conf"
-EVERYTHING = {PROGRAM, LINK, f"{UNITS}.service", f"{UNITS}.timer", TMPFILES, CONF, KUBERNETES, PODMAN}
+EVERYTHING = {PROGRAM, LINK, f"{UNITS}.service", f"{UNITS}.timer", WATCH, TMPFILES, CONF, KUBERNETES, PODMAN}
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +74,7 @@ def test_everything_is_where_it_belongs(node: ScratchMachine) -> None:
         PODMAN: "oci-hooks/10-resctrl-mon-hook-podman.json",
         f"{UNITS}.service": "packaging/systemd/resctrl-mon-hook-reconcile.service",
         f"{UNITS}.timer": "packaging/systemd/resctrl-mon-hook-reconcile.timer",
+        WATCH: "packaging/systemd/resctrl-mon-hook-watch.service",
         TMPFILES: "packaging/tmpfiles.d/resctrl-mon-hook.conf",
     }.items():
         assert written[path] == (ROOT / shipped).read_text()
@@ -244,11 +245,12 @@ def test_the_timer_is_started_and_stopped(node: ScratchMachine) -> None:
         f"systemd-tmpfiles --create {TMPFILES}",
         "systemctl daemon-reload",
         "systemctl enable --now resctrl-mon-hook-reconcile.timer",
+        "systemctl try-restart resctrl-mon-hook-watch.service",
     ]
     log.unlink()
     done(node, "uninstall")
     assert log.read_text().splitlines() == [
-        "systemctl disable --now resctrl-mon-hook-reconcile.timer",
+        "systemctl disable --now resctrl-mon-hook-reconcile.timer resctrl-mon-hook-watch.service",
         "systemctl daemon-reload",
     ]
     log.unlink()
@@ -256,10 +258,22 @@ def test_the_timer_is_started_and_stopped(node: ScratchMachine) -> None:
     assert not log.exists()
 
 
+def test_watch_is_enabled_and_started_only_if_it_is_asked_for(node: ScratchMachine) -> None:
+    log = give_systemd(node)
+    done(node, "install", "--for=podman", "--watch", "--run-dir=/run/other")
+    assert log.read_text().splitlines()[-2:] == [
+        "systemctl enable resctrl-mon-hook-watch.service",
+        "systemctl restart resctrl-mon-hook-watch.service",
+    ]
+    unit = node.written()[WATCH]
+    assert "\nReadWritePaths=-/run/other\n" in unit
+    assert "--run-dir=/run/other" in node.written()[CONF]
+
+
 def test_a_systemd_that_fails_stops_nothing(node: ScratchMachine) -> None:
     give_systemd(node, status=1)
     lines = done(node, "install", "--for=podman")
-    assert lines.count("  failed: exit status 1: no luck") == 3
+    assert lines.count("  failed: exit status 1: no luck") == 4
     assert PODMAN in node.written()
 
 

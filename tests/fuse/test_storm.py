@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A storm: hooks in any order, lost, doubled and killed, beside tools that remove what is ours; then one reconcile.
 
+In about half of the storms `watch` runs beside all that.
+
 After every step: each hook has ended with 0, no group that somebody lived in was removed, nothing of others was
 touched. After every `check`, which runs reconcile once with nothing else going on: records, groups, tasks, index and
 views are exactly what the living containers make them. What else is allowed is said where it is.
@@ -29,7 +31,7 @@ from hypothesis.errors import StopTest
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from tests.kernel.inside import REAL_ROOT
-from tests.support import oracle, storm
+from tests.support import oracle, storm, watching
 from tests.support.cgroups import mount_point
 from tests.support.hook import Hook, finish
 from tests.support.storm import SimulatedContainer, World, cgroup_of, is_ours, reaper
@@ -122,6 +124,7 @@ class Storm(RuleBasedStateMachine):
         self.torn: set[str] = set()
         """Keys whose record was spoilt since the last reconcile."""
         self.stranger = storm.spawn("sleep", "infinity")
+        self.beside = ExitStack()
 
     @initialize(
         world=st.integers(0, 1),
@@ -129,9 +132,12 @@ class Storm(RuleBasedStateMachine):
         ttl=st.sampled_from([300, 0]),
         limbo=st.sampled_from([(0, 0), (storm.NEVER, 0), (10, 1)]),
         without=st.sets(st.sampled_from(sorted(WEIGHTS.keys() - ALWAYS)), max_size=MOST_WITHOUT),
+        watched=st.booleans(),
     )
-    def begin(self, world: int, linger: int, ttl: int, limbo: tuple[int, int], without: set[str]) -> None:
-        """`limbo`: for how many ms what was freed is in limbo, and the hook's --rmid-wait."""
+    def begin(
+        self, *, world: int, linger: int, ttl: int, limbo: tuple[int, int], without: set[str], watched: bool
+    ) -> None:
+        """`limbo`: for how many ms what was freed is in limbo, and the hook's --rmid-wait. `watched`: with watch."""
         decay, wait = limbo
         self.world = self.worlds[world % len(self.worlds)]
         self.world.reset(decay)
@@ -140,7 +146,9 @@ class Storm(RuleBasedStateMachine):
         options = f"--snapshot-ttl={ttl}", f"--rmid-wait={wait}", f"--linger={linger}"
         self.hook = Hook(self.world.root, self.directory / "run").with_options(*options)
         self.deck = [name for name in DECK if name not in without]
-        self.did("begin", f"scarce={self.world.scarce}", *options, f"{decay=}", f"{without=}")
+        if watched and watching.missing() is None:
+            self.beside.enter_context(watching.watching(self.hook))
+        self.did("begin", f"scarce={self.world.scarce}", *options, f"{decay=}", f"{without=}", f"{watched=}")
 
     @rule(seed=st.integers(0, 2**32 - 1))
     def step(self, seed: int) -> None:
@@ -161,6 +169,7 @@ class Storm(RuleBasedStateMachine):
             if self.deck and (error is None or issubclass(error, StopTest)):
                 self.check()
         finally:
+            self.beside.close()
             for container in self.containers:
                 container.kill()
             storm.kill(self.stranger)

@@ -20,7 +20,9 @@ WORKLOADS = [
     for name, workload in attribution_guest.WORKLOADS.items()
     if name != attribution.NOTHING and (not workload.execs or workload.is_reconciled)
 ]
-"""What exec brings in, no hook sees: it counts from the first reconcile on."""
+"""What exec brings in, no hook sees: it counts from the first reconcile on ..."""
+JOBS = [name for name, workload in attribution_guest.WORKLOADS.items() if 0 < workload.job < 1]
+"""... or with watch."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def result(guests: Guests, tmp_path_factory: pytest.TempPathFactory) -> attribut
     del guests  # they are to run meanwhile: this one's clock counts instructions
     log: Path = tmp_path_factory.mktemp("attribution") / "log"
     with log.open("wb") as file:
-        reduced = attribution.plan(WORKLOADS, rounds=1, polls=0, seconds=0.5, forks=200)
+        reduced = attribution.plan([*WORKLOADS, *JOBS], rounds=1, polls=0, seconds=0.5, forks=200)
         try:
             return attribution.measure(reduced, stderr=file)
         except (kernel.CannotBuild, NotReady) as error:
@@ -51,3 +53,15 @@ def test_at_least_as_much_of_the_work_is_charged_as_promised(result: attribution
         assert row.promise >= attribution.PROMISE_OF_EXEC
         assert min(row.hook) >= row.promise * min(1, ceiling), row
         assert max(row.hook) == pytest.approx(1, abs=0.01), f"others' work was charged: {row}"
+
+
+@pytest.mark.parametrize("workload", JOBS)
+def test_with_watch_as_much_of_what_exec_brings_in_is_charged_as_promised(
+    result: attribution.Result, workload: str
+) -> None:
+    rows = [row for row in result.rows() if row.workload == workload]
+    assert [row.runtime for row in rows] == list(attribution.RUNTIMES)
+    for row in rows:
+        assert max(row.hook) < 0.5, "without watch it is missed; otherwise this test is about nothing"
+        assert min(row.watch) >= row.promise_of_watch, row
+        assert max(row.watch) < 1.05, f"others' work was charged: {row}"

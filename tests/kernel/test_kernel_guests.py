@@ -33,6 +33,7 @@ MACHINES = [
         Vm(smp=1, sockets=1, append=QUICK),
         (f"{HERE}/test_containers.py", f"{HERE}/test_others.py"),
     ),
+    GuestKind("watch", Vm(smp=1, sockets=1, append=QUICK), (*black_box("watch"), f"{HERE}/test_watch.py")),
     GuestKind("containerd", Vm(smp=1, sockets=1, append=QUICK), (f"{HERE}/test_containerd.py",)),
     GuestKind(
         "few RMIDs",

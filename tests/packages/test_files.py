@@ -31,6 +31,7 @@ BOTH = {
     f"{HOOKS_D}/10-{NAME}-podman.json",
     f"usr/lib/systemd/system/{NAME}-reconcile.service",
     f"usr/lib/systemd/system/{NAME}-reconcile.timer",
+    f"usr/lib/systemd/system/{NAME}-watch.service",
     f"usr/lib/tmpfiles.d/{NAME}.conf",
     MANUAL,
 }

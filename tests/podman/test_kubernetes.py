@@ -12,12 +12,14 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from hook.host import machine
 from tests.resctrlfs import Mounted, mounted
 from tests.support import chart
 from tests.support.containers import DEADLINE, REPOSITORY, Gate, Lab, missing
@@ -45,7 +47,7 @@ with zipfile.PyZipFile(sys.argv[1], "w") as file:
             file.writepy(f"{top}/{name}", filterfunc=lambda path: "test" not in path)
 """
 KUBELETS = "--annotation=io.kubernetes.container.restartCount=0"
-DAC_OVERRIDE = 1 << 1
+DAC_OVERRIDE, NET_ADMIN = 1 << 1, 1 << 12
 
 reason = missing() or chart.missing() or ("" if PYTHON.exists() else f"no {PYTHON}")
 pytestmark = pytest.mark.skipif(bool(reason), reason=reason)
@@ -69,10 +71,10 @@ class Host:
         for name in ("cgroup", "resctrl"):
             (self.sysfs / name).mkdir(parents=True)
 
-    def pods(self, *words: str) -> dict[str, tuple[chart.Object, chart.Object]]:
-        """The chart's containers, each with its pod."""
+    def pods(self, *words: str, watch: bool = False) -> dict[str, tuple[chart.Object, chart.Object]]:
+        """The chart's containers, each with its pod. `watch`: the value of this name."""
         options = [*self.options, *words]
-        values = {"prefix": str(self.prefix), "hooksDir": str(self.lab.hooks_dir), "options": options}
+        values = {"prefix": str(self.prefix), "hooksDir": str(self.lab.hooks_dir), "options": options, "watch": watch}
         objects = chart.render({**values, "image": {"repository": IMAGE, "tag": "latest"}})
         (plan,) = [json.loads(it["data"]["plan.json"]) for it in objects if it["kind"] == "ConfigMap"]
         made = [*objects, plan["remove-json"], plan["remove-program"]]
@@ -87,7 +89,7 @@ class Host:
         replaced: Mapping[str, str] | None = None,
     ) -> list[str]:
         """`podman run`, with all that the chart says of a container and nothing more."""
-        container, pod = self.pods(*words)[name]
+        container, pod = self.pods(*words, watch=name == "watch")[name]
         security = container["securityContext"]
         volumes = {it["name"]: it["hostPath"]["path"] for it in pod["volumes"]}
         elsewhere = {"sysfs": str(self.resctrl.root.parent), "run": str(self.run_dir)}  # named by the options, too
@@ -101,7 +103,8 @@ class Host:
             mounts.append(f"--volume={self.sysfs}:/sys/fs:ro")  # this machine's kernel may have no resctrl
         assert security["readOnlyRootFilesystem"]
         return [
-            *("run", "--rm", f"--name={name}", "--network=none", f"--cgroup-parent={self.lab.cgroups.path}"),
+            *("run", "--rm", f"--name={name}", f"--cgroup-parent={self.lab.cgroups.path}"),
+            f"--network={'host' if pod.get('hostNetwork') else 'none'}",
             *("--read-only", "--read-only-tmpfs=false", "--cgroupns=private", "--cap-drop=all"),
             f"--user={security['runAsUser']}:{security['runAsGroup']}",
             *(f"--cap-add={it}" for it in security["capabilities"].get("add", [])),
@@ -289,6 +292,30 @@ def test_reconcile_sees_the_hosts_cgroups_and_has_one_capability(host: Host) -> 
         assert int(status["CapInh"], 16) == int(status["CapAmb"], 16) == 0
         assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
         assert os.readlink(f"/proc/{pid}/ns/cgroup") == os.readlink("/proc/self/ns/cgroup")
+
+
+@pytest.mark.skipif(not machine.has_process_connector(), reason="this kernel has no process connector")
+def test_watch_moves_in_what_podman_exec_brings_in(host: Host) -> None:
+    host.install()
+    host.workload("watched")
+    group = f"oci-{host.lab.container_id('watched')}"
+    with host.running("watch"):
+        for number in (2, 3):  # the first one may be there before it listens
+            inside = host.lab.gate(f"inside-{number}")
+            host.lab.podman("exec", "-d", "watched", *inside.command)
+            inside.wait_up()
+            wait_for_tasks(host, group, number)
+        pid = host.lab.init("watch").pid
+        status = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        assert int(status["CapEff"], 16) == int(status["CapBnd"], 16) == DAC_OVERRIDE | NET_ADMIN
+        assert status["NoNewPrivs"] == "1"
+
+
+def wait_for_tasks(host: Host, group: str, number: int) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while len(host.groups()[group]) != number:
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
 
 
 def test_resctrl_comes_and_goes_for_reconcile_as_it_does_on_the_host(host: Host) -> None:

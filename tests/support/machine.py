@@ -28,6 +28,7 @@ NOBODY = ("setpriv", "--reuid=65534", "--clear-groups")
 """What a command is started by, to run as somebody else than root."""
 CONF = "/etc/resctrl-mon-hook/reconcile.conf"
 UNITS = "/usr/lib/systemd/system/resctrl-mon-hook-reconcile"
+WATCH = "/usr/lib/systemd/system/resctrl-mon-hook-watch.service"
 
 
 def missing() -> str | None:

@@ -36,11 +36,14 @@ EVERYTHING: Object = {
     "hooksDir": "/etc/containers/oci/hooks.d",
     "affinity": {"nodeAffinity": {}},
     "podAnnotations": {"a": "b"},
+    "watch": True,
     "priorityClassName": "",
 }
 FILES = {"install", "remove-json"}
 RECONCILES = {"reconcile", "remove-program"}
+WITH_CAPABILITIES = {*RECONCILES, "watch"}
 KEPT = {"DAC_OVERRIDE"}
+OF_WATCH = {"NET_ADMIN"}
 DROPPED_AT_ONCE = {"SETPCAP", "SYS_ADMIN", "SYS_PTRACE"}
 
 
@@ -174,22 +177,26 @@ def test_nothing_is_privileged_and_no_root_file_system_is_written_to(objects: li
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
 
 
-def test_only_reconcile_has_capabilities(objects: list[Object]) -> None:
+def test_only_reconcile_and_watch_have_capabilities(objects: list[Object]) -> None:
     added = {
         name: set(it["securityContext"]["capabilities"].get("add", [])) for name, it in containers(objects).items()
     }
     expected = dict.fromkeys(RECONCILES, KEPT | DROPPED_AT_ONCE)
+    if "watch" in added:
+        expected["watch"] = KEPT | DROPPED_AT_ONCE | OF_WATCH
     assert {name: it for name, it in added.items() if it} == expected
 
 
 def test_each_capability_has_its_reason() -> None:
     text = (chart.CHART / "templates" / "_helpers.tpl").read_text(encoding="utf-8")
-    assert set(re.findall(r"^  ([A-Z_]+)  +\S", text, re.MULTILINE)) == KEPT | DROPPED_AT_ONCE
+    assert set(re.findall(r"^  ([A-Z_]+)  +\S", text, re.MULTILINE)) == KEPT | DROPPED_AT_ONCE | OF_WATCH
 
 
 def test_containers_without_capabilities_cannot_gain_any(objects: list[Object]) -> None:
     for name, it in containers(objects).items():
-        assert it["securityContext"].get("allowPrivilegeEscalation") is (None if name in RECONCILES else False), name
+        assert it["securityContext"].get("allowPrivilegeEscalation") is (
+            None if name in WITH_CAPABILITIES else False
+        ), name
 
 
 def test_only_uninstall_speaks_to_the_api_server_without_rights_on_the_node(objects: list[Object]) -> None:
@@ -219,11 +226,21 @@ def test_what_the_uninstall_needs_is_there_only_then(objects: list[Object]) -> N
     assert before == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap"}
 
 
-def test_no_host_namespace_but_that_of_pids_for_reconcile(objects: list[Object]) -> None:
+def test_no_host_namespace_but_that_of_pids_for_reconcile_and_of_the_network_for_watch(objects: list[Object]) -> None:
     for pod in pods(objects):
         names = {it["name"] for it in pod["containers"]}
         assert pod.get("hostPID", False) is bool(names & RECONCILES)
-        assert not {"hostNetwork", "hostIPC"} & pod.keys()
+        assert pod.get("hostNetwork", False) is ("watch" in names)
+        assert "hostIPC" not in pod
+
+
+def test_watch_is_off_by_default(defaults: list[Object]) -> None:
+    assert "watch" not in containers(defaults)
+
+
+def test_watch_sees_the_same_as_reconcile() -> None:
+    found = containers(render({"watch": True}))
+    assert mounts(found["watch"]) == mounts(found["reconcile"])
 
 
 # --- Mounts

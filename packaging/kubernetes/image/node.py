@@ -4,6 +4,7 @@
 install         put the program and its JSON onto the host, and stay until told to end, which changes nothing there
 ready           whether both are in place as this version has them, by the exit status
 reconcile       put right once a minute what hooks cannot
+watch           move at once what exec brings into containers
 remove-json     no more container gets the hook
 remove-program  go on reconciling until no live container calls the program, then end the groups and remove it
 uninstall       the last two on each node, by Jobs: see cluster.py
@@ -55,6 +56,11 @@ def reconcile(node: host.Host) -> None:
         time.sleep(EVERY)
 
 
+def watch(node: host.Host) -> None:
+    _confine(privileges.NET_ADMIN)
+    os.execv(sys.executable, [sys.executable, "-I", "-S", host.PYZ, "watch", *node.options])  # noqa: S606  our own file
+
+
 def remove_json(node: host.Host) -> None:
     for line in node.remove_json():
         print(line)
@@ -97,6 +103,7 @@ VERBS: dict[str, Callable[[host.Host], None]] = {
     "install": install,
     "ready": ready,
     "reconcile": reconcile,
+    "watch": watch,
     "remove-json": remove_json,
     "remove-program": remove_program,
     "uninstall": uninstall,

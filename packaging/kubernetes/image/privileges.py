@@ -12,7 +12,7 @@ import ctypes
 import os
 from pathlib import Path
 
-DAC_OVERRIDE, SYS_PTRACE = 1, 19
+DAC_OVERRIDE, NET_ADMIN, SYS_PTRACE = 1, 12, 19
 """Their numbers in linux/capability.h."""
 
 _CLONE_NEWCGROUP = 0x02000000

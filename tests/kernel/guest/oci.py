@@ -32,7 +32,8 @@ class ForegroundContainer:
 
     def __init__(self, runtime: str, name: str, bundle: Path) -> None:
         self.name = name
-        self._gate = bundle / "gates" / "go"
+        self.gates = bundle / "gates"
+        self._gate = self.gates / "go"
         self._output = bundle / "output"
         self._errors = bundle / "errors"
         self._runtime = [runtime, f"--root={bundle.parent}/{runtime}-state"]
@@ -71,6 +72,10 @@ class ForegroundContainer:
             if time.monotonic() > deadline:
                 raise TimeoutError(done.stderr.decode())
             time.sleep(0.05)
+
+    def exec_command(self, *words: str) -> list[str]:
+        """What brings a command into it."""
+        return [*self._runtime, "exec", self.name, *words]
 
     def refused(self) -> str:
         """Wait for the runtime to give up; what it said."""

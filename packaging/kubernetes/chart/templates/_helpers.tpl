@@ -60,13 +60,14 @@ seLinuxOptions:
 {{- end }}
 
 {{- /*
-What reconcile takes, and no more. It keeps the first, which is what the systemd unit has without --adopt; the others
+What reconcile takes, and no more, but for what is given. It keeps the first, which is what the systemd unit has without --adopt; the others
 are dropped as soon as it is in the host's cgroup namespace, before it does anything else (image/privileges.py):
   DAC_OVERRIDE  resctrl's directories are 0555, also for root
   SYS_ADMIN     setns to the host's cgroup namespace: otherwise the whole container would have to be privileged
   SYS_PTRACE    to open that namespace, by /proc/PID/ns/cgroup of the process that started the container; kept by
                 remove-program, which reads containerd's configuration by /proc/PID/root
   SETPCAP       to drop capabilities for good
+  NET_ADMIN     of watch alone, which keeps it: to listen to the kernel's process connector
 AppArmor's usual profile forbids to write to /sys/fs/resctrl, SELinux the same to all but spc_t.
 No allowPrivilegeEscalation: Kubernetes takes it for true with SYS_ADMIN; no_new_privs is set when that is dropped.
 */ -}}
@@ -76,7 +77,7 @@ runAsGroup: 0
 readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
-  add: [DAC_OVERRIDE, SETPCAP, SYS_ADMIN, SYS_PTRACE]
+  add: [DAC_OVERRIDE, SETPCAP, SYS_ADMIN, SYS_PTRACE{{ . }}]
 seccompProfile:
   type: RuntimeDefault
 appArmorProfile:

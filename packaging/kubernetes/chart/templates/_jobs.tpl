@@ -59,7 +59,7 @@ spec:
         - name: remove-program
           {{- include "hook.command" (dict "root" . "verb" "remove-program") | nindent 10 }}
           resources: {{- toYaml .Values.resources | nindent 12 }}
-          securityContext: {{- include "hook.reconcileSecurity" . | nindent 12 }}
+          securityContext: {{- include "hook.reconcileSecurity" "" | nindent 12 }}
           volumeMounts:
             {{- include "hook.programMount" . | nindent 12 }}
             {{- include "hook.jsonMount" . | nindent 12 }} # whether the hook was installed anew

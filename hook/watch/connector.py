@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's process connector: a netlink socket that gets a message at each exec on the machine.
+
+Source: Documentation/driver-api/connector.rst, include/uapi/linux/cn_proc.h and drivers/connector/cn_proc.c of the
+kernel. A message is a struct nlmsghdr (16 bytes), a struct cn_msg (20 bytes) and a struct proc_event, in the order of
+bytes of the machine.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import socket
+import struct
+
+from hook.base import system
+from hook.base.errors import HookError
+from hook.base.explain import refused
+from hook.base.reasons import Reason
+
+_NETLINK_CONNECTOR = 11
+_CN_IDX_PROC = _CN_VAL_PROC = 1
+_PROC_CN_MCAST_LISTEN = 1
+_PROC_EVENT_NONE, _PROC_EVENT_EXEC = 0, 2  # proc_event.what: an answer to us, and an exec
+_NLMSG_DONE = 3
+_SO_ATTACH_FILTER, _SO_RCVTIMEO, _SO_RCVBUFFORCE = 26, 20, 33  # asm-generic/socket.h
+_WHAT = struct.Struct("=36xI")
+_ANSWER = struct.Struct("=28xI20xI")  # cn_msg.ack, event_data.ack.err
+_EXEC = struct.Struct("=56xI")  # event_data.exec.process_tgid
+_SHORTEST = _EXEC.size
+_LONGEST = 4096
+_BUFFER = 2 << 20  # bytes, of which the kernel makes twice as many: 4,700 execs, and used only while we are behind
+_PATIENCE = 2.0  # seconds that the kernel, which answers within the call, has for its answer
+_PAUSE = 1  # seconds after which receive returns without an event
+_HINT = "reconcile moves in what exec brought in, once a minute, without watch"
+
+
+class Lost(Exception):
+    """The socket's buffer was full: execs were lost."""
+
+
+class Connector:
+    """A subscription to the execs of the machine."""
+
+    def __init__(self, kernel: socket.socket) -> None:
+        """Subscribe by this socket. Raises HookError if the kernel refuses, or does not answer."""
+        self._kernel = kernel
+        self._subscribe()
+
+    def receive(self) -> int | None:
+        """Wait a second at most for the next exec, and return the pid of its process. Raises Lost, OSError.
+
+        It is not checked that the kernel sent the message. Other users cannot send to this socket, and the pid is no
+        more than a hint where to look.
+        """
+        try:
+            message = self._kernel.recv(_LONGEST)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno == errno.ENOBUFS:
+                raise Lost from None
+            raise
+        is_exec = len(message) >= _SHORTEST and _WHAT.unpack_from(message)[0] == _PROC_EVENT_EXEC
+        return int(_EXEC.unpack_from(message)[0]) if is_exec else None
+
+    def close(self) -> None:
+        """End the subscription of this process; a child that has the socket, too, keeps its own."""
+        self._kernel.close()
+
+    def _subscribe(self) -> None:
+        """Ask for all events, which every kernel answers, then for execs alone, which those before Linux 6.6 ignore.
+
+        The filter drops other events there, before they wake us.
+        """
+        pid = system.process_id()
+        try:
+            self._send(struct.pack("=I", _PROC_CN_MCAST_LISTEN), pid)
+        except ConnectionRefusedError:
+            problem = "the kernel's process connector is out of reach: this is not the host's network namespace"
+            hint = "run it in the host's network namespace (hostNetwork: true; podman run --network=host)"
+            raise HookError(Reason.DENIED, problem, hint=hint) from None
+        except OSError as error:
+            raise refused("cannot subscribe to the kernel's process connector", error) from error
+        self._await_answer(pid + 1)
+        self._send(struct.pack("=II", _PROC_CN_MCAST_LISTEN, _PROC_EVENT_EXEC), pid)
+
+    def _send(self, data: bytes, ack: int) -> None:
+        message = struct.pack("=IIIIHH", _CN_IDX_PROC, _CN_VAL_PROC, 0, ack, len(data), 0) + data
+        self._kernel.send(struct.pack("=IHHII", 16 + len(message), _NLMSG_DONE, 0, 0, 0) + message)
+
+    def _await_answer(self, ack: int) -> None:
+        """Wait for the answer with this number, which the kernel sends to all listeners."""
+        deadline = system.monotonic() + _PATIENCE
+        while system.monotonic() < deadline:
+            try:
+                message = self._kernel.recv(_LONGEST)
+            except OSError:  # none yet, or so many execs at once that the buffer is full
+                continue
+            if len(message) < _SHORTEST or _WHAT.unpack_from(message)[0] != _PROC_EVENT_NONE:
+                continue
+            answered, error = _ANSWER.unpack_from(message)
+            if answered == ack and error:
+                raise _lacks_capability()
+            if answered == ack:
+                return
+        problem = "the kernel's process connector does not answer: this kernel has no CONFIG_PROC_EVENTS"
+        raise HookError(Reason.DENIED, problem, hint=_HINT)
+
+
+def subscribe() -> Connector:
+    """Subscribe to the execs of this machine. Raises HookError, which names what is missing."""
+    try:
+        kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_CONNECTOR)
+    except OSError as error:
+        if error.errno in (errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT):
+            problem = "the kernel has no process connector: this kernel has no CONFIG_CONNECTOR"
+            raise HookError(Reason.DENIED, problem, hint=_HINT) from None
+        raise refused("cannot open a socket to the kernel's process connector", error) from error
+    try:
+        kernel.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
+        kernel.setsockopt(socket.SOL_SOCKET, _SO_RCVTIMEO, struct.pack("@ll", _PAUSE, 0))
+        _attach_filter(kernel)
+        kernel.bind((0, _CN_IDX_PROC))
+    except OSError as error:
+        kernel.close()
+        if error.errno == errno.EPERM:
+            raise _lacks_capability() from None
+        raise refused("cannot set up the socket to the kernel's process connector", error) from error
+    return Connector(kernel)
+
+
+def _lacks_capability() -> HookError:
+    problem = "not allowed to listen to the kernel's process connector: this needs root with CAP_NET_ADMIN"
+    return HookError(Reason.DENIED, problem, hint="run it as root on the host, or add the capability NET_ADMIN")
+
+
+def _attach_filter(kernel: socket.socket) -> None:
+    """Let only execs and answers reach the socket: a program of classic BPF. Source: socket(7), linux/filter.h.
+
+    BPF loads a word in network order, whatever order the kernel wrote it in.
+    """
+    is_exec, is_answer = struct.unpack("!II", struct.pack("=II", _PROC_EVENT_EXEC, _PROC_EVENT_NONE))
+    steps = [
+        (0x20, 0, 0, 36),  # BPF_LD | BPF_W | BPF_ABS: proc_event.what
+        (0x15, 1, 0, is_exec),  # BPF_JMP | BPF_JEQ | BPF_K: over one step if it is, else over none
+        (0x15, 0, 1, is_answer),
+        (0x06, 0, 0, 0xFFFFFFFF),  # BPF_RET | BPF_K: all of the message
+        (0x06, 0, 0, 0),
+    ]
+    program = array.array("B", b"".join(struct.pack("=HBBI", *step) for step in steps))
+    address, _size = program.buffer_info()
+    kernel.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", len(steps), address))

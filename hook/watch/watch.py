@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`watch`: listens to every exec on the machine, and moves what is in a container but not in its group.
+
+It keeps no state of its own, and moves tasks without the lock of a key. Killed at any point, it leaves nothing behind;
+what it counted in the last minute is lost.
+"""
+
+from __future__ import annotations
+
+import signal
+
+# What a failure needs, too, is imported now: an upgrade replaces the file that later imports would read.
+from hook.base import explain, procfs, refusals, system
+from hook.base.errors import HookError
+from hook.base.reasons import Reason
+from hook.base.resctrl import Resctrl
+from hook.reconcile import namespaces
+from hook.stages.context import Node, open_run_dir
+from hook.state import damage
+from hook.state.reconcile_record import Tally
+from hook.watch import connector
+from hook.watch.bring_in import bring_in
+from hook.watch.connector import Connector, Lost
+from hook.watch.index import Index
+from hook.watch.log import Log
+from hook.watch.look import Looks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from hook.base.models import Options
+
+__all__ = ["damage", "refusals", "run"]
+_LOCK = "watch.lock"  # in the run directory
+_TICK = 1.0  # seconds
+_SAVE = 60.0  # seconds between two saves of late_cpu, which take the locks of its keys
+
+
+def run(options: Options) -> NoReturn:
+    """Watch until SIGTERM or SIGINT, which end the process with status 0. Raises HookError if it cannot begin."""
+    check_namespaces()
+    node = Node(Resctrl(options.resctrl_root), open_run_dir(options), options)
+    lock = take_lock(node)
+    source = connector.subscribe()
+    log = Log()
+
+    def release() -> None:
+        system.close(lock)
+        source.close()
+
+    watch = Watch(node, source, Looks(node, log, release), log)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: watch.stop())
+    log.say(f"listening to execs; groups in {options.resctrl_root}, records in {options.run_dir}")
+    watch.looks.ask()  # only now: from here on no exec is missed
+    while True:
+        watch.step()
+
+
+def check_namespaces() -> None:
+    """Raise HookError where the kernel would not answer, and where processes cannot be matched to containers."""
+    if procfs.in_user_namespace():
+        problem = "only inside a user namespace (rootless), where the kernel's process connector does not answer"
+        raise HookError(Reason.DENIED, problem, hint="run it as root on the host")
+    namespaces.check()
+
+
+def take_lock(node: Node) -> int:
+    """Lock the run directory against a second watch; the kernel unlocks it when the process ends. Raises HookError."""
+    try:
+        descriptor = system.open_lock(_LOCK, node.run.descriptor)
+    except OSError as error:
+        raise explain.refused("cannot open the lock file of watch", error) from error
+    if not system.try_flock(descriptor):
+        system.close(descriptor)
+        problem = f"another watch runs on {node.run.path}"
+        raise HookError(Reason.LOCK_TIMEOUT, problem, hint="one is enough: systemctl status resctrl-mon-hook-watch")
+    return descriptor
+
+
+class Watch:
+    """What `run` works with."""
+
+    def __init__(self, node: Node, source: Connector, looks: Looks, log: Log) -> None:
+        self.looks = looks
+        self._node = node
+        self._source = source
+        self._log = log
+        self._index = Index(node.run)
+        self._ticked = -_TICK
+        self._saved = system.monotonic()
+
+    def step(self) -> None:
+        """Wait for an exec, a second at most, and act on it. Raises OSError if the socket is broken."""
+        now = system.monotonic()
+        if now - self._ticked >= _TICK:
+            self._ticked = now
+            self.looks.tick()
+            self._log.tick()
+            self._save(now)
+        try:
+            pid = self._source.receive()
+        except Lost:
+            self._log.say("execs were lost, because they came faster than this reads them: looking at all containers")
+            self.looks.ask()
+            return
+        if pid is not None:
+            self._act(pid)
+
+    def _save(self, now: float) -> None:
+        """Save, once a minute, what processes used before they were moved in."""
+        if self._node.late_cpu and now - self._saved >= _SAVE:
+            self._saved = now
+            Tally(self._node.run, self._node.late_cpu).save()
+
+    def stop(self) -> NoReturn:
+        """End the process at once, with status 0."""
+        self.looks.stop()
+        system.leave(0)
+
+    def _act(self, pid: int) -> None:
+        try:
+            bring_in(self._node, self._index, pid)
+        except (HookError, OSError) as error:
+            self._log.say(f"cannot move process {pid} into its group: {error}")

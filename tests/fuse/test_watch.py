@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""watch, by the shipped file, with real execs on the kernel's own process connector."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.resctrlfs import Mounted
+from tests.support import watching
+from tests.support.cgroups import Cgroup, cgroup
+from tests.support.hook import UID, Hook, Outcome, created, end, finish, stopped
+
+pytestmark = pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
+Task = subprocess.Popen[bytes]
+ID = "5f3c" * 16
+GROUP = f"oci-{UID}"
+DEADLINE = 60.0
+ENTER = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
+"""What a runtime does for exec: a process enters the container's cgroup, and becomes the program."""
+FAMILY = "import os, signal; os.fork() and os.fork(); signal.pause()"
+"""Three processes, by one exec."""
+HAS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
+FLOOD = 6000
+"""Execs: more than the socket's buffer holds."""
+
+
+@pytest.fixture
+def own() -> Iterator[Cgroup]:
+    """The cgroup of a container of the pod."""
+    pod = UID.replace("-", "_")
+    with cgroup(f"/test-{os.getpid()}-pod{pod}.slice") as above, cgroup(f"{above.path}/crio-{ID}.scope") as made:
+        yield made
+
+
+@pytest.fixture
+def container(hook: Hook, init: Task, own: Cgroup) -> Task:
+    """The init of a container that has been created."""
+    own.add(init.pid)
+    assert hook(created(ID, init.pid, pod_uid=UID)).stderr == ""
+    return init
+
+
+@contextmanager
+def exec_into(own: Cgroup, *command: str) -> Iterator[Task]:
+    """A process that was brought into the container, and runs there."""
+    words = ["sh", "-c", ENTER, str(own.directory), *(command or ("sleep", "infinity"))]
+    process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.01)
+
+
+# --- What it does
+
+
+def test_exec_is_moved_into_its_containers_group(hook: Hook, container: Task, own: Cgroup) -> None:
+    with watching.watching(hook), exec_into(own) as first, exec_into(own) as second:
+        wait(lambda: hook.tasks(GROUP) == {container.pid, first.pid, second.pid})
+
+
+def test_exec_that_is_in_no_containers_cgroup_stays_where_it_is(hook: Hook, container: Task, own: Cgroup) -> None:
+    name = f"/test-{os.getpid()}-libpod-conmon-{ID}.scope"
+    with cgroup(name) as theirs, watching.watching(hook), exec_into(theirs), exec_into(own) as later:
+        wait(lambda: later.pid in hook.tasks(GROUP))
+        assert hook.tasks(GROUP) == {container.pid, later.pid}
+
+
+def test_exec_before_it_started_is_moved_in(hook: Hook, container: Task, own: Cgroup) -> None:
+    with exec_into(own) as process:
+        wait(lambda: process.pid in own.pids())
+        with watching.watching(hook):
+            wait(lambda: hook.tasks(GROUP) == {container.pid, process.pid})
+
+
+def test_container_that_was_created_while_it_runs_is_known(hook: Hook, init: Task, own: Cgroup) -> None:
+    own.add(init.pid)
+    with watching.watching(hook):
+        with exec_into(own) as unknown:
+            wait(lambda: unknown.pid in own.pids())
+        assert hook(created(ID, init.pid, pod_uid=UID)).stderr == ""
+        with exec_into(own) as process:
+            wait(lambda: hook.tasks(GROUP) == {init.pid, process.pid})
+            end(init)
+            end(process)
+        assert hook(stopped(ID)).stderr == ""
+    assert (hook.groups(), hook.failures()) == (set(), {})
+
+
+@pytest.mark.skipif(not HAS_CHILDREN, reason="this kernel has no CONFIG_PROC_CHILDREN")
+def test_children_that_were_forked_before_it_came_are_moved_in_too(hook: Hook, container: Task, own: Cgroup) -> None:
+    with watching.watching(hook) as process:
+        process.send_signal(signal.SIGSTOP)
+        with exec_into(own, sys.executable, "-ISc", FAMILY):
+            wait(lambda: len(own.pids()) == 4)
+            process.send_signal(signal.SIGCONT)
+            wait(lambda: hook.tasks(GROUP) == {container.pid, *own.pids()})
+            own.kill()
+
+
+# --- What happens to it
+
+
+def test_killed_it_leaves_nothing_and_can_be_started_again(hook: Hook, container: Task, own: Cgroup) -> None:
+    process = watching.start(hook)
+    watching.listen(process)
+    process.kill()
+    process.communicate()
+    with watching.watching(hook), exec_into(own) as brought_in:
+        wait(lambda: hook.tasks(GROUP) == {container.pid, brought_in.pid})
+
+
+def test_a_second_one_says_so_and_exits_with_2(hook: Hook) -> None:
+    with watching.watching(hook):
+        second = finish(watching.start(hook))
+        assert second.status == 2
+        assert "another watch runs" in second.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_0(hook: Hook, number: signal.Signals) -> None:
+    process = watching.start(hook)
+    watching.listen(process)
+    process.send_signal(number)
+    assert finish(process) == Outcome(0, "", "")
+
+
+def test_after_events_were_lost_it_looks_at_all_containers(
+    hook: Hook,
+    container: Task,
+    own: Cgroup,
+    resctrl: Mounted,  # noqa: ARG001  in the guest, where an exec takes long, it would take minutes
+) -> None:
+    """Stopped, it cannot read, and the socket's buffer runs full."""
+    with watching.watching(hook) as process:
+        process.send_signal(signal.SIGSTOP)
+        for _ in range(FLOOD):
+            os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
+        with exec_into(own) as lost:
+            wait(lambda: lost.pid in own.pids())
+            process.send_signal(signal.SIGCONT)
+            assert "execs were lost" in watching.listen(process)
+            wait(lambda: hook.tasks(GROUP) == {container.pid, lost.pid})
+
+
+# --- Where it cannot begin
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "problem"),
+    [
+        (["unshare", "--net"], "not the host's network namespace"),
+        (["unshare", "--pid", "--fork", "--mount-proc"], "not the host's pid namespace"),
+        (["unshare", "--user", "--map-root-user"], "only inside a user namespace"),
+        (["unshare", "--cgroup"], "private cgroup namespace"),
+        (["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"], "CAP_NET_ADMIN"),
+    ],
+)
+def test_it_says_what_is_wrong_and_exits_with_2(hook: Hook, own: Cgroup, wrapper: list[str], problem: str) -> None:
+    script = ["sh", "-c", ENTER, str(own.directory), *wrapper]
+    refused = finish(watching.start(hook, *script))
+    assert refused.status == 2
+    assert problem in refused.stderr
+    assert refused.stderr.count("\n") == 1

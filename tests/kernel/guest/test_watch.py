@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""watch beside what runc and crun bring in by exec, and what it leaves because the kernel shows where it is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable
+
+import pytest
+
+from tests.support import watching
+from tests.support.cgroups import mount_point
+from tests.support.hook import Hook, end, finish
+
+if TYPE_CHECKING:
+    from tests.kernel.guest.oci import Runtimes
+
+BOTH = pytest.mark.parametrize("runtime", ["runc", "crun"])
+DEADLINE = 300.0
+ENTER = 'echo $$ >"$0/cgroup.procs"; for it; do echo $$ >"$it/tasks"; done; exec sleep infinity'
+"""A process enters a cgroup and groups, and becomes another program there."""
+CHURN = 200
+
+
+def wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come about"
+        time.sleep(0.02)
+
+
+def pids_in(name: str) -> set[int]:
+    return set(map(int, (mount_point() / name / "cgroup.procs").read_text().split()))
+
+
+def brought_in(name: str, *groups: Path) -> subprocess.Popen[bytes]:
+    """A process in the cgroup of a container, and in these groups."""
+    words = ["sh", "-c", ENTER, str(mount_point() / name), *map(str, groups)]
+    return subprocess.Popen(words, stdin=subprocess.DEVNULL)
+
+
+@BOTH
+def test_what_exec_of_a_runtime_brings_in_is_in_the_group_and_so_is_what_it_forks(
+    hook: Hook, runtimes: Runtimes, runtime: str
+) -> None:
+    container = runtimes.start(runtime, "c1")
+    container.seen()
+    with watching.watching(hook):
+        command = container.exec_command("/bin/sh", "-c", "(/bin/cat /gates/inside) & (/bin/cat /gates/inside) & wait")
+        os.mkfifo(container.gates / "inside")
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
+            wait(lambda: len(pids_in("c1")) == 4)
+            wait(lambda: hook.tasks("oci-c1") == pids_in("c1"))
+            with (container.gates / "inside").open("wb"):
+                pass
+            process.wait(DEADLINE)
+        container.finish()
+    hook.assert_clean()
+
+
+def test_what_is_in_another_ctrl_group_or_in_a_group_of_others_stays_there(
+    hook: Hook, runtimes: Runtimes, root: Path
+) -> None:
+    (root / "gold").mkdir()
+    (root / "mon_groups/theirs").mkdir()
+    container = runtimes.start("runc", "c1")
+    container.seen()
+    with ExitStack() as stack:
+        stack.enter_context(watching.watching(hook))
+        processes = [brought_in("c1", *groups) for groups in ([root / "gold"], [root / "mon_groups/theirs"], [])]
+        for process in processes:
+            stack.callback(end, process)
+        gold, theirs, moved = (process.pid for process in processes)
+        wait(lambda: hook.tasks("oci-c1") >= {container.pid(), moved})
+        wait(lambda: Path(f"/proc/{gold}/comm").read_text() == Path(f"/proc/{theirs}/comm").read_text() == "sleep\n")
+        assert hook.tasks("oci-c1") == {container.pid(), moved}
+        assert (root / "mon_groups/theirs/tasks").read_text() == f"{theirs}\n"
+        assert str(gold) in (root / "gold/tasks").read_text().split()
+    container.finish()
+
+
+def test_churn_of_exec_leaves_nothing_to_do_after_one_reconcile(hook: Hook, runtimes: Runtimes) -> None:
+    container = runtimes.start("crun", "c1")
+    container.seen()
+    with watching.watching(hook), ExitStack() as stack:
+        for number in range(CHURN):
+            process = brought_in("c1")
+            if number % 10:
+                end(process)
+            else:
+                stack.callback(end, process)
+        assert finish(reconcile(hook)).status == 0
+        assert finish(reconcile(hook, "--dry-run")).stdout == ""
+        assert hook.tasks("oci-c1") == pids_in("c1")
+    container.finish()
+
+
+def reconcile(hook: Hook, *words: str) -> subprocess.Popen[bytes]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([*hook.command("reconcile"), *words], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`watch`, by the shipped file, beside a test."""
+
+from __future__ import annotations
+
+import select
+import subprocess
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.support.hook import finish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.hook import Hook
+
+    Process = subprocess.Popen[bytes]
+
+DEADLINE = 60.0
+
+
+def missing() -> str | None:
+    """Why watch cannot run here, as the kernel says it; None if it can."""
+    try:
+        names = Path("/proc/net/connector").read_text(encoding="ascii")
+    except FileNotFoundError:
+        names = ""
+    return None if "cn_proc" in names else "this kernel has no process connector"
+
+
+def start(hook: Hook, *wrapper: str) -> Process:
+    command = [*wrapper, *replace(hook, options=()).command("watch")]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env={})
+
+
+def listen(process: Process) -> str:
+    """Wait for its next line."""
+    assert process.stderr is not None
+    assert select.select([process.stderr], [], [], DEADLINE)[0], "it says nothing"
+    return process.stderr.readline().decode()
+
+
+@contextmanager
+def watching(hook: Hook) -> Iterator[Process]:
+    """A watch that listens, and ends with status 0 when it is told to."""
+    process = start(hook)
+    try:
+        assert "listening to execs" in listen(process)
+        yield process
+        process.terminate()
+        outcome = finish(process)
+        assert outcome.status == 0, outcome
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process connector: what is sent to the kernel, and how its messages are read. A socket pair plays the kernel."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from hook.base.errors import HookError
+from hook.watch import connector
+from hook.watch.connector import Connector, Lost
+from tests.unit.faults import Clock
+from tests.unit.test_rundir import clock
+
+__all__ = ["clock"]  # fixtures
+NONE, FORK, EXEC, EXIT = 0, 1, 2, 0x80000000  # linux/cn_proc.h
+SO_RCVTIMEO = 20
+
+
+def message(what: int, *data: int, ack: int = 0) -> bytes:
+    """A struct nlmsghdr, a struct cn_msg and a struct proc_event, padded as the kernel does."""
+    event = struct.pack("=IIQ", what, 1, 123456789) + struct.pack(f"={len(data)}I", *data)
+    event = event.ljust(40, b"\0")
+    body = struct.pack("=IIIIHH", 1, 1, 7, ack, len(event), 0) + event
+    return struct.pack("=IHHII", 16 + len(body), 3, 0, 7, 0) + body
+
+
+def answer(error: int = 0) -> bytes:
+    return message(NONE, error, ack=os.getpid() + 1)
+
+
+@pytest.fixture
+def kernel() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Its end, and ours."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, SO_RCVTIMEO, struct.pack("@ll", 0, 10_000))
+    with ours, theirs:
+        yield theirs, ours
+
+
+def subscribed(kernel: tuple[socket.socket, socket.socket]) -> Connector:
+    theirs, ours = kernel
+    theirs.send(answer())
+    made = Connector(ours)
+    theirs.recv(4096), theirs.recv(4096)
+    return made
+
+
+def test_it_asks_for_all_events_and_after_the_answer_for_execs_alone(
+    kernel: tuple[socket.socket, socket.socket],
+) -> None:
+    """Kernels before 6.6 know only the first, and say nothing to the second."""
+    theirs, ours = kernel
+    theirs.send(answer())
+    Connector(ours)
+    first, second = theirs.recv(4096), theirs.recv(4096)
+    for sent, data in ((first, struct.pack("=I", 1)), (second, struct.pack("=II", 1, EXEC))):
+        length, kind, _flags, _seq, _pid = struct.unpack_from("=IHHII", sent)
+        idx, val, _seq, ack, size, _ = struct.unpack_from("=IIIIHH", sent, 16)
+        assert (length, kind, idx, val, ack, size) == (len(sent), 3, 1, 1, os.getpid(), len(data))
+        assert sent[36:] == data
+
+
+def test_events_and_answers_to_others_before_the_answer_are_passed_over(
+    kernel: tuple[socket.socket, socket.socket],
+) -> None:
+    theirs, ours = kernel
+    for it in (message(FORK, 1, 1, 2, 2), message(NONE, errno.EPERM, ack=1), b"", message(EXEC, 5, 5), answer()):
+        if it:
+            theirs.send(it)
+    Connector(ours)
+
+
+def test_a_refusal_names_the_capability(kernel: tuple[socket.socket, socket.socket]) -> None:
+    theirs, ours = kernel
+    theirs.send(answer(errno.EPERM))
+    with pytest.raises(HookError, match="CAP_NET_ADMIN"):
+        Connector(ours)
+
+
+def test_a_kernel_that_does_not_answer_lacks_proc_events(
+    kernel: tuple[socket.socket, socket.socket], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del clock
+    monkeypatch.setattr(connector, "_PATIENCE", 0)
+    with pytest.raises(HookError, match="CONFIG_PROC_EVENTS"):
+        Connector(kernel[1])
+
+
+def test_an_exec_is_the_pid_of_its_process(kernel: tuple[socket.socket, socket.socket]) -> None:
+    made = subscribed(kernel)
+    kernel[0].send(message(EXEC, 8, 7))
+    assert made.receive() == 7
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        message(FORK, 1, 1, 2, 2),
+        message(EXIT, 1, 1, 0, 17),
+        answer(),
+        message(EXEC, 8, 7)[:59],
+        b"x",
+        b"x" * 4096,
+    ],
+)
+def test_what_is_no_exec_is_passed_over(kernel: tuple[socket.socket, socket.socket], sent: bytes) -> None:
+    """On kernels where the filter could not be had, and for whatever root may send to us."""
+    made = subscribed(kernel)
+    kernel[0].send(sent)
+    assert made.receive() is None
+
+
+def test_nothing_for_a_while_is_no_event(kernel: tuple[socket.socket, socket.socket]) -> None:
+    assert subscribed(kernel).receive() is None
+
+
+class Broken:
+    """A socket whose reads fail."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.is_answered = False
+
+    def send(self, _data: bytes) -> None:
+        pass
+
+    def recv(self, _size: int) -> bytes:
+        if not self.is_answered:
+            self.is_answered = True
+            return answer()
+        raise OSError(self.number, os.strerror(self.number))
+
+
+def test_a_full_buffer_is_lost_events() -> None:
+    made = Connector(Broken(errno.ENOBUFS))  # type: ignore[arg-type]
+    with pytest.raises(Lost):
+        made.receive()
+
+
+def test_a_broken_socket_is_an_error() -> None:
+    made = Connector(Broken(errno.EBADF))  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        made.receive()
+
+
+class Refusing:
+    """Stands for socket.socket: the call of this name fails."""
+
+    def __init__(self, call: str, number: int) -> None:
+        self.call, self.number = call, number
+        self.closed = False
+
+    def __call__(self, *_arguments: object) -> Refusing:
+        self._do("socket")
+        return self
+
+    def _do(self, call: str) -> None:
+        if call == self.call:
+            raise OSError(self.number, os.strerror(self.number))
+
+    def setsockopt(self, _level: int, option: int, _value: object) -> None:
+        self._do(f"setsockopt {option}")
+
+    def bind(self, _address: object) -> None:
+        self._do("bind")
+
+    def send(self, _data: bytes) -> None:
+        self._do("send")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "problem"),
+    [
+        ("socket", errno.EPROTONOSUPPORT, "CONFIG_CONNECTOR"),
+        ("socket", errno.EAFNOSUPPORT, "CONFIG_CONNECTOR"),
+        ("socket", errno.EMFILE, "EMFILE"),
+        ("setsockopt 33", errno.EPERM, "CAP_NET_ADMIN"),
+        ("setsockopt 26", errno.ENOMEM, "ENOMEM"),
+        ("bind", errno.EPERM, "CAP_NET_ADMIN"),
+        ("send", errno.ECONNREFUSED, "not the host's network namespace"),
+        ("send", errno.ENOMEM, "ENOMEM"),
+    ],
+)
+def test_a_refusal_says_what_is_missing(call: str, number: int, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", Refusing(call, number))
+    with pytest.raises(HookError, match=problem):
+        connector.subscribe()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_the_kernel_tells_of_a_real_exec() -> None:
+    """In the host's namespaces, on a kernel that has the connector."""
+    try:
+        made = connector.subscribe()
+    except HookError as error:
+        pytest.skip(str(error))
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    try:
+        assert any(made.receive() == pid for _ in range(10_000))
+    finally:
+        os.waitpid(pid, 0)
+        made.close()
