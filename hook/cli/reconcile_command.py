@@ -15,7 +15,7 @@ from hook.base import system
 from hook.base.text import printable
 from hook.host import oci_runtimes
 from hook.reconcile import reconcile, repeated
-from hook.reconcile.outcome import Result, Watch, format_left, format_outcome
+from hook.reconcile.outcome import Follower, Result, format_left, format_outcome
 from hook.reconcile.repeated import LeftUndone
 
 TYPE_CHECKING = False
@@ -36,7 +36,7 @@ _INTERVAL = 0.2  # seconds between two
 def plan(options: Options, given: argparse.Namespace, live: Collection[str] | None, longest: int | None) -> Result:
     """What `run` would do first. Raises HookError, OSError."""
     result = reconcile.plan_actions(options, live, longest_linger=longest)
-    return result + _adopt(options, given, Watch()) if given.adopt else result
+    return result + _adopt(options, given, Follower()) if given.adopt else result
 
 
 def run(options: Options, given: argparse.Namespace, live: Collection[str] | None, longest: int | None) -> Result:
@@ -44,7 +44,7 @@ def run(options: Options, given: argparse.Namespace, live: Collection[str] | Non
     gc.disable()  # to look for cycles among tens of thousands of records takes a quarter of the time, and finds none
     for_log = not (given.json or (sys.stdout is not None and sys.stdout.isatty()))
     output = Output(repeated.read(options.run_dir) if for_log else LeftUndone(), is_quiet=given.json)
-    result = reconcile.run(options, live, longest_linger=longest, watch=output)
+    result = reconcile.run(options, live, longest_linger=longest, follower=output)
     if given.adopt and not output.is_over:
         result += _adopt(options, given, output)
     output.finish(result)
@@ -53,12 +53,12 @@ def run(options: Options, given: argparse.Namespace, live: Collection[str] | Non
     return result
 
 
-def _adopt(options: Options, given: argparse.Namespace, watch: Watch) -> Result:
+def _adopt(options: Options, given: argparse.Namespace, follower: Follower) -> Result:
     states, problems = oci_runtimes.list_states(further=given.runtime_root)
-    return reconcile.adopt(options, states, dry_run=given.dry_run, watch=watch) + Result(left=problems)
+    return reconcile.adopt(options, states, dry_run=given.dry_run, follower=follower) + Result(left=problems)
 
 
-class Output(Watch):
+class Output(Follower):
     """Prints what a run does. SIGTERM and SIGINT end it after the action in hand; a second one ends it at once.
 
     `last`: what failed in the last run, and is counted only. `is_quiet`: prints nothing, for JSON.

@@ -54,7 +54,7 @@ class Result:
         return Result(outcomes, left, self.undone + other.undone)
 
 
-class Watch:
+class Follower:
     """Follows a run. This one reports nothing and lets it go on to its end. `is_over`: begin no further action."""
 
     is_over = False

@@ -18,7 +18,7 @@ from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.host import unhooked
 from hook.reconcile import move_in, namespaces, plan, rebuild
-from hook.reconcile.outcome import Outcome, Result, Watch
+from hook.reconcile.outcome import Follower, Outcome, Result
 from hook.reconcile.plan import Action
 from hook.reconcile.survey import Survey, add_late_counters, find_live_members, has_dead_container, survey_node
 from hook.stages import failures, orphans, remove, retire
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hook.state.rundir import LockedKey
 
 _MOST_PASSES = 3
-_NO_ONE = Watch()
+_NO_ONE = Follower()
 _BUSY = "a hook holds the lock of this key; the next reconcile retries"
 _UNCERTAIN = ("remove", "retire", "forget", "show", "tidy")
 """A hook that holds the lock may be doing these itself: they are skipped without a message."""
@@ -52,7 +52,11 @@ def plan_actions(options: Options, live: Collection[str] | None = None, *, longe
 
 
 def run(
-    options: Options, live: Collection[str] | None = None, *, longest_linger: int | None = None, watch: Watch = _NO_ONE
+    options: Options,
+    live: Collection[str] | None = None,
+    *,
+    longest_linger: int | None = None,
+    follower: Follower = _NO_ONE,
 ) -> Result:
     """Do all actions, and those that they make necessary. `longest_linger`: see Node. Raises HookError."""
     if not _has_work(options):
@@ -74,8 +78,8 @@ def run(
         if not actions or passes > _MOST_PASSES:
             break
         tried.update(actions)
-        undone = _take(node, [(it, partial(_apply, node, it, seen)) for it in actions], outcomes, watch, tally)
-        if watch.is_over:
+        undone = _take(node, [(it, partial(_apply, node, it, seen)) for it in actions], outcomes, follower, tally)
+        if follower.is_over:
             tally.save()
             return Result(outcomes, left, undone)
     left += _list_unhooked(node, seen.processes)
@@ -95,7 +99,9 @@ def _list_unhooked(node: Node, processes: Processes) -> list[str]:
     return [f"{len(names)} running containers never got the hook (see doctor): {', '.join(names)}"] if names else []
 
 
-def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool = False, watch: Watch = _NO_ONE) -> Result:
+def adopt(
+    options: Options, states: list[dict[str, Any]], *, dry_run: bool = False, follower: Follower = _NO_ONE
+) -> Result:
     """Monitor running containers that never got the hook, from their OCI states. Raises HookError, OSError."""
     node = _open_node(options)
     recorded = list(filter(None, (contents.glance(node.run, key) for key in contents.recorded_keys(node.run))))
@@ -112,7 +118,7 @@ def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool = Fal
             why = explain(error.errors()) if isinstance(error, ValidationError) else str(error)
             action = Action("adopt", container=str(found.get("id"))[:80], why="it is running")
             outcomes.append(Outcome(action, why, reason=Reason.BAD_STATE))
-            watch.end(outcomes[-1])
+            follower.end(outcomes[-1])
             continue
         if container.id not in known:
             action = Action("adopt", container=container.id, why="it is running, and is not in a group of ours")
@@ -120,25 +126,29 @@ def adopt(options: Options, states: list[dict[str, Any]], *, dry_run: bool = Fal
     if dry_run:
         return Result([*outcomes, *(Outcome(action) for action, _ in steps)])
     tally = Tally(node.run, node.late_cpu)
-    undone = _take(node, steps, outcomes, watch, tally)
+    undone = _take(node, steps, outcomes, follower, tally)
     tally.save()
     return Result(outcomes, undone=undone)
 
 
 def _take(
-    node: Node, steps: list[tuple[Action, Callable[[], object]]], outcomes: list[Outcome], watch: Watch, tally: Tally
+    node: Node,
+    steps: list[tuple[Action, Callable[[], object]]],
+    outcomes: list[Outcome],
+    follower: Follower,
+    tally: Tally,
 ) -> int:
     """Take steps, and add their outcomes; returns how many were not begun because the run is over."""
     for number, (action, step) in enumerate(steps):
-        if watch.is_over:
+        if follower.is_over:
             return len(steps) - number
-        watch.begin(action, number + 1, len(steps))
+        follower.begin(action, number + 1, len(steps))
         outcome = _attempt(node, action, step)
         if outcome is not None:
             outcomes.append(outcome)
             if not outcome.is_busy:
                 tally.count(action.verb, failed=outcome.has_failed)
-            watch.end(outcome)
+            follower.end(outcome)
     return 0
 
 

@@ -15,7 +15,7 @@ import pytest
 from hook.base import container_tasks, system
 from hook.base.models import Failure, Options
 from hook.host import oci_runtimes
-from hook.reconcile.outcome import Outcome, Watch
+from hook.reconcile.outcome import Follower, Outcome
 from hook.reconcile.plan import Action
 from hook.reconcile.reconcile import run
 from hook.stages.create import create_runtime
@@ -137,7 +137,7 @@ def test_the_cost_grows_with_members_and_processes_and_not_with_their_product(
 # --- A run that is ended
 
 
-class EndsAfter(Watch):
+class EndsAfter(Follower):
     """Ends a run after so many actions."""
 
     def __init__(self, actions: int) -> None:
@@ -161,10 +161,10 @@ def test_a_run_that_is_ended_finishes_the_action_in_hand_and_says_what_is_left(
         create_runtime(machine.node(), container(f"c{pid}", pid, None))
         machine.die(pid)
     options = Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))
-    watch = EndsAfter(2)
-    result = run(options, watch=watch)
+    follower = EndsAfter(2)
+    result = run(options, follower=follower)
     assert ([str(it.action)[:7] for it in result.outcomes], result.undone) == (["drop c7", "drop c8"], 1)
-    assert (watch.seen, result.is_whole) == (["1/3 drop", "2/3 drop"], False)
+    assert (follower.seen, result.is_whole) == (["1/3 drop", "2/3 drop"], False)
     assert [str(it.action)[:7] for it in run(options).outcomes] == ["drop c9"]
 
 
