@@ -28,6 +28,7 @@ _TEMPORARY = f".{RECONCILED}.tmp"
 class Tally:
     """What one run counts, on its way into the record. `late_cpu`: see Node.late_cpu; what is saved is taken out.
 
+    A run of reconcile starts, counts and ends; what has no end only counts, and saves now and then.
     A record that cannot be written stops no run: its last end gets old, which raises the alert.
     """
 

@@ -19,12 +19,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from hook import __version__
 from hook.base import jsontext, system
-from hook.base.counters import EVENTS
-from hook.base.models import Options
+from hook.base.counters import EVENTS, MILLION
+from hook.base.models import MonGroup, Options
 from hook.base.reasons import Reason
 from hook.cli import commands
 from hook.observe import prometheus
-from hook.observe.snapshot import take_snapshot
+from hook.observe.snapshot import Group, take_snapshot
+from hook.state import accounting, transitions
 from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
 
 REASONS = {value for name, value in vars(Reason).items() if name.isupper()}
@@ -111,6 +112,31 @@ def test_after_a_wipe_the_counter_starts_again_from_0(node: FakeNode) -> None:
         found = scraped(node.options)
         samples.append((value(found, "core_energy_joules_total"), value(found, "use_unknown", event="core_energy")))
     assert samples == [(103, None), (0, 1), (None, 1)]
+
+
+def added_up(samples: list[int]) -> int:
+    """What Prometheus' increase() makes of these: a smaller sample is a new start, and counts whole."""
+    pairs = zip([0, *samples], samples)
+    return sum(later if later < earlier else later - earlier for earlier, later in pairs)
+
+
+@given(lives=st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99), st.booleans()), min_size=1, max_size=7))
+def test_prometheus_never_adds_up_more_than_was_used(lives: list[tuple[int, int, bool]]) -> None:
+    """Of each life of a group: what was used until a scrape, what after it, and whether its end was read."""
+    counter, samples = "mon_PERF_PKG_00/core_energy", list[int]()
+    here = MonGroup(path="/r/mon_groups/x", ctrl_group="/")
+    for at, (until, after, is_read) in enumerate(lives):
+        base = 1000 * at
+        begun = MonGroup(**{**dict(here), "begin": {counter: str(base)}})
+        now = {counter: str(base + until)}
+        ((_, sample),) = prometheus._list_counted(Group(begun, exists=True, read_at=0.0, now=now))
+        assert sample is not None
+        samples.append(sample // MILLION)
+        over = transitions.ended(begun, {counter: str(base + until + after)} if is_read else {})
+        here = accounting.inherited(MonGroup(path=here.path, ctrl_group="/"), [over])
+    used = sum(until + after for until, after, _ in lives)
+    assert added_up(samples) <= used
+    assert added_up(samples) == used - lives[-1][1] or not all(is_read for _, _, is_read in lives[:-1])
 
 
 def test_without_snapshots_there_is_no_use(node: FakeNode) -> None:
