@@ -129,15 +129,27 @@ def _monitor(node: Node, container: Container, seen: Survey, key: Key | None, *,
             add_late(node, key.name, used)
             _bring_in(node, key.name, container.id, seen, was_in=was_in)
     except HookError as error:
+        key = key or failures.find_key(node.options, container)
         if error.reason in (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO):
             seen.refusal = error
-        _record(node, container, error, key or failures.find_key(node.options, container), is_monitored=False)
+        if key is not None:
+            _show_again(node, key.name)
+        _record(node, container, error, key, is_monitored=False)
         raise
     problem = container.problem(key) if key is not None else None
     if problem is None:
         node.run.remove_failure(container.id)
     else:
         _record(node, container, problem, key, is_monitored=True)
+
+
+def _show_again(node: Node, key: str) -> None:
+    """Show what is recorded of a key: before createRuntime tries to make a group again, it hides the former one."""
+    locked = _try_lock(node, key)
+    if locked is not None:
+        with locked:
+            if locked.state is not None:
+                node.show(locked.state)
 
 
 def _has_group(node: Node, key: Key) -> bool:

@@ -126,6 +126,7 @@ class Verdict:
         for key, path in ((key, shown[key]) for key in due):
             state = self.states[key]
             generation = f"{state['created_boottime']:.3f}/{state['generation']}\n"
+            self.expect((path / "generation").exists(), "hidden:", path, state)
             self.expect((path / "generation").read_text() == generation, path)
             self.expect((path / "completed_at").exists() == bool(state["completed_at"]), path)
             dangling = [str(it.readlink()) for it in path.rglob("*") if it.is_symlink() and not it.exists()]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -132,6 +133,20 @@ def test_the_cost_grows_with_members_and_processes_and_not_with_their_product(
     RunDir(str(more.run))
     many = costs(more, monkeypatch, 40)
     assert [round(big / small, 1) <= 4.2 for big, small in zip(many, few)] == [True] * 3, (few, many)
+
+
+def test_a_key_whose_group_cannot_be_made_stays_shown(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was hidden by the last try, after its view had been made again in the same run."""
+    monkeypatch.setattr(oci_runtimes, "has_roots", lambda: False)
+    machine.spawn(7)
+    create_runtime(machine.node(), container("c1", 7))
+    (group,) = (machine.resctrl / "mon_groups").iterdir()
+    shutil.rmtree(group)
+    (machine.run / "mon_groups" / UID / "generation").unlink()
+    machine.refusals["mkdir"] = [errno.ENOSPC] * 50
+    done = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
+    assert [it.action.verb for it in done.outcomes if it.problem] == ["remake", "retry"]
+    assert (machine.run / "mon_groups" / UID / "generation").exists()
 
 
 # --- A run that is ended
