@@ -155,6 +155,7 @@ def test_another_prefix_leaves_usr_alone(node: ScratchMachine) -> None:
     hooks_dir = "/etc/containers/oci/hooks.d"
     names = [f"{hooks_dir}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman")]
     units = [f"/etc/systemd/system/resctrl-mon-hook-reconcile.{name}" for name in ("service", "timer")]
+    units.append("/etc/systemd/system/resctrl-mon-hook-watch.service")
     link = "/etc/opt/x/bin/resctrl-mon-hook"
     assert set(node.written()) == {below, link, CONF, "/etc/tmpfiles.d/resctrl-mon-hook.conf", *units, *names}
     assert hook_of(node, names[0])["path"] == below
@@ -512,7 +513,7 @@ def calls(node: ScratchMachine, *words: str) -> list[tuple[str, str, str]]:
 def test_each_step_is_on_the_disk_before_the_next_is_taken(node: ScratchMachine) -> None:
     """Else a JSON might survive a loss of power, and its program not."""
     taken = calls(node, "install", "--for=both")
-    assert [target for call, _, target in taken if call == "rename"][0::7] == [PROGRAM, PODMAN]
+    assert [target for call, _, target in taken if call == "rename"][0::8] == [PROGRAM, PODMAN]
     for place, (call, path, target) in enumerate(taken):
         if call == "rename":
             assert path.endswith("/.resctrl-mon-hook.new") or ("fsync", path, "") == taken[place - 1]

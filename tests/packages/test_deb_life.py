@@ -186,6 +186,7 @@ OWNED = (
     f"/usr/bin/{NAME}",
     f"/usr/lib/systemd/system/{NAME}-reconcile.service",
     f"/usr/lib/systemd/system/{TIMER}",
+    f"/usr/lib/systemd/system/{NAME}-watch.service",
     f"/usr/lib/tmpfiles.d/{NAME}.conf",
     f"/usr/share/containers/oci/hooks.d/10-{NAME}-kubernetes.json",
     f"/usr/share/containers/oci/hooks.d/10-{NAME}-podman.json",

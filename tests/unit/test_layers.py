@@ -190,6 +190,19 @@ def test_no_lock_is_taken_for_people_who_look() -> None:
     assert not every & {"state/rundir", "stages/create", "stages/remove", "state/consumer_view", "stages/entry"}
 
 
+def test_watch_loads_nothing_of_the_other_commands() -> None:
+    """It runs for months, and its memory is to be small."""
+    found, waiting = set[str](), ["cli/main", "cli/watch_command"]
+    while waiting:
+        module = waiting.pop()
+        names = {name for node in at_start(TREES[module]) for name in imported(node)}
+        new = {name.removeprefix("hook.").replace(".", "/") for name in names} & {*MODULES} - found
+        found |= new
+        waiting += new
+    assert {name.split("/")[0] for name in found} == {"base", "state", "stages", "reconcile", "watch", "cli"}
+    assert not found & {"cli/commands", "cli/node_commands", "reconcile/reconcile"}
+
+
 @pytest.mark.parametrize("module", sorted({*HOOK_PATH} - FOR_PEOPLE - PYDANTIC))
 def test_nothing_costly_is_imported_when_a_container_starts(module: str) -> None:
     cheap = {"__future__", "_imp", "_json", "errno", "fcntl", "gc", "marshal", "posix", "select", "sys", "time", "hook"}
