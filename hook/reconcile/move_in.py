@@ -130,7 +130,7 @@ def _monitor(node: Node, container: Container, seen: Survey, key: Key | None, *,
             _bring_in(node, key.name, container.id, seen, was_in=was_in)
     except HookError as error:
         key = key or failures.find_key(node.options, container)
-        if error.reason in (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO):
+        if error.reason == Reason.NO_RMIDS:  # not in limbo: that ends within seconds
             seen.refusal = error
         if key is not None:
             _show_again(node, key.name)

@@ -47,7 +47,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Plan:
+class Sizes:
     """How big the node is. `adopted`: containers that no hook has seen, beside the members."""
 
     members: int = 2000
@@ -66,18 +66,18 @@ class Cost:
     done: Sequence[str]
 
 
-def measure(plan: Plan) -> Iterator[Table]:
+def measure(sizes: Sizes) -> Iterator[Table]:
     """The tables, each as soon as it is there. Raises CannotMeasure."""
     check()
-    small = replace(plan, members=plan.members // SMALLER, processes=plan.processes // SMALLER, adopted=0)
+    small = replace(sizes, members=sizes.members // SMALLER, processes=sizes.processes // SMALLER, adopted=0)
     with busy_node(small.members, small.processes) as node:
-        former = {"nothing to do": _idle(node, plan.rounds), "after a wipe": [_after_wipe(node)]}
-    with busy_node(plan.members, plan.processes, plan.adopted) as node:
-        costs = {"nothing to do": _idle(node, plan.rounds), "after a wipe": [_after_wipe(node)]}
-        yield _latency(node, plan)
+        former = {"nothing to do": _idle(node, sizes.rounds), "after a wipe": [_after_wipe(node)]}
+    with busy_node(sizes.members, sizes.processes, sizes.adopted) as node:
+        costs = {"nothing to do": _idle(node, sizes.rounds), "after a wipe": [_after_wipe(node)]}
+        yield _latency(node, sizes)
         costs["--adopt"] = [_adopt(node)]
-    yield Table(f"{plan.members} members, {plan.processes} processes", list(_figures(costs)))
-    yield Table(f"{plan.members} / {small.members} members", list(_growth(costs, former)))
+    yield Table(f"{sizes.members} members, {sizes.processes} processes", list(_figures(costs)))
+    yield Table(f"{sizes.members} / {small.members} members", list(_growth(costs, former)))
 
 
 def check() -> None:
@@ -115,16 +115,16 @@ def _adopt(node: BusyNode) -> Cost:
     return cost
 
 
-def _latency(node: BusyNode, plan: Plan) -> Table:
+def _latency(node: BusyNode, sizes: Sizes) -> Table:
     """How long hooks take alone and beside a reconcile: those of new pods, and of pods that it is about to remake."""
-    spare = node.pids[plan.members + plan.adopted :][-2 * HOOKS :]
-    before = list(_hooks(node, spare[:HOOKS], plan.members, 1))
+    spare = node.pids[sizes.members + sizes.adopted :][-2 * HOOKS :]
+    before = list(_hooks(node, spare[:HOOKS], sizes.members, 1))
     node.wipe()
     reconcile = Thread(target=_run, args=(node,))
     reconcile.start()
     beside: list[float] = []
     while reconcile.is_alive():
-        beside += _hooks(node, spare[HOOKS:], plan.members, 2 + len(beside))
+        beside += _hooks(node, spare[HOOKS:], sizes.members, 2 + len(beside))
     columns = {"alone": before, "beside reconcile": beside}
     figures = [Figure("median", column, [median(values)], digits=3) for column, values in columns.items()]
     figures += [Figure("longest", column, [max(values)], digits=3) for column, values in columns.items()]
@@ -205,7 +205,7 @@ def _growth(costs: dict[str, list[Cost]], former: dict[str, list[Cost]]) -> Iter
 
 def parser() -> argparse.ArgumentParser:
     told = common.parser("scale", __doc__)
-    default = Plan()
+    default = Sizes()
     told.add_argument("--members", type=int, default=default.members, help="containers on record [2000]")
     told.add_argument("--processes", type=int, default=default.processes, help="processes in all [10000]")
     told.add_argument("--adopted", type=int, default=default.adopted, help="containers without a hook [500]")
@@ -215,11 +215,11 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
-    plan = Plan(given.members, given.processes, given.adopted, max(1, given.rounds))
+    sizes = Sizes(given.members, given.processes, given.adopted, max(1, given.rounds))
     form = as_markdown if given.markdown else as_text
     tables: list[Table] = []
     try:
-        for table in measure(plan):
+        for table in measure(sizes):
             tables.append(table)
             if not given.json:
                 print(f"{form(table.lines())}\n", flush=True)

@@ -13,7 +13,7 @@ from tests.bench.busy_node import BusyNode, busy_node
 from tests.bench.common import CannotMeasure
 from tests.kernel.inside import REAL_ROOT
 
-SMALL = scale.Plan(members=8, processes=60, adopted=3, rounds=1)
+SMALL = scale.Sizes(members=8, processes=60, adopted=3, rounds=1)
 
 
 @pytest.fixture(autouse=True)

@@ -961,6 +961,7 @@ def start_text(hook: Hook, *arguments: str) -> Task:
     return subprocess.Popen([*command, *arguments], stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env={})
 
 
+@pytest.mark.knobs(rmids=64, decay_ms=0)
 def test_a_run_that_is_ended_has_printed_what_it_did(hook: Hook, resctrl: Mounted) -> None:
     """The model stops after the first action, so that the signal comes while there is work left."""
     with ExitStack() as stack:
