@@ -30,7 +30,10 @@ def bring_in(node: Node, index: Index, pid: int) -> int:
     place = index.find(procfs.cgroups(pid))
     if place is None or _is_in(node, pid, place.member.group) or not _is_in_place(node, place):
         return 0
-    moved = 0
+    # The process first, and then what else there is of it: until it is in, it runs uncharged.
+    if not _move(node, place, pid):
+        return 0
+    moved = 1
     deadline = system.monotonic() + _SECONDS
     waiting = [pid]
     while waiting and system.monotonic() < deadline:

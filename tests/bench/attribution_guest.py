@@ -144,11 +144,15 @@ class MeasuredContainer:
 
     def command(self, amounts: Mapping[str, int]) -> list[str]:
         """The container's first program: `work begin`, which becomes the workload."""
-        seen = [str(path) for path in self.files()]
-        for place, shown in SHOWN.items():
-            seen = [path.replace(str(place), shown, 1) for path in seen]
         text = self.workload.command.format(**amounts).replace("$ID", self.name)
-        return ["/bin/work", "begin", f"/gate/{self.name}.first", *seen, "--", "/bin/sh", "-c", text]
+        return ["/bin/work", "begin", f"/gate/{self.name}.first", *self.seen(), "--", "/bin/sh", "-c", text]
+
+    def seen(self) -> list[str]:
+        """The files where the container finds them."""
+        found = [str(path) for path in self.files()]
+        for place, shown in SHOWN.items():
+            found = [path.replace(str(place), shown, 1) for path in found]
+        return found
 
     def start(self, command: Sequence[str]) -> None:
         log: IO[bytes]
@@ -332,18 +336,16 @@ class GuestBench:
                 stack.callback(poller.stop)
                 poller.start()
             container.hear("up")
-            used = None
+            jobs = None
             if container.workload.is_reconciled:
                 first = self._exec_and_reconcile(container)
             elif container.workload.job:
-                first = container.settled()
-                used = self._exec_jobs(container)
+                jobs = self._exec_jobs(container)
             else:
                 self._exec_into(container)
             wall = time.monotonic() - began
-            work = container.settled().since(first)
-            if used is not None:  # the cgroup also has what the runtime used before the job's first instruction
-                work = Reading(used, work.charged)
+            # The cgroup also has what the runtime used before a job's first instruction, and the job's end.
+            work = jobs or container.settled().since(first)
         mark = parse(container.mark.read_text()) if way.name != REFERENCE else start
         container.end()
         return Run(name, container.runtime, way.name, *work, *start.since(mark), wall)
@@ -355,20 +357,21 @@ class GuestBench:
             command = [container.runtime, "exec", container.name, *work]
             subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=DEADLINE)
 
-    def _exec_jobs(self, container: MeasuredContainer) -> float:
-        """Jobs that are brought in by exec; the seconds of CPU time that they say they used."""
+    def _exec_jobs(self, container: MeasuredContainer) -> Reading:
+        """Jobs that are brought in by exec: what they used and what their group was charged, as they see it."""
         workload = container.workload
         loops = round(self._amounts["loops"] * workload.job / self.plan.seconds)
-        command = [container.runtime, "exec", container.name, "/bin/work", "job", str(loops)]
-        used, due = 0, time.monotonic()
+        command = [container.runtime, "exec", container.name, "/bin/work", "job", str(loops), *container.seen()[:-1]]
+        used, charged, due = 0, 0, time.monotonic()
         for _ in range(workload.execs):
             time.sleep(max(0.0, due - time.monotonic()))
             due += workload.every
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, timeout=DEADLINE
             )
-            used += int(done.stdout)
-        return used / 1e9
+            meanwhile = list(map(int, done.stdout.split()))
+            used, charged = used + meanwhile[0], charged + meanwhile[1]
+        return Reading(used / 1e9, charged / 1e9)
 
     def _watch(self, stack: ExitStack) -> None:
         """Have `watch` beside it, from now until the end of the run."""

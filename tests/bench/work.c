@@ -3,7 +3,8 @@
  * The containers' program, static: what it runs in has nothing else.
  *
  *   work spin LOOPS THREADS               so many loops, shared out among the threads
- *   work job LOOPS                        so many loops, and prints the CPU time that it took since main, in ns
+ *   work job LOOPS COUNTER...             so many loops; prints what it used meanwhile, in ns of CPU time, and by how
+ *                                         much the sum of the COUNTERs grew
  *   work begin OUT FILE... -- COMMAND...  copies the FILEs to OUT, and becomes COMMAND
  */
 #include <err.h>
@@ -77,6 +78,22 @@ static void begin(char **arguments)
 	err(1, "%s", arguments[count + 1]);
 }
 
+/* A counter that has never run has no number. */
+static long long sum(char **counters)
+{
+	long long found = 0, value;
+
+	for (; *counters; counters++) {
+		FILE *file = fopen(*counters, "r");
+		if (!file)
+			err(1, "%s", *counters);
+		if (fscanf(file, "%lld", &value) == 1)
+			found += value;
+		fclose(file);
+	}
+	return found;
+}
+
 static long long used(void)
 {
 	struct timespec now;
@@ -85,17 +102,24 @@ static long long used(void)
 	return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
+static void do_job(char **counters)
+{
+	long long start = used(), charged = sum(counters);
+
+	spin_all(1);
+	charged = sum(counters) - charged;
+	printf("%lld %lld\n", used() - start, charged);
+}
+
 int main(int argc, char **argv)
 {
-	long long start = used();
 	int threads;
 
 	if (argc > 4 && !strcmp(argv[1], "begin"))
 		begin(argv + 2);
-	if (argc == 3 && !strcmp(argv[1], "job")) {
+	if (argc > 3 && !strcmp(argv[1], "job")) {
 		loops = strtoul(argv[2], NULL, 10);
-		spin_all(1);
-		printf("%lld\n", used() - start);
+		do_job(argv + 3);
 		return 0;
 	}
 	if (argc != 4 || strcmp(argv[1], "spin"))
