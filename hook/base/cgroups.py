@@ -7,21 +7,10 @@ Source: cgroups(7), and the names that kubelet, CRI-O, Podman and containerd giv
 
 from __future__ import annotations
 
-from hook.base import names, system
+from hook.base import names
 
-_MOUNT = "/sys/fs/cgroup"
 _ID_LENGTH = 64
 _HEX = frozenset("0123456789abcdef")
-
-
-def exists(cgroup: str) -> bool:
-    """Whether a cgroup is there, in one of the places where its hierarchy is mounted by all known systems."""
-    controllers, _, path = cgroup.partition(":")
-    if not path.startswith("/") or ".." in path.split("/"):
-        return False
-    name = controllers.partition("name=")[2] or controllers
-    places = {name, name.partition(",")[0]} if name else {"", "unified"}
-    return any(system.is_directory(f"{_MOUNT}/{place}{path}".replace("//", "/")) for place in places)
 
 
 def is_own(cgroup: str | None, container: str) -> bool:

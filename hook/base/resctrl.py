@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resctrl file system: one module owns /sys/fs/resctrl. What its errnos mean: `refusals`.
+"""The resctrl file system, one group at a time. All groups: `all_groups`. What its errnos mean: `refusals`.
 
 Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgroup.c.
 """
@@ -7,8 +7,6 @@ Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgr
 from __future__ import annotations
 
 from hook.base import procfs, system
-
-_NO_CTRL_GROUPS = ("info", "mon_data", "mon_groups")
 
 
 class Resctrl:
@@ -35,33 +33,6 @@ class Resctrl:
 
     def _ctrl_path(self, ctrl_group: str) -> str:
         return self.root if ctrl_group == "/" else f"{self.root}/{ctrl_group}"
-
-    def ctrl_groups(self) -> dict[str, list[str]]:
-        """The paths of all ctrl_groups, each with the paths of its mon_groups; not for a start that succeeds.
-
-        It grows with the node. Empty: nothing is mounted, or nothing can be monitored.
-        """
-        directories = [name for name in _names(self.root) if name not in _NO_CTRL_GROUPS]
-        paths = [self.root, *(f"{self.root}/{name}" for name in directories)]
-        return {
-            path: [f"{path}/mon_groups/{name}" for name in _names(path + "/mon_groups")]
-            for path in paths
-            if system.is_directory(path + "/mon_groups")
-        }
-
-    def mon_groups(self) -> list[str]:
-        """The paths of all mon_groups, in whatever ctrl_group; not for a start that succeeds either."""
-        return [path for paths in self.ctrl_groups().values() for path in paths]
-
-    def rmid_limit(self) -> int | None:
-        """The smallest of info/*/num_rmids: there is one for each kind of counter, and a group takes an RMID of all."""
-        limits = []
-        for name in _names(self.root + "/info"):
-            try:
-                limits.append(int(system.read_file(f"{self.root}/info/{name}/num_rmids", 64)))
-            except (OSError, ValueError):
-                pass
-        return min(limits, default=None)
 
     def make(self, path: str) -> bool:
         """Make a mon_group, which takes an RMID; whether it was this call that made it.
@@ -158,14 +129,6 @@ class Resctrl:
             return not refusals.is_gone(error)
         lives = any(not task.isdigit() or procfs.is_dead(int(task)) is not True for task in tasks)
         return lives or not procfs.in_host_pid_namespace()
-
-
-def _names(directory: str) -> list[str]:
-    """What is in a directory; nothing where there is none, or it cannot be read."""
-    try:
-        return system.list_directory(directory)
-    except OSError:
-        return []
 
 
 def _read_counter(top: str, counter: str, found: dict[str, str]) -> None:

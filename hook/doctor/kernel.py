@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from hook.base import names, procfs, system
+from hook.base import all_groups, names, procfs, system
 from hook.base.resctrl import Resctrl
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
 from hook.host import machine
@@ -112,7 +112,7 @@ def check_rmids(site: Site) -> Iterator[Finding]:
 def _check_other_groups(site: Site) -> Iterator[Finding]:
     """Other owners of RMIDs, guessed by the names of their groups."""
     found: dict[str, list[str]] = {}
-    for path in Resctrl(site.options.resctrl_root).mon_groups():
+    for path in all_groups.list_mon_groups(site.options.resctrl_root):
         name = os.path.basename(path)
         if not name.startswith(site.options.group_prefix):
             found.setdefault(_guess_owner(name), []).append(path)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from hook.base import counters, procfs, system
+from hook.base import all_groups, counters, procfs, system
 from hook.base.errors import HookError
 from hook.base.models import KeyState
 from hook.base.resctrl import Resctrl
@@ -160,7 +160,7 @@ def take_snapshot(options: Options) -> Inventory:
     kernel = Resctrl(options.resctrl_root)
     with Records(options.run_dir) as records:
         # The groups first: createRuntime records a member before it makes the group.
-        ctrl_groups = kernel.ctrl_groups() if kernel.is_mounted() else {}
+        ctrl_groups = all_groups.list_ctrl_groups(kernel.root) if kernel.is_mounted() else {}
         keys, unreadable = _split_unreadable(read_key(records, kernel, name) for name in records.recorded())
         failures, broken = _split_unreadable(records.failure(name) for name in records.failed())
         runs = records.runs()
@@ -173,7 +173,7 @@ def take_snapshot(options: Options) -> Inventory:
     recorded = {group.record.path for key in keys for group in key.groups if not group.is_over}
     ours = sum(path in recorded or _base_name(path).startswith(prefix) for path in mon_groups)
     others = len(ctrl_groups) + len(mon_groups) - ours
-    rmids = Rmids(kernel.rmid_limit(), ours, others) if ctrl_groups else None
+    rmids = Rmids(all_groups.read_rmid_limit(kernel.root), ours, others) if ctrl_groups else None
     orphans = _find_orphans(
         (path for path in mon_groups if _base_name(path).startswith(prefix)), prefix, keys, unreadable
     )

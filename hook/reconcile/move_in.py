@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hook.base import names, procfs, system
+from hook.base import all_groups, names, procfs, system
 from hook.base.errors import HookError
 from hook.base.reasons import Reason, WrongCtrlGroup
 from hook.reconcile.plan import names_process
@@ -102,7 +102,7 @@ def _find_ctrl_group(node: Node, pid: int, seen: Survey) -> str:
     """The ctrl_group whose `tasks` lists a process, for kernels without /proc/PID/cpu_resctrl_groups."""
     root = node.resctrl.root
     if seen.ctrl_groups is None:
-        seen.ctrl_groups = [path for path in node.resctrl.ctrl_groups() if path != root]
+        seen.ctrl_groups = [path for path in all_groups.list_ctrl_groups(root) if path != root]
     return next((it[len(root) + 1 :] for it in seen.ctrl_groups if pid in (node.resctrl.tasks(it) or ())), "/")
 
 

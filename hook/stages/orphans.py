@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hook.base import names, system
+from hook.base import all_groups, names, system
 from hook.state import contents
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def find_orphans(node: Node, recorded: Collection[str] = ()) -> list[str]:
     """Find the groups with our prefix that are on record of no key. `recorded`: groups that the caller found on one."""
     # The groups before the records: createRuntime records a group before it makes it.
-    keys = {path: key_of(node, path) for path in node.resctrl.mon_groups() if path not in recorded}
+    keys = {path: key_of(node, path) for path in all_groups.list_mon_groups(node.resctrl.root) if path not in recorded}
     lone = [path for path, key in keys.items() if key is not None and not is_recorded(node, path)]
     taken = _recorded_paths(node) if lone else set()
     return [path for path in lone if path not in taken]

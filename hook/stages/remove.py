@@ -7,7 +7,7 @@ and a createRuntime that failed use the same steps.
 
 from __future__ import annotations
 
-from hook.base import cgroups, procfs, system
+from hook.base import cgroup_mounts, procfs, system
 from hook.base.errors import HookError
 from hook.stages import identity
 from hook.state import transitions
@@ -197,4 +197,4 @@ def has_lingered(node: Node, state: KeyState) -> bool:
 
 def _is_deleted(state: KeyState) -> bool:
     """Whether a key is of a pod that is gone, as its cgroup says, or that has none: nothing can come back to it."""
-    return state.kind == "pod" and not (state.cgroup and cgroups.exists(state.cgroup))
+    return state.kind == "pod" and not (state.cgroup and cgroup_mounts.exists(state.cgroup))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hook.base import cgroups, system
+from hook.base import cgroup_mounts, cgroups, system
 from hook.stages import identity
 from tests.support.memory import MachineInMemory
 
@@ -134,4 +134,4 @@ def test_a_cgroup_is_looked_for_where_it_may_be_mounted(
     machine = MachineInMemory()
     monkeypatch.setattr(system, "posix", machine)
     machine.add_directory(mounted)
-    assert cgroups.exists(cgroup) is there
+    assert cgroup_mounts.exists(cgroup) is there

@@ -129,7 +129,7 @@ def test_os_is_for_people() -> None:
     ("pattern", "owners"),
     [
         (r"^/proc(/|$)", {"base/container_tasks", "base/procfs", "base/system", "host/machine", "host/would_inject"}),
-        (r"^/sys/", {"base/cgroups", "base/models", "base/models_compiled", "host/machine"}),
+        (r"^/sys/", {"base/cgroup_mounts", "base/models", "base/models_compiled", "host/machine"}),
         (
             r"^/run/",
             {"base/models", "base/models_compiled", "host/machine", "host/oci_runtimes", "host/would_inject"},

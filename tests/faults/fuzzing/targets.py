@@ -288,7 +288,7 @@ def proc(program: Program, texts: Texts) -> object:
                 cgroups.is_own(place, CONTAINER),
                 cgroups.container_id(place),
             ]
-            found += [cgroups.exists(place), cgroups.is_within(place, places[0] or "")]
+            found += [program.cgroup_mounts.exists(place), cgroups.is_within(place, places[0] or "")]
             assert found[-4] is None or cgroups.is_within(place, str(found[-5] or place))
     assert not machine.changes
     return found, places, procfs.resctrl_groups(PID)
@@ -303,7 +303,12 @@ def kernel(program: Program, texts: Texts) -> object:
     machine.add(f"{RESCTRL}/info/L3_MON/num_rmids", _bytes(texts, 3))
     machine.add(f"{RESCTRL}/info/last_cmd_status", _bytes(texts, 4))
     resctrl = program.resctrl.Resctrl(RESCTRL)
-    found = [resctrl.tasks(group), resctrl.has_live_task(group), resctrl.rmid_limit(), resctrl.counters(group)]
+    found = [
+        resctrl.tasks(group),
+        resctrl.has_live_task(group),
+        program.all_groups.read_rmid_limit(RESCTRL),
+        resctrl.counters(group),
+    ]
     with suppress(program.errors.HookError):
         resctrl.make(f"{RESCTRL}/gone/mon_groups/x")
     assert not machine.changes

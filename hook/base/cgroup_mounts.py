@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a cgroup is there. What its path says of containers: `cgroups`, which a container's start does not need."""
+
+from __future__ import annotations
+
+from hook.base import system
+
+_MOUNT = "/sys/fs/cgroup"
+
+
+def exists(cgroup: str) -> bool:
+    """Whether a cgroup is there, in one of the places where its hierarchy is mounted by all known systems."""
+    controllers, _, path = cgroup.partition(":")
+    if not path.startswith("/") or ".." in path.split("/"):
+        return False
+    name = controllers.partition("name=")[2] or controllers
+    places = {name, name.partition(",")[0]} if name else {"", "unified"}
+    return any(system.is_directory(f"{_MOUNT}/{place}{path}".replace("//", "/")) for place in places)
