@@ -17,13 +17,12 @@ import pytest
 from tests.resctrlfs import Mounted
 from tests.support import watching
 from tests.support.cgroups import Cgroup, cgroup
-from tests.support.hook import UID, Hook, Outcome, created, end, finish, stopped
+from tests.support.hook import DEADLINE, UID, Hook, Outcome, created, end, finish, stopped
 
 pytestmark = pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
 Task = subprocess.Popen[bytes]
 ID = "5f3c" * 16
 GROUP = f"oci-{UID}"
-DEADLINE = 60.0
 ENTER = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
 """What a runtime does for exec: a process enters the container's cgroup, and becomes the program."""
 FAMILY = "import os, signal; os.fork() and os.fork(); signal.pause()"

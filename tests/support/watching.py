@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.hook import finish
+from tests.support.hook import DEADLINE, finish
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tests.support.hook import Hook
 
     Process = subprocess.Popen[bytes]
-
-DEADLINE = 60.0
 
 
 def missing() -> str | None:

@@ -14,13 +14,12 @@ import pytest
 
 from tests.support import watching
 from tests.support.cgroups import mount_point
-from tests.support.hook import Hook, end, finish
+from tests.support.hook import DEADLINE, Hook, end, finish
 
 if TYPE_CHECKING:
     from tests.kernel.guest.oci import Runtimes
 
 BOTH = pytest.mark.parametrize("runtime", ["runc", "crun"])
-DEADLINE = 300.0
 ENTER = 'echo $$ >"$0/cgroup.procs"; for it; do echo $$ >"$it/tasks"; done; exec sleep infinity'
 """A process enters a cgroup and groups, and becomes another program there."""
 CHURN = 200
@@ -50,13 +49,15 @@ def test_what_exec_of_a_runtime_brings_in_is_in_the_group_and_so_is_what_it_fork
     container = runtimes.start(runtime, "c1")
     container.seen()
     with watching.watching(hook):
-        command = container.exec_command("/bin/sh", "-c", "(/bin/cat /gates/inside) & (/bin/cat /gates/inside) & wait")
-        os.mkfifo(container.gates / "inside")
+        gates = [container.gates / "one", container.gates / "two"]  # one each: a second reader may come too late
+        for gate in gates:
+            os.mkfifo(gate)
+        command = container.exec_command("/bin/sh", "-c", "(/bin/cat /gates/one) & (/bin/cat /gates/two) & wait")
         with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
             wait(lambda: len(pids_in("c1")) == 4)
             wait(lambda: hook.tasks("oci-c1") == pids_in("c1"))
-            with (container.gates / "inside").open("wb"):
-                pass
+            for gate in gates:
+                gate.open("wb").close()
             process.wait(DEADLINE)
         container.finish()
     hook.assert_clean()
