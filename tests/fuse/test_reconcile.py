@@ -412,7 +412,7 @@ def test_a_group_that_another_tool_renamed_is_left_alone(hook: Hook, init: Task)
     (groups / "oci-c1").rename(groups / "theirs")
     actions = reconcile(hook, refused=["remake"])
     if Path("/proc/self/cpu_resctrl_groups").exists():
-        assert "'theirs' of somebody else" in actions[0]["problem"]
+        assert "'theirs' of another tool" in actions[0]["problem"]
         assert hook.tasks("theirs") == {init.pid}
     else:
         assert hook.tasks("oci-c1") == {init.pid}
