@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.support.interpreters import Interpreter
 
 OURS = {
-    "base": "cgroups errors jsontext models names procfs resctrl system validation",
+    "base": "cgroup_mounts errors jsontext models names procfs resctrl system validation",
     "state": "consumer_view rundir transitions",
     "stages": "context create entry identity remove",
 }
