@@ -73,7 +73,7 @@ def test_verb(arguments: Sequence[str]) -> int:
         beside = [lane.submit(_run_and_read, [*pytest, tier]) for tier in BESIDE]
         others = _run_and_read(["nice", "-n", "5", *pytest, *(f"--ignore={tier}" for tier in BESIDE)], aloud=True)
         done = [others, *(it.result() for it in beside)]
-    failed = [line for _, lines in done for line in lines if line.startswith(("FAILED ", "ERROR "))]
+    failed = [line for _, lines in done for line in lines if line.startswith(("FAILED ", "ERROR ", "REQUIRED"))]
     print(*(line for _, lines in done[1:] for line in lines), *failed, sep="\n")
     return max(status for status, _ in done)
 

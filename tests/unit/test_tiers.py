@@ -74,6 +74,14 @@ def test_a_selection_of_tests_needs_no_other_tier(project: Path) -> None:
     assert "1 passed, 2 deselected" in lines[-1]
 
 
+def test_a_tier_that_runs_elsewhere_is_not_missed_and_the_others_are(project: Path) -> None:
+    """build.py has a pytest of its own run some tiers, next to the one that runs all others."""
+    assert run(project, "--ignore=tests/fuse", "--require=fuse,podman")[0] == 0
+    status, lines = run(project, "--ignore=tests/fuse", "--require=fuse,podman,kernel")
+    assert status == 1
+    assert [line for line in lines if "REQUIRED" in line] == ["REQUIRED: kernel: nothing ran, and --require wants it to"]
+
+
 def test_required_tiers_that_ran_are_fine(project: Path) -> None:
     assert run(project, "--require=podman,unit")[0] == 0
 
