@@ -79,7 +79,9 @@ def test_a_tier_that_runs_elsewhere_is_not_missed_and_the_others_are(project: Pa
     assert run(project, "--ignore=tests/fuse", "--require=fuse,podman")[0] == 0
     status, lines = run(project, "--ignore=tests/fuse", "--require=fuse,podman,kernel")
     assert status == 1
-    assert [line for line in lines if "REQUIRED" in line] == ["REQUIRED: kernel: nothing ran, and --require wants it to"]
+    assert [line for line in lines if "REQUIRED" in line] == [
+        "REQUIRED: kernel: nothing ran, and --require wants it to"
+    ]
 
 
 def test_required_tiers_that_ran_are_fine(project: Path) -> None:
