@@ -105,7 +105,7 @@ class Output(Follower):
         self._draw(_ERASE)
 
     def _print(self, lines: list[str]) -> None:
-        """Print lines at once, as text without control characters. The work goes on if nobody reads it."""
+        """Print lines without control characters, and flush them. A closed pipe stops the output, but no action."""
         if self._is_quiet or not lines or sys.stdout is None:
             return
         self._draw(_ERASE)

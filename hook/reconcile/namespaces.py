@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses to work where processes cannot be told dead, or cannot be matched to containers."""
+"""Refuses to work in a namespace that hides processes, or that hides which container a process is in."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Survey:
     orphans: dict[tuple[str, str], bool] = field(default_factory=dict)
     """Groups with our prefix and without a record, by key and path, and whether they have a live task."""
     owners: dict[str, str | None] = field(default_factory=dict)
-    """Of those that have a live task, by path, the key that they belong to; None: it cannot be told."""
+    """The key of each orphan that has a live task, by path, as owners.find_owner finds it."""
     paths_of: dict[str, list[str]] = field(default_factory=dict)
     """The same by key."""
     index: dict[str, str | None] = field(default_factory=dict)

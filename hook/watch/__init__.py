@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`watch`: moves what exec brings into a container into the container's group at once, told by the kernel."""
+"""`watch`: listens to the kernel's exec events, and moves processes that exec starts into their container's group."""

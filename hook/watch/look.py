@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look at all containers for what no event told of: at the start, and after events were lost.
+"""Looks at all containers for processes without an event: when watch starts, and after events were lost.
 
 It takes as long as the node is large, so a child process does it, while the parent goes on listening.
 """

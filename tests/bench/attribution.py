@@ -11,9 +11,9 @@ The ceiling is the share of the same work without a runtime, by a process that p
 kernel can attribute. It differs from 100 % as far as the two clocks do: the kernel's scheduler counts a task from when
 it chooses it (or even from when it wakes it, on a CPU that idles), the RMID counts from when it runs.
 
-Jobs by exec say themselves what they used, and what their group was charged, from their first instruction to their
-last: what the runtime uses before that, in the container's cgroup, is nobody's work. Without watch they wait for
-`reconcile`, which none of these runs lasts to see.
+Jobs by exec read themselves what they used, and what their group was charged, from their first instruction to their
+last. What the runtime uses before that in the container's cgroup does not count. Without watch they would wait for
+`reconcile`, which does not run while they do.
 
 A poller does as a daemon would: at each tick it writes all threads of all processes in the container's cgroup to the
 tasks of its group, which is there beforehand. It begins to look by chance within its first period after the container's
