@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks share: their errors, and programs in C."""
+"""What the benchmarks share: their command line, their report, their errors, and programs in C."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
+
+from tests.bench.figures import Table
+from tests.support.tables import as_markdown, as_text
 
 
 class CannotMeasure(Exception):
@@ -27,6 +34,31 @@ def parser(name: str, about: str | None) -> argparse.ArgumentParser:
     form.add_argument("--json", action="store_true", help="print everything as JSON")
     form.add_argument("--markdown", action="store_true", help="print nothing but tables, as Markdown")
     return told
+
+
+def report(name: str, measure: Callable[[], Iterable[Table]], given: argparse.Namespace, notes: str = "") -> int:
+    """Measure, and print each table in the form that was asked for as soon as it is there; returns the exit status.
+
+    `notes`: what to know beside tables for people.
+    """
+    form = as_markdown if given.markdown else as_text
+    measured: list[Table] = []
+    try:
+        for table in measure():
+            measured.append(table)
+            if not given.json:
+                print(f"{form(table.lines())}\n", flush=True)
+    except CannotMeasure as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    if given.json:
+        print(json.dumps([asdict(table) for table in measured], indent=2))
+    elif notes and not given.markdown:
+        print(notes)
+    missed = [line for table in measured for line in table.missed()]
+    for line in missed:
+        print(f"{name}: {line}", file=sys.stderr)
+    return 1 if missed else 0
 
 
 def compile_static(source: Path, target: Path) -> None:

@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from threading import Thread
@@ -36,7 +36,6 @@ from tests.bench.figures import Figure, Table
 from tests.bench.plain_node import uid_of
 from tests.support.hook import PYZ, created, stopped
 from tests.support.machine import ScratchMachine
-from tests.support.tables import as_markdown, as_text
 
 SMALLER = 4
 TARGETS = {"nothing to do": 0.6, "after a wipe": 6.0, "--adopt": 6.0}
@@ -216,22 +215,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     sizes = Sizes(given.members, given.processes, given.adopted, max(1, given.rounds))
-    form = as_markdown if given.markdown else as_text
-    tables: list[Table] = []
-    try:
-        for table in measure(sizes):
-            tables.append(table)
-            if not given.json:
-                print(f"{form(table.lines())}\n", flush=True)
-    except CannotMeasure as error:
-        print(f"scale: {error}", file=sys.stderr)
-        return 1
-    if given.json:
-        print(json.dumps([asdict(table) for table in tables], indent=2))
-    missed = [line for table in tables for line in table.missed()]
-    for line in missed:
-        print(f"scale: {line}", file=sys.stderr)
-    return 1 if missed else 0
+    return common.report("scale", lambda: measure(sizes), given)
 
 
 if __name__ == "__main__":

@@ -25,26 +25,24 @@ runtimes   `runc create` and `podman run --rm`, with the hook, with one that onl
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyz import archive
 from tests import provision
 from tests.bench import common, speed_hooks, speed_runtimes
-from tests.bench.common import CannotMeasure, NotReady
+from tests.bench.common import NotReady
 from tests.bench.figures import Table
 from tests.bench.launcher import Launcher, has_valgrind
 from tests.bench.plain_node import TMPFS
 from tests.bench.rounds import Bench
 from tests.support import interpreters
 from tests.support.hook import PYZ
-from tests.support.tables import as_markdown, as_text
 
 TABLES = ("starts", "groups", "crowds", "runtimes")
 
@@ -130,24 +128,7 @@ def notes(plan: Plan) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     said = parser().parse_args(arguments)
     plan = Plan(said.only or TABLES, said.python or (), max(1, said.rounds), said.seed)
-    form = as_markdown if said.markdown else as_text
-    tables: list[Table] = []
-    try:
-        for table in measure(plan):
-            tables.append(table)
-            if not said.json:
-                print(f"{form(table.lines())}\n", flush=True)
-    except CannotMeasure as error:
-        print(f"speed: {error}", file=sys.stderr)
-        return 1
-    if said.json:
-        print(json.dumps([asdict(table) for table in tables], indent=2))
-    elif not said.markdown:
-        print(notes(plan))
-    missed = [line for table in tables for line in table.missed()]
-    for line in missed:
-        print(f"speed: {line}", file=sys.stderr)
-    return 1 if missed else 0
+    return common.report("speed", lambda: measure(plan), said, notes(plan))
 
 
 if __name__ == "__main__":

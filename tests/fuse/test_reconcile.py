@@ -20,7 +20,7 @@ import pytest
 
 from tests.kernel.inside import few
 from tests.resctrlfs import Mounted
-from tests.support.cgroups import Cgroup, cgroup
+from tests.support.cgroups import Cgroup, cgroup, container_cgroup
 from tests.support.hook import UID, Hook, created, end, finish, stopped, task
 
 Task = subprocess.Popen[bytes]
@@ -54,8 +54,7 @@ def golden(hook: Hook, init: Task, tmp_path: Path) -> dict[str, Any]:
 @pytest.fixture
 def own() -> Iterator[Cgroup]:
     """The cgroup of a container of the pod."""
-    pod = UID.replace("-", "_")
-    with cgroup(f"/test-{os.getpid()}-pod{pod}.slice") as above, cgroup(f"{above.path}/crio-{ID}.scope") as made:
+    with container_cgroup(UID, ID) as made:
         yield made
 
 

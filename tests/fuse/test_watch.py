@@ -16,7 +16,7 @@ import pytest
 
 from tests.resctrlfs import Mounted
 from tests.support import watching
-from tests.support.cgroups import Cgroup, cgroup
+from tests.support.cgroups import Cgroup, cgroup, container_cgroup
 from tests.support.hook import DEADLINE, UID, Hook, Outcome, created, end, finish, stopped
 
 pytestmark = pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
@@ -35,8 +35,7 @@ FLOOD = 6000
 @pytest.fixture
 def own() -> Iterator[Cgroup]:
     """The cgroup of a container of the pod."""
-    pod = UID.replace("-", "_")
-    with cgroup(f"/test-{os.getpid()}-pod{pod}.slice") as above, cgroup(f"{above.path}/crio-{ID}.scope") as made:
+    with container_cgroup(UID, ID) as made:
         yield made
 
 

@@ -61,6 +61,14 @@ class Cgroup:
 
 
 @contextmanager
+def container_cgroup(pod_uid: str, container: str) -> Iterator[Cgroup]:
+    """The cgroup of a container of CRI-O's, in that of its pod."""
+    pod = pod_uid.replace("-", "_")
+    with cgroup(f"/test-{os.getpid()}-pod{pod}.slice") as above, cgroup(f"{above.path}/crio-{container}.scope") as made:
+        yield made
+
+
+@contextmanager
 def cgroup(path: str) -> Iterator[Cgroup]:
     made = Cgroup(path)
     try:
