@@ -46,10 +46,15 @@ FEW = 3
 """So many cases of a parametrised test go ahead of the others."""
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
 """Mutants that no test can kill, by the reason."""
-APART = ("sh", "-ec", 'mount --make-rprivate /; mount --bind "$0" /mnt; mount -o remount,bind,ro /; cd /mnt; exec "$@"')
+APART = (
+    "sh",
+    "-ec",
+    'mount --make-rprivate /; mount --bind "$0" /mnt; mkdir -p /mnt/build/tmp; mount -t tmpfs mutants /mnt/build/tmp;'
+    'mount -o remount,bind,ro /; cd /mnt; exec "$@"',
+)
 """Behind this and a directory, that one is /mnt, and all else is read-only: who knows what a mutant does.
 
-The name is short, as names of sockets have to be.
+The name is short, as names of sockets have to be. Temporary files go to build/tmp there, into memory.
 """
 Lines = dict[str, dict[str, list[str]]]
 

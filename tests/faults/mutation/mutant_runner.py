@@ -58,11 +58,12 @@ def run(tests: Sequence[str], patience: float) -> str | None:
     pidfd = os.pidfd_open(pid)
     ended, _, _ = select.select([pidfd], [], [], patience)
     os.close(pidfd)
+    status = os.waitpid(pid, 0)[1] if ended else None
     _kill_children()
     with os.fdopen(reading, "rb") as pipe:
         told = pipe.read() if ended else b'""'
     # The first line: what a test has forked may have gone on, and told of the other tests, too.
-    answer: str | None = json.loads(told.splitlines()[0]) if told else "what is imported"
+    answer: str | None = json.loads(told.splitlines()[0]) if told else f"the tests ended with wait status {status}"
     return answer
 
 
@@ -74,9 +75,13 @@ def _tested(tests: Sequence[str], pipe: int) -> int:
     chosen = Chosen(tests)
     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
     words = ["-qx", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", *files]
-    status = int(importlib.import_module("pytest").main(words, plugins=[chosen]))
+    try:
+        status = int(importlib.import_module("pytest").main(words, plugins=[chosen]))
+        problem = f"pytest: exit status {status}" if status else None
+    except BaseException as error:  # noqa: BLE001  whatever it is that pytest cannot do here
+        problem = f"pytest: {error!r}"
     with os.fdopen(pipe, "w") as told:
-        print(json.dumps(chosen.failed or (f"pytest: exit status {status}" if status else None)), file=told)
+        print(json.dumps(chosen.failed or problem), file=told)
     return 0
 
 
@@ -112,8 +117,8 @@ def _done(job: dict[str, Any], times: Iterator[int]) -> str | None:
 
 def prepare() -> None:
     """Import what all tests do, and have hypothesis try the same in each run, and not shrink what it has found."""
-    os.environ["TMPDIR"] = str(Path("build/tmp").resolve())
-    Path("build/tmp").mkdir(parents=True, exist_ok=True)
+    place = str(Path("build/tmp").resolve())
+    os.environ.update(TMPDIR=place, PYTEST_DEBUG_TEMPROOT=place)  # what the tests around this one use is read-only here
     for name in LIBRARIES:
         importlib.import_module(name)
     from hypothesis import Phase, settings  # noqa: PLC0415  as above
