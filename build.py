@@ -6,9 +6,8 @@
                              write dist/resctrl-mon-hook.pyz, and print its SHA-256 and its size, and whose bytecode
                              it holds. --python: the interpreter that the file names in its first line (default:
                              /usr/bin/python3). --bytecode: a CPython to compile for, may be given more than once
-                             (default: those at hand: python3.9 to python3.14 on PATH or in /usr/bin, and the one that
-                             builds; `none`: sources alone, which a node compiles to install them). --release: fail
-                             unless there is bytecode for each version from 3.9 to 3.14
+                             (default: python3.9 to python3.14 as far as at hand, and the one that builds; `none`:
+                             sources alone, which a node compiles). --release: fail unless each of them is there
   python3 build.py package [deb] [rpm] [--check] [--release]
                              build, then pack it: dist/resctrl-mon-hook_VERSION_all.deb, which takes dpkg-deb, and
                              dist/*.noarch.rpm, which takes rpmbuild. --check: lintian and rpmlint have to accept them
@@ -26,9 +25,8 @@
                              (`faults --help` names the parts)
   python3 build.py --help    print this
 
-Building needs any CPython from 3.9 on and nothing else: the same sources, compiled by the same interpreters, give the
-same bytes everywhere. The other verbs first make ready what they need (a .venv beside this file; Debian packages where
-root allows it).
+Building needs any CPython from 3.9 on and nothing else. The same sources and interpreters give the same bytes. The
+other verbs first make ready what they need (a .venv beside this file; Debian packages where root allows it).
 """
 
 from __future__ import annotations
@@ -45,7 +43,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 
 from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
-BESIDE = ("tests/unit", "tests/fuse")
+APART = ("tests/unit", "tests/fuse")
+LONG = ("tests/fuse/test_storm.py", "tests/fuse/test_faults.py")
 BENCHES = ("speed", "attribution", "scale", "watch")
 
 
@@ -68,13 +67,15 @@ def test_verb(arguments: Sequence[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     if arguments:
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
-    # All of them: two tiers, one after the other, beside the others, which leave one CPU of two idle and can wait
+    # All of them, in two lanes of about the same length. Guests leave CPU time to the other lane, and can wait.
+    waits = ["nice", "-n", "5", *pytest]
+    guests = [[*waits, *(f"--ignore={tier}" for tier in APART)], [*waits, *LONG]]
+    others = [[*pytest, tier, *(f"--ignore={module}" for module in LONG)] for tier in APART]
     with ThreadPoolExecutor(max_workers=1) as lane:
-        beside = [lane.submit(_run_and_read, [*pytest, tier]) for tier in BESIDE]
-        others = _run_and_read(["nice", "-n", "5", *pytest, *(f"--ignore={tier}" for tier in BESIDE)], aloud=True)
-        done = [others, *(it.result() for it in beside)]
+        beside = lane.map(_run_and_read, others)
+        done = [*(_run_and_read(command, aloud=True) for command in guests), *beside]
     failed = [line for _, lines in done for line in lines if line.startswith(("FAILED ", "ERROR ", "REQUIRED"))]
-    print(*(line for _, lines in done[1:] for line in lines), *failed, sep="\n")
+    print(*(line for _, lines in done[len(guests) :] for line in lines), *failed, sep="\n")
     return int(any(status for status, _ in done))  # one that was killed has a negative status
 
 
