@@ -122,7 +122,8 @@ class Member(Model):
     """A container of a key. `pid` and `starttime` (clock ticks since boot, /proc/PID/stat field 22) name one process.
 
     `group` is the path of its mon_group. `cgroup` is `<controllers>:<path>` as /proc/PID/cgroup has it (no
-    controllers: cgroup v2). `taken_from` is the mon_group of another tool that the process was in before.
+    controllers: cgroup v2). `taken_from` is the mon_group of another tool that the process was in before. `name` is the
+    container's in its pod, as Kubernetes has it.
     """
 
     pid: Pid
@@ -130,6 +131,7 @@ class Member(Model):
     group: Annotated[str, AfterValidator(names.mon_group)]
     cgroup: str | None = None
     taken_from: str | None = None
+    name: str | None = None
 
 
 class MonGroup(Model):
@@ -192,8 +194,9 @@ class Index(Model):
 class Failure(Model):
     """`unmonitored/<container-id>.json`: why a container is not monitored, or (`monitored`) what else is wrong with it.
 
-    Also what is known of the container, so that reconcile can try again. `time` is RFC 3339, UTC; `boottime` the same
-    moment on CLOCK_BOOTTIME, in seconds: a process with this pid that started later is another one.
+    Also what is known of the container, so that reconcile can try again, and so that people know whose it is: `name` is
+    the container's in its `pod`. `time` is RFC 3339, UTC; `boottime` the same moment on CLOCK_BOOTTIME, in seconds: a
+    process with this pid that started later is another one.
     """
 
     version: Version = 1
@@ -212,6 +215,9 @@ class Failure(Model):
     starttime: Natural | None = None
     key: Key | None = None
     kind: Kind | None = None
+    namespace: str | None = None
+    pod: str | None = None
+    name: str | None = None
 
 
 class ReconcileRecord(Model):

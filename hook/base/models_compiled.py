@@ -108,6 +108,7 @@ if TYPE_CHECKING:
         group: str
         cgroup: str | None
         taken_from: str | None
+        name: str | None
 
     class MonGroup(Model):
         path: str
@@ -159,6 +160,9 @@ if TYPE_CHECKING:
         starttime: int | None
         key: str | None
         kind: Literal["pod", "container", "sandbox"] | None
+        namespace: str | None
+        pod: str | None
+        name: str | None
 
     class ReconcileRecord(Model):
         version: int
@@ -268,6 +272,7 @@ else:
             ("group", "group", ABSENT, NO_TYPE, (check_named, names.mon_group)),
             ("cgroup", "cgroup", None, STR_OR_NONE, (check_nullable, (check_str,))),
             ("taken_from", "taken_from", None, STR_OR_NONE, (check_nullable, (check_str,))),
+            ("name", "name", None, STR_OR_NONE, (check_nullable, (check_str,))),
         ),
     )
     MonGroup = Form(
@@ -337,6 +342,9 @@ else:
             ("starttime", "starttime", None, NONE, (check_nullable, (check_int, 0, 9223372036854775807))),
             ("key", "key", None, NONE, (check_nullable, (check_named, names.container_id))),
             ("kind", "kind", None, NONE, (check_nullable, (check_literal, "pod", "container", "sandbox"))),
+            ("namespace", "namespace", None, STR_OR_NONE, (check_nullable, (check_str,))),
+            ("pod", "pod", None, STR_OR_NONE, (check_nullable, (check_str,))),
+            ("name", "name", None, STR_OR_NONE, (check_nullable, (check_str,))),
         ),
     )
     ReconcileRecord = Form(

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from hook.base import cgroups, system
-from hook.base.text import printable
+from hook.base.text import who
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
 from hook.doctor.site import names_hook
 from hook.host import oci_runtimes
@@ -47,7 +47,8 @@ def check_records(site: Site) -> Iterator[Finding]:
             yield Finding(WARNING, "records", f"{condition}: {name_first(keys)}", f"run {NAME} reconcile")
     by_reason: dict[str, list[str]] = {}
     for failure in seen.failures:
-        by_reason.setdefault(failure.reason, []).append(failure.container)
+        name = who(failure.container, failure.namespace, failure.pod, failure.name)
+        by_reason.setdefault(failure.reason, []).append(name)
     for reason, containers in by_reason.items():
         found = f"{len(containers)} containers: {reason}: {name_first(containers)}"
         yield Finding(WARNING, "failures", found, f"see {NAME} list for details")
@@ -96,16 +97,16 @@ def check_lost_containers(site: Site) -> Iterator[Finding]:
     newer, unanswered = oci_runtimes.find_states(live.keys() - bundles.keys())
     bundles.update({container: str(state["bundle"]) for container, state in newer.items()})
     for container, state in live.items():
-        name = f"{state.pod_namespace}/{state.pod_name} ({container[:12]})" if state.pod_name else container[:12]
+        name = who(container, state.pod_namespace, state.pod_name, state.members[container].name)
         remedy = f"delete its pod, or kill its processes (see {NAME} show {container})"
         if container in unanswered:
             continue
         if container not in bundles:
             found = "its processes run, but no OCI runtime knows it"
-            yield Finding(WARNING, "lost", f"{printable(name)}: {found}", remedy)
+            yield Finding(WARNING, "lost", f"{name}: {found}", remedy)
         elif not os.path.exists(f"{bundles[container]}/config.json"):
             found = f"its processes run, but its bundle is gone ({bundles[container]})"
-            yield Finding(WARNING, "lost", f"{printable(name)}: {found}", remedy)
+            yield Finding(WARNING, "lost", f"{name}: {found}", remedy)
 
 
 def check_reconcile(site: Site) -> Iterator[Finding]:

@@ -89,10 +89,14 @@ def to_json(result: Result, *, dry_run: bool) -> dict[str, Any]:
 
 
 def _outcome_to_json(it: Outcome) -> dict[str, Any]:
-    names = {"action": it.action.verb, "key": it.action.key, "container": it.action.container, "path": it.action.path}
+    action = it.action
+    about = {"key": action.key, "container": action.container, "path": action.path}
+    names = {"namespace": action.namespace, "pod": action.pod, "name": action.name}
     return {
-        **{name: value or None for name, value in names.items()},
-        "why": it.action.why,
+        "action": action.verb,
+        **{name: value or None for name, value in about.items()},
+        **names,
+        "why": action.why,
         "problem": it.problem,
         "remark": it.remark,
     }

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from hook.base.text import short_id, who
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class Action:
     """One repair: its verb, its object (`path`: a mon_group), and why.
 
     `forced`: because of --live, without a check of the key's members. `reason`: of the failure that is tried again.
+    `namespace`, `pod`, `name`: what is recorded of the pod, and of the container in it.
     """
 
     verb: str
@@ -45,10 +48,19 @@ class Action:
     why: str = ""
     forced: bool = False
     reason: str = ""
+    namespace: str | None = None
+    pod: str | None = None
+    name: str | None = None
+
+    @property
+    def id(self) -> str:
+        """What it does to what, whatever is known of names."""
+        return " ".join(word for word in (self.verb, self.container, self.key, self.path) if word)
 
     def __str__(self) -> str:
-        about = " of ".join(word for word in (self.container, self.key) if word)
-        return f"{self.verb} {self.path or about}: {self.why}"
+        about = self.path or who(self.container or self.key, self.namespace, self.pod, self.name)
+        of_key = f" of {short_id(self.key)}" if self.container and self.key and not self.path else ""
+        return f"{self.verb} {about}{of_key}: {self.why}"
 
 
 def is_outdated(state: KeyState, boottime: float, snapshot_ttl: int) -> bool:
@@ -87,15 +99,31 @@ def plan(seen: Survey, snapshot_ttl: int, live: Collection[str] | None = None) -
     actions += [Action("retire", key, why="one of its groups is gone, and no member needs it") for key in seen.retired]
     actions += [Action("show", key, why="its published view is out of date") for key in seen.stale_views]
     actions += [Action("tidy", key, why="a hook that was killed left temporary files") for key in seen.leftovers]
-    return sorted(actions, key=lambda action: VERBS.index(action.verb))
+    failures = {it.container: it for it in seen.failures}
+    in_order = sorted(actions, key=lambda action: VERBS.index(action.verb))
+    return [_named(action, seen.states.get(action.key), failures.get(action.container)) for action in in_order]
+
+
+def _named(action: Action, state: KeyState | None, failure: Failure | None) -> Action:
+    """The action with the names of its pod and container."""
+    if state is not None:
+        member = state.members.get(action.container)
+        name = member.name if member is not None else None
+        return replace(action, namespace=state.pod_namespace, pod=state.pod_name, name=name)
+    if failure is not None:
+        return replace(action, namespace=failure.namespace, pod=failure.pod, name=failure.name)
+    return action
 
 
 def list_elsewhere(seen: Survey) -> list[str]:
     """A line for each problem that reconcile leaves, because another tool caused it."""
-    return [
-        f"{number} threads of {container} of {key} are in another ctrl_group or another tool's group, and stay there"
-        for (key, container), number in seen.elsewhere.items()
-    ]
+    lines = []
+    for (key, container), number in seen.elsewhere.items():
+        state = seen.states[key]
+        name = who(container, state.pod_namespace, state.pod_name, state.members[container].name)
+        of_key = f"{name} of {short_id(key)}"
+        lines.append(f"{number} threads of {of_key} are in another ctrl_group or another tool's group, and stay there")
+    return lines
 
 
 def _plan_key(

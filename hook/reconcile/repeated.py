@@ -31,12 +31,12 @@ class LeftUndone:
     def has(self, outcome: Outcome) -> bool:
         """Whether an action has failed for the same reason: in this run, or when the failure was recorded."""
         reason = outcome.reason or ""
-        return outcome.has_failed and reason in (outcome.action.reason, self.failures.get(_name(outcome)))
+        return outcome.has_failed and reason in (outcome.action.reason, self.failures.get(outcome.action.id))
 
     def add(self, outcome: Outcome) -> None:
         """Note an action that failed."""
         if outcome.has_failed:
-            self.failures[_name(outcome)] = outcome.reason or ""
+            self.failures[outcome.action.id] = outcome.reason or ""
 
     def count(self) -> Counter[tuple[str, str]]:
         """How many actions failed, by verb and reason."""
@@ -87,7 +87,3 @@ def write(run_dir: str, now: LeftUndone) -> None:
         pass
     finally:
         system.close(descriptor)
-
-
-def _name(outcome: Outcome) -> str:
-    return str(outcome.action).partition(": ")[0]

@@ -247,6 +247,7 @@ def _member(container: Container, former: Member | None, group: MonGroup, mon_gr
         group=group.path,
         cgroup=procfs.own_cgroup(container.places),
         taken_from=taken_from,
+        name=container.pod.container,
     )
 
 

@@ -11,7 +11,7 @@ from hook.base.errors import HookError
 from hook.base.explain import explain, known, unforeseen
 from hook.base.models import Failure, ValidationError
 from hook.base.reasons import Reason
-from hook.base.text import printable
+from hook.base.text import printable, who
 from hook.stages import context, identity
 
 TYPE_CHECKING = False
@@ -117,7 +117,13 @@ def _report(call: Call, error: HookError, *, is_monitored: bool) -> None:
 def _say_of(call: Call, error: HookError, *, to_syslog: bool = True) -> None:
     """Report a failure; to syslog, only the first ones a minute of its reason (log_limit)."""
     to_syslog = to_syslog and (call.run_dir is None or _may_log(call.run_dir, error.reason))
-    say(f"{call.stage} {_record_name(call)}: {error.reason}: {error}", to_syslog=to_syslog)
+    say(f"{call.stage} {_who(call)}: {error.reason}: {error}", to_syslog=to_syslog)
+
+
+def _who(call: Call) -> str:
+    """Name the container for people."""
+    pod = call.container.pod if call.container is not None else None
+    return who(_record_name(call), *((pod.namespace, pod.name, pod.container) if pod is not None else ()))
 
 
 def _may_log(run: RunDir, reason: str) -> bool:
@@ -186,13 +192,13 @@ def record(run: RunDir | None, failure: Failure) -> None:
 
 
 def failure_of(
-    error: HookError, stage: str, who: Container | str, key: Key | None = None, *, is_monitored: bool = False
+    error: HookError, stage: str, subject: Container | str, key: Key | None = None, *, is_monitored: bool = False
 ) -> Failure:
     """Make the record of a failure, with what is known of the container, for reconcile to try again.
 
-    `who`: the container, or the name of the record if no more is known.
+    `subject`: the container, or the name of the record if no more is known.
     """
-    container, name = (None, who) if isinstance(who, str) else (who, names.container_of(who.id))
+    container, name = (None, subject) if isinstance(subject, str) else (subject, names.container_of(subject.id))
     return Failure(
         container=name,
         stage=stage,
@@ -209,6 +215,9 @@ def failure_of(
         starttime=container.starttime if container is not None else None,
         key=key.name if key is not None else None,
         kind=key.kind if key is not None else None,
+        namespace=container.pod.namespace if container is not None else None,
+        pod=container.pod.name if container is not None else None,
+        name=container.pod.container if container is not None else None,
     )
 
 

@@ -44,9 +44,9 @@ class Pod:
         container: str | None = None,
     ) -> None:
         self.uid = _canonical(uid)
-        self.namespace = _dns_name(namespace)
-        self.name = _dns_name(name)
-        self.container = container
+        self.namespace = _bounded(namespace)
+        self.name = _bounded(name)
+        self.container = _bounded(container)
         self.problem: HookError | None = None
         self.is_podmans = False
 
@@ -76,9 +76,9 @@ class Container:
         return self.pod.problem if key.kind == "pod" else None
 
 
-def _dns_name(text: str | None) -> str | None:
-    """A name that Kubernetes could have given, by its length (RFC 1123): longer names are dropped."""
-    return text if text and len(text) <= 253 else None
+def _bounded(text: str | None) -> str | None:
+    """A name in the length that Kubernetes allows (RFC 1123)."""
+    return text[:253] if text else None
 
 
 def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:

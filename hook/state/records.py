@@ -16,7 +16,7 @@ from hook.base.errors import HookError
 from hook.base.explain import explain, refused
 from hook.base.models import Failure, Index, KeyState, ReconcileRecord, ValidationError
 from hook.base.reasons import Reason
-from hook.base.text import printable
+from hook.base.text import who
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,11 +62,10 @@ class Unhooked:
         return replace(self, containers={it: pod for it, pod in self.containers.items() if it not in recorded})
 
     def names(self) -> list[str]:
-        """Who they are, for people, as printable text: `namespace/pod container (the first 12 digits)`."""
+        """Who they are, for people."""
         found = []
         for container, pod in sorted(self.containers.items(), key=lambda it: [str(text) for text in it[1].values()]):
-            known = f"{pod['namespace']}/{pod['pod']} {pod['name']} ({container[:12]})"
-            found.append(printable(known if pod["pod"] else container[:12]))
+            found.append(who(container, pod["namespace"], pod["pod"], pod["name"]))
         return found
 
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `watch` itself uses: CPU time for each exec on the machine, at two rates, and memory.
 
-    python3 build.py bench watch [--json] [--seconds N]
+    python3 build.py bench watch [--json] [--seconds N] [--containers N]
 
 On this machine's kernel, which must have the process connector, and the model of resctrl. Programs are started one
 after another, most of them in no container, and one in twenty in a container's cgroup, outside of its group, as a
 runtime's exec does it. CPU time is what the kernel's scheduler counts for watch (/proc/PID/schedstat), and execs are
 counted by a listener of our own, for other programs on the machine do execs as well. A share is that of one core, if
 nothing else did any exec.
+
+Then the churn of a node with many containers: see tests/bench/exec_churn.py.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from typing import NamedTuple
 from hook.base.errors import HookError
 from hook.watch import connector
 from tests.bench import common
+from tests.bench.common import CannotMeasure
+from tests.bench.exec_churn import churn
 from tests.resctrlfs import mounted
 from tests.support import watching
 from tests.support.cgroups import cgroup
@@ -127,25 +131,27 @@ def cells(row: WatchRow) -> list[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = common.parser("watch", __doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="for each rate [20]")
+    parser.add_argument("--containers", type=int, default=2000, help="that programs are brought into [2000]")
     given = parser.parse_args(arguments)
     if reason := watching.missing() or ("" if os.geteuid() == 0 else "not root"):
         print(f"watch: {reason}", file=sys.stderr)
         return 1
     try:
         rows, memory = measure(given.seconds)
-    except (HookError, OSError) as error:
+        churned = churn(given.containers)
+    except (CannotMeasure, HookError, OSError) as error:
         print(f"watch: {error}", file=sys.stderr)
         return 1
     head = ["execs/s", "reached", "all execs", "CPU for each", "share of a core"]
-    table = [head, *(cells(row) for row in rows)]
+    tables = [[head, *(cells(row) for row in rows)], churned.table()]
     if given.json:
         found = [{**row._asdict(), "share": row.share} for row in rows]
-        print(json.dumps({"rows": found, "memory_kib": memory}, indent=2))
+        print(json.dumps({"rows": found, "memory_kib": memory, "churn": churned._asdict()}, indent=2))
     elif given.markdown:
-        print(as_markdown(table, names=0))
+        print("\n\n".join(as_markdown(table, names=0) for table in tables))
     else:
-        print(f"{as_text(table)}\n\nMemory: {memory} KiB (VmHWM).")
-    is_well = all(it.share <= MOST[it.wanted] for it in rows) and memory <= MEMORY
+        print("\n\n".join(map(as_text, tables)), f"\n\nMemory: {memory} KiB (VmHWM).")
+    is_well = all(it.share <= MOST[it.wanted] for it in rows) and memory <= MEMORY and churned.after == 0
     return 0 if is_well else 1
 
 

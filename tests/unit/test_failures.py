@@ -21,7 +21,7 @@ from hook.base.models import Failure
 from hook.base.reasons import Reason
 from hook.base.text import printable
 from hook.stages import failures
-from hook.stages.identity import Container, Key
+from hook.stages.identity import Container, Key, Pod
 from hook.state.rundir import RunDir
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
@@ -172,6 +172,7 @@ def test_a_record_holds_nothing_but_printable_lines(texts: list[str]) -> None:
 def container() -> Container:
     found = Container("c1", 7, "/bundle", {})
     found.starttime = 99
+    found.pod = Pod(UID, "shop", "cart-0", "app")
     return found
 
 
@@ -198,6 +199,9 @@ def test_a_record_has_what_is_known_of_the_container() -> None:
         "starttime": 99,
         "key": UID,
         "kind": "pod",
+        "namespace": "shop",
+        "pod": "cart-0",
+        "name": "app",
     }
 
 

@@ -229,7 +229,7 @@ SAME = {**CRI, CRI_UID: UID}
         (
             {**OURS, "io.kubernetes.pod.name": "x" * 254, "io.kubernetes.pod.namespace": ""},
             [],
-            (UID, None, None, "app"),
+            (UID, None, "x" * 253, "app"),
         ),
         ({**OURS, "io.kubernetes.pod.name": "x" * 253}, [], (UID, "ns", "x" * 253, "app")),
     ],
