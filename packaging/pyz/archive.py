@@ -34,7 +34,8 @@ BOOT = "import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1
 FOR_PEOPLE = 'if atexit.register(posix._exit,2*((sys.argv[2:]or"-")[0][:1]not in"hcp"))else 0'
 # What the second line leaves to be run at exit, before the two above: `leave` in hook/base/system.py ends without it,
 # so it runs only if the program did not. It says why, on stderr, and on the hook path in syslog, and never blocks.
-# Any Python from 2.7 on has to understand it.
+# Any Python from 2.7 on has to understand it. `_socket`, since `socket` takes memory that there may not be, and CPython
+# 3.11 can loop for ever where it finds none for an exception.
 FALLBACK = """\
 import sys,posix
 file,verb=sys.argv[1],sys.argv[2:3]
@@ -53,8 +54,8 @@ try:
 finally:
  try:
   if hook:
-   import socket,time
-   log=socket.socket(socket.AF_UNIX,socket.SOCK_DGRAM)
+   import _socket,time
+   log=_socket.socket(_socket.AF_UNIX,_socket.SOCK_DGRAM)
    log.setblocking(False)
    log.connect('/dev/log')
    log.send(('<28>'+time.strftime('%b %e %T ')).encode()+line.replace(b':',b'[%d]:'%posix.getpid(),1))

@@ -17,6 +17,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hook.base.text import short_id
 from tests.faults import strace
 from tests.resctrlfs import Mounted, mounted
 from tests.support import consumers, oracle, storm
@@ -133,7 +134,7 @@ class Scene:
 
     def born(self, number: int, uid: str = UID) -> SimulatedContainer:
         """A container of the pod; its hook has not run yet."""
-        name = f"{number:064x}"
+        name = f"{number:012x}{0:052x}"  # another one in its first 12 digits, too
         cgroup = storm.cgroup_of(self._top, uid, name)
         container = SimulatedContainer(name, uid, cgroup, self.directory / "bundles" / name)
         self.containers.append(container)
@@ -291,7 +292,7 @@ class Scene:
 
         `named`: whether the hook could know whose it was.
         """
-        told = f"{job.container.id}: " if named else "resctrl-mon-hook"
+        told = f"{short_id(job.container.id)}: " if named else "resctrl-mon-hook"
         self.expect(not stderr or told in ran.outcome.stderr, "nothing on stderr:", ran)
         self.expect(not syslog or any(told in line for line in ran.syslog), "nothing in syslog:", ran)
         self.expect(not record or not named or job.container.id in self.hook.reasons(), "no record:", ran)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.faults.scene import Scene
 
-ID = f"{1:064x}"
+ID = f"{1:012x}{0:052x}"
 
 
 class OwnFile(NamedTuple):
