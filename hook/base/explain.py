@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 
+from hook.base import system
 from hook.base.errors import HookError
 from hook.base.reasons import Reason
 
@@ -32,9 +33,12 @@ def refused(problem: str, error: OSError) -> HookError:
         errno.EROFS: "the file system of the run directory is read-only",
         errno.EMFILE: "the runtime left the hook no free descriptor",
     }
+    hint = hints.get(error.errno or 0, "")
+    if error.errno in (errno.EACCES, errno.EPERM) and system.user_id() != 0:
+        hint = "run it as root"
     name = f" {error.filename!r}" if error.filename is not None else ""
     tried = f"{error.strerror or error}{name}: {errno_name(error)}"
-    return HookError(Reason.IO, problem, tried=tried, hint=hints.get(error.errno or 0, ""))
+    return HookError(Reason.IO, problem, tried=tried, hint=hint)
 
 
 def known(problem: str, error: HookError | OSError) -> HookError:

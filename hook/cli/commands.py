@@ -6,29 +6,27 @@ The exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure,
 
 from __future__ import annotations
 
-import os
-import sys
-
-from hook.base import jsontext, names, system
+from hook.base import names
 from hook.base.models import Failure
 from hook.base.resctrl import Resctrl
-from hook.cli import node_commands, reconcile_command, status
+from hook.base.text import printable
+from hook.cli import completion, node_commands, reconcile_command, status, top_command
+from hook.cli.lookup import find_key
+from hook.cli.output import format_plan, get_screen, print_answer, write
 from hook.cli.parser import parse
 from hook.cli.status import Usage
 from hook.install import file_steps
-from hook.observe import hold, prometheus, rates, render, snapshot
+from hook.observe import as_json, hold, list_screen, prometheus, show_screen, snapshot
+from hook.observe.selection import Selection
 from hook.reconcile import outcome
-from hook.state.records import Records, Unreadable
+from hook.state.records import Records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
-    from typing import Any
 
     from hook.base.models import Options
-
-_CLEAR = "\x1b[H\x1b[2J"  # the cursor home, and the screen erased: ECMA-48 CUP and ED
 
 
 def main(arguments: list[str]) -> int:
@@ -49,40 +47,27 @@ def _run(arguments: list[str]) -> int | None:
 
 def _list(options: Options, given: argparse.Namespace) -> None:
     seen = snapshot.take_snapshot(options)
-    _print(render.list_to_json(seen) if given.json else render.format_list(seen))
+    if given.json:
+        print_answer(as_json.list_to_json(seen))
+    elif given.what == "unmonitored":
+        print_answer(list_screen.format_unmonitored(seen))
+    else:
+        selection = Selection(given.namespace, given.state, given.sort, given.limit)
+        print_answer(list_screen.format_list(seen, selection, get_screen(is_wide=given.output == "wide")))
 
 
 def _show(options: Options, given: argparse.Namespace) -> None:
     with Records(options.run_dir) as records:
-        key = _find_key(records, Resctrl(options.resctrl_root), given.key)
+        (key,) = snapshot.add_podman_names([find_key(records, Resctrl(options.resctrl_root), given.key)])
         found = (records.failure(name) for name in records.failed())
         of_key = [
             it for it in found if isinstance(it, Failure) and (it.key == key.state.key or it.container in key.dead)
         ]
-    _print(render.key_to_json(key, of_key) if given.json else render.format_key(key, of_key))
-
-
-def _top(options: Options, given: argparse.Namespace) -> None:
-    live = _is_terminal() and not given.json
-    left = given.count if given.count is not None else 0 if _is_terminal() else 1
-    former = snapshot.take_snapshot(options)
-    try:
-        while True:
-            system.sleep(given.interval)
-            seen = snapshot.take_snapshot(options)
-            table = rates.compare(former, seen, system.now_utc())
-            if given.json:
-                _print(render.rates_to_json(table))
-            elif live:
-                _print_screen(render.format_rates(table))
-            else:
-                _print(render.format_rates(table) if left <= 1 else [*render.format_rates(table), ""])
-            left -= 1
-            if left == 0:
-                return
-            former = seen
-    except KeyboardInterrupt:  # the usual way to end it
-        return
+    if given.json:
+        print_answer(as_json.key_to_json(key, of_key))
+    else:
+        is_wide = given.output == "wide"
+        print_answer(show_screen.format_key(key, of_key, get_screen(is_wide=True), is_wide=is_wide))
 
 
 def _metrics(options: Options, given: argparse.Namespace) -> None:
@@ -91,9 +76,9 @@ def _metrics(options: Options, given: argparse.Namespace) -> None:
         text = prometheus.format_text(seen, hold.read_former(given.textfile))
         prometheus.write_textfile(given.textfile, text)
     elif given.json:
-        _print(prometheus.to_json(seen))
+        print_answer(prometheus.to_json(seen))
     else:
-        _write(prometheus.format_text(seen))
+        write(prometheus.format_text(seen))
 
 
 def _reconcile(options: Options, given: argparse.Namespace) -> int:
@@ -103,32 +88,37 @@ def _reconcile(options: Options, given: argparse.Namespace) -> int:
     act = reconcile_command.plan if given.dry_run else reconcile_command.run
     result = act(options, given, live, longest)
     if given.json:
-        _print(outcome.to_json(result, dry_run=given.dry_run))
+        print_answer(outcome.to_json(result, dry_run=given.dry_run))
     elif given.dry_run:
-        _print(outcome.format_outcomes(result.outcomes, result.left))
+        steps = [printable(line) for it in result.outcomes for line in outcome.format_outcome(it)]
+        print_answer([*format_plan(steps), *(printable(outcome.format_left(line)) for line in result.left)])
     return 0 if result.is_whole else 1
 
 
 def _install(options: Options, given: argparse.Namespace) -> None:
-    _print(node_commands.install(options, given))
+    print_answer(node_commands.install(options, given))
 
 
 def _bytecode(_options: Options, given: argparse.Namespace) -> None:
-    _print(node_commands.make_bytecode(given))
+    print_answer(node_commands.make_bytecode(given))
 
 
 def _uninstall(options: Options, given: argparse.Namespace) -> None:
-    _print(node_commands.uninstall(options, given))
+    print_answer(node_commands.uninstall(options, given))
 
 
 def _doctor(options: Options, given: argparse.Namespace) -> int:
     answer, is_well = node_commands.doctor(options, given)
-    _print(answer)
+    print_answer(answer)
     return 0 if is_well else 1
 
 
 def _base_runtime_spec(options: Options, given: argparse.Namespace) -> None:
-    _print(node_commands.base_runtime_spec(options, given))
+    print_answer(node_commands.base_runtime_spec(options, given))
+
+
+def _completion(_options: Options, given: argparse.Namespace) -> None:
+    write(completion.format_script(given.shell))
 
 
 def _read_keys(path: str) -> set[str]:
@@ -144,7 +134,7 @@ def _read_keys(path: str) -> set[str]:
 VERBS: dict[str, Callable[[Options, argparse.Namespace], int | None]] = {
     "list": _list,
     "show": _show,
-    "top": _top,
+    "top": top_command.run,
     "metrics": _metrics,
     "doctor": _doctor,
     "reconcile": _reconcile,
@@ -152,55 +142,5 @@ VERBS: dict[str, Callable[[Options, argparse.Namespace], int | None]] = {
     "uninstall": _uninstall,
     "bytecode": _bytecode,
     "base-runtime-spec": _base_runtime_spec,
+    "completion": _completion,
 }
-
-
-def _find_key(records: Records, kernel: Resctrl, name: str) -> snapshot.Key:
-    """The key or the key of the container with this name, or the only key with this prefix. Otherwise raises Usage."""
-    try:
-        known = records.recorded()
-        found = [name] if name in known else []
-        indexed = records.key_of(names.container_id(name))
-        found = found or ([indexed] if indexed is not None else [key for key in known if key.startswith(name)])
-    except ValueError:
-        found = []
-    if len(found) > 1:
-        raise Usage(f"{len(found)} keys begin with {name!r}: {found[0]}, {found[1]}{', ...' if found[2:] else ''}")
-    key = snapshot.read_key(records, kernel, found[0]) if found else None
-    if isinstance(key, Unreadable):
-        raise Usage(f"{key.file}: {key.problem}")
-    if key is None:
-        raise Usage(_explain_unknown(records, name))
-    return key
-
-
-def _explain_unknown(records: Records, name: str) -> str:
-    failure = records.failure(name)
-    if isinstance(failure, Failure):
-        return f"container {name} has no key: {failure.reason}: {failure.problem}"
-    return f"no key or container matches {name[:80]!r}"
-
-
-# --- Output
-
-
-def _print(answer: list[str] | dict[str, Any]) -> None:
-    """Print lines, or an object as one line of JSON."""
-    _write("".join(line + "\n" for line in answer) if isinstance(answer, list) else jsontext.dumps(answer) + "\n")
-
-
-def _print_screen(lines: list[str]) -> None:
-    """Clear the terminal and print as much as fits."""
-    size = os.get_terminal_size(sys.stdout.fileno())
-    _write(_CLEAR + "\n".join(line[: size.columns] for line in lines[: size.lines - 1]) + "\n")
-
-
-def _is_terminal() -> bool:
-    return sys.stdout is not None and sys.stdout.isatty()
-
-
-def _write(text: str) -> None:
-    """Write ASCII text and flush it, because the process ends without Python's clean-up."""
-    if sys.stdout is not None:  # None: closed by the parent process
-        sys.stdout.write(text)
-        sys.stdout.flush()

@@ -21,9 +21,15 @@ HELP_OF_OPTIONS = {
     "strict": ("", "createRuntime exits 1 if it cannot monitor the container"),
 }
 HELP_OF_COMMANDS = {
-    "list": ("", "show keys, containers that are not monitored, RMIDs"),
-    "show": ("KEY", "show one key: members, lifetime, counters"),
-    "top": ("[--interval=SECONDS] [--count=N]", "show current usage, like top(1)"),
+    "list": (
+        "[unmonitored] [--namespace=NS]... [--state=STATE]...\n[--sort=BY] [--limit=N] [--output=FORM]",
+        "show keys, containers that are not monitored, RMIDs",
+    ),
+    "show": ("KEY [--output=FORM]", "show one key: its use, containers, life"),
+    "top": (
+        "[--interval=SECONDS] [--count=N] [--namespace=NS]...\n[--sort=BY] [--output=FORM]",
+        "show current usage, like top(1)",
+    ),
     "metrics": ("[--textfile=PATH]", "print Prometheus metrics"),
     "doctor": (
         "[--prefix=DIR] [--hooks-dir=DIR]...\n[--inject=FILE | --self-test]",
@@ -45,10 +51,41 @@ HELP_OF_COMMANDS = {
     ),
     "bytecode": ("", "compile this file for the Python of this node"),
     "base-runtime-spec": ("[--prefix=DIR] [OPTION...]", "add the hook to the output of `ctr oci spec`"),
+    "completion": ("SHELL", "print a completion script for bash, zsh or fish"),
 }
+_COMMON = ("resctrl_root", "run_dir", "group_prefix", "json")
+_DIR = "DIR"
+HELP_OF_ARGUMENTS = {
+    "unmonitored": ("", "only the containers that are not monitored: each of them, and why"),
+    "KEY": ("", "a key, `namespace/pod`, a pod, a container's ID or name, or how one of them begins"),
+    "SHELL": ("", "bash, zsh or fish"),
+    "--json": ("", "print JSON, one object on a line"),
+    "--output": ("FORM", "wide: all columns and counters, nothing cut; json: as --json. Short: -o"),
+    "--namespace": ("NS", "only pods of this namespace (repeatable)"),
+    "--state": ("STATE", "only keys in this state: live, missing, recovering, lingering, completed (repeatable)"),
+    "--sort": ("BY", "what comes first: most energy or memory, youngest age (top: most cache), or by name"),
+    "--limit": ("N", "no more keys than this many"),
+    "--interval": ("SECONDS", "time between two tables"),
+    "--count": ("N", "end after this many tables (default: on a terminal none, else 1)"),
+    "--textfile": ("PATH", "replace this file, for the textfile collector of node_exporter"),
+    "--prefix": (_DIR, "where the program is, or is to be: below libexec and bin there (default: /usr)"),
+    "--hooks-dir": (_DIR, "the directory for hooks.d files (default: by --prefix; doctor: all that are read here)"),
+    "--destdir": (_DIR, "put all files below this directory, for example to make an image (default: /)"),
+    "--inject": ("FILE", "show whether the container of this OCI state or config.json gets the hook, and why not"),
+    "--self-test": ("", "start a process, and put it into a group and out again"),
+    "--dry-run": ("", "print what would be done, and change nothing"),
+    "--adopt": ("", "also monitor containers that run without ever having been hooked"),
+    "--runtime-root": (_DIR, "look for containers in this state directory of an OCI runtime, too (repeatable)"),
+    "--live": ("FILE", "the keys that live, one on each line, instead of a look at their members"),
+    "--for": ("RUNTIMES", "kubernetes, podman or both (default: those that are found here)"),
+    "--python": ("PATH", "the interpreter that runs the program (default: the one in its first line)"),
+    "--watch": ("", "also install and start the watch service"),
+    "--force": ("", "also where files belong to a package or to the chart, or containers still call the program"),
+}
+"""The value and the meaning of each argument of a command, by its name."""
 EXAMPLES = {
-    "list": ("list --json | jq '.unmonitored'", "print why containers are not monitored"),
-    "show": ("show 87a3fb58", "show the key that begins with these digits"),
+    "list": ("list --namespace=shop --sort=memory --limit=20", "show the 20 pods of shop with the most memory traffic"),
+    "show": ("show shop/web-7c9f", "show the pod of shop whose name begins so"),
     "top": ("top --interval=10 --count=6", "print the usage for a minute"),
     "metrics": ("metrics --textfile=/var/lib/prometheus/node-exporter/resctrl.prom", "write a file for node_exporter"),
     "doctor": ("doctor --inject=config.json", "show whether the container of this bundle gets the hook, and why not"),
@@ -64,11 +101,15 @@ EXAMPLES = {
         "base-runtime-spec --linger=600 <spec.json >/etc/containerd/base-runtime-spec.json",
         "make containerd's base_runtime_spec from the output of `ctr oci spec >spec.json`",
     ),
+    "completion": (
+        "completion bash >/etc/bash_completion.d/resctrl-mon-hook",
+        "let bash complete command lines",
+    ),
 }
 _HEAD = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
        resctrl-mon-hook list|show KEY|top|metrics|doctor|reconcile|watch [OPTION...]
-       resctrl-mon-hook install|uninstall|bytecode|base-runtime-spec [OPTION...]
+       resctrl-mon-hook install|uninstall|bytecode|base-runtime-spec|completion [OPTION...]
 
 Puts a container's first process into the resctrl mon_group of its pod (createRuntime), and removes
 the group after the pod's last container (poststop). hooks.d calls `hook`, which takes the stage
@@ -86,7 +127,7 @@ _MIDDLE = """
 Options, as --x=v or --x v:
 """
 _TAIL = """
-  --help                              show this help; after a command, help for that command
+  -h, --help                          show this help; after a command, as `help COMMAND`, all about that command
   --version                           show the version
 """
 
@@ -110,10 +151,28 @@ def _format_command(call: str, meaning: str) -> str:
 
 
 def format_command_help(verb: str) -> str:
-    """The text of --help after a command."""
+    """The text of --help after a command: every argument with its meaning and default, and an example."""
     arguments, meaning = HELP_OF_COMMANDS[verb]
     call, purpose = EXAMPLES[verb]
     between = "\n" if "\n" in arguments else " "
     lines = [f"usage: resctrl-mon-hook {verb}{between}{arguments}".replace("\n", "\n      ").rstrip(), "", meaning, ""]
-    lines += ["Example:", f"  resctrl-mon-hook {call}", f"      {purpose}", ""]
-    return "\n".join([*lines, "resctrl-mon-hook --help shows the options of all commands, and those of the hook.", ""])
+    lines += _format_arguments(verb)
+    lines += ["", "Example:", f"  resctrl-mon-hook {call}", f"      {purpose}", ""]
+    if "[OPTION...]" in arguments:
+        lines.append("OPTION is an option of the hook: resctrl-mon-hook --help shows them.")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _format_arguments(verb: str) -> list[str]:
+    """Two lines for each argument of a command."""
+    from hook.cli.parser import make_parser  # noqa: PLC0415  `parse` needs this module for nothing
+
+    lines = []
+    own_first = sorted(make_parser(verb)._actions, key=lambda action: action.dest in _COMMON)
+    for action in own_first:
+        name = max(action.option_strings, key=len) if action.option_strings else str(action.metavar)
+        option = name[2:].replace("-", "_")
+        value, meaning = HELP_OF_ARGUMENTS.get(name) or HELP_OF_OPTIONS[option]
+        default = f" [{action.default}]" if action.default not in (None, False, []) else ""
+        lines += [f"  {name}{'=' + value if value else ''}", f"      {meaning}{default}"]
+    return ["Arguments:", *lines] if lines else []

@@ -18,9 +18,9 @@ _PATIENCE = 10.0  # seconds: as on the hook path
 
 def main(arguments: list[str]) -> int:
     """Answer a person. An unknown command with an OCI state on stdin is a misspelt hook: it exits 0."""
-    if "--help" in arguments:
-        is_command = arguments[0] in help_text.HELP_OF_COMMANDS
-        sys.stdout.write(help_text.format_command_help(arguments[0]) if is_command else help_text.format_help())
+    if "--help" in arguments or "-h" in arguments or arguments[:1] == ["help"]:
+        verb = next((word for word in arguments if word in help_text.HELP_OF_COMMANDS), None)
+        sys.stdout.write(help_text.format_command_help(verb) if verb else help_text.format_help())
         sys.stdout.flush()
         return 0
     if arguments == ["--version"]:

@@ -9,6 +9,7 @@ import sys
 
 from hook.base import jsontext
 from hook.base.text import printable
+from hook.cli.output import format_plan
 from hook.doctor.examine import examine
 from hook.doctor.finding import FAILURE, format_findings, to_json
 from hook.doctor.one_container import check_container
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hook.base.models import Options
+    from hook.install.file_steps import Outcome
 
 TARGETS = {**{target: (target,) for target in machine.TARGETS}, "both": machine.TARGETS}
 """The values of --for."""
@@ -45,7 +47,12 @@ def install(options: Options, given: argparse.Namespace) -> list[str] | dict[str
     outcomes, remarks = installing.run(wanted, dry_run=given.dry_run)
     if given.json:
         return {"dry_run": given.dry_run, "steps": file_steps.to_json(outcomes), "remarks": remarks}
-    return _escape([*file_steps.format_outcomes(outcomes), *remarks])
+    return _escape([*_format_steps(outcomes, dry_run=given.dry_run), *remarks])
+
+
+def _format_steps(outcomes: list[Outcome], *, dry_run: bool) -> list[str]:
+    lines = file_steps.format_outcomes(outcomes)
+    return format_plan(lines) if dry_run else lines
 
 
 def make_bytecode(given: argparse.Namespace) -> list[str] | dict[str, Any]:
@@ -66,7 +73,7 @@ def uninstall(options: Options, given: argparse.Namespace) -> list[str] | dict[s
     done = uninstalling.run(places, options, given.runtime_root, force=given.force, dry_run=given.dry_run)
     if given.json:
         return {"dry_run": given.dry_run, "steps": file_steps.to_json(done.outcomes), **uninstalling.to_json(done)}
-    return _escape([*file_steps.format_outcomes(done.outcomes), *uninstalling.format_result(done)])
+    return _escape([*_format_steps(done.outcomes, dry_run=given.dry_run), *uninstalling.format_result(done)])
 
 
 def doctor(options: Options, given: argparse.Namespace) -> tuple[list[str] | dict[str, Any], bool]:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from hook.base import names
 from hook.base.models import Options
+from hook.cli import completion
 from hook.cli.status import Usage
 from hook.stages.context import parse as parse_hook_options
 
@@ -17,18 +19,34 @@ if TYPE_CHECKING:
 
 _OPTIONS = {"resctrl_root": names.directory, "run_dir": names.directory, "group_prefix": names.group_prefix}
 _LONGEST_INTERVAL = 86400.0
-_WITH_HOOK_OPTIONS = ("reconcile", "watch", "install", "base-runtime-spec")
+_OUTPUTS = ("wide", "json")
+_ONLY_LOOKING = ("list", "show", "top", "metrics")
+WITH_HOOK_OPTIONS = ("reconcile", "watch", "install", "base-runtime-spec")
 
 
 def parse(verb: str, arguments: list[str]) -> tuple[Options, argparse.Namespace]:
     """The options of the hook, and those of the command. Raises Usage."""
     parser = make_parser(verb)
     given, rest = parser.parse_known_args(arguments)
-    if rest and verb not in _WITH_HOOK_OPTIONS:
+    if verb == "completion" and not rest:
+        return Options(), given
+    if rest and verb not in WITH_HOOK_OPTIONS:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     given.words = _join_words(given, rest)
+    if getattr(given, "output", None) == "json":
+        given.json = True
     common = {name: getattr(given, name) for name in _OPTIONS}
+    if verb in _ONLY_LOOKING:
+        _check_directories(common)
     return Options(**{**_parse_hook_options(verb, rest), **common}), given
+
+
+def _check_directories(given: dict[str, str]) -> None:
+    """Raise Usage for a directory that was named and is not there: its screens would be empty, and wrong."""
+    defaults = Options().model_dump()
+    for name in ("run_dir", "resctrl_root"):
+        if given[name] != defaults[name] and not os.path.isdir(given[name]):
+            raise Usage(f"--{name.replace('_', '-')}={given[name][:80]}: there is no such directory")
 
 
 def _parse_hook_options(verb: str, arguments: list[str]) -> dict[str, Any]:
@@ -60,6 +78,9 @@ class _Parser(argparse.ArgumentParser):
 def make_parser(verb: str) -> argparse.ArgumentParser:
     """The parser of a command, with the defaults of the hook. It raises Usage for a wrong argument."""
     parser = _Parser(prog=verb, add_help=False, allow_abbrev=False)
+    if verb == "completion":
+        parser.add_argument("shell", metavar="SHELL", choices=list(completion.SHELLS))
+        return parser
     defaults = Options().model_dump()
     for name, check in _OPTIONS.items():
         parser.add_argument("--" + name.replace("_", "-"), type=_make_type(check), default=defaults[name])
@@ -74,11 +95,22 @@ def make_parser(verb: str) -> argparse.ArgumentParser:
 
 def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     """Add the arguments of one command."""
-    if verb == "show":
+    if verb == "list":
+        from hook.observe import selection  # noqa: PLC0415  watch does not need what it imports
+
+        parser.add_argument("what", metavar="unmonitored", nargs="?", choices=["unmonitored"])
+        parser.add_argument("--state", action="append", choices=list(selection.STATES), default=[])
+        parser.add_argument("--limit", type=_parse_count)
+        _add_view(parser, list(selection.SORTS))
+    elif verb == "show":
         parser.add_argument("key", metavar="KEY")
+        parser.add_argument("-o", "--output", choices=_OUTPUTS)
     elif verb == "top":
         parser.add_argument("--interval", type=_parse_interval, default=2.0)
         parser.add_argument("--count", type=_parse_count)
+        from hook.observe import top_screen  # noqa: PLC0415  as above
+
+        _add_view(parser, list(top_screen.SORTS))
     elif verb == "reconcile":
         parser.add_argument("--dry-run", action="store_true")
         parser.add_argument("--adopt", action="store_true")
@@ -87,7 +119,7 @@ def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
     elif verb == "watch":
         parser.add_argument("--adopt", action="store_true")  # of reconcile: both units have the same file of options
     elif verb == "install":
-        from hook.cli import node_commands  # noqa: PLC0415  watch does not need what it imports
+        from hook.cli import node_commands  # noqa: PLC0415  as above
 
         parser.add_argument("--for", dest="targets", choices=list(node_commands.TARGETS))
         _add_paths(parser)
@@ -106,6 +138,13 @@ def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         parser.add_argument("--force", action="store_true")
     elif verb == "base-runtime-spec":
         parser.add_argument("--prefix", type=_make_type(names.directory))
+
+
+def _add_view(parser: argparse.ArgumentParser, sorts: list[str]) -> None:
+    """Add the arguments of a screen with a row for each key."""
+    parser.add_argument("--namespace", action="append", default=[])
+    parser.add_argument("--sort", choices=sorts, default="energy")
+    parser.add_argument("-o", "--output", choices=_OUTPUTS)
 
 
 def _add_paths(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,7 @@ _PODMAN = (
     "/etc/containers/containers.conf",
     "/etc/containers/containers.conf.d/*.conf",
 )
+_STORAGE = ("/usr/share/containers/storage.conf", "/etc/containers/storage.conf")
 _COMMENT = re.compile(r"^\s*#.*$", re.MULTILINE)
 _TEXT = re.compile(r'"([^"]*)"|\'([^\']*)\'')
 
@@ -41,6 +42,13 @@ def read_rdt_config_file() -> str | None:
     found = _read_settings(_CRIO, r'^\s*rdt_config_file\s*=\s*(["\'].*["\'])')
     texts = _split_texts(found[-1]) if found else []
     return texts[0] if texts and texts[0] else None
+
+
+def read_podman_graph_root() -> str:
+    """The directory in which rootful Podman keeps its containers."""
+    found = _read_settings(_STORAGE, r'^\s*graphroot\s*=\s*(["\'].*["\'])')
+    texts = _split_texts(found[-1]) if found else []
+    return texts[0].rstrip("/") if texts and texts[0] else "/var/lib/containers/storage"
 
 
 def _read_hooks_dirs(patterns: tuple[str, ...], top: str) -> list[str]:

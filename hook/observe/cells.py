@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cells of a table: how words, sums, sizes and ages are printed."""
+"""The cells of a table: how words, numbers and ages are printed. The unit of a column is in its head."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hook.base.text import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from hook.observe.snapshot import Key, Total
 
@@ -16,13 +16,20 @@ NOTHING = "-"
 UNKNOWN = "?"
 _AT_LEAST = ">="
 _FROM_NOTHING = "*"
-_LONGEST_WORD = 48
+_LONGEST_WORD = 253
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
 _BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_SYMBOLS = {"bytes": "B", "joules": "J", "farads": "F"}
 
 
-def format_pod(key: Key) -> str:
-    namespace, name = key.state.pod_namespace, key.state.pod_name
-    return NOTHING if namespace is None and name is None else f"{to_word(namespace)}/{to_word(name)}"
+def format_name(key: Key) -> str:
+    """`namespace/pod`, with the container where the key is one; a name that Podman has given; `-`: neither is known."""
+    state = key.state
+    if state.pod_namespace is None and state.pod_name is None:
+        return to_word(key.name) if key.name else NOTHING
+    name = f"{to_word(state.pod_namespace)}/{to_word(state.pod_name)}"
+    members = {member.name for member in state.members.values() if member.name}
+    return f"{name}/{to_word(members.pop())}" if state.kind == "container" and len(members) == 1 else name
 
 
 def to_word(text: str | None) -> str:
@@ -31,14 +38,19 @@ def to_word(text: str | None) -> str:
     return safe if len(safe) <= _LONGEST_WORD else safe[:_LONGEST_WORD] + "..."
 
 
-def format_sum(total: Total | None, event: str, unit: str = "") -> str:
+def unit_of(event: str) -> str:
+    """The symbol of an event's unit, or its name."""
+    unit = EVENTS[event].unit
+    return _SYMBOLS.get(unit, unit)
+
+
+def format_sum(total: Total | None, event: str) -> str:
     """`-`: no counter; `?`: no value is known; `>=`: a part is unknown; `*`: a part is counted from 0."""
     if total is None:
         return NOTHING
     if total.value is None:
         return UNKNOWN
-    value = total.value / MILLION
-    text = format_bytes(value) if EVENTS[event].unit == "bytes" else f"{value:.1f}{unit or ' J'}"
+    text = format_number(total.value / MILLION, binary=EVENTS[event].unit == "bytes")
     return mark(text, at_least=total.at_least, from_nothing=bool(total.from_nothing))
 
 
@@ -59,12 +71,16 @@ def _is_at_least(cell: str) -> bool:
     return cell.startswith(_AT_LEAST)
 
 
-def format_bytes(value: float) -> str:
+def format_number(value: float, *, binary: bool = False) -> str:
+    """A number with three digits and the prefix of its unit: `22.3`, `1.50k`; `binary`: `45.3Gi`."""
+    base, prefixes = (1024, _BINARY) if binary else (1000, _DECIMAL)
     power = 0
-    while value >= 1023.95 and power < len(_BINARY) - 1:
-        value /= 1024
+    while value >= base - 0.5 and power < len(prefixes) - 1:
+        value /= base
         power += 1
-    return f"{value:.1f} {_BINARY[power]}B" if power else f"{value:.0f} B"
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    whole = power == 0 and (binary or value == 0)
+    return f"{value:.{0 if whole else digits}f}{prefixes[power]}"
 
 
 def format_age(seconds: float | None) -> str:
@@ -74,14 +90,3 @@ def format_age(seconds: float | None) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f}{unit}"
     return f"{seconds:.0f}s"
-
-
-def align(rows: Sequence[Sequence[str]], words: int) -> list[str]:
-    """Rows as lines of aligned columns, two blanks apart: the first `words` to the left, the numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    lines = []
-    for row in rows:
-        left = [text.ljust(width) for text, width in zip(row[:words], widths)]
-        right = [text.rjust(width) for text, width in zip(row[words:], widths[words:])]
-        lines.append("  ".join(left + right).rstrip())
-    return lines

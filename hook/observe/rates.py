@@ -10,6 +10,7 @@ from hook.observe.snapshot import Total
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.observe.no_pod import Rest
     from hook.observe.snapshot import Group, Inventory, Key
 
 
@@ -31,18 +32,55 @@ class Rate:
 
 @dataclass(frozen=True)
 class Rates:
-    """The sorted rates of all keys that are not completed. `seconds`: between the snapshots. `time`: RFC 3339, UTC."""
+    """The rates of all keys that are not completed, most watts first. `rest`: of what is charged to no key, by event.
+
+    `seconds`: between the looks. `time`: RFC 3339, UTC.
+    """
 
     time: str
     seconds: float
     keys: list[Rate]
+    rest: dict[str, Total]
+    rest_occupancy: Total | None = None
 
 
-def compare(first: Inventory, second: Inventory, time: str) -> Rates:
-    """The rates between two snapshots; none for a key that only one of them has."""
-    former = {(key.state.key, group.record.path): group for key in first.keys for group in key.groups}
-    rates = [_make_rate(key, former) for key in second.keys if key.state.completed_at is None]
-    return Rates(time, second.at - first.at, sorted(rates, key=Rate.rank))
+@dataclass(frozen=True)
+class Look:
+    """A snapshot, and what is charged to no pod, as no_pod.read_rest has it."""
+
+    seen: Inventory
+    rest: Rest
+
+
+def compare(first: Look, second: Look, time: str) -> Rates:
+    """The rates between two looks; none for a key that only one of them has."""
+    former = {(key.state.key, group.record.path): group for key in first.seen.keys for group in key.groups}
+    rates = [_make_rate(key, former) for key in second.seen.keys if key.state.completed_at is None]
+    seconds = second.seen.at - first.seen.at
+    rest = _compare_rest(first.rest, second.rest, seconds) if seconds > 0 else {}
+    return Rates(time, seconds, sorted(rates, key=Rate.rank), rest, _add_rest_occupancy(second.rest))
+
+
+def _compare_rest(first: Rest, second: Rest, seconds: float) -> dict[str, Total]:
+    found: dict[str, Total] = {}
+    for path, of_group in second.items():
+        for counter, now in of_group.items():
+            before, name = first.get(path, {}).get(counter), counter.rpartition("/")[2]
+            if counters.is_cumulative(counter):
+                used = None if now is None or before is None else now - before
+                # Less than before: a group of another tool is gone.
+                speed = round(used / seconds) if used is not None and used >= 0 else None
+                found[name] = found.get(name, Total()).add(speed)
+    return found
+
+
+def _add_rest_occupancy(rest: Rest) -> Total | None:
+    found = None
+    for of_group in rest.values():
+        for counter, now in of_group.items():
+            if counter.endswith("/llc_occupancy"):
+                found = (found or Total()).add(now)
+    return found
 
 
 def _make_rate(key: Key, former: dict[tuple[str, str], Group]) -> Rate:

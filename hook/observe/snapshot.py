@@ -8,13 +8,14 @@ invalid one is reported.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hook.base import all_groups, counters, procfs, system
 from hook.base.errors import HookError
 from hook.base.models import KeyState
 from hook.base.resctrl import Resctrl
+from hook.host import podman_names
 from hook.state.records import Records, Unreadable
 
 TYPE_CHECKING = False
@@ -56,14 +57,27 @@ class Group:
         """Whether this incarnation has ended."""
         return self.record.end is not None
 
+    def list_counters(self) -> list[str]:
+        """The names of all its counters, in order."""
+        return sorted({**(self.record.begin or {}), **self.now, **self.record.before})
+
 
 @dataclass(frozen=True)
 class Key:
-    """A key. `dead`: by container, whether that member is dead; None if unknown in this pid namespace."""
+    """A key. `dead`: by container, whether that member is dead; None if unknown in this pid namespace.
+
+    `names`: those that Podman has given to the key and its members, by ID.
+    """
 
     state: KeyState
     groups: list[Group]
     dead: dict[str, bool | None]
+    names: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str | None:
+        """The name that Podman has given."""
+        return self.names.get(self.state.key)
 
     @property
     def condition(self) -> str:
@@ -86,6 +100,17 @@ class Key:
         """The members that are not known to be dead."""
         return [container for container, dead in self.dead.items() if dead is not True]
 
+    def is_alive(self, container: str) -> bool | None:
+        """Whether a member is alive; None if unknown in this pid namespace."""
+        dead = self.dead[container]
+        return None if dead is None else not dead
+
+    def count_members(self) -> tuple[int | None, int | None]:
+        """The numbers of live and dead members; None if unknown for any member."""
+        if None in self.dead.values():
+            return None, None
+        return len(self.list_alive()), len(self.dead) - len(self.list_alive())
+
 
 @dataclass(frozen=True)
 class Total:
@@ -106,6 +131,14 @@ class Total:
             self.counted + (value is not None),
             self.unknown + (in_part or value is None),
             self.from_nothing + from_nothing,
+        )
+
+    def __add__(self, other: Total) -> Total:
+        return Total(
+            self.known + other.known,
+            self.counted + other.counted,
+            self.unknown + other.unknown,
+            self.from_nothing + other.from_nothing,
         )
 
     @property
@@ -138,7 +171,7 @@ class Inventory:
     `at`: system.monotonic() of the snapshot. `runs`: the number of hook runs by stage and result. `unhooked`: the
     containers without the hook that reconcile found; None if it has not run. `reconciled`: what it has done since boot.
     `host_pids`: whether this is the host's pid namespace; elsewhere dead members cannot be recognized, and `orphans` is
-    empty.
+    empty. `ctrl_groups`: their paths.
     """
 
     at: float
@@ -152,6 +185,11 @@ class Inventory:
     unhooked: Unhooked | None
     reconciled: ReconcileRecord | None
     host_pids: bool
+    ctrl_groups: list[str] = field(default_factory=list)
+
+    def list_unreadable(self) -> list[Unreadable]:
+        """The records that cannot be understood."""
+        return [*self.unreadable, *self.unreadable_failures]
 
 
 def take_snapshot(options: Options) -> Inventory:
@@ -168,6 +206,7 @@ def take_snapshot(options: Options) -> Inventory:
         unhooked = records.unhooked()
         if unhooked is not None:
             unhooked = unhooked.without({*records.indexed(), *records.failed()})
+    keys = add_podman_names(keys)
     prefix = options.group_prefix
     mon_groups = [path for paths in ctrl_groups.values() for path in paths]
     recorded = {group.record.path for key in keys for group in key.groups if not group.is_over}
@@ -179,7 +218,8 @@ def take_snapshot(options: Options) -> Inventory:
     )
     host_pids = procfs.in_host_pid_namespace()
     orphans = orphans if host_pids else []
-    return Inventory(at, keys, unreadable, failures, broken, rmids, orphans, runs, unhooked, reconciled, host_pids)
+    about_node = (rmids, orphans, runs, unhooked, reconciled, host_pids, list(ctrl_groups))
+    return Inventory(at, keys, unreadable, failures, broken, *about_node)
 
 
 def read_key(records: Records, kernel: Resctrl, name: str) -> Key | Unreadable | None:
@@ -196,6 +236,18 @@ def read_key(records: Records, kernel: Resctrl, name: str) -> Key | Unreadable |
             is_known = procfs.in_host_pid_namespace()
             return Key(after, groups, {it: _is_dead(who) if is_known else None for it, who in after.members.items()})
     return Unreadable(name, records.file(name), "it changes faster than it can be read")
+
+
+def add_podman_names(keys: list[Key]) -> list[Key]:
+    """The keys with the names that Podman has given. Reads its storage only if there is a key without a pod."""
+    if all(it.state.kind == "pod" for it in keys):
+        return keys
+    given = podman_names.read_names()
+    return [replace(it, names=_only(given, [it.state.key, *it.state.members])) for it in keys]
+
+
+def _only(given: dict[str, str], wanted: Iterable[str]) -> dict[str, str]:
+    return {container: given[container] for container in wanted if container in given}
 
 
 def sum_by_event(groups: Iterable[Group]) -> dict[str, Total]:

@@ -66,11 +66,6 @@ class Follower:
         """An action was done, or has failed."""
 
 
-def format_outcomes(outcomes: list[Outcome], left: list[str]) -> list[str]:
-    """A line for each action, its problem and its remark, and for each thing that stays as it is."""
-    return [*(line for it in outcomes for line in format_outcome(it)), *map(format_left, left)]
-
-
 def format_outcome(it: Outcome) -> list[str]:
     """A line for an action, its problem and its remark."""
     problem = [f"  failed: {it.problem}"] if it.problem is not None else []

@@ -31,7 +31,7 @@ BOOT = "import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1
 # is evaluated first. Kernels before 5.1 cut the line before this part, and run what is in front of it. The verbs for
 # runtimes are those that begin with h, c or p. (Only a file that people may not read still exits with 0: it is opened
 # in a statement of its own, before this, and there is no room to do it later.)
-FOR_PEOPLE = 'if atexit.register(posix._exit,2*((sys.argv[2:]or"-")[0][:1]not in"hcp"))else 0'
+FOR_PEOPLE = 'if atexit.register(posix._exit,2*((sys.argv[2:]or"-")[0][:2]not in"hocrpo"))else 0'
 # What the second line leaves to be run at exit, before the two above: `leave` in hook/base/system.py ends without it,
 # so it runs only if the program did not. It says why, on stderr, and on the hook path in syslog, and never blocks.
 # Any Python from 2.7 on has to understand it. `_socket`, since `socket` takes memory that there may not be, and CPython

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs `top`: a screen that is drawn again and again on a terminal, where keys steer it; elsewhere tables or JSON."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import termios
+
+from hook.base import system
+from hook.base.resctrl import Resctrl
+from hook.cli.output import get_screen, is_terminal, print_answer, print_screen
+from hook.observe import as_json, no_pod, rates, snapshot
+from hook.observe.rates import Look
+from hook.observe.top_screen import SORTS, format_rates
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from types import FrameType, TracebackType
+    from typing import Any, NoReturn
+
+    from hook.base.models import Options
+    from hook.observe.rates import Rates
+
+_FIRST = 1.0  # seconds until there are rates on a terminal, if the interval is longer
+_NOTES = "q quit  p pause  sort: e energy  m memory  c cache  n name"
+_PAUSED = "PAUSED, p goes on  "
+
+
+def run(options: Options, given: argparse.Namespace) -> None:
+    """Print until it is interrupted, which is the usual way to end it, or `--count` is reached."""
+    try:
+        if is_terminal() and not given.json:
+            with Keys() as keys:
+                _run_on_terminal(options, given, keys)
+        else:
+            _run_in_pipe(options, given)
+    except KeyboardInterrupt:
+        return
+
+
+def _run_in_pipe(options: Options, given: argparse.Namespace) -> None:
+    left = given.count if given.count is not None else 0 if is_terminal() else 1
+    former = _look(options)
+    while True:
+        system.sleep(given.interval)
+        seen = _look(options)
+        table = _choose(rates.compare(former, seen, system.now_utc()), given)
+        if given.json:
+            print_answer(as_json.rates_to_json(table))
+        else:
+            lines = format_rates(table, given.sort, get_screen(is_wide=True))
+            print_answer(lines if left <= 1 else [*lines, ""])
+        left -= 1
+        if left == 0:
+            return
+        former = seen
+
+
+def _run_on_terminal(options: Options, given: argparse.Namespace, keys: Keys) -> None:
+    left, sort, is_paused = given.count or 0, given.sort, False
+    former = _look(options)
+    table = _choose(rates.compare(former, former, system.now_utc()), given)  # names, and no rates yet: at once
+    interval = min(_FIRST, given.interval)
+    while True:
+        screen = get_screen(is_wide=given.output == "wide")
+        print_screen(format_rates(table, sort, screen, (_PAUSED if is_paused else "") + _NOTES), screen)
+        pressed = keys.wait(interval)
+        if pressed == "q":
+            return
+        if pressed == "p":
+            is_paused = not is_paused
+        sort = next((name for name in SORTS if pressed and name.startswith(pressed)), sort)
+        if pressed or is_paused:
+            continue
+        interval = given.interval
+        seen = _look(options)
+        table = _choose(rates.compare(former, seen, system.now_utc()), given)
+        former = seen
+        left -= 1
+        if left == 0:
+            screen = get_screen(is_wide=given.output == "wide")
+            print_screen(format_rates(table, sort, screen, _NOTES), screen)
+            return
+
+
+def _look(options: Options) -> Look:
+    seen = snapshot.take_snapshot(options)
+    return Look(seen, no_pod.read_rest(Resctrl(options.resctrl_root), seen))
+
+
+def _choose(table: Rates, given: argparse.Namespace) -> Rates:
+    """Only the keys of the namespaces that were asked for; the rest of the node is what is left without all keys."""
+    if not given.namespace:
+        return table
+    keys = [rate for rate in table.keys if rate.key.state.pod_namespace in given.namespace]
+    return rates.Rates(table.time, table.seconds, keys, table.rest, table.rest_occupancy)
+
+
+class Keys:
+    """The keys that are pressed on the terminal at stdin, for `with`. If there is none, nothing is ever pressed.
+
+    The terminal gives each key at once and does not print it; in the end it is as it was, also after SIGTERM.
+    """
+
+    def __init__(self) -> None:
+        self._terminal = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+        self._is_open = True
+        self._former: list[Any] = []
+
+    def __enter__(self) -> Keys:
+        signal.signal(signal.SIGTERM, _interrupt)
+        if self._terminal is not None:
+            self._former = termios.tcgetattr(self._terminal)
+            changed = termios.tcgetattr(self._terminal)
+            changed[3] &= ~(termios.ICANON | termios.ECHO)
+            termios.tcsetattr(self._terminal, termios.TCSADRAIN, changed)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._terminal is not None:
+            termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._former)
+
+    def wait(self, seconds: float) -> str:
+        """The next key, empty if none is pressed for so long."""
+        if self._terminal is None or not self._is_open:
+            system.sleep(seconds)
+            return ""
+        if not select.select([self._terminal], [], [], seconds)[0]:
+            return ""
+        text = os.read(self._terminal, 1).decode("ascii", "replace")
+        if not text:  # its other end is closed
+            self._is_open = False
+            return self.wait(seconds)
+        return text
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

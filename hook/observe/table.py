@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lays out a table: whole where it goes into a pipe, and with shortened names where a terminal is too narrow for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_GAP = "  "
+_CUT = "..."
+_BOLD, _FAINT, _RED, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[m"  # ECMA-48 SGR
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Where output goes. `width`, `height`: of a terminal, in characters; None: not limited."""
+
+    width: int | None = None
+    height: int | None = None
+    colour: bool = False
+
+    def bold(self, text: str) -> str:
+        return self._paint(text, _BOLD)
+
+    def faint(self, text: str) -> str:
+        return self._paint(text, _FAINT)
+
+    def red(self, text: str) -> str:
+        return self._paint(text, _RED)
+
+    def _paint(self, text: str, colour: str) -> str:
+        return f"{colour}{text}{_PLAIN}" if self.colour and text else text
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column. `short`: the cells for a terminal that is too narrow for all columns; None: there it is left out.
+
+    `least`: to how many characters its cells may be cut there; 0: never.
+    """
+
+    head: str
+    cells: Sequence[str]
+    short: Sequence[str] | None
+    is_number: bool = False
+    least: int = 0
+
+    @property
+    def width(self) -> int:
+        return max(map(len, [self.head, *self.cells]))
+
+
+def words(head: str, cells: Sequence[str], *, least: int = 0) -> Column:
+    """A column of words, to the left."""
+    return Column(head, cells, cells, least=least)
+
+
+def numbers(head: str, cells: Sequence[str]) -> Column:
+    """A column of numbers, to the right: they always show."""
+    return Column(head, cells, cells, is_number=True)
+
+
+def lay_out(columns: Sequence[Column], screen: Screen) -> list[str]:
+    """The lines of a table, the heads first."""
+    if screen.width is None or _sum_widths(columns) <= screen.width:
+        return _align(columns, screen)
+    narrow = [Column(it.head, it.short, it.short, it.is_number, it.least) for it in columns if it.short is not None]
+    too_wide = _sum_widths(narrow) - screen.width
+    cut = []
+    for it in narrow:
+        width = max(it.least, it.width - max(0, too_wide)) if it.least else it.width
+        too_wide -= it.width - width
+        cells = [cut_middle(cell, width) for cell in it.cells]
+        cut.append(Column(it.head[:width], cells, cells, it.is_number))
+    return _align(cut, screen)
+
+
+def cut_middle(text: str, width: int) -> str:
+    """Shorten a text to a width: of `namespace/pod` the end tells most, for replicas differ there."""
+    if len(text) <= width:
+        return text
+    left = max(0, width - len(_CUT))
+    end = left - left // 4
+    return (text[: left - end] + _CUT + text[len(text) - end :])[:width]
+
+
+def _sum_widths(columns: Sequence[Column]) -> int:
+    return sum(it.width for it in columns) + len(_GAP) * (len(columns) - 1)
+
+
+def _align(columns: Sequence[Column], screen: Screen) -> list[str]:
+    aligned = []
+    for it in columns:
+        width = it.width
+        aligned.append([text.rjust(width) if it.is_number else text.ljust(width) for text in [it.head, *it.cells]])
+    head, *lines = (_GAP.join(row).rstrip() for row in zip(*aligned))
+    return [screen.bold(head), *lines]
