@@ -45,7 +45,7 @@ def _check_directories(given: dict[str, str]) -> None:
     """Raise Usage for a directory that was named and is not there: its screens would be empty, and wrong."""
     defaults = Options().model_dump()
     for name in ("run_dir", "resctrl_root"):
-        if given[name] != defaults[name] and not os.path.isdir(given[name]):
+        if given[name] != defaults[name] and not os.path.exists(given[name]):
             raise Usage(f"--{name.replace('_', '-')}={given[name][:80]}: there is no such directory")
 
 

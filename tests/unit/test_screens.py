@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +19,11 @@ from hypothesis import strategies as st
 from hook.base import system
 from hook.base.models import Options
 from hook.base.text import printable
-from hook.cli import commands
-from hook.observe import cells, render, snapshot
+from hook.cli import commands, output, top_command
+from hook.host import podman_names
+from hook.observe import cells, list_screen, show_screen, snapshot, table
+from hook.observe.selection import Selection
+from hook.observe.table import Screen
 from hook.stages import failures
 from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
 
@@ -30,7 +34,9 @@ Run = Callable[..., str]
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
     monkeypatch.setattr(system, "boottime", lambda: 1000.0)
-    return FakeNode(tmp_path)
+    found = FakeNode(tmp_path)
+    found.run.mkdir()
+    return found
 
 
 @pytest.fixture
@@ -62,7 +68,7 @@ def run(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> Run:
 def columns(text: str) -> list[dict[str, str]]:
     """The rows of the only table in a text, by the names of its columns."""
     lines = text.splitlines()
-    at = next(at for at, line in enumerate(lines) if re.match(r" *(KEY|COUNTER) ", line))
+    at = next(at for at, line in enumerate(lines) if re.match(r" *(NAME|COUNTER) ", line))
     rows = []
     for line in lines[at + 1 :]:
         cells = re.split(r"  +", line.strip())
@@ -85,22 +91,21 @@ def test_list_has_a_row_for_each_key(node: FakeNode, run: Run) -> None:
     live, done, back, missing = sorted(
         columns(run("list")), key=lambda row: ["c1", UID, "back", "lost"].index(row["KEY"])
     )
-    rest = {"POD": "-", "CTRL_GROUPS": "/", "ALIVE": "1", "DEAD": "0", "ENERGY": "3.2 J", "MEMORY": "3.9 KiB"}
+    rest = {"NAME": "-", "CTRL_GROUPS": "/", "ALIVE": "1/1", "ENERGY(J)": "3.25", "MEMORY(B)": "3.91Ki"}
     assert live == {"KEY": "c1", "STATE": "live", **rest, "AGE": "10m"}
-    over = {"STATE": "completed", "POD": "default/web", "ALIVE": "0", "AGE": "5m"}
+    over = {"STATE": "completed", "NAME": "default/web", "ALIVE": "0/0", "AGE": "5m"}
     assert done == {"KEY": UID, **rest, **over}
-    assert (back["STATE"], back["AGE"], back["ENERGY"], back["CTRL_GROUPS"]) == ("recovering", "?", "-", "-")
-    assert (missing["STATE"], missing["ALIVE"], missing["DEAD"], missing["ENERGY"]) == ("group missing", "1", "1", "?")
+    assert (back["STATE"], back["AGE"], back["ENERGY(J)"], back["CTRL_GROUPS"]) == ("recovering", "?", "-", "-")
+    assert (missing["STATE"], missing["ALIVE"], missing["ENERGY(J)"]) == ("group missing", "1/2", "?")
 
 
 def test_list_marks_partial_sums(node: FakeNode, run: Run) -> None:
     node.live("c1")
     assert "*" not in run("list")
     node.live("c2", begin={"mon_PERF_PKG_00/core_energy": "Unavailable"})
-    two = columns(text := run("list"))[1]
-    assert two["ENERGY"] == "8.8 J*"
+    text = run("list")
+    assert {row["KEY"]: row["ENERGY(J)"] for row in columns(text)} == {"c1": "3.25", "c2": "8.75*"}
     assert "*   counted from 0, without an initial value" in text
-    assert ">=" not in text
 
 
 WIPED = {"before": {"mon_PERF_PKG_00/core_energy": "Unavailable"}, "known": {"mon_PERF_PKG_00/core_energy": "1.5"}}
@@ -111,8 +116,9 @@ def test_a_sum_of_which_a_part_is_unknown_is_shown_as_at_least_that_much(node: F
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": BEGIN, **WIPED}], members={"c1": alive(path)})
     legend = ">=  at least that much: a part is unknown"
     (row,) = columns(text := run("list"))
-    assert (row["ENERGY"], row["MEMORY"], legend in text) == (">=4.8 J", "3.9 KiB", True)
-    text = run("show", "c1")
+    assert (row["ENERGY(J)"], row["MEMORY(B)"], legend in text) == (">=4.75", "3.91Ki", True)
+    assert ">=4.75" in run("show", "c1")
+    text = run("show", "c1", "-o", "wide")
     rows = {it["COUNTER"]: it["USE"] for it in columns(text)}
     assert (rows["mon_PERF_PKG_00/core_energy"], legend in text) == (">=4.750000", True)
     use = json.loads(run("list", "--json"))["keys"][0]["use"]
@@ -133,14 +139,114 @@ def test_list_shows_unmonitored_containers_and_why(node: FakeNode, run: Run) -> 
     node.fail("c1", kernel="No free RMIDs", tried="mkdir /x: ENOSPC", hint="fewer pods")
     node.fail("c2", "usage", problem="unknown option", monitored=True)
     lines = run("list").splitlines()
-    at = lines.index("not monitored, or monitored with problems:")
-    assert lines[at + 1 :] == [
-        "  c1: no_rmids: no RMID is left (createRuntime, 2026-01-02T03:04:05Z)",
-        "    tried: mkdir /x: ENOSPC",
-        "    kernel: No free RMIDs",
-        "    hint: fewer pods",
-        "  c2: usage: unknown option (createRuntime, 2026-01-02T03:04:05Z, but monitored)",
+    at = lines.index("not monitored (see list unmonitored):")
+    assert lines[at:] == [
+        "not monitored (see list unmonitored):",
+        "  no_rmids: 1 container: c1",
+        "",
+        "monitored, with problems (see list unmonitored):",
+        "  usage: 1 container: c2",
     ]
+    assert run("list", "unmonitored").splitlines() == [
+        "c1: no_rmids: no RMID is left (createRuntime, 2026-01-02T03:04:05Z)",
+        "  tried: mkdir /x: ENOSPC",
+        "  kernel: No free RMIDs",
+        "  hint: fewer pods",
+        "c2: usage: unknown option (createRuntime, 2026-01-02T03:04:05Z, but monitored)",
+    ]
+
+
+def test_many_failures_of_one_cause_are_one_line(node: FakeNode, run: Run) -> None:
+    for at in range(236):
+        node.fail(f"{at:064x}", namespace="shop", pod=f"cart-{at:03}", name="app")
+    (line,) = [line for line in run("list").splitlines() if "no_rmids" in line]
+    assert line.startswith("  no_rmids: 236 containers: shop/cart-000 app (000000000000), shop/cart-001 app (")
+    assert line.endswith(", and 216 more")
+    each = run("list", "unmonitored").splitlines()
+    assert len(each) == 236
+    assert each[235].startswith("shop/cart-235 app (000000000000): no_rmids: no RMID is left (")
+
+
+def test_list_unmonitored_has_containers_without_the_hook(node: FakeNode, run: Run) -> None:
+    assert run("list", "unmonitored") == "none\n"
+    node.unhooked("c3")
+    assert run("list", "unmonitored").splitlines()[1] == "  shop/web-0 app (c3)"
+
+
+# --- Which keys, and in which order
+
+
+def test_what_runs_comes_before_what_is_over_and_the_most_energy_first(node: FakeNode, run: Run) -> None:
+    for name, energy in (("a", "7.0"), ("b", "9.0"), ("over", "9.5")):
+        node.live(name)
+        node.count(f"oci-{name}", {"mon_PERF_PKG_00/core_energy": energy})
+    node.completed("over")
+    assert [row["KEY"] for row in columns(run("list"))] == ["b", "a", "over"]
+    assert [row["KEY"] for row in columns(run("list", "--limit=1"))] == ["b"]
+    assert "\n1 of 3 shown\n" in run("list", "--limit=1")
+
+
+@pytest.mark.parametrize(("sort", "expected"), [("energy", "acb"), ("memory", "bca"), ("age", "bac"), ("name", "cab")])
+def test_a_list_can_be_sorted(node: FakeNode, run: Run, sort: str, expected: str) -> None:
+    facts = {"a": ("9", "1001", 900.0, "n/b"), "b": ("7", "9000", 990.0, "n/c"), "c": ("8", "5000", 100.0, "n/a")}
+    for name, (energy, memory, born, pod) in facts.items():
+        node.live(name, pod_namespace=pod[0], pod_name=pod[2], created_boottime=born)
+        node.count(f"oci-{name}", {"mon_PERF_PKG_00/core_energy": energy, "mon_L3_00/mbm_total_bytes": memory})
+    assert "".join(row["KEY"] for row in columns(run("list", f"--sort={sort}"))) == expected
+
+
+def test_a_list_can_be_of_some_namespaces_and_states(node: FakeNode, run: Run) -> None:
+    node.live("a", pod_namespace="shop", pod_name="x")
+    node.live("b", pod_namespace="batch", pod_name="y")
+    node.completed("c", pod_namespace="shop", pod_name="z")
+    listed = lambda *words: {row["KEY"] for row in columns(run("list", *words))}  # noqa: E731
+    assert listed("--namespace=shop") == {"a", "c"}
+    assert listed("--namespace=shop", "--namespace=batch") == {"a", "b", "c"}
+    assert listed("--state=live") == {"a", "b"}
+    assert listed("--state=completed", "--namespace=batch") == set()
+
+
+def test_the_total_is_that_of_all_that_match(node: FakeNode, run: Run) -> None:
+    for name in "abc":
+        node.live(name)
+    (total,) = [line for line in run("list", "--limit=2").splitlines() if line.startswith("total")]
+    assert total.split() == ["total", "9.75", "11.7Ki"]
+
+
+# --- Terminals
+
+
+def test_on_a_narrow_terminal_names_are_cut_and_numbers_are_not(node: FakeNode) -> None:
+    pod = "checkout-service-with-a-long-name-7c9f6d5b8-x2x4k"
+    node.live(UID, kind="pod", pod_namespace="observability", pod_name=pod)
+    seen = snapshot.take_snapshot(node.options)
+    narrow, wide = (list_screen.format_list(seen, Selection(), Screen(width)) for width in (80, 200))
+    assert max(map(len, narrow)) <= 80
+    assert narrow[3].split() == ["observ...name-7c9f6d5b8-x2x4k", UID[:8], "live", "1/1", "?", "3.25", "3.91Ki"]
+    assert wide[3].split() == [f"observability/{pod}", UID, "live", "/", "1/1", "?", "3.25", "3.91Ki"]
+
+
+def test_a_line_of_failures_fits_the_terminal(node: FakeNode) -> None:
+    for at in range(30):
+        node.fail(f"c{at}", namespace="shop", pod=f"cart-{at:03}", name="app")
+    seen = snapshot.take_snapshot(node.options)
+    for width in (20, 60, 80, 200):
+        (line,) = [it for it in list_screen.format_list(seen, Selection(), Screen(width)) if "no_rmids" in it]
+        assert len(line) <= max(width, len("  no_rmids: 30 containers"))
+        assert line.startswith("  no_rmids: 30 containers")
+
+
+def test_colour_is_for_terminals_that_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert output.get_screen().colour is False
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _fd: os.terminal_size((80, 24)))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert output.get_screen() == Screen(80, 24, colour=True)
+    assert output.get_screen(is_wide=True) == Screen(None, 24, colour=True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert output.get_screen().colour is False
 
 
 def test_list_reports_unreadable_records(node: FakeNode, run: Run) -> None:
@@ -150,9 +256,19 @@ def test_list_reports_unreadable_records(node: FakeNode, run: Run) -> None:
     assert [line.split(": ")[1] for line in lines] == [str(path), str(other)]
 
 
-def test_list_without_resctrl_says_so(node: FakeNode, run: Run) -> None:
+def test_list_without_resctrl_says_so(node: FakeNode, run: Run, tmp_path: Path) -> None:
     node.live("c1")
-    assert "not mounted" in run("list", "--resctrl-root=/nowhere").splitlines()[0]
+    assert "not mounted" in run("list", f"--resctrl-root={tmp_path}").splitlines()[0]
+
+
+@pytest.mark.parametrize("option", ["--resctrl-root", "--run-dir"])
+@pytest.mark.parametrize("verb", [["list"], ["show", "x"], ["top"], ["metrics"]])
+def test_a_directory_that_is_named_has_to_be_there(
+    node: FakeNode, complaints: list[str], verb: list[str], option: str
+) -> None:
+    node.live("c1")
+    assert commands.main([*verb, *node.places, f"{option}=/nowhere"]) == 2
+    assert complaints == [f"{option}=/nowhere: there is no such directory"]
 
 
 def test_list_as_json(node: FakeNode, run: Run) -> None:
@@ -178,6 +294,7 @@ def test_list_as_json(node: FakeNode, run: Run) -> None:
         "kind": "container",
         "namespace": "n",
         "pod": "p",
+        "name": None,
         "state": "live",
         "created_at": "2026-01-02T03:00:00Z",
         "completed_at": None,
@@ -190,7 +307,8 @@ def test_list_as_json(node: FakeNode, run: Run) -> None:
             "mbm_total_bytes": {"value": 4000, "at_least": False, "unit": "bytes", "unknown": 0, "from_nothing": 0},
         },
     }
-    assert json.loads(run("list", "--json", "--resctrl-root=/nowhere"))["rmids"] is None
+    assert json.loads(run("list", "--json", f"--resctrl-root={node.run}"))["rmids"] is None
+    assert run("list", "-o", "json") == run("list", "--json")
 
 
 # --- show
@@ -199,51 +317,77 @@ def test_list_as_json(node: FakeNode, run: Run) -> None:
 def shown(node: FakeNode, **fields: Any) -> None:  # noqa: ANN401
     path = node.live(UID, kind="pod", pod_namespace="default", pod_name="web").groups[0].path
     before = {"mon_PERF_PKG_00/core_energy": "1.5"}
-    member = alive(path, cgroup=":/kubepods/x", taken_from="theirs")
+    member = alive(path, cgroup=":/kubepods/x", taken_from="theirs", name="app")
     group = {"path": path, "ctrl_group": "/", "begin": BEGIN, "before": before}
     timeline = {"created_at": "2026-01-02T03:00:00Z", "created_boottime": 900.0, "generation": 4}
+    pod = {"kind": "pod", "pod_namespace": "default", "pod_name": "web"}
     node.record(
         UID,
-        **{"kind": "pod", "groups": [group], "members": {"c1": member, "c2": dead(path)}, **timeline, **fields},
+        **{**pod, "groups": [group], "members": {"c1": member, "c2": dead(path)}, **timeline, **fields},
     )
     node.index("c1", UID)
 
 
-def test_show_prints_the_lifetime_of_a_key(node: FakeNode, run: Run) -> None:
+def test_show_sums_up_a_key_and_tells_its_life(node: FakeNode, run: Run) -> None:
     shown(node)
     node.fail("c9", key=UID, kernel="No free RMIDs")
     node.fail("c2", "task_gone")
     node.fail("stranger", "denied")
     text = run("show", UID)
     lines = text.splitlines()
-    assert "created     2026-01-02T03:00:00Z (age 100s)" in lines
+    assert "age         100s" in lines
     assert "generation  4" in lines
-    assert f"member c1: pid {os.getpid()}, starttime {alive('')['starttime']}, alive" in lines
-    assert f"member c2: pid {os.getpid()}, starttime 1, dead" in lines
-    assert "  cgroup     :/kubepods/x" in lines
-    assert "  taken from theirs" in lines
+    assert f"  app (c1): alive, pid {os.getpid()}" in lines
+    assert f"  c2: dead, pid {os.getpid()}" in lines
+    assert "    cgroup     :/kubepods/x" in lines
+    assert "    taken from theirs" in lines
     assert f"ctrl_group /: {node.path('oci-' + UID)} (there)" in lines
+    assert "  2026-01-02T03:00:00Z  created" in lines
+    assert any(line.endswith("Z  app (c1) started") for line in lines)
     assert "kernel: No free RMIDs" in text
     assert "c2: task_gone" in text
     assert "stranger" not in text
-    rows = {row["COUNTER"]: row for row in columns(text)}
+    at = lines.index("EVENT               USE  UNIT")
+    assert [line.split() for line in lines[at + 1 : at + 4]] == [
+        ["llc_occupancy", "4.00Ki", "B"],
+        ["mbm_total_bytes", "3.91Ki", "B"],
+        ["core_energy", "4.75", "J"],
+    ]
+    assert "COUNTER" not in text
+
+
+def test_show_wide_has_the_values_of_each_counter(node: FakeNode, run: Run) -> None:
+    shown(node)
+    rows = {row["COUNTER"]: row for row in columns(run("show", UID, "-o", "wide"))}
     energy = {"UNIT": "joules", "BEGIN": "5.500000", "NOW": "8.750000", "BEFORE": "1.5", "USE": "4.750000"}
     assert rows["mon_PERF_PKG_00/core_energy"] == {"COUNTER": "mon_PERF_PKG_00/core_energy", **energy}
     cache = {"UNIT": "bytes", "BEGIN": "-", "NOW": "4096", "BEFORE": "-", "USE": "-"}
     assert rows["mon_L3_00/llc_occupancy"] == {"COUNTER": "mon_L3_00/llc_occupancy", **cache}
 
 
+def test_show_sums_over_domains_and_ctrl_groups(node: FakeNode, run: Run) -> None:
+    path = node.live("c1").groups[0].path
+    node.count("oci-c1", {"mon_PERF_PKG_01/core_energy": "2.0"})
+    begin = {**BEGIN, "mon_PERF_PKG_01/core_energy": "1.0"}
+    other = node.make("oci-c1", "gold", {"mon_PERF_PKG_00/core_energy": "40"})
+    groups = [{"path": path, "ctrl_group": "/", "begin": begin}]
+    groups.append({"path": other, "ctrl_group": "gold", "begin": {"mon_PERF_PKG_00/core_energy": "0"}})
+    node.record("c1", groups=groups, members={"c1": alive(path)})
+    (line,) = [line for line in run("show", "c1").splitlines() if line.startswith("core_energy")]
+    assert line.split() == ["core_energy", "44.2", "J"]
+
+
 def test_show_of_a_completed_key_has_its_end(node: FakeNode, run: Run) -> None:
     node.completed("c1")
-    text = run("show", "c1")
-    assert "completed   2026-01-02T03:04:05Z" in text
+    text = run("show", "c1", "--output=wide")
+    assert "  2026-01-02T03:04:05Z  completed" in text
     assert "(over)" in text
     assert {row["END"] for row in columns(text)} == set(NOW.values())
 
 
 def test_show_of_a_missing_group_without_snapshots_has_no_use(node: FakeNode, run: Run) -> None:
     node.record("c1", groups=[{"path": str(node.path("oci-c1")), "ctrl_group": "/"}])
-    text = run("show", "c1")
+    text = run("show", "c1", "-o", "wide")
     assert "(missing)" in text
     assert "no initial counters" in text
     assert "COUNTER" not in text
@@ -252,7 +396,7 @@ def test_show_of_a_missing_group_without_snapshots_has_no_use(node: FakeNode, ru
 def test_show_marks_unknown_use_and_use_counted_from_0(node: FakeNode, run: Run) -> None:
     node.live("c1", begin={"mon_PERF_PKG_00/core_energy": "Unavailable", "mon_L3_00/mbm_total_bytes": "Unavailable"})
     node.count("oci-c1", {"mon_L3_00/later_event": "7"})
-    rows = {row["COUNTER"].rpartition("/")[2]: row for row in columns(run("show", "c1"))}
+    rows = {row["COUNTER"].rpartition("/")[2]: row for row in columns(run("show", "c1", "-o", "wide"))}
     assert (rows["core_energy"]["USE"], rows["mbm_total_bytes"]["USE"]) == ("8.750000*", "?")
     assert (rows["later_event"]["UNIT"], rows["later_event"]["USE"]) == ("?", "-")
 
@@ -278,11 +422,42 @@ def test_show_as_json(node: FakeNode, run: Run) -> None:
     }
 
 
-@pytest.mark.parametrize("name", [UID, UID[:3], "c1"])
-def test_show_finds_a_key_by_its_name_its_beginning_or_a_container(node: FakeNode, run: Run, name: str) -> None:
+@pytest.mark.parametrize("name", [UID, UID[:3], "c1", "web", "default/web", "default/we", "app", "ap"])
+def test_show_finds_a_key_by_any_of_its_names_or_how_it_begins(node: FakeNode, run: Run, name: str) -> None:
     shown(node)
-    node.record("other")
+    node.record("other", pod_namespace="kube-system", pod_name="dns")
     assert json.loads(run("show", "--json", name))["key"] == UID
+
+
+def test_a_whole_name_comes_before_one_that_begins_so(node: FakeNode, run: Run) -> None:
+    node.record("k1", kind="pod", pod_namespace="shop", pod_name="web")
+    node.record("k2", kind="pod", pod_namespace="shop", pod_name="web-2")
+    assert json.loads(run("show", "--json", "shop/web"))["key"] == "k1"
+
+
+def test_a_name_of_two_pods_is_told_with_both(node: FakeNode, complaints: list[str]) -> None:
+    node.record("k1", kind="pod", pod_namespace="shop", pod_name="web")
+    node.record("k2", kind="pod", pod_namespace="test", pod_name="web")
+    assert commands.main(["show", *node.places, "web"]) == 2
+    assert complaints == ["2 keys match 'web': shop/web (k1), test/web (k2)"]
+
+
+@pytest.fixture
+def podman(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The names of Podman's containers, by ID."""
+    names: dict[str, str] = {}
+    monkeypatch.setattr(podman_names, "read_names", lambda: names)
+    return names
+
+
+def test_containers_of_podman_have_their_names(node: FakeNode, run: Run, podman: dict[str, str]) -> None:
+    podman.update(c1="db", other="else")
+    node.live("c1")
+    assert columns(run("list"))[0]["NAME"] == "db"
+    assert json.loads(run("list", "--json"))["keys"][0]["name"] == "db"
+    lines = run("show", "db").splitlines()
+    assert "name        db" in lines
+    assert f"  db (c1): alive, pid {os.getpid()}" in lines
 
 
 def test_show_prefers_the_exact_name(node: FakeNode, run: Run) -> None:
@@ -298,10 +473,10 @@ def test_show_prefers_the_exact_name(node: FakeNode, run: Run) -> None:
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("none", "no key"),
+        ("none", "no key, pod or container"),
         ("", "no key"),
         ("../groups/ab", "no key"),
-        ("a", "2 keys begin with 'a': ab, abc"),
+        ("a", "2 keys match 'a': ab, abc"),
         ("torn", "torn.json: not JSON"),
         ("c9", "container c9 has no key: no_rmids"),
         ("gone", "no key"),
@@ -338,6 +513,44 @@ def pace(monkeypatch: pytest.MonkeyPatch, node: FakeNode) -> list[float]:
     return waits
 
 
+def keys_of(text: str) -> list[dict[str, str]]:
+    """The rows of `top` but those of the node."""
+    lines = [line for line in text.splitlines() if not line.startswith(("node ", "no pod "))]
+    return columns("\n".join(lines))
+
+
+def test_top_shows_the_node_and_what_is_charged_to_no_pod(
+    node: FakeNode, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.live("busy")
+    counter = node.root / "mon_data" / "mon_PERF_PKG_00" / "core_energy"
+    counter.parent.mkdir()
+    counter.write_text("18.75\n")  # 10 of its own, and 8.75 of the group
+    wait = system.sleep
+
+    def sleep(seconds: float) -> None:
+        wait(seconds)  # oci-busy: 15, which is 6.25 more
+        counter.write_text("28.0\n")  # 3 more of its own, too
+
+    monkeypatch.setattr(system, "sleep", sleep)
+    lines = run("top").splitlines()
+    assert pace == [2.0]
+    assert [line.split()[:3] for line in lines[3:6]] == [
+        ["node", "4.62", "0"],
+        ["no", "pod", "1.50"],
+        ["-", "busy", "3.12"],
+    ]
+
+
+@pytest.mark.parametrize(("sort", "expected"), [("energy", "abc"), ("cache", "cab"), ("name", "bca")])
+@pytest.mark.usefixtures("pace")
+def test_top_can_be_sorted(node: FakeNode, run: Run, sort: str, expected: str) -> None:
+    for name, cache, pod in (("a", "20", "z"), ("b", "10", "x"), ("c", "30", "y")):
+        node.live(name, pod_namespace="n", pod_name=pod)
+        node.count(f"oci-{name}", {"mon_L3_00/llc_occupancy": cache})
+    assert "".join(row["KEY"] for row in keys_of(run("top", f"--sort={sort}"))) == expected
+
+
 def test_top_without_a_terminal_prints_one_table(node: FakeNode, run: Run, pace: list[float]) -> None:
     node.live("busy")
     node.count("oci-busy", {"mon_PERF_PKG_00/core_energy": "10"})
@@ -346,8 +559,8 @@ def test_top_without_a_terminal_prints_one_table(node: FakeNode, run: Run, pace:
     text = run("top")
     assert pace == [2.0]
     assert text.splitlines()[0] == "2026-01-02T03:04:05Z  over 2.0 s, 2 keys"
-    same = {"POD": "-", "MEMORY/S": "0 B", "LOCAL/S": "-", "CACHE": "4.0 KiB"}
-    assert columns(text) == [{"KEY": "busy", "WATTS": "2.5 W", **same}, {"KEY": "idle", "WATTS": "0.0 W", **same}]
+    same = {"NAME": "-", "MEMORY(B/s)": "0", "LOCAL(B/s)": "-", "CACHE(B)": "4.00Ki"}
+    assert keys_of(text) == [{"KEY": "busy", "POWER(W)": "2.50", **same}, {"KEY": "idle", "POWER(W)": "0", **same}]
 
 
 @pytest.mark.usefixtures("pace")
@@ -355,7 +568,7 @@ def test_top_marks_a_rate_of_which_a_part_is_unknown(node: FakeNode, run: Run) -
     node.live("busy")
     node.count("oci-busy", {"mon_PERF_PKG_00/core_energy": "10", "mon_PERF_PKG_01/core_energy": "Error"})
     text = run("top")
-    assert (columns(text)[0]["WATTS"], ">=  at least that much" in text) == (">=2.5 W", True)
+    assert (keys_of(text)[0]["POWER(W)"], ">=  at least that much" in text) == (">=2.50", True)
     (key,) = json.loads(run("top", "--json"))["keys"]
     assert (key["watts"], key["partial"], key["at_least"]) == (2.5, ["watts"], ["watts"])
 
@@ -364,7 +577,7 @@ def test_top_prints_count_tables(node: FakeNode, run: Run, pace: list[float]) ->
     node.live("busy")
     text = run("top", "--count", "3", "--interval=0.5")
     assert pace == [0.5] * 3
-    assert text.count("KEY") == 3
+    assert text.count("NAME") == 3
     assert "\x1b" not in text
 
 
@@ -385,6 +598,7 @@ def test_top_as_json_prints_an_object_a_line(node: FakeNode, run: Run, pace: lis
                     "kind": "container",
                     "namespace": "n",
                     "pod": "p",
+                    "name": None,
                     "watts": 2.5,
                     "memory_bytes_per_second": None,
                     "memory_local_bytes_per_second": None,
@@ -407,38 +621,29 @@ def test_top_interrupted_exits_0(node: FakeNode, run: Run, pace: list[float], mo
     assert (run("top"), pace) == ("", [])
 
 
-def test_top_on_a_terminal_fits_the_screen(
-    node: FakeNode, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 14 lines on stdout, and none on stdin."""
+    monkeypatch.setattr(top_command, "is_terminal", lambda: True)
+    monkeypatch.setattr(top_command, "get_screen", lambda **_: Screen(60, 14))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+
+@pytest.mark.usefixtures("terminal")
+def test_top_on_a_terminal_has_a_screen_at_once_and_fits_it(node: FakeNode, run: Run, pace: list[float]) -> None:
     for at in range(9):
         node.live(f"busy{at}")
-    monkeypatch.setattr(commands, "_is_terminal", lambda: True)
-    monkeypatch.setattr(os, "get_terminal_size", lambda _fd: os.terminal_size((20, 6)))
-    monkeypatch.setattr(sys.stdout, "fileno", lambda: 1, raising=False)
-    screens_ = run("top", "--count=2").split("\x1b[H\x1b[2J")
-    assert len(pace) == 2
-    assert screens_[0] == ""
-    assert len(screens_) == 3
-    for screen in screens_[1:]:
-        assert len(screen.splitlines()) == 5
-        assert all(len(line) <= 20 for line in screen.splitlines())
-        assert screen.splitlines()[3].startswith("busy0")
-
-
-def test_top_on_a_terminal_repeats(
-    node: FakeNode, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.live("busy")
-    monkeypatch.setattr(commands, "_is_terminal", lambda: True)
-    wait = system.sleep
-
-    def until_interrupted(seconds: float) -> None:
-        wait(seconds)
-        if len(pace) > 20:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(system, "sleep", until_interrupted)
-    assert len(run("top", "--json").splitlines()) == 20
+    screens = run("top", "--count=2").split("\x1b[H\x1b[2J")
+    assert pace == [1.0, 2.0]
+    assert screens[0] == ""
+    assert len(screens) == 4
+    for screen in screens[1:]:
+        assert "4 of 9 keys" in screen.splitlines()[0]
+        assert len(screen.splitlines()) < 14
+        assert all(len(line) <= 60 for line in screen.splitlines())
+        assert screen.splitlines()[6].split()[1] == "busy0"
+    assert screens[1].splitlines()[6].split()[2] == "-"
+    assert screens[2].splitlines()[6].split()[2] == "0"
 
 
 # --- What tenants call their things
@@ -462,13 +667,15 @@ def test_text_of_a_tenant_stays_inside_its_cell_or_line(
         node.record("c1", pod_namespace=words[0], pod_name=words[1], members={"c1": member}, groups=groups)
         node.fail("c1", problem=words[2], hint="h")
         seen = snapshot.take_snapshot(node.options)
-        texts.append([*render.format_list(seen), *render.format_key(seen.keys[0], seen.failures)])
+        whole = Screen()
+        lines = list_screen.format_list(seen, Selection(), whole) + list_screen.format_unmonitored(seen)
+        texts.append([*lines, *show_screen.format_key(seen.keys[0], seen.failures, whole, is_wide=True)])
     hostile, plain = texts
     assert len(hostile) == len(plain)
     assert all(line.isascii() and line.isprintable() for line in hostile)
-    (row,) = [line for line in hostile if line.startswith("c1 ")]
-    assert len(row.split()) == len(next(line for line in plain if line.startswith("c1 ")).split())
-    assert len(row) < 200
+    row, expected = (next(line for line in lines if line.endswith("3.91Ki")) for lines in (hostile, plain))
+    assert len(row.split()) == len(expected.split())
+    assert len(row) < 700
 
 
 # --- Command lines
@@ -479,7 +686,8 @@ def test_text_of_a_tenant_stays_inside_its_cell_or_line(
     [
         (["list", "--jsno"], "unrecognized arguments: --jsno"),
         (["list", "--js"], "unrecognized arguments"),
-        (["list", "x"], "unrecognized arguments: x"),
+        (["list", "x"], "argument unmonitored: invalid choice: 'x'"),
+        (["top", "x"], "unrecognized arguments: x"),
         (["list", "--run-dir"], "--run-dir: expected one argument"),
         (["list", "--run-dir=relative"], "--run-dir: 'relative': not an absolute path"),
         (["list", "--group-prefix="], "--group-prefix: '': not a group prefix"),
@@ -493,7 +701,7 @@ def test_text_of_a_tenant_stays_inside_its_cell_or_line(
         (["top", "--count=-1"], "is not a number above 0"),
         (["top", "--count=" + "9" * 5000], "is not a number above 0"),
         (["metrics", "--json", "--textfile=x"], "not allowed with argument --json"),
-        (["list", "\x1b[2J\n"], "unrecognized arguments: \\x1b[2J\\n"),
+        (["top", "\x1b[2J\n"], "unrecognized arguments: \\x1b[2J\\n"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(
@@ -518,6 +726,7 @@ def test_options_work_with_and_without_an_equals_sign(node: FakeNode, capsys: py
 def test_an_unreadable_run_directory_is_one_line_on_stderr(
     node: FakeNode, complaints: list[str], capsys: pytest.CaptureFixture[str], verb: list[str]
 ) -> None:
+    node.run.rmdir()
     node.run.write_text("")
     assert commands.main([*verb, *node.places]) == 2
     assert capsys.readouterr().out == ""
@@ -578,7 +787,35 @@ def test_ages_have_one_unit(seconds: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1048575, "1.0 MiB"), (2**80, "1048576.0 EiB")]
+    ("value", "binary", "text"),
+    [
+        (0, False, "0"),
+        (0.004, False, "0.00"),
+        (3.25, False, "3.25"),
+        (99.96, False, "100"),
+        (999.4, False, "999"),
+        (999.6, False, "1.00k"),
+        (2.5e6, False, "2.50M"),
+        (1023, True, "1023"),
+        (1024, True, "1.00Ki"),
+        (45.3 * 2**30, True, "45.3Gi"),
+        (2**80, True, "1048576Ei"),
+    ],
 )
-def test_bytes_have_binary_units(value: float, text: str) -> None:
-    assert cells.format_bytes(value) == text
+def test_numbers_have_three_digits_and_a_prefix(value: float, binary: bool, text: str) -> None:
+    assert cells.format_number(value, binary=binary) == text
+
+
+@pytest.mark.parametrize(
+    ("width", "text"),
+    [
+        (30, "shop/web-7c9f6d5b8-x2x4k"),
+        (24, "shop/web-7c9f6d5b8-x2x4k"),
+        (16, "sho...d5b8-x2x4k"),
+        (3, "..."),
+        (2, ".."),
+    ],
+)
+def test_a_name_is_cut_in_the_middle(width: int, text: str) -> None:
+    assert table.cut_middle("shop/web-7c9f6d5b8-x2x4k", width)[:width] == text[:width]
+    assert len(table.cut_middle("shop/web-7c9f6d5b8-x2x4k", width)) <= width
