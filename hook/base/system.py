@@ -41,6 +41,11 @@ def now_utc() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+def format_utc(seconds: float) -> str:
+    """The same for a Unix time."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
 def syslog_time() -> str:
     """The time of day as syslog's datagrams have it, RFC 3164: local time."""
     return time.strftime("%b %e %H:%M:%S", time.localtime())

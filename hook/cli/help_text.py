@@ -102,7 +102,7 @@ EXAMPLES = {
         "make containerd's base_runtime_spec from the output of `ctr oci spec >spec.json`",
     ),
     "completion": (
-        "completion bash >/etc/bash_completion.d/resctrl-mon-hook",
+        "completion bash",
         "let bash complete command lines",
     ),
 }
@@ -127,7 +127,7 @@ _MIDDLE = """
 Options, as --x=v or --x v:
 """
 _TAIL = """
-  -h, --help                          show this help; after a command, as `help COMMAND`, all about that command
+  -h, --help                          show this help; `help COMMAND`: all about that command
   --version                           show the version
 """
 

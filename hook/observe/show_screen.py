@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import time
-
 from hook.base import counters, names, system
 from hook.base.counters import EVENTS
 from hook.base.text import printable, who
@@ -122,7 +120,7 @@ def _format_life(key: Key) -> list[str]:
 
 def _format_time(boottime: float) -> str:
     """A time on CLOCK_BOOTTIME in seconds, as a time of day: RFC 3339 in UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(system.unix_time() - system.boottime() + boottime))
+    return system.format_utc(system.unix_time() - system.boottime() + boottime)
 
 
 # --- Its groups

@@ -90,7 +90,7 @@ def accepted(verb: str) -> tuple[set[str], set[str]]:
     """The options and the other arguments that a verb takes."""
     actions = parser.make_parser(verb)._actions
     taken = {name for action in actions for name in action.option_strings}
-    return taken, {str(action.metavar) for action in actions if not action.option_strings}
+    return taken - {"-o"}, {str(action.metavar) for action in actions if not action.option_strings}
 
 
 @pytest.mark.parametrize("verb", help_text.HELP_OF_COMMANDS)
@@ -98,12 +98,34 @@ def test_a_command_takes_the_arguments_in_its_line(verb: str) -> None:
     taken, others = accepted(verb)
     common = re.search(r"^  each of them with (.*)$", help_text.format_help(), re.MULTILINE)
     assert common is not None
-    left_out = {"--json"} if verb == "watch" else set()
-    assert taken == set(re.findall(r"--[a-z-]+", VERBS[verb] + common[1])) - left_out
-    assert others == set(re.findall(r" ([A-Z]+)", VERBS[verb]))
+    left_out = {"watch": {"--json"}, "completion": set(re.findall(r"--[a-z-]+", common[1])) | {"--json"}}
+    assert taken == set(re.findall(r"--[a-z-]+", VERBS[verb] + common[1])) - left_out.get(verb, set())
+    assert others == set(re.findall(r" \[?([A-Z]+|unmonitored)(?= |$|\])", VERBS[verb]))
 
 
 @pytest.mark.parametrize("verb", help_text.HELP_OF_COMMANDS)
+def test_the_help_of_a_command_explains_each_argument(verb: str) -> None:
+    told = help_text.format_command_help(verb)
+    for action in parser.make_parser(verb)._actions:
+        name = action.option_strings[-1] if action.option_strings else str(action.metavar)
+        found = re.search(rf"^  {name}(=\S+)?\n      (\S.*)$", told, re.MULTILINE)
+        assert found is not None, name
+        assert bool(found[1]) is (bool(action.option_strings) and action.nargs != 0)
+        if action.default not in (None, False, []):
+            assert found[2].endswith(f"[{action.default}]")
+
+
+def test_no_argument_is_explained_that_no_command_takes() -> None:
+    taken = {
+        name
+        for verb in help_text.HELP_OF_COMMANDS
+        for action in parser.make_parser(verb)._actions
+        for name in (action.option_strings or [str(action.metavar)])
+    }
+    assert set(help_text.HELP_OF_ARGUMENTS) - taken == set()
+
+
+@pytest.mark.parametrize("verb", [verb for verb in help_text.HELP_OF_COMMANDS if verb != "completion"])
 def test_a_command_has_the_defaults_of_the_hook(verb: str) -> None:
     given = parser.make_parser(verb).parse_args(["KEY"] if verb == "show" else [])
     common = ("resctrl_root", "run_dir", "group_prefix")
@@ -121,15 +143,15 @@ def test_the_help_of_a_command_has_a_valid_example(verb: str, capsys: pytest.Cap
     assert name == verb
     _, rest = parser.make_parser(verb).parse_known_args(words)
     assert context.parse(rest)[1] == []
-    assert not rest or verb in parser._WITH_HOOK_OPTIONS
+    assert not rest or verb in parser.WITH_HOOK_OPTIONS
     assert max(map(len, told.splitlines())) <= 100
 
 
 def test_a_command_gets_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[argparse.Namespace] = []
     monkeypatch.setitem(commands.VERBS, "list", lambda _options, given: called.append(given))
-    assert cli.main(["list", "--run-dir", "/a", "--group-prefix=x", "--json"]) == 0
-    assert (called[0].run_dir, called[0].group_prefix, called[0].json) == ("/a", "x", True)
+    assert cli.main(["list", "--run-dir", "/tmp", "--group-prefix=x", "--json"]) == 0
+    assert (called[0].run_dir, called[0].group_prefix, called[0].json) == ("/tmp", "x", True)
 
 
 # --- What people are answered
@@ -147,7 +169,16 @@ def stdin_is(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
     monkeypatch.setattr(system, "read_stdin", lambda *_: (text, True))
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["hook", "--help"], ["--nonsense", "--help"]])
+@pytest.mark.parametrize("verb", help_text.HELP_OF_COMMANDS)
+def test_help_of_a_command_can_be_asked_for_in_three_ways(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    answers = []
+    for arguments in ([verb, "--help"], [verb, "-h"], ["help", verb]):
+        assert cli.main(arguments) == 0
+        answers.append(capsys.readouterr().out)
+    assert answers == [help_text.format_command_help(verb)] * 3
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"], ["hook", "--help"], ["--nonsense", "--help"]])
 def test_help_prints_the_help_text(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert cli.main(arguments) == 0
     assert capsys.readouterr() == (help_text.format_help(), "")

@@ -199,7 +199,10 @@ def test_a_list_can_be_of_some_namespaces_and_states(node: FakeNode, run: Run) -
     node.live("a", pod_namespace="shop", pod_name="x")
     node.live("b", pod_namespace="batch", pod_name="y")
     node.completed("c", pod_namespace="shop", pod_name="z")
-    listed = lambda *words: {row["KEY"] for row in columns(run("list", *words))}  # noqa: E731
+
+    def listed(*words: str) -> set[str]:
+        return {row["KEY"] for row in columns(run("list", *words))}
+
     assert listed("--namespace=shop") == {"a", "c"}
     assert listed("--namespace=shop", "--namespace=batch") == {"a", "b", "c"}
     assert listed("--state=live") == {"a", "b"}

@@ -408,10 +408,10 @@ def two_looks(node: FakeNode, monkeypatch: pytest.MonkeyPatch, change: object) -
     """The rates between two looks, 2 seconds apart, with a change between them."""
     now = [10.0]
     monkeypatch.setattr(system, "monotonic", lambda: now[0])
-    first = take_snapshot(node.options)
+    first = rates.Look(take_snapshot(node.options), {})
     change()  # type: ignore[operator]
     now[0] = 12.0
-    return rates.compare(first, take_snapshot(node.options), "now")
+    return rates.compare(first, rates.Look(take_snapshot(node.options), {}), "now")
 
 
 def test_rates_are_use_per_second(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
