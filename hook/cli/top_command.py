@@ -45,7 +45,7 @@ def _run_in_pipe(options: Options, given: argparse.Namespace) -> None:
         if given.json:
             print_answer(as_json.rates_to_json(table))
         else:
-            lines = format_rates(table, given.sort, get_screen(is_wide=True))
+            lines = format_rates(table, given.sort, get_screen(is_wide=given.output == "wide"))
             print_answer(lines if left <= 1 else [*lines, ""])
         left -= 1
         if left == 0:

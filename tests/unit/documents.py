@@ -56,3 +56,10 @@ def screen(name: str, command: str) -> str:
     start = f"$ {command}\n"
     (text,) = [block for block in blocks(page(name)) if start in block]
     return text.split(start)[1].split("\n$ ")[0].rstrip("\n") + "\n"
+
+
+def record(name: str, command: str, text: str) -> None:
+    """Put what a command prints into a page, in place of what the page shows for it."""
+    whole, former = page(name), f"$ {command}\n{screen(name, command)}"
+    assert whole.count(former) == 1
+    (ROOT / name).write_text(whole.replace(former, f"$ {command}\n{text}"), encoding="utf-8")

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The screens in the documents are what the program prints: a node is made of each, and shown again."""
+"""The screens in the documents are what the program prints, of one node, on a terminal of 80 columns.
+
+With RECORD_SCREENS=1 in the environment these tests write the screens into the documents instead of comparing them.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +16,11 @@ from typing import Any
 import pytest
 
 from hook.base import procfs, system
-from hook.cli import commands
-from tests.unit.documents import page, screen
-from tests.unit.nodes import FakeNode, alive
+from hook.cli import commands, top_command
+from hook.host import podman_names
+from hook.observe.table import Screen
+from tests.unit.documents import page, record, screen
+from tests.unit.nodes import FakeNode
 
 KERNEL = "/sys/fs/resctrl"
 ENERGY, TOTAL, LOCAL, CACHE = (
@@ -23,22 +29,68 @@ ENERGY, TOTAL, LOCAL, CACHE = (
     "mon_L3_00/mbm_local_bytes",
     "mon_L3_00/llc_occupancy",
 )
-UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 KEY = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
-LIST, SHOW, TOP = ("resctrl-mon-hook list", f"resctrl-mon-hook show {KEY[:8]}", "resctrl-mon-hook top")
+DATABASE = "5f3c9d0b7e21" + 52 * "a"
+WEB, LOGS = ("3c1f9ad0b7e2" + 52 * "b", "77b0de41f5a9" + 52 * "c")
+BEGUN = 1_795_000_000.0
+"""The time of day when the node booted."""
 Run = Callable[..., str]
+
+
+def pod(namespace: str, name: str) -> dict[str, Any]:
+    return {"kind": "pod", "pod_namespace": namespace, "pod_name": name}
+
+
+def member(path: str, pid: int, name: str | None = None, cgroup: str | None = None) -> dict[str, Any]:
+    return {"pid": pid, "starttime": 92000 + pid, "group": path, "name": name, "cgroup": cgroup}
 
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
+    """A pod with two containers, one in a ctrl_group, one that is over, one of Podman's containers, and a failure."""
     monkeypatch.setattr(system, "boottime", lambda: 1000.0)
+    monkeypatch.setattr(system, "unix_time", lambda: BEGUN + 1000.0)
     monkeypatch.setattr(procfs, "in_host_pid_namespace", lambda: True)
-    return FakeNode(tmp_path)
+    monkeypatch.setattr(procfs, "is_dead", lambda _pid, _starttime=None: False)
+    monkeypatch.setattr(podman_names, "read_names", lambda: {DATABASE: "db"})
+    found = FakeNode(tmp_path)
+    used = {ENERGY: "22.313000", TOTAL: "48640000000", LOCAL: "36480000000", CACHE: "3145728"}
+    nothing = {ENERGY: "Unavailable", TOTAL: "0", LOCAL: "0"}
+    path = found.make("oci-" + KEY, counters=used)
+    members = {
+        WEB: member(path, 60, "web", f":/kubepods.slice/kubepods-pod87a3fb58.slice/crio-{WEB[:12]}.scope"),
+        LOGS: member(path, 62, "logs"),
+    }
+    groups = [{"path": path, "ctrl_group": "/", "begin": nothing}]
+    times = {"created_at": system.format_utc(BEGUN + 920.0), "created_boottime": 920.0, "generation": 1}
+    found.record(KEY, **pod("shop", "web-7c9f6d5b8-x2x4k"), **times, groups=groups, members=members)
+    job = found.make("oci-1f0d3a52-9c1b-4f6e-8a57-2b1c6f0e9d44", "gold", {ENERGY: "6.5", TOTAL: "14280000000"})
+    found.record(
+        "1f0d3a52-9c1b-4f6e-8a57-2b1c6f0e9d44",
+        **pod("batch", "report-28914-jw5sn"),
+        created_boottime=992.0,
+        groups=[{"path": job, "ctrl_group": "gold", "begin": {ENERGY: "0", TOTAL: "0"}}],
+        members={"d" * 64: member(job, 71, "report")},
+    )
+    found.completed(
+        "5b6cb0a4-51b6-4fd0-8a3e-0d9f3f2f7a11", **pod("batch", "report-28913-8kq2m"), created_boottime=700.0
+    )
+    path = found.make("oci-" + DATABASE, counters={ENERGY: "310.25", TOTAL: "912000000"})
+    groups = [{"path": path, "ctrl_group": "/", "begin": {ENERGY: "0", TOTAL: "0"}}]
+    found.record(DATABASE, created_boottime=10.0, groups=groups, members={DATABASE: member(path, 33)})
+    tried = f"mkdir {KERNEL}/mon_groups/oci-c41d8cd9-8f00-4b20-9980-0998ecf8427e: ENOSPC"
+    hint = "more pods and ctrl_groups than RMIDs (info/*/num_rmids), or groups that others leaked"
+    why = {"problem": "no RMID is left for this key", "tried": tried, "kernel": "Out of RMIDs", "hint": hint}
+    found.fail("9e107d9d372b" + 52 * "e", namespace="shop", pod="cart-0", name="app", **why)
+    found.fail("e4d909c290d0" + 52 * "f", namespace="shop", pod="cart-1", name="app", **why)
+    return found
 
 
 @pytest.fixture
-def run(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> Run:
-    """What a command prints, as if resctrl were where it usually is."""
+def run(node: FakeNode, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """What a command prints, on a terminal of 80 columns, as if resctrl were where it usually is."""
+    for module in (commands, top_command):
+        monkeypatch.setattr(module, "get_screen", lambda *, is_wide=False: Screen(None if is_wide else 80))
 
     def run(*arguments: str) -> str:
         assert commands.main([arguments[0], *node.places, *arguments[1:]]) == 0
@@ -47,139 +99,47 @@ def run(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> Run:
     return run
 
 
-def table(text: str, head: str) -> list[dict[str, str]]:
-    """The rows of the table on a screen whose first column has this head."""
-    lines = text[text.index(head) :].partition("\n\n")[0].rstrip().splitlines()
-    names = re.split(r"  +", lines[0])
-    return [dict(zip(names, re.split(r"  +", line.strip()))) for line in lines[1:]]
+@pytest.fixture
+def while_top_waits(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node uses something while `top` waits for 2 seconds."""
+    waits: list[float] = []
+    root = node.root / "mon_data"
 
-
-def seconds(age: str) -> int:
-    return int(age[:-1]) * {"s": 1, "m": 60}[age[-1]]
-
-
-def number(size: str) -> int:
-    value, unit = size.strip("*").split()
-    return round(float(value) * UNITS[unit])
-
-
-def pod(row: dict[str, str]) -> dict[str, Any]:
-    namespace, _, name = row["POD"].partition("/")
-    return {"kind": "pod", "pod_namespace": namespace, "pod_name": name}
-
-
-# --- list
-
-
-def record_row(node: FakeNode, row: dict[str, str]) -> None:
-    name = "oci-" + row["KEY"]
-    from_nothing = row["ENERGY"].endswith("*")
-    begin = {ENERGY: "Unavailable" if from_nothing else "0", TOTAL: "Unavailable" if "*" in row["MEMORY"] else "0"}
-    now = {ENERGY: row["ENERGY"].split()[0], TOTAL: str(number(row["MEMORY"]))}
-    path = str(node.path(name, row["CTRL_GROUPS"]))
-    group: dict[str, Any] = {"path": path, "ctrl_group": row["CTRL_GROUPS"], "begin": begin}
-    times: dict[str, Any] = {"created_boottime": 1000.0 - seconds(row["AGE"])}
-    if row["STATE"] == "completed":
-        group["end"] = now
-        times.update(completed_at="2026-11-21T08:31:38Z", completed_boottime=999.0)
-    else:
-        node.make(name, row["CTRL_GROUPS"], now)
-    members = {f"{row['KEY'][:8]}-{at}": alive(path) for at in range(int(row["ALIVE"]))}
-    node.record(row["KEY"], **pod(row), **times, groups=[group], members=members)
-
-
-def record_failure(node: FakeNode, text: str) -> None:
-    head, *more = text.splitlines()
-    found = re.fullmatch(r"  (\S+): (\S+): (.*) \((\w+), (\S+)\)", head)
-    assert found is not None
-    container, reason, problem, stage, time = found.groups()
-    facts = dict(line.strip().split(": ", 1) for line in more)
-    facts["tried"] = facts["tried"].replace(KERNEL, str(node.root))
-    node.fail(container, reason, problem=problem, stage=stage, time=time, **facts)
-
-
-def record_list(node: FakeNode) -> str:
-    """Make a node of the screen of `list`; returns that."""
-    text = screen("README.md", LIST)
-    _in_use, limit, _ours, others = map(int, re.findall(r"\d+", text.splitlines()[0]))
-    for info in node.root.glob("info/*/num_rmids"):
-        info.write_text(f"{limit}\n")
-    listed = table(text, "KEY ")
-    for row in listed:
-        record_row(node, row)
-    ctrl_groups = {row["CTRL_GROUPS"] for row in listed if row["STATE"] != "completed"} | {"/"}
-    for at in range(others - len(ctrl_groups)):
-        node.make(f"of-others-{at}")
-    record_failure(node, text[text.index("\n  c4") + 1 :])
-    return text
-
-
-def test_readme_shows_what_list_prints(node: FakeNode, run: Run) -> None:
-    text = record_list(node)
-    assert run("list") == text
-
-
-# --- show
-
-
-def record_show(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Make a node of the screen of `show`; returns that."""
-    text = screen("docs/commands.md", SHOW)
-    monkeypatch.setattr(procfs, "is_dead", lambda _pid, _starttime=None: False)
-    facts = dict(re.findall(r"^(\w+) {2,}(.+)$", text, re.MULTILINE))
-    shown = table(text, "COUNTER ")
-    begin = {row["COUNTER"]: row["BEGIN"] for row in shown}
-    path = node.make("oci-" + facts["key"], counters={row["COUNTER"]: row["NOW"] for row in shown})
-    members = re.findall(r"^member (\w+): pid (\d+), starttime (\d+), alive\n.*\n  cgroup +(\S+)", text, re.MULTILINE)
-    node.record(
-        facts["key"],
-        **pod({"POD": facts["pod"]}),
-        created_at=facts["created"].split()[0],
-        created_boottime=1000.0 - seconds(facts["created"].split()[2].rstrip(")")),
-        generation=int(facts["generation"]),
-        groups=[{"path": path, "ctrl_group": "/", "begin": begin}],
-        members={
-            name: {"pid": int(pid), "starttime": int(start), "group": path, "cgroup": cgroup}
-            for name, pid, start, cgroup in members
-        },
-    )
-    return text
-
-
-def test_commands_shows_what_show_prints(node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = record_show(node, monkeypatch)
-    assert run("show", KEY[:8]) == text
-
-
-# --- top
-
-
-def record_top(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Make a node of the screen of `top`, whose keys use what that says while it waits; returns that."""
-    text = screen("docs/commands.md", TOP)
-    rows, waits = table(text, "KEY "), list[float]()
-    for row in rows:
-        zero = {ENERGY: "0", TOTAL: "0", LOCAL: "0", CACHE: str(number(row["CACHE"]))}
-        path = node.make("oci-" + row["KEY"], counters=zero)
-        node.record(row["KEY"], **pod(row), groups=[{"path": path, "ctrl_group": "/", "begin": zero}])
+    def count(energy: float, traffic: int) -> None:
+        for counter, text in {ENERGY: f"{energy}", TOTAL: str(traffic), LOCAL: str(traffic), CACHE: "9000000"}.items():
+            (root / counter).parent.mkdir(exist_ok=True)
+            (root / counter).write_text(text)
 
     def sleep(interval: float) -> None:
         waits.append(interval)
-        for row in rows:
-            sizes = {TOTAL: number(row["MEMORY/S"]), LOCAL: number(row["LOCAL/S"])}
-            used = {counter: str(round(size * interval)) for counter, size in sizes.items()}
-            joules = float(row["WATTS"].split()[0]) * interval
-            node.count("oci-" + row["KEY"], {ENERGY: f"{joules:.6f}", **used})
+        node.count("oci-" + KEY, {ENERGY: "27.913", TOTAL: "60900000000", LOCAL: "45670000000"})
+        node.count("oci-" + DATABASE, {ENERGY: "310.45", TOTAL: "930000000"})
+        count(1030.0, 80_000_000_000)
 
+    count(1000.0, 66_000_000_000)
     monkeypatch.setattr(system, "monotonic", lambda: 50.0 + sum(waits))
-    monkeypatch.setattr(system, "now_utc", lambda: text.split()[0])
+    monkeypatch.setattr(system, "now_utc", lambda: system.format_utc(BEGUN + 1000.0))
     monkeypatch.setattr(system, "sleep", sleep)
-    return text
 
 
-def test_commands_shows_what_top_prints(node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = record_top(node, monkeypatch)
-    assert run("top") == text
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("README.md", "list"),
+        ("docs/commands.md", "list unmonitored"),
+        ("docs/commands.md", "show shop/web"),
+        ("docs/commands.md", "show shop/web -o wide"),
+        ("docs/commands.md", "top"),
+    ],
+)
+@pytest.mark.usefixtures("while_top_waits")
+def test_a_document_shows_what_a_command_prints(run: Run, name: str, command: str) -> None:
+    printed = run(*command.split())
+    if os.environ.get("RECORD_SCREENS"):
+        record(name, f"resctrl-mon-hook {command}", printed)
+    assert screen(name, f"resctrl-mon-hook {command}") == printed
+    wide = "-o wide" in command or "unmonitored" in command
+    assert wide or max(map(len, printed.splitlines())) <= 80 or command.startswith("show")
 
 
 # --- JSON
@@ -195,7 +155,6 @@ def fields_of(value: object) -> set[str]:
 
 
 def test_commands_has_every_field_of_the_json(node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    record_list(node)
     node.fail("c9", key=KEY)
     node.write("groups", "torn.json", "")
     node.unhooked("c3")
@@ -204,6 +163,6 @@ def test_commands_has_every_field_of_the_json(node: FakeNode, run: Run, monkeypa
     lists = [json.loads(run(*command, "--json")) for command in commands]
     monkeypatch.setattr(system, "sleep", lambda _seconds: None)
     found = fields_of([*lists, json.loads(run("top", "--json"))])
-    data = {"core_energy", "mbm_total_bytes", ENERGY, TOTAL, *(f"{KEY[:8]}-{at}" for at in range(2))}
+    data = {"core_energy", "mbm_total_bytes", "mbm_local_bytes", ENERGY, TOTAL, LOCAL, CACHE, WEB, LOGS}
     assert {"unhooked", "failures", "watts", "samples", "from_nothing", "end"} <= found
     assert found - data - named == set()
