@@ -67,11 +67,18 @@ def _epoch() -> int:
 # --- What both hold
 
 
-def stage(what: Source, tree: Path) -> None:
-    """The files of both packages, below a directory that is to be made."""
+def stage(what: Source, tree: Path, zsh: str) -> None:
+    """The files of both packages, below a directory that is to be made. `zsh`: where its completions go there."""
     _run([sys.executable, what.pyz, "install", f"--destdir={tree}", "--for=both"])
     shutil.rmtree(tree / "etc")  # the unit has the same options; what is there later is the administrator's
     _write(tree / f"usr/share/man/man8/{NAME}.8.gz", _gzip((HERE / "man" / f"{NAME}.8").read_bytes()))
+    completions = {
+        "bash": f"bash-completion/completions/{NAME}",
+        "zsh": f"zsh/{zsh}/_{NAME}",
+        "fish": f"fish/vendor_completions.d/{NAME}.fish",
+    }
+    for shell, place in completions.items():
+        _write(tree / "usr/share" / place, _run([sys.executable, what.pyz, "completion", shell]).encode())
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
@@ -111,7 +118,7 @@ def _filled(template: Path, **values: object) -> str:
 def deb(what: Source, work: Path) -> Path:
     """A binary package as deb(5) has it, of the files and the control files that we name, by dpkg-deb alone."""
     tree = work / "deb"
-    stage(what, tree)
+    stage(what, tree, "vendor-completions")
     documents = tree / "usr/share/doc" / NAME
     _write(documents / "copyright", (HERE / "deb" / "copyright").read_bytes())
     _write(documents / "changelog.gz", _gzip(_changelog(what).encode()))
@@ -150,7 +157,7 @@ def _md5(path: Path) -> str:
 def rpm(what: Source, work: Path) -> Path:
     """A binary package as rpmbuild makes it of our spec, on whatever distribution that runs."""
     tree, top = work / "staged", work / "rpmbuild"
-    stage(what, tree)
+    stage(what, tree, "site-functions")
     _write(tree / "usr/lib/systemd/system-preset" / f"80-{NAME}.preset", (HERE / "rpm" / "preset").read_bytes())
     _write(tree / "usr/share/licenses" / NAME / "LICENSE", (ROOT / "LICENSE").read_bytes())
     changes = "".join(_wrapped(point, "- ", "  ") for point in _changes(what.version))

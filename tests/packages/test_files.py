@@ -33,10 +33,20 @@ BOTH = {
     f"usr/lib/systemd/system/{NAME}-reconcile.timer",
     f"usr/lib/systemd/system/{NAME}-watch.service",
     f"usr/lib/tmpfiles.d/{NAME}.conf",
+    f"usr/share/bash-completion/completions/{NAME}",
+    f"usr/share/fish/vendor_completions.d/{NAME}.fish",
     MANUAL,
 }
-DEB_ALONE = {f"usr/share/doc/{NAME}/changelog.gz", f"usr/share/doc/{NAME}/copyright"}
-RPM_ALONE = {f"usr/lib/systemd/system-preset/80-{NAME}.preset", f"usr/share/licenses/{NAME}/LICENSE"}
+DEB_ALONE = {
+    f"usr/share/zsh/vendor-completions/_{NAME}",
+    f"usr/share/doc/{NAME}/changelog.gz",
+    f"usr/share/doc/{NAME}/copyright",
+}
+RPM_ALONE = {
+    f"usr/share/zsh/site-functions/_{NAME}",
+    f"usr/lib/systemd/system-preset/80-{NAME}.preset",
+    f"usr/share/licenses/{NAME}/LICENSE",
+}
 KINDS = ("deb", "rpm")
 
 

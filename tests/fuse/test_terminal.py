@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shipped file on a real terminal (a pty) of 80 and of 200 columns, on nodes with 1, 30 and 400 pods.
+
+The node is made of plain files, so that it can have any number of pods.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.kernel.inside import REAL_ROOT
+from tests.support.hook import DEADLINE, PYZ
+from tests.unit.nodes import FakeNode, alive
+
+pytestmark = pytest.mark.skipif(REAL_ROOT is not None or os.geteuid() != 0, reason="needs root, and no resctrl")
+CLEAR = "\x1b[H\x1b[2J"
+COLOURS = re.compile(r"\x1b\[\d*m")
+NUMBER = r"(?:>=)?(?:\d[\d.]*(?:[kMGTPE]i?|Ki)?\*?|[-?])"
+DEPLOYMENTS = ("web", "cart", "checkout-service-with-quite-a-long-name", "postgres-operator")
+NAMESPACES = ("shop", "kube-system", "observability-and-monitoring")
+
+
+class Terminal:
+    """A program on a terminal of this size, with stdin on it, too."""
+
+    def __init__(self, command: list[str], columns: int, rows: int, **environment: str) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+        variables = {"TERM": "xterm", **environment}
+        self._process = subprocess.Popen(command, **streams, env=variables, start_new_session=True)  # type: ignore[call-overload]
+        self.modes = termios.tcgetattr(theirs)
+        self._theirs = theirs
+        self.text = ""
+
+    def read(self, condition: Callable[[str], bool]) -> str:
+        """Read until what it has printed is as it should be; returns that."""
+        deadline = time.monotonic() + DEADLINE
+        while not condition(self.text):
+            assert time.monotonic() < deadline, self.text
+            if select.select([self._ours], [], [], 1)[0]:
+                self.text += os.read(self._ours, 1 << 16).decode()
+            else:
+                assert self._process.poll() is None, self.text
+        return self.text
+
+    def press(self, key: str) -> None:
+        os.write(self._ours, key.encode())
+
+    def finish(self) -> int:
+        """Read to the end; returns the exit status."""
+        deadline = time.monotonic() + DEADLINE
+        while self._process.poll() is None or select.select([self._ours], [], [], 0)[0]:
+            assert time.monotonic() < deadline
+            if select.select([self._ours], [], [], 0.05)[0]:
+                self.text += os.read(self._ours, 1 << 16).decode()
+        self.text = self.text.replace("\r\n", "\n")
+        return self._process.returncode
+
+    @property
+    def modes_now(self) -> list[Any]:
+        return termios.tcgetattr(self._theirs)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._theirs)
+        os.close(self._ours)
+
+
+@pytest.fixture
+def terminals() -> Iterator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for it in opened:
+        it.close()
+
+
+@pytest.fixture(scope="module", params=[1, 30, 400])
+def pods(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, FakeNode]:
+    """A node with so many pods; from two on, some are over, linger, lack a group, or have two."""
+    number: int = request.param
+    node, dice = FakeNode(tmp_path_factory.mktemp("node")), Random(1)
+    for at in range(number):
+        key = f"{dice.getrandbits(32):08x}-0000-4000-8000-{at:012x}"
+        pod = f"{dice.choice(DEPLOYMENTS)}-{dice.getrandbits(36):09x}-{dice.getrandbits(20):05x}"
+        about: dict[str, Any] = {"kind": "pod", "pod_namespace": dice.choice(NAMESPACES), "pod_name": pod}
+        if at % 10 == 3:
+            node.completed(key, **about)
+            continue
+        used = {"mon_PERF_PKG_00/core_energy": f"{dice.expovariate(0.001):.6f}"}
+        used |= {"mon_L3_00/mbm_total_bytes": str(int(dice.expovariate(1e-10)))}
+        groups: list[dict[str, Any]] = []
+        for ctrl_group in ("/", "gold") if at % 10 == 5 else ("/",):
+            path = node.make("oci-" + key, ctrl_group, used)
+            groups.append({"path": path, "ctrl_group": ctrl_group, "begin": dict.fromkeys(used, "0")})
+        members = {f"{dice.getrandbits(256):064x}": alive(groups[0]["path"], name="app")}
+        if at % 10 == 7:
+            about, members = {**about, "lingering_since": 1.0, "lingering_until": 1e9}, {}
+        node.record(key, **about, groups=groups, members=members)
+    for at in range(number - 1):
+        node.fail(f"{dice.getrandbits(256):064x}", namespace="shop", pod=f"batch-{at}", name="app")
+    return number, node
+
+
+def run(node: FakeNode, *arguments: str) -> list[str]:
+    return [str(PYZ), arguments[0], *node.places, *arguments[1:]]
+
+
+def plain(text: str) -> list[str]:
+    return COLOURS.sub("", text).replace("\r\n", "\n").splitlines()
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_each_line_of_list_fits_and_ends_in_numbers(
+    pods: tuple[int, FakeNode], terminals: list[Terminal], columns: int
+) -> None:
+    number, node = pods
+    terminals.append(terminal := Terminal(run(node, "list"), columns, 24))
+    assert terminal.finish() == 0
+    lines = plain(terminal.text)
+    assert max(map(len, lines)) <= columns
+    head = next(at for at, line in enumerate(lines) if line.startswith("NAME"))
+    assert lines[head].split()[-2:] == ["ENERGY(J)", "MEMORY(B)"]
+    rows = lines[head + 1 : head + 1 + number]
+    assert all(re.search(rf" +{NUMBER} +{NUMBER}$", row) for row in rows), rows
+    states = [re.search(r"  (live|lingering|completed) ", row) for row in rows]
+    found = [match[1] for match in states if match]
+    assert found == sorted(found, key=["live", "lingering", "completed"].index)
+    assert len(found) == number
+    unmonitored = [line for line in lines if "no_rmids" in line]
+    assert len(unmonitored) == (number > 1)
+    assert len({row.split()[1] for row in rows}) == number  # no two look alike
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_top_fits_its_terminal_and_obeys_keys(
+    pods: tuple[int, FakeNode], terminals: list[Terminal], columns: int
+) -> None:
+    number, node = pods
+    terminals.append(terminal := Terminal(run(node, "top", "--interval=0.1"), columns, 24))
+    terminal.read(lambda text: text.count(CLEAR) > 3)
+    terminal.press("p")
+    terminal.read(lambda text: "PAUSED" in text)
+    terminal.press("n")
+    paused = terminal.text.count(CLEAR)
+    terminal.press("p")
+    terminal.read(lambda text: text.count(CLEAR) > paused + 3)
+    terminal.press("q")
+    assert terminal.finish() == 0
+    assert terminal.modes_now == terminal.modes
+    screens = [plain(screen) for screen in terminal.text.split(CLEAR)[1:]]
+    for lines in screens:
+        assert len(lines) < 24
+        assert max(map(len, lines)) <= columns
+        assert lines[4].startswith("node ")
+        assert lines[5].startswith("no pod ")
+    live = number - sum(at % 10 == 3 for at in range(number))
+    shown = min(live, 14)
+    of_all = f"{shown} of {live} keys" if shown < live else f"{live} keys"
+    assert all(lines[0].endswith(of_all) for lines in screens)
+    names = [line.split()[0] for line in screens[-1][6 : 6 + shown]]
+    whole = [name for name in names if "..." not in name]
+    assert whole == sorted(whole)
+
+
+@pytest.mark.parametrize("number", ["15", "2"])
+def test_a_signal_leaves_the_terminal_as_it_was(
+    pods: tuple[int, FakeNode], terminals: list[Terminal], number: str
+) -> None:
+    terminals.append(terminal := Terminal(run(pods[1], "top"), 80, 24))
+    terminal.read(lambda text: CLEAR in text)
+    os.kill(terminal._process.pid, int(number))
+    assert terminal.finish() == 0
+    assert terminal.modes_now == terminal.modes
+
+
+@pytest.mark.parametrize(
+    ("variables", "has_colour"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colour_can_be_switched_off(
+    pods: tuple[int, FakeNode], terminals: list[Terminal], variables: dict[str, str], has_colour: bool
+) -> None:
+    terminals.append(terminal := Terminal(run(pods[1], "list"), 80, 24, **variables))
+    assert terminal.finish() == 0
+    assert ("\x1b[" in terminal.text) is has_colour
+
+
+def test_show_by_the_name_of_a_pod(pods: tuple[int, FakeNode], terminals: list[Terminal]) -> None:
+    _, node = pods
+    keys = sorted(Path(node.run / "groups").iterdir())
+    terminals.append(terminal := Terminal(run(node, "show", keys[0].stem), 80, 24))
+    assert terminal.finish() == 0
+    pod = next(line.split()[1] for line in plain(terminal.text) if line.startswith("pod "))
+    terminals.append(other := Terminal(run(node, "show", pod), 80, 24))
+    assert other.finish() == 0
+    assert plain(other.text) == plain(terminal.text)
