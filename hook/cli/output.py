@@ -27,7 +27,7 @@ def get_screen(*, is_wide: bool = False) -> Screen:
     """
     if not is_terminal():
         return Screen()
-    has_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    has_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
     try:
         size = os.get_terminal_size(sys.stdout.fileno())
     except OSError:

@@ -69,7 +69,7 @@ class Terminal:
             if select.select([self._ours], [], [], 0.05)[0]:
                 self.text += os.read(self._ours, 1 << 16).decode()
         self.text = self.text.replace("\r\n", "\n")
-        return self._process.returncode
+        return int(self._process.returncode)
 
     @property
     def modes_now(self) -> list[Any]:
