@@ -22,6 +22,7 @@ from hook.observe.cells import (
     to_word,
 )
 from hook.observe.snapshot import sum_by_event, to_number
+from hook.observe.uncounted import format_uncounted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def format_list(seen: Inventory) -> list[str]:
     lines += align([head, *rows], words=4)
     lines += [f"unreadable: {printable(f'{it.file}: {it.problem}')}" for it in _list_unreadable(seen)]
     lines += explain_marks(cell for row in rows for cell in row[-2:])
+    lines += format_uncounted(seen)
     if seen.failures:
         lines += ["", "not monitored, or monitored with problems:"]
     lines += [line for failure in seen.failures for line in _format_failure(failure)]
