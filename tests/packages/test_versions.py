@@ -117,6 +117,8 @@ def test_a_record_of_a_version_that_is_too_new_is_set_aside_and_rebuilt(
     clean: Machine, packages: Packages, next_records: Packages
 ) -> None:
     install(clean, next_records)
+    ended = clean.podman_run("ended")
+    clean.podman_rm("ended")
     web = clean.podman_run("web")
     spend(clean, web, 5)
     theirs = record_path(clean, web).read_text()
@@ -124,7 +126,7 @@ def test_a_record_of_a_version_that_is_too_new_is_set_aside_and_rebuilt(
     before = clean.resctrl.groups()[f"/mon_groups/oci-{web}"]
 
     install(clean, packages)
-    assert [it["file"] for it in listed(clean)["unreadable"]] == [f"{RUN}/groups/{web}.json"]
+    assert {it["file"] for it in listed(clean)["unreadable"]} == {f"{RUN}/groups/{key}.json" for key in (web, ended)}
     doctor = clean.run(NAME, "doctor", check=False).stdout
     assert f"groups/{web}.json: " in doctor
     assert "version" in doctor.partition(f"groups/{web}.json: ")[2].splitlines()[0]
@@ -132,13 +134,14 @@ def test_a_record_of_a_version_that_is_too_new_is_set_aside_and_rebuilt(
 
     said = clean.run(NAME, "reconcile", check=False).stdout
     assert web in said
-    (aside,) = find_aside(clean)
-    assert aside.read_text() == theirs, "nothing of it is lost"
+    asides = {path.name.partition(".")[0]: path.read_text() for path in find_aside(clean)}
+    assert asides.keys() == {web, ended}
+    assert asides[web] == theirs, "nothing of it is lost"
     assert clean.resctrl.groups()[f"/mon_groups/oci-{web}"] == before, "the same RMID and the same tasks"
-    key = shown(clean)[web]
-    assert (key["state"], key["members_alive"]) == ("live", 1)
+    assert {key: (it["state"], it["members_alive"]) for key, it in shown(clean).items()} == {web: ("live", 1)}
     assert record(clean, web)["version"] == 1
     assert list(record(clean, web)["members"]) == [web]
+    assert json.loads((clean.at(f"{RUN}/members") / f"{web}.json").read_text()) == {"version": 1, "key": web}
     assert listed(clean)["unreadable"] == []
     assert clean.run(NAME, "reconcile").stdout == ""
 
@@ -163,6 +166,23 @@ def test_a_hook_that_meets_a_record_that_is_too_new_sets_it_aside_and_keeps_the_
     clean.run(NAME, "reconcile", check=False)
     assert set(clean.groups()) == {f"oci-{db}", f"oci-{later}"}
     clean.podman_rm("db", "later")
+    assert clean.groups() == {}
+
+
+def test_a_failure_record_that_is_too_new_is_reported_and_goes_with_its_container(
+    clean: Machine, packages: Packages, next_records: Packages
+) -> None:
+    install(clean, next_records)
+    clean.resctrl.control(do="inject", op="mkdir", error="ENOSPC", times=-1)
+    web = clean.podman_run("web")
+    clean.resctrl.control(do="clear")
+    install(clean, packages)
+    file = clean.at(f"{RUN}/unmonitored") / f"{web}.json"
+    assert json.loads(file.read_text())["version"] == 2
+    assert [it["file"] for it in listed(clean)["unreadable"]] == [f"{RUN}/unmonitored/{web}.json"]
+    clean.run(NAME, "reconcile", check=False)
+    clean.podman_rm("web")
+    assert not file.exists()
     assert clean.groups() == {}
 
 

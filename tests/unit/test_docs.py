@@ -24,6 +24,7 @@ import yaml
 
 import build
 from hook import __version__
+from hook.base import models
 from hook.base.models import KeyState, MonGroup, Options
 from hook.base.reasons import Reason
 from hook.cli import commands, help_text, parser
@@ -176,6 +177,18 @@ def test_install_names_everything_that_is_installed() -> None:
 def test_install_has_every_option_of_install() -> None:
     named = {word.partition("=")[0] for word in first_words(page("docs/install.md"), "option")}
     assert named == own_options("install")
+
+
+def test_install_says_of_each_record_with_a_version_what_a_downgrade_does() -> None:
+    documented = {
+        re.sub(r"<\w+>", "", name) for name in first_words(page("docs/install.md"), "record in `/run/resctrl-mon-hook`")
+    }
+    versioned = [
+        model for model in vars(models).values() if hasattr(model, "model_fields") and "version" in model.model_fields
+    ]
+    records = {(model.__doc__ or "").split("`")[1] for model in versioned if model is not models.HookFile}
+    assert len(records) == 4
+    assert {re.sub(r"<[\w-]+>", "", name) for name in records} == documented
 
 
 def own_options(verb: str) -> set[str]:
