@@ -15,7 +15,7 @@ from hook.base import system
 OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
 UNASSIGNED = "Unassigned"
 """The kernel's word for an event of a group that has no hardware counter."""
-_LIMIT = 1 << 16
+_LIMIT = 4096  # a page, as the kernel gives at most; and few enough digits for int()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 AMD: dict[str, Any] = {"packages": 0, "rmids": 256, "closids": 16}
-"""AMD QoS as up to Zen 4, as resctrl shows it: no energy."""
+"""AMD QoS without ABMC. That the CPU forgets counters of groups that it does not track is not modelled."""
 AMD_ABMC: dict[str, Any] = AMD | {"mbm_cntrs": 32}
 """With assignable counters: 32 in each domain, two for each group."""
 OCCUPANCY_ONLY: dict[str, Any] = {"packages": 0, "mbm_total": False, "mbm_local": False}

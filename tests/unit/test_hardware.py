@@ -49,7 +49,7 @@ def test_assignable_counters_are_read(root: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["", "\n", "0\n", "0=x;1=\n", "0=-1\n", "0=٣\n"])
+@pytest.mark.parametrize("text", ["", "\n", "0\n", "0=x;1=\n", "0=-1\n", "0=٣\n", f"0={'9' * 5000}\n"])
 def test_counters_that_are_no_numbers_are_none(root: Path, text: str) -> None:
     write(root, {"L3_MON/num_mbm_cntrs": text})
     assert hardware.read_assignable(str(root)) is None
