@@ -16,6 +16,7 @@ from hook.doctor.records import (
     check_unhooked,
 )
 from hook.doctor.runtimes import check_cdi_devices, check_other_tools, check_pod_annotations, check_runtimes
+from hook.doctor.traffic import check_traffic
 from hook.doctor.watch import check_watch
 
 TYPE_CHECKING = False
@@ -28,6 +29,7 @@ CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
     "root": check_root,
     "resctrl": check_resctrl,
     "RMIDs": check_rmids,
+    "memory traffic": check_traffic,
     "/proc": check_processes,
     "program": check_programs,
     "hooks.d": check_hooks_directories,

@@ -10,13 +10,24 @@ from hook.base.resctrl import Resctrl
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
 from hook.host import machine
 from hook.host.paths import NAME
-from hook.observe import snapshot
+from hook.observe import hardware, snapshot, uncounted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hook.doctor.site import Site
+
+_NO_RESCTRL_X86 = "resctrl needs Intel RDT or AMD QoS, and CONFIG_X86_CPU_RESCTRL; most VMs have none"
+_NO_RESCTRL_ARM64 = (
+    "resctrl needs MPAM in the CPU and in the firmware (ACPI table MPAM), CONFIG_ARM64_MPAM and CONFIG_RESCTRL_FS, and "
+    "no arm64.nompam on the kernel command line; most VMs have none"
+)
+_NO_MONITORING_X86 = "use a CPU with CMT, MBM or AET; look for rdt= and clearcpuid= on the kernel command line"
+_NO_MONITORING_ARM64 = (
+    "use a machine with MPAM monitors on the L3 cache (CSU) or behind it (MBWU); why the kernel uses none: boot with "
+    '`dyndbg="file mpam_resctrl.c +pl"`, and see its Documentation/arch/arm64/mpam.rst'
+)
 
 
 def check_root(_site: Site) -> Iterator[Finding]:
@@ -38,12 +49,8 @@ def check_resctrl(site: Site) -> Iterator[Finding]:
     kernel = Resctrl(root)
     if not kernel.exists():
         found = f"no {root}: the kernel or the CPU does not support resctrl"
-        yield Finding(
-            FAILURE,
-            "resctrl",
-            found,
-            "resctrl needs Intel RDT or AMD QoS, and CONFIG_X86_CPU_RESCTRL; most VMs have none",
-        )
+        remedy = _NO_RESCTRL_ARM64 if hardware.is_arm64() else _NO_RESCTRL_X86
+        yield Finding(FAILURE, "resctrl", found, remedy)
     elif not kernel.is_mounted():
         yield _find_mount_problem(root)
     else:
@@ -56,7 +63,7 @@ def check_resctrl(site: Site) -> Iterator[Finding]:
 
 def _find_mount_problem(root: str) -> Finding:
     if system.is_directory(root + "/info"):
-        remedy = "use a CPU with CMT, MBM or AET; look for rdt= and clearcpuid= on the kernel command line"
+        remedy = _NO_MONITORING_ARM64 if hardware.is_arm64() else _NO_MONITORING_X86
         return Finding(FAILURE, "resctrl", f"{root} is mounted but does not support monitoring: no mon_groups", remedy)
     if procfs.resctrl_groups(system.process_id()) is not None:
         remedy = "stop the processes of that namespace (lsns -t mnt; a container with the mount), then mount it here"
@@ -70,10 +77,16 @@ def _check_counters(root: str) -> Iterator[Finding]:
     if "PERF_PKG_MON" in kinds:
         yield Finding(OK, "counters", ", ".join(kinds))
     else:
-        remedy = (
-            "energy needs a CPU with AET and kernel support for it; cache and memory traffic are counted without it"
-        )
+        remedy = f"energy needs an Intel CPU with AET, and kernel support for it; {_name_counted(root)} without it"
         yield Finding(WARNING, "counters", f"{', '.join(kinds) or 'none'}; no energy (PERF_PKG_MON)", remedy)
+
+
+def _name_counted(root: str) -> str:
+    """What is counted besides energy. MPAM and some CPUs have the one without the other."""
+    events = hardware.read_events(root)
+    has = {"cache": hardware.OCCUPANCY in events, "memory traffic": not events.isdisjoint(hardware.TRAFFIC)}
+    counted = [name for name, there in has.items() if there]
+    return f"{' and '.join(counted) or 'nothing'} {'are' if len(counted) > 1 else 'is'} counted"
 
 
 def _check_limbo(root: str) -> Iterator[Finding]:
@@ -102,6 +115,8 @@ def check_rmids(site: Site) -> Iterator[Finding]:
         yield Finding(WARNING, "RMIDs", f"{found}: few left", remedy)
     else:
         yield Finding(OK, "RMIDs", found)
+    if (full := uncounted.explain_full(seen)) is not None:
+        yield Finding(FAILURE, "RMIDs", *full)
     if seen.orphans:
         yield Finding(
             WARNING, "RMIDs", f"orphaned groups (no live container): {name_first(seen.orphans)}", f"{NAME} reconcile"

@@ -13,6 +13,7 @@ from hook.observe.cells import NOTHING, UNKNOWN, explain_marks, format_age, form
 from hook.observe.selection import STATES
 from hook.observe.snapshot import Total, sum_by_event
 from hook.observe.table import Column, lay_out, numbers, words
+from hook.observe.uncounted import format_uncounted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def format_list(seen: Inventory, selection: Selection, screen: Screen) -> list[s
     if len(shown) < len(seen.keys):
         lines += ["", f"{len(shown)} of {len(seen.keys)} shown"]
     lines += [f"unreadable: {printable(f'{it.file}: {it.problem}')}" for it in seen.list_unreadable()]
+    lines += format_uncounted(seen)
     return lines + _sum_up_failures(seen.failures, screen) + _sum_up_unhooked(seen.unhooked, screen)
 
 

@@ -16,6 +16,7 @@ from hook.base.errors import HookError
 from hook.base.models import KeyState
 from hook.base.resctrl import Resctrl
 from hook.host import podman_names
+from hook.observe import hardware
 from hook.state.records import Records, Unreadable
 
 TYPE_CHECKING = False
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from hook.base.models import Failure, Member, MonGroup, Options, ReconcileRecord
+    from hook.observe.hardware import AssignableCounters
     from hook.state.records import Unhooked
 
     _T = TypeVar("_T")
@@ -156,12 +158,16 @@ class Total:
 class Rmids:
     """The RMIDs of the machine. `limit`: the smallest of info/*/num_rmids, None if there is none.
 
-    `ours`, `others`: RMIDs in use, one for each group. Ours are mon_groups with our prefix or on record.
+    `ours`, `others`: RMIDs in use, one for each group. Ours are mon_groups with our prefix or on record. Where each
+    ctrl_group has RMIDs of its own (arm64): `each`, how many; `full`, the ctrl_groups that have none left; `limit`,
+    those of the ctrl_groups that exist.
     """
 
     limit: int | None
     ours: int
     others: int
+    each: int | None = None
+    full: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -171,7 +177,7 @@ class Inventory:
     `at`: system.monotonic() of the snapshot. `runs`: the number of hook runs by stage and result. `unhooked`: the
     containers without the hook that reconcile found; None if it has not run. `reconciled`: what it has done since boot.
     `host_pids`: whether this is the host's pid namespace; elsewhere dead members cannot be recognized, and `orphans` is
-    empty. `ctrl_groups`: their paths.
+    empty. `assignable`: None if each group has its own hardware counters.
     """
 
     at: float
@@ -185,7 +191,13 @@ class Inventory:
     unhooked: Unhooked | None
     reconciled: ReconcileRecord | None
     host_pids: bool
-    ctrl_groups: list[str] = field(default_factory=list)
+    assignable: AssignableCounters | None
+
+    @property
+    def unassigned(self) -> list[str]:
+        """The mon_groups that have no hardware counter for memory traffic in some domain."""
+        groups = (group for key in self.keys for group in key.groups if group.exists)
+        return [group.record.path for group in groups if hardware.UNASSIGNED in group.now.values()]
 
     def list_unreadable(self) -> list[Unreadable]:
         """The records that cannot be understood."""
@@ -211,15 +223,16 @@ def take_snapshot(options: Options) -> Inventory:
     mon_groups = [path for paths in ctrl_groups.values() for path in paths]
     recorded = {group.record.path for key in keys for group in key.groups if not group.is_over}
     ours = sum(path in recorded or _base_name(path).startswith(prefix) for path in mon_groups)
-    others = len(ctrl_groups) + len(mon_groups) - ours
-    rmids = Rmids(all_groups.read_rmid_limit(kernel.root), ours, others) if ctrl_groups else None
+    rmids = _count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None
     orphans = _find_orphans(
         (path for path in mon_groups if _base_name(path).startswith(prefix)), prefix, keys, unreadable
     )
     host_pids = procfs.in_host_pid_namespace()
     orphans = orphans if host_pids else []
-    about_node = (rmids, orphans, runs, unhooked, reconciled, host_pids, list(ctrl_groups))
-    return Inventory(at, keys, unreadable, failures, broken, *about_node)
+    assignable = hardware.read_assignable(kernel.root)
+    return Inventory(
+        at, keys, unreadable, failures, broken, rmids, orphans, runs, unhooked, reconciled, host_pids, assignable
+    )
 
 
 def read_key(records: Records, kernel: Resctrl, name: str) -> Key | Unreadable | None:
@@ -267,6 +280,17 @@ def to_number(millionths: int | None) -> int | float | None:
     if millionths is None:
         return None
     return millionths / counters.MILLION if millionths % counters.MILLION else millionths // counters.MILLION
+
+
+def _count_rmids(root: str, ctrl_groups: dict[str, list[str]], ours: int) -> Rmids:
+    others = len(ctrl_groups) + sum(map(len, ctrl_groups.values())) - ours
+    if not hardware.is_arm64():
+        return Rmids(all_groups.read_rmid_limit(root), ours, others)
+    each = hardware.read_rmids_of_ctrl_group(root)
+    if each is None:
+        return Rmids(None, ours, others)
+    full = [path for path, mon_groups in ctrl_groups.items() if 1 + len(mon_groups) >= each]
+    return Rmids(each * len(ctrl_groups), ours, others, each, tuple(path[len(root) + 1 :] or "/" for path in full))
 
 
 def _base_name(path: str) -> str:

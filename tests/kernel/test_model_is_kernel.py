@@ -33,6 +33,7 @@ from hypothesis import strategies as st
 from tests.kernel.kernel import CannotBuild, ready
 from tests.kernel.ops import Answer, Operation
 from tests.kernel.vm import ROOT, GuestTimeout, Vm, run_in_guest
+from tests.resctrlfs.shapes import OCCUPANCY_ONLY
 
 Sequences = list[list[Operation]]
 
@@ -72,6 +73,13 @@ KINDS = {  # in the order of their start: the sequences of the one that has most
         FEW | NO_DECAY | ONE_OF_ALL | {"packages": 0},
         count=1800,
         size=6,
+    ),
+    "occupancy": Kind(
+        Vm(rmids=7, closids=4, mount_options="debug", append="rdt=!mbmtotal,!mbmlocal,!energy,!perf", **ONE_CPU),
+        FEW | ONE_OF_ALL | OCCUPANCY_ONLY,
+        first=[["settle"]],
+        count=4,
+        size=20,
     ),
     "monitoring": Kind(
         Vm(rmids=7, closids=0, mount_options="debug", append=NO_LIMBO, **ONE_CPU),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
-NEWER = "1000.0"
+NEWER, NEXT = "1000.0", "2000.0"
+RECORDS = ("Member", "MonGroup", "KeyState", "Index", "Failure", "ReconcileRecord")
+FURTHER = "colour"
+"""A field that the records of later versions have, and those of this one do not."""
+COMPILE = """
+from pathlib import Path
+from hook.base import models
+from pyz import COMPILED, compile_models
+Path(COMPILED).write_text(compile_models.compile_models(models), encoding="utf-8")
+"""
 
 
 class Packages(NamedTuple):
@@ -70,13 +80,38 @@ def packages(pyz: Path, tmp_path_factory: pytest.TempPathFactory) -> Packages:
 
 @pytest.fixture(scope="session")
 def newer(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
-    """The same program, but of a later version, and without bytecode."""
-    tree = tmp_path_factory.mktemp("newer")
+    """The same program, but of a later version, whose records have a further field, and without bytecode."""
+    tree = _make_tree(tmp_path_factory.mktemp("newer"), packages.version, NEWER)
+    return _packages(archive.build(root=tree), NEWER, tmp_path_factory.mktemp("newer-packages"))
+
+
+@pytest.fixture(scope="session")
+def next_records(packages: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    """The same once more, of a version whose records are of `version` 2, which earlier ones do not know."""
+    tree = _make_tree(tmp_path_factory.mktemp("next"), packages.version, NEXT, records=2)
+    return _packages(archive.build(root=tree), NEXT, tmp_path_factory.mktemp("next-packages"))
+
+
+def _make_tree(tree: Path, present: str, version: str, *, records: int = 1) -> Path:
+    """Sources of another version of the program, with compiled models of its own."""
     for name in ("hook", "oci-hooks", "packaging"):
         shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     module = tree / "hook" / "__init__.py"
-    module.write_text(module.read_text().replace(f'"{packages.version}"', f'"{NEWER}"'))
-    return _packages(archive.build(root=tree), NEWER, tmp_path_factory.mktemp("newer-packages"))
+    module.write_text(module.read_text().replace(f'"{present}"', f'"{version}"'))
+    models = tree / "hook" / "base" / "models.py"
+    text, count = re.subn(
+        rf"^(class (?:{'|'.join(RECORDS)})\(Model\):.*?)(?=\n\n\n)",
+        rf'\1\n    {FURTHER}: str = "blue"',
+        models.read_text(),
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    assert count == len(RECORDS)
+    assert text.count("Field(ge=1, le=1)") == 1
+    text = text.replace("Field(ge=1, le=1)", f"Field(ge=1, le={records})")
+    models.write_text(text.replace("version: Version = 1", f"version: Version = {records}"))
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree), str(tree / "packaging")])}
+    subprocess.run([sys.executable, "-c", COMPILE], cwd=tree, env=paths, check=True, timeout=300)
+    return tree
 
 
 def _packages(pyz: Path, version: str, output: Path) -> Packages:

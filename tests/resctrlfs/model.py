@@ -7,6 +7,8 @@ the mount, with or without a leading slash.
 
 As in the kernel, a task does not know its group: it has a CLOSID and an RMID, and is in whichever group has the same.
 That is why a stale RMID turns up in a later group, and why a ctrl_group's `tasks` lists its mon_groups' tasks too.
+
+Proven equal to the kernel in tests/kernel, but for the knobs that say that they come from the documentation alone.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Callable, NoReturn
 
+from tests.resctrlfs import assigned
+from tests.resctrlfs.assigned import MBM_EVENTS, Assigned, NoCounter
 from tests.resctrlfs.counters import MODES, Counters, as_value
 from tests.resctrlfs.rmids import MS, Rmids
 
@@ -54,6 +58,16 @@ class Knobs:
     packages: int = 2
     occupancy: bool = True
     """llc_occupancy. Without it (`rdt=!cmt` on the kernel command line) there is no limbo: say decay_ms=0, too."""
+    mbm_total: bool = True
+    """mbm_total_bytes (`rdt=!mbmtotal` on the kernel command line takes it away)."""
+    mbm_local: bool = True
+    """mbm_local_bytes (`rdt=!mbmlocal`)."""
+    mbm_cntrs: int = 0
+    """info/L3_MON/num_mbm_cntrs: the counters that are assigned to groups; 0: each RMID has its own. From the
+    documentation alone: see `assigned`."""
+    mpam: bool = False
+    """arm64: each CLOSID (PARTID) has RMIDs (PMGs) of its own, rmids / closids of them. From the documentation alone:
+    see `shapes`. What moving a mon_group to another ctrl_group does there is not known: it is refused with ENOSYS."""
     perf: bool = True
     """The packages' seven perf events (`rdt=perf` on the kernel command line)."""
     cpus: int = 4
@@ -70,6 +84,8 @@ class Knobs:
     def __post_init__(self) -> None:
         if self.counters not in MODES:
             raise ValueError(f"counters must be one of {MODES}")
+        if self.mpam and (self.packages or not self.closids or self.rmids % self.closids):
+            raise ValueError("mpam takes packages=0, and as many rmids for each of the closids")
 
 
 @dataclass
@@ -191,9 +207,12 @@ class ResctrlModel:
         self.knobs = knobs or Knobs()
         self.tasks = tasks
         self.clock = clock
-        self.counters = Counters(self.knobs.l3_domains, self.knobs.packages, self.knobs.perf, self.knobs.occupancy)
+        events = self._l3_events()
+        self.assigned = self._make_assigned(events)
+        self.counters = Counters(self.knobs.l3_domains, self.knobs.packages, self.knobs.perf, events, self.assigned)
         self.counters.mode = self.knobs.counters
-        self.rmids = Rmids(self._rmid_limit(), clock, self.knobs.decay_ms, self.knobs.limbo_tick_ms)
+        self.pmgs = self.knobs.rmids // self.knobs.closids if self.knobs.mpam else 0
+        self.rmids = Rmids(self._rmid_limit(), clock, self.knobs.decay_ms, self.knobs.limbo_tick_ms, self.pmgs)
         self.threshold = L3_SIZE // max(self.knobs.rmids, 1) // OCCUPANCY_UNIT * OCCUPANCY_UNIT
         self.injections: list[Injection] = []
         self.status = ""
@@ -220,7 +239,20 @@ class ResctrlModel:
         limits += [self.knobs.aet_rmids] if self.knobs.packages else []
         return min(limits, default=0) if self.knobs.rmids else 0
 
+    def _l3_events(self) -> tuple[str, ...]:
+        has = {"llc_occupancy": self.knobs.occupancy}
+        has |= zip(MBM_EVENTS, (self.knobs.mbm_total, self.knobs.mbm_local))
+        return tuple(event for event, there in has.items() if there)
+
+    def _make_assigned(self, events: Sequence[str]) -> Assigned | None:
+        if not self.knobs.mbm_cntrs:
+            return None
+        domains = [f"mon_L3_{number:02}" for number in range(self.knobs.l3_domains)]
+        mbm = [event for event in events if event in MBM_EVENTS]
+        return Assigned(self.knobs.mbm_cntrs, domains, mbm, fixed=self.knobs.mpam)
+
     def _set_up(self) -> None:
+        self._assign_new(0)
         self.root = Group("", None, 0, 0, 0o555, self.clock(), next(self._serials), set(range(self.knobs.cpus)))
         self.ctrl: dict[str, Group] = {}
 
@@ -246,8 +278,10 @@ class ResctrlModel:
             for child in [*ctrl.children.values()]:
                 self._free_mon(child)
             ctrl.removed = True
-            if self.monitoring and ctrl is not self.root:
-                self.rmids.release(ctrl.rmid)
+            if ctrl is self.root:
+                self._unassign(ctrl.rmid)
+            elif self.monitoring:
+                self._release(ctrl.rmid)
         self._states.clear()
         self._next_look = 0
         self.mounted = False
@@ -310,6 +344,7 @@ class ResctrlModel:
             names.update({"mon_hw_id": False} if self.monitoring else {})
         if self.monitoring:
             names.update({"mon_data": True} | ({"mon_groups": True} if group.is_ctrl else {}))
+            names.update({assigned.GROUP_FILE: False} if self.assigned else {})
         if group is self.root:
             names["info"] = True
         return names
@@ -320,7 +355,8 @@ class ResctrlModel:
         if rel == "info":
             present = {"L3": self.allocation, "L3_MON": l3, "MB": self.allocation, "PERF_PKG_MON": packages}
             return {"last_cmd_status": False} | {name: True for name, there in present.items() if there}
-        return dict.fromkeys(INFO.get(rel, ()), False)
+        more = assigned.INFO if rel == "info/L3_MON" and self.assigned else ()
+        return dict.fromkeys([*INFO.get(rel, ()), *more], False)
 
     def listdir(self, path: str) -> list[str]:
         """Without "." and "..". Errors: ENOENT, ENOTDIR."""
@@ -347,12 +383,16 @@ class ResctrlModel:
         """Of a node that was resolved earlier: works on removed groups too, as fstat(2) does."""
         inode = self._inodes.setdefault((node.group.serial, node.rel), len(self._inodes) + 1)
         if not node.is_dir:
-            mode = stat.S_IFREG | node.group.modes.get(node.rel, 0o644 if writable(node) else 0o444)
+            mode = stat.S_IFREG | node.group.modes.get(node.rel, 0o644 if self._is_writable(node) else 0o444)
             return Attr(mode, 1, inode, node.group.born)
         below = sum(self._static(node).values()) if self.mounted else 0
         below += len(node.group.children) if node.rel == "mon_groups" else 0
         below += len(self.ctrl) if node.group is self.root and node.rel == "" else 0
         return Attr(stat.S_IFDIR | node.group.modes.get(node.rel, node.group.mode), 2 + below, inode, node.group.born)
+
+    def _is_writable(self, node: ModelFile) -> bool:
+        of_assigned = (assigned.GROUP_FILE, "info/L3_MON/mbm_assign_mode", "info/L3_MON/mbm_assign_on_mkdir")
+        return writable(node) or (self.assigned is not None and node.rel in of_assigned)
 
     def chmod(self, path: str, mode: int) -> None:
         node = self.resolve(path)
@@ -386,27 +426,46 @@ class ResctrlModel:
         self.status = ""
         if not is_mon_groups(parent, name):
             fail(errno.EPERM)
-        rmid = self._take_rmid()
+        rmid = self._take_rmid(parent.group.closid)
         group = Group(name, parent.group, parent.group.closid, rmid, mode, self.clock(), next(self._serials))
         parent.group.children[name] = group
 
     def _new_ctrl(self, name: str, mode: int) -> Group:
         used = {0, *(group.closid for group in self.ctrl.values())}
-        closid = next((n for n in range(self.knobs.closids) if n not in used), None)
-        if closid is None:
+        unused = [n for n in range(self.knobs.closids) if n not in used]
+        if not unused:
             self.status = "Out of CLOSIDs\n"
             fail(errno.ENOSPC)
-        rmid = self._take_rmid() if self.monitoring else 0
+        # arm64: the one with the fewest RMIDs in limbo, resctrl_find_cleanest_closid()
+        closid = min(unused, key=self.rmids.count_dirty)
+        rmid = self._take_rmid(closid) if self.monitoring else 0
         return Group(name, None, closid, rmid, mode, self.clock(), next(self._serials))
 
-    def _take_rmid(self) -> int:
+    def _take_rmid(self, closid: int) -> int:
         try:
-            rmid = self.rmids.take()
+            rmid = self.rmids.take(closid)
         except OSError as error:
             self.status = "Out of RMIDs\n"
             fail(error.errno or errno.EIO)
         self.counters.adopt(rmid)
+        self._assign_new(rmid)
         return rmid
+
+    def _release(self, rmid: int) -> None:
+        self._unassign(rmid)
+        self.rmids.release(rmid)
+
+    def _assign_new(self, rmid: int) -> None:
+        """A group that gets no counter is made all the same; only last_cmd_status tells."""
+        try:
+            for event, domain in self.assigned.assign_new(rmid) if self.assigned else ():
+                self.counters.reset(rmid, domain, event)
+        except NoCounter as error:
+            self.status = error.status
+
+    def _unassign(self, rmid: int) -> None:
+        if self.assigned:
+            self.assigned.release(rmid)
 
     def rmdir(self, path: str) -> None:
         """Errors: ENOENT, ENOTDIR, EPERM, EBUSY (the mount point itself), EROFS."""
@@ -434,7 +493,7 @@ class ResctrlModel:
         assert group.parent is not None
         group.removed = True
         del group.parent.children[group.name]
-        self.rmids.release(group.rmid)
+        self._release(group.rmid)
 
     def _remove_ctrl(self, group: Group) -> None:
         self._move_all(group, self.root.closid, self.root.rmid)
@@ -442,7 +501,7 @@ class ResctrlModel:
         del self.ctrl[group.name]
         self.root.cpus |= group.cpus
         if self.monitoring:
-            self.rmids.release(group.rmid)
+            self._release(group.rmid)
         for child in [*group.children.values()]:
             self._free_mon(child)
 
@@ -482,6 +541,8 @@ class ResctrlModel:
             group.name = name
             parent.children = {child.name: child for child in parent.children.values()}
             return
+        if self.knobs.mpam:
+            fail(errno.ENOSYS)
         members = self._members(group)
         del group.parent.children[group.name]
         group.name, group.parent, group.closid = name, parent, parent.closid
@@ -542,7 +603,8 @@ class ResctrlModel:
             "schemata": lambda: self._per_domain("MB:{}=100", "L3:{}=fff"),
             "size": lambda: self._per_domain("MB:{}=100", f"L3:{{}}={L3_SIZE // 12 * 12}"),
             "ctrl_hw_id": lambda: f"{group.closid}\n",
-            "mon_hw_id": lambda: f"{group.rmid}\n",
+            "mon_hw_id": lambda: f"{group.rmid % self.pmgs if self.pmgs else group.rmid}\n",
+            assigned.GROUP_FILE: lambda: self._counters_assigned().group_text(group.rmid),
         }
         return texts[node.rel]()
 
@@ -562,11 +624,30 @@ class ResctrlModel:
             "info/MB/num_closids": lambda: f"{self.knobs.closids}\n",
             "info/L3_MON/num_rmids": lambda: f"{self.knobs.rmids}\n",
             "info/L3_MON/max_threshold_occupancy": lambda: f"{self.threshold}\n",
+            "info/L3_MON/mbm_assign_mode": lambda: self.assigned.mode_text() if self.assigned else "[default]\n",
+            "info/L3_MON/mbm_assign_on_mkdir": lambda: f"{int(self._counters_assigned().on_mkdir)}\n",
+            "info/L3_MON/num_mbm_cntrs": self._mbm_cntrs_text,
+            "info/L3_MON/available_mbm_cntrs": self._available_mbm_cntrs_text,
             "info/L3_MON/mon_features": lambda: "".join(f"{event}\n" for event in self.counters.l3_events),
             "info/PERF_PKG_MON/num_rmids": lambda: f"{self.knobs.aet_rmids}\n",
             "info/PERF_PKG_MON/mon_features": lambda: "".join(f"{event}\n" for event in self.counters.package_events),
         }
         return texts[node.rel]()
+
+    def _counters_assigned(self) -> Assigned:
+        """Errors: EINVAL in default mode."""
+        self.status = ""
+        if self.assigned is None or not self.assigned.enabled:
+            self._refuse(assigned.NOT_ENABLED)
+        return self.assigned
+
+    def _mbm_cntrs_text(self) -> str:
+        assert self.assigned is not None
+        return self.assigned.per_domain([self.assigned.limit] * self.knobs.l3_domains)
+
+    def _available_mbm_cntrs_text(self) -> str:
+        found = self._counters_assigned()
+        return found.per_domain([found.count_free(domain) for domain in found.domains])
 
     def write(self, path: str, data: bytes, writer: int) -> int:
         return self.write_node(self.open(path, os.O_WRONLY), data, writer)
@@ -583,11 +664,63 @@ class ResctrlModel:
             self._write_tasks(node.group, data, writer)
         elif node.rel in ("cpus", "cpus_list"):
             self._write_cpus(node.group, data, node.rel == "cpus_list")
+        elif node.rel == "info/L3_MON/mbm_assign_mode":
+            self._write_assign_mode(data)
+        elif node.rel == "info/L3_MON/mbm_assign_on_mkdir":
+            self._write_assign_on_mkdir(data)
+        elif node.rel == assigned.GROUP_FILE:
+            self._write_assignments(node.group.rmid, data)
         elif is_info(node):
             self._write_threshold(data)
         else:
             self.status = ""  # schemata and mode are taken, and change nothing
         return len(data)
+
+    def _write_assign_mode(self, data: bytes) -> None:
+        """All counters are free afterwards, and begin at 0."""
+        assert self.assigned is not None
+        self.status = ""
+        mode = data.decode(errors="surrogateescape")
+        if mode not in ("mbm_event\n", "default\n"):
+            self._refuse(f"Unsupported assign mode {mode}")
+        enable = mode == "mbm_event\n"
+        if enable == self.assigned.enabled:
+            return
+        if self.assigned.fixed:
+            self._refuse(assigned.NOT_CONFIGURABLE)
+        self.assigned.switch(enabled=enable)
+        for group in self.groups():
+            self.counters.adopt(group.rmid)
+
+    def _write_assign_on_mkdir(self, data: bytes) -> None:
+        if data not in (b"0\n", b"1\n"):
+            fail(errno.EINVAL)
+        self._counters_assigned().on_mkdir = data == b"1\n"
+
+    def _write_assignments(self, rmid: int, data: bytes) -> None:
+        """`<event>:<domain>=<e or _>;...` a line; `*` is every domain. Errors: EINVAL, ENOSPC."""
+        found = self._counters_assigned()
+        for line in data.decode(errors="surrogateescape").splitlines():
+            event, _, states = line.partition(":")
+            if event not in found.events:
+                self._refuse(f"Invalid MBM event {event}\n")
+            for word in states.split(";"):
+                name, _, state = word.partition("=")
+                domains = [it for it in found.domains if name == "*" or f"mon_L3_{name:0>2}" == it]
+                if not domains or state not in ("e", "_"):
+                    self._refuse(f"Invalid domain or assignment state {word}\n")
+                self._assign(rmid, event, domains, is_wanted=state == "e")
+
+    def _assign(self, rmid: int, event: str, domains: Sequence[str], *, is_wanted: bool) -> None:
+        found = self._counters_assigned()
+        if not is_wanted:
+            found.unassign(rmid, event, domains)
+            return
+        try:
+            for _, domain in found.assign(rmid, event, domains):
+                self.counters.reset(rmid, domain, event)
+        except NoCounter as error:
+            self._refuse(error.status, errno.ENOSPC)
 
     def _write_threshold(self, data: bytes) -> None:
         """info/L3_MON/max_threshold_occupancy, in bytes; at 0 no RMID ever leaves limbo."""

@@ -12,7 +12,8 @@ What FUSE cannot show, each proved by a row of tests/kernel/test_model_is_kernel
  * tasks' groups come from /proc, at the next look: of the leader of the parent's process, whichever thread forked;
    that of init, if the parent was gone by then; and a thread that called execve is its process's leader
 Never meant to: schemata and mode take everything and do nothing; most of info is there to be listed only; no CDP,
-no pseudo-locking, no assignable counters; races, as everything happens one after another.
+no pseudo-locking; races, as everything happens one after another. From the documentation alone: assignable counters
+(without event_configs) and MPAM, see `assigned` and `shapes`.
 """
 
 from __future__ import annotations

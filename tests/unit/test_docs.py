@@ -24,11 +24,12 @@ import yaml
 
 import build
 from hook import __version__
+from hook.base import models
 from hook.base.models import KeyState, MonGroup, Options
 from hook.base.reasons import Reason
 from hook.cli import commands, help_text, parser
 from hook.host.paths import Places
-from hook.observe import prometheus, snapshot
+from hook.observe import hardware, prometheus, snapshot
 from hook.reconcile import plan
 from hook.stages import context, entry
 from hook.state.consumer_view import View
@@ -178,10 +179,45 @@ def test_install_has_every_option_of_install() -> None:
     assert named == own_options("install")
 
 
+def test_install_says_of_each_record_with_a_version_what_a_downgrade_does() -> None:
+    documented = {
+        re.sub(r"<\w+>", "", name) for name in first_words(page("docs/install.md"), "record in `/run/resctrl-mon-hook`")
+    }
+    versioned = [
+        model for model in vars(models).values() if hasattr(model, "model_fields") and "version" in model.model_fields
+    ]
+    records = {(model.__doc__ or "").split("`")[1] for model in versioned if model is not models.HookFile}
+    assert len(records) == 4
+    assert {re.sub(r"<[\w-]+>", "", name) for name in records} == documented
+
+
 def own_options(verb: str) -> set[str]:
     """The options of a command that neither all commands have nor the hook."""
     common = {"--json", *(f"--{name.replace('_', '-')}" for name in Options.model_fields)}
     return {word for action in parser.make_parser(verb)._actions for word in action.option_strings} - common
+
+
+# --- docs/hardware.md
+
+
+def test_hardware_names_each_file_that_is_read() -> None:
+    source = (ROOT / "hook" / "observe" / "hardware.py").read_text(encoding="utf-8")
+    files = {
+        name for name in re.findall(r"/(\w+)\"", source) if name.partition("_")[0] in ("available", "mbm", "mon", "num")
+    }
+    assert len(files) == 7
+    assert [name for name in sorted(files) if not re.search(rf"[`/]{name}`", page("docs/hardware.md"))] == []
+
+
+def test_hardware_has_what_doctor_says_of_memory_traffic() -> None:
+    known = findings("doctor/traffic", "observe/uncounted")
+    shown = [row[0] for row in rows(page("docs/hardware.md"), "`doctor` says of `memory traffic`")]
+    assert [text for text in shown if not any(re.fullmatch(it, text.replace("`", "")) for it in known)] == []
+
+
+def test_hardware_has_every_event_of_the_hardware_check() -> None:
+    text = page("docs/hardware.md")
+    assert all(f"`{event}`" in text for event in (hardware.OCCUPANCY, *hardware.TRAFFIC, "core_energy", "activity"))
 
 
 # --- docs/kubernetes.md and docs/openshift.md
@@ -321,10 +357,14 @@ def test_troubleshooting_says_for_each_reason_what_to_do() -> None:
     assert all(len(row) == 3 and all(row) for row in rows(page("docs/troubleshooting.md"), "reason"))
 
 
-def findings() -> list[str]:
-    """What doctor can say, as regular expressions: the texts in its sources, with anything where a value goes."""
+def findings(*of: str) -> list[str]:
+    """What doctor can say, as regular expressions: the texts in its sources, with anything where a value goes.
+
+    `of`: of which sources; by default all of doctor.
+    """
     found = []
-    for path in [path for path in (ROOT / "hook").rglob("*.py") if "doctor" in str(path.relative_to(ROOT))]:
+    sources = {str(path.relative_to(ROOT)): path for path in (ROOT / "hook").rglob("*.py")}
+    for path in [path for name, path in sources.items() if any(part in name for part in of or ("doctor",))]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, (ast.JoinedStr, ast.Constant)):
                 parts = node.values if isinstance(node, ast.JoinedStr) else [node]

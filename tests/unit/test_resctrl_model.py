@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.resctrlfs import assigned, shapes
 from tests.resctrlfs.model import Injection, Knobs, ResctrlModel, kernel_int
 from tests.resctrlfs.tasks import Task, parse_stat
 
@@ -728,3 +729,130 @@ def test_a_comm_can_hold_anything() -> None:
     text = "12 (a) R (b c) S 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 99 21"
     stat = parse_stat(text)
     assert (stat.comm, stat.state, stat.ppid) == ("a) R (b c", "S", 3)
+
+
+# --- Shapes of which there is the documentation alone
+
+
+def test_a_machine_with_occupancy_only_has_no_other_counter() -> None:
+    m = ModelOfFakeTasks(**shapes.OCCUPANCY_ONLY)
+    m.make("mon_groups/x")
+    assert m.read("info/L3_MON/mon_features") == "llc_occupancy\n"
+    assert m.listdir("mon_groups/x/mon_data/mon_L3_00") == ["llc_occupancy"]
+    assert m.read("info/L3_MON/mbm_assign_mode") == "[default]\n"
+
+
+def test_each_group_gets_its_counters_until_there_are_none() -> None:
+    m = ModelOfFakeTasks(**shapes.AMD | {"mbm_cntrs": 5})
+    assert m.read("info/L3_MON/num_mbm_cntrs") == "0=5;1=5\n"
+    assert m.read("info/L3_MON/available_mbm_cntrs") == "0=3;1=3\n", "the root group has two"
+    m.make("mon_groups/x")
+    assert m.last_status() == "ok\n"
+    m.make("mon_groups/y")
+    assert m.last_status() == "Failed to allocate counter for mbm_local_bytes in domain 0\n"
+    assert m.read("mon_groups/y/mbm_L3_assignments") == "mbm_total_bytes:0=e;1=e\nmbm_local_bytes:0=_;1=_\n"
+    m.grow(7)
+    texts = [m.read(f"mon_groups/y/mon_data/mon_L3_01/{event}") for event in assigned.MBM_EVENTS]
+    assert texts == ["0\n", "Unassigned\n"]
+    m.rmdir("mon_groups/x")
+    assert m.read("info/L3_MON/available_mbm_cntrs") == "0=2;1=2\n"
+
+
+def test_without_assignment_on_mkdir_a_group_has_no_counter_until_it_is_given_one() -> None:
+    m = ModelOfFakeTasks(**shapes.AMD_ABMC)
+    m.write("info/L3_MON/mbm_assign_on_mkdir", b"0\n", WRITER)
+    path = m.make("mon_groups/x")
+    m.put(path, str(WRITER))
+    m.grow(7)
+    assert m.read(f"{path}/mon_data/mon_L3_00/mbm_total_bytes") == "Unassigned\n"
+    m.write(f"{path}/mbm_L3_assignments", b"mbm_total_bytes:*=e\nmbm_local_bytes:1=e;0=_\n", WRITER)
+    m.grow(5)
+    assert m.read(f"{path}/mon_data/mon_L3_00/mbm_total_bytes") == "5\n", "what came earlier was not counted"
+    assert m.read(f"{path}/mbm_L3_assignments") == "mbm_total_bytes:0=e;1=e\nmbm_local_bytes:0=_;1=e\n"
+
+
+@pytest.mark.parametrize("text", ["mbm_total_bytes:9=e\n", "mbm_total_bytes:0=x\n", "energy:0=e\n", "x\n"])
+def test_assignments_that_are_refused(text: str) -> None:
+    m = ModelOfFakeTasks(**shapes.AMD_ABMC)
+    with Raises(errno.EINVAL):
+        m.write("mbm_L3_assignments", text.encode(), WRITER)
+    assert m.last_status().startswith("Invalid ")
+
+
+def test_no_counter_is_left_to_assign() -> None:
+    m = ModelOfFakeTasks(**shapes.AMD | {"mbm_cntrs": 2})
+    m.make("mon_groups/x")
+    with Raises(errno.ENOSPC):
+        m.write("mon_groups/x/mbm_L3_assignments", b"mbm_total_bytes:1=e\n", WRITER)
+    assert m.last_status() == "Failed to allocate counter for mbm_total_bytes in domain 1\n"
+
+
+def test_in_default_mode_every_group_is_counted_and_nothing_assigned() -> None:
+    m = ModelOfFakeTasks(**shapes.AMD_ABMC)
+    assert m.read("info/L3_MON/mbm_assign_mode") == "[mbm_event]\ndefault\n"
+    m.write("info/L3_MON/mbm_assign_mode", b"default\n", WRITER)
+    assert m.read("info/L3_MON/mbm_assign_mode") == "[default]\nmbm_event\n"
+    assert m.read("mon_data/mon_L3_00/mbm_total_bytes") == "0\n"
+    for name in ("info/L3_MON/available_mbm_cntrs", "info/L3_MON/mbm_assign_on_mkdir", "mbm_L3_assignments"):
+        with Raises(errno.EINVAL):
+            m.read(name)
+    m.write("info/L3_MON/mbm_assign_mode", b"mbm_event\n", WRITER)
+    assert m.read("mon_data/mon_L3_00/mbm_total_bytes") == "Unassigned\n", "only new groups get counters"
+
+
+def test_on_arm64_each_ctrl_group_has_rmids_of_its_own() -> None:
+    m = ModelOfFakeTasks(**shapes.MPAM, debug=True)
+    assert m.read("info/L3_MON/num_rmids") == "32\n"
+    for name in "abc":
+        m.make(f"mon_groups/{name}")
+    with Raises(errno.ENOSPC):
+        m.make("mon_groups/d")
+    assert m.last_status() == "Out of RMIDs\n"
+    m.make("gold")
+    m.make("gold/mon_groups/a")
+    ids = [m.read(f"{path}/mon_hw_id") for path in ("mon_groups/a", "gold", "gold/mon_groups/a")]
+    assert ids == ["1\n", "0\n", "1\n"], "PMGs: the same one in both, of another PARTID"
+
+
+def test_on_arm64_rmids_in_limbo_are_enospc_while_another_ctrl_group_has_some() -> None:
+    m = ModelOfFakeTasks(**shapes.MPAM)
+    for name in "abc":
+        m.make(f"mon_groups/{name}")
+    m.rmdir("mon_groups/a")
+    with Raises(errno.ENOSPC):
+        m.make("mon_groups/d")
+    m.now += 3000
+    m.make("mon_groups/d")
+
+
+def test_on_arm64_a_new_ctrl_group_gets_the_closid_with_the_fewest_rmids_in_limbo() -> None:
+    m = ModelOfFakeTasks(**shapes.MPAM)
+    m.make("gold")
+    assert m.resolve("gold").group.closid == 1
+    m.rmdir("gold")
+    m.make("gold")
+    assert m.resolve("gold").group.closid == 2
+
+
+def test_on_arm64_a_task_is_in_the_group_of_its_partid_and_pmg() -> None:
+    m = ModelOfFakeTasks(**shapes.MPAM)
+    m.make("mon_groups/a")
+    m.make("gold")
+    m.make("gold/mon_groups/a")
+    m.put("mon_groups/a", str(WRITER))
+    assert (m.members("mon_groups/a"), m.members("gold/mon_groups/a")) == ([WRITER], [])
+
+
+def test_on_arm64_local_traffic_is_not_told_apart_and_the_mode_is_fixed() -> None:
+    m = ModelOfFakeTasks(**shapes.MPAM_ASSIGNED)
+    assert m.read("info/L3_MON/mon_features") == "llc_occupancy\nmbm_total_bytes\n"
+    assert m.read("info/L3_MON/mbm_assign_mode") == "[mbm_event]\n"
+    with Raises(errno.EINVAL):
+        m.write("info/L3_MON/mbm_assign_mode", b"default\n", WRITER)
+    assert m.last_status() == "Counter assignment mode is not configurable\n"
+
+
+@pytest.mark.parametrize("knobs", [{"packages": 2}, {"closids": 0}, {"rmids": 31}])
+def test_an_arm64_that_cannot_be_is_refused(knobs: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="mpam"):
+        Knobs(**shapes.MPAM | knobs)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the hardware can count: its events, the RMIDs of each ctrl_group, and counters that must be assigned to groups.
+
+Source: Documentation/filesystems/resctrl.rst ("mbm_assign_mode", "num_rmids") and
+drivers/resctrl/mpam_resctrl.c of Linux 7.3.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from hook.base import system
+
+OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
+UNASSIGNED = "Unassigned"
+"""The kernel's word for an event of a group that has no hardware counter."""
+_LIMIT = 4096  # a page, as the kernel gives at most; and few enough digits for int()
+
+
+@dataclass(frozen=True)
+class AssignableCounters:
+    """The hardware counters for memory traffic, where the kernel assigns them: a group needs one for each of `events`.
+
+    `directory`: where their settings are. `enabled`: the mode is mbm_event; in the mode `default` the CPU itself moves
+    counters between groups. `on_mkdir`: whether new groups get counters. `limits` and `free`: how many there are, and
+    how many are not assigned, by domain (the number of an L3 cache).
+    """
+
+    directory: str
+    events: tuple[str, ...]
+    enabled: bool
+    on_mkdir: bool
+    limits: dict[str, int]
+    free: dict[str, int]
+
+
+def is_arm64() -> bool:
+    """Whether resctrl is MPAM here, whose names differ. resctrl itself does not say."""
+    return os.uname().machine in ("aarch64", "aarch64_be")
+
+
+def read_events(root: str) -> set[str]:
+    """The events of all info/*_MON/mon_features: what groups are counted for."""
+    found: set[str] = set()
+    for name in _list_info(root):
+        if name.endswith("_MON"):
+            found |= set(_read(f"{root}/info/{name}/mon_features").split())
+    return found
+
+
+def read_rmids_of_ctrl_group(root: str) -> int | None:
+    """How many RMIDs each ctrl_group has, for itself and its mon_groups; None where they share all RMIDs, or unknown.
+
+    On arm64 an RMID is a PMG, which is good with one PARTID (CLOSID) only. num_rmids is the number of all pairs.
+    """
+    if not is_arm64():
+        return None
+    infos = [f"{root}/info/{name}" for name in _list_info(root)]
+    pairs = [_to_number(_read(f"{info}/num_rmids")) for info in infos]
+    partids = [_to_number(_read(f"{info}/num_closids")) for info in infos]
+    if not any(pairs) or not any(partids):
+        return None
+    return max(pairs) // max(partids)
+
+
+def read_assignable(root: str) -> AssignableCounters | None:
+    """The counters that must be assigned; None if each group has its own, as on Intel CPUs."""
+    directory = f"{root}/info/L3_MON"
+    limits = _read_per_domain(f"{directory}/num_mbm_cntrs")
+    if not any(limits.values()):
+        return None
+    enabled = "[mbm_event]" in _read(f"{directory}/mbm_assign_mode")
+    on_mkdir = _read(f"{directory}/mbm_assign_on_mkdir").strip() != "0"
+    free = _read_per_domain(f"{directory}/available_mbm_cntrs")
+    events = tuple(event for event in TRAFFIC if event in read_events(root))
+    return AssignableCounters(directory, events, enabled, on_mkdir, limits, free)
+
+
+def _read_per_domain(path: str) -> dict[str, int]:
+    """A file such as `0=32;1=32`; empty if there is none, or it is something else."""
+    pairs = [word.partition("=") for word in _read(path).split(";")]
+    return {domain.strip(): _to_number(number) for domain, _, number in pairs if number.strip()}
+
+
+def _to_number(text: str) -> int:
+    """A number of the kernel's; 0 for anything else."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() else 0
+
+
+def _read(path: str) -> str:
+    """A file's text; empty if it cannot be read (files of a mode that is not enabled: EINVAL)."""
+    try:
+        return system.read_file(path, _LIMIT)
+    except (OSError, ValueError):
+        return ""
+
+
+def _list_info(root: str) -> list[str]:
+    try:
+        return system.list_directory(root + "/info")
+    except OSError:
+        return []

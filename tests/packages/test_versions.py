@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upgrades and downgrades while containers live: what a version does with the records of a later one.
+
+`newer` writes records with a further field; `next_records` also writes them as `version` 2, which the present one does
+not know. The .deb and the RPM hold the same program; that both replace it under containers is tested beside these.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.packages.conftest import FURTHER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.packages.conftest import Packages
+    from tests.packages.machine import Machine
+
+NAME = "resctrl-mon-hook"
+RUN = f"/run/{NAME}"
+ENERGY = "core_energy"
+
+
+def install(machine: Machine, packages: Packages) -> None:
+    """Whatever version is there now. dpkg asks for --force-downgrade, as apt does for --allow-downgrades."""
+    if not (machine.shared / packages.deb.name).exists():
+        shutil.copy(packages.deb, machine.shared)
+    machine.dpkg("-i", "--force-downgrade", packages.deb.name)
+    assert machine.run(NAME, "--version").stdout == f"{NAME} {packages.version}\n"
+
+
+def record_path(machine: Machine, key: str) -> Path:
+    return machine.at(f"{RUN}/groups") / f"{key}.json"
+
+
+def record(machine: Machine, key: str) -> Any:  # noqa: ANN401  JSON
+    return json.loads(record_path(machine, key).read_text())
+
+
+def spend(machine: Machine, container: str, joules: int) -> None:
+    """Its group is charged for some energy."""
+    machine.resctrl.control(
+        do="add", group=f"/mon_groups/oci-{container}", domain="mon_PERF_PKG_00", event=ENERGY, amount=joules
+    )
+
+
+def shown(machine: Machine) -> dict[str, Any]:
+    """The keys that `list` shows."""
+    return {key["key"]: key for key in listed(machine)["keys"]}
+
+
+def listed(machine: Machine) -> Any:  # noqa: ANN401  JSON
+    return json.loads(machine.run(NAME, "list", "--json").stdout)
+
+
+def mon_groups(machine: Machine) -> dict[str, Any]:
+    """Each with its RMID and its tasks."""
+    return {path: group for path, group in machine.resctrl.groups().items() if path != "/"}
+
+
+def find_aside(machine: Machine) -> list[Path]:
+    return sorted(machine.at(f"{RUN}/groups").glob("*.json.unreadable-*"))
+
+
+@pytest.fixture
+def clean(machine: Machine) -> Iterator[Machine]:
+    """A machine whose records all go with the test."""
+    yield machine
+    machine.podman_rm()
+    machine.run("sh", "-c", f"rm -rf {RUN}/*")
+
+
+def test_records_with_further_fields_are_read_and_their_use_goes_on(
+    clean: Machine, packages: Packages, newer: Packages
+) -> None:
+    """Up, down and up again: one container of each version lives through it."""
+    install(clean, packages)
+    web = clean.podman_run("web")
+    spend(clean, web, 5)
+    install(clean, newer)
+    db = clean.podman_run("db")
+    spend(clean, db, 7)
+    before = mon_groups(clean)
+    assert FURTHER in record(clean, db)
+    assert FURTHER in record(clean, db)["members"][db]
+    assert FURTHER not in record(clean, web), "a record is written again only when something changes"
+
+    for version in packages, newer, packages:
+        install(clean, version)
+        assert clean.run(NAME, "reconcile").stdout == "", "there is nothing to repair"
+        spend(clean, db, 1)
+        assert {key: (it["state"], it["members_alive"]) for key, it in shown(clean).items()} == {
+            web: ("live", 1),
+            db: ("live", 1),
+        }
+        assert mon_groups(clean) == before
+        assert listed(clean)["unreadable"] == []
+    assert {key: it["use"][ENERGY]["value"] for key, it in shown(clean).items()} == {web: 5, db: 10}
+
+    clean.podman_rm("web", "db")
+    assert clean.groups() == {}
+    ended = shown(clean)
+    assert {key: (it["state"], it["use"][ENERGY]["value"]) for key, it in ended.items()} == {
+        web: ("completed", 5),
+        db: ("completed", 10),
+    }
+    assert FURTHER not in record(clean, db), "the version that writes a record drops what it does not know"
+
+
+def test_a_record_of_a_version_that_is_too_new_is_set_aside_and_rebuilt(
+    clean: Machine, packages: Packages, next_records: Packages
+) -> None:
+    install(clean, next_records)
+    ended = clean.podman_run("ended")
+    clean.podman_rm("ended")
+    web = clean.podman_run("web")
+    spend(clean, web, 5)
+    theirs = record_path(clean, web).read_text()
+    assert json.loads(theirs)["version"] == 2
+    before = clean.resctrl.groups()[f"/mon_groups/oci-{web}"]
+
+    install(clean, packages)
+    assert {it["file"] for it in listed(clean)["unreadable"]} == {f"{RUN}/groups/{key}.json" for key in (web, ended)}
+    doctor = clean.run(NAME, "doctor", check=False).stdout
+    assert f"groups/{web}.json: " in doctor
+    assert "version" in doctor.partition(f"groups/{web}.json: ")[2].splitlines()[0]
+    assert record_path(clean, web).read_text() == theirs, "people's commands change nothing"
+
+    said = clean.run(NAME, "reconcile", check=False).stdout
+    assert web in said
+    asides = {path.name.partition(".")[0]: path.read_text() for path in find_aside(clean)}
+    assert asides.keys() == {web, ended}
+    assert asides[web] == theirs, "nothing of it is lost"
+    assert clean.resctrl.groups()[f"/mon_groups/oci-{web}"] == before, "the same RMID and the same tasks"
+    assert {key: (it["state"], it["members_alive"]) for key, it in shown(clean).items()} == {web: ("live", 1)}
+    assert record(clean, web)["version"] == 1
+    assert list(record(clean, web)["members"]) == [web]
+    assert json.loads((clean.at(f"{RUN}/members") / f"{web}.json").read_text()) == {"version": 1, "key": web}
+    assert listed(clean)["unreadable"] == []
+    assert clean.run(NAME, "reconcile").stdout == ""
+
+    spend(clean, web, 3)
+    use = shown(clean)[web]["use"][ENERGY]
+    assert (use["value"], use["at_least"]) == (3, True), "what it used earlier is in the file that was set aside"
+    clean.podman_rm("web")
+    assert clean.groups() == {}
+
+
+def test_a_hook_that_meets_a_record_that_is_too_new_sets_it_aside_and_keeps_the_group(
+    clean: Machine, packages: Packages, next_records: Packages
+) -> None:
+    """poststop of the older version comes before any reconcile does."""
+    install(clean, next_records)
+    web, db = clean.podman_run("web"), clean.podman_run("db")
+    install(clean, packages)
+    clean.podman_rm("web")
+    later = clean.podman_run("later")
+    assert set(clean.groups()) == {f"oci-{web}", f"oci-{db}", f"oci-{later}"}, "only reconcile may end it"
+    clean.run(NAME, "reconcile", check=False)
+    clean.run(NAME, "reconcile", check=False)
+    assert set(clean.groups()) == {f"oci-{db}", f"oci-{later}"}
+    clean.podman_rm("db", "later")
+    assert clean.groups() == {}
+
+
+def test_a_failure_record_that_is_too_new_is_reported_and_goes_with_its_container(
+    clean: Machine, packages: Packages, next_records: Packages
+) -> None:
+    install(clean, next_records)
+    clean.resctrl.control(do="inject", op="mkdir", error="ENOSPC", times=-1)
+    web = clean.podman_run("web")
+    clean.resctrl.control(do="clear")
+    install(clean, packages)
+    file = clean.at(f"{RUN}/unmonitored") / f"{web}.json"
+    assert json.loads(file.read_text())["version"] == 2
+    assert [it["file"] for it in listed(clean)["unreadable"]] == [f"{RUN}/unmonitored/{web}.json"]
+    clean.run(NAME, "reconcile", check=False)
+    clean.podman_rm("web")
+    assert not file.exists()
+    assert clean.groups() == {}
+
+
+def test_up_again_after_a_downgrade_the_rebuilt_record_is_used(
+    clean: Machine, packages: Packages, next_records: Packages
+) -> None:
+    install(clean, next_records)
+    web = clean.podman_run("web")
+    install(clean, packages)
+    clean.run(NAME, "reconcile", check=False)
+    install(clean, next_records)
+    assert clean.run(NAME, "reconcile").stdout == ""
+    key = shown(clean)[web]
+    assert (key["state"], key["members_alive"]) == ("live", 1)
+    clean.podman_rm("web")
+    assert clean.groups() == {}
+
+
+def test_an_rpm_goes_down_under_a_live_container(machine: Machine, packages: Packages, newer: Packages) -> None:
+    machine.rpm("-i", str(machine.shared / newer.rpm.name))
+    try:
+        web = machine.podman_run("web")
+        before = mon_groups(machine)
+        machine.rpm("-U", "--oldpackage", str(machine.shared / packages.rpm.name))
+        assert machine.run(NAME, "--version").stdout == f"{NAME} {packages.version}\n"
+        assert mon_groups(machine) == before
+        assert machine.run(NAME, "reconcile").stdout == ""
+        assert shown(machine)[web]["members_alive"] == 1
+        machine.podman_rm("web")
+        assert machine.groups() == {}
+    finally:
+        machine.podman_rm()
+        machine.rpm("-e", NAME, check=False)
+        machine.run("sh", "-c", f"rm -rf {RUN}/*")
