@@ -12,11 +12,11 @@ import sys
 from hook.base import jsontext, names, system
 from hook.base.models import Failure
 from hook.base.resctrl import Resctrl
-from hook.cli import node_commands, reconcile_command, status
+from hook.cli import metrics_command, node_commands, reconcile_command, status
 from hook.cli.parser import parse
 from hook.cli.status import Usage
 from hook.install import file_steps
-from hook.observe import hold, prometheus, rates, render, snapshot
+from hook.observe import prometheus, rates, render, snapshot
 from hook.reconcile import outcome
 from hook.state.records import Records, Unreadable
 
@@ -86,14 +86,16 @@ def _top(options: Options, given: argparse.Namespace) -> None:
 
 
 def _metrics(options: Options, given: argparse.Namespace) -> None:
-    seen = snapshot.take_snapshot(options)
-    if given.textfile is not None:
-        text = prometheus.format_text(seen, hold.read_former(given.textfile))
-        prometheus.write_textfile(given.textfile, text)
+    if given.listen is not None:
+        from hook.observe import listen  # noqa: PLC0415  only this needs http.server
+
+        listen.serve(given.listen, metrics_command.make_answers(options, given), _write)
+    elif given.textfile is not None:
+        metrics_command.write_textfile(options, given)
     elif given.json:
-        _print(prometheus.to_json(seen))
+        _print(prometheus.to_json(metrics_command.measure(options, given)))
     else:
-        _write(prometheus.format_text(seen))
+        _write(prometheus.format_text(metrics_command.measure(options, given)))
 
 
 def _reconcile(options: Options, given: argparse.Namespace) -> int:

@@ -24,7 +24,10 @@ HELP_OF_COMMANDS = {
     "list": ("", "show keys, containers that are not monitored, RMIDs"),
     "show": ("KEY", "show one key: members, lifetime, counters"),
     "top": ("[--interval=SECONDS] [--count=N]", "show current usage, like top(1)"),
-    "metrics": ("[--textfile=PATH]", "print Prometheus metrics"),
+    "metrics": (
+        "[--textfile=PATH | --listen=[ADDRESS:]PORT]\n[--events=EVENT,...] [--sum-domains]",
+        "print, write or serve Prometheus metrics",
+    ),
     "doctor": (
         "[--prefix=DIR] [--hooks-dir=DIR]...\n[--inject=FILE | --self-test]",
         "check this node and suggest fixes",

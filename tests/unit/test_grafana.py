@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hook.observe import prometheus
+from hook.observe import prometheus, series
 from hook.observe.snapshot import take_snapshot
 from tests.unit.nodes import FakeNode
 
@@ -89,7 +89,7 @@ def test_an_expression_is_about_labels_that_its_metrics_have(expression: str, tm
     node = FakeNode(tmp_path)
     node.live("c1")
     event = "mon_PERF_PKG_00/core_energy"
-    every = {f"mon_L3_00/{name}": "1" for name in prometheus.SERIES}
+    every = {f"mon_L3_00/{name}": "1" for name in series.SERIES}
     path = node.make("oci-c2", counters=every)
     node.record("c2", groups=[{"path": path, "ctrl_group": "/", "begin": {**every, event: "9"}}])
     node.write("runs", "poststop-ok", ".")
@@ -116,8 +116,8 @@ def test_counters_are_shown_as_rates_or_as_what_they_are() -> None:
 def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:
     shown = set().union(*map(named, EXPRESSIONS))
     events = ("core_energy", "mbm_total_bytes", "mbm_local_bytes", "llc_occupancy")
-    assert shown >= {prometheus.PREFIX + prometheus.SERIES[event] for event in events}
-    assert shown >= {prometheus.PREFIX + name for name in prometheus.HEALTH}
+    assert shown >= {series.PREFIX + series.SERIES[event] for event in events}
+    assert shown >= {series.PREFIX + name for name in prometheus.HEALTH}
     assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == [
         "Energy",
         "Memory bandwidth",
