@@ -111,16 +111,16 @@ def of_node(value: float, node: str = "a", **labels: str) -> dict[frozenset[tupl
 TRUTH: dict[tuple[str, str], dict[frozenset[tuple[str, str]], float]] = {
     ("Power by namespace", "A"): of("namespace", {"shop": sum(WATTS.values()), "batch": BATCH_WATTS}),
     ("Power by pod", "A"): of_pods(1, {**PODS, **COMPLETED}),
-    ("What is charged to nobody", "A"): of("ctrl_group", NOBODY),
-    ("What is charged to nobody", "B"): {frozenset(): ALL},
+    ("What is charged to no pod", "A"): of("ctrl_group", NOBODY),
+    ("What is charged to no pod", "B"): {frozenset(): ALL},
     ("Energy that is charged", "A"): of_node(ALL / (ALL + sum(NOBODY.values()))),
     ("Power of containers without a pod", "A"): of_node(CONTAINER_WATTS, key="c4"),
     ("Memory traffic by pod", "A"): of_pods(BYTES, {**PODS, **COMPLETED}),
     ("Local memory traffic by pod", "A"): of_pods(0.4 * BYTES, {**PODS, **COMPLETED}),
-    ("Memory traffic that is charged to nobody", "A"): of(
+    ("Memory traffic that is charged to no pod", "A"): of(
         "ctrl_group", {name: it * BYTES for name, it in NOBODY.items()}
     ),
-    ("Memory traffic that is charged to nobody", "B"): of(
+    ("Memory traffic that is charged to no pod", "B"): of(
         "ctrl_group", {name: it * 0.4 * BYTES for name, it in NOBODY.items()}
     ),
     ("Last level cache by pod", "A"): {
@@ -177,7 +177,7 @@ def test_power_is_true_at_each_moment(server: Prometheus, story: TenMinutes) -> 
         assert [*values.values()] == pytest.approx([WATTS[namespace, pod]] * (STEPS - 4))
     batch = server.ask_range(fill_in(EXPRESSIONS["Power by namespace", "A"]), start, end, STEP)
     assert max(batch[frozenset({("namespace", "batch")})].values()) <= 2 * BATCH_WATTS
-    nobody = server.ask_range(fill_in(EXPRESSIONS["What is charged to nobody", "A"]), start, end, STEP)
+    nobody = server.ask_range(fill_in(EXPRESSIONS["What is charged to no pod", "A"]), start, end, STEP)
     for at, value in nobody[frozenset({("ctrl_group", "/")})].items():
         step = (at - story.at(0)) // STEP
         assert value == pytest.approx(sum(story.nobody[step - 4 : step]) / 4), step
