@@ -10,13 +10,13 @@ from hook.base import names
 from hook.base.models import Failure
 from hook.base.resctrl import Resctrl
 from hook.base.text import printable
-from hook.cli import completion, node_commands, reconcile_command, status, top_command
+from hook.cli import completion, metrics_command, node_commands, reconcile_command, status, top_command
 from hook.cli.lookup import find_key
 from hook.cli.output import format_plan, get_screen, print_answer, write
 from hook.cli.parser import parse
 from hook.cli.status import Usage
 from hook.install import file_steps
-from hook.observe import as_json, hold, list_screen, prometheus, show_screen, snapshot
+from hook.observe import as_json, list_screen, prometheus, show_screen, snapshot
 from hook.observe.selection import Selection
 from hook.reconcile import outcome
 from hook.state.records import Records
@@ -71,14 +71,16 @@ def _show(options: Options, given: argparse.Namespace) -> None:
 
 
 def _metrics(options: Options, given: argparse.Namespace) -> None:
-    seen = snapshot.take_snapshot(options)
-    if given.textfile is not None:
-        text = prometheus.format_text(seen, hold.read_former(given.textfile))
-        prometheus.write_textfile(given.textfile, text)
+    if given.listen is not None:
+        from hook.observe import listen  # noqa: PLC0415  only this needs http.server
+
+        listen.serve(given.listen, metrics_command.make_answers(options, given), write)
+    elif given.textfile is not None:
+        metrics_command.write_textfile(options, given)
     elif given.json:
-        print_answer(prometheus.to_json(seen))
+        print_answer(prometheus.to_json(metrics_command.measure(options, given)))
     else:
-        write(prometheus.format_text(seen))
+        write(prometheus.format_text(metrics_command.measure(options, given)))
 
 
 def _reconcile(options: Options, given: argparse.Namespace) -> int:

@@ -30,7 +30,10 @@ HELP_OF_COMMANDS = {
         "[--interval=SECONDS] [--count=N] [--namespace=NS]...\n[--sort=BY] [--output=FORM]",
         "show current usage, like top(1)",
     ),
-    "metrics": ("[--textfile=PATH]", "print Prometheus metrics"),
+    "metrics": (
+        "[--textfile=PATH | --listen=[ADDRESS:]PORT]\n[--events=EVENT,...] [--sum-domains]",
+        "print, write or serve Prometheus metrics",
+    ),
     "doctor": (
         "[--prefix=DIR] [--hooks-dir=DIR]...\n[--inject=FILE | --self-test]",
         "check this node and suggest fixes",
@@ -68,6 +71,9 @@ HELP_OF_ARGUMENTS = {
     "--interval": ("SECONDS", "time between two tables"),
     "--count": ("N", "end after this many tables (default: on a terminal none, else 1)"),
     "--textfile": ("PATH", "replace this file, for the textfile collector of node_exporter"),
+    "--listen": ("[ADDRESS:]PORT", "answer GET /metrics there until it is stopped (default address: 127.0.0.1)"),
+    "--events": ("EVENT,...", "only these events of the kernel's (default: all that it has)"),
+    "--sum-domains": ("", "one series for all domains of an event, instead of one for each"),
     "--prefix": (_DIR, "where the program is, or is to be: below libexec and bin there (default: /usr)"),
     "--hooks-dir": (_DIR, "the directory for hooks.d files (default: by --prefix; doctor: all that are read here)"),
     "--destdir": (_DIR, "put all files below this directory, for example to make an image (default: /)"),

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import os
+import re
 
 from hook.base import names
 from hook.base.models import Options
@@ -90,6 +92,7 @@ def make_parser(verb: str) -> argparse.ArgumentParser:
         form.add_argument("--json", action="store_true")
     if verb == "metrics":
         form.add_argument("--textfile")
+        form.add_argument("--listen", type=_parse_address)
     return parser
 
 
@@ -111,6 +114,9 @@ def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
         from hook.observe import top_screen  # noqa: PLC0415  as above
 
         _add_view(parser, list(top_screen.SORTS))
+    elif verb == "metrics":
+        parser.add_argument("--events", type=_parse_events)
+        parser.add_argument("--sum-domains", action="store_true")
     elif verb == "reconcile":
         parser.add_argument("--dry-run", action="store_true")
         parser.add_argument("--adopt", action="store_true")
@@ -179,3 +185,24 @@ def _parse_count(text: str) -> int:
     if not text.isdecimal() or len(text) > 9 or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a number above 0")
     return int(text)
+
+
+def _parse_events(text: str) -> frozenset[str]:
+    """The kernel's names of events, with commas between them."""
+    found = text.split(",")
+    if not all(re.fullmatch("[A-Za-z0-9_]+", event) for event in found):
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not a list of events, such as core_energy,mbm_total_bytes")
+    return frozenset(found)
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    """`ADDRESS:PORT`, `[IPV6]:PORT` or `PORT`. Names are not looked up: they could lead anywhere."""
+    address, _, port = text.rpartition(":")
+    address = address[1:-1] if address[:1] == "[" and address[-1:] == "]" else address
+    try:
+        if not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= 65535):
+            raise ValueError(port)
+        return str(ipaddress.ip_address(address or "127.0.0.1")), int(port)
+    except ValueError:
+        problem = f"{text[:80]!r} is not ADDRESS:PORT, such as 127.0.0.1:9753 or [::1]:9753"
+        raise argparse.ArgumentTypeError(problem) from None

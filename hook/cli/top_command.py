@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from hook.base import system
-from hook.base.resctrl import Resctrl
 from hook.cli.keys import Keys
 from hook.cli.output import get_screen, is_terminal, print_answer, print_screen
-from hook.observe import as_json, no_pod, rates, snapshot
+from hook.observe import as_json, node_counters, rates, snapshot
 from hook.observe.rates import Look
 from hook.observe.top_screen import SORTS, format_rates
 
@@ -82,7 +81,7 @@ def _run_on_terminal(options: Options, given: argparse.Namespace, keys: Keys) ->
 
 def _look(options: Options) -> Look:
     seen = snapshot.take_snapshot(options)
-    return Look(seen, no_pod.read_rest(Resctrl(options.resctrl_root), seen))
+    return Look(seen, node_counters.read_uncharged(options.resctrl_root))
 
 
 def _choose(table: Rates, given: argparse.Namespace) -> Rates:

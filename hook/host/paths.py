@@ -77,6 +77,20 @@ class Places:
         return self._place_configuration(f"systemd/system/{NAME}-watch.service")
 
     @property
+    def textfile_service(self) -> str:
+        return self._place_configuration(f"systemd/system/{NAME}-textfile.service")
+
+    @property
+    def textfile_timer(self) -> str:
+        """The timer of `metrics --textfile`, which only an administrator enables."""
+        return self._place_configuration(f"systemd/system/{NAME}-textfile.timer")
+
+    @property
+    def units(self) -> list[str]:
+        """All units."""
+        return [self.service, self.timer, self.watch, self.textfile_service, self.textfile_timer]
+
+    @property
     def tmpfiles(self) -> str:
         return self._place_configuration(f"tmpfiles.d/{NAME}.conf")
 
@@ -99,8 +113,8 @@ class Places:
 
     def files(self) -> list[str]:
         """All files that an installation may have."""
-        others = [self.service, self.timer, self.watch, self.tmpfiles, self.conf]
-        return [self.program, self.link, *others, *(self.json(target) for target in TARGETS)]
+        others = [self.tmpfiles, self.conf]
+        return [self.program, self.link, *self.units, *others, *(self.json(target) for target in TARGETS)]
 
     def is_foreign(self, path: str) -> bool:
         """Whether a file at this path exists and was not installed by us."""

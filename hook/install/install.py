@@ -99,9 +99,7 @@ def plan(wanted: Wanted) -> list[Step]:
         *here,
         Link(at(places.link), places.link_target),
         # The timer before the JSON: a container with the hook needs reconcile.
-        Write(at(places.service), _adapt_file(wanted, "packaging/systemd/", places.service).encode()),
-        Write(at(places.timer), _adapt_file(wanted, "packaging/systemd/", places.timer).encode()),
-        Write(at(places.watch), _adapt_file(wanted, "packaging/systemd/", places.watch).encode()),
+        *(Write(at(unit), _adapt_file(wanted, "packaging/systemd/", unit).encode()) for unit in places.units),
         Write(at(places.tmpfiles), _adapt_file(wanted, "packaging/tmpfiles.d/", places.tmpfiles).encode()),
         *([] if _has_own_conf(places) else [Write(at(places.conf), make_conf(wanted).encode())]),
         *_plan_activation(wanted),

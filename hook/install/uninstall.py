@@ -94,12 +94,13 @@ def plan_left_timer(places: Places, options: Options) -> list[Step]:
 def plan_rest(places: Places, options: Options) -> list[Step]:
     """The steps after the last caller is gone."""
     here = not places.top and machine.has_systemd()
-    units = [os.path.basename(path) for path in (places.timer, places.watch) if here and os.path.exists(path)]
+    active = (places.timer, places.watch, places.textfile_timer)
+    units = [os.path.basename(path) for path in active if here and os.path.exists(path)]
     return [
         # Disable the units while they exist, so that systemd removes its links to them.
         *([Run(("systemctl", "disable", "--now", *units))] if units else []),
         *(plan_stop_of_left_timer() if here else []),
-        *(Remove(places.at(path)) for path in (places.timer, places.service, places.watch)),
+        *(Remove(places.at(path)) for path in places.units),
         *(Remove(places.at(path)) for path in (places.tmpfiles, places.conf)),
         *([RemoveDirectory(places.at(places.conf_dir))] if _has_only_our_conf(places) else []),
         *([Run(("systemctl", "daemon-reload"))] if here else []),

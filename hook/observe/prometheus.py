@@ -8,44 +8,29 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from itertools import chain
 
 from hook import __version__
 from hook.base import counters
-from hook.base.counters import EVENTS, MILLION
+from hook.base.counters import MILLION
 from hook.base.reasons import Reason
 from hook.base.text import printable
 from hook.host import files
 from hook.observe.hold import Former
+from hook.observe.series import NODE, PREFIX, SERIES, describe_event, format_series, is_gauge, name_event
 from hook.observe.snapshot import to_number
+from hook.observe.use_series import Choice, sum_uncharged, sum_use
 from hook.reconcile.plan import VERBS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
     from hook.base.models import ReconcileRecord
-    from hook.observe.snapshot import Group, Inventory, Key
+    from hook.observe.node_counters import Uncharged
+    from hook.observe.snapshot import Inventory
+    from hook.observe.use_series import Values
 
-    Labels = tuple[tuple[str, str], ...]
-    Values = dict[Labels, int]
-
-PREFIX = "resctrl_mon_"
-SERIES = {
-    "core_energy": "core_energy_joules_total",
-    "activity": "activity_farads_total",
-    "mbm_total_bytes": "memory_bytes_total",
-    "mbm_local_bytes": "memory_local_bytes_total",
-    "llc_occupancy": "llc_occupancy_bytes",
-    "stalls_llc_hit": "stalls_llc_hit_cycles_total",
-    "stalls_llc_miss": "stalls_llc_miss_cycles_total",
-    "c1_res": "c1_residency_cycles_total",
-    "c6_res": "c6_residency_cycles_total",
-    "unhalted_core_cycles": "unhalted_core_cycles_total",
-    "unhalted_ref_cycles": "unhalted_ref_cycles_total",
-    "uops_retired": "uops_retired_total",
-}
 HEALTH = {
     "use_unknown": ("gauge", "1 for each use of which a part, or all, is unknown"),
     "keys": ("gauge", "Keys on record, by state; unreadable counts records whose key is unknown"),
@@ -81,26 +66,37 @@ class Family:
     samples: Values
 
 
-def make_families(seen: Inventory, former: Former | None = None) -> list[Family]:
-    """All metrics with samples, in the order of the tables. `former`: what was exported before."""
-    used, unknown = _sum_use(seen.keys, former or Former())
+def make_families(
+    seen: Inventory,
+    former: Former | None = None,
+    choice: Choice | None = None,
+    uncharged: Uncharged | None = None,
+) -> list[Family]:
+    """All metrics with samples, in the order of the tables.
+
+    `former`: what was exported before. `choice`: of the series of use. `uncharged`: what tasks outside of all
+    mon_groups used; None: it is not exported.
+    """
+    former, choice = former or Former(), choice or Choice()
+    used, unknown = sum_use(seen.keys, choice, former)
     health = {"use_unknown": unknown, **_measure_health(seen)}
-    found = [_make_event_family(event, used.get(event, {})) for event in SERIES]
+    found = [*_make_event_families(used, PREFIX)]
+    found += _make_event_families(sum_uncharged(uncharged or {}, choice, former), NODE)
     found += [Family(PREFIX + name, *HEALTH[name], health.get(name, {})) for name in HEALTH]
     return [family for family in found if family.samples]
 
 
 def list_names() -> list[str]:
     """The names of all metrics."""
-    return [PREFIX + name for name in (*SERIES.values(), *HEALTH)]
+    return [*map(name_event, SERIES), *(name_event(event, NODE) for event in SERIES), *(PREFIX + it for it in HEALTH)]
 
 
-def format_text(seen: Inventory, former: Former | None = None) -> str:
+def format_text(families: list[Family]) -> str:
     """The metrics in Prometheus' text format, in a stable order."""
-    return "".join(line + "\n" for family in make_families(seen, former) for line in _format_family(family))
+    return "".join(line + "\n" for family in families for line in _format_family(family))
 
 
-def to_json(seen: Inventory) -> dict[str, Any]:
+def to_json(families: list[Family]) -> dict[str, Any]:
     """The metrics as an object for JSON."""
     return {
         "metrics": [
@@ -113,7 +109,7 @@ def to_json(seen: Inventory) -> dict[str, Any]:
                     for labels, value in sorted(family.samples.items())
                 ],
             }
-            for family in make_families(seen)
+            for family in families
         ]
     }
 
@@ -128,79 +124,12 @@ def write_textfile(path: str, text: str) -> None:
         files.write_new(temporary, text.encode("ascii"), 0o644)  # readable by the exporter's own user
 
 
-def _make_event_family(event: str, samples: Values) -> Family:
-    kind = "gauge" if EVENTS[event].gauge else "counter"
-    meaning = EVENTS[event].meaning
-    return Family(PREFIX + SERIES[event], kind, f"{meaning[0].upper()}{meaning[1:]}, in {EVENTS[event].unit}", samples)
-
-
-def _sum_use(keys: Iterable[Key], former: Former) -> tuple[dict[str, Values], Values]:
-    """The use by event and labels, as far as it is a counter, and the uses that are unknown in part.
-
-    A key can have two groups with equal labels (after a change of the mount point): they are summed up.
-    """
-    sums: dict[str, dict[Labels, int | None]] = {event: {} for event in SERIES}
-    unknown: Values = {}
-    ages: dict[Labels, float | None] = {}
-    for key in keys:
-        for group in key.groups:
-            for counter, value in chain(_list_counted(group), _read_gauges(group)):
-                domain, _, event = counter.rpartition("/")
-                if event in sums:
-                    labels = _make_labels(key, group, domain)
-                    ages[labels] = key.age
-                    others = sums[event].get(labels, 0)
-                    sums[event][labels] = None if others is None or value is None else others + value
-                    if group.use.get(counter, 0) is None:
-                        marked = (*labels, ("event", event))
-                        unknown[marked] = MILLION
-    if former.samples:
-        _hold(sums, unknown, ages, former)
-    known = {event: {at: value for at, value in of.items() if value is not None} for event, of in sums.items()}
-    return known, unknown
-
-
-def _hold(
-    sums: dict[str, dict[Labels, int | None]], unknown: Values, ages: dict[Labels, float | None], former: Former
-) -> None:
-    """Let no counter dip, unless it starts again."""
-    for event, of in sums.items():
-        for labels, value in [] if EVENTS[event].gauge else of.items():
-            in_part = (*labels, ("event", event)) in unknown
-            series = _format_series(PREFIX + SERIES[event], labels)
-            of[labels] = former.hold(series, value, ages[labels], may_start_again=in_part)
-
-
-def _list_counted(group: Group) -> Iterator[tuple[str, int | None]]:
-    """The cumulative counters of a group as Prometheus can add them up; None: no sample.
-
-    Where earlier use is unknown in part, the use of the present incarnation: a counter that starts again has to start
-    from 0, because Prometheus adds whatever it starts from. While that is unknown, too (the counter cannot be read, or
-    ran backwards), a gap is right: any lower sample would be one more start.
-    """
-    own = counters.own_use(group.record, group.now)
-    for counter, whole in group.use.items():
-        yield counter, own[counter] if whole is None else whole
-
-
-def _read_gauges(group: Group) -> Iterator[tuple[str, int]]:
-    """The gauges of an existing group."""
-    for counter, text in group.now.items():
-        event, value = counters.event_of(counter), counters.number(text)
-        if event is not None and event.gauge and value is not None and not group.is_over:
-            yield counter, value
-
-
-def _make_labels(key: Key, group: Group, domain: str) -> Labels:
-    state = key.state
-    return (
-        ("key", state.key),
-        ("kind", state.kind),
-        ("namespace", printable(state.pod_namespace or "")),
-        ("pod", printable(state.pod_name or "")),
-        ("ctrl_group", printable(group.record.ctrl_group)),
-        ("domain", printable(domain)),
-    )
+def _make_event_families(used: dict[str, Values], prefix: str) -> Iterator[Family]:
+    """The metrics of events: the known ones in the order of their table, then the others."""
+    for event in (*SERIES, *sorted(used.keys() - SERIES.keys())):
+        kind, meaning = "gauge" if is_gauge(event) else "counter", describe_event(event)
+        meaning += ", of tasks in no mon_group" if prefix == NODE else ""
+        yield Family(name_event(event, prefix), kind, meaning, used.get(event, {}))
 
 
 def _measure_health(seen: Inventory) -> dict[str, Values]:
@@ -276,14 +205,4 @@ def _format_family(family: Family) -> Iterator[str]:
     yield f"# HELP {family.name} {family.meaning}."
     yield f"# TYPE {family.name} {family.kind}"
     for labels, value in sorted(family.samples.items()):
-        yield f"{_format_series(family.name, labels)} {counters.text_of(value)}"
-
-
-def _format_series(name: str, labels: Labels) -> str:
-    inside = ",".join(f'{label}="{_escape(text)}"' for label, text in labels)
-    return f"{name}{{{inside}}}" if inside else name
-
-
-def _escape(text: str) -> str:
-    """Escape a printable label value for quotes."""
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+        yield f"{format_series(family.name, labels)} {counters.text_of(value)}"

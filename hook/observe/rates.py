@@ -10,7 +10,7 @@ from hook.observe.snapshot import Total
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.observe.no_pod import Rest
+    from hook.observe.node_counters import Uncharged
     from hook.observe.snapshot import Group, Inventory, Key
 
 
@@ -46,10 +46,10 @@ class Rates:
 
 @dataclass(frozen=True)
 class Look:
-    """A snapshot, and what is charged to no pod, as no_pod.read_rest has it."""
+    """A snapshot, and what is charged to no pod, as node_counters has it."""
 
     seen: Inventory
-    rest: Rest
+    rest: Uncharged
 
 
 def compare(first: Look, second: Look, time: str) -> Rates:
@@ -61,20 +61,20 @@ def compare(first: Look, second: Look, time: str) -> Rates:
     return Rates(time, seconds, sorted(rates, key=Rate.rank), rest, _add_rest_occupancy(second.rest))
 
 
-def _compare_rest(first: Rest, second: Rest, seconds: float) -> dict[str, Total]:
+def _compare_rest(first: Rest, second: Uncharged, seconds: float) -> dict[str, Total]:
     found: dict[str, Total] = {}
     for path, of_group in second.items():
         for counter, now in of_group.items():
             before, name = first.get(path, {}).get(counter), counter.rpartition("/")[2]
             if counters.is_cumulative(counter):
                 used = None if now is None or before is None else now - before
-                # Less than before: a group of another tool is gone.
+                # Less than before: the ctrl_group is another one.
                 speed = round(used / seconds) if used is not None and used >= 0 else None
                 found[name] = found.get(name, Total()).add(speed)
     return found
 
 
-def _add_rest_occupancy(rest: Rest) -> Total | None:
+def _add_rest_occupancy(rest: Uncharged) -> Total | None:
     found = None
     for of_group in rest.values():
         for counter, now in of_group.items():

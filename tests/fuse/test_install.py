@@ -18,7 +18,7 @@ from pyz import archive
 from tests.kernel.inside import REAL_ROOT
 from tests.support import interpreters, machine
 from tests.support.hook import PYZ, UID, Hook, created, stopped, task
-from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, UNITS, WATCH, ScratchMachine
+from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, TEXTFILE, UNITS, WATCH, ScratchMachine
 
 if TYPE_CHECKING:
     from tests.resctrlfs import Mounted
@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman"))
 TMPFILES = "/usr/lib/tmpfiles.d/resctrl-mon-hook.conf"
 EVERYTHING = {PROGRAM, LINK, f"{UNITS}.service", f"{UNITS}.timer", WATCH, TMPFILES, CONF, KUBERNETES, PODMAN}
+EVERYTHING |= {f"{TEXTFILE}.service", f"{TEXTFILE}.timer"}
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +76,8 @@ def test_everything_is_where_it_belongs(node: ScratchMachine) -> None:
         f"{UNITS}.service": "packaging/systemd/resctrl-mon-hook-reconcile.service",
         f"{UNITS}.timer": "packaging/systemd/resctrl-mon-hook-reconcile.timer",
         WATCH: "packaging/systemd/resctrl-mon-hook-watch.service",
+        f"{TEXTFILE}.service": "packaging/systemd/resctrl-mon-hook-textfile.service",
+        f"{TEXTFILE}.timer": "packaging/systemd/resctrl-mon-hook-textfile.timer",
         TMPFILES: "packaging/tmpfiles.d/resctrl-mon-hook.conf",
     }.items():
         assert written[path] == (ROOT / shipped).read_text()
@@ -156,6 +159,7 @@ def test_another_prefix_leaves_usr_alone(node: ScratchMachine) -> None:
     names = [f"{hooks_dir}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman")]
     units = [f"/etc/systemd/system/resctrl-mon-hook-reconcile.{name}" for name in ("service", "timer")]
     units.append("/etc/systemd/system/resctrl-mon-hook-watch.service")
+    units += [f"/etc/systemd/system/resctrl-mon-hook-textfile.{name}" for name in ("service", "timer")]
     link = "/etc/opt/x/bin/resctrl-mon-hook"
     assert set(node.written()) == {below, link, CONF, "/etc/tmpfiles.d/resctrl-mon-hook.conf", *units, *names}
     assert hook_of(node, names[0])["path"] == below
@@ -251,7 +255,8 @@ def test_the_timer_is_started_and_stopped(node: ScratchMachine) -> None:
     log.unlink()
     done(node, "uninstall")
     assert log.read_text().splitlines() == [
-        "systemctl disable --now resctrl-mon-hook-reconcile.timer resctrl-mon-hook-watch.service",
+        "systemctl disable --now resctrl-mon-hook-reconcile.timer resctrl-mon-hook-watch.service "
+        "resctrl-mon-hook-textfile.timer",
         "systemctl daemon-reload",
     ]
     log.unlink()
@@ -520,7 +525,7 @@ def calls(node: ScratchMachine, *words: str) -> list[tuple[str, str, str]]:
 def test_each_step_is_on_the_disk_before_the_next_is_taken(node: ScratchMachine) -> None:
     """Else a JSON might survive a loss of power, and its program not."""
     taken = calls(node, "install", "--for=both")
-    assert [target for call, _, target in taken if call == "rename"][0::8] == [PROGRAM, PODMAN]
+    assert [target for call, _, target in taken if call == "rename"][:: len(EVERYTHING) - 1] == [PROGRAM, PODMAN]
     for place, (call, path, target) in enumerate(taken):
         if call == "rename":
             assert path.endswith("/.resctrl-mon-hook.new") or ("fsync", path, "") == taken[place - 1]

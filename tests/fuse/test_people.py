@@ -87,7 +87,7 @@ def test_use_is_what_was_counted_since_the_begin(hook: Hook, resctrl: Mounted, i
     text = ask(hook, "metrics").stdout
     samples = {sample.name: sample for family in text_string_to_metric_families(text) for sample in family.samples}
     energy = samples["resctrl_mon_core_energy_joules_total"]
-    assert (energy.value, energy.labels["key"], energy.labels["kind"]) == (42.25, UID, "pod")
+    assert (energy.value, energy.labels["uid"]) == (42.25, UID)
 
 
 def test_what_the_kernel_refused_is_shown_with_its_words(hook: Hook, resctrl: Mounted, init: Task) -> None:

@@ -47,9 +47,10 @@ def render(values: Object | None = None, release: Object | None = None) -> list[
         "Chart": {"Name": chart["name"], "Version": chart["version"], "AppVersion": chart["appVersion"]},
     }
     templates = {path.name: path.read_text(encoding="utf-8") for path in (CHART / "templates").iterdir()}
+    files = {path.name: path.read_text(encoding="utf-8") for path in CHART.iterdir() if path.is_file()}
     done = subprocess.run(
         [_renderer()],
-        input=json.dumps({"templates": templates, "context": context}),
+        input=json.dumps({"templates": templates, "files": files, "context": context}),
         capture_output=True,
         text=True,
         check=False,
@@ -57,8 +58,10 @@ def render(values: Object | None = None, release: Object | None = None) -> list[
     )
     if done.returncode != 0:
         raise RuntimeError(done.stderr)
-    files = json.loads(done.stdout).items()
-    return [it for name, text in files if name.endswith(".yaml") for it in yaml.safe_load_all(text) if it is not None]
+    rendered = json.loads(done.stdout).items()
+    return [
+        it for name, text in rendered if name.endswith(".yaml") for it in yaml.safe_load_all(text) if it is not None
+    ]
 
 
 def _merged(defaults: Object, values: Object) -> Object:

@@ -29,6 +29,7 @@ NOBODY = ("setpriv", "--reuid=65534", "--clear-groups")
 CONF = "/etc/resctrl-mon-hook/reconcile.conf"
 UNITS = "/usr/lib/systemd/system/resctrl-mon-hook-reconcile"
 WATCH = "/usr/lib/systemd/system/resctrl-mon-hook-watch.service"
+TEXTFILE = "/usr/lib/systemd/system/resctrl-mon-hook-textfile"
 
 
 def missing() -> str | None:

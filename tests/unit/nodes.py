@@ -56,6 +56,13 @@ class FakeNode:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text + "\n")
 
+    def count_whole(self, counters: dict[str, str], ctrl_group: str = "/") -> None:
+        """Set counters of a ctrl_group: the sum over it and its mon_groups."""
+        for counter, text in counters.items():
+            file = self.root / ctrl_group.strip("/") / "mon_data" / counter
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text + "\n")
+
     def write(self, part: str, name: str, text: str) -> Path:
         """A file of the run directory."""
         path = self.run / part / name

@@ -15,6 +15,7 @@ import pytest
 
 from hook import __version__
 from hook.base.models import Options
+from hook.cli.parser import parse
 from hook.stages.context import parse as parse_options
 from tests.support import chart
 from tests.support.chart import render
@@ -327,3 +328,77 @@ def test_both_jobs_wait_and_the_second_cleans_up_after_itself(objects: list[Obje
     assert all(plan(objects)[name]["spec"]["suspend"] is True for name in ("remove-json", "remove-program"))
     assert plan(objects)["remove-program"]["spec"]["ttlSecondsAfterFinished"] > 0
     assert "activeDeadlineSeconds" not in plan(objects)["remove-program"]["spec"], "containers may run on for months"
+
+
+# --- Metrics
+
+
+def metrics_arguments(values: Object | None = None) -> list[str]:
+    env = {it["name"]: it for it in containers(render(values))["metrics"]["env"]}
+    assert env["POD_IP"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    words: list[str] = env["METRICS"]["value"].replace("$(POD_IP)", "10.1.2.3").split()
+    return words
+
+
+def test_metrics_are_served_at_the_address_of_the_pod_alone() -> None:
+    """With watch it has the host's network: there it must not listen on everything."""
+    given = parse("metrics", metrics_arguments())[1]
+    assert (given.listen, given.events, given.sum_domains) == (("10.1.2.3", 9753), None, False)
+    values = {"metrics": {"port": 19753, "events": ["core_energy", "c1_res"], "sumDomains": True}}
+    given = parse("metrics", metrics_arguments(values))[1]
+    assert (given.listen, given.events, given.sum_domains) == (("10.1.2.3", 19753), {"core_energy", "c1_res"}, True)
+    schema(values)
+
+
+def test_metrics_write_nothing_and_see_what_reconcile_does(defaults: list[Object]) -> None:
+    found = containers(defaults)
+    assert writable(defaults, "metrics") == set()
+    assert set(mounts(found["metrics"])) == set(mounts(found["reconcile"])) - {"/sys/fs/cgroup"}
+
+
+def test_metrics_can_be_off() -> None:
+    objects = render({"metrics": {"enabled": False, "podMonitor": {"enabled": True}}})
+    assert "metrics" not in containers(objects)
+    assert "PodMonitor" not in {it["kind"] for it in objects}
+
+
+def test_nothing_that_needs_a_custom_resource_is_there_by_default(defaults: list[Object]) -> None:
+    assert not {it["kind"] for it in defaults} & {"PodMonitor", "PrometheusRule"}
+
+
+WITH_OPERATOR: Object = {
+    "metrics": {
+        "podMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    }
+}
+
+
+def test_a_pod_monitor_finds_the_pods_and_keeps_the_labels_of_the_series() -> None:
+    objects = render(WITH_OPERATOR)
+    monitor, daemonset = only(objects, "PodMonitor"), only(objects, "DaemonSet")
+    schema(WITH_OPERATOR)
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["metadata"]["namespace"] == daemonset["metadata"]["namespace"]
+    assert monitor["spec"]["selector"] == daemonset["spec"]["selector"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (port,) = containers(objects)["metrics"]["ports"]
+    assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == (port["name"], "/metrics", "15s")
+    assert endpoint["honorLabels"] is True
+
+
+def test_the_rules_are_those_that_promtool_tests() -> None:
+    rules = chart.load(chart.ROOT / "packaging/prometheus/rules.yaml")
+    found = only(render(WITH_OPERATOR), "PrometheusRule")
+    assert found["spec"] == rules
+    assert found["metadata"]["labels"]["release"] == "prometheus"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"port": 80}, {"port": "9753"}, {"events": ["a b"]}, {"podMonitor": {"interval": "often"}}, {"on": True}],
+    ids=str,
+)
+def test_wrong_values_of_metrics_are_refused(values: Object) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        schema({"metrics": values})

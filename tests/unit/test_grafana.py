@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hook.observe import prometheus
+from hook.observe import node_counters, prometheus, series
 from hook.observe.snapshot import take_snapshot
 from tests.unit.nodes import FakeNode
 
@@ -28,8 +28,8 @@ GRAPHS = [panel for panel in PANELS if panel["type"] != "row"]
 VARIABLES: dict[str, dict[str, Any]] = {it["name"]: it for it in DASHBOARD["templating"]["list"]}
 QUERIES: list[str] = [it["query"]["query"] for it in VARIABLES.values() if it["type"] == "query"]
 EXPRESSIONS: list[str] = [target["expr"] for panel in GRAPHS for target in panel["targets"]]
-ADDED_BY_PROMETHEUS = {"instance", "job"}
-BUILT_IN = {"__rate_interval"}
+ADDED_BY_PROMETHEUS = {"instance", "job", "exported_namespace", "exported_pod"}
+BUILT_IN = {"__rate_interval", "__range", "1"}  # $1 is label_replace's
 
 
 def named(expression: str) -> set[str]:
@@ -87,15 +87,17 @@ def test_an_expression_is_about_metrics_that_there_are(expression: str) -> None:
 @pytest.mark.parametrize("expression", EXPRESSIONS + QUERIES)
 def test_an_expression_is_about_labels_that_its_metrics_have(expression: str, tmp_path: Path) -> None:
     node = FakeNode(tmp_path)
-    node.live("c1")
+    node.live("c1", kind="pod", pod_namespace="n", pod_name="p")
     event = "mon_PERF_PKG_00/core_energy"
-    every = {f"mon_L3_00/{name}": "1" for name in prometheus.SERIES}
+    every = {f"mon_L3_00/{name}": "1" for name in series.SERIES}
     path = node.make("oci-c2", counters=every)
     node.record("c2", groups=[{"path": path, "ctrl_group": "/", "begin": {**every, event: "9"}}])
     node.write("runs", "poststop-ok", ".")
     node.unhooked("c3")
     node.reconciled(started_at=1.0, ended_at=2.0)
-    families = {family.name: family for family in prometheus.make_families(take_snapshot(node.options))}
+    node.count_whole(every)
+    uncharged = node_counters.read_uncharged(str(node.root))
+    families = {it.name: it for it in prometheus.make_families(take_snapshot(node.options), uncharged=uncharged)}
     assert set(families) == set(prometheus.list_names())
     grouped = re.findall(r"\bby \(([^)]*)\)", expression)
     selected = re.findall(r"[{,](\w+)=", expression) + re.findall(r"label_values\(.*, (\w+)\)", expression)
@@ -116,8 +118,8 @@ def test_counters_are_shown_as_rates_or_as_what_they_are() -> None:
 def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:
     shown = set().union(*map(named, EXPRESSIONS))
     events = ("core_energy", "mbm_total_bytes", "mbm_local_bytes", "llc_occupancy")
-    assert shown >= {prometheus.PREFIX + prometheus.SERIES[event] for event in events}
-    assert shown >= {prometheus.PREFIX + name for name in prometheus.HEALTH}
+    assert shown >= {series.name_event(event, prefix) for event in events for prefix in (series.PREFIX, series.NODE)}
+    assert shown >= {series.PREFIX + name for name in prometheus.HEALTH}
     assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == [
         "Energy",
         "Memory bandwidth",
@@ -131,7 +133,7 @@ def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
 def test_prometheus_understands_every_expression(tmp_path: Path) -> None:
     rules = [
-        {"record": f"x:{at}", "expr": re.sub(r"\$\w+", "x", expression.replace("$__rate_interval", "5m"))}
+        {"record": f"x:{at}", "expr": re.sub(r"\$[a-z]\w+", "x", re.sub(r"\$__\w+", "5m", expression))}
         for at, expression in enumerate(EXPRESSIONS)
     ]
     path = tmp_path / "rules.yml"

@@ -23,8 +23,9 @@ from hook.base.counters import EVENTS, MILLION
 from hook.base.models import MonGroup, Options
 from hook.base.reasons import Reason
 from hook.cli import commands
-from hook.observe import prometheus
+from hook.observe import node_counters, prometheus, series, use_series
 from hook.observe.snapshot import Group, take_snapshot
+from hook.observe.use_series import Choice
 from hook.state import accounting, transitions
 from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
 
@@ -48,8 +49,17 @@ def parsed(text: str) -> Samples:
     return found
 
 
+def families_of(node: FakeNode, choice: Choice | None = None) -> list[prometheus.Family]:
+    uncharged = node_counters.read_uncharged(node.options.resctrl_root)
+    return prometheus.make_families(take_snapshot(node.options), None, choice, uncharged)
+
+
+def text_of(node: FakeNode, choice: Choice | None = None) -> str:
+    return prometheus.format_text(families_of(node, choice))
+
+
 def scraped(options: Options) -> Samples:
-    return parsed(prometheus.format_text(take_snapshot(options)))
+    return parsed(prometheus.format_text(prometheus.make_families(take_snapshot(options))))
 
 
 def value(samples: Samples, name: str, **labels: str) -> float | None:
@@ -74,13 +84,13 @@ def test_a_live_key_has_its_lifetime_use(node: FakeNode) -> None:
         groups=[{"path": path, "ctrl_group": "/", "begin": BEGIN, "before": before}],
         members={"m": alive(path)},
     )
-    labels = {"key": "c1", "kind": "pod", "namespace": "default", "pod": "web", "ctrl_group": "/"}
+    labels = {"uid": "c1", "namespace": "default", "pod": "web", "container": "", "ctrl_group": "/"}
     package, cache = frozenset({**labels, "domain": "mon_PERF_PKG_00"}.items()), {**labels, "domain": "mon_L3_00"}
     found = scraped(node.options)
     assert found["resctrl_mon_core_energy_joules_total", package] == 103.250001
     assert found["resctrl_mon_memory_bytes_total", frozenset(cache.items())] == 4000
     assert found["resctrl_mon_llc_occupancy_bytes", frozenset(cache.items())] == 4096
-    assert "103.250001\n" in prometheus.format_text(take_snapshot(node.options))
+    assert "103.250001\n" in text_of(node)
 
 
 def test_a_completed_key_keeps_its_use_and_has_no_occupancy(node: FakeNode) -> None:
@@ -129,7 +139,7 @@ def test_prometheus_never_adds_up_more_than_was_used(lives: list[tuple[int, int,
         base = 1000 * at
         begun = MonGroup(**{**dict(here), "begin": {counter: str(base)}})
         now = {counter: str(base + until)}
-        ((_, sample),) = prometheus._list_counted(Group(begun, exists=True, read_at=0.0, now=now))
+        ((_, sample),) = use_series.list_counted(Group(begun, exists=True, read_at=0.0, now=now))
         assert sample is not None
         samples.append(sample // MILLION)
         over = transitions.ended(begun, {counter: str(base + until + after)} if is_read else {})
@@ -170,14 +180,14 @@ def test_each_ctrl_group_has_its_series(node: FakeNode) -> None:
 
 
 def test_each_event_has_a_metric_of_its_kind_and_unit() -> None:
-    assert set(prometheus.SERIES) == set(EVENTS)
-    for event, name in prometheus.SERIES.items():
+    assert set(series.SERIES) == set(EVENTS)
+    for event, name in series.SERIES.items():
         assert name.endswith("_total") is not EVENTS[event].gauge
         assert re.search(rf"{EVENTS[event].unit}|uops", name), "the unit is part of the name"
     assert (
         len(set(prometheus.list_names()))
         == len(prometheus.list_names())
-        == len(prometheus.SERIES) + len(prometheus.HEALTH)
+        == 2 * len(series.SERIES) + len(prometheus.HEALTH)
     )
 
 
@@ -186,7 +196,7 @@ def test_each_event_metric_has_a_sample(node: FakeNode) -> None:
     path = node.make("oci-c1", counters=dict.fromkeys(every, "3"))
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": every}])
     found = scraped(node.options)
-    got = {event: value(found, name) for event, name in prometheus.SERIES.items()}
+    got = {event: value(found, name) for event, name in series.SERIES.items()}
     assert got == {event: 3 if EVENTS[event].gauge else 2 for event in EVENTS}
 
 
@@ -276,11 +286,12 @@ def populated(node: FakeNode) -> FakeNode:
     node.reconciled(started_at=2.0, ended_at=2.5)
     node.count("oci-b", {"mon_PERF_PKG_00/core_energy": "Error"})
     node.write("runs", "poststop-ok", "..")
+    node.count_whole(dict.fromkeys(NOW, "99999"))
     return node
 
 
 def test_every_metric_has_one_header_followed_by_its_samples(node: FakeNode) -> None:
-    lines = prometheus.format_text(take_snapshot(populated(node).options)).splitlines()
+    lines = text_of(populated(node)).splitlines()
     types: dict[str, str] = {}
     for at, line in enumerate(lines):
         if line.startswith("# HELP "):
@@ -297,26 +308,27 @@ def test_every_metric_has_one_header_followed_by_its_samples(node: FakeNode) -> 
 
 def absent_names() -> set[str]:
     had = {counter.split("/")[1] for counter in NOW}
-    return {name for event, name in prometheus.SERIES.items() if event not in had}
+    absent = {name for event, name in series.SERIES.items() if event not in had}
+    return absent | {f"node_{name}" for name in absent}
 
 
 def test_the_text_is_in_a_stable_order(node: FakeNode) -> None:
     seen = take_snapshot(populated(node).options)
     seen.keys.sort(key=lambda key: key.state.key)
-    first = prometheus.format_text(seen)
+    first = prometheus.format_text(prometheus.make_families(seen))
     seen.keys.reverse()
-    assert prometheus.format_text(seen) == first
+    assert prometheus.format_text(prometheus.make_families(seen)) == first
 
 
 def test_json_has_the_same_numbers(node: FakeNode) -> None:
     seen = take_snapshot(populated(node).options)
-    document = json.loads(jsontext.dumps(prometheus.to_json(seen)))
+    document = json.loads(jsontext.dumps(prometheus.to_json(prometheus.make_families(seen))))
     found = {
         (metric["name"], frozenset(sample["labels"].items())): sample["value"]
         for metric in document["metrics"]
         for sample in metric["samples"]
     }
-    assert found == parsed(prometheus.format_text(seen))
+    assert found == parsed(prometheus.format_text(prometheus.make_families(seen)))
     assert {metric["type"] for metric in document["metrics"]} == {"counter", "gauge"}
 
 
@@ -336,17 +348,19 @@ def test_text_of_a_tenant_stays_inside_a_label_value(
     groups: list[dict[str, Any]] = [{"path": "/r/mon_groups/x", "ctrl_group": "/", **counted}]
     node.record("c1", pod_namespace=namespace, pod_name=pod, groups=groups)
     node.fail("c2", reason)
-    text = prometheus.format_text(take_snapshot(node.options))
+    text = text_of(node)
     plain = FakeNode(tmp_path_factory.mktemp("plain"))
     plain.record("c1", pod_namespace="n", pod_name="p", groups=groups)
     plain.fail("c2", "new")
     assert text.isascii()
     assert all(line.isprintable() for line in text.splitlines())
-    lines = len(prometheus.format_text(take_snapshot(plain.options)).splitlines())
+    lines = len(text_of(plain).splitlines())
     assert len(text.splitlines()) == lines - (reason in REASONS)
     found = parsed(text)
     ((_, labels),) = [it for it in found if it[0] == "resctrl_mon_core_energy_joules_total"]
-    assert {name for name, _ in labels} == {"key", "kind", "namespace", "pod", "ctrl_group", "domain"}
+    assert {name for name, _ in labels} - {"container_id", "key"} == {
+        *("namespace", "pod", "container", "ctrl_group", "domain")
+    }
     if pod.isascii() and pod.isprintable() and len(pod) <= 1000:
         assert ("pod", pod) in labels
 
@@ -356,7 +370,7 @@ def test_promtool_reports_nothing(node: FakeNode) -> None:
     every = {f"mon_PERF_PKG_00/{event}": "1" for event in EVENTS}
     path = populated(node).make("oci-c1", counters=dict.fromkeys(every, "3"))
     node.record("c1", pod_name='we"b\\', groups=[{"path": path, "ctrl_group": "/", "begin": every}])
-    text = prometheus.format_text(take_snapshot(node.options))
+    text = text_of(node)
     done = subprocess.run(
         ["promtool", "check", "metrics"],
         input=text.encode(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The systemd units of reconcile and watch: as systemd-analyze reads them, and against what they are about."""
+"""The units of systemd: as systemd-analyze reads them, and against what they are about."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ UNITS = ROOT / "packaging" / "systemd"
 SERVICE = UNITS / "resctrl-mon-hook-reconcile.service"
 TIMER = UNITS / "resctrl-mon-hook-reconcile.timer"
 WATCH = UNITS / "resctrl-mon-hook-watch.service"
-each_service = pytest.mark.parametrize("service", [SERVICE, WATCH], ids=["reconcile", "watch"])
+TEXTFILE = UNITS / "resctrl-mon-hook-textfile.service"
+TEXTFILE_TIMER = UNITS / "resctrl-mon-hook-textfile.timer"
+each_service = pytest.mark.parametrize("service", [SERVICE, WATCH, TEXTFILE], ids=["reconcile", "watch", "textfile"])
 PROGRAM = "/usr/bin/resctrl-mon-hook"
 ANALYZE = shutil.which("systemd-analyze")
 needs_analyze = pytest.mark.skipif(ANALYZE is None, reason="no systemd-analyze")
 # Of 10, as systemd 252 counts: it is root, sees all processes, and has the host's network namespace.
-MOST_EXPOSED = {SERVICE: 1.8, WATCH: 1.9}  # watch has CAP_NET_ADMIN, and a netlink socket
+MOST_EXPOSED = {SERVICE: 1.8, WATCH: 1.9, TEXTFILE: 1.8}  # watch has CAP_NET_ADMIN, and a netlink socket
 SECONDS = re.compile(r"([0-9]+)s")
 
 Unit = dict[str, dict[str, list[str]]]
@@ -68,24 +70,37 @@ def default_options() -> list[str]:
     return value.split()
 
 
-def test_there_are_a_service_with_its_timer_and_watch() -> None:
-    assert {path.name for path in UNITS.iterdir()} == {SERVICE.name, TIMER.name, WATCH.name}
-    assert set(unit(SERVICE)) == {"Unit", "Service"}
-    assert set(unit(WATCH)) == {"Unit", "Service", "Install"}
-    assert set(unit(TIMER)) == {"Unit", "Timer", "Install"}
+def test_there_are_two_services_with_their_timers_and_watch() -> None:
+    assert {*UNITS.iterdir()} == {SERVICE, TIMER, WATCH, TEXTFILE, TEXTFILE_TIMER}
+    for path in UNITS.iterdir():
+        expected = {"Unit", path.suffix[1:].capitalize()} | ({"Install"} if path not in (SERVICE, TEXTFILE) else set())
+        assert set(unit(path)) == expected
 
 
-@pytest.mark.parametrize("path", [SERVICE, TIMER, WATCH], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(UNITS.iterdir()), ids=lambda path: path.name)
 def test_no_setting_is_given_twice(path: Path) -> None:
     said = {name: values for names in unit(path).values() for name, values in names.items() if len(values) > 1}
     assert set(said) <= {"SystemCallFilter"}
 
 
-def test_the_timer_starts_the_service_every_minute() -> None:
-    assert only(TIMER, "Timer", "Unit") == SERVICE.name
-    assert only(TIMER, "Install", "WantedBy") == "timers.target"
-    assert seconds(TIMER, "Timer", "OnBootSec") == seconds(TIMER, "Timer", "OnUnitActiveSec") == 60
-    assert seconds(TIMER, "Timer", "AccuracySec") <= 1
+@pytest.mark.parametrize(
+    ("timer", "service"), [(TIMER, SERVICE), (TEXTFILE_TIMER, TEXTFILE)], ids=["reconcile", "textfile"]
+)
+def test_a_timer_starts_its_service_every_minute(timer: Path, service: Path) -> None:
+    assert only(timer, "Timer", "Unit") == service.name
+    assert only(timer, "Install", "WantedBy") == "timers.target"
+    assert seconds(timer, "Timer", "OnBootSec") == seconds(timer, "Timer", "OnUnitActiveSec") == 60
+    assert seconds(timer, "Timer", "AccuracySec") <= 1
+
+
+def test_the_textfile_is_written_where_the_unit_may_write() -> None:
+    program, verb, textfile, rest = only(TEXTFILE, "Service", "ExecStart").split()
+    assert (program, verb, textfile, rest) == (PROGRAM, "metrics", "--textfile=${TEXTFILE}", "$OPTIONS")
+    name, _, path = only(TEXTFILE, "Service", "Environment").partition("=")
+    assert (name, f"-{os.path.dirname(path)}") == ("TEXTFILE", only(TEXTFILE, "Service", "ReadWritePaths"))
+    assert only(TEXTFILE, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/textfile.conf"
+    (example,) = re.findall("^#     OPTIONS=(.*)$", TEXTFILE.read_text(encoding="ascii"), re.MULTILINE)
+    assert parser.parse("metrics", [f"--textfile={path}", *example.split()])[1].sum_domains
 
 
 def test_one_is_over_before_the_next_is_due() -> None:
@@ -140,7 +155,7 @@ def test_an_administrator_can_give_others() -> None:
     assert context.parse(rest)[1] == []
 
 
-@each_service
+@pytest.mark.parametrize("service", [SERVICE, WATCH], ids=["reconcile", "watch"])
 def test_what_it_writes_can_be_written(service: Path) -> None:
     assert only(service, "Service", "ReadWritePaths") == Options().resctrl_root
     assert f"/run/{only(service, 'Service', 'RuntimeDirectory')}" == Options().run_dir
@@ -198,7 +213,7 @@ def test_the_capabilities_are_those_that_the_comments_give_reasons_for(service: 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
     """The units in a directory of units, with a program that is there: systemd-analyze looks for it."""
-    for path in (SERVICE, TIMER, WATCH):
+    for path in UNITS.iterdir():
         (tmp_path / path.name).write_text(path.read_text(encoding="ascii").replace(PROGRAM, "/bin/true"))
     return tmp_path
 
@@ -216,7 +231,7 @@ def analyze(directory: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_analyze
-@pytest.mark.parametrize("name", [SERVICE.name, TIMER.name, WATCH.name])
+@pytest.mark.parametrize("name", sorted(path.name for path in UNITS.iterdir()))
 def test_systemd_has_no_complaint(installed: Path, name: str) -> None:
     done = analyze(installed, "verify", "--man=no", "--generators=no", str(installed / name))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

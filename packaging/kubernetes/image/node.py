@@ -5,6 +5,7 @@ install         put the program and its JSON onto the host, and stay until told 
 ready           whether both are in place as this version has them, by the exit status
 reconcile       put right once a minute what hooks cannot
 watch           move at once what exec brings into containers
+metrics         answer Prometheus, by the arguments in $METRICS
 remove-json     no more container gets the hook
 remove-program  go on reconciling until no live container calls the program, then end the groups and remove it
 uninstall       the last two on each node, by Jobs: see cluster.py
@@ -61,6 +62,13 @@ def watch(node: host.Host) -> None:
     os.execv(sys.executable, [sys.executable, "-I", "-S", host.PYZ, "watch", *node.options])  # noqa: S606  our own file
 
 
+def metrics(node: host.Host) -> None:
+    options = node.wanted.options
+    places = [f"--resctrl-root={options.resctrl_root}", f"--run-dir={options.run_dir}"]
+    words = [*places, f"--group-prefix={options.group_prefix}", *os.environ["METRICS"].split()]
+    os.execv(sys.executable, [sys.executable, "-I", "-S", host.PYZ, "metrics", *words])  # noqa: S606  our own file
+
+
 def remove_json(node: host.Host) -> None:
     for line in node.remove_json():
         print(line)
@@ -104,6 +112,7 @@ VERBS: dict[str, Callable[[host.Host], None]] = {
     "ready": ready,
     "reconcile": reconcile,
     "watch": watch,
+    "metrics": metrics,
     "remove-json": remove_json,
     "remove-program": remove_program,
     "uninstall": uninstall,

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Renders a chart's templates as Helm does, for tests: with Go's template engine, sprig and sigs.k8s.io/yaml, which are
 // what Helm itself is made of, and the few functions that Helm adds (pkg/engine). Not there: what this chart has no use
-// for (tpl, lookup, .Files, .Capabilities). Strict: a value that does not exist is an error.
+// for (tpl, lookup, .Capabilities). Strict: a value that does not exist is an error.
 //
 //	GO111MODULE=off GOPATH=/usr/share/gocode go run main.go < input.json > files.json
 //
-// Input: {"templates": {name: text}, "context": {"Values": ..., "Release": ..., "Chart": ...}}; output: {name: text}.
+// Input: {"templates": {name: text}, "files": {name: text}, "context": {"Values": ..., "Release": ..., "Chart": ...}};
+// output: {name: text}.
 package main
 
 import (
@@ -21,12 +22,21 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// files are those of the chart that are no templates.
+type files map[string]string
+
+func (f files) Get(name string) string {
+	return f[name]
+}
+
 func main() {
 	var input struct {
 		Templates map[string]string
+		Files     files
 		Context   map[string]interface{}
 	}
 	fail(json.NewDecoder(os.Stdin).Decode(&input))
+	input.Context["Files"] = input.Files
 
 	chart := template.New("chart").Option("missingkey=error")
 	functions := sprig.TxtFuncMap()
@@ -58,16 +68,16 @@ func main() {
 		fail(err)
 	}
 
-	files := map[string]string{}
+	rendered := map[string]string{}
 	for name := range input.Templates {
 		if strings.HasPrefix(name, "_") {
 			continue
 		}
 		var text bytes.Buffer
 		fail(chart.ExecuteTemplate(&text, name, input.Context))
-		files[name] = text.String()
+		rendered[name] = text.String()
 	}
-	fail(json.NewEncoder(os.Stdout).Encode(files))
+	fail(json.NewEncoder(os.Stdout).Encode(rendered))
 }
 
 func fail(err error) {

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `metrics`: what it measures, and what it remembers of its last answer."""
+
+from __future__ import annotations
+
+from hook.base import system
+from hook.observe import hold, node_counters, prometheus, snapshot
+from hook.observe.use_series import Choice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from hook.base.models import Options
+    from hook.observe.hold import Former
+    from hook.observe.prometheus import Family
+
+
+def measure(options: Options, given: argparse.Namespace, former: Former | None = None) -> list[Family]:
+    """The metrics of this moment. `former`: what was exported before. Raises HookError, as take_snapshot."""
+    choice = Choice(given.events, given.sum_domains)
+    seen = snapshot.take_snapshot(options)
+    return prometheus.make_families(seen, former, choice, node_counters.read_uncharged(options.resctrl_root))
+
+
+def write_textfile(options: Options, given: argparse.Namespace) -> None:
+    """Replace the file of --textfile. Raises HookError; OSError, and the file is unchanged then."""
+    text = prometheus.format_text(measure(options, given, hold.read_former(given.textfile)))
+    prometheus.write_textfile(given.textfile, text)
+
+
+def make_answers(options: Options, given: argparse.Namespace) -> Callable[[], str]:
+    """A function that measures at each call, and lets no counter dip from one call to the next."""
+    former, at = hold.Former(), 0.0
+
+    def answer() -> str:
+        nonlocal former, at
+        now = system.monotonic()
+        age = hold.Former(now - at, former.samples, former.containers)
+        text = prometheus.format_text(measure(options, given, age))
+        former, at = hold.parse_former(text, 0.0), now
+        return text
+
+    return answer

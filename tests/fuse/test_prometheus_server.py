@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an operator sees: every expression of the dashboard and of the alert rules, evaluated by a real Prometheus over
+ten minutes of churn, against what is true, with the labels of a target that Prometheus Operator attaches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from hook import __version__
+from tests.kernel.inside import REAL_ROOT
+from tests.resctrlfs import mounted
+from tests.support import prometheus, ten_minutes
+from tests.support.hook import PYZ
+from tests.support.prometheus import TARGET, attach
+from tests.support.ten_minutes import (
+    BATCH_WATTS,
+    BYTES,
+    CONTAINER_WATTS,
+    GOLD_WATTS,
+    OCCUPANCY,
+    ROOT_WATTS,
+    STEP,
+    STEPS,
+    WATTS,
+    TenMinutes,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.prometheus import Labels, Prometheus
+
+pytestmark = pytest.mark.skipif(prometheus.missing() is not None, reason=str(prometheus.missing()))
+
+ROOT = PYZ.parents[1]
+PANELS: list[dict[str, Any]] = json.loads((ROOT / "packaging/grafana/resctrl-mon-hook.json").read_text())["panels"]
+VARIABLES: dict[str, str] = {"instance": ".*", "namespace": ".*", "__rate_interval": "60s", "__range": "600s"}
+GROUPS = yaml.safe_load((ROOT / "packaging/prometheus/rules.yaml").read_text(encoding="utf-8"))["groups"]
+RULES: dict[str, str] = {rule["alert"]: rule["expr"] for rule in GROUPS[0]["rules"]}
+EXPRESSIONS: dict[tuple[str, str], str] = {
+    (panel["title"], target["refId"]): target["expr"] for panel in PANELS for target in panel.get("targets", [])
+}
+LOOKBACK = f"{STEP - 1}s"
+"""A series that is not scraped any more is over at once, as if its end had been marked."""
+
+PODS = {**WATTS, ("batch", f"batch-{STEPS - 4}"): BATCH_WATTS}
+COMPLETED = {("batch", f"batch-{step}"): 0 for step in range(8, STEPS - 4, 4)}
+"""Still on record: reconcile has forgotten those before them."""
+ALL = sum(PODS.values()) + CONTAINER_WATTS
+NOBODY: dict[str, float] = {"/": ROOT_WATTS, "gold": GOLD_WATTS}
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TenMinutes]:
+    if REAL_ROOT is not None:
+        pytest.skip("needs the model, and this resctrl is real")
+    if os.geteuid() != 0 or not os.path.exists("/dev/fuse"):
+        pytest.skip("needs root and /dev/fuse")
+    directory = tmp_path_factory.mktemp("ten-minutes")
+    with ExitStack() as stack:
+        model = stack.enter_context(mounted(directory, rmids=ten_minutes.RMIDS, decay_ms=0, perf=False))
+        told = TenMinutes(directory, model, stack)
+        told.live()
+        yield told
+
+
+def target_of(node: str) -> Labels:
+    return {**TARGET, "instance": f"10.0.0.{ord(node) - ord('a') + 1}:9753"}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["honor_labels", "no honor_labels"])
+def server(
+    request: pytest.FixtureRequest, story: TenMinutes, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
+    def label(labels: Labels, node: str) -> Labels:
+        return attach(labels, target_of(node), honor_labels=request.param)
+
+    directory = tmp_path_factory.mktemp("prometheus")
+    data = prometheus.backfill(directory, story.samples(label))
+    with prometheus.serving(directory, data, LOOKBACK) as served:
+        yield served
+
+
+def fill_in(expression: str, **variables: str) -> str:
+    """An expression of the dashboard as Grafana sends it."""
+    values = {**VARIABLES, **variables}
+    return re.sub(r"\$([a-z_]\w*)", lambda found: values[found[1]], expression)
+
+
+def of(label: str, values: dict[str, float]) -> dict[frozenset[tuple[str, str]], float]:
+    return {frozenset({(label, name)}): value for name, value in values.items()}
+
+
+def of_pods(factor: float, pods: dict[tuple[str, str], int] = PODS) -> dict[frozenset[tuple[str, str]], float]:
+    return {frozenset({("namespace", ns), ("pod", pod)}): it * factor for (ns, pod), it in pods.items()}
+
+
+def of_node(value: float, node: str = "a", **labels: str) -> dict[frozenset[tuple[str, str]], float]:
+    return {frozenset({("instance", target_of(node)["instance"]), *labels.items()}): value}
+
+
+TRUTH: dict[tuple[str, str], dict[frozenset[tuple[str, str]], float]] = {
+    ("Power by namespace", "A"): of("namespace", {"shop": sum(WATTS.values()), "batch": BATCH_WATTS}),
+    ("Power by pod", "A"): of_pods(1, {**PODS, **COMPLETED}),
+    ("What is charged to no pod", "A"): of("ctrl_group", NOBODY),
+    ("What is charged to no pod", "B"): {frozenset(): ALL},
+    ("Energy that is charged", "A"): of_node(ALL / (ALL + sum(NOBODY.values()))),
+    ("Power of containers without a pod", "A"): of_node(CONTAINER_WATTS, key="c4"),
+    ("Memory traffic by pod", "A"): of_pods(BYTES, {**PODS, **COMPLETED}),
+    ("Local memory traffic by pod", "A"): of_pods(0.4 * BYTES, {**PODS, **COMPLETED}),
+    ("Memory traffic that is charged to no pod", "A"): of(
+        "ctrl_group", {name: it * BYTES for name, it in NOBODY.items()}
+    ),
+    ("Memory traffic that is charged to no pod", "B"): of(
+        "ctrl_group", {name: it * 0.4 * BYTES for name, it in NOBODY.items()}
+    ),
+    ("Last level cache by pod", "A"): {
+        **of_pods(0),
+        **of_pods(OCCUPANCY, dict.fromkeys(set(PODS) - {("shop", "lost")}, 1)),
+    },
+    ("Last level cache of tasks without a group", "A"): of("ctrl_group", {"/": 0, "gold": 0}),
+    ("RMIDs in use", "A"): {
+        **of_node(5, owner="ours"),
+        **of_node(3, owner="others"),
+        **of_node(0, "c", owner="ours"),
+        **of_node(1, "c", owner="others"),
+    },
+    ("RMIDs in use", "B"): of_node(8),
+    ("RMIDs in use of limit", "A"): of_node(1),
+    ("Orphans", "A"): {**of_node(0), **of_node(0, "c")},
+    ("Unmonitored containers by reason", "A"): of("reason", {"no_rmids": 1}),
+    ("Unmonitored containers by reason", "B"): {frozenset(): 2},
+    ("Unmonitored containers by reason", "C"): {frozenset(): 1},
+    ("Keys by state", "A"): of(
+        "state", {"live": 5, "completed": len(COMPLETED), "lingering": 0, "recovering": 0, "unreadable": 0}
+    ),
+    ("Uses that are unknown", "A"): {frozenset(): 8},
+    ("Nodes without resctrl", "A"): {frozenset(): 1},
+    ("Members", "A"): of("state", {"alive": 5, "dead": 0}),
+    ("Members", "B"): {frozenset(): 0},
+    ("Versions", "A"): of("version", {__version__: 3}),
+    ("Since the last reconcile", "A"): {frozenset(): (STEPS - 16) * STEP},
+    ("Since the last reconcile", "B"): {frozenset(): (STEPS - 16) * STEP},
+    ("CPU time before tasks were in their groups", "A"): {**of_node(0), **of_node(ten_minutes.LATE / STEP, "c")},
+}
+"""At the end of the ten minutes. What is not here has a test of its own."""
+
+
+@pytest.mark.parametrize("asked", TRUTH, ids=" ".join)
+def test_a_panel_shows_what_is_true(server: Prometheus, story: TenMinutes, asked: tuple[str, str]) -> None:
+    found = server.ask(fill_in(EXPRESSIONS[asked]), story.at(STEPS))
+    assert found.keys() == TRUTH[asked].keys()
+    assert found == {series: pytest.approx(value, rel=1e-9, abs=1e-9) for series, value in TRUTH[asked].items()}
+
+
+@pytest.mark.parametrize("asked", EXPRESSIONS, ids=" ".join)
+def test_no_panel_is_empty(server: Prometheus, story: TenMinutes, asked: tuple[str, str]) -> None:
+    assert server.ask_range(fill_in(EXPRESSIONS[asked]), story.at(0), story.at(STEPS), STEP)
+
+
+def test_power_is_true_at_each_moment(server: Prometheus, story: TenMinutes) -> None:
+    """Whatever comes and goes: no spike, and no gap."""
+    start, end = story.at(5), story.at(STEPS)
+    power = server.ask_range(fill_in(EXPRESSIONS["Power by pod", "A"]), start, end, STEP)
+    for namespace, pod in (("shop", "web"), ("shop", "db")):
+        values = power[frozenset({("namespace", namespace), ("pod", pod)})]
+        assert len(values) == STEPS - 4
+        assert [*values.values()] == pytest.approx([WATTS[namespace, pod]] * (STEPS - 4))
+    batch = server.ask_range(fill_in(EXPRESSIONS["Power by namespace", "A"]), start, end, STEP)
+    assert max(batch[frozenset({("namespace", "batch")})].values()) <= 2 * BATCH_WATTS
+    nobody = server.ask_range(fill_in(EXPRESSIONS["What is charged to no pod", "A"]), start, end, STEP)
+    for at, value in nobody[frozenset({("ctrl_group", "/")})].items():
+        step = (at - story.at(0)) // STEP
+        assert value == pytest.approx(sum(story.nobody[step - 4 : step]) / 4), step
+    assert [*nobody[frozenset({("ctrl_group", "gold")})].values()] == pytest.approx([GOLD_WATTS] * (STEPS - 4))
+
+
+def test_the_energy_of_the_whole_time_is_what_was_used(server: Prometheus, story: TenMinutes) -> None:
+    """`increase` leaves out what a series begins with, and adds up to half an interval at each of its ends."""
+    found = server.ask(fill_in(EXPRESSIONS["Top consumers", "A"]), story.at(STEPS))
+    names = {(dict(series)["namespace"], dict(series)["pod"]): value for series, value in found.items()}
+    assert len(names) == 10
+    assert names["shop", "web"] == pytest.approx(story.joules["shop", "web"])
+    assert names["shop", "db"] == pytest.approx(story.joules["shop", "db"])
+    batch = {pod: value for (namespace, pod), value in names.items() if namespace == "batch"}
+    assert all(0 < value <= story.joules["batch", pod] * 1.25 for pod, value in batch.items())
+
+
+def test_what_is_on_record_adds_up_to_all_that_was_used(server: Prometheus, story: TenMinutes) -> None:
+    """The last value of each series that was ever scraped: nothing was used twice, nothing is missing."""
+    last = "last_over_time(resctrl_mon_core_energy_joules_total[601s])"
+    total = server.ask(f"sum({last})", story.at(STEPS))[frozenset()]
+    lost = story.joules["shop", "lost"]
+    kept = [joules for (_, pod), joules in story.joules.items() if pod != "lost"]
+    after = WATTS["shop", "lost"] * STEP * (STEPS - ten_minutes.REMADE)
+    assert total == pytest.approx(sum(kept) + after)
+    assert lost > after
+
+
+def test_a_namespace_can_be_chosen(server: Prometheus, story: TenMinutes) -> None:
+    for title in ("Power by pod", "Memory traffic by pod", "Last level cache by pod"):
+        found = server.ask(fill_in(EXPRESSIONS[title, "A"], namespace="shop"), story.at(STEPS))
+        assert {dict(series)["namespace"] for series in found} == {"shop"}
+        assert len(found) == len(WATTS)
+
+
+def test_the_namespaces_to_choose_from_are_those_of_the_pods(server: Prometheus, story: TenMinutes) -> None:
+    document = json.loads((ROOT / "packaging/grafana/resctrl-mon-hook.json").read_text())
+    (variable,) = (it for it in document["templating"]["list"] if it["name"] == "namespace")
+    query = re.fullmatch(r"query_result\((.*)\)", variable["query"]["query"])
+    assert query is not None
+    found = server.ask(fill_in(query[1]), story.at(STEPS))
+    assert {dict(series)["namespace"] for series in found} == {"shop", "batch"}
+
+
+# --- Alerts
+
+
+def fires(server: Prometheus, story: TenMinutes, alert: str) -> dict[frozenset[tuple[str, str]], set[int]]:
+    """The steps in which the expression of an alert has a result, by its labels."""
+    found = server.ask_range(RULES[alert], story.at(0), story.at(STEPS), STEP)
+    return {series: {(at - story.at(0)) // STEP for at in values} for series, values in found.items()}
+
+
+def node(name: str, **labels: str) -> frozenset[tuple[str, str]]:
+    return frozenset({("job", TARGET["job"]), ("instance", target_of(name)["instance"]), *labels.items()})
+
+
+ALWAYS = set(range(STEPS + 1))
+FIRES = {
+    "ResctrlMonRmidsNearlyOut": {node("a"): ALWAYS - {11, 12, 13, 14, 15, 16}},
+    "ResctrlMonContainersUnmonitored": {
+        node("a", reason="io"): {13, 14, 15, 16},
+        node("a", reason="no_rmids"): set(range(18, STEPS + 1)),
+    },
+    "ResctrlMonContainersUnhooked": {node("a"): set(range(17, STEPS + 1))},
+    "ResctrlMonNotMounted": {node("b"): ALWAYS},
+    "ResctrlMonReconcileOverdue": {node("a"): set(range(37, STEPS + 1))},
+    "ResctrlMonReconcileNeverEnds": {node("c"): ALWAYS},
+    "ResctrlMonReconcileNeverRan": {node("a"): {0, 1, 2, 3, 4}, node("b"): ALWAYS},
+    "ResctrlMonReconcileFails": {node("a"): {13, 14, 15, 16}},
+    "ResctrlMonLateCpuTime": {node("c"): set(range(18, STEPS + 1))},
+}
+
+
+@pytest.mark.parametrize("alert", FIRES)
+def test_an_alert_is_about_the_node_that_is_ill_while_it_is(server: Prometheus, story: TenMinutes, alert: str) -> None:
+    found = fires(server, story, alert)
+    if alert == "ResctrlMonLateCpuTime":  # a rate over an hour that grows: when it is above the limit matters little
+        assert found.keys() == FIRES[alert].keys()
+    else:
+        assert found == FIRES[alert]
+
+
+def test_unknown_energy_is_told_by_pod(server: Prometheus, story: TenMinutes) -> None:
+    lost = "87a3fb58-4084-4186-9c0e-000000000003"
+    found = fires(server, story, "ResctrlMonEnergyUnknown")
+    assert found == {node("a", namespace="shop", pod="lost", uid=lost): set(range(11, STEPS + 1))}
+
+
+def test_missing_metrics_are_told(server: Prometheus, story: TenMinutes) -> None:
+    assert server.ask(RULES["ResctrlMonMetricsMissing"], story.at(0) - 3600) == {frozenset(): 1}
+    assert server.ask(RULES["ResctrlMonMetricsMissing"], story.at(STEPS)) == {}
+
+
+def test_every_alert_is_evaluated() -> None:
+    assert {*FIRES, "ResctrlMonEnergyUnknown", "ResctrlMonMetricsMissing"} == set(RULES)
+
+
+# --- Labels
+
+
+@pytest.mark.parametrize("honor_labels", [True, False])
+def test_the_labels_of_a_target_are_attached_as_here(story: TenMinutes, tmp_path: Path, honor_labels: bool) -> None:
+    """The samples above have them from `attach`; this Prometheus scrapes."""
+    target = {name: text for name, text in target_of("a").items() if name != "job"}
+    job = {
+        "job_name": TARGET["job"],
+        "honor_labels": honor_labels,
+        "scrape_interval": "1s",
+        "scrape_timeout": "1s",
+        "static_configs": [{"targets": [story.urls["a"].split("/")[2]], "labels": target}],
+    }
+    config = json.dumps({"scrape_configs": [job]})
+    with prometheus.serving(tmp_path, tmp_path / "data", config=config) as served:
+        for _ in range(prometheus.DEADLINE * 100):
+            if served.list_series("resctrl_mon_build_info"):
+                break
+        found = served.list_series('{__name__=~"resctrl_mon_.*"}')
+    (_, _, samples) = [it for it in story.scrapes if it[0] == "a"][-1]
+    expected = [
+        {"__name__": name, **attach(labels, target_of("a"), honor_labels=honor_labels)} for name, labels, _ in samples
+    ]
+    assert sorted(map(sorted, (it.items() for it in found))) == sorted(map(sorted, (it.items() for it in expected)))

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Prometheus, and samples for it with the labels that it gives to those of a target."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DEADLINE = 300
+TARGET = {
+    "namespace": "monitoring",
+    "pod": "resctrl-mon-hook-x7k2p",
+    "container": "metrics",
+    "endpoint": "metrics",
+    "job": "monitoring/resctrl-mon-hook",
+}
+"""What Prometheus Operator gives to the target of a PodMonitor; and each has its own `instance`."""
+Labels = dict[str, str]
+
+
+def missing() -> str | None:
+    """Why there is no Prometheus; None if there is one."""
+    absent = [name for name in ("prometheus", "promtool") if shutil.which(name) is None]
+    return f"no {', '.join(absent)} (Debian: prometheus)" if absent else None
+
+
+def read_samples(text: str) -> Iterator[tuple[str, Labels, float]]:
+    """The samples of an exposition; a label without a value is there."""
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            yield sample.name, dict(sample.labels), sample.value
+
+
+def attach(labels: Labels, target: Labels, *, honor_labels: bool) -> Labels:
+    """The labels of a series once it is scraped, as Prometheus' scrape loop does that (mutateSampleLabels)."""
+    if honor_labels:
+        found = {**target, **labels}
+    else:
+        clashing = {f"exported_{name}": text for name, text in labels.items() if name in target and text}
+        found = {**labels, **clashing, **target}
+    return {name: text for name, text in found.items() if text}
+
+
+def write_open_metrics(path: Path, samples: list[tuple[str, Labels, float, int]]) -> None:
+    """Write samples with their Unix times, for promtool. Those of a series are together."""
+    lines: dict[str, list[str]] = {}
+    for name, labels, value, at in samples:
+        inside = ",".join(f"{label}={json.dumps(text)}" for label, text in sorted(labels.items()))
+        series = f"{name}{{{inside}}}"
+        lines.setdefault(series, []).append(f"{series} {value!r} {at}\n")
+    text = "".join(line for series in sorted(lines) for line in lines[series])
+    path.write_text(text + "# EOF\n", encoding="utf-8")
+
+
+def backfill(directory: Path, samples: list[tuple[str, Labels, float, int]]) -> Path:
+    """A database with these samples."""
+    text, data = directory / "samples.txt", directory / "data"
+    write_open_metrics(text, samples)
+    done = subprocess.run(
+        ["promtool", "tsdb", "create-blocks-from", "openmetrics", text, data],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return data
+
+
+class Prometheus:
+    """A server; `url` is its address."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def ask(self, expression: str, at: int) -> dict[frozenset[tuple[str, str]], float]:
+        """The value of each series at a time, by its labels."""
+        result = self._get("query", query=expression, time=at)["result"]
+        return {_without_name(it["metric"]): float(it["value"][1]) for it in result}
+
+    def ask_range(
+        self, expression: str, start: int, end: int, step: int
+    ) -> dict[frozenset[tuple[str, str]], dict[int, float]]:
+        """The values of each series by time."""
+        result = self._get("query_range", query=expression, start=start, end=end, step=step)["result"]
+        return {_without_name(it["metric"]): {int(at): float(text) for at, text in it["values"]} for it in result}
+
+    def list_series(self, selector: str) -> list[Labels]:
+        """The labels of each series that was ever scraped."""
+        found: list[Labels] = self._get("series", **{"match[]": selector})
+        return found
+
+    def _get(self, what: str, **query: object) -> Any:  # noqa: ANN401  JSON
+        with urlopen(f"{self.url}/api/v1/{what}?{urlencode(query)}", timeout=DEADLINE) as answer:  # noqa: S310  our own
+            return json.load(answer)["data"]
+
+
+def _without_name(metric: Labels) -> frozenset[tuple[str, str]]:
+    return frozenset((name, text) for name, text in metric.items() if name != "__name__")
+
+
+@contextmanager
+def serving(directory: Path, data: Path, lookback: str = "5m", config: str = "{}") -> Iterator[Prometheus]:
+    """Run a Prometheus on a database. `lookback`: for how long a sample counts."""
+    (directory / "prometheus.yml").write_text(config, encoding="utf-8")
+    command = [
+        *("prometheus", f"--config.file={directory / 'prometheus.yml'}", f"--storage.tsdb.path={data}"),
+        *(
+            "--storage.tsdb.retention.time=50y",
+            "--web.listen-address=127.0.0.1:0",
+            f"--query.lookback-delta={lookback}",
+        ),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield Prometheus(f"http://{_read_address(process)}")
+        finally:
+            process.kill()
+
+
+def _read_address(process: subprocess.Popen[str]) -> str:
+    """The address that it says it listens on, once it answers."""
+    address = None
+    log = []
+    assert process.stderr is not None
+    for line in process.stderr:
+        log.append(line)
+        found = re.search(r'msg="Listening on" address=(\S+)', line)
+        address = found[1] if found else address
+        if "Server is ready to receive web requests" in line and address is not None:
+            return address
+    raise AssertionError("".join(log))

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The alert rules: promtool accepts them, and each is raised by an ill node and by no other."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hook.observe import prometheus
+from tests.unit.documents import ROOT, first_words, page
+
+PLACE = ROOT / "packaging/prometheus"
+RULES: list[dict[str, Any]] = yaml.safe_load((PLACE / "rules.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+CASES: list[dict[str, Any]] = yaml.safe_load((PLACE / "rules_test.yaml").read_text(encoding="utf-8"))["tests"]
+ALERTS = [rule["alert"] for rule in RULES]
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed"
+)
+
+
+def promtool(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=300)
+
+
+@needs_promtool
+def test_promtool_accepts_them() -> None:
+    done = promtool("check", "rules", PLACE / "rules.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+def test_each_is_raised_when_it_should_be_and_not_before() -> None:
+    done = promtool("test", "rules", PLACE / "rules_test.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_promtool
+@pytest.mark.parametrize(("old", "new"), [("> 0.9", "> 0.96"), ("> 300", "> 900"), ("exported_pod", "no_such_label")])
+def test_a_wrong_rule_is_noticed(tmp_path: Path, old: str, new: str) -> None:
+    text = (PLACE / "rules.yaml").read_text(encoding="utf-8")
+    assert old in text
+    (tmp_path / "rules.yaml").write_text(text.replace(old, new))
+    shutil.copy(PLACE / "rules_test.yaml", tmp_path)
+    assert promtool("test", "rules", tmp_path / "rules_test.yaml").returncode == 1
+
+
+def test_every_alert_is_tested_in_both_ways() -> None:
+    tried = [it for case in CASES for it in case["alert_rule_test"]]
+    assert {it["alertname"] for it in tried if it["exp_alerts"]} == set(ALERTS)
+    assert {it["alertname"] for it in tried if not it["exp_alerts"]} == set(ALERTS)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=ALERTS)
+def test_an_alert_is_about_metrics_that_exist(rule: dict[str, Any]) -> None:
+    named = set(re.findall(r"resctrl_mon_\w+", rule["expr"]))
+    assert named
+    assert named <= set(prometheus.list_names())
+    assert rule["labels"]["severity"] in ("warning", "info")
+    assert set(rule["annotations"]) == {"summary", "description"}
+
+
+def test_the_document_names_every_alert_and_no_other() -> None:
+    assert first_words(page("docs/metrics.md", "Alerts"), "alert") == ALERTS
