@@ -86,7 +86,8 @@ def make_parser(verb: str) -> argparse.ArgumentParser:
     defaults = Options().model_dump()
     for name, check in _OPTIONS.items():
         parser.add_argument("--" + name.replace("_", "-"), type=_make_type(check), default=defaults[name])
-    _add_arguments(parser, verb)
+    if verb in _ADD:
+        _ADD[verb](parser)
     form = parser.add_mutually_exclusive_group()
     if verb != "watch":  # it prints nothing but its log
         form.add_argument("--json", action="store_true")
@@ -96,54 +97,89 @@ def make_parser(verb: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_arguments(parser: argparse.ArgumentParser, verb: str) -> None:
-    """Add the arguments of one command."""
-    if verb == "list":
-        from hook.observe import selection  # noqa: PLC0415  watch does not need what it imports
+def _add_list(parser: argparse.ArgumentParser) -> None:
+    from hook.observe import selection  # noqa: PLC0415  watch does not need what it imports
 
-        parser.add_argument("what", metavar="unmonitored", nargs="?", choices=["unmonitored"])
-        parser.add_argument("--state", action="append", choices=list(selection.STATES), default=[])
-        parser.add_argument("--limit", type=_parse_count)
-        _add_view(parser, list(selection.SORTS))
-    elif verb == "show":
-        parser.add_argument("key", metavar="KEY")
-        parser.add_argument("-o", "--output", choices=_OUTPUTS)
-    elif verb == "top":
-        parser.add_argument("--interval", type=_parse_interval, default=2.0)
-        parser.add_argument("--count", type=_parse_count)
-        from hook.observe import top_screen  # noqa: PLC0415  as above
+    parser.add_argument("what", metavar="unmonitored", nargs="?", choices=["unmonitored"])
+    parser.add_argument("--state", action="append", choices=list(selection.STATES), default=[])
+    parser.add_argument("--limit", type=_parse_count)
+    _add_view(parser, list(selection.SORTS))
 
-        _add_view(parser, list(top_screen.SORTS))
-    elif verb == "metrics":
-        parser.add_argument("--events", type=_parse_events)
-        parser.add_argument("--sum-domains", action="store_true")
-    elif verb == "reconcile":
-        parser.add_argument("--dry-run", action="store_true")
-        parser.add_argument("--adopt", action="store_true")
-        parser.add_argument("--runtime-root", action="append", type=_make_type(names.directory), default=[])
-        parser.add_argument("--live")
-    elif verb == "watch":
-        parser.add_argument("--adopt", action="store_true")  # of reconcile: both units have the same file of options
-    elif verb == "install":
-        from hook.cli import node_commands  # noqa: PLC0415  as above
 
-        parser.add_argument("--for", dest="targets", choices=list(node_commands.TARGETS))
-        _add_paths(parser)
-        parser.add_argument("--python")
-        parser.add_argument("--adopt", action="store_true")
-        parser.add_argument("--watch", action="store_true")
-        parser.add_argument("--force", action="store_true")
-    elif verb == "doctor":
-        parser.add_argument("--prefix", type=_make_type(names.directory))
-        parser.add_argument("--hooks-dir", action="append", type=_make_type(names.directory), default=[])
-        parser.add_argument("--inject", metavar="FILE")
-        parser.add_argument("--self-test", action="store_true")
-    elif verb == "uninstall":
-        _add_paths(parser)
-        parser.add_argument("--runtime-root", action="append", type=_make_type(names.directory), default=[])
-        parser.add_argument("--force", action="store_true")
-    elif verb == "base-runtime-spec":
-        parser.add_argument("--prefix", type=_make_type(names.directory))
+def _add_show(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("key", metavar="KEY")
+    parser.add_argument("-o", "--output", choices=_OUTPUTS)
+
+
+def _add_top(parser: argparse.ArgumentParser) -> None:
+    from hook.observe import top_screen  # noqa: PLC0415  as above
+
+    parser.add_argument("--interval", type=_parse_interval, default=2.0)
+    parser.add_argument("--count", type=_parse_count)
+    _add_view(parser, list(top_screen.SORTS))
+
+
+def _add_metrics(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--events", type=_parse_events)
+    parser.add_argument("--sum-domains", action="store_true")
+
+
+def _add_reconcile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--adopt", action="store_true")
+    _add_runtime_root(parser)
+    parser.add_argument("--live")
+
+
+def _add_watch(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--adopt", action="store_true")  # of reconcile: both units have the same file of options
+
+
+def _add_install(parser: argparse.ArgumentParser) -> None:
+    from hook.cli import node_commands  # noqa: PLC0415  as above
+
+    parser.add_argument("--for", dest="targets", choices=list(node_commands.TARGETS))
+    _add_paths(parser)
+    parser.add_argument("--python")
+    parser.add_argument("--adopt", action="store_true")
+    parser.add_argument("--watch", action="store_true")
+    parser.add_argument("--force", action="store_true")
+
+
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prefix", type=_make_type(names.directory))
+    parser.add_argument("--hooks-dir", action="append", type=_make_type(names.directory), default=[])
+    parser.add_argument("--inject", metavar="FILE")
+    parser.add_argument("--self-test", action="store_true")
+
+
+def _add_uninstall(parser: argparse.ArgumentParser) -> None:
+    _add_paths(parser)
+    _add_runtime_root(parser)
+    parser.add_argument("--force", action="store_true")
+
+
+def _add_base_runtime_spec(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prefix", type=_make_type(names.directory))
+
+
+_ADD: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "list": _add_list,
+    "show": _add_show,
+    "top": _add_top,
+    "metrics": _add_metrics,
+    "reconcile": _add_reconcile,
+    "watch": _add_watch,
+    "install": _add_install,
+    "doctor": _add_doctor,
+    "uninstall": _add_uninstall,
+    "base-runtime-spec": _add_base_runtime_spec,
+}
+"""Adds the arguments of a command that has some of its own."""
+
+
+def _add_runtime_root(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--runtime-root", action="append", type=_make_type(names.directory), default=[])
 
 
 def _add_view(parser: argparse.ArgumentParser, sorts: list[str]) -> None:

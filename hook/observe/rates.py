@@ -61,7 +61,7 @@ def compare(first: Look, second: Look, time: str) -> Rates:
     return Rates(time, seconds, sorted(rates, key=Rate.rank), rest, _add_rest_occupancy(second.rest))
 
 
-def _compare_rest(first: Rest, second: Uncharged, seconds: float) -> dict[str, Total]:
+def _compare_rest(first: Uncharged, second: Uncharged, seconds: float) -> dict[str, Total]:
     found: dict[str, Total] = {}
     for path, of_group in second.items():
         for counter, now in of_group.items():
