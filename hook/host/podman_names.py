@@ -17,16 +17,23 @@ _INFRA = "-infra"  # the end of the name of the container that holds a pod's nam
 def read_names() -> dict[str, str]:
     """The name of each container by its ID; a pod's own container has the name of the pod. Skips unreadable files."""
     found: dict[str, str] = {}
-    for name in _FILES:
+    for path in _list_files():
         try:
-            listed = jsontext.loads(system.read_file(f"{_find_directory()}/{name}", _LIMIT))
-            for it in listed:
-                if isinstance(it["id"], str) and it["names"] and isinstance(it["names"][0], str):
-                    found[it["id"]] = it["names"][0].removesuffix(_INFRA)
-        except (OSError, ValueError, TypeError, KeyError, IndexError):
+            listed = jsontext.loads(system.read_file(path, _LIMIT))
+        except (OSError, ValueError):
             continue
+        for it in listed if isinstance(listed, list) else ():
+            container, names = (it.get("id"), it.get("names")) if isinstance(it, dict) else (None, None)
+            if isinstance(container, str) and isinstance(names, list) and names and isinstance(names[0], str):
+                found[container] = names[0].removesuffix(_INFRA)
     return found
 
 
-def _find_directory() -> str:
-    return f"{runtime_config.read_podman_graph_root()}/overlay-containers"
+def _list_files() -> list[str]:
+    """There is a directory for each storage driver that was ever used."""
+    root = runtime_config.read_podman_graph_root()
+    try:
+        drivers = [name for name in system.list_directory(root) if name.endswith("-containers")]
+    except OSError:
+        return []
+    return [f"{root}/{driver}/{name}" for driver in sorted(drivers) for name in _FILES]

@@ -41,7 +41,11 @@ def test_on_a_fresh_debian_apt_install_and_podman_run_are_all_that_it_takes(fres
     fresh.apt("install", f"./{packages.deb.name}")
     container = fresh.podman_run("web")
     assert fresh.groups() == {f"oci-{container}": [fresh.pid("web")]}
-    assert container in fresh.run(NAME, "list").stdout
+    listed = fresh.run(NAME, "list").stdout.splitlines()
+    assert [line.split()[:3] for line in listed if container in line] == [["web", container, "live"]]
+    assert container in fresh.run(NAME, "show", "web").stdout
+    joules = [line for line in fresh.run(NAME, "metrics").stdout.splitlines() if "core_energy_joules_total{" in line]
+    assert any(container in line for line in joules), joules
     assert fresh.run(NAME, "reconcile").stdout == ""
     assert "FAIL" not in fresh.run(NAME, "doctor").stdout
     fresh.podman_rm()
