@@ -33,7 +33,8 @@ BASE, IMAGE = "localhost/python", "localhost/resctrl-mon-hook"
 PYTHON = Path("/usr/bin/python3")
 # Run by the machine's Python: which of its extensions the scripts and the program load ...
 EXTENSIONS = """
-import argparse, ctypes, hashlib, json, mmap, selectors, ssl, subprocess, sys, tempfile, urllib.request, zipfile
+import argparse, ctypes, hashlib, http.server, json, mmap, selectors, ssl, subprocess, sys, tempfile, urllib.request
+import zipfile
 print(*(it.__file__ for it in list(sys.modules.values()) if str(getattr(it, "__file__", "")).endswith(".so")))
 """
 # ... and its modules, compiled, in one file.
@@ -42,7 +43,7 @@ import os, sys, zipfile
 top = os.path.dirname(os.__file__)
 with zipfile.PyZipFile(sys.argv[1], "w") as file:
     file.writepy(top)
-    for name in ("collections", "ctypes", "email", "encodings", "http", "importlib", "json", "re", "urllib"):
+    for name in ("collections", "ctypes", "email", "encodings", "html", "http", "importlib", "json", "re", "urllib"):
         if os.path.isdir(f"{top}/{name}"):
             file.writepy(f"{top}/{name}", filterfunc=lambda path: "test" not in path)
 """
@@ -117,9 +118,9 @@ class Host:
         ]
 
     @contextmanager
-    def running(self, name: str, *words: str) -> Iterator[subprocess.Popen[str]]:
+    def running(self, name: str, *words: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
         """One of the chart's containers; at the end it is told to end, as kubelet tells it, and does."""
-        command = [*self.lab.podman_command(), *self.command(name, *words)]
+        command = [*self.lab.podman_command(), *self.command(name, *words, env=env)]
         with subprocess.Popen(command, env=self.lab.environment, stdout=subprocess.PIPE, text=True) as process:
             try:
                 yield process
@@ -403,3 +404,16 @@ def ended_container(host: Host) -> str:
     config = host.lab.base / f"root/vfs-containers/{container}/userdata/config.json"
     os.utime(config, (config.stat().st_mtime - 3600,) * 2)
     return container
+
+
+def test_metrics_are_served_without_a_capability(host: Host) -> None:
+    host.install()
+    host.workload("first")
+    ask = "import urllib.request as it; print(it.urlopen('http://127.0.0.1:9753/metrics').read().decode())"
+    with host.running("metrics", env={"METRICS": "--listen=127.0.0.1:9753"}) as process:
+        line_with(process, "listening on http://127.0.0.1:9753/metrics")
+        served = host.lab.podman("exec", "metrics", "python3", "-c", ask).stdout
+    (key,) = host.groups()
+    assert f'key="{key.removeprefix("oci-")}"' in served
+    assert 'resctrl_mon_members{state="alive"} 1' in served
+    assert "resctrl_mon_node_core_energy_joules_total" in served
