@@ -22,7 +22,9 @@ _UNREADABLE = (errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENXIO)  # a link, a
 
 
 def of_owner(path: str, owner: int, mode: int) -> HookError:
-    """`io`: a user other than root could plant files in the run directory."""
+    """`io`: a user other than root could plant files in the run directory, or this is no root."""
+    if owner == 0 and not mode & 0o022:
+        return HookError(Reason.IO, f"the run directory {path} is root's", hint="run it as root")
     hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
     problem = f"the run directory {path} is not owned by root, or is writable by others"
     return HookError(Reason.IO, problem, hint=hint)

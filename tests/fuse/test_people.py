@@ -12,6 +12,7 @@ import shutil
 import signal
 import struct
 import subprocess
+import tempfile
 import termios
 import time
 from dataclasses import replace
@@ -21,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import provision
 from tests.kernel.inside import pythons
-from tests.support.hook import DEADLINE, UID, Hook, Outcome, created, end, finish, snapshot, stopped, task
+from tests.support.hook import DEADLINE, PYZ, UID, Hook, Outcome, created, end, finish, snapshot, stopped, task
 from tests.support.interpreters import Interpreter
 
 if TYPE_CHECKING:
@@ -196,6 +198,21 @@ def test_top_is_a_screen_on_a_terminal_and_ends_with_ctrl_c(hook: Hook, init: Ta
     assert screen[6].split()[1] == "c1"
     assert max(map(len, screen)) <= 80
     assert err == b""
+
+
+@pytest.mark.parametrize("verb", [["list"], ["show", "c1"], ["top"], ["metrics"], ["reconcile"], ["watch"]])
+def test_who_is_not_root_is_told_to_be(hook: Hook, init: Task, verb: list[str]) -> None:
+    with tempfile.TemporaryDirectory(dir=provision.find_scratch()) as place:  # the tests' own directories are root's
+        Path(place).chmod(0o755)
+        program = Path(shutil.copy(PYZ, place))
+        program.chmod(0o755)
+        other = Hook(hook.resctrl_root, Path(place) / "run", options=())
+        other(created("c1", init.pid))
+        where = [f"--run-dir={other.run_dir}", f"--resctrl-root={place}"]  # nobody but root sees the model
+        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(program), *verb, *where]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE, env={})
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "run it as root" in done.stderr
 
 
 def test_output_that_cannot_be_written_is_an_error(hook: Hook) -> None:
