@@ -109,8 +109,19 @@ def test_one_of_another_user_is_refused(
     directories: None,  # noqa: ARG001
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(system, "user_id", lambda: os.geteuid() + 1)
+    monkeypatch.setattr(system, "owner_and_mode", lambda _descriptor: (os.geteuid() + 1, 0o755))
     with pytest.raises(HookError, match="is not owned by root"):
+        RunDir(str(place))
+
+
+def test_who_is_not_root_cannot_open_that_of_root(
+    place: Path,
+    directories: None,  # noqa: ARG001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(system, "owner_and_mode", lambda _descriptor: (0, 0o755))
+    monkeypatch.setattr(system, "user_id", lambda: 1000)
+    with pytest.raises(HookError, match="is root's; hint: run it as root"):
         RunDir(str(place))
 
 
