@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 from hook.base import system
+from hook.base.counters import EVENTS
+from hook.base.errors import HookError
+from hook.base.reasons import Reason
 from hook.observe import hold, node_counters, prometheus, snapshot
 from hook.observe.use_series import Choice
 
@@ -14,14 +17,28 @@ if TYPE_CHECKING:
 
     from hook.base.models import Options
     from hook.observe.hold import Former
+    from hook.observe.node_counters import Uncharged
     from hook.observe.prometheus import Family
 
 
 def measure(options: Options, given: argparse.Namespace, former: Former | None = None) -> list[Family]:
-    """The metrics of this moment. `former`: what was exported before. Raises HookError, as take_snapshot."""
+    """The metrics of this moment. `former`: what was exported before.
+
+    Raises HookError, as take_snapshot, and `usage` for an event that this machine does not have.
+    """
     choice = Choice(given.events, given.sum_domains)
     seen = snapshot.take_snapshot(options)
-    return prometheus.make_families(seen, former, choice, node_counters.read_uncharged(options.resctrl_root))
+    uncharged = node_counters.read_uncharged(options.resctrl_root)
+    _check_events(choice, uncharged)
+    return prometheus.make_families(seen, former, choice, uncharged)
+
+
+def _check_events(choice: Choice, uncharged: Uncharged) -> None:
+    """Raise HookError for a misspelt event; an event that is known may be missing on this machine."""
+    shown = {counter.rpartition("/")[2] for values in uncharged.values() for counter in values}
+    if unknown := sorted((choice.events or frozenset()) - shown - EVENTS.keys()) if shown else []:
+        there = f"the kernel has {', '.join(sorted(shown))}"
+        raise HookError(Reason.USAGE, f"--events: no such event: {', '.join(unknown)}", hint=there)
 
 
 def write_textfile(options: Options, given: argparse.Namespace) -> None:

@@ -118,6 +118,13 @@ def test_system_calls_are_made_in_one_module() -> None:
     assert users({"select", "termios"}) == {"base/system", "cli/keys"}
 
 
+def test_the_http_server_is_imported_only_to_listen() -> None:
+    assert users({"http", "socketserver"}) == {"observe/listen"}
+    assert not [
+        module for module in MODULES for node in at_start(TREES[module]) if "hook.observe.listen" in imported(node)
+    ]
+
+
 def test_pydantic_is_known_to_the_models_alone() -> None:
     assert users({"pydantic", "pydantic_core"}) == {"base/models"}
 

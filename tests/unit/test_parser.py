@@ -13,6 +13,7 @@ from hook.base import system
 from hook.base.models import Options
 from hook.cli import commands, help_text, parser
 from hook.cli import main as cli
+from hook.cli.status import Usage
 from hook.stages import context, failures
 
 OPTION = re.compile(r"^  --(?P<name>[a-z-]+)(?:=(?P<value>\S+))? +(?P<meaning>.+?)(?: \[(?P<default>[^]]*)\])?$")
@@ -228,3 +229,26 @@ def test_an_unknown_command_prints_nothing_itself(
     cli.main(["hok"])
     assert capsys.readouterr() == ("", "")
     assert len(said) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9753", ("127.0.0.1", 9753)),
+        ("9753", ("127.0.0.1", 9753)),
+        (":9753", ("127.0.0.1", 9753)),
+        ("0.0.0.0:0", ("0.0.0.0", 0)),  # noqa: S104  not listened on here
+        ("[::1]:80", ("::1", 80)),
+        ("[10.0.0.1]:80", ("10.0.0.1", 80)),
+    ],
+)
+def test_an_address_to_listen_on(text: str, address: tuple[str, int]) -> None:
+    assert parser.parse("metrics", [f"--listen={text}"])[1].listen == address
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "a:1", "localhost:1", "1.2.3.4:", "1:-1", "127.0.0.1:65536", "::1:x", "\u0661"]
+)
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(Usage, match="ADDRESS:PORT"):
+        parser.parse("metrics", [f"--listen={text}"])

@@ -480,3 +480,32 @@ def test_the_temporary_textfile_does_not_end_in_prom(tmp_path: Path, monkeypatch
     prometheus.write_textfile(str(tmp_path / "x.prom"), "new\n")
     assert len(there) == 1
     assert not there[0].endswith(".prom")
+
+
+# --- The command
+
+
+def test_events_can_be_chosen_by_the_kernels_names(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> None:
+    populated(node).count_whole({"mon_L3_00/stalls_memrd": "1"})
+    assert commands.main(["metrics", *node.places, "--events=core_energy,c1_res,stalls_memrd", "--sum-domains"]) == 0
+    found = parsed(capsys.readouterr().out)
+    assert value(found, "node_stalls_memrd_total", ctrl_group="/") == 1
+    assert value(found, "core_energy_joules_total", container_id="a") == 3.25
+    assert not [name for name, labels in found if "memory" in name or "domain" in dict(labels)]
+
+
+def test_a_misspelt_event_is_an_error(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["metrics", *node.places, "--events=core_enrgy"]
+    assert commands.main(arguments) == 0, "it is not known which events there are"
+    capfd.readouterr()
+    populated(node)
+    assert commands.main(arguments) == 2
+    found = capfd.readouterr()
+    assert (found.out, found.err.count("\n")) == ("", 1)
+    assert "core_enrgy" in found.err
+    assert "core_energy" in found.err
+
+
+@pytest.mark.parametrize("words", [["--events="], ["--events=a b"], ["--events=a,,b"], ["--listen=1", "--json"]])
+def test_wrong_arguments_are_refused(node: FakeNode, words: list[str]) -> None:
+    assert commands.main(["metrics", *node.places, *words]) == 2
