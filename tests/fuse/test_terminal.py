@@ -34,7 +34,7 @@ DEPLOYMENTS = ("web", "cart", "checkout-service-with-quite-a-long-name", "postgr
 NAMESPACES = ("shop", "kube-system", "observability-and-monitoring")
 
 
-class Terminal:
+class PtyProgram:
     """A program on a terminal of this size, with stdin on it, too."""
 
     def __init__(self, command: list[str], columns: int, rows: int, **environment: str) -> None:
@@ -83,8 +83,8 @@ class Terminal:
 
 
 @pytest.fixture
-def terminals() -> Iterator[list[Terminal]]:
-    opened: list[Terminal] = []
+def terminals() -> Iterator[list[PtyProgram]]:
+    opened: list[PtyProgram] = []
     yield opened
     for it in opened:
         it.close()
@@ -127,10 +127,10 @@ def plain(text: str) -> list[str]:
 
 @pytest.mark.parametrize("columns", [80, 200])
 def test_each_line_of_list_fits_and_ends_in_numbers(
-    pods: tuple[int, FakeNode], terminals: list[Terminal], columns: int
+    pods: tuple[int, FakeNode], terminals: list[PtyProgram], columns: int
 ) -> None:
     number, node = pods
-    terminals.append(terminal := Terminal(run(node, "list"), columns, 24))
+    terminals.append(terminal := PtyProgram(run(node, "list"), columns, 24))
     assert terminal.finish() == 0
     lines = plain(terminal.text)
     assert max(map(len, lines)) <= columns
@@ -149,10 +149,10 @@ def test_each_line_of_list_fits_and_ends_in_numbers(
 
 @pytest.mark.parametrize("columns", [80, 200])
 def test_top_fits_its_terminal_and_obeys_keys(
-    pods: tuple[int, FakeNode], terminals: list[Terminal], columns: int
+    pods: tuple[int, FakeNode], terminals: list[PtyProgram], columns: int
 ) -> None:
     number, node = pods
-    terminals.append(terminal := Terminal(run(node, "top", "--interval=0.1"), columns, 24))
+    terminals.append(terminal := PtyProgram(run(node, "top", "--interval=0.1"), columns, 24))
     terminal.read(lambda text: text.count(CLEAR) > 3)
     terminal.press("p")
     terminal.read(lambda text: "PAUSED" in text)
@@ -180,9 +180,9 @@ def test_top_fits_its_terminal_and_obeys_keys(
 
 @pytest.mark.parametrize("number", ["15", "2"])
 def test_a_signal_leaves_the_terminal_as_it_was(
-    pods: tuple[int, FakeNode], terminals: list[Terminal], number: str
+    pods: tuple[int, FakeNode], terminals: list[PtyProgram], number: str
 ) -> None:
-    terminals.append(terminal := Terminal(run(pods[1], "top"), 80, 24))
+    terminals.append(terminal := PtyProgram(run(pods[1], "top"), 80, 24))
     terminal.read(lambda text: CLEAR in text)
     os.kill(terminal._process.pid, int(number))
     assert terminal.finish() == 0
@@ -193,19 +193,19 @@ def test_a_signal_leaves_the_terminal_as_it_was(
     ("variables", "has_colour"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
 def test_colour_can_be_switched_off(
-    pods: tuple[int, FakeNode], terminals: list[Terminal], variables: dict[str, str], has_colour: bool
+    pods: tuple[int, FakeNode], terminals: list[PtyProgram], variables: dict[str, str], has_colour: bool
 ) -> None:
-    terminals.append(terminal := Terminal(run(pods[1], "list"), 80, 24, **variables))
+    terminals.append(terminal := PtyProgram(run(pods[1], "list"), 80, 24, **variables))
     assert terminal.finish() == 0
     assert ("\x1b[" in terminal.text) is has_colour
 
 
-def test_show_by_the_name_of_a_pod(pods: tuple[int, FakeNode], terminals: list[Terminal]) -> None:
+def test_show_by_the_name_of_a_pod(pods: tuple[int, FakeNode], terminals: list[PtyProgram]) -> None:
     _, node = pods
     keys = sorted(Path(node.run / "groups").iterdir())
-    terminals.append(terminal := Terminal(run(node, "show", keys[0].stem), 80, 24))
+    terminals.append(terminal := PtyProgram(run(node, "show", keys[0].stem), 80, 24))
     assert terminal.finish() == 0
     pod = next(line.split()[1] for line in plain(terminal.text) if line.startswith("pod "))
-    terminals.append(other := Terminal(run(node, "show", pod), 80, 24))
+    terminals.append(other := PtyProgram(run(node, "show", pod), 80, 24))
     assert other.finish() == 0
     assert plain(other.text) == plain(terminal.text)

@@ -48,7 +48,7 @@ LATE = 2
 RMIDS = 8
 
 
-class Pod:
+class ChargedPod:
     """A container that uses `watts`: the only one of a pod, or of none."""
 
     def __init__(self, name: str, number: int, namespace: str = "", watts: int = 0) -> None:
@@ -72,7 +72,7 @@ class TenMinutes:
         self.hook = Hook(resctrl.root, directory / "run", options=("--lock-timeout=60", "--rmid-wait=0"))
         self.resctrl = resctrl
         self.stack = stack
-        self.pods: list[Pod] = []
+        self.pods: list[ChargedPod] = []
         self.began: list[float] = []
         self.scrapes: list[tuple[str, int, list[tuple[str, Labels, float]]]] = []
         self.joules: dict[tuple[str, str], float] = {}
@@ -118,21 +118,21 @@ class TenMinutes:
         if step in RECONCILES:
             self._reconcile(step)
         if step == FULL:
-            full = Pod("full", next(self._numbers), "shop")
+            full = ChargedPod("full", next(self._numbers), "shop")
             self._run(full)
 
     def _begin(self, name: str, namespace: str, watts: int) -> None:
-        pod = Pod(name, next(self._numbers), namespace, watts)
+        pod = ChargedPod(name, next(self._numbers), namespace, watts)
         self._run(pod)
         self.pods.append(pod)
         self.joules.setdefault((namespace, name), 0)
         self._count("set_counter", pod.group, "llc_occupancy", "mon_L3_00", value=OCCUPANCY)
 
-    def _run(self, pod: Pod) -> None:
+    def _run(self, pod: ChargedPod) -> None:
         pod.process = self.stack.enter_context(task())
         self.hook(created(pod.container, pod.process.pid, **pod.annotations))
 
-    def _finish(self, pod: Pod) -> None:
+    def _finish(self, pod: ChargedPod) -> None:
         assert pod.process is not None
         end(pod.process)
         self.hook(stopped(pod.container, **pod.annotations))
