@@ -11,6 +11,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import termios
@@ -34,6 +35,11 @@ DEPLOYMENTS = ("web", "cart", "checkout-service-with-quite-a-long-name", "postgr
 NAMESPACES = ("shop", "kube-system", "observability-and-monitoring")
 
 
+def _hear_interrupts() -> None:
+    """As what a terminal runs does, also where a shell started the tests in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class PtyProgram:
     """A program on a terminal of this size, with stdin on it, too."""
 
@@ -42,7 +48,8 @@ class PtyProgram:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
         variables = {"TERM": "xterm", **environment}
-        self._process = subprocess.Popen(command, **streams, env=variables, start_new_session=True)  # type: ignore[call-overload]
+        more = {"env": variables, "start_new_session": True, "preexec_fn": _hear_interrupts}
+        self._process = subprocess.Popen(command, **streams, **more)  # type: ignore[call-overload]
         self.modes = termios.tcgetattr(theirs)
         self._theirs = theirs
         self.text = ""
