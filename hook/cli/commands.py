@@ -10,7 +10,7 @@ from hook.base import names
 from hook.base.models import Failure
 from hook.base.resctrl import Resctrl
 from hook.base.text import printable
-from hook.cli import completion, metrics_command, node_commands, reconcile_command, status, top_command
+from hook.cli import completion, metrics_command, node_commands, reconcile_command, status
 from hook.cli.lookup import find_key
 from hook.cli.output import format_plan, get_screen, print_answer, write
 from hook.cli.parser import parse
@@ -68,6 +68,12 @@ def _show(options: Options, given: argparse.Namespace) -> None:
     else:
         is_wide = given.output == "wide"
         print_answer(show_screen.format_key(key, of_key, get_screen(is_wide=True), is_wide=is_wide))
+
+
+def _top(options: Options, given: argparse.Namespace) -> None:
+    from hook.cli import top_command  # noqa: PLC0415  only this needs termios, which a small image may lack
+
+    top_command.run(options, given)
 
 
 def _metrics(options: Options, given: argparse.Namespace) -> None:
@@ -136,7 +142,7 @@ def _read_keys(path: str) -> set[str]:
 VERBS: dict[str, Callable[[Options, argparse.Namespace], int | None]] = {
     "list": _list,
     "show": _show,
-    "top": top_command.run,
+    "top": _top,
     "metrics": _metrics,
     "doctor": _doctor,
     "reconcile": _reconcile,
