@@ -408,7 +408,7 @@ def ended_container(host: Host) -> str:
 
 def test_metrics_are_served_without_a_capability(host: Host) -> None:
     host.install()
-    host.workload("first")
+    host.workload("scraped")
     ask = "import urllib.request as it; print(it.urlopen('http://127.0.0.1:9753/metrics').read().decode())"
     with host.running("metrics", env={"METRICS": "--listen=127.0.0.1:9753"}) as process:
         line_with(process, "listening on http://127.0.0.1:9753/metrics")
