@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _OPTIONS = {"resctrl_root": names.directory, "run_dir": names.directory, "group_prefix": names.group_prefix}
 _LONGEST_INTERVAL = 86400.0
 _OUTPUTS = ("wide", "json")
-_ONLY_LOOKING = ("list", "show", "top", "metrics")
+_FOR_A_LOOK = ("list", "show", "top")
 WITH_HOOK_OPTIONS = ("reconcile", "watch", "install", "base-runtime-spec")
 
 
@@ -38,13 +38,16 @@ def parse(verb: str, arguments: list[str]) -> tuple[Options, argparse.Namespace]
     if getattr(given, "output", None) == "json":
         given.json = True
     common = {name: getattr(given, name) for name in _OPTIONS}
-    if verb in _ONLY_LOOKING:
+    if verb in _FOR_A_LOOK:
         _check_directories(common)
     return Options(**{**_parse_hook_options(verb, rest), **common}), given
 
 
 def _check_directories(given: dict[str, str]) -> None:
-    """Raise Usage for a directory that was named and is not there: its screens would be empty, and wrong."""
+    """Raise Usage for a directory that was named and is not there: its screens would be empty, and wrong.
+
+    Not for `metrics`, which a service may serve before the first hook has run.
+    """
     defaults = Options().model_dump()
     for name in ("run_dir", "resctrl_root"):
         if given[name] != defaults[name] and not os.path.exists(given[name]):

@@ -212,6 +212,7 @@ def test_on_arm64_a_full_ctrl_group_is_named_though_another_one_has_rmids(node: 
     problem = "no RMID is left in ctrl_group gold: each has 4 (MPAM: the PMGs of its PARTID), one of them for itself"
     remedy = "use fewer pods in it, or remove groups of other tools"
     assert ("fail", problem, remedy) in node.doctor("RMIDs", ARM64)
+    node.hook.run_dir.mkdir(exist_ok=True)
     assert f"{problem}; remedy: {remedy}" in node.lines(ARM64)
 
 

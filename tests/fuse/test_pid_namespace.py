@@ -150,8 +150,8 @@ def test_poststop_of_no_member_keeps_a_group_that_looks_empty(hook: Hook, alive:
 def test_list_warns_that_it_cannot_know_the_dead(hook: Hook, alive: str) -> None:  # noqa: ARG001
     lines = for_people(hook, "list").stdout.splitlines()
     assert any(line.startswith(UNKNOWN) for line in lines)
-    row = next(line for line in lines if line.startswith(UID)).split()
-    assert (row[2], row[4:6]) == ("live", ["?", "?"])
+    row = next(line for line in lines if UID in line).split()
+    assert (row[2], row[4]) == ("live", "?")
     assert "orphans" not in lines[0]
     key = json.loads(for_people(hook, "list", "--json").stdout)["keys"][0]
     assert (key["state"], key["members_alive"], key["members_dead"]) == ("live", None, None)

@@ -401,7 +401,7 @@ def test_what_is_on_record(machine: MachineOnDisk) -> None:
     begin = {"mon_PERF_PKG_00/core_energy": "3.000000"}
     inode = os.stat(path).st_ino
     assert state.groups == [MonGroup(path=path, ctrl_group="/", inode=inode, begin=begin)]
-    member = {"pid": 7, "starttime": 1234, "group": path, "cgroup": f":/pod{UID}/7", "taken_from": None}
+    member = {"pid": 7, "starttime": 1234, "group": path, "cgroup": f":/pod{UID}/7", "taken_from": None, "name": None}
     assert {name: member.model_dump() for name, member in state.members.items()} == {"c1": member}
     assert machine.leftovers() == {f"groups/{UID}.json", f"locks/{UID}", "members/c1.json"}
 

@@ -265,7 +265,7 @@ def test_list_without_resctrl_says_so(node: FakeNode, run: Run, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("option", ["--resctrl-root", "--run-dir"])
-@pytest.mark.parametrize("verb", [["list"], ["show", "x"], ["top"], ["metrics"]])
+@pytest.mark.parametrize("verb", [["list"], ["show", "x"], ["top"]])
 def test_a_directory_that_is_named_has_to_be_there(
     node: FakeNode, complaints: list[str], verb: list[str], option: str
 ) -> None:

@@ -95,7 +95,7 @@ def test_churn_of_exec_leaves_nothing_to_do_after_one_reconcile(hook: Hook, runt
             else:
                 stack.callback(end, process)
         assert finish(reconcile(hook)).status == 0
-        assert finish(reconcile(hook, "--dry-run")).stdout == ""
+        assert finish(reconcile(hook, "--dry-run")).stdout == "nothing to do\n"
         assert hook.tasks("oci-c1") == pids_in("c1")
     container.finish()
 
