@@ -33,6 +33,7 @@ __all__ = [
     "ReconcileRecord",
     "State",
     "ValidationError",
+    "WatchRecord",
 ]
 
 Pid = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -237,6 +238,21 @@ class ReconcileRecord(Model):
     actions: dict[str, Natural] = {}
     failures: dict[str, Natural] = {}
     late_cpu: Seconds = 0.0
+
+
+class WatchRecord(Model):
+    """`watch.json`: what the `watch` that runs has done since it started. It removes this file when SIGTERM ends it.
+
+    `started_at`, `alive_at`: Unix times (s) of its start, and of this record. `moved`: threads that it moved in;
+    `failed`: processes that it could not move in; `overflows`: how often execs were lost.
+    """
+
+    version: Version = 1
+    started_at: Seconds = 0.0
+    alive_at: Seconds = 0.0
+    moved: Natural = 0
+    failed: Natural = 0
+    overflows: Natural = 0
 
 
 class HookProgram(Model):

@@ -49,6 +49,7 @@ __all__ = [
     "ReconcileRecord",
     "State",
     "ValidationError",
+    "WatchRecord",
 ]
 
 TYPE_CHECKING = False  # typing's, without importing it
@@ -174,6 +175,14 @@ if TYPE_CHECKING:
         actions: dict[str, int]
         failures: dict[str, int]
         late_cpu: float
+
+    class WatchRecord(Model):
+        version: int
+        started_at: float
+        alive_at: float
+        moved: int
+        failed: int
+        overflows: int
 
     class HookProgram(Model):
         path: str
@@ -359,6 +368,17 @@ else:
             ("actions", "actions", {}, NO_TYPE, (check_dict, (check_str,), (check_int, 0, 9223372036854775807))),
             ("failures", "failures", {}, NO_TYPE, (check_dict, (check_str,), (check_int, 0, 9223372036854775807))),
             ("late_cpu", "late_cpu", 0.0, NO_TYPE, (check_float, 0, 1000000000000.0)),
+        ),
+    )
+    WatchRecord = Form(
+        "WatchRecord",
+        (
+            ("version", "version", 1, NO_TYPE, (check_int, 1, 1)),
+            ("started_at", "started_at", 0.0, NO_TYPE, (check_float, 0, 1000000000000.0)),
+            ("alive_at", "alive_at", 0.0, NO_TYPE, (check_float, 0, 1000000000000.0)),
+            ("moved", "moved", 0, NO_TYPE, (check_int, 0, 9223372036854775807)),
+            ("failed", "failed", 0, NO_TYPE, (check_int, 0, 9223372036854775807)),
+            ("overflows", "overflows", 0, NO_TYPE, (check_int, 0, 9223372036854775807)),
         ),
     )
     HookProgram = Form(

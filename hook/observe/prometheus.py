@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from hook.base.models import ReconcileRecord
+    from hook.base.models import ReconcileRecord, WatchRecord
     from hook.observe.node_counters import Uncharged
     from hook.observe.snapshot import Inventory
     from hook.observe.use_series import Values
@@ -50,6 +50,11 @@ HEALTH = {
     "reconcile_actions_total": ("counter", "Actions of reconcile that were done, by verb"),
     "reconcile_failures_total": ("counter", "Actions of reconcile that failed, by verb"),
     "late_cpu_seconds_total": ("counter", "CPU time that tasks used before reconcile or watch moved them in"),
+    "watch_start_timestamp_seconds": ("gauge", "Unix time at which the watch that runs started"),
+    "watch_alive_timestamp_seconds": ("gauge", "Unix time at which watch last wrote its record, once a minute"),
+    "watch_moved_tasks_total": ("counter", "Tasks that watch moved in, since its start"),
+    "watch_failures_total": ("counter", "Processes that watch could not move in, since its start"),
+    "watch_overflows_total": ("counter", "Times that watch lost execs, since its start"),
     "mounted": ("gauge", "Whether resctrl is mounted and supports monitoring"),
     "build_info": ("gauge", "1, with the version of resctrl-mon-hook"),
 }
@@ -151,6 +156,8 @@ def _measure_health(seen: Inventory) -> dict[str, Values]:
     }
     if seen.reconciled is not None:
         found.update(_measure_reconcile(seen.reconciled))
+    if seen.watched is not None:
+        found.update(_measure_watch(seen.watched))
     if seen.unhooked is not None:
         found["unhooked_containers"] = _make_single(len(seen.unhooked.containers))
         found["unchecked_containers"] = _make_single(seen.unhooked.unchecked)
@@ -175,6 +182,16 @@ def _measure_reconcile(record: ReconcileRecord) -> dict[str, Values]:
         "late_cpu_seconds_total": record.late_cpu,
     }
     return {**found, **{name: {(): round(it * MILLION)} for name, it in numbers.items() if it is not None}}
+
+
+def _measure_watch(record: WatchRecord) -> dict[str, Values]:
+    return {
+        "watch_start_timestamp_seconds": {(): round(record.started_at * MILLION)},
+        "watch_alive_timestamp_seconds": {(): round(record.alive_at * MILLION)},
+        "watch_moved_tasks_total": _make_single(record.moved),
+        "watch_failures_total": _make_single(record.failed),
+        "watch_overflows_total": _make_single(record.overflows),
+    }
 
 
 def _count_states(seen: Inventory) -> dict[str, int]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import TypeVar
 
-    from hook.base.models import Failure, Member, MonGroup, Options, ReconcileRecord
+    from hook.base.models import Failure, Member, MonGroup, Options, ReconcileRecord, WatchRecord
     from hook.observe.hardware import AssignableCounters
     from hook.state.records import Unhooked
 
@@ -176,8 +176,9 @@ class Inventory:
 
     `at`: system.monotonic() of the snapshot. `runs`: the number of hook runs by stage and result. `unhooked`: the
     containers without the hook that reconcile found; None if it has not run. `reconciled`: what it has done since boot.
-    `host_pids`: whether this is the host's pid namespace; elsewhere dead members cannot be recognized, and `orphans` is
-    empty. `assignable`: None if each group has its own hardware counters.
+    `watched`: what the `watch` that runs has done. `host_pids`: whether this is the host's pid namespace; elsewhere
+    dead members cannot be recognized, and `orphans` is empty. `assignable`: None if each group has its own hardware
+    counters.
     """
 
     at: float
@@ -190,6 +191,7 @@ class Inventory:
     runs: dict[tuple[str, str], int]
     unhooked: Unhooked | None
     reconciled: ReconcileRecord | None
+    watched: WatchRecord | None
     host_pids: bool
     assignable: AssignableCounters | None
 
@@ -214,7 +216,7 @@ def take_snapshot(options: Options) -> Inventory:
         keys, unreadable = _split_unreadable(read_key(records, kernel, name) for name in records.recorded())
         failures, broken = _split_unreadable(records.failure(name) for name in records.failed())
         runs = records.runs()
-        reconciled = records.reconciled()
+        reconciled, watched = records.reconciled(), records.watched()
         unhooked = records.unhooked()
         if unhooked is not None:
             unhooked = unhooked.without({*records.indexed(), *records.failed()})
@@ -231,7 +233,19 @@ def take_snapshot(options: Options) -> Inventory:
     orphans = orphans if host_pids else []
     assignable = hardware.read_assignable(kernel.root)
     return Inventory(
-        at, keys, unreadable, failures, broken, rmids, orphans, runs, unhooked, reconciled, host_pids, assignable
+        at,
+        keys,
+        unreadable,
+        failures,
+        broken,
+        rmids,
+        orphans,
+        runs,
+        unhooked,
+        reconciled,
+        watched,
+        host_pids,
+        assignable,
     )
 
 

@@ -16,13 +16,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from hook.base.models import Model
     from hook.state.rundir import RunDir
 
 _LIMIT = 1 << 16
 _LOCK = "reconcile.lock"
 _PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
 _INTERVAL = 5.0  # seconds, so that a run that is killed has lost few counts
-_TEMPORARY = f".{RECONCILED}.tmp"
 
 
 class Tally:
@@ -95,7 +95,9 @@ def _update(
         system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + _PATIENCE)
         former = _read(run)
         sums = {"actions": _add(former.actions, actions), "failures": _add(former.failures, failures)}
-        _write(run, ReconcileRecord(**{**dict(former), **sums, "late_cpu": former.late_cpu + late, **fields}))
+        replace(
+            run, RECONCILED, ReconcileRecord(**{**dict(former), **sums, "late_cpu": former.late_cpu + late, **fields})
+        )
     finally:
         system.close(descriptor)
 
@@ -112,12 +114,13 @@ def _add(former: dict[str, int], more: dict[str, int]) -> dict[str, int]:
     return {verb: former.get(verb, 0) + more.get(verb, 0) for verb in {**former, **more}}
 
 
-def _write(run: RunDir, record: ReconcileRecord) -> None:
-    """Replace the file at once: a reader, or a crash, sees the old or the new content."""
-    system.remove_tree(_TEMPORARY, run.descriptor)  # whatever is in its place
-    system.write_new(_TEMPORARY, jsontext.dumps(record) + "\n", run.descriptor)
+def replace(run: RunDir, name: str, record: Model) -> None:
+    """Replace a file at once: a reader, or a crash, sees the old or the new content. Raises OSError."""
+    temporary = f".{name}.tmp"
+    system.remove_tree(temporary, run.descriptor)  # whatever is in its place
+    system.write_new(temporary, jsontext.dumps(record) + "\n", run.descriptor)
     try:
-        system.rename(_TEMPORARY, RECONCILED, run.descriptor)
+        system.rename(temporary, name, run.descriptor)
     except IsADirectoryError:
-        system.remove_tree(RECONCILED, run.descriptor)
-        system.rename(_TEMPORARY, RECONCILED, run.descriptor)
+        system.remove_tree(name, run.descriptor)
+        system.rename(temporary, name, run.descriptor)

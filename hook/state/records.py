@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from hook.base import jsontext, names, system
 from hook.base.errors import HookError
 from hook.base.explain import explain, refused
-from hook.base.models import Failure, Index, KeyState, ReconcileRecord, ValidationError
+from hook.base.models import Failure, Index, KeyState, ReconcileRecord, ValidationError, WatchRecord
 from hook.base.reasons import Reason
 from hook.base.text import who
 
@@ -31,6 +31,8 @@ UNHOOKED = "unhooked.json"
 """The file in the run directory that Records.unhooked reads."""
 RECONCILED = "reconcile.json"
 """The file in the run directory that Records.reconciled reads."""
+WATCHED = "watch.json"
+"""The file in the run directory that Records.watched reads."""
 _STATE_LIMIT = 16 << 20
 
 
@@ -144,13 +146,11 @@ class Records:
 
     def reconciled(self) -> ReconcileRecord | None:
         """What reconcile has done since boot; None: it has not run, or its record is unreadable."""
-        if self._dir is None:
-            return None
-        try:
-            text = system.read_file(RECONCILED, _STATE_LIMIT, self._dir)
-            return ReconcileRecord.model_validate(jsontext.loads(text))
-        except (OSError, ValueError):
-            return None
+        return self._totals(ReconcileRecord, RECONCILED)
+
+    def watched(self) -> WatchRecord | None:
+        """What the watch that runs has done; None: none runs, or its record is unreadable."""
+        return self._totals(WatchRecord, WATCHED)
 
     def runs(self) -> dict[tuple[str, str], int]:
         """How often which stage had which result: files named `<stage>-<result>`, as many bytes long."""
@@ -184,6 +184,15 @@ class Records:
         except OSError:
             return None
         return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+    def _totals(self, model: type[_Model], name: str) -> _Model | None:
+        """A record that is of no key; None: there is none, or it is unreadable."""
+        if self._dir is None:
+            return None
+        try:
+            return model.model_validate(jsontext.loads(system.read_file(name, _STATE_LIMIT, self._dir)))
+        except (OSError, ValueError):
+            return None
 
     def _record(self, model: type[_Model], part: str, name: str) -> _Model | Unreadable | None:
         if self._dir is None:

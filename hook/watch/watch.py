@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`watch`: listens to every exec on the machine, and moves what is in a container but not in its group.
 
-It keeps no state of its own, and moves tasks without the lock of a key. Killed at any point, it leaves nothing behind;
-what it counted in the last minute is lost.
+It moves tasks without the lock of a key. Killed at any point, it leaves nothing behind but the record of what it has
+done, for `metrics`; what it counted in the last minute is lost.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import signal
 # What a failure needs, too, is imported now: an upgrade replaces the file that later imports would read.
 from hook.base import explain, procfs, refusals, system
 from hook.base.errors import HookError
+from hook.base.models import WatchRecord
 from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.reconcile import namespaces
 from hook.stages.context import Node, open_run_dir
 from hook.state import damage
-from hook.state.reconcile_record import Tally
+from hook.state.reconcile_record import Tally, replace
+from hook.state.records import WATCHED
 from hook.watch import connector
 from hook.watch.bring_in import bring_in
 from hook.watch.connector import Connector, Lost
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["damage", "refusals", "run"]
 _LOCK = "watch.lock"  # in the run directory
 _TICK = 1.0  # seconds
-_SAVE = 60.0  # seconds between two saves of late_cpu, which take the locks of its keys
+_SAVE = 60.0  # seconds between two saves of its record, and of late_cpu, which take the locks of its keys
 
 
 def run(options: Options) -> NoReturn:
@@ -89,7 +91,9 @@ class Watch:
         self._log = log
         self._index = Index(node.run)
         self._ticked = -_TICK
-        self._saved = system.monotonic()
+        self._started_at = system.unix_time()
+        self._saved = -_SAVE
+        self._moved = self._failed = self._overflows = 0
 
     def step(self) -> None:
         """Wait for an exec, a second at most, and act on it. Raises OSError if the socket is broken."""
@@ -102,6 +106,7 @@ class Watch:
         try:
             pid = self._source.receive()
         except Lost:
+            self._overflows += 1
             self._log.say("execs were lost, because they came faster than this reads them: looking at all containers")
             self.looks.ask()
             return
@@ -109,18 +114,36 @@ class Watch:
             self._act(pid)
 
     def _save(self, now: float) -> None:
-        """Save, once a minute, what processes used before they were moved in."""
-        if self._node.late_cpu and now - self._saved >= _SAVE:
-            self._saved = now
+        """Save, at the start and once a minute, what was done, and what processes used before they were moved in."""
+        if now - self._saved < _SAVE:
+            return
+        self._saved = now
+        if self._node.late_cpu:
             Tally(self._node.run, self._node.late_cpu).save()
+        record = WatchRecord(
+            started_at=self._started_at,
+            alive_at=system.unix_time(),
+            moved=self._moved,
+            failed=self._failed,
+            overflows=self._overflows,
+        )
+        try:
+            replace(self._node.run, WATCHED, record)
+        except OSError as error:  # its last one gets old, which raises the alert
+            self._log.say(f"cannot write {WATCHED} in {self._node.run.path}: {error}")
 
     def stop(self) -> NoReturn:
-        """End the process at once, with status 0."""
+        """End the process at once, with status 0, and without a record: that it ended is no failure."""
         self.looks.stop()
+        try:
+            system.unlink(WATCHED, self._node.run.descriptor)
+        except OSError:
+            pass
         system.leave(0)
 
     def _act(self, pid: int) -> None:
         try:
-            bring_in(self._node, self._index, pid)
+            self._moved += bring_in(self._node, self._index, pid)
         except (HookError, OSError) as error:
+            self._failed += 1
             self._log.say(f"cannot move process {pid} into its group: {error}")

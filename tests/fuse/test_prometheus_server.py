@@ -150,6 +150,9 @@ TRUTH: dict[tuple[str, str], dict[frozenset[tuple[str, str]], float]] = {
     ("Versions", "A"): of("version", {__version__: 3}),
     ("Since the last reconcile", "A"): {frozenset(): (STEPS - 16) * STEP},
     ("Since the last reconcile", "B"): {frozenset(): (STEPS - 16) * STEP},
+    ("What watch did", "A"): {frozenset(): 0},
+    ("Since watch last wrote its record", "A"): {frozenset(): (STEPS - ten_minutes.KILLED) * STEP},
+    ("Since watch last wrote its record", "B"): {frozenset(): STEPS * STEP},
     ("CPU time before tasks were in their groups", "A"): {**of_node(0), **of_node(ten_minutes.LATE / STEP, "c")},
 }
 """At the end of the ten minutes. What is not here has a test of its own."""
@@ -182,6 +185,12 @@ def test_power_is_true_at_each_moment(server: Prometheus, story: TenMinutes) -> 
         step = (at - story.at(0)) // STEP
         assert value == pytest.approx(sum(story.nobody[step - 4 : step]) / 4), step
     assert [*nobody[frozenset({("ctrl_group", "gold")})].values()] == pytest.approx([GOLD_WATTS] * (STEPS - 4))
+
+
+def test_what_watch_did_is_true_until_it_is_killed(server: Prometheus, story: TenMinutes) -> None:
+    for ref, each in (("A", ten_minutes.MOVED), ("B", 1), ("C", 1)):
+        found = server.ask(fill_in(EXPRESSIONS["What watch did", ref]), story.at(ten_minutes.KILLED))
+        assert found == {frozenset(): pytest.approx(each / STEP)}
 
 
 def test_the_energy_of_the_whole_time_is_what_was_used(server: Prometheus, story: TenMinutes) -> None:
@@ -248,6 +257,7 @@ FIRES = {
     "ResctrlMonReconcileNeverEnds": {node("c"): ALWAYS},
     "ResctrlMonReconcileNeverRan": {node("a"): {0, 1, 2, 3, 4}, node("b"): ALWAYS},
     "ResctrlMonReconcileFails": {node("a"): {13, 14, 15, 16}},
+    "ResctrlMonWatchStopped": {node("c"): set(range(ten_minutes.KILLED + 21, STEPS + 1))},
     "ResctrlMonLateCpuTime": {node("c"): set(range(18, STEPS + 1))},
 }
 

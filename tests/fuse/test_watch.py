@@ -118,8 +118,10 @@ def test_children_that_were_forked_before_it_came_are_moved_in_too(hook: Hook, c
 def test_killed_it_leaves_nothing_and_can_be_started_again(hook: Hook, container: Task, own: Cgroup) -> None:
     process = watching.start(hook)
     watching.listen(process)
+    wait((hook.run_dir / "watch.json").exists)
     process.kill()
     process.communicate()
+    assert (hook.run_dir / "watch.json").exists(), "an alert tells that it was killed, when this gets old"
     with watching.watching(hook), exec_into(own) as brought_in:
         wait(lambda: hook.tasks(GROUP) == {container.pid, brought_in.pid})
 
@@ -135,8 +137,10 @@ def test_a_second_one_says_so_and_exits_with_2(hook: Hook) -> None:
 def test_a_signal_ends_it_with_0(hook: Hook, number: signal.Signals) -> None:
     process = watching.start(hook)
     watching.listen(process)
+    wait((hook.run_dir / "watch.json").exists)
     process.send_signal(number)
     assert finish(process) == Outcome(0, "", "")
+    assert not (hook.run_dir / "watch.json").exists()
 
 
 def test_after_events_were_lost_it_looks_at_all_containers(

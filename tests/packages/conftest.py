@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 NEWER, NEXT = "1000.0", "2000.0"
-RECORDS = ("Member", "MonGroup", "KeyState", "Index", "Failure", "ReconcileRecord")
+RECORDS = ("Member", "MonGroup", "KeyState", "Index", "Failure", "ReconcileRecord", "WatchRecord")
 FURTHER = "colour"
 """A field that the records of later versions have, and those of this one do not."""
 COMPILE = """

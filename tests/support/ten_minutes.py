@@ -2,8 +2,8 @@
 """Ten minutes of three nodes, in seconds: what the shipped file exports every 15 s, and what is true.
 
 Node `a` lives: pods come and go, another tool removes a group, RMIDs run out, reconcile stops. On `b` resctrl is not
-mounted and reconcile never ran. On `c` reconcile never ends, and its tasks were late. The model's counters grow by what
-the pods are given to use; time is what the samples say.
+mounted and reconcile never ran. On `c` reconcile never ends, its tasks were late, and watch is killed. The model's
+counters grow by what the pods are given to use; time is what the samples say.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ BYTES = 1_000_000
 OCCUPANCY = 65536
 LATE = 2
 """CPU seconds in each step, on node c."""
+KILLED = 10
+"""When watch is killed there."""
+MOVED = 3
+"""Tasks that it moves in each step until then."""
 RMIDS = 8
 
 
@@ -151,10 +155,14 @@ class TenMinutes:
             (self.hook.run_dir / "unhooked.json").write_text(json.dumps({"containers": containers, **found}))
 
     def _write_late(self, step: int) -> None:
-        """Node c: a reconcile that was killed, and one that moved tasks in late."""
+        """Node c: a reconcile that was killed, one that moved tasks in late, and a watch."""
         self._late.mkdir(mode=0o755, exist_ok=True)
         record = {"version": 1, "started_at": self.began[step], "late_cpu": float(LATE * step)}
         (self._late / "reconcile.json").write_text(json.dumps(record))
+        last = min(step, KILLED)
+        times = {"started_at": self.began[0], "alive_at": self.began[last]}
+        watched = {"version": 1, **times, "moved": MOVED * last, "failed": last, "overflows": last}
+        (self._late / "watch.json").write_text(json.dumps(watched))
 
     def _use(self) -> None:
         """Let all that runs use what it does in a step."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hook.base import procfs
-from hook.base.models import Failure, Index, KeyState, Options, ReconcileRecord
+from hook.base.models import Failure, Index, KeyState, Options, ReconcileRecord, WatchRecord
 
 BEGIN = {"mon_L3_00/mbm_total_bytes": "1000", "mon_PERF_PKG_00/core_energy": "5.500000"}
 NOW = {
@@ -95,6 +95,10 @@ class FakeNode:
     def reconciled(self, **fields: Any) -> None:  # noqa: ANN401
         """What reconcile has done since boot."""
         self.write("", "reconcile.json", json.dumps(ReconcileRecord(**fields).model_dump()))
+
+    def watched(self, **fields: Any) -> None:  # noqa: ANN401
+        """What the watch that runs has done."""
+        self.write("", "watch.json", json.dumps(WatchRecord(**fields).model_dump()))
 
     def live(self, key: str, *, begin: dict[str, str] | None = None, **fields: Any) -> KeyState:  # noqa: ANN401
         """A key with one container of the same name that runs (this very process), in one group."""

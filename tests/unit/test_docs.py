@@ -186,7 +186,7 @@ def test_install_says_of_each_record_with_a_version_what_a_downgrade_does() -> N
         model for model in vars(models).values() if hasattr(model, "model_fields") and "version" in model.model_fields
     ]
     records = {(model.__doc__ or "").split("`")[1] for model in versioned if model is not models.HookFile}
-    assert len(records) == 4
+    assert len(records) == 5
     assert {re.sub(r"<[\w-]+>", "", name) for name in records} == documented
 
 

@@ -95,6 +95,7 @@ def test_an_expression_is_about_labels_that_its_metrics_have(expression: str, tm
     node.write("runs", "poststop-ok", ".")
     node.unhooked("c3")
     node.reconciled(started_at=1.0, ended_at=2.0)
+    node.watched()
     node.count_whole(every)
     uncharged = node_counters.read_uncharged(str(node.root))
     families = {it.name: it for it in prometheus.make_families(take_snapshot(node.options), uncharged=uncharged)}

@@ -247,6 +247,22 @@ def test_reconcile_is_seen(node: FakeNode) -> None:
     assert value(found, "late_cpu_seconds_total") == 1.5
 
 
+def test_watch_is_seen_where_it_runs(node: FakeNode) -> None:
+    parts = (
+        "start_timestamp_seconds",
+        "alive_timestamp_seconds",
+        "moved_tasks_total",
+        "failures_total",
+        "overflows_total",
+    )
+    names = [f"watch_{it}" for it in parts]
+    assert [value(scraped(node.options), name) for name in names] == [None] * 5
+    node.watched(started_at=1e9, alive_at=1e9 + 60, moved=7, failed=2, overflows=1)
+    assert [value(scraped(node.options), name) for name in names] == [1e9, 1e9 + 60, 7, 2, 1]
+    node.write("", "watch.json", '{"version": 1, "moved": -1}')
+    assert [value(scraped(node.options), name) for name in names] == [None] * 5
+
+
 def test_a_reconcile_that_never_ended_has_a_start_alone(node: FakeNode) -> None:
     node.reconciled(started_at=1e9)
     found = scraped(node.options)
@@ -284,6 +300,7 @@ def populated(node: FakeNode) -> FakeNode:
     node.completed("z")
     node.unhooked("u1", "u2", unchecked=3)
     node.reconciled(started_at=2.0, ended_at=2.5)
+    node.watched()
     node.count("oci-b", {"mon_PERF_PKG_00/core_energy": "Error"})
     node.write("runs", "poststop-ok", "..")
     node.count_whole(dict.fromkeys(NOW, "99999"))

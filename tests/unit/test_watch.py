@@ -12,7 +12,7 @@ import pytest
 
 from hook.base import procfs, system
 from hook.base.errors import HookError
-from hook.base.models import KeyState, Options
+from hook.base.models import KeyState, Options, WatchRecord
 from hook.reconcile import move_in
 from hook.reconcile.plan import Action
 from hook.reconcile.survey import Survey
@@ -20,6 +20,7 @@ from hook.stages.context import Node
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
 from hook.state import contents
+from hook.state.records import Records
 from hook.state.rundir import RunDir
 from hook.watch import look, watch
 from hook.watch.bring_in import bring_in
@@ -391,8 +392,10 @@ def test_each_event_is_acted_on(machine: MachineOnDisk, node: Node, said: list[s
 
 
 def test_late_cpu_time_is_saved_once_a_minute(node: Node, clock: Clock) -> None:
-    loop = watch.Watch(node, FakeConnector(None, None), FakeLooks(), Log())  # type: ignore[arg-type]
+    loop = watch.Watch(node, FakeConnector(None, None, None), FakeLooks(), Log())  # type: ignore[arg-type]
+    loop.step()
     node.late_cpu[UID] = 0.25
+    clock.now += 59
     loop.step()
     assert node.late_cpu, "not yet: a save takes the locks of its keys"
     clock.now += 61
@@ -401,6 +404,46 @@ def test_late_cpu_time_is_saved_once_a_minute(node: Node, clock: Clock) -> None:
     state = contents.glance(node.run, UID)
     assert state is not None
     assert state.late_cpu == 0.25
+
+
+def recorded(node: Node) -> WatchRecord | None:
+    with Records(node.run.path) as records:
+        return records.watched()
+
+
+def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(
+    machine: MachineOnDisk, node: Node, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "unix_time", lambda: 1e9 + clock.now)
+    spawn(machine, 8)
+    spawn(machine, 9)
+    machine.refusals["put"] = [5]  # EIO
+    loop = watch.Watch(node, FakeConnector(8, 9, 8, Lost, None, None), FakeLooks(), Log())  # type: ignore[arg-type]
+    for _ in range(4):
+        loop.step()
+    at_start = WatchRecord(started_at=1e9 + 1000, alive_at=1e9 + 1000)
+    assert recorded(node) == at_start
+    clock.now += 59
+    loop.step()
+    assert recorded(node) == at_start
+    clock.now += 1
+    loop.step()
+    assert recorded(node) == WatchRecord(started_at=1e9 + 1000, alive_at=1e9 + 1060, moved=2, failed=1, overflows=1)
+
+
+def test_record_that_cannot_be_written_is_logged_and_the_event_acted_on(
+    machine: MachineOnDisk, node: Node, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn(machine)
+    monkeypatch.setattr(system, "write_new", refuse_to_write)
+    steps(node, 8)
+    assert machine.groups() == {GROUP: {7, 8}}
+    (line,) = said
+    assert "cannot write watch.json" in line
+
+
+def refuse_to_write(*_arguments: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_lost_events_ask_for_a_look_and_are_logged(node: Node, said: list[str]) -> None:
