@@ -12,8 +12,9 @@ kernel can attribute. It differs from 100 % as far as the two clocks do: the ker
 it chooses it (or even from when it wakes it, on a CPU that idles), the RMID counts from when it runs.
 
 Jobs by exec read themselves what they used, and what their group was charged, from their first instruction to their
-last. What the runtime uses before that in the container's cgroup does not count. Without watch they would wait for
-`reconcile`, which does not run while they do.
+last. What the runtime uses before that in the container's cgroup does not count. Without watch they wait for
+`reconcile`. Where it runs each minute, as its timer has it, the jobs go on for a whole minute; chance says when in it
+`reconcile` runs, and the minute is divided among the rounds. Elsewhere it does not run.
 
 A poller does as a daemon would: at each tick it writes all threads of all processes in the container's cgroup to the
 tasks of its group, which is there beforehand. It begins to look by chance within its first period after the container's
@@ -35,7 +36,7 @@ from typing import NamedTuple
 
 from tests import provision
 from tests.bench import attribution_guest, common
-from tests.bench.attribution_guest import COUNTER, HOOK, REFERENCE, WATCH, WORKLOADS, GuestPlan, Run
+from tests.bench.attribution_guest import COUNTER, HOOK, RECONCILE, REFERENCE, WATCH, WORKLOADS, GuestPlan, Run
 from tests.bench.common import CannotMeasure, NotReady, compile_static
 from tests.kernel import kernel
 from tests.kernel.vm import GuestFailed, GuestTimeout, Output, Vm, run_in_guest
@@ -44,6 +45,8 @@ from tests.support.tables import as_markdown, as_text
 
 RUNTIMES = ("runc", "crun")
 PERIODS = (1.0, 3.0)
+INTERVAL = 60.0
+"""Of the timer of `reconcile`."""
 PROMISE = 0.999
 """The share of all that is not brought in by exec; what a daemon misses is several per cent."""
 PROMISE_OF_EXEC = 0.99
@@ -70,7 +73,7 @@ class CountingVm(Vm):
     smp: int = 1
     append: str = "rdt=perf"
     """Without it only energy and activity are counted."""
-    timeout: float = 1800
+    timeout: float = 3600
 
     def qemu(self, image: Path, directory: Path, share: Path) -> list[str]:
         words = super().qemu(image, directory, share)
@@ -85,6 +88,7 @@ class AttributionRow(NamedTuple):
     seconds: float
     ceiling: float | None
     hook: list[float]
+    reconcile: list[float]
     watch: list[float]
     pollers: dict[str, list[float]]
 
@@ -118,15 +122,20 @@ class Result:
         for workload in self.plan.workloads:
             ceiling = self._shares(workload, "none", REFERENCE)
             for runtime in self.plan.runtimes:
-                used = [run.used for run in self.runs if (run.workload, run.runtime) == (workload, runtime)]
+                used = [
+                    run.used
+                    for run in self.runs
+                    if (run.workload, run.runtime) == (workload, runtime) and run.way != RECONCILE
+                ]
                 pollers = {
                     f"{period:g}": self._shares(workload, runtime, f"{period:g}") for period in self.plan.periods
                 }
                 hook = self._shares(workload, runtime, HOOK)
                 if workload != NOTHING:
                     least = mean(ceiling) if ceiling else None
+                    reconcile = self._shares(workload, runtime, RECONCILE)
                     watch = self._shares(workload, runtime, WATCH)
-                    yield AttributionRow(workload, runtime, mean(used), least, hook, watch, pollers)
+                    yield AttributionRow(workload, runtime, mean(used), least, hook, reconcile, watch, pollers)
 
     def broken(self) -> list[AttributionRow]:
         """The rows that do not keep a promise."""
@@ -151,10 +160,12 @@ def plan(
     polls: int = 2,
     seconds: float = 2,
     forks: int = 1000,
+    interval: float = INTERVAL,
     seed: int = 1,
 ) -> GuestPlan:
     periods = PERIODS if polls else ()
-    return GuestPlan(str(containers.HOOK), IN_GUEST, workloads, RUNTIMES, periods, rounds, polls, seconds, forks, seed)
+    program, work = str(containers.HOOK), IN_GUEST
+    return GuestPlan(program, work, workloads, RUNTIMES, periods, rounds, polls, seconds, forks, interval, seed)
 
 
 def measure(what: GuestPlan, stderr: Output = None) -> Result:
@@ -181,19 +192,25 @@ def measure(what: GuestPlan, stderr: Output = None) -> Result:
 # --- The tables
 
 
-HEAD = ("workload", "runtime", "CPU time", "ceiling", "this hook", "with watch")
+HEAD = ("workload", "runtime", "CPU time", "ceiling", "this hook", "reconcile each minute", "with watch")
 
 
 def cells(row: AttributionRow) -> list[str]:
     ceiling = "-" if row.ceiling is None else exact([row.ceiling])
     watch = exact(row.watch) if row.watch else "-"
-    fixed = [row.workload, row.runtime, f"{row.seconds:.1f} s", ceiling, exact(row.hook), watch]
+    reconcile = few(row.reconcile)
+    fixed = [row.workload, row.runtime, f"{row.seconds:.1f} s", ceiling, exact(row.hook), reconcile, watch]
     return [*fixed, *(spread(shares) for shares in row.pollers.values())]
 
 
 def exact(shares: Sequence[float]) -> str:
     """The worst of a few that hardly differ."""
     return f"{100 * min(shares):.2f} %"
+
+
+def few(shares: Sequence[float]) -> str:
+    """The mean of shares that are near 0."""
+    return f"{100 * mean(shares):.2f} %" if shares else "-"
 
 
 def spread(shares: Sequence[float]) -> str:

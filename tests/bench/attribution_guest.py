@@ -39,8 +39,9 @@ COUNTER = "stalls_llc_miss"
 DEADLINE = 300.0
 UP = "echo up >/gate/$ID.up"
 GO = "read go </gate/$ID.go"
-HOOK, WATCH, REFERENCE = "hook", "watch", "reference"
-HOOKED = (HOOK, WATCH)
+HOOK, RECONCILE, WATCH, REFERENCE = "hook", "reconcile", "watch", "reference"
+HOOKED = (HOOK, RECONCILE, WATCH)
+ONCE = 'sleep "$0"; exec "$1" reconcile'
 
 
 class Workload(NamedTuple):
@@ -73,7 +74,10 @@ WORKLOADS = {
 
 
 class GuestPlan(NamedTuple):
-    """What to measure: each workload so many rounds with the hook and, if `polls`, with a poller of each period."""
+    """What to measure: each workload so many rounds with the hook and, if `polls`, with a poller of each period.
+
+    `interval`: seconds from one reconcile to the next, through which jobs by exec go on.
+    """
 
     hook: str
     work: str
@@ -84,11 +88,12 @@ class GuestPlan(NamedTuple):
     polls: int
     seconds: float
     forks: int
+    interval: float
     seed: int
 
 
 class Run(NamedTuple):
-    """One container that has done its work, in seconds of CPU time. way: HOOK, REFERENCE, or a poller's period."""
+    """One container that has done its work, in seconds of CPU time. way: HOOK, ..., or a poller's period."""
 
     workload: str
     runtime: str
@@ -249,7 +254,10 @@ def assign(cgroup: Path, group: Path) -> None:
 
 
 class Way(NamedTuple):
-    """How a container's tasks come into their group: HOOK, or by a poller that begins to look after `phase`."""
+    """How a container's tasks come into their group: HOOK, ..., or by a poller.
+
+    `phase`: seconds until the poller begins to look, or until reconcile runs.
+    """
 
     name: str
     phase: float = 0
@@ -273,7 +281,7 @@ class GuestBench:
             for way in self._planned:
                 if WORKLOADS[name].is_reconciled and way.name != HOOK:
                     continue
-                if way.name == WATCH and not WORKLOADS[name].job:
+                if way.name in {WATCH, RECONCILE} and not WORKLOADS[name].job:
                     continue
                 for runtime in self.plan.runtimes:
                     container = self._container(name, runtime)
@@ -282,9 +290,10 @@ class GuestBench:
 
     def _ways(self) -> Iterator[Way]:
         """The same for all workloads and runtimes, so that their lines can be compared."""
-        for _ in range(self.plan.rounds):
+        for part in range(self.plan.rounds):
             yield Way(HOOK)
             yield Way(WATCH)
+            yield Way(RECONCILE, (part + self._random.random()) * self.plan.interval / self.plan.rounds)
         for period in self.plan.periods:
             for part in range(self.plan.polls):
                 # Each round has its part of the period, and chance says where in it
@@ -330,7 +339,7 @@ class GuestBench:
             start = first
             if way.name == WATCH:
                 self._watch(stack)
-            elif way.name not in {HOOK, REFERENCE}:
+            elif way.name not in {*HOOKED, REFERENCE}:
                 # Not before: an emulator draws out the start of a container, and a period stays what it is
                 poller = Poller(container, float(way.name), way.phase)
                 stack.callback(poller.stop)
@@ -340,7 +349,7 @@ class GuestBench:
             if container.workload.is_reconciled:
                 first = self._exec_and_reconcile(container)
             elif container.workload.job:
-                jobs = self._exec_jobs(container)
+                jobs = self._exec_jobs(container, way)
             else:
                 self._exec_into(container)
             wall = time.monotonic() - began
@@ -357,13 +366,21 @@ class GuestBench:
             command = [container.runtime, "exec", container.name, *work]
             subprocess.run(command, stdin=subprocess.DEVNULL, check=True, timeout=DEADLINE)
 
-    def _exec_jobs(self, container: MeasuredContainer) -> Reading:
-        """Jobs that are brought in by exec: what they used and what their group was charged, as they see it."""
+    def _exec_jobs(self, container: MeasuredContainer, way: Way) -> Reading:
+        """Jobs that are brought in by exec: what they used and what their group was charged, as they see it.
+
+        With RECONCILE they go on for a whole interval, at one moment of which it runs.
+        """
         workload = container.workload
         loops = round(self._amounts["loops"] * workload.job / self.plan.seconds)
         command = [container.runtime, "exec", container.name, "/bin/work", "job", str(loops), *container.seen()[:-1]]
-        used, charged, due = 0, 0, time.monotonic()
-        for _ in range(workload.execs):
+        used, charged, number, due = 0, 0, 0, time.monotonic()
+        until, reconcile = due, None
+        if way.name == RECONCILE:
+            words = ["sh", "-c", ONCE, str(way.phase), self.plan.hook]
+            until, reconcile = due + self.plan.interval, subprocess.Popen(words, stdout=sys.stderr)
+        while number < workload.execs or time.monotonic() < until:
+            number += 1
             time.sleep(max(0.0, due - time.monotonic()))
             due += workload.every
             done = subprocess.run(
@@ -371,6 +388,8 @@ class GuestBench:
             )
             meanwhile = list(map(int, done.stdout.split()))
             used, charged = used + meanwhile[0], charged + meanwhile[1]
+        if reconcile is not None and reconcile.wait(DEADLINE) != 0:
+            raise RuntimeError(f"reconcile: exit status {reconcile.returncode}")
         return Reading(used / 1e9, charged / 1e9)
 
     def _watch(self, stack: ExitStack) -> None:
