@@ -59,6 +59,8 @@ class Vm:
     """Whether resctrl is mounted when the command starts."""
     mount_options: str = ""
     """For resctrl: cdp, mba_MBps, debug."""
+    systemd: bool = False
+    """Whether the host's systemd is PID 1. The command starts beside it, and has to wait until it is up."""
     append: str = ""
     """More for the kernel's command line: fakerdt.decay_ms=0 (no limbo), rdt=!energy,!perf (no AET), ..."""
     accel: str = "tcg"
@@ -158,6 +160,7 @@ def _prepare(directory: Path, command: str, vm: Vm, env: Mapping[str, str], cwd:
     (run / "guest-init").chmod(0o755)
     settings = {
         "VM_MOUNT": "yes" if vm.mount else "",
+        "VM_SYSTEMD": "yes" if vm.systemd else "",
         "VM_MOUNT_OPTIONS": vm.mount_options,
         "VM_CWD": str(cwd),
     }

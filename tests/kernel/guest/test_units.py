@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The units under a real systemd: whether they do their work with the rights that they keep, and what becomes of them.
+
+Here systemd is PID 1, and the units are where `install` puts them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fuse.test_watch import exec_into, wait
+from tests.support.cgroups import Cgroup, container_cgroup
+from tests.support.hook import DEADLINE, PYZ, UID, Hook, created, stopped, task
+
+HOOK = Hook(Path("/sys/fs/resctrl"), Path("/run/resctrl-mon-hook"))
+ID = "5f3c" * 16
+GROUP = f"oci-{UID}"
+SYSTEMD = Path("/lib/systemd/systemd")
+pytestmark = pytest.mark.skipif(not SYSTEMD.exists(), reason=f"no {SYSTEMD}")
+WATCH, RECONCILE, TEXTFILE = (f"resctrl-mon-hook-{name}.service" for name in ("watch", "reconcile", "textfile"))
+RECORD = HOOK.run_dir / "watch.json"
+PROM = Path("/var/lib/prometheus/node-exporter/resctrl.prom")
+
+
+def systemctl(*words: str) -> str:
+    done = subprocess.run(["systemctl", *words], capture_output=True, text=True, check=False, timeout=DEADLINE)
+    return (done.stdout + done.stderr).strip()
+
+
+def state(unit: str, name: str) -> str:
+    return systemctl("show", "--value", f"--property={name}", unit)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed() -> None:
+    wait(lambda: systemctl("is-system-running") in ("running", "degraded"))
+    assert Path("/proc/1/comm").read_text() == "systemd\n"
+    done = subprocess.run([PYZ, "install", "--watch"], capture_output=True, text=True, check=False, timeout=DEADLINE)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def watch() -> None:
+    """It runs, and listens."""
+    systemctl("reset-failed", WATCH)  # the starts before this one do not count
+    assert systemctl("start", WATCH) == ""
+    wait(RECORD.exists)
+
+
+@pytest.fixture
+def own() -> Iterator[Cgroup]:
+    """The cgroup of a container that runs."""
+    with container_cgroup(UID, ID) as made, task() as init:
+        made.add(init.pid)
+        assert HOOK(created(ID, init.pid, pod_uid=UID)).stderr == ""
+        yield made
+        made.kill()
+        HOOK(stopped(ID))
+
+
+def is_charged(own: Cgroup) -> bool:
+    """Whether what exec brought in is there, and all of the container is in its group."""
+    return len(own.pids()) == 2 and HOOK.tasks(GROUP) == own.pids()
+
+
+@pytest.mark.usefixtures("watch")
+def test_watch_has_the_rights_that_it_needs(own: Cgroup) -> None:
+    with exec_into(own):
+        wait(lambda: is_charged(own))
+
+
+@pytest.mark.usefixtures("watch")
+def test_watch_that_is_killed_is_started_again(own: Cgroup) -> None:
+    former = int(state(WATCH, "MainPID"))
+    os.kill(former, signal.SIGKILL)
+    with exec_into(own):  # while it does not run
+        wait(lambda: state(WATCH, "MainPID") not in ("0", str(former)))
+        wait(lambda: is_charged(own))
+
+
+@pytest.mark.usefixtures("watch")
+def test_watch_that_is_stopped_has_not_failed_and_leaves_no_record() -> None:
+    assert systemctl("stop", WATCH) == ""
+    assert (state(WATCH, "ActiveState"), state(WATCH, "Result")) == ("inactive", "success")
+    assert not RECORD.exists()
+
+
+def test_watch_that_cannot_begin_has_failed_and_says_why() -> None:
+    systemctl("stop", WATCH)
+    systemctl("reset-failed", WATCH)
+    with subprocess.Popen([PYZ, "watch"], stderr=subprocess.PIPE, text=True) as other:
+        assert other.stderr is not None
+        assert "listening" in other.stderr.readline()
+        systemctl("start", WATCH)
+        wait(lambda: state(WATCH, "ExecMainStatus") == "2")
+        log = subprocess.run(["journalctl", "--unit", WATCH], capture_output=True, text=True, check=True)
+        assert "another watch runs on" in log.stdout
+        other.terminate()
+    systemctl("stop", WATCH)
+
+
+def test_reconcile_has_the_rights_that_it_needs(own: Cgroup) -> None:
+    systemctl("stop", WATCH)
+    with exec_into(own):
+        wait(lambda: len(own.pids()) == 2)
+        (HOOK.resctrl_root / "mon_groups" / GROUP).rmdir()
+        assert systemctl("start", RECONCILE) == ""
+        assert is_charged(own)
+    assert state(RECONCILE, "Result") == "success"
+
+
+def test_the_textfile_is_written(own: Cgroup) -> None:
+    PROM.parent.mkdir(parents=True, exist_ok=True)
+    shutil.chown(PROM.parent, "nobody")
+    assert systemctl("start", TEXTFILE) == ""
+    assert f'uid="{UID}"' in PROM.read_text()
+    assert own.pids()
