@@ -36,7 +36,7 @@ _HINT = "reconcile moves in what exec brought in, once a minute, without watch"
 
 
 class Lost(Exception):
-    """The socket's buffer was full: execs were lost."""
+    """The socket's buffer was full: execs were lost until now."""
 
 
 class Connector:
@@ -45,6 +45,7 @@ class Connector:
     def __init__(self, kernel: socket.socket) -> None:
         """Subscribe by this socket. Raises HookError if the kernel refuses, or does not answer."""
         self._kernel = kernel
+        self._is_full = False
         self._subscribe()
 
     def receive(self) -> int | None:
@@ -52,15 +53,23 @@ class Connector:
 
         It is not checked that the kernel sent the message. Other users cannot send to this socket, and the pid is no
         more than a hint where to look.
+
+        Once the buffer was full the kernel drops all events until it is empty, and says so at the first one alone
+        (netlink_overrun in net/netlink/af_netlink.c). So Lost is raised when it is empty: what looks at all containers
+        after that misses none.
         """
         try:
-            message = self._kernel.recv(_LONGEST)
+            message = self._kernel.recv(_LONGEST, socket.MSG_DONTWAIT if self._is_full else 0)
         except BlockingIOError:
+            if self._is_full:
+                self._is_full = False
+                raise Lost from None
             return None
         except OSError as error:
-            if error.errno == errno.ENOBUFS:
-                raise Lost from None
-            raise
+            if error.errno != errno.ENOBUFS:
+                raise
+            self._is_full = True
+            return None
         is_exec = len(message) >= _SHORTEST and _WHAT.unpack_from(message)[0] == _PROC_EVENT_EXEC
         return int(_EXEC.unpack_from(message)[0]) if is_exec else None
 
@@ -95,7 +104,8 @@ class Connector:
         while system.monotonic() < deadline:
             try:
                 message = self._kernel.recv(_LONGEST)
-            except OSError:  # none yet, or so many execs at once that the buffer is full
+            except OSError as failure:  # none yet, or so many execs at once that the buffer is full
+                self._is_full = self._is_full or failure.errno == errno.ENOBUFS
                 continue
             if len(message) < _SHORTEST or _WHAT.unpack_from(message)[0] != _PROC_EVENT_NONE:
                 continue

@@ -14,6 +14,7 @@ import pytest
 from hook.base.errors import HookError
 from hook.watch import connector
 from hook.watch.connector import Connector, Lost
+from tests.support import watching
 from tests.unit.faults import Clock
 from tests.unit.test_rundir import clock
 
@@ -130,17 +131,74 @@ class Broken:
     def send(self, _data: bytes) -> None:
         pass
 
-    def recv(self, _size: int) -> bytes:
+    def recv(self, _size: int, _flags: int = 0) -> bytes:
         if not self.is_answered:
             self.is_answered = True
             return answer()
         raise OSError(self.number, os.strerror(self.number))
 
 
-def test_a_full_buffer_is_lost_events() -> None:
-    made = Connector(Broken(errno.ENOBUFS))  # type: ignore[arg-type]
-    with pytest.raises(Lost):
-        made.receive()
+class Scripted:
+    """A socket with these messages and errors, in this order, and then nothing."""
+
+    def __init__(self, *script: bytes | int) -> None:
+        self.script = list(script)
+
+    def send(self, _data: bytes) -> None:
+        pass
+
+    def recv(self, _size: int, flags: int = 0) -> bytes:
+        if not self.script:
+            assert flags == socket.MSG_DONTWAIT, "it waits, and says only then that it is empty"
+            raise BlockingIOError(errno.EAGAIN, "nothing")
+        it = self.script.pop(0)
+        if isinstance(it, int):
+            raise OSError(it, os.strerror(it))
+        return it
+
+
+@pytest.mark.parametrize(
+    "script", [[answer(), errno.ENOBUFS, message(EXEC, 8, 7)], [errno.ENOBUFS, answer(), message(EXEC, 8, 7)]]
+)
+def test_execs_were_lost_until_a_buffer_that_was_full_is_empty(script: list[bytes | int]) -> None:
+    made = Connector(Scripted(*script))  # type: ignore[arg-type]
+    assert receive_until_lost(made) == {7}
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or watching.missing() is not None, reason="needs root, and the connector")
+def test_the_kernel_drops_what_comes_before_a_full_buffer_is_empty_and_sends_what_comes_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is said of the kernel, by the kernel."""
+    monkeypatch.setattr(connector, "_BUFFER", 4096)
+    made = connector.subscribe()
+    for _ in range(50):
+        start_program()
+    assert made.receive() is None, "the buffer was full"
+    assert made.receive() is not None, "there is room again"
+    dropped = start_program()
+    assert dropped not in receive_until_lost(made)
+    later = start_program()
+    while made.receive() != later:
+        pass
+    made.close()
+
+
+def receive_until_lost(made: Connector) -> set[int]:
+    """The pids of the execs that there are, before it says that others were lost."""
+    received = set()
+    try:
+        while True:
+            received.add(made.receive())
+    except Lost:
+        return {pid for pid in received if pid is not None}
+
+
+def start_program() -> int:
+    """Do an exec, and wait for its end; returns its pid."""
+    pid = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitpid(pid, 0)
+    return pid
 
 
 def test_a_broken_socket_is_an_error() -> None:
