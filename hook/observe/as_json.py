@@ -14,17 +14,18 @@ if TYPE_CHECKING:
 
     from hook.base.models import Failure
     from hook.observe.rates import Rates
+    from hook.observe.selection import Selection
     from hook.observe.snapshot import Group, Inventory, Key, Total
     from hook.state.records import Unhooked
 
 
-def list_to_json(seen: Inventory) -> dict[str, Any]:
+def list_to_json(seen: Inventory, selection: Selection) -> dict[str, Any]:
     """`list --json`."""
     rmids = seen.rmids
     return {
         "mounted": rmids is not None,
         "rmids": rmids and {"limit": rmids.limit, "ours": rmids.ours, "others": rmids.others},
-        "keys": [_summary_to_json(key) for key in seen.keys],
+        "keys": [_summary_to_json(key) for key in selection.choose(seen.keys)[1]],
         "unreadable": [{"file": it.file, "problem": it.problem} for it in seen.list_unreadable()],
         "unmonitored": [failure.model_dump() for failure in seen.failures],
         "unhooked": seen.unhooked and _unhooked_to_json(seen.unhooked),

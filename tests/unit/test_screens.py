@@ -201,7 +201,9 @@ def test_a_list_can_be_of_some_namespaces_and_states(node: FakeNode, run: Run) -
     node.completed("c", pod_namespace="shop", pod_name="z")
 
     def listed(*words: str) -> set[str]:
-        return {row["KEY"] for row in columns(run("list", *words))}
+        found = {row["KEY"] for row in columns(run("list", *words))}
+        assert found == {key["key"] for key in json.loads(run("list", "--json", *words))["keys"]}
+        return found
 
     assert listed("--namespace=shop") == {"a", "c"}
     assert listed("--namespace=shop", "--namespace=batch") == {"a", "b", "c"}
