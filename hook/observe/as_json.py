@@ -29,6 +29,7 @@ def list_to_json(seen: Inventory, selection: Selection) -> dict[str, Any]:
         "unreadable": [{"file": it.file, "problem": it.problem} for it in seen.list_unreadable()],
         "unmonitored": [failure.model_dump() for failure in seen.failures],
         "unhooked": seen.unhooked and _unhooked_to_json(seen.unhooked),
+        "unassigned": seen.unassigned,
     }
 
 

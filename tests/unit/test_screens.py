@@ -293,6 +293,7 @@ def test_list_as_json(node: FakeNode, run: Run) -> None:
             "unchecked": 2,
             "containers": [{"container": "c3", "namespace": "shop", "pod": "web-0", "name": "app"}],
         },
+        "unassigned": [],
     }
     assert key == {
         "key": "c1",
