@@ -219,6 +219,7 @@ OWNED = (
     f"/usr/lib/systemd/system/{NAME}-watch.service",
     f"/usr/lib/systemd/system/{NAME}-textfile.service",
     f"/usr/lib/systemd/system/{NAME}-textfile.timer",
+    f"/usr/lib/systemd/system/{NAME}-metrics.service",
     f"/usr/lib/tmpfiles.d/{NAME}.conf",
     f"/usr/share/containers/oci/hooks.d/10-{NAME}-kubernetes.json",
     f"/usr/share/containers/oci/hooks.d/10-{NAME}-podman.json",
