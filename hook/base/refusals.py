@@ -34,7 +34,8 @@ def of_make(resctrl: Resctrl, path: str, error: OSError) -> HookError:
     """Why a mon_group was not made: `no_rmids`, `rmids_in_limbo`, `denied`, `io`, or GroupGone."""
     tried, kernel = _describe("mkdir", path, error), _read_last_status(resctrl)
     if error.errno == errno.ENOSPC:
-        hint = "more pods and ctrl_groups than RMIDs (info/*/num_rmids), or groups that others leaked"
+        few = "info/*/num_rmids; on arm64 the PMGs of one ctrl_group"
+        hint = f"more groups than RMIDs ({few}), or groups that others leaked"
         return HookError(Reason.NO_RMIDS, "no RMID is left for this key", tried=tried, kernel=kernel, hint=hint)
     if error.errno == errno.EBUSY:
         problem = "no RMID is left: some were freed a moment ago, but the kernel cannot reuse them yet"

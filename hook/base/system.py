@@ -38,7 +38,7 @@ unix_time = time.time
 
 def now_utc() -> str:
     """The time of day for people, RFC 3339 in UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return format_utc(unix_time())
 
 
 def format_utc(seconds: float) -> str:

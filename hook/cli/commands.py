@@ -47,12 +47,12 @@ def _run(arguments: list[str]) -> int | None:
 
 def _list(options: Options, given: argparse.Namespace) -> None:
     seen = snapshot.take_snapshot(options)
+    selection = Selection(given.namespace, given.state, given.sort, given.limit)
     if given.json:
-        print_answer(as_json.list_to_json(seen))
+        print_answer(as_json.list_to_json(seen, selection))
     elif given.what == "unmonitored":
         print_answer(list_screen.format_unmonitored(seen))
     else:
-        selection = Selection(given.namespace, given.state, given.sort, given.limit)
         print_answer(list_screen.format_list(seen, selection, get_screen(is_wide=given.output == "wide")))
 
 

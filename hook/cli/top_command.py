@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hook.base import system
 from hook.cli.keys import Keys
 from hook.cli.output import get_screen, is_terminal, print_answer, print_screen
@@ -53,14 +55,15 @@ def _run_in_pipe(options: Options, given: argparse.Namespace) -> None:
 
 
 def _run_on_terminal(options: Options, given: argparse.Namespace, keys: Keys) -> None:
-    left, sort, is_paused = given.count or 0, given.sort, False
+    sort, is_paused, tables = given.sort, False, 0
     former = _look(options)
     table = _choose(rates.compare(former, former, system.now_utc()), given)  # names, and no rates yet: at once
-    interval = min(_FIRST, given.interval)
     while True:
         screen = get_screen(is_wide=given.output == "wide")
         print_screen(format_rates(table, sort, screen, (_PAUSED if is_paused else "") + _NOTES), screen)
-        pressed = keys.wait(interval)
+        if tables and tables == given.count:
+            return
+        pressed = keys.wait(given.interval if tables else min(_FIRST, given.interval))
         if pressed == "q":
             return
         if pressed == "p":
@@ -68,15 +71,10 @@ def _run_on_terminal(options: Options, given: argparse.Namespace, keys: Keys) ->
         sort = next((name for name in SORTS if pressed and name.startswith(pressed)), sort)
         if pressed or is_paused:
             continue
-        interval = given.interval
         seen = _look(options)
         table = _choose(rates.compare(former, seen, system.now_utc()), given)
         former = seen
-        left -= 1
-        if left == 0:
-            screen = get_screen(is_wide=given.output == "wide")
-            print_screen(format_rates(table, sort, screen, _NOTES), screen)
-            return
+        tables += 1
 
 
 def _look(options: Options) -> Look:
@@ -85,8 +83,7 @@ def _look(options: Options) -> Look:
 
 
 def _choose(table: Rates, given: argparse.Namespace) -> Rates:
-    """Only the keys of the namespaces that were asked for; the rest of the node is what is left without all keys."""
+    """The same with only the keys of the namespaces that were asked for, if any. The node's total is of all keys."""
     if not given.namespace:
         return table
-    keys = [rate for rate in table.keys if rate.key.state.pod_namespace in given.namespace]
-    return rates.Rates(table.time, table.seconds, keys, table.rest, table.rest_occupancy)
+    return replace(table, keys=[rate for rate in table.keys if rate.key.state.pod_namespace in given.namespace])

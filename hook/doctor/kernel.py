@@ -106,9 +106,8 @@ def check_rmids(site: Site) -> Iterator[Finding]:
     limit, ours, others = seen.rmids.limit, seen.rmids.ours, seen.rmids.others
     found = f"{ours + others} in use of {limit or '?'} ({ours} ours, {others} of others)"
     free = None if limit is None else limit - ours - others
-    remedy = (
-        f"use fewer pods or ctrl_groups, or remove groups of other tools; `{NAME} reconcile` frees those of dead pods"
-    )
+    fewer = "pods or ctrl_groups" if seen.rmids.each is None else "pods in each ctrl_group"
+    remedy = f"use fewer {fewer}, or remove groups of other tools; `{NAME} reconcile` frees those of dead pods"
     if free is not None and free <= 0:
         yield Finding(FAILURE, "RMIDs", f"{found}: none left", remedy)
     elif free is not None and free * 10 < (limit or 0):

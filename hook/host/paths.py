@@ -86,9 +86,15 @@ class Places:
         return self._place_configuration(f"systemd/system/{NAME}-textfile.timer")
 
     @property
+    def metrics_service(self) -> str:
+        """The unit of `metrics --listen`, which only an administrator enables."""
+        return self._place_configuration(f"systemd/system/{NAME}-metrics.service")
+
+    @property
     def units(self) -> list[str]:
         """All units."""
-        return [self.service, self.timer, self.watch, self.textfile_service, self.textfile_timer]
+        textfile = [self.textfile_service, self.textfile_timer]
+        return [self.service, self.timer, self.watch, *textfile, self.metrics_service]
 
     @property
     def tmpfiles(self) -> str:

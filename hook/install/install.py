@@ -166,9 +166,10 @@ def _plan_activation(wanted: Wanted) -> list[Step]:
         Run(("systemd-tmpfiles", "--create", places.tmpfiles)),
         Run(("systemctl", "daemon-reload")),
         Run(("systemctl", "enable", "--now", os.path.basename(places.timer))),
-        # One that runs is restarted: it runs the program that was there.
+        # Services that run are restarted: they run the program that was there.
         *([Run(("systemctl", "enable", watch))] if wanted.watch else []),
         Run(("systemctl", "restart" if wanted.watch else "try-restart", watch)),
+        Run(("systemctl", "try-restart", os.path.basename(places.metrics_service))),
         *plan_stop_of_left_timer(),
     ]
 

@@ -94,7 +94,7 @@ def plan_left_timer(places: Places, options: Options) -> list[Step]:
 def plan_rest(places: Places, options: Options) -> list[Step]:
     """The steps after the last caller is gone."""
     here = not places.top and machine.has_systemd()
-    active = (places.timer, places.watch, places.textfile_timer)
+    active = (places.timer, places.watch, places.textfile_timer, places.metrics_service)
     units = [os.path.basename(path) for path in active if here and os.path.exists(path)]
     return [
         # Disable the units while they exist, so that systemd removes its links to them.

@@ -13,21 +13,23 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hook.base.models import Failure
-    from hook.observe.rates import Rate, Rates
+    from hook.observe.rates import Rates
+    from hook.observe.selection import Selection
     from hook.observe.snapshot import Group, Inventory, Key, Total
     from hook.state.records import Unhooked
 
 
-def list_to_json(seen: Inventory) -> dict[str, Any]:
+def list_to_json(seen: Inventory, selection: Selection) -> dict[str, Any]:
     """`list --json`."""
     rmids = seen.rmids
     return {
         "mounted": rmids is not None,
         "rmids": rmids and {"limit": rmids.limit, "ours": rmids.ours, "others": rmids.others},
-        "keys": [_summary_to_json(key) for key in seen.keys],
+        "keys": [_summary_to_json(key) for key in selection.choose(seen.keys)[1]],
         "unreadable": [{"file": it.file, "problem": it.problem} for it in seen.list_unreadable()],
         "unmonitored": [failure.model_dump() for failure in seen.failures],
         "unhooked": seen.unhooked and _unhooked_to_json(seen.unhooked),
+        "unassigned": seen.unassigned,
     }
 
 
@@ -82,22 +84,24 @@ def rates_to_json(rates: Rates) -> dict[str, Any]:
     return {
         "time": rates.time,
         "seconds": round(rates.seconds, 3),
-        "keys": [_rate_to_json(rate) for rate in rates.keys],
+        "node": _rates_to_json(rates.node),
+        "no_pod": _rates_to_json(rates.rest),
+        "keys": [{**_identity_to_json(rate.key), **_rates_to_json(rate.use)} for rate in rates.keys],
     }
 
 
-def _rate_to_json(rate: Rate) -> dict[str, Any]:
+def _rates_to_json(use: dict[str, Total]) -> dict[str, Any]:
     sums = {
-        "watts": rate.use.get("core_energy"),
-        "memory_bytes_per_second": rate.use.get("mbm_total_bytes"),
-        "memory_local_bytes_per_second": rate.use.get("mbm_local_bytes"),
-        "llc_occupancy_bytes": rate.occupancy,
+        "watts": use.get("core_energy"),
+        "memory_bytes_per_second": use.get("mbm_total_bytes"),
+        "memory_local_bytes_per_second": use.get("mbm_local_bytes"),
+        "llc_occupancy_bytes": use.get("llc_occupancy"),
     }
     there = {name: total for name, total in sums.items() if total is not None}
     partial = sorted(name for name, total in there.items() if total.unknown or total.from_nothing)
     numbers = {name: to_number(there[name].value) if name in there else None for name in sums}
     at_least = sorted(name for name, total in there.items() if total.at_least)
-    return {**_identity_to_json(rate.key), **numbers, "partial": partial, "at_least": at_least}
+    return {**numbers, "partial": partial, "at_least": at_least}
 
 
 def _identity_to_json(key: Key) -> dict[str, Any]:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 NOTHING = "-"
 UNKNOWN = "?"
+SHORT_KEY = 8
+"""Of how many characters a key is where it stands beside a name."""
+LEAST_NAME = 12
+"""To how many characters a name may be cut."""
 _AT_LEAST = ">="
 _FROM_NOTHING = "*"
 _LONGEST_WORD = 253

@@ -9,9 +9,20 @@ from __future__ import annotations
 
 from hook.base import procfs
 from hook.base.text import printable, who
-from hook.observe.cells import NOTHING, UNKNOWN, explain_marks, format_age, format_name, format_sum, to_word, unit_of
+from hook.observe.cells import (
+    LEAST_NAME,
+    NOTHING,
+    SHORT_KEY,
+    UNKNOWN,
+    explain_marks,
+    format_age,
+    format_name,
+    format_sum,
+    to_word,
+    unit_of,
+)
 from hook.observe.selection import STATES
-from hook.observe.snapshot import Total, sum_by_event
+from hook.observe.snapshot import add_up, sum_by_event
 from hook.observe.table import Column, lay_out, numbers, words
 from hook.observe.uncounted import format_uncounted
 
@@ -25,8 +36,6 @@ if TYPE_CHECKING:
     from hook.observe.table import Screen
     from hook.state.records import Unhooked
 
-_SHORT_KEY = 8
-_LEAST_NAME = 12
 _EVENTS = ("core_energy", "mbm_total_bytes")
 _HEADS = {"core_energy": "ENERGY", "mbm_total_bytes": "MEMORY"}
 _NAMED = 20  # pods, where a line may be as long as it likes
@@ -74,15 +83,15 @@ def _name_of(failure: Failure) -> str:
 def _format_table(found: Sequence[Key], shown: Sequence[Key], screen: Screen) -> list[str]:
     """The rows that are shown, and a sum of all that match."""
     use = [sum_by_event(key.groups) for key in shown]
-    total = _add_up(found)
+    total = add_up(sum_by_event(key.groups) for key in found)
     has_total = len(found) > 1
     end, none = (["total"], [""]) if has_total else ([], [])
     ids = [key.state.key for key in shown] + none
     states = [key.condition for key in shown] + none
     ctrl_groups = [to_word(",".join(it.record.ctrl_group for it in key.groups)) or NOTHING for key in shown] + none
     columns = [
-        words("NAME", [*map(format_name, shown), *end], least=_LEAST_NAME),
-        Column("KEY", ids, [key[:_SHORT_KEY] for key in ids]),
+        words("NAME", [*map(format_name, shown), *end], least=LEAST_NAME),
+        Column("KEY", ids, [key[:SHORT_KEY] for key in ids]),
         Column("STATE", states, [_WORDS.get(state, state) for state in states]),
         Column("CTRL_GROUPS", ctrl_groups, None),
         numbers("ALIVE", [*map(_format_members, shown), *none]),
@@ -97,14 +106,6 @@ def _format_table(found: Sequence[Key], shown: Sequence[Key], screen: Screen) ->
     lines = lay_out(columns, screen)
     over = [screen.faint(line) if key.state.completed_at else line for line, key in zip(lines[1:], shown)]
     return [lines[0], *over, *lines[1 + len(shown) :], *explain_marks(marked)]
-
-
-def _add_up(keys: Iterable[Key]) -> dict[str, Total]:
-    found: dict[str, Total] = {}
-    for key in keys:
-        for event, total in sum_by_event(key.groups).items():
-            found[event] = found.get(event, Total()) + total
-    return found
 
 
 def _format_members(key: Key) -> str:

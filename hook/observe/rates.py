@@ -6,21 +6,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hook.base import counters
-from hook.observe.snapshot import Total
+from hook.observe.snapshot import Total, add_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.observe.node_counters import Uncharged
     from hook.observe.snapshot import Group, Inventory, Key
 
+_CACHE = "llc_occupancy"
+
 
 @dataclass(frozen=True)
 class Rate:
-    """A key's use by event, in millionths of its unit per second, and its current cache. None: no such counter."""
+    """A key's use by event: in millionths of its unit per second; of the cache, what it holds now."""
 
     key: Key
     use: dict[str, Total]
-    occupancy: Total | None
 
     def rank(self) -> tuple[int, int, str]:
         """The sort key: highest watts first, then highest bytes per second, then the name."""
@@ -32,16 +33,17 @@ class Rate:
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates of all keys that are not completed, most watts first. `rest`: of what is charged to no key, by event.
+    """The rates of the keys that are not completed, most watts first.
 
-    `seconds`: between the looks. `time`: RFC 3339, UTC.
+    `rest`: of what is charged to no key; `node`: the same and all keys. Both by event, as in Rate. `seconds`: between
+    the looks. `time`: RFC 3339, UTC.
     """
 
     time: str
     seconds: float
     keys: list[Rate]
     rest: dict[str, Total]
-    rest_occupancy: Total | None = None
+    node: dict[str, Total]
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,9 @@ def compare(first: Look, second: Look, time: str) -> Rates:
     former = {(key.state.key, group.record.path): group for key in first.seen.keys for group in key.groups}
     rates = [_make_rate(key, former) for key in second.seen.keys if key.state.completed_at is None]
     seconds = second.seen.at - first.seen.at
-    rest = _compare_rest(first.rest, second.rest, seconds) if seconds > 0 else {}
-    return Rates(time, seconds, sorted(rates, key=Rate.rank), rest, _add_rest_occupancy(second.rest))
+    rest = _compare_rest(first.rest, second.rest, seconds)
+    node = add_up([rest, *(rate.use for rate in rates)])
+    return Rates(time, seconds, sorted(rates, key=Rate.rank), rest, node)
 
 
 def _compare_rest(first: Uncharged, second: Uncharged, seconds: float) -> dict[str, Total]:
@@ -66,26 +69,18 @@ def _compare_rest(first: Uncharged, second: Uncharged, seconds: float) -> dict[s
     for path, of_group in second.items():
         for counter, now in of_group.items():
             before, name = first.get(path, {}).get(counter), counter.rpartition("/")[2]
-            if counters.is_cumulative(counter):
+            if counters.is_cumulative(counter) and seconds > 0:
                 used = None if now is None or before is None else now - before
                 # Less than before: the ctrl_group is another one.
                 speed = round(used / seconds) if used is not None and used >= 0 else None
                 found[name] = found.get(name, Total()).add(speed)
-    return found
-
-
-def _add_rest_occupancy(rest: Uncharged) -> Total | None:
-    found = None
-    for of_group in rest.values():
-        for counter, now in of_group.items():
-            if counter.endswith("/llc_occupancy"):
-                found = (found or Total()).add(now)
+            elif name == _CACHE:
+                found[name] = found.get(name, Total()).add(now)
     return found
 
 
 def _make_rate(key: Key, former: dict[tuple[str, str], Group]) -> Rate:
     use: dict[str, Total] = {}
-    occupancy: Total | None = None
     for group in key.groups:
         if group.is_over:
             continue
@@ -95,9 +90,9 @@ def _make_rate(key: Key, former: dict[tuple[str, str], Group]) -> Rate:
             if counters.is_cumulative(counter) and earlier is not None and _is_same_life(earlier, group):
                 speed, from_nothing = _calculate_speed(earlier, group, counter)
                 use[name] = use.get(name, Total()).add(speed, from_nothing=from_nothing)
-            elif name == "llc_occupancy":
-                occupancy = (occupancy or Total()).add(counters.number(text))
-    return Rate(key, use, occupancy)
+            elif name == _CACHE:
+                use[name] = use.get(name, Total()).add(counters.number(text))
+    return Rate(key, use)
 
 
 def _is_same_life(earlier: Group, group: Group) -> bool:

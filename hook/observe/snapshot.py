@@ -289,6 +289,15 @@ def sum_by_event(groups: Iterable[Group]) -> dict[str, Total]:
     return found
 
 
+def add_up(uses: Iterable[dict[str, Total]]) -> dict[str, Total]:
+    """The sums of these uses, by event."""
+    found: dict[str, Total] = {}
+    for use in uses:
+        for event, total in use.items():
+            found[event] = found.get(event, Total()) + total
+    return found
+
+
 def to_number(millionths: int | None) -> int | float | None:
     """Millionths as a number of whole units, as exact as JSON readers allow."""
     if millionths is None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hook.observe.cells import explain_marks, format_name, format_sum
+from hook.observe.cells import LEAST_NAME, SHORT_KEY, explain_marks, format_name, format_sum
 from hook.observe.snapshot import Total
 from hook.observe.table import Column, lay_out, numbers, words
 
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from hook.observe.rates import Rate, Rates
     from hook.observe.table import Screen
 
-_HEADS = {"core_energy": "POWER(W)", "mbm_total_bytes": "MEMORY(B/s)", "mbm_local_bytes": "LOCAL(B/s)"}
-_CACHE = "llc_occupancy"
-_LEAST_NAME = 12
-_SHORT_KEY = 8
+_HEADS = {
+    "core_energy": "POWER(W)",
+    "mbm_total_bytes": "MEMORY(B/s)",
+    "mbm_local_bytes": "LOCAL(B/s)",
+    "llc_occupancy": "CACHE(B)",
+}
 _OTHER_LINES = 10  # around the keys: title, notes, heads, the node, no pod, the legend of marks, and the cursor's
 
 
@@ -29,7 +31,7 @@ def _most_of(event: str) -> Callable[[Rate], Any]:
 SORTS: dict[str, Callable[[Rate], Any]] = {
     "energy": lambda rate: rate.rank(),
     "memory": _most_of("mbm_total_bytes"),
-    "cache": lambda rate: -(rate.occupancy or Total()).known,
+    "cache": _most_of("llc_occupancy"),
     "name": lambda rate: format_name(rate.key),
 }
 """By what `top` can sort, each by its first letter on a terminal."""
@@ -40,26 +42,13 @@ def format_rates(rates: Rates, sort: str, screen: Screen, notes: str = "") -> li
     listed = sorted(rates.keys, key=lambda rate: (SORTS[sort](rate), rate.key.state.key))
     shown = listed if screen.height is None else listed[: max(1, screen.height - _OTHER_LINES)]
     of_all = f"{len(shown)} of {len(listed)} keys" if len(shown) < len(listed) else f"{len(listed)} keys"
-    rest = {**{event: rates.rest.get(event) for event in _HEADS}, _CACHE: rates.rest_occupancy}
-    node = {event: _add_up([rest[event], *(_use_of(rate)[event] for rate in listed)]) for event in rest}
     keys = ["", "", *(rate.key.state.key for rate in shown)]
     columns = [
-        words("NAME", ["node", "no pod", *(format_name(rate.key) for rate in shown)], least=_LEAST_NAME),
-        Column("KEY", keys, [key[:_SHORT_KEY] for key in keys]),
+        words("NAME", ["node", "no pod", *(format_name(rate.key) for rate in shown)], least=LEAST_NAME),
+        Column("KEY", keys, [key[:SHORT_KEY] for key in keys]),
     ]
-    for event, head in {**_HEADS, _CACHE: "CACHE(B)"}.items():
-        uses = [node[event], rest[event], *(_use_of(rate)[event] for rate in shown)]
-        columns.append(numbers(head, [format_sum(total, event) for total in uses]))
+    uses = [rates.node, rates.rest, *(rate.use for rate in shown)]
+    columns += [numbers(head, [format_sum(use.get(event), event) for use in uses]) for event, head in _HEADS.items()]
     title = f"{rates.time}  over {rates.seconds:.1f} s, {of_all}"
     marks = explain_marks(cell for column in columns[2:] for cell in column.cells)
     return [title, *([screen.faint(notes)] if notes else []), "", *lay_out(columns, screen), *marks]
-
-
-def _use_of(rate: Rate) -> dict[str, Total | None]:
-    return {**{event: rate.use.get(event) for event in _HEADS}, _CACHE: rate.occupancy}
-
-
-def _add_up(totals: list[Total | None]) -> Total | None:
-    """The sum of these; None if there is none of them."""
-    there = [total for total in totals if total is not None]
-    return sum(there[1:], there[0]) if there else None

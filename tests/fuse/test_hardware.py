@@ -90,6 +90,7 @@ def test_a_group_without_a_counter_is_reported_and_the_remedy_helps(node: PodNod
     path = f"{node.root}/mon_groups/oci-db"
     problem = f"{TRAFFIC} is not counted in 1 groups, which have no hardware counter: {path}"
     assert f"{problem}; remedy: {remedy}" in node.lines()
+    assert json.loads(node.ask("list", "--json"))["unassigned"] == [path]
     assert ("warning", problem, remedy) in node.doctor(TRAFFIC)
     commands = remedy.partition("root ctrl_group: ")[2]
     assert subprocess.run(["sh", "-ec", commands], timeout=300, check=False).returncode == 0
@@ -222,6 +223,9 @@ def test_on_arm64_a_pod_finds_no_rmid_and_the_full_ctrl_group_is_named(node: Pod
     node.start("web", pids[0])
     node.start("db", pids[1])
     assert node.hook.reasons() == {"db": "no_rmids"}
+    assert "on arm64 the PMGs of one ctrl_group" in node.ask("list", "unmonitored", python=ARM64)
+    ((_, _, remedy),) = [it for it in node.doctor("RMIDs", ARM64) if "none left" in it[1]]
+    assert remedy.startswith("use fewer pods in each ctrl_group, ")
     assert any(line.startswith("no RMID is left in ctrl_group /: each has 2") for line in node.lines(ARM64))
 
 

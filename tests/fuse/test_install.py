@@ -18,7 +18,18 @@ from pyz import archive
 from tests.kernel.inside import REAL_ROOT
 from tests.support import interpreters, machine
 from tests.support.hook import PYZ, UID, Hook, created, stopped, task
-from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, TEXTFILE, UNITS, WATCH, ScratchMachine
+from tests.support.machine import (
+    CONF,
+    HOOKS_DIR,
+    LINK,
+    METRICS,
+    NOBODY,
+    PROGRAM,
+    TEXTFILE,
+    UNITS,
+    WATCH,
+    ScratchMachine,
+)
 
 if TYPE_CHECKING:
     from tests.resctrlfs import Mounted
@@ -27,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman"))
 TMPFILES = "/usr/lib/tmpfiles.d/resctrl-mon-hook.conf"
 EVERYTHING = {PROGRAM, LINK, f"{UNITS}.service", f"{UNITS}.timer", WATCH, TMPFILES, CONF, KUBERNETES, PODMAN}
-EVERYTHING |= {f"{TEXTFILE}.service", f"{TEXTFILE}.timer"}
+EVERYTHING |= {f"{TEXTFILE}.service", f"{TEXTFILE}.timer", METRICS}
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +89,7 @@ def test_everything_is_where_it_belongs(node: ScratchMachine) -> None:
         WATCH: "packaging/systemd/resctrl-mon-hook-watch.service",
         f"{TEXTFILE}.service": "packaging/systemd/resctrl-mon-hook-textfile.service",
         f"{TEXTFILE}.timer": "packaging/systemd/resctrl-mon-hook-textfile.timer",
+        METRICS: "packaging/systemd/resctrl-mon-hook-metrics.service",
         TMPFILES: "packaging/tmpfiles.d/resctrl-mon-hook.conf",
     }.items():
         assert written[path] == (ROOT / shipped).read_text()
@@ -158,7 +170,7 @@ def test_another_prefix_leaves_usr_alone(node: ScratchMachine) -> None:
     hooks_dir = "/etc/containers/oci/hooks.d"
     names = [f"{hooks_dir}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman")]
     units = [f"/etc/systemd/system/resctrl-mon-hook-reconcile.{name}" for name in ("service", "timer")]
-    units.append("/etc/systemd/system/resctrl-mon-hook-watch.service")
+    units += [f"/etc/systemd/system/resctrl-mon-hook-{name}.service" for name in ("watch", "metrics")]
     units += [f"/etc/systemd/system/resctrl-mon-hook-textfile.{name}" for name in ("service", "timer")]
     link = "/etc/opt/x/bin/resctrl-mon-hook"
     assert set(node.written()) == {below, link, CONF, "/etc/tmpfiles.d/resctrl-mon-hook.conf", *units, *names}
@@ -251,12 +263,13 @@ def test_the_timer_is_started_and_stopped(node: ScratchMachine) -> None:
         "systemctl daemon-reload",
         "systemctl enable --now resctrl-mon-hook-reconcile.timer",
         "systemctl try-restart resctrl-mon-hook-watch.service",
+        "systemctl try-restart resctrl-mon-hook-metrics.service",
     ]
     log.unlink()
     done(node, "uninstall")
     assert log.read_text().splitlines() == [
         "systemctl disable --now resctrl-mon-hook-reconcile.timer resctrl-mon-hook-watch.service "
-        "resctrl-mon-hook-textfile.timer",
+        "resctrl-mon-hook-textfile.timer resctrl-mon-hook-metrics.service",
         "systemctl daemon-reload",
     ]
     log.unlink()
@@ -267,9 +280,10 @@ def test_the_timer_is_started_and_stopped(node: ScratchMachine) -> None:
 def test_watch_is_enabled_and_started_only_if_it_is_asked_for(node: ScratchMachine) -> None:
     log = give_systemd(node)
     done(node, "install", "--for=podman", "--watch", "--run-dir=/run/other")
-    assert log.read_text().splitlines()[-2:] == [
+    assert log.read_text().splitlines()[-3:] == [
         "systemctl enable resctrl-mon-hook-watch.service",
         "systemctl restart resctrl-mon-hook-watch.service",
+        "systemctl try-restart resctrl-mon-hook-metrics.service",
     ]
     unit = node.written()[WATCH]
     assert "\nReadWritePaths=-/run/other\n" in unit
@@ -279,7 +293,7 @@ def test_watch_is_enabled_and_started_only_if_it_is_asked_for(node: ScratchMachi
 def test_a_systemd_that_fails_stops_nothing(node: ScratchMachine) -> None:
     give_systemd(node, status=1)
     lines = done(node, "install", "--for=podman")
-    assert lines.count("  failed: exit status 1: no luck") == 4
+    assert lines.count("  failed: exit status 1: no luck") == 5
     assert PODMAN in node.written()
 
 

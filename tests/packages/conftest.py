@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 NEWER, NEXT = "1000.0", "2000.0"
 RECORDS = ("Member", "MonGroup", "KeyState", "Index", "Failure", "ReconcileRecord", "WatchRecord")
+USUAL = 12
+"""The version of Debian of all tests but those of `fresh`."""
 FURTHER = "colour"
 """A field that the records of later versions have, and those of this one do not."""
 COMPILE = """
@@ -120,21 +122,21 @@ def _packages(pyz: Path, version: str, output: Path) -> Packages:
     return Packages(version, deb, rpm)
 
 
-MakeMachine = Callable[[Path], "AbstractContextManager[Machine]"]
+MakeMachine = Callable[[Path, int], "AbstractContextManager[Machine]"]
 
 
 @pytest.fixture(scope="session")
 def make_machine(packages: Packages, newer: Packages) -> MakeMachine:
-    """Machines that have the packages at hand, each in a directory of its own."""
+    """Machines with a version of Debian that have the packages at hand, each in a directory of its own."""
     if os.geteuid() != 0 or not Path("/dev/fuse").exists():
         pytest.skip("needs root and /dev/fuse")
-    try:
-        base = debian.ready()
-    except CannotMake as reason:
-        pytest.skip(str(reason))
 
     @contextmanager
-    def make(directory: Path) -> Iterator[Machine]:
+    def make(directory: Path, version: int) -> Iterator[Machine]:
+        try:
+            base = debian.ready(version)
+        except CannotMake as reason:
+            pytest.skip(str(reason))
         with mounted(directory) as resctrl, closing(Machine(base, directory, resctrl)) as machine:
             for file in (*packages[1:], *newer[1:]):
                 shutil.copy(file, machine.shared)
@@ -145,7 +147,7 @@ def make_machine(packages: Packages, newer: Packages) -> MakeMachine:
 
 @pytest.fixture(scope="session")
 def _machine(make_machine: MakeMachine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    with make_machine(tmp_path_factory.mktemp("machine")) as machine:
+    with make_machine(tmp_path_factory.mktemp("machine"), USUAL) as machine:
         yield machine
 
 
@@ -159,11 +161,13 @@ def machine(_machine: Machine) -> Iterator[Machine]:
     _machine.dpkg("--purge", "resctrl-mon-hook")
 
 
-@pytest.fixture
-def fresh(_machine: Machine, make_machine: MakeMachine, tmp_path: Path) -> Iterator[Machine]:
+@pytest.fixture(params=debian.SUITES, ids="debian-{}".format)
+def fresh(
+    request: pytest.FixtureRequest, _machine: Machine, make_machine: MakeMachine, tmp_path: Path
+) -> Iterator[Machine]:
     """A machine that nothing was installed on: the one of all tests, as long as it is that."""
-    if not _machine.has_python():
+    if request.param == USUAL and not _machine.has_python():
         yield _machine
     else:
-        with make_machine(tmp_path) as machine:
+        with make_machine(tmp_path, request.param) as machine:
             yield machine

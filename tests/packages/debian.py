@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fresh Debian with Podman, for packages to be installed in.
+"""Fresh Debians with Podman, for packages to be installed in.
 
-It has no Python: that lies in apt's cache there, so that apt can install it without a network.
+They have no Python: that lies in apt's cache there, so that apt can install it without a network.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from tests.support import debian
 if TYPE_CHECKING:
     from pathlib import Path
 
-SUITE = "bookworm"
+SUITES = {12: "bookworm", 13: "trixie"}
+"""By Debian's version."""
 PACKAGES = ("podman", "runc", "systemd")
 """What is installed, with all that it needs. systemd: does not run there, and says which units would be started."""
 AT_HAND = ("python3",)
@@ -26,6 +27,6 @@ OPTIONS = (
 )
 
 
-def ready() -> Path:
+def ready(version: int) -> Path:
     """The directory of the root, as debian.root has it."""
-    return debian.root(SUITE, *OPTIONS)
+    return debian.root(SUITES[version], *OPTIONS)

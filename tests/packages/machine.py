@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fresh Debian as a machine of its own, as far as packages can tell, without a network.
+"""A fresh Debian as a machine of its own, as far as packages can tell, without a network but for 127.0.0.1.
 
 Its Podman is configured for what a small VM can do, as a site would do it; of our hook it knows nothing.
 """
@@ -11,7 +11,7 @@ import os
 import re
 import shlex
 import subprocess
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,8 @@ from tests.support.containers import ULIMITS, Cgroups, Gate, make_rootfs
 from tests.support.root import ENVIRONMENT, Root
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.resctrlfs import Mounted
 
 PATIENCE = 300.0
@@ -27,6 +29,9 @@ PATIENCE = 300.0
 CHANGES = ("rename", "renameat", "renameat2", "unlink", "unlinkat")
 SHARED = "/srv/shared"
 RESCTRL = "/sys/fs/resctrl"
+ENERGY = "core_energy"
+PROGRAMS_ENVIRONMENT = {**ENVIRONMENT, "PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
+"""The cgroups are the host's, and may be v1, of which Podman 5 warns each time."""
 CONTAINERS_CONF = f"""
 [containers]
 default_ulimits = {json.dumps(ULIMITS)}
@@ -43,6 +48,11 @@ driver = "vfs"
 graphroot = "/var/lib/containers/storage"
 runroot = "/run/containers/storage"
 """
+APT_CONF = """
+APT::Get::Assume-Yes "true";
+APT::Install-Recommends "false";
+"""
+"""What is only recommended is not at hand."""
 
 
 class Machine:
@@ -61,8 +71,10 @@ class Machine:
         self.cgroups = Cgroups(f"resctrl-mon-hook-{os.getpid()}-{directory.name}")
         self._root = Root(base, self._work, {SHARED: self.shared, RESCTRL: resctrl.root}, has_network=False)
         try:
+            self.from_outside("busybox", "ip", "link", "set", "lo", "up")
             (self.at("/etc/containers") / "containers.conf").write_text(CONTAINERS_CONF)
             (self.at("/etc/containers") / "storage.conf").write_text(STORAGE_CONF)
+            (self.at("/etc/apt/apt.conf.d") / "unattended").write_text(APT_CONF)
         except BaseException:
             self.close()
             raise
@@ -86,7 +98,7 @@ class Machine:
     def _enter(self, enter: list[str], *words: str, check: bool) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [*enter, *words],
-            env=ENVIRONMENT,
+            env=PROGRAMS_ENVIRONMENT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -97,6 +109,17 @@ class Machine:
         if check and done.returncode != 0:
             raise RuntimeError(f"{' '.join(words)}: exit status {done.returncode}: {done.stdout.strip()}")
         return done
+
+    @contextmanager
+    def started(self, *words: str) -> Iterator[str]:
+        """A program that runs in it meanwhile; its first line of stdout."""
+        command = [*self._root.enter(SHARED), *words]
+        with subprocess.Popen(command, env=ENVIRONMENT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+            try:
+                assert process.stdout is not None
+                yield process.stdout.readline().decode()
+            finally:
+                process.terminate()
 
     # Packages
 
@@ -116,7 +139,7 @@ class Machine:
 
     def apt(self, *words: str) -> str:
         """As people call it. Slower than dpkg, which does the same for a package that needs no other."""
-        return self.run("apt", "-y", "--no-install-recommends", *words).stdout
+        return self.run("apt", *words).stdout
 
     def dpkg(self, *words: str) -> str:
         return self.run("dpkg", *words).stdout
@@ -165,6 +188,12 @@ class Machine:
         self.run("podman", "rm", "-f", "-t", "0", *(names or ["-a"]))
         while self._gates and not names:
             self._gates.pop().close()
+
+    def spend(self, container: str, joules: int) -> None:
+        """Its group is charged for some energy."""
+        self.resctrl.control(
+            do="add", group=f"/mon_groups/oci-{container}", domain="mon_PERF_PKG_00", event=ENERGY, amount=joules
+        )
 
     def groups(self) -> dict[str, list[int]]:
         """The mon_groups of the root ctrl_group by name, with their tasks."""

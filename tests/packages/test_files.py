@@ -34,6 +34,7 @@ BOTH = {
     f"usr/lib/systemd/system/{NAME}-watch.service",
     f"usr/lib/systemd/system/{NAME}-textfile.service",
     f"usr/lib/systemd/system/{NAME}-textfile.timer",
+    f"usr/lib/systemd/system/{NAME}-metrics.service",
     f"usr/lib/tmpfiles.d/{NAME}.conf",
     f"usr/share/bash-completion/completions/{NAME}",
     f"usr/share/fish/vendor_completions.d/{NAME}.fish",

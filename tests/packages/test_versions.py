@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.packages.conftest import FURTHER
+from tests.packages.machine import ENERGY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 NAME = "resctrl-mon-hook"
 RUN = f"/run/{NAME}"
-ENERGY = "core_energy"
 
 
 def install(machine: Machine, packages: Packages) -> None:
@@ -41,13 +41,6 @@ def record_path(machine: Machine, key: str) -> Path:
 
 def record(machine: Machine, key: str) -> Any:  # noqa: ANN401  JSON
     return json.loads(record_path(machine, key).read_text())
-
-
-def spend(machine: Machine, container: str, joules: int) -> None:
-    """Its group is charged for some energy."""
-    machine.resctrl.control(
-        do="add", group=f"/mon_groups/oci-{container}", domain="mon_PERF_PKG_00", event=ENERGY, amount=joules
-    )
 
 
 def shown(machine: Machine) -> dict[str, Any]:
@@ -87,10 +80,10 @@ def test_records_with_further_fields_are_read_and_their_use_goes_on(
     """Up, down and up again: one container of each version lives through it."""
     install(clean, packages)
     web = clean.podman_run("web")
-    spend(clean, web, 5)
+    clean.spend(web, 5)
     install(clean, newer)
     db = clean.podman_run("db")
-    spend(clean, db, 7)
+    clean.spend(db, 7)
     before = mon_groups(clean)
     assert FURTHER in record(clean, db)
     assert FURTHER in record(clean, db)["members"][db]
@@ -99,7 +92,7 @@ def test_records_with_further_fields_are_read_and_their_use_goes_on(
     for version in packages, newer, packages:
         install(clean, version)
         assert clean.run(NAME, "reconcile").stdout == "", "there is nothing to repair"
-        spend(clean, db, 1)
+        clean.spend(db, 1)
         assert {key: (it["state"], it["members_alive"]) for key, it in going_on(clean).items()} == {
             web: ("live", 1),
             db: ("live", 1),
@@ -125,7 +118,7 @@ def test_a_record_of_a_version_that_is_too_new_is_set_aside_and_rebuilt(
     ended = clean.podman_run("ended")
     clean.podman_rm("ended")
     web = clean.podman_run("web")
-    spend(clean, web, 5)
+    clean.spend(web, 5)
     theirs = record_path(clean, web).read_text()
     assert json.loads(theirs)["version"] == 2
     before = clean.resctrl.groups()[f"/mon_groups/oci-{web}"]
@@ -150,7 +143,7 @@ def test_a_record_of_a_version_that_is_too_new_is_set_aside_and_rebuilt(
     assert listed(clean)["unreadable"] == []
     assert clean.run(NAME, "reconcile").stdout == ""
 
-    spend(clean, web, 3)
+    clean.spend(web, 3)
     use = shown(clean)[web]["use"][ENERGY]
     assert (use["value"], use["at_least"]) == (3, True), "what it used earlier is in the file that was set aside"
     clean.podman_rm("web")

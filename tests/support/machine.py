@@ -30,6 +30,7 @@ CONF = "/etc/resctrl-mon-hook/reconcile.conf"
 UNITS = "/usr/lib/systemd/system/resctrl-mon-hook-reconcile"
 WATCH = "/usr/lib/systemd/system/resctrl-mon-hook-watch.service"
 TEXTFILE = "/usr/lib/systemd/system/resctrl-mon-hook-textfile"
+METRICS = "/usr/lib/systemd/system/resctrl-mon-hook-metrics.service"
 
 
 def missing() -> str | None:

@@ -387,6 +387,37 @@ def test_a_pod_monitor_finds_the_pods_and_keeps_the_labels_of_the_series() -> No
     assert endpoint["honorLabels"] is True
 
 
+PROMETHEUS: Object = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "prometheus"}}}
+
+
+@pytest.mark.parametrize(
+    ("more", "peers"), [({}, [{"podSelector": {}}]), ({"from": [PROMETHEUS]}, [PROMETHEUS])], ids=["default", "given"]
+)
+def test_a_network_policy_lets_only_its_peers_ask_for_metrics(more: Object, peers: list[Object]) -> None:
+    values: Object = {"metrics": {**WITH_OPERATOR["metrics"], "networkPolicy": {"enabled": True, **more}}}
+    schema(values)
+    objects = render(values)
+    policy, daemonset = only(objects, "NetworkPolicy"), only(objects, "DaemonSet")
+    kubernetes_validate.validate(policy, OLDEST, strict=True)
+    assert policy["metadata"]["namespace"] == daemonset["metadata"]["namespace"]
+    (port,) = containers(objects)["metrics"]["ports"]
+    assert policy["spec"] == {
+        "podSelector": daemonset["spec"]["selector"],
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": peers, "ports": [{"protocol": "TCP", "port": port["name"]}]}],
+    }
+
+
+def test_there_is_no_network_policy_by_default_or_without_metrics(defaults: list[Object]) -> None:
+    without = render({"metrics": {"enabled": False, "networkPolicy": {"enabled": True}}})
+    assert "NetworkPolicy" not in {it["kind"] for it in [*defaults, *without]}
+
+
+def test_a_network_policy_that_would_have_no_effect_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="networkPolicy has no effect with watch=true"):
+        render({"watch": True, "metrics": {"networkPolicy": {"enabled": True}}})
+
+
 def test_the_rules_are_those_that_promtool_tests() -> None:
     rules = chart.load(chart.ROOT / "packaging/prometheus/rules.yaml")
     found = only(render(WITH_OPERATOR), "PrometheusRule")
@@ -396,7 +427,14 @@ def test_the_rules_are_those_that_promtool_tests() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [{"port": 80}, {"port": "9753"}, {"events": ["a b"]}, {"podMonitor": {"interval": "often"}}, {"on": True}],
+    [
+        {"port": 80},
+        {"port": "9753"},
+        {"events": ["a b"]},
+        {"podMonitor": {"interval": "often"}},
+        {"networkPolicy": {"from": []}},
+        {"on": True},
+    ],
     ids=str,
 )
 def test_wrong_values_of_metrics_are_refused(values: Object) -> None:

@@ -79,7 +79,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
     groups = [{"path": path, "ctrl_group": "/", "begin": {ENERGY: "0", TOTAL: "0"}}]
     found.record(DATABASE, created_boottime=10.0, groups=groups, members={DATABASE: member(path, 33)})
     tried = f"mkdir {KERNEL}/mon_groups/oci-c41d8cd9-8f00-4b20-9980-0998ecf8427e: ENOSPC"
-    hint = "more pods and ctrl_groups than RMIDs (info/*/num_rmids), or groups that others leaked"
+    few = "info/*/num_rmids; on arm64 the PMGs of one ctrl_group"
+    hint = f"more groups than RMIDs ({few}), or groups that others leaked"
     why = {"problem": "no RMID is left for this key", "tried": tried, "kernel": "Out of RMIDs", "hint": hint}
     found.fail("9e107d9d372b" + 52 * "e", namespace="shop", pod="cart-0", name="app", **why)
     found.fail("e4d909c290d0" + 52 * "f", namespace="shop", pod="cart-1", name="app", **why)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Grafana dashboard: whole as one, and about metrics and labels that there are.
 
-Grafana itself is not asked; what a panel shows is what Prometheus' own checker and the table of metrics say.
+Grafana itself is not asked, but the models of its own SDK are. What a panel shows is what Prometheus' own checker and
+the table of metrics say.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from hook.observe import node_counters, prometheus, series
 from hook.observe.snapshot import take_snapshot
@@ -43,6 +48,25 @@ def test_it_can_be_imported() -> None:
     assert isinstance(DASHBOARD["schemaVersion"], int)
     assert "id" not in DASHBOARD, "an id is of one Grafana; the uid names it everywhere"
     assert "__inputs" not in DASHBOARD, "the data source is a variable"
+
+
+def test_grafana_knows_every_field() -> None:
+    """The models of its SDK leave out what they do not know. They lack `definition`, a query as the editor shows it."""
+    plugins.register_default_plugins()
+    understood = json.loads(JSONEncoder().encode(Dashboard.from_json(DASHBOARD)))
+    assert {it for it in _list_lost(DASHBOARD, understood) if not it.endswith(".definition")} == set()
+
+
+def _list_lost(whole: object, understood: object, at: str = "") -> Iterator[str]:
+    """Where in a JSON value something is missing, or is another value."""
+    if isinstance(whole, dict) and isinstance(understood, dict):
+        for name, value in whole.items():
+            yield from _list_lost(value, understood.get(name), f"{at}.{name}")
+    elif isinstance(whole, list) and isinstance(understood, list) and len(whole) == len(understood):
+        for number, pair in enumerate(zip(whole, understood)):
+            yield from _list_lost(*pair, f"{at}.{number}")
+    elif whole != understood:
+        yield at
 
 
 def test_panels_are_numbered_and_do_not_overlap() -> None:

@@ -201,7 +201,9 @@ def test_a_list_can_be_of_some_namespaces_and_states(node: FakeNode, run: Run) -
     node.completed("c", pod_namespace="shop", pod_name="z")
 
     def listed(*words: str) -> set[str]:
-        return {row["KEY"] for row in columns(run("list", *words))}
+        found = {row["KEY"] for row in columns(run("list", *words))}
+        assert found == {key["key"] for key in json.loads(run("list", "--json", *words))["keys"]}
+        return found
 
     assert listed("--namespace=shop") == {"a", "c"}
     assert listed("--namespace=shop", "--namespace=batch") == {"a", "b", "c"}
@@ -291,6 +293,7 @@ def test_list_as_json(node: FakeNode, run: Run) -> None:
             "unchecked": 2,
             "containers": [{"container": "c3", "namespace": "shop", "pod": "web-0", "name": "app"}],
         },
+        "unassigned": [],
     }
     assert key == {
         "key": "c1",
@@ -522,10 +525,13 @@ def keys_of(text: str) -> list[dict[str, str]]:
     return columns("\n".join(lines))
 
 
-def test_top_shows_the_node_and_what_is_charged_to_no_pod(
-    node: FakeNode, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("option", "keys"), [("--sort=energy", [["shop/cart", "busy", "3.12"]]), ("--namespace=batch", [])]
+)
+def test_top_shows_the_whole_node_and_what_is_charged_to_no_pod(
+    node: FakeNode, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch, option: str, keys: list[list[str]]
 ) -> None:
-    node.live("busy")
+    node.live("busy", pod_namespace="shop", pod_name="cart")
     counter = node.root / "mon_data" / "mon_PERF_PKG_00" / "core_energy"
     counter.parent.mkdir()
     counter.write_text("18.75\n")  # 10 of its own, and 8.75 of the group
@@ -536,13 +542,9 @@ def test_top_shows_the_node_and_what_is_charged_to_no_pod(
         counter.write_text("28.0\n")  # 3 more of its own, too
 
     monkeypatch.setattr(system, "sleep", sleep)
-    lines = run("top").splitlines()
+    rows = [line.split()[:3] for line in run("top", option).splitlines()[3:]]
     assert pace == [2.0]
-    assert [line.split()[:3] for line in lines[3:6]] == [
-        ["node", "4.62", "0"],
-        ["no", "pod", "1.50"],
-        ["-", "busy", "3.12"],
-    ]
+    assert rows == [["node", "4.62", "0"], ["no", "pod", "1.50"], *keys]
 
 
 @pytest.mark.parametrize(("sort", "expected"), [("energy", "abc"), ("cache", "cab"), ("name", "bca")])
@@ -589,29 +591,18 @@ def test_top_as_json_prints_an_object_a_line(node: FakeNode, run: Run, pace: lis
     node.count("oci-busy", {"mon_PERF_PKG_00/core_energy": "10", "mon_L3_00/mbm_total_bytes": "Error"})
     first, second = map(json.loads, run("top", "--json", "--count=2").splitlines())
     assert len(pace) == 2
-    assert (
-        first
-        == second
-        == {
-            "time": "2026-01-02T03:04:05Z",
-            "seconds": 2.0,
-            "keys": [
-                {
-                    "key": "busy",
-                    "kind": "container",
-                    "namespace": "n",
-                    "pod": "p",
-                    "name": None,
-                    "watts": 2.5,
-                    "memory_bytes_per_second": None,
-                    "memory_local_bytes_per_second": None,
-                    "llc_occupancy_bytes": 4096,
-                    "partial": ["memory_bytes_per_second"],
-                    "at_least": [],
-                }
-            ],
-        }
-    )
+    use = {
+        "watts": 2.5,
+        "memory_bytes_per_second": None,
+        "memory_local_bytes_per_second": None,
+        "llc_occupancy_bytes": 4096,
+        "partial": ["memory_bytes_per_second"],
+        "at_least": [],
+    }
+    nothing: dict[str, object] = {**dict.fromkeys(use), "partial": [], "at_least": []}
+    key = {"key": "busy", "kind": "container", "namespace": "n", "pod": "p", "name": None, **use}
+    when = {"time": "2026-01-02T03:04:05Z", "seconds": 2.0}
+    assert first == second == {**when, "node": use, "no_pod": nothing, "keys": [key]}
 
 
 def test_top_interrupted_exits_0(node: FakeNode, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -422,7 +422,7 @@ def test_rates_are_use_per_second(node: FakeNode, monkeypatch: pytest.MonkeyPatc
     assert found.seconds == 2.0
     assert rate.use["core_energy"] == Total(known=15 * MILLION, counted=1)
     assert rate.use["mbm_total_bytes"] == Total(known=1000 * MILLION, counted=1)
-    assert rate.occupancy == Total(known=4096 * MILLION, counted=1)
+    assert rate.use["llc_occupancy"] == Total(known=4096 * MILLION, counted=1)
 
 
 def test_rates_need_no_snapshots(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -456,7 +456,7 @@ def test_a_key_in_only_one_snapshot_has_no_rate(node: FakeNode, monkeypatch: pyt
 
     found = {rate.key.state.key: rate for rate in two_looks(node, monkeypatch, change).keys}
     assert set(found) == {"again", "new"}
-    assert all(rate.use == {} and rate.occupancy is not None for rate in found.values())
+    assert all(rate.use.keys() == {"llc_occupancy"} for rate in found.values())
 
 
 def test_a_rate_counted_from_0_is_marked(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,14 +470,14 @@ def test_a_rate_counted_from_0_is_marked(node: FakeNode, monkeypatch: pytest.Mon
 def test_an_ended_group_has_no_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.completed("c1", completed_at=None)
     (rate,) = two_looks(node, monkeypatch, lambda: None).keys
-    assert (rate.use, rate.occupancy) == ({}, None)
+    assert rate.use == {}
 
 
 def test_a_counter_that_ran_backwards_has_an_unknown_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("c1")
     less = {"mon_PERF_PKG_00/core_energy": "1", "mon_L3_00/mbm_total_bytes": "Unavailable"}
     (rate,) = two_looks(node, monkeypatch, lambda: node.count("oci-c1", less)).keys
-    assert rate.use == {"core_energy": Total(unknown=1), "mbm_total_bytes": Total(unknown=1)}
+    assert rate.use["core_energy"] == rate.use["mbm_total_bytes"] == Total(unknown=1)
 
 
 def test_both_forms_of_a_state_read_the_same() -> None:

@@ -24,12 +24,16 @@ TIMER = UNITS / "resctrl-mon-hook-reconcile.timer"
 WATCH = UNITS / "resctrl-mon-hook-watch.service"
 TEXTFILE = UNITS / "resctrl-mon-hook-textfile.service"
 TEXTFILE_TIMER = UNITS / "resctrl-mon-hook-textfile.timer"
-each_service = pytest.mark.parametrize("service", [SERVICE, WATCH, TEXTFILE], ids=["reconcile", "watch", "textfile"])
+METRICS = UNITS / "resctrl-mon-hook-metrics.service"
+each_service = pytest.mark.parametrize(
+    "service", [SERVICE, WATCH, TEXTFILE, METRICS], ids=["reconcile", "watch", "textfile", "metrics"]
+)
 PROGRAM = "/usr/bin/resctrl-mon-hook"
 ANALYZE = shutil.which("systemd-analyze")
 needs_analyze = pytest.mark.skipif(ANALYZE is None, reason="no systemd-analyze")
 # Of 10, as systemd 252 counts: it is root, sees all processes, and has the host's network namespace.
-MOST_EXPOSED = {SERVICE: 1.8, WATCH: 1.9, TEXTFILE: 1.8}  # watch has CAP_NET_ADMIN, and a netlink socket
+# watch has CAP_NET_ADMIN and a netlink socket; metrics has no capability, but speaks to whatever asks
+MOST_EXPOSED = {SERVICE: 1.8, WATCH: 1.9, TEXTFILE: 1.8, METRICS: 2.0}
 SECONDS = re.compile(r"([0-9]+)s")
 
 Unit = dict[str, dict[str, list[str]]]
@@ -70,8 +74,8 @@ def default_options() -> list[str]:
     return value.split()
 
 
-def test_there_are_two_services_with_their_timers_and_watch() -> None:
-    assert {*UNITS.iterdir()} == {SERVICE, TIMER, WATCH, TEXTFILE, TEXTFILE_TIMER}
+def test_there_are_two_services_with_their_timers_and_two_that_stay() -> None:
+    assert {*UNITS.iterdir()} == {SERVICE, TIMER, WATCH, TEXTFILE, TEXTFILE_TIMER, METRICS}
     for path in UNITS.iterdir():
         expected = {"Unit", path.suffix[1:].capitalize()} | ({"Install"} if path not in (SERVICE, TEXTFILE) else set())
         assert set(unit(path)) == expected
@@ -101,6 +105,20 @@ def test_the_textfile_is_written_where_the_unit_may_write() -> None:
     assert only(TEXTFILE, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/textfile.conf"
     (example,) = re.findall("^#     OPTIONS=(.*)$", TEXTFILE.read_text(encoding="ascii"), re.MULTILINE)
     assert parser.parse("metrics", [f"--textfile={path}", *example.split()])[1].sum_domains
+
+
+def test_metrics_listens_where_only_this_machine_asks_unless_an_administrator_says_otherwise() -> None:
+    program, verb, listen, rest = only(METRICS, "Service", "ExecStart").split()
+    assert (program, verb, listen, rest) == (PROGRAM, "metrics", "--listen=${LISTEN}", "$OPTIONS")
+    name, _, address = only(METRICS, "Service", "Environment").partition("=")
+    assert (name, address) == ("LISTEN", "127.0.0.1:9753")
+    assert only(METRICS, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/metrics.conf"
+    example = dict(re.findall("^#     ([A-Z]+)=(.*)$", METRICS.read_text(encoding="ascii"), re.MULTILINE))
+    given = parser.parse("metrics", [f"--listen={example['LISTEN']}", *example["OPTIONS"].split()])[1]
+    assert given.sum_domains
+    assert given.listen[1] == parser.parse("metrics", [f"--listen={address}"])[1].listen[1]
+    assert only(METRICS, "Service", "RestrictAddressFamilies").split() == ["AF_UNIX", "AF_INET", "AF_INET6"]
+    assert only(METRICS, "Service", "Restart") == "on-failure"
 
 
 def test_one_is_over_before_the_next_is_due() -> None:
