@@ -12,6 +12,8 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import pytest
 
@@ -24,7 +26,9 @@ ID = "5f3c" * 16
 GROUP = f"oci-{UID}"
 SYSTEMD = Path("/lib/systemd/systemd")
 pytestmark = pytest.mark.skipif(not SYSTEMD.exists(), reason=f"no {SYSTEMD}")
-WATCH, RECONCILE, TEXTFILE = (f"resctrl-mon-hook-{name}.service" for name in ("watch", "reconcile", "textfile"))
+WATCH, RECONCILE, TEXTFILE, METRICS = (
+    f"resctrl-mon-hook-{name}.service" for name in ("watch", "reconcile", "textfile", "metrics")
+)
 RECORD = HOOK.run_dir / "watch.json"
 PROM = Path("/var/lib/prometheus/node-exporter/resctrl.prom")
 
@@ -122,3 +126,20 @@ def test_the_textfile_is_written(own: Cgroup) -> None:
     assert systemctl("start", TEXTFILE) == ""
     assert f'uid="{UID}"' in PROM.read_text()
     assert own.pids()
+
+
+@pytest.mark.usefixtures("own")
+def test_the_metrics_are_served() -> None:
+    assert systemctl("start", METRICS) == ""
+    wait(lambda: f'uid="{UID}"' in fetch_metrics())
+    assert systemctl("stop", METRICS) == ""
+    assert state(METRICS, "Result") == "success"
+
+
+def fetch_metrics() -> str:
+    """What is served; nothing yet while nobody listens."""
+    try:
+        with urlopen("http://127.0.0.1:9753/metrics", timeout=DEADLINE) as answer:
+            return str(answer.read(), "utf-8")
+    except URLError:
+        return ""
