@@ -275,13 +275,13 @@ def test_what_the_file_has_not_is_not_found(hook: Hook, init: Task, asked: str, 
     before = f"""
 import time
 gmtime = time.gmtime
-def asks():
+def asks(seconds):
     import hook.stages.identity
     try:
         {asked}
     except (ImportError, AttributeError) as error:
         print(error, flush=True)
-    return gmtime()
+    return gmtime(seconds)
 time.gmtime = asks
 """
     outcome = started_after(before, hook)(created("c1", init.pid))

@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add("--timeout", type=float, metavar="S", help="give up after so many seconds [1800]")
     add("--no-mount", dest="mount", action="store_false", default=None, help="do not mount resctrl")
     add("--mopts", dest="mount_options", metavar="O", help="mount options for resctrl: cdp, mba_MBps, debug")
+    add("--systemd", action="store_true", help="the host's systemd is PID 1")
     add("--append", metavar="WORDS", help="more kernel command line: 'rdt=!energy,!perf', 'fakerdt.decay_ms=0'")
     add("--sockets", type=int, metavar="N", help="packages, each an L3 domain [2]")
     add("--smp", type=int, metavar="N", help="CPUs [2]")

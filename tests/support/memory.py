@@ -113,7 +113,7 @@ class MachineInMemory:
             CLOCK_BOOTTIME=7,
             sleep=self._sleep,
             strftime=lambda *_: "2026-01-02T03:04:05Z",
-            gmtime=lambda: None,
+            gmtime=lambda _: None,
             localtime=lambda: None,
         )
 
