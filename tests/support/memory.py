@@ -148,7 +148,7 @@ class MachineInMemory:
 
     def files(self, top: str = "/") -> dict[str, bytes | str]:
         """What is below a directory: the content of files, the targets of links, and of an empty directory nothing."""
-        node = self._find(os.fsencode(top)).node
+        node = self._find(os.fsencode(top)).node if self.exists(top) else None
         return dict(_below(top.rstrip("/"), node)) if node is not None else {}
 
     # --- posix

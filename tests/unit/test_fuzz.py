@@ -144,6 +144,7 @@ FOUND = {
     "a counter on record that leads elsewhere": with_counter("a/../../../../../../sys/x"),
     "a counter on record with a NUL": with_counter("a/b\0"),
     "a counter on record that has no UTF-8": with_counter("a/\ud800"),
+    "no state, and a run directory that is not there": whole({}, {}, "--run-dir=/no/such/place"),
 }
 
 

@@ -360,6 +360,7 @@ def names(program: Program, texts: Texts) -> object:
 
 def runtimes(program: Program, texts: Texts) -> object:
     """What a runtime's `list` prints, and its `state`."""
+    program.on(MachineInMemory())
     here = program.oci_runtimes
     survey = here._Survey("/run/runc", ["runc"], 0.0, {*here._LIVE})
     survey._pending = {"c1", "c2", "web"}
