@@ -55,7 +55,8 @@ TEST = (
     "prometheus",  # brings promtool; where systemd runs, it starts a server, which the tests do not use
 )
 KERNEL = (
-    "qemu-system-x86",  # runs it; the others build it
+    "qemu-system-x86",  # runs it
+    "systemd",  # PID 1 of one guest; the others build the kernel
     *("bc", "bison", "flex", "gcc", "libc6-dev", "libelf-dev", "make", "patch", "xz-utils"),
 )
 
@@ -88,6 +89,7 @@ _PROBES = {
     "libelf-dev": "/usr/include/libelf.h",
     "qemu-system-x86": "qemu-system-x86_64",
     "rpm": "rpmbuild",
+    "systemd": "/lib/systemd/systemd",
     "xz-utils": "xz",
 }
 _MEMORY = "/dev/shm"
