@@ -143,7 +143,7 @@ class MachineInMemory:
     def exists(self, path: str) -> bool:
         try:
             return self._find(os.fsencode(path)).node is not None
-        except FileNotFoundError:
+        except OSError:  # a path that cannot be, too
             return False
 
     def files(self, top: str = "/") -> dict[str, bytes | str]:

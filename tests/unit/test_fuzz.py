@@ -145,6 +145,7 @@ FOUND = {
     "a counter on record with a NUL": with_counter("a/b\0"),
     "a counter on record that has no UTF-8": with_counter("a/\ud800"),
     "no state, and a run directory that is not there": whole({}, {}, "--run-dir=/no/such/place"),
+    "no state, and a run directory that cannot be": whole({}, {}, f"--run-dir=/{'x' * 300}/y"),
 }
 
 
