@@ -52,7 +52,9 @@ def installed() -> None:
 
 @pytest.fixture
 def watch() -> None:
-    """It runs, and listens."""
+    """It runs, and listens: the record is its own, and not that of one that was killed."""
+    systemctl("stop", WATCH)
+    RECORD.unlink(missing_ok=True)
     systemctl("reset-failed", WATCH)  # the starts before this one do not count
     assert systemctl("start", WATCH) == ""
     wait(RECORD.exists)
