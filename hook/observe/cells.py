@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 NOTHING = "-"
 UNKNOWN = "?"
 SHORT_KEY = 8
-"""Of how many characters a key is where it stands beside a name."""
+"""How many characters of a key a row shows beside its name."""
 LEAST_NAME = 12
-"""To how many characters a name may be cut."""
+"""A name is never cut to fewer characters."""
 _AT_LEAST = ">="
 _FROM_NOTHING = "*"
 _LONGEST_WORD = 253

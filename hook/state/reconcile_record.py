@@ -95,9 +95,8 @@ def _update(
         system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + _PATIENCE)
         former = _read(run)
         sums = {"actions": _add(former.actions, actions), "failures": _add(former.failures, failures)}
-        replace(
-            run, RECONCILED, ReconcileRecord(**{**dict(former), **sums, "late_cpu": former.late_cpu + late, **fields})
-        )
+        record = ReconcileRecord(**{**dict(former), **sums, "late_cpu": former.late_cpu + late, **fields})
+        replace_record(run, RECONCILED, record)
     finally:
         system.close(descriptor)
 
@@ -114,8 +113,8 @@ def _add(former: dict[str, int], more: dict[str, int]) -> dict[str, int]:
     return {verb: former.get(verb, 0) + more.get(verb, 0) for verb in {**former, **more}}
 
 
-def replace(run: RunDir, name: str, record: Model) -> None:
-    """Replace a file at once: a reader, or a crash, sees the old or the new content. Raises OSError."""
+def replace_record(run: RunDir, name: str, record: Model) -> None:
+    """Replace the file of a record at once: a reader, or a crash, sees the old or the new content. Raises OSError."""
     temporary = f".{name}.tmp"
     system.remove_tree(temporary, run.descriptor)  # whatever is in its place
     system.write_new(temporary, jsontext.dumps(record) + "\n", run.descriptor)

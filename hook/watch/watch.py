@@ -18,7 +18,7 @@ from hook.base.resctrl import Resctrl
 from hook.reconcile import namespaces
 from hook.stages.context import Node, open_run_dir
 from hook.state import damage
-from hook.state.reconcile_record import Tally, replace
+from hook.state.reconcile_record import Tally, replace_record
 from hook.state.records import WATCHED
 from hook.watch import connector
 from hook.watch.bring_in import bring_in
@@ -128,7 +128,7 @@ class Watch:
             overflows=self._overflows,
         )
         try:
-            replace(self._node.run, WATCHED, record)
+            replace_record(self._node.run, WATCHED, record)
         except OSError as error:  # its last one gets old, which raises the alert
             self._log.say(f"cannot write {WATCHED} in {self._node.run.path}: {error}")
 

@@ -139,7 +139,7 @@ def test_the_metrics_are_served() -> None:
 
 
 def fetch_metrics() -> str:
-    """What is served; nothing yet while nobody listens."""
+    """The answer of the server; empty until it listens."""
     try:
         with urlopen("http://127.0.0.1:9753/metrics", timeout=DEADLINE) as answer:
             return str(answer.read(), "utf-8")
