@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hook.base import counters
 from hook.base.models import KeyState, MonGroup
+from hook.state.rundir import next_generation
 from hook.state.transitions import ended
 
 TYPE_CHECKING = False
@@ -27,7 +28,7 @@ def surviving(state: KeyState, kept: list[MonGroup], over: list[MonGroup]) -> Ke
 
 def _reopened(state: KeyState, groups: list[MonGroup]) -> KeyState:
     members: dict[str, Member] = {}
-    fields = {**dict(state), "groups": groups, "members": members, "generation": state.generation + 1}
+    fields = {**dict(state), "groups": groups, "members": members, "generation": next_generation(state)}
     return KeyState(**{**fields, "completed_at": None, "completed_boottime": None})
 
 

@@ -268,8 +268,13 @@ def changed(
     if groups is not None and groups is not state.groups:
         fields["groups"] = groups
         if _shown(groups) != _shown(state.groups):
-            fields["generation"] = state.generation + 1
+            fields["generation"] = next_generation(state)
     return KeyState(**fields)
+
+
+def next_generation(state: KeyState) -> int:
+    """Count one change. After the highest number that a record may hold, which only damage reaches, comes 1."""
+    return state.generation % (2**63 - 1) + 1
 
 
 def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hook.base import names
 from hook.base.models import KeyState, MonGroup
-from hook.state.rundir import changed
+from hook.state.rundir import changed, next_generation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def completed(state: KeyState, groups: list[MonGroup], at: str, boottime: float)
     """Complete a key whose last member is gone and whose groups, which have their ends, are about to go."""
     fields = dict(changed(state, groups=groups, members={}))
     # In any case: of a group that had no begin yet nothing changes but that its key is over.
-    fields.update(lingering_since=None, lingering_until=None, generation=state.generation + 1)
+    fields.update(lingering_since=None, lingering_until=None, generation=next_generation(state))
     return KeyState(**{**fields, "completed_at": at, "completed_boottime": boottime})
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.faults.fuzzing import inputs, targets
 from tests.faults.fuzzing.targets import FILES, RUN, SEPARATOR, SHARES, UID, Difference, Program, Share
 from tests.support.hook import created, stopped
-from tests.support.memory import RESCTRL, Hang
+from tests.support.memory import COUNTERS, RESCTRL, Hang
 
 INPUTS = 20_000  # of all targets together
 
@@ -119,6 +119,7 @@ RECORD: dict[str, Any] = {
     "groups": [{"path": f"{RESCTRL}/mon_groups/oci-c1", "ctrl_group": "/"}],
     "members": {"c1": {"pid": 4711, "starttime": 99, "group": f"{RESCTRL}/mon_groups/oci-c1"}},
 }
+BEGUN = {**RECORD["groups"][0], "begin": COUNTERS}
 
 
 def with_class(name: str) -> bytes:
@@ -134,7 +135,14 @@ def with_record(words: str = "", **fields: object) -> bytes:
 
 
 def with_counter(name: str) -> bytes:
-    return with_record(groups=[{**RECORD["groups"][0], "begin": {name: "1"}}])
+    return with_record(groups=[{**BEGUN, "begin": {name: "1"}}])
+
+
+def with_completed(**fields: object) -> bytes:
+    """The first container of a pod whose key is complete."""
+    at = {"completed_at": "2026-01-02T03:04:05Z", "completed_boottime": 1.0}
+    record = {**RECORD, "groups": [{**BEGUN, "end": COUNTERS}], "members": {}, **at, **fields}
+    return whole(of_pod(created("c1", 7)), {f"{RUN}/groups/{UID}.json": record})
 
 
 FOUND = {
@@ -144,6 +152,8 @@ FOUND = {
     "a counter on record that leads elsewhere": with_counter("a/../../../../../../sys/x"),
     "a counter on record with a NUL": with_counter("a/b\0"),
     "a counter on record that has no UTF-8": with_counter("a/\ud800"),
+    "the highest generation, and the key ends": with_record(groups=[BEGUN], generation=2**63 - 1),
+    "the highest generation, and the key goes on": with_completed(generation=2**63 - 1),
     "no state, and a run directory that is not there": whole({}, {}, "--run-dir=/no/such/place"),
     "no state, and a run directory that cannot be": whole({}, {}, f"--run-dir=/{'x' * 300}/y"),
 }
