@@ -93,6 +93,8 @@ class Processes:
     def in_own_cgroup(self, member: Member) -> set[int]:
         """The pids of the processes in a container's cgroup, also of those that outlived its init; none if shared."""
         cgroup = member.cgroup or ""
+        if cgroup not in self._own:  # others' may be below it: as many as the node has, for each member that shares it
+            return set()
         inside = (places for place in self._below.get(cgroup, ()) for places in self._at[place])
         return {pid for places in inside if _innermost(places, self._own) == cgroup for pid in self._in[places]}
 

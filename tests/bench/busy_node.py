@@ -67,6 +67,7 @@ class BusyNode:
     members: Sequence[Member]
     others: Sequence[Member]
     pids: list[int] = field(default_factory=list)
+    _ended: list[int] = field(default_factory=list)
 
     @property
     def hook(self) -> Hook:
@@ -93,6 +94,19 @@ class BusyNode:
         lost = [it for it in self.members if groups.get(f"oci-{it.pod}") != [it.pid]]
         if lost:
             raise CannotMeasure(f"{len(lost)} of {len(self.members)} members are not in their groups")
+
+    def end(self, pid: int) -> None:
+        """End one of `pids`; it stays as a zombie, so that its number is not used again."""
+        os.kill(pid, signal.SIGKILL)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        self._ended.append(pid)
+
+    def replace_ended(self) -> None:
+        """Start a process in the place of each that was ended."""
+        for pid in self._ended:
+            os.waitpid(pid, 0)
+            self.pids[self.pids.index(pid)] = os.posix_spawn(SLEEP[0], SLEEP, {})
+        self._ended.clear()
 
     def write_runtime(self, top: Path) -> None:
         """Make a runc, below /usr of a scratch machine, that lists `others`."""

@@ -81,6 +81,32 @@ def test_a_process_in_no_own_cgroup_belongs_to_its_nearest_init() -> None:
     assert found.of_container(inner) == {8, 9}
 
 
+@pytest.mark.parametrize("cgroup", [None, ":/pods"], ids=["an own cgroup", "one shared cgroup, above all others"])
+def test_all_members_together_cost_in_proportion_to_their_number(cgroup: str | None) -> None:
+    assert calls_for(400, cgroup) < 2.2 * calls_for(200, cgroup)
+
+
+def calls_for(count: int, shared: str | None) -> int:
+    """How many calls it takes to find the processes of so many members, beside as many in cgroups of their own."""
+    places = {f"c{number}": f":/pods/crio-c{number}.scope" for number in range(2 * count)}
+    found = {number: Process(number, 1, 1, (place,)) for number, place in enumerate(places.values(), 2)}
+    members = [(name, member(pid, place)) for pid, (name, place) in enumerate(places.items(), 2)]
+    looked = Processes(found, members)
+    calls = 0
+
+    def call(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(call)
+    try:
+        for _, it in members[:count]:
+            looked.of_container(it if shared is None else member(it.pid, shared))
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
 def test_a_cgroup_is_own_from_when_its_member_is_known() -> None:
     found = Processes({7: Process(7, 1, 1, (A,)), 8: Process(8, 1, 1, (A,))})
     assert found.of_container(member(7, A)) == {7}
