@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _LIMIT = 1 << 16
 _LOCK = "reconcile.lock"
 _PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
+_FULL, _SECONDS_FULL = 2**63, 1e12  # a count that gets there, which takes damage, starts anew: see hook/base/models.py
 _INTERVAL = 5.0  # seconds, so that a run that is killed has lost few counts
 
 
@@ -76,7 +77,8 @@ def _save_late(run: RunDir, late_cpu: dict[str, float], key: str) -> float:
         with run.lock(key, system.monotonic()) as locked:
             seconds = late_cpu.pop(key)
             if locked.state is not None:
-                locked.commit(KeyState(**{**dict(locked.state), "late_cpu": locked.state.late_cpu + seconds}))
+                total = (locked.state.late_cpu + seconds) % _SECONDS_FULL
+                locked.commit(KeyState(**{**dict(locked.state), "late_cpu": total}))
     except (HookError, OSError):
         return 0.0
     return seconds
@@ -95,7 +97,8 @@ def _update(
         system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + _PATIENCE)
         former = _read(run)
         sums = {"actions": _add(former.actions, actions), "failures": _add(former.failures, failures)}
-        record = ReconcileRecord(**{**dict(former), **sums, "late_cpu": former.late_cpu + late, **fields})
+        late_cpu = (former.late_cpu + late) % _SECONDS_FULL
+        record = ReconcileRecord(**{**dict(former), **sums, "late_cpu": late_cpu, **fields})
         replace_record(run, RECONCILED, record)
     finally:
         system.close(descriptor)
@@ -110,7 +113,7 @@ def _read(run: RunDir) -> ReconcileRecord:
 
 
 def _add(former: dict[str, int], more: dict[str, int]) -> dict[str, int]:
-    return {verb: former.get(verb, 0) + more.get(verb, 0) for verb in {**former, **more}}
+    return {verb: (former.get(verb, 0) + more.get(verb, 0)) % _FULL for verb in {**former, **more}}
 
 
 def replace_record(run: RunDir, name: str, record: Model) -> None:

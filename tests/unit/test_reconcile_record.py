@@ -121,6 +121,20 @@ def test_a_torn_or_hostile_file_is_replaced(
     assert not elsewhere.exists() or elsewhere.read_text() == text
 
 
+@pytest.mark.usefixtures("clock")
+def test_a_record_at_its_limits_goes_on_anew(run: RunDir) -> None:
+    run.write_key(KeyState(key="c1", kind="container", late_cpu=1e12))
+    full = {"version": 1, "actions": {"adopt": 2**63 - 1}, "failures": {"adopt": 2**63 - 1}, "late_cpu": 1e12}
+    Path(run.path, "reconcile.json").write_text(json.dumps(full))
+    tally = Tally(run, {"c1": 1.5})
+    tally.count("adopt", failed=False)
+    tally.count("adopt", failed=True)
+    tally.end(left=0)
+    found, state = record(run), run.read_key("c1")
+    assert state is not None
+    assert (found.actions, found.failures, found.late_cpu, state.late_cpu) == ({"adopt": 0}, {"adopt": 0}, 1.5, 1.5)
+
+
 def test_a_full_run_directory_stops_no_run(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
