@@ -195,11 +195,14 @@ def remove_and_measure(path: str, dir_fd: int) -> int:
 
 
 def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600) -> None:
-    """Write a file whole, made or emptied first; never through a link, and OSError(ENXIO) for a FIFO, at once."""
+    """Write a file whole, made or emptied first; never through a link, and OSError(ENXIO) for a FIFO, at once.
+
+    A character that has no UTF-8 is written as its escape: a damaged record may hold one.
+    """
     flags = posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NOFOLLOW | posix.O_NONBLOCK
     descriptor = posix.open(_encoded(path), flags, mode, dir_fd=dir_fd)
     try:
-        data = text.encode("utf-8", "surrogateescape")
+        data = text.encode("utf-8", "backslashreplace")
         while data:
             data = data[posix.write(descriptor, data) :]
     finally:

@@ -53,7 +53,7 @@ def print_screen(lines: list[str], screen: Screen) -> None:
 
 
 def write(text: str) -> None:
-    """Write ASCII text and flush it, because the process ends without Python's clean-up."""
+    """Write text, in ASCII, and flush it, because the process ends without Python's clean-up."""
     if sys.stdout is not None:  # None: closed by the parent process
-        sys.stdout.write(text)
+        sys.stdout.write(text.encode("ascii", "backslashreplace").decode())
         sys.stdout.flush()

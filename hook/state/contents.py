@@ -23,8 +23,8 @@ _STEP = 0.05  # seconds: file times advance in steps of up to 10 ms, those of th
 
 def recorded_keys(run: RunDir) -> list[str]:
     """List the keys that something is recorded of."""
-    found = _names(run, "groups")
-    return [name[: -len(".json")] for name in found if name.endswith(".json") and not name.startswith(".")]
+    found = [name[: -len(".json")] for name in _names(run, "groups") if name.endswith(".json")]
+    return [name for name in found if is_id(name)]
 
 
 def glance(run: RunDir, key: str) -> KeyState | None:
@@ -55,7 +55,7 @@ def is_settled(run: RunDir) -> bool:
 def indexed_keys(run: RunDir) -> dict[str, str]:
     """Read the index: all containers in it, and their keys."""
     found = [name[: -len(".json")] for name in _names(run, "members") if name.endswith(".json")]
-    keys = {name: run.key_of(name) for name in found if _is_key(name)}
+    keys = {name: run.key_of(name) for name in found if is_id(name)}
     return {name: key for name, key in keys.items() if key is not None}
 
 
@@ -64,7 +64,7 @@ def find_leftovers(run: RunDir, live: set[str]) -> list[str]:
     found = {name[1 : -len(".tmp")] for part in ("groups", "members") for name in _names(run, part) if _is_tmp(name)}
     found |= {name[: -len(".old")] if name.endswith(".old") else name for name in _names(run, "building")}
     found |= {name for name in _names(run, "locks") if name not in live}
-    return sorted(name for name in found if _is_key(name))
+    return sorted(name for name in found if is_id(name))
 
 
 def tidy(run: RunDir, key: str) -> None:
@@ -84,7 +84,7 @@ def find_old_asides(run: RunDir) -> list[str]:
 def find_half_failures(run: RunDir) -> list[str]:
     """Find the containers whose failure record is half written."""
     found = [name[1 : -len(".tmp")] for name in _names(run, "unmonitored") if _is_tmp(name)]
-    return [name for name in found if _is_key(name)]
+    return [name for name in found if is_id(name)]
 
 
 def remove_half_failure(run: RunDir, container: str) -> None:
@@ -98,7 +98,7 @@ def has_old_failure(run: RunDir, container: str) -> bool:
 
 
 def _old_asides(run: RunDir) -> list[str]:
-    found = [name for name in _names(run, "groups") if ASIDE in name and _is_key(name.partition(ASIDE)[0])]
+    found = [name for name in _names(run, "groups") if ASIDE in name and is_id(name.partition(ASIDE)[0])]
     return [name for name in found if _is_old(run, "groups/" + name)]
 
 
@@ -120,7 +120,8 @@ def _is_tmp(name: str) -> bool:
     return name.startswith(".") and name.endswith(".tmp")
 
 
-def _is_key(name: str) -> bool:
+def is_id(name: str) -> bool:
+    """Whether a file of this name can be ours: those of keys and containers bear their IDs."""
     try:
         return names.container_id(name) == name
     except ValueError:

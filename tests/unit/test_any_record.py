@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever the run directory holds, damage included: each command answers, and reconcile gets through."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families as parse_metrics
+
+from hook.base import models, procfs
+from hook.base.models import Failure, Index, KeyState, ReconcileRecord, WatchRecord
+from hook.cli import commands
+from tests.unit import strategies
+from tests.unit.nodes import NOW, FakeNode
+
+IDS = ("c1", "c2", "87a3fb58-4084-4186-9c0e-93cf8c32e2ce")
+STRAYS = ("c1@4711-99", "a b", "x" * 201, "é")
+"""Names of files that cannot be ours."""
+PARTS = {"groups": KeyState, "members": Index, "unmonitored": Failure}
+TOTALS = {"reconcile.json": ReconcileRecord, "watch.json": WatchRecord}
+QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
+READERS = (
+    ["list"],
+    ["list", "unmonitored"],
+    ["list", "--json"],
+    ["metrics"],
+    ["top", "--once", "--json"],
+    ["show", IDS[0]],
+    ["show", IDS[0], "--json"],
+)
+
+
+def files() -> st.SearchStrategy[dict[str, Any]]:
+    """Documents by their place in the run directory; each is one that the models accept, or nearly one."""
+    by_place = {
+        f"{part}/{name}.json": strategies.valid(model) | strategies.nearly_valid(model)
+        for part, model in PARTS.items()
+        for name in (*IDS, STRAYS[0])
+    }
+    by_place.update({name: strategies.valid(model) for name, model in TOTALS.items()})
+    return st.fixed_dictionaries({}, optional=by_place)
+
+
+def written(directory: Path, found: dict[str, Any]) -> FakeNode:
+    """A node with these files, in which some records are of the key that they are named for, and some of what lives."""
+    node = FakeNode(directory)
+    group = node.make(f"oci-{IDS[0]}", counters=NOW)
+    member = {"pid": os.getpid(), "starttime": procfs.starttime(os.getpid()), "group": group}
+    for place, document in found.items():
+        part, _, name = place.rpartition("/")
+        if isinstance(document, dict) and part == "groups":
+            document["key"] = name[: -len(".json")]
+            if isinstance(document.get("groups"), list) and document["groups"]:
+                document["groups"] = [{**document["groups"][0], "path": group}]
+                document["members"] = {IDS[0]: member}
+        node.write(part, name, json.dumps(strategies.realised(document, models), default=str))
+    return node
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=QUIET)
+@given(files())
+def test_each_command_answers(capsys: pytest.CaptureFixture[str], found: dict[str, Any]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        node = written(Path(directory), found)
+        for command in [*READERS, ["reconcile", "--dry-run"], ["reconcile", "--json"], *READERS]:
+            commands.main([*command, *node.places])
+            out, err = capsys.readouterr()
+            assert "unforeseen" not in err
+            assert out.isascii()
+            if "--json" in command and out:
+                json.loads(out)
+            if command == ["metrics"]:
+                list(parse_metrics(out))
+
+
+@pytest.mark.parametrize("name", STRAYS, ids=["a former life", "a blank", "too long", "not ASCII"])
+@pytest.mark.parametrize("part", PARTS)
+def test_a_file_that_cannot_be_ours_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str, name: str
+) -> None:
+    node = FakeNode(tmp_path)
+    stray = node.write(part, f"{name}.json", "{}")
+    assert commands.main(["reconcile", "--json", *node.places]) == 0
+    assert json.loads(capsys.readouterr().out)["actions"] == []
+    assert stray.read_text() == "{}"
