@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     if arguments and arguments[0] in help_text.HELP_OF_COMMANDS:
         from hook.cli import commands  # noqa: PLC0415  a misspelt hook does not need them
 
-        gc.enable()  # the loader disabled it: top may run for long
+        gc.enable()  # the file's start disabled it: top may run for long
         return commands.main(arguments)
     problem = f"unknown command {arguments[0][:80]!r}" if arguments else "no command"
     is_hook = _is_called_by_runtime()

@@ -9,7 +9,6 @@ they are imported. Where there is no bytecode for a Python, this does not run, a
 from __future__ import annotations
 
 # ruff: noqa: F821  what the second line leaves
-import gc
 import marshal
 import sys
 
@@ -41,7 +40,6 @@ def _find_spec(name: str, *_: object) -> object:
     return spec
 
 
-gc.disable()  # what a start makes it needs to its end; for people see hook/cli/main.py
 # A finder of modules (importlib's protocol) that is no class: to make one takes as long as to load ten functions.
 _finder: Any = type(sys)("finder")
 _finder.find_spec, _finder.create_module = _find_spec, lambda _spec: None

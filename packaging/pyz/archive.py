@@ -65,9 +65,10 @@ finally:
 # sources found. Behind it lies a table in marshal's second form, which every Python reads: by the magic number of
 # Python's bytecode, where the loader lies, counted from the table's end, and how long it is. Compiling is dear: a
 # module costs half a start, whatever its size (compile() makes Python's whole AST module ready; exec() of a text does
-# not), and each word of this line the half of a thousandth: the fallback is one word.
+# not), and each word of this line the half of a thousandth: the fallback is one word. What a start makes, from the
+# bytecode on, it needs to its end: no garbage is looked for. (For people hook/cli/main.py has it looked for again.)
 SECOND_LINE = (
-    "atexit.register(exec,{fallback!r},{{}});import marshal as m,_frozen_importlib_external as x;"
+    "atexit.register(exec,{fallback!r},{{}});import gc,marshal as m,_frozen_importlib_external as x;gc.disable();"
     "a,n=m.loads(f.read({table})).get(x.MAGIC_NUMBER,{sources});f.seek(a,1);exec(m.loads(f.read(n)))\n"
 )
 SOURCES = "bytecode/none"  # in the zip: the code that runs instead of a loader where there is no bytecode
