@@ -57,14 +57,15 @@ def written(directory: Path, found: dict[str, Any]) -> FakeNode:
         part, _, name = place.rpartition("/")
         if isinstance(document, dict) and part == "groups":
             document["key"] = name[: -len(".json")]
-            if isinstance(document.get("groups"), list) and document["groups"]:
-                document["groups"] = [{**document["groups"][0], "path": group}]
+            groups = document.get("groups")
+            if isinstance(groups, list) and groups and isinstance(groups[0], dict):
+                document["groups"] = [{**groups[0], "path": group}]
                 document["members"] = {IDS[0]: member}
         node.write(part, name, json.dumps(strategies.realised(document, models), default=str))
     return node
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=QUIET)
+@settings(max_examples=60, deadline=None, suppress_health_check=QUIET)
 @given(files())
 def test_each_command_answers(capsys: pytest.CaptureFixture[str], found: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as directory:
