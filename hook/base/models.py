@@ -38,7 +38,6 @@ __all__ = [
 
 Pid = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Natural = Annotated[int, Field(ge=0, le=2**63 - 1)]
-ContainerId = Annotated[str, AfterValidator(names.container_id)]
 Key = Annotated[str, AfterValidator(names.container_id)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 Counters = dict[str, str]  # `<domain>/<event>` to the text that the kernel gave

@@ -35,7 +35,7 @@ _NOT_AGAIN = ("usage", "bad_state", "bad_key")
 
 @dataclass(frozen=True)
 class Action:
-    """One repair: its verb, its object (`path`: a mon_group), and why.
+    """One repair: its verb, its object (`path`: a mon_group, or a file of the run directory), and why.
 
     `forced`: because of --live, without a check of the key's members. `reason`: of the failure that is tried again.
     `namespace`, `pod`, `name`: what is recorded of the pod, and of the container in it.
@@ -95,7 +95,7 @@ def plan(seen: Survey, snapshot_ttl: int, live: Collection[str] | None = None) -
         Action("forget", container=container, why="its failure record has no pid and is a day old")
         for container in seen.outdated_failures
     ]
-    actions += [Action("tidy", key, why="its unreadable files are a day old") for key in seen.set_aside]
+    actions += [Action("tidy", key, path=path, why="it was set aside a day ago") for key, path in seen.set_aside]
     actions += [Action("retire", key, why="one of its groups is gone, and no member needs it") for key in seen.retired]
     actions += [Action("show", key, why="its published view is out of date") for key in seen.stale_views]
     actions += [Action("tidy", key, why="a hook that was killed left temporary files") for key in seen.leftovers]

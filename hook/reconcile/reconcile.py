@@ -247,9 +247,10 @@ def _retire(node: Node, locked: LockedKey, _action: Action) -> bool:
 
 def _tidy(node: Node, locked: LockedKey, action: Action) -> bool:
     key, state = action.key, locked.state
-    goes_on = state is not None and state.completed_at is None
-    is_shown_without_need = (state is None or not state.generation) and key in node.view.shown()
-    if goes_on and not is_shown_without_need and key not in contents.find_leftovers(node.run, {key}):
+    if action.path:
+        system.remove_tree(action.path, node.run.descriptor)
+        return True
+    if state is not None and state.completed_at is None and not contents.has_leftovers(node.run, state):
         return False
     contents.tidy(node.run, key)
     node.view.tidy(key)

@@ -70,8 +70,8 @@ class Survey:
     """Containers with a failure record that are gone."""
     outdated_failures: list[str] = field(default_factory=list)
     """Containers whose failure record has no pid, is a day old, and is not of a running container."""
-    set_aside: list[str] = field(default_factory=list)
-    """Keys with an unreadable file that was set aside a day ago."""
+    set_aside: list[tuple[str, str]] = field(default_factory=list)
+    """Unreadable files that were set aside a day ago: the key of each, and its path."""
     lost: dict[str, str] = field(default_factory=dict)
     """Containers whose index entry names a key of which they are not members, and that key."""
     unindexed: set[Place] = field(default_factory=set)

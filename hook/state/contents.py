@@ -52,13 +52,6 @@ def is_settled(run: RunDir) -> bool:
         return False
 
 
-def indexed_keys(run: RunDir) -> dict[str, str]:
-    """Read the index: all containers in it, and their keys."""
-    found = [name[: -len(".json")] for name in _names(run, "members") if name.endswith(".json")]
-    keys = {name: run.key_of(name) for name in found if is_id(name)}
-    return {name: key for name, key in keys.items() if key is not None}
-
-
 def find_leftovers(run: RunDir, live: set[str]) -> list[str]:
     """Find the keys that a killed hook left files of: half-written ones, locks of keys that are not `live`."""
     found = {name[1 : -len(".tmp")] for part in ("groups", "members") for name in _names(run, part) if _is_tmp(name)}
@@ -67,18 +60,25 @@ def find_leftovers(run: RunDir, live: set[str]) -> list[str]:
     return sorted(name for name in found if is_id(name))
 
 
+def has_leftovers(run: RunDir, state: KeyState) -> bool:
+    """Whether a killed hook left files of a key that goes on, or a view that it does not need."""
+    key = state.key
+    places = [f"groups/.{key}.tmp", f"members/.{key}.tmp", f"building/{key}", f"building/{key}.old"]
+    if not state.generation:
+        places.append(f"mon_groups/{key}")
+    return any(_is_there(run, place) for place in places)
+
+
 def tidy(run: RunDir, key: str) -> None:
-    """Remove the half-written files of a key, and what was set aside of it a day ago. Under its lock."""
+    """Remove the half-written files of a key. Under its lock."""
     for part in ("groups", "members"):
         system.unlink(f"{part}/.{key}.tmp", run.descriptor)
-    for name in _old_asides(run):
-        if name.partition(ASIDE)[0] == key:
-            system.remove_tree("groups/" + name, run.descriptor)
 
 
-def find_old_asides(run: RunDir) -> list[str]:
-    """Find the keys with an unreadable file that was set aside a day ago."""
-    return sorted({name.partition(ASIDE)[0] for name in _old_asides(run)})
+def find_old_asides(run: RunDir) -> list[tuple[str, str]]:
+    """Find the unreadable files that were set aside a day ago: the key of each, and its path."""
+    found = [(name.partition(ASIDE)[0], f"groups/{name}") for name in _names(run, "groups") if ASIDE in name]
+    return [(key, path) for key, path in found if is_id(key) and _is_old(run, path)]
 
 
 def find_half_failures(run: RunDir) -> list[str]:
@@ -97,16 +97,19 @@ def has_old_failure(run: RunDir, container: str) -> bool:
     return _is_old(run, f"unmonitored/{container}.json")
 
 
-def _old_asides(run: RunDir) -> list[str]:
-    found = [name for name in _names(run, "groups") if ASIDE in name and is_id(name.partition(ASIDE)[0])]
-    return [name for name in found if _is_old(run, "groups/" + name)]
-
-
 def _is_old(run: RunDir, path: str) -> bool:
     try:
         return system.age(path, run.descriptor) >= _KEPT
     except OSError:
         return False
+
+
+def _is_there(run: RunDir, path: str) -> bool:
+    try:
+        system.inode(path, run.descriptor)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _names(run: RunDir, part: str) -> list[str]:

@@ -254,15 +254,12 @@ def changed(
     *,
     groups: list[MonGroup] | None = None,
     members: dict[str, Member] | None = None,
-    cgroup: str | None = None,
 ) -> KeyState:
     """Return the state with other groups or members, as valid as any: the models check what is written, too.
 
     `generation` goes up with each change of what consumers see.
     """
     fields = dict(state)
-    if cgroup is not None:
-        fields["cgroup"] = cgroup
     if members is not None:
         fields["members"] = members
     if groups is not None and groups is not state.groups:

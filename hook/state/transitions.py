@@ -36,11 +36,6 @@ def lingering(state: KeyState, groups: list[MonGroup], since: float, until: floa
     return KeyState(**{**fields, "lingering_since": since, "lingering_until": until})
 
 
-def returned(state: KeyState) -> KeyState:
-    """End the wait of a key that lingered: it has a member again."""
-    return KeyState(**{**dict(state), "lingering_since": None, "lingering_until": None})
-
-
 def unsure(state: KeyState) -> KeyState:
     """Mark a key that may have members which are on no record."""
     return KeyState(**{**dict(state), "recovering": True})

@@ -276,6 +276,12 @@ def test_a_system_call_that_failed_is_named(error: OSError, tried: str, hinted: 
     assert bool(found.hint) is hinted
 
 
+@pytest.mark.parametrize(("user", "hint"), [(0, ""), (1000, "run it as root")])
+def test_who_is_not_root_is_told_to_be(monkeypatch: pytest.MonkeyPatch, user: int, hint: str) -> None:
+    monkeypatch.setattr(system, "user_id", lambda: user)
+    assert refused("doing something", PermissionError(errno.EACCES, "Permission denied")).hint == hint
+
+
 def test_the_parts_of_an_error_have_one_order() -> None:
     whole = HookError("r", "problem", tried="t", kernel="k", hint="h")
     assert str(whole) == "problem; tried: t; kernel: k; hint: h"

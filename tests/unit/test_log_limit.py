@@ -96,6 +96,18 @@ def test_few_failures_leave_no_count(run: RunDir, clock: list[float], lines: lis
     assert len(lines) == 10
 
 
+@pytest.mark.usefixtures("clock")
+def test_a_failure_is_logged_whatever_stops_the_count(
+    run: RunDir, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def count(*_arguments: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(log_limit, "count", count)
+    fail(run, 1)
+    assert lines == ["createRuntime c1: no_rmids: the problem"]
+
+
 def test_all_are_logged_where_they_cannot_be_counted(
     run: RunDir, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -271,6 +271,21 @@ def test_an_unreadable_state_is_removed_a_day_after_it_was_set_aside(
     assert machine.leftovers() == set()
 
 
+def test_what_was_set_aside_of_a_key_that_goes_on_is_removed(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.spawn(7, uid=UID)
+    create_runtime(machine.node(), container("c1", 7))
+    aside = machine.run / "groups" / f"{UID}.json.unreadable-1"
+    aside.touch()
+    assert at(machine, DAY - 60, monkeypatch) == []
+    assert ("tidy", UID) in at(machine, DAY + 60, monkeypatch)
+    assert not aside.exists()
+    state = machine.node().run.read_key(UID)
+    assert state is not None
+    assert list(state.members) == ["c1"]
+
+
 def test_a_file_that_we_did_not_set_aside_is_kept(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     (machine.run / "groups" / f"{UID}.json").write_text("{")
     machine.node().run.read_key(UID)

@@ -24,7 +24,6 @@ from hook.base import system
 from hook.base.errors import HookError
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup
 from hook.base.reasons import Reason
-from hook.state import contents
 from hook.state.rundir import RunDir
 from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails
 
@@ -216,12 +215,6 @@ def test_an_alarm_that_comes_late_does_nothing(tmp_path: Path) -> None:
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     signal.raise_signal(signal.SIGALRM)
     os.close(descriptor)
-
-
-def test_a_file_that_is_named_like_no_container_is_none_of_the_index(run: RunDir, place: Path) -> None:
-    run.write_index("c1", KEY)
-    (place / "members" / "a b.json").write_text((place / "members" / "c1.json").read_text())
-    assert contents.indexed_keys(run) == {"c1": KEY}
 
 
 def test_a_waiter_gets_the_lock_when_it_is_released(run: RunDir, place: Path) -> None:
