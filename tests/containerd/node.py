@@ -167,7 +167,20 @@ class Containerd:
         finally:
             channel.close()
         self.cri = Cri(self.address, self.program())
+        self._wait_for_cri()
         return process
+
+    def _wait_for_cri(self) -> None:
+        """The socket answers before the CRI has read back what runs."""
+        deadline = Deadline(DEADLINE)
+        while True:
+            try:
+                self.cri.runtime.ListPodSandbox()
+            except grpc.RpcError as error:
+                if "not initialized" not in str(error) or not deadline.left():
+                    raise
+            else:
+                return
 
     @property
     def address(self) -> str:
