@@ -23,8 +23,13 @@ _STEP = 0.05  # seconds: file times advance in steps of up to 10 ms, those of th
 
 def recorded_keys(run: RunDir) -> list[str]:
     """List the keys that something is recorded of."""
-    found = [name[: -len(".json")] for name in _names(run, "groups") if name.endswith(".json")]
-    return [name for name in found if is_id(name)]
+    return ids_of(_names(run, "groups"))
+
+
+def ids_of(files: list[str]) -> list[str]:
+    """The keys or containers of the records among these files. A file whose name is no ID is none of ours."""
+    found = [name[: -len(".json")] for name in files if name.endswith(".json")]
+    return [name for name in found if _is_id(name)]
 
 
 def glance(run: RunDir, key: str) -> KeyState | None:
@@ -57,7 +62,7 @@ def find_leftovers(run: RunDir, live: set[str]) -> list[str]:
     found = {name[1 : -len(".tmp")] for part in ("groups", "members") for name in _names(run, part) if _is_tmp(name)}
     found |= {name[: -len(".old")] if name.endswith(".old") else name for name in _names(run, "building")}
     found |= {name for name in _names(run, "locks") if name not in live}
-    return sorted(name for name in found if is_id(name))
+    return sorted(name for name in found if _is_id(name))
 
 
 def has_leftovers(run: RunDir, state: KeyState) -> bool:
@@ -78,13 +83,13 @@ def tidy(run: RunDir, key: str) -> None:
 def find_old_asides(run: RunDir) -> list[tuple[str, str]]:
     """Find the unreadable files that were set aside a day ago: the key of each, and its path."""
     found = [(name.partition(ASIDE)[0], f"groups/{name}") for name in _names(run, "groups") if ASIDE in name]
-    return [(key, path) for key, path in found if is_id(key) and _is_old(run, path)]
+    return [(key, path) for key, path in found if _is_id(key) and _is_old(run, path)]
 
 
 def find_half_failures(run: RunDir) -> list[str]:
     """Find the containers whose failure record is half written."""
     found = [name[1 : -len(".tmp")] for name in _names(run, "unmonitored") if _is_tmp(name)]
-    return [name for name in found if is_id(name)]
+    return [name for name in found if _is_id(name)]
 
 
 def remove_half_failure(run: RunDir, container: str) -> None:
@@ -123,8 +128,7 @@ def _is_tmp(name: str) -> bool:
     return name.startswith(".") and name.endswith(".tmp")
 
 
-def is_id(name: str) -> bool:
-    """Whether a file of this name can be ours: those of keys and containers bear their IDs."""
+def _is_id(name: str) -> bool:
     try:
         return names.container_id(name) == name
     except ValueError:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _LIMIT = 1 << 16
 _LOCK = "reconcile.lock"
 _PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
-_FULL, _SECONDS_FULL = 2**63, 1e12  # a count that gets there, which takes damage, starts anew: see hook/base/models.py
+# What the models allow for counts and for seconds. Only a damaged record gets there, and then it starts from 0 again.
+_FULL, _SECONDS_FULL = 2**63, 1e12
 _INTERVAL = 5.0  # seconds, so that a run that is killed has lost few counts
 
 

@@ -17,7 +17,7 @@ from hook.base.explain import explain, refused
 from hook.base.models import Failure, Index, KeyState, ReconcileRecord, ValidationError, WatchRecord
 from hook.base.reasons import Reason
 from hook.base.text import who
-from hook.state.contents import is_id
+from hook.state.contents import ids_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -167,8 +167,7 @@ class Records:
         return f"{self.path}/{part}/{name}.json"
 
     def _names(self, part: str) -> list[str]:
-        found = [name[: -len(".json")] for name in self._list(part) if name.endswith(".json")]
-        return [name for name in found if is_id(name)]
+        return ids_of(self._list(part))
 
     def _list(self, part: str) -> list[str]:
         if self._dir is None:

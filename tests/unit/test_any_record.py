@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_metrics
 
-from hook.base import models, procfs
+from hook.base import models
 from hook.base.models import Failure, Index, KeyState, ReconcileRecord, WatchRecord
 from hook.cli import commands
 from tests.unit import strategies
-from tests.unit.nodes import NOW, FakeNode
+from tests.unit.nodes import NOW, FakeNode, alive
 
 IDS = ("c1", "c2", "87a3fb58-4084-4186-9c0e-93cf8c32e2ce")
 STRAYS = ("c1@4711-99", "a b", "x" * 201, "é")
@@ -52,7 +51,6 @@ def written(directory: Path, found: dict[str, Any]) -> FakeNode:
     """A node with these files, in which some records are of the key that they are named for, and some of what lives."""
     node = FakeNode(directory)
     group = node.make(f"oci-{IDS[0]}", counters=NOW)
-    member = {"pid": os.getpid(), "starttime": procfs.starttime(os.getpid()), "group": group}
     for place, document in found.items():
         part, _, name = place.rpartition("/")
         if isinstance(document, dict) and part == "groups":
@@ -60,7 +58,7 @@ def written(directory: Path, found: dict[str, Any]) -> FakeNode:
             groups = document.get("groups")
             if isinstance(groups, list) and groups and isinstance(groups[0], dict):
                 document["groups"] = [{**groups[0], "path": group}]
-                document["members"] = {IDS[0]: member}
+                document["members"] = {IDS[0]: alive(group)}
         node.write(part, name, json.dumps(strategies.realised(document, models), default=str))
     return node
 
