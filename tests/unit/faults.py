@@ -33,7 +33,7 @@ class Killed(BaseException):
     """The process ends here: nothing that it would have done comes after this."""
 
 
-Manner = Literal["refused", "killed before", "killed after"]
+Manner = Literal["refused", "killed"]  # before the call; after one, and before the next, are the same
 
 
 class Faults:
@@ -77,9 +77,9 @@ class Faults:
             self.calls += 1
             if self.calls != self.at or self.killed:
                 return real(*arguments, **named)
-            if closing or self.manner == "killed after":  # Linux closes, whatever it says; so does the end of a process
+            if closing:  # Linux closes, whatever it says; so does the end of a process
                 real(*arguments, **named)
-            if self.manner != "refused":
+            if self.manner == "killed":
                 self.killed = True
                 raise Killed
             raise OSError(self.number, os.strerror(self.number), *[it for it in arguments[:1] if isinstance(it, bytes)])
@@ -109,7 +109,7 @@ def each_call_fails(
         at += 1
 
 
-MANNERS: tuple[Manner, ...] = ("refused", "killed before", "killed after")
+MANNERS: tuple[Manner, ...] = ("refused", "killed")
 
 
 class Clock:

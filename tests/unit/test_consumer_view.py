@@ -198,8 +198,8 @@ class ViewChange:
         assert not self.node.run.complaints
 
     def make(self, at: int = 0) -> int:
-        """The change, by a hook that stops after the `at`-th of its system calls; returns how many it made."""
-        faults = Faults(at, "killed after", beneath=self.machine)
+        """The change, by a hook that is killed at the `at`-th of its system calls; returns how many it made."""
+        faults = Faults(at, "killed", beneath=self.machine)
         with faults.injected(), suppress(Killed):
             if self.to == "forgotten":
                 with self.node.run.lock(UID, system.monotonic()) as locked:
