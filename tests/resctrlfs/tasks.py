@@ -8,13 +8,11 @@ since boot.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """One thread that exists, zombie leaders included (they stay listed until they are reaped)."""
 
     tid: int
@@ -41,21 +39,22 @@ class Tasks(Protocol):
         """What `observer` calls `tid`; 0 if it cannot see it."""
 
 
-@dataclass(frozen=True)
-class Stat:
+class Stat(NamedTuple):
     """The fields of proc(5)'s /proc/PID/stat that matter here."""
 
     comm: str
     state: str
     ppid: int
+    threads: int
     starttime: int
 
 
 def parse_stat(text: str) -> Stat:
     """The comm is between the first "(" and the last ")": it may itself hold both, and spaces."""
     head, _, tail = text.rpartition(")")
-    fields = tail.split()
-    return Stat(comm=head.partition("(")[2], state=fields[0], ppid=int(fields[1]), starttime=int(fields[19]))
+    fields = tail.split(maxsplit=20)
+    ppid, threads, starttime = (int(fields[it]) for it in (1, 17, 19))
+    return Stat(comm=head.partition("(")[2], state=fields[0], ppid=ppid, threads=threads, starttime=starttime)
 
 
 class ProcTasks:
@@ -68,8 +67,12 @@ class ProcTasks:
     def snapshot(self) -> dict[int, Task]:
         tasks: dict[int, Task] = {}
         for pid in self._numbers(str(self.proc)):
-            for tid in self._numbers(f"{self.proc}/{pid}/task"):
-                stat = self.stat(tid)
+            leader = self.stat(pid)
+            if leader is None:
+                continue
+            alone = leader.threads == 1  # as most are: nothing to list
+            for tid in [pid] if alone else self._numbers(f"{self.proc}/{pid}/task"):
+                stat = leader if tid == pid else self.stat(tid)
                 if stat is not None:
                     tasks[tid] = Task(tid, pid, stat.ppid, stat.starttime)
         return tasks
