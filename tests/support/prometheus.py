@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
@@ -125,20 +126,23 @@ def serving(directory: Path, data: Path, lookback: str = "5m", config: str = "{}
     ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
-            yield Prometheus(f"http://{_read_address(process)}")
+            yield Prometheus(f"http://{read_address(process)}")
         finally:
             process.kill()
 
 
-def _read_address(process: subprocess.Popen[str]) -> str:
-    """The address that it says it listens on, once it answers."""
-    address = None
-    log = []
+def read_address(process: subprocess.Popen[str]) -> str:
+    """The address that it says it listens on, once it is ready. It says the two in any order."""
+    log = ""
     assert process.stderr is not None
-    for line in process.stderr:
-        log.append(line)
-        found = re.search(r'msg="Listening on" address=(\S+)', line)
-        address = found[1] if found else address
-        if "Server is ready to receive web requests" in line and address is not None:
-            return address
-    raise AssertionError("".join(log))
+    end = threading.Timer(DEADLINE, process.kill)
+    end.start()
+    try:
+        for line in process.stderr:
+            log += line
+            address = re.search(r'msg="Listening on" address=(\S+)', log)
+            if address and "Server is ready to receive web requests" in log:
+                return address[1]
+    finally:
+        end.cancel()
+    raise AssertionError(log)
