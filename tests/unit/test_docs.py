@@ -392,6 +392,33 @@ def test_testing_has_every_part_of_the_campaign() -> None:
     assert set(first_words(page("docs/testing.md"), "part")) == set(PARTS)
 
 
+# --- docs/performance.md
+
+
+def test_what_a_hook_costs_is_what_was_measured() -> None:
+    """The least and the most of all Pythons, in instructions, which do not vary."""
+    costs = {name: cells for name, _, *cells in rows(page("docs/performance.md"), "hook / exit floor")}
+
+    def more(stage: str) -> tuple[int, int]:
+        ratios = [float(cell.split()[0]) for cell in costs[f"{stage}: instructions"]]
+        return round(100 * min(ratios)) - 100, round(100 * max(ratios)) - 100
+
+    start, end = more("createRuntime, a further one"), more("poststop, not the last")
+    assert f"[{start[0]}-{start[1]} % more](docs/performance.md#what-it-costs)" in page("README.md")
+    sentence = "costs {} to {} % more than starting Python and exiting, and for its end {} to {} %"
+    assert sentence.format(*start, *end) in " ".join(page("docs/performance.md").split())
+
+
+def test_what_pollers_reach_is_what_was_measured() -> None:
+    shares = [
+        float(cell.split()[0])
+        for workload, *_, of_1_s, of_3_s in rows(page("docs/performance.md"), "workload")
+        for cell in (of_1_s, of_3_s)
+        if "exec" not in workload
+    ]
+    assert f"[{min(shares):.0f} to {max(shares):.0f} %](docs/performance.md#accuracy)" in page("README.md")
+
+
 # --- docs/design.md
 
 
