@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import tempfile
 from contextlib import closing
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -104,6 +106,15 @@ def test_module_level_mutants_get_all_tests_of_the_module() -> None:
     outside, inside = (Mutant(f"{MODULE}:{name}: ...", "id", MODULE, [1], [1, 2, 3], "") for name in ("", "f"))
     assert list(known.steps(outside)) == [[unit, constant], [first]]
     assert list(known.steps(inside)) == [[first]]
+
+
+def test_what_is_changed_in_equivalent_mutants_is_in_their_modules() -> None:
+    """So that code which moves takes its mutants along."""
+    for name in chain.from_iterable(json.loads(judge_mutants.EQUIVALENT.read_text("utf-8")).values()):
+        module, place, change = name.split(":", 2)
+        source = (provision.ROOT / f"hook/{module}.py").read_text(encoding="utf-8")
+        assert f"{change.partition(' => ')[0].strip()}\n" in source, name
+        assert not place or f"def {place.rpartition('.')[2]}(" in source, name
 
 
 def test_share_of_a_sample_has_a_confidence_interval() -> None:
