@@ -110,6 +110,15 @@ def test_a_key_whose_group_was_removed_has_lingered(machine: MachineOnDisk) -> N
     assert recorded(machine)["completed_at"] is not None
 
 
+def test_a_key_that_lingers_until_nobody_knows_when_has_lingered(machine: MachineOnDisk) -> None:
+    live(machine, "c1", 7, **LINGER)
+    die(machine, "c1", 7, **LINGER)
+    path = machine.run / "groups" / f"{UID}.json"
+    path.write_text(json.dumps({**recorded(machine), "lingering_until": None}))
+    assert [it.action.verb for it in put_right(machine, **LINGER).outcomes] == ["end"]
+    assert machine.groups() == {}
+
+
 def test_a_poststop_again_does_not_have_it_linger_longer(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7, **LINGER)
     die(machine, "c1", 7, **LINGER)
