@@ -756,6 +756,7 @@ def test_limbo_is_waited_for_no_longer_than_it_may(machine: MachineOnDisk, clock
     machine.refusals["mkdir"] = [errno.EBUSY] * 10_000
     error = refused(lambda: create_runtime(node, container("c1", 7)))
     assert isinstance(error, InLimbo)
+    assert "come back within seconds" in (error.hint or "")
     assert 1.4 < sum(clock.slept) < 1.6
     assert (machine.groups(), machine.leftovers()) == ({}, set())
 

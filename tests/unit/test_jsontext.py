@@ -167,6 +167,11 @@ def test_what_is_no_json_of_ours_is_a_value_error_of_one_line(form: ModuleType, 
         form.loads(text)
 
 
+def test_what_is_no_number_is_named(form: ModuleType) -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        form.loads("[NaN]")
+
+
 def test_numbers_may_be_as_long_as_the_longest_of_ours(form: ModuleType) -> None:
     assert form.loads("9" * 25) == int("9" * 25)
     assert form.loads(repr(-sys.float_info.max)) == -sys.float_info.max

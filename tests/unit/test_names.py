@@ -112,6 +112,13 @@ def test_a_directory_loses_the_slashes_at_its_end() -> None:
     assert names.directory("/a/b///") == "/a/b"
 
 
+def test_a_former_life_is_named_after_its_container_and_is_no_container() -> None:
+    life = names.former_life("c1", 7, 100)
+    assert names.container_of(life) == names.container_of("c1") == "c1"
+    with pytest.raises(ValueError, match="not a container ID"):
+        names.container_id(life)
+
+
 near_names = st.text(st.sampled_from("aZ0._+,-/\0\n \u00e4\ud800"), max_size=6)
 texts = st.text() | near_names | st.text("a", min_size=49, max_size=52) | st.text("a", min_size=199, max_size=256)
 

@@ -98,7 +98,9 @@ def test_it_is_ended_when_its_time_is_over_and_what_it_used_stays(machine: Machi
     pass_time(machine)
     assert [it.action.verb for it in put_right(machine, **LINGER).outcomes] == ["end"]
     assert machine.groups() == {}
-    assert recorded(machine)["completed_at"] is not None
+    state = recorded(machine)
+    assert state["completed_at"] is not None
+    assert (state["lingering_since"], state["lingering_until"]) == (None, None)
     assert machine.leftovers() == set()
 
 
@@ -279,6 +281,19 @@ def test_an_orphan_with_live_tasks_keeps_its_group(machine: MachineOnDisk) -> No
     assert machine.groups() == {"oci-lost": {9}}
 
 
+def test_what_is_said_of_an_orphan_is_whether_it_went(machine: MachineOnDisk) -> None:
+    live(machine, "c1", 7)
+    machine.spawn(9)
+    groups = machine.resctrl / "mon_groups"
+    for name, tasks in (("oci-lost", ""), ("oci-lived-in", "9\n")):
+        system.mkdir(str(groups / name), 0o755)
+        (groups / name / "tasks").write_text(tasks)
+    names = (GROUP, "oci-lost", "oci-lived-in", "theirs")
+    went = [name for name in names if orphans.remove_orphan(machine.node(), str(groups / name))]
+    assert went == ["oci-lost"]
+    assert machine.groups() == {GROUP: {7}, "oci-lived-in": {9}}
+
+
 def test_an_orphan_that_cannot_be_removed_is_skipped(machine: MachineOnDisk) -> None:
     for name in ("oci-lost", "oci-too"):
         system.mkdir(str(machine.resctrl / "mon_groups" / name), 0o755)
@@ -406,7 +421,7 @@ def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(machine: M
     machine.die(7)  # as it looks from there
     node = machine.node()
     assert reclaim.reclaim(node, "c2") is False
-    assert [it.reason for it in node.run.complaints] == ["denied"]
+    assert [(it.reason, "on the host" in (it.hint or "")) for it in node.run.complaints] == [("denied", True)]
     assert machine.groups() == {GROUP: set()}
 
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +34,14 @@ def test_read_stdin_with_zero_timeout_reads_nothing(stdin: int) -> None:
     assert system.read_stdin(100, 0.0) == (b"", False)
 
 
+def test_what_a_stdin_that_does_not_end_has_given_bit_by_bit_is_put_together(
+    stdin: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "READ_SIZE", 4)
+    os.write(stdin, b"half a state")
+    assert system.read_stdin(100, 0.01) == (b"half a state", False)
+
+
 def test_a_stdin_that_cannot_be_looked_at_is_read_as_it_is() -> None:
     with Faults(at=1).injected():
         assert system._own_stdin() == (0, True)
@@ -49,3 +59,25 @@ def test_standard_descriptors_that_are_missing_lead_to_nothing() -> None:
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
+
+
+def test_a_lock_is_for_its_owner_alone(tmp_path: Path) -> None:
+    former = os.umask(0)
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        os.close(system.open_lock("lock", directory))
+    finally:
+        os.close(directory)
+        os.umask(former)
+    assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
+
+
+def test_nothing_is_locked_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "lock").symlink_to("elsewhere")
+    directory = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(OSError, match="symbolic links"):
+            system.open_lock("lock", directory)
+    finally:
+        os.close(directory)
+    assert not (tmp_path / "elsewhere").exists()
