@@ -376,6 +376,16 @@ def test_one_that_lingers_goes_only_if_nothing_is_dead(machine: MachineOnDisk) -
     assert machine.groups() == {"oci-c2": set(), "oci-c4": {21}}
 
 
+def test_one_that_has_lingered_goes_before_one_that_lingers(machine: MachineOnDisk) -> None:
+    for number, name in enumerate(("c1", "c2")):
+        live(machine, name, 10 + number, None, **LINGER)
+        die(machine, name, 10 + number, **LINGER)
+    pass_time(machine, "c2")
+    exhausted(machine)
+    live(machine, "c3", 20, None, **LINGER)
+    assert machine.groups() == {"oci-c1": set(), "oci-c3": {20}}
+
+
 def test_reclaim_is_tried_once_per_start(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7)
     machine.die(7)

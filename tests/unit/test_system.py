@@ -72,6 +72,11 @@ def test_a_lock_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
 
 
+def test_the_age_of_a_link_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    assert system.age(str(tmp_path / "link")) < 3600
+
+
 def test_nothing_is_locked_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to("elsewhere")
     directory = os.open(tmp_path, os.O_RDONLY)
