@@ -93,6 +93,14 @@ def test_unit_tests_of_the_module_come_first_and_the_quickest_ahead() -> None:
     assert list(known.steps(mutant)) == [[quick, slow], [other], [process]]
 
 
+def test_cases_of_its_own_module_do_not_lose_their_place_to_slow_tests_of_others() -> None:
+    own = [f"tests/unit/test_context.py::a[{number}]" for number in range(judge_mutants.FEW + 1)]
+    slow = "tests/unit/test_procfs.py::a"
+    seconds = {**dict.fromkeys(own, 0.1), slow: judge_mutants.BUDGET["unit"]}
+    known = Known("these", seconds, {MODULE: {"7": [slow, *own]}})
+    assert list(known.steps(Mutant(f"{MODULE}: ...", "id", MODULE, [7], [7], ""))) == [own, [slow]]
+
+
 def test_what_runs_at_import_is_left_to_the_tests_of_what_is_beside_it() -> None:
     unit, process = "tests/unit/test_context.py::a", "tests/fuse/x.py::a"
     known = Known("these", {unit: 1, process: 1}, {MODULE: {"1": [process], "3": [unit]}})

@@ -41,7 +41,10 @@ SAMPLE = 400
 PATIENCE = 20.0
 """Seconds that tests may take longer than they took before: an endless loop is as dead as a failed test."""
 BUDGET = {"unit": 60.0, "fuse": 60.0}
-"""Seconds of tests for one mutant: the quickest ones that fit in; those of its own module's file are run first."""
+"""Seconds of tests for one mutant: the quickest ones that fit in; those of its own module's file come first.
+
+Those have as many seconds of their own: a case of theirs is not to lose its place to slower tests of other modules.
+"""
 FEW = 3
 """So many cases of a parametrised test go ahead of the others."""
 EQUIVALENT = Path(__file__).with_name("equivalent.json")
@@ -235,8 +238,10 @@ class Known:
         if is_in_none:
             found |= {test for test in self.seconds if _file(test) == own}
         for tier, budget in BUDGET.items():
-            tests = list(self._within(budget, (test for test in found if _tier(test) == tier)))
-            yield from filter(None, ([it for it in tests if (_file(it) == own) is mine] for mine in (True, False)))
+            for mine in (True, False):
+                tests = (test for test in found if _tier(test) == tier and (_file(test) == own) is mine)
+                if chosen := list(self._within(budget, tests)):
+                    yield chosen
 
     def _of(self, module: str, lines: Iterable[int]) -> set[str]:
         found = self._lines.get(module, {})
