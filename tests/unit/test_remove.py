@@ -141,6 +141,20 @@ def test_counters_that_cannot_be_read_do_not_keep_a_key_from_ending(machine: Mac
     assert recorded(machine)["groups"][0]["end"] == {}
 
 
+def test_what_was_used_in_the_group_that_went_goes_on_in_the_one_that_stays(machine: MachineOnDisk) -> None:
+    machine.add_class("gold")
+    live(machine, "c1", 7)
+    machine.spawn(8, ctrl_group="gold")
+    create_runtime(machine.node(), container("c2", 8))
+    for name, energy in ((f"mon_groups/{GROUP}", 10), (f"gold/mon_groups/{GROUP}", 5)):
+        (machine.resctrl / name / "mon_data/mon_PERF_PKG_00/core_energy").write_text(f"{energy}.000000\n")
+    die(machine, "c1", 7)
+    machine.refusals["rmdir"] = [errno.EPERM]  # of the first of the two
+    assert refused(lambda: die(machine, "c2", 8)).reason == "denied"
+    assert machine.groups() == {GROUP: set()}
+    assert [group["before"] for group in recorded(machine)["groups"]] == [{"mon_PERF_PKG_00/core_energy": "2"}]
+
+
 @pytest.mark.parametrize("linger", [0, 60])
 def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(machine: MachineOnDisk, linger: int) -> None:
     """Whether it has ended since it was looked at, or lingers."""
