@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from collections.abc import Iterator
@@ -24,22 +25,20 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     os.close(writing)
 
 
-def test_a_stdin_that_does_not_end_is_given_up_with_what_there_is(stdin: int) -> None:
-    os.write(stdin, b"half a state")
-    assert system.read_stdin(100, 0.01) == (b"half a state", False)
+@pytest.mark.parametrize("reads", [1, 3])
+def test_a_stdin_that_does_not_end_is_given_up_with_what_there_is(
+    stdin: int, monkeypatch: pytest.MonkeyPatch, reads: int
+) -> None:
+    text = b"half a state"
+    monkeypatch.setattr(system, "READ_SIZE", len(text) // reads)
+    monkeypatch.setattr(system, "monotonic", itertools.count().__next__)  # a second passes before each read
+    os.write(stdin, text)
+    assert system.read_stdin(100, reads + 1.0) == (text, False)
 
 
 def test_read_stdin_with_zero_timeout_reads_nothing(stdin: int) -> None:
     os.write(stdin, b"half a state")
     assert system.read_stdin(100, 0.0) == (b"", False)
-
-
-def test_what_a_stdin_that_does_not_end_has_given_bit_by_bit_is_put_together(
-    stdin: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(system, "READ_SIZE", 4)
-    os.write(stdin, b"half a state")
-    assert system.read_stdin(100, 0.01) == (b"half a state", False)
 
 
 def test_a_stdin_that_cannot_be_looked_at_is_read_as_it_is() -> None:
