@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 import tempfile
 from contextlib import closing
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,7 +117,7 @@ def test_module_level_mutants_get_all_tests_of_the_module() -> None:
 
 def test_what_is_changed_in_equivalent_mutants_is_in_their_modules() -> None:
     """So that code which moves takes its mutants along."""
-    for name in chain.from_iterable(json.loads(judge_mutants.EQUIVALENT.read_text("utf-8")).values()):
+    for name in judge_mutants.find_equivalent():
         module, place, change = name.split(":", 2)
         source = (provision.ROOT / f"hook/{module}.py").read_text(encoding="utf-8")
         assert f"{change.partition(' => ')[0].strip()}\n" in source, name

@@ -40,10 +40,10 @@ def recorded(machine: MachineOnDisk, key: str = UID) -> dict[str, Any]:
     return found
 
 
-def pass_time(machine: MachineOnDisk, key: str = UID) -> None:
-    """The time that a key may linger is over."""
+def pass_time(machine: MachineOnDisk, key: str = UID, until: float | None = 0.0) -> None:
+    """The time that a key may linger is over. `until`: what its record says of that."""
     path = machine.run / "groups" / f"{key}.json"
-    path.write_text(json.dumps({**recorded(machine, key), "lingering_until": 0.0}))
+    path.write_text(json.dumps({**recorded(machine, key), "lingering_until": until}))
 
 
 def live(machine: MachineOnDisk, name: str, pid: int, uid: str | None = UID, **options: Any) -> None:  # noqa: ANN401
@@ -115,8 +115,7 @@ def test_a_key_whose_group_was_removed_has_lingered(machine: MachineOnDisk) -> N
 def test_a_key_that_lingers_until_nobody_knows_when_has_lingered(machine: MachineOnDisk) -> None:
     live(machine, "c1", 7, **LINGER)
     die(machine, "c1", 7, **LINGER)
-    path = machine.run / "groups" / f"{UID}.json"
-    path.write_text(json.dumps({**recorded(machine), "lingering_until": None}))
+    pass_time(machine, until=None)
     assert [it.action.verb for it in put_right(machine, **LINGER).outcomes] == ["end"]
     assert machine.groups() == {}
 

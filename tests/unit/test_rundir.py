@@ -330,6 +330,15 @@ def test_a_lock_that_is_replaced_for_ever_is_given_up(
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_a_lock_is_roots_alone(run: RunDir, place: Path) -> None:
+    umask = os.umask(0)
+    try:
+        with run.lock(KEY, 0):
+            assert (place / "locks" / KEY).stat().st_mode & 0o7777 == 0o600
+    finally:
+        os.umask(umask)
+
+
 def test_a_lock_is_no_link(run: RunDir, place: Path, tmp_path: Path) -> None:
     (place / "locks" / KEY).symlink_to(tmp_path / "target")
     with pytest.raises(OSError, match="Too many levels"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,28 +59,6 @@ def test_standard_descriptors_that_are_missing_lead_to_nothing() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 2
 
 
-def test_a_lock_is_for_its_owner_alone(tmp_path: Path) -> None:
-    former = os.umask(0)
-    directory = os.open(tmp_path, os.O_RDONLY)
-    try:
-        os.close(system.open_lock("lock", directory))
-    finally:
-        os.close(directory)
-        os.umask(former)
-    assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o600
-
-
 def test_the_age_of_a_link_is_its_own(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     assert system.age(str(tmp_path / "link")) < 3600
-
-
-def test_nothing_is_locked_through_a_link(tmp_path: Path) -> None:
-    (tmp_path / "lock").symlink_to("elsewhere")
-    directory = os.open(tmp_path, os.O_RDONLY)
-    try:
-        with pytest.raises(OSError, match="symbolic links"):
-            system.open_lock("lock", directory)
-    finally:
-        os.close(directory)
-    assert not (tmp_path / "elsewhere").exists()

@@ -80,7 +80,7 @@ KILLED = ("killed", "late")
 def run(campaign: Campaign) -> None:
     begin = time.monotonic()
     every = made(hook_coverage.hook_path())
-    equivalent = {name for names in json.loads(EQUIVALENT.read_text("utf-8")).values() for name in names}
+    equivalent = find_equivalent()
     problems = dict.fromkeys(equivalent - {it.name for it in every}, "equivalent.json: there is no such mutant")
     chosen = [it for it in every if campaign.is_chosen(it.name)]
     most = campaign.most or SAMPLE
@@ -97,6 +97,11 @@ def run(campaign: Campaign) -> None:
     campaign.note(f"{dead:.1%} killed{of_all}{beside}")
     for it in survivors:
         campaign.note(f"survived {it.tests} tests: {it.name}")
+
+
+def find_equivalent() -> set[str]:
+    """The names of the mutants that no test can kill."""
+    return {name for names in json.loads(EQUIVALENT.read_text("utf-8")).values() for name in names}
 
 
 def made(modules: Iterable[str]) -> list[Mutant]:
