@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers HTTP requests for metrics: `GET /metrics`, measured at that moment, and `GET /`, which leads there.
+"""Answers HTTP requests for metrics: `GET /metrics`, measured within the last second, and `GET /`, which leads there.
 
-No client can keep another one waiting: each connection has a thread and a deadline, and there are few of them. A client
-that is slow to ask, or to read, makes room for a new one.
+One thread measures, so that it keeps no connection waiting that asks for something else.
 """
 
 from __future__ import annotations
@@ -10,12 +9,16 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+from dataclasses import dataclass
+from functools import partial
 from http.server import BaseHTTPRequestHandler
-from socketserver import ThreadingTCPServer
+from io import BytesIO
 
 from hook.base import system
 from hook.base.errors import HookError
 from hook.base.explain import refused, unforeseen
+from hook.observe import prometheus
+from hook.observe.connections import Connections
 from hook.stages import failures
 
 TYPE_CHECKING = False
@@ -23,11 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
-_MOST_CONNECTIONS = 16
-_PATIENCE = 30.0  # seconds for a connection in all; Prometheus itself waits for 10 by default
-_TICK = 0.5  # seconds
-_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_PAGE = '<!DOCTYPE html><title>resctrl-mon-hook</title><p><a href="metrics">Metrics</a>\n'
+    from hook.observe.connections import Connection
+
+_SHARED = 1.0  # seconds for which a reading answers further requests
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+_TEXT = "text/plain; charset=utf-8"
+_PAGE = b'<!DOCTYPE html><title>resctrl-mon-hook</title><p><a href="metrics">Metrics</a>\n'
 
 
 class _Stop(BaseException):
@@ -50,8 +54,8 @@ def serve(address: tuple[str, int], measure: Callable[[], str], say: Callable[[s
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        say(f"listening on http://{_name(server.server_address[:2])}/metrics\n")
-        server.serve_forever(_TICK)
+        say(f"listening on http://{_name(server.address)}/metrics\n")
+        server.connections.run()
     except _Stop:
         pass
 
@@ -61,110 +65,113 @@ def _name(address: Any) -> str:  # noqa: ANN401  a socket's address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class _Server(ThreadingTCPServer):
-    """Its connections are in order of their age. Those of which the request waits for its metrics are `served`."""
+@dataclass(frozen=True)
+class _Reading:
+    """What is answered, and when its measurement began."""
 
-    allow_reuse_address = True
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 64
+    began: float
+    status: int
+    kind: str
+    body: bytes
 
+
+class _Server:
     def __init__(self, address: tuple[str, int], measure: Callable[[], str]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        listener = _bind(address)
+        self.address = listener.getsockname()[:2]
+        self.connections = Connections(listener, self._take)
         self._measure = measure
-        self._measuring = threading.Lock()
-        self._last: tuple[float, str] = (0.0, "")
-        self._guard = threading.Lock()
-        self._since: dict[socket.socket, float] = {}
-        self._served: set[socket.socket] = set()
-        super().__init__(address, _Handler)
+        self._last: _Reading | None = None
+        self._is_measuring = False
+        self._orders = threading.Semaphore(0)
+        threading.Thread(target=self._work, daemon=True).start()
 
-    def measure(self, connection: socket.socket) -> str:
-        """Metrics that were measured after this call began; clients that wait share them."""
+    def _take(self, connection: Connection) -> None:
+        """Answer a request, or note that it waits for a reading, and since when."""
+        request = _Request(connection.request)
+        if request.wants_metrics:
+            self.connections.waiting[connection] = request, system.monotonic()
+            self._answer_waiting()
+        else:
+            self.connections.reply(connection, *request.get_answer())
+
+    def _answer_waiting(self) -> None:
+        """Answer those for which the last reading is new enough, and order one for the others."""
+        last, waiting = self._last, self.connections.waiting
+        for connection, (request, since) in [*waiting.items()]:
+            if last is not None and last.began >= since - _SHARED:
+                request.answer(last.status, last.kind, last.body)
+                self.connections.reply(connection, *request.get_answer())
+        if waiting and not self._is_measuring:
+            self._is_measuring = True
+            self._orders.release()
+
+    def _work(self) -> None:
+        """Measure whenever that is ordered; in a thread of its own."""
+        while True:
+            self._orders.acquire()
+            self.connections.call(partial(self._share, self._read()))
+
+    def _share(self, reading: _Reading) -> None:
+        self._last, self._is_measuring = reading, False
+        self._answer_waiting()
+
+    def _read(self) -> _Reading:
         began = system.monotonic()
-        with self._guard:
-            self._served.add(connection)
         try:
-            with self._measuring:
-                if self._last[0] <= began:
-                    at = system.monotonic()
-                    self._last = at, self._measure()
-                return self._last[1]
-        finally:
-            with self._guard:
-                self._served.discard(connection)
-
-    def verify_request(self, request: Any, _client: object) -> bool:  # noqa: ANN401  as in socketserver
-        """Whether a new connection is answered. The oldest one that neither asks nor reads makes room for it."""
-        with self._guard:
-            if len(self._since) >= _MOST_CONNECTIONS:
-                idle = next((it for it in self._since if it not in self._served), None)
-                if idle is None:
-                    return False
-                self._close(idle)
-            self._since[request] = system.monotonic()
-        return True
-
-    def service_actions(self) -> None:
-        """End what takes too long; called after each new connection, and every _TICK."""
-        with self._guard:
-            late = [it for it, since in self._since.items() if system.monotonic() - since > _PATIENCE]
-            for connection in late:
-                self._close(connection)
-
-    def _close(self, connection: socket.socket) -> None:
-        """End a connection, whatever its thread waits for. The thread closes the descriptor."""
-        del self._since[connection]
-        _shut(connection)
-
-    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401
-        """Called when an answer is sent, or a connection refused."""
-        with self._guard:
-            self._since.pop(request, None)
-        super().shutdown_request(request)
-
-    def handle_error(self, _request: object, _client: object) -> None:
-        """Ignore it: the client went away or was too slow. Defects are answered and reported in do_GET."""
+            text = self._measure() + prometheus.format_text([prometheus.count_dropped(self.connections.dropped)])
+            return _Reading(began, 200, _METRICS, text.encode("utf-8", "replace"))
+        except Exception as error:  # noqa: BLE001  the next one may succeed; Prometheus shows that this one failed
+            problem = str(error if isinstance(error, HookError) else unforeseen(error))
+            failures.say(problem, to_syslog=False)
+            return _Reading(began, 500, _TEXT, f"{problem}\n".encode("utf-8", "replace"))
 
 
-def _shut(connection: socket.socket) -> None:
+def _bind(address: tuple[str, int]) -> socket.socket:
+    listener = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
     try:
-        connection.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass  # it has ended by itself
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+class _Request(BaseHTTPRequestHandler):
+    """A request that has come, and its answer; the one for metrics is given later."""
+
     server_version = "resctrl-mon-hook"
     sys_version = ""
-    timeout = _PATIENCE  # for each read and write
+    wants_metrics = False
+    _body = b""
+
+    def __init__(self, request: bytes) -> None:
+        self.rfile = BytesIO(request)
+        self.wfile = self._head = BytesIO()
+        self.handle_one_request()
 
     def do_GET(self) -> None:
         """Answer a request."""
         path = self.path.partition("?")[0]
         if path == "/metrics":
-            self._answer(*self._measure())
+            self.wants_metrics = True
         elif path == "/":
-            self._answer(200, "text/html; charset=utf-8", _PAGE)
+            self.answer(200, "text/html; charset=utf-8", _PAGE)
         else:
-            self._answer(404, "text/plain; charset=utf-8", "not found: the metrics are at /metrics\n")
+            self.answer(404, _TEXT, b"not found: the metrics are at /metrics\n")
 
-    def _measure(self) -> tuple[int, str, str]:
-        try:
-            return 200, _TYPE, self.server.measure(self.connection)
-        except Exception as error:  # noqa: BLE001  the next scrape may succeed; Prometheus shows that this one failed
-            problem = str(error if isinstance(error, HookError) else unforeseen(error))
-            failures.say(problem, to_syslog=False)
-            return 500, "text/plain; charset=utf-8", problem + "\n"
-
-    def _answer(self, status: int, kind: str, text: str) -> None:
-        body = text.encode("utf-8", "replace")
+    def answer(self, status: int, kind: str, body: bytes) -> None:
+        """Set the answer. The body is not copied."""
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        self._body = body
+
+    def get_answer(self) -> tuple[bytes, bytes]:
+        """The answer, in two parts: what http.server wrote, and the body."""
+        return self._head.getvalue(), self._body
 
     def log_message(self, *_arguments: object) -> None:
         """Log nothing: a client must not fill the log."""

@@ -141,6 +141,8 @@ TRUTH: dict[tuple[str, str], dict[frozenset[tuple[str, str]], float]] = {
     ("Unmonitored containers by reason", "A"): of("reason", {"no_rmids": 1}),
     ("Unmonitored containers by reason", "B"): {frozenset(): 2},
     ("Unmonitored containers by reason", "C"): {frozenset(): 1},
+    ("Unmonitored containers by reason", "D"): {frozenset(): 0},
+    ("Unmonitored containers by reason", "E"): {frozenset(): 0},
     ("Keys by state", "A"): of(
         "state", {"live": 5, "completed": len(COMPLETED), "lingering": 0, "recovering": 0, "unreadable": 0}
     ),

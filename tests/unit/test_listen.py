@@ -3,53 +3,145 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
+import os
+import resource
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 
 import pytest
 
+from hook.base import system
 from hook.base.errors import HookError
 from hook.base.reasons import Reason
-from hook.observe import listen
+from hook.observe import connections, listen
+from tests.unit.documents import ROOT
 
 DEADLINE = 300
 LOCAL = ("127.0.0.1", 0)
+ASK = b"GET /metrics HTTP/1.0\r\n\r\n"
+SCRAPES = 20
+
+
+class _EndOfTest(Exception):
+    """Ends the server's loop."""
 
 
 @contextmanager
 def serving(measure: Callable[[], str], address: tuple[str, int] = LOCAL) -> Iterator[listen._Server]:
     server = listen._Server(address, measure)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+
+    def run() -> None:
+        with suppress(_EndOfTest):
+            server.connections.run()
+
+    def end() -> None:
+        raise _EndOfTest
+
+    thread = threading.Thread(target=run)
     thread.start()
     try:
         yield server
     finally:
-        server.shutdown()
-        server.server_close()
+        server.connections.call(end)
         thread.join(DEADLINE)
+        server.connections.close()
 
 
-def connect(server: listen._Server) -> socket.socket:
-    host, port = server.server_address[:2]
-    return socket.create_connection((str(host), port), timeout=DEADLINE)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, which goes on only when a test says so."""
+    now = [1000.0]
+    monkeypatch.setattr(system, "monotonic", lambda: now[0])
+    return now
+
+
+def connect(server: listen._Server, source: str = "127.0.0.1", read_ahead: int | None = None) -> socket.socket:
+    """A connection from this address, whose kernel takes so many bytes before they are read."""
+    client = socket.socket(socket.AF_INET6 if ":" in server.address[0] else socket.AF_INET)
+    client.settimeout(DEADLINE)
+    if read_ahead is not None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, read_ahead)
+    if ":" not in server.address[0]:
+        client.bind((source, 0))
+    client.connect(server.address)
+    return client
 
 
 def get(server: listen._Server, path: str = "/metrics", method: str = "GET") -> tuple[int, str | None, str]:
-    host, port = server.server_address[:2]
+    host, port = server.address
     with closing(http.client.HTTPConnection(str(host), port, timeout=DEADLINE)) as connection:
         connection.request(method, path)
         answer = connection.getresponse()
         return answer.status, answer.getheader("Content-Type"), answer.read().decode()
 
 
-def test_metrics_are_measured_at_each_request() -> None:
+def read_all(client: socket.socket) -> bytes:
+    """What comes until the end; of an answer that was cut off, ConnectionResetError."""
+    found = b""
+    while data := client.recv(1 << 20):
+        found += data
+    return found
+
+
+def is_cut_off(client: socket.socket) -> bool:
+    """Wait for the end of a connection that sent nothing else."""
+    try:
+        return client.recv(9) == b""
+    except ConnectionResetError:
+        return True
+
+
+def send(it: socket.socket, data: bytes) -> None:
+    with suppress(OSError):  # it was closed to make room
+        it.sendall(data)
+
+
+def count_dropped(server: listen._Server) -> dict[str, float]:
+    """The server's own counter, as it serves it."""
+    lines = [line for line in get(server)[2].splitlines() if line.startswith("resctrl_mon_endpoint_dropped")]
+    return {line.split('"')[1]: float(line.split()[-1]) for line in lines}
+
+
+def wait_for_a_turn(server: listen._Server) -> None:
+    """The server's loop has done by then what it could do before."""
+    turned = threading.Event()
+    server.connections.call(turned.set)
+    assert turned.wait(DEADLINE)
+
+
+def _wait_for(event: threading.Event) -> None:
+    assert event.wait(DEADLINE)
+
+
+# --- What is answered
+
+
+def test_metrics_are_measured_at_a_request(clock: list[float]) -> None:
     numbers = iter(range(9))
     with serving(lambda: f"x {next(numbers)}\n") as server:
-        kind = "text/plain; version=0.0.4; charset=utf-8"
-        assert [get(server), get(server, "/metrics?a=b")] == [(200, kind, "x 0\n"), (200, kind, "x 1\n")]
+        status, kind, text = get(server)
+        assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+        assert text.startswith("x 0\n# HELP resctrl_mon_endpoint_dropped_connections_total ")
+        clock[0] += 15
+        assert get(server, "/metrics?a=b")[2].startswith("x 1\n")
+
+
+def test_a_reading_answers_the_requests_of_the_next_second(clock: list[float]) -> None:
+    numbers = iter(range(9))
+    with serving(lambda: f"x {next(numbers)}\n") as server:
+        found = []
+        for _ in range(5):
+            found.append(get(server)[2].split("\n")[0])
+            clock[0] += 0.4
+    assert found == ["x 0", "x 0", "x 0", "x 1", "x 1"]
 
 
 def test_nothing_else_is_served() -> None:
@@ -71,7 +163,10 @@ def test_an_ipv6_address_is_served() -> None:
 
 
 @pytest.mark.parametrize("error", [HookError(Reason.IO, "the run directory is unreadable"), ValueError("a defect")])
-def test_a_failed_measurement_is_answered_and_reported(error: Exception, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_measurement_is_answered_and_reported(
+    error: Exception, capfd: pytest.CaptureFixture[str], clock: list[float]
+) -> None:
+    """Once a second: a flood of requests does not fill the log."""
     answers = iter([error, None])
 
     def measure() -> str:
@@ -80,45 +175,46 @@ def test_a_failed_measurement_is_answered_and_reported(error: Exception, capfd: 
         return "x 1\n"
 
     with serving(measure) as server:
-        status, _, text = get(server)
-        assert (status, str(error.args[-1]) in text) == (500, True)
+        for _ in range(2):
+            status, _, text = get(server)
+            assert (status, str(error.args[-1]) in text) == (500, True)
+        clock[0] += 2
         assert get(server)[0] == 200
     assert capfd.readouterr().err.count("\n") == 1
 
 
-def test_idle_clients_make_room() -> None:
-    """Each of them sends a part of a request and then nothing."""
-    with serving(lambda: "x 1\n") as server:
-        idle = [connect(server) for _ in range(5 * listen._MOST_CONNECTIONS)]
-        for it in idle:
-            _send(it, b"GET /metr")
-        assert get(server)[0] == 200
-        assert len(server._since) <= listen._MOST_CONNECTIONS
-        assert idle[0].recv(9) == b"", "the oldest one was closed"
-        for it in idle:
+def test_requests_that_wait_share_a_measurement(clock: list[float]) -> None:
+    """A flood of them costs the node no more than two at a time; what they get is at most a second old."""
+    calls, begun, go_on = [0], threading.Event(), threading.Event()
+
+    def measure() -> str:
+        calls[0] += 1
+        begun.set()
+        assert go_on.wait(DEADLINE)
+        return f"x {calls[0]}\n"
+
+    with serving(measure) as server:
+        clients = [connect(server) for _ in range(6)]
+        send(clients[0], ASK)
+        assert begun.wait(DEADLINE)
+        clock[0] += 2
+        for it in clients[1:]:
+            send(it, ASK)
+        while len(server.connections.waiting) < len(clients):
+            wait_for_a_turn(server)
+        go_on.set()
+        found = [read_all(it).split(b"\r\n\r\n")[1].split(b"\n")[0] for it in clients]
+        for it in clients:
             it.close()
+    assert found == [b"x 1"] + [b"x 2"] * 5
 
 
-def _send(it: socket.socket, data: bytes) -> None:
-    with suppress(OSError):  # it was closed to make room
-        it.sendall(data)
-
-
-def test_clients_that_do_not_read_make_room() -> None:
-    with serving(lambda: "x" * (32 << 20)) as server:
-        deaf = [connect(server) for _ in range(2 * listen._MOST_CONNECTIONS)]
-        for it in deaf:
-            _send(it, b"GET /metrics HTTP/1.0\r\n\r\n")
-        assert get(server, "/")[0] == 200
-        for it in deaf:
-            it.close()
-
-
-def test_a_connection_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However busily it sends its request, byte by byte."""
-    monkeypatch.setattr(listen, "_PATIENCE", 0.0)
+def test_a_request_may_come_byte_by_byte() -> None:
     with serving(lambda: "x 1\n") as server, connect(server) as slow:
-        assert slow.recv(9) == b""
+        for byte in ASK:
+            send(slow, bytes([byte]))
+            wait_for_a_turn(server)
+        assert b"\r\n\r\nx 1\n" in read_all(slow)
 
 
 @pytest.mark.parametrize(
@@ -130,49 +226,348 @@ def test_a_connection_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> N
         b"GET /metrics HTTP/9.9\r\n\r\n",
         b"GET /metrics HTTP/1.0\r\n" + b"A: b\r\n" * 5000 + b"\r\n",
         b"GET /metrics",
+        b"GET /metrics\n\n",
         b"\xff\xfe\r\n\r\n",
     ],
-    ids=["empty", "zeros", "long line", "a version to come", "many headers", "half", "no text"],
+    ids=["empty", "zeros", "long line", "a version to come", "many headers", "half", "no version", "no text"],
 )
 def test_a_broken_request_harms_no_other(request_: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     with serving(lambda: "x 1\n") as server:
         with connect(server) as broken:
-            _send(broken, request_)
+            send(broken, request_)
             with suppress(OSError):  # reset, with the rest of the request unread
                 broken.shutdown(socket.SHUT_WR)
-                while broken.recv(65536):
-                    pass
+                read_all(broken)
         assert get(server)[0] == 200
     assert capfd.readouterr().err == ""
 
 
-def test_requests_that_wait_share_a_measurement() -> None:
-    """A flood of them costs the node no more than two at a time; none gets what was measured before it came."""
-    calls, begun, go_on = [0], threading.Event(), threading.Event()
+def test_a_defect_costs_its_own_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen, "_PAGE", None)
+    with serving(lambda: "x 1\n") as server:
+        with pytest.raises(http.client.RemoteDisconnected):
+            get(server, "/")
+        assert get(server)[0] == 200
 
-    def measure() -> str:
-        calls[0] += 1
-        begun.set()
-        assert go_on.wait(DEADLINE)
-        return f"x {calls[0]}\n"
 
-    with serving(measure) as server:
-        answers: list[str] = []
-        threads = [threading.Thread(target=lambda: answers.append(get(server)[2])) for _ in range(6)]
-        threads[0].start()
-        assert begun.wait(DEADLINE)
-        for it in threads[1:]:
-            it.start()
-        while len(server._served) < len(threads):  # nothing tells when a request is read
-            threading.Event().wait(0.001)
-        go_on.set()
-        for it in threads:
-            it.join(DEADLINE)
-    assert sorted(answers) == ["x 1\n"] + ["x 2\n"] * 5
+def test_of_a_request_that_is_too_long_the_beginning_counts() -> None:
+    begin = ASK[:-2] + b"A: "
+    with serving(lambda: "x 1\n") as server, connect(server) as client:
+        send(client, begin + b"b" * (connections._LONGEST_REQUEST - len(begin)))
+        assert b"\r\n\r\nx 1\n" in read_all(client)
 
 
 def test_an_address_that_is_taken_is_an_error_with_its_name() -> None:
     with serving(lambda: "") as server:
-        port = server.server_address[1]
+        port = server.address[1]
         with pytest.raises(HookError, match=rf"cannot listen on 127\.0\.0\.1:{port}.*EADDRINUSE"):
             listen.serve(("127.0.0.1", port), lambda: "", lambda _text: None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_server_that_measures(number: int) -> None:
+    code = """if True:
+        import sys, threading
+        from hook.observe import listen
+        def measure():
+            print("measures", flush=True)
+            threading.Event().wait()
+        listen.serve(("127.0.0.1", 0), measure, sys.stdout.write)
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-uc", code], cwd=ROOT, stdout=pipe, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().split(":")[2].split("/")[0])
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            send(client, ASK)
+            assert process.stdout.readline() == "measures\n"
+            process.send_signal(number)
+            assert process.wait(DEADLINE) == 0
+
+
+# --- Who makes room
+
+
+class Slow:
+    """Clients that are slow to ask or to read, and come again at once when they are cut off."""
+
+    def __init__(self, server: listen._Server, way: str, sources: list[str]) -> None:
+        self._server = server
+        self._way = way
+        self._clients = {number: (source, self._begin(source)) for number, source in enumerate(sources)}
+
+    def _begin(self, source: str) -> socket.socket:
+        client = connect(self._server, source, 4096)
+        send(client, {"asks": b"G", "sends half": ASK[:9], "reads": ASK, "reads nothing": ASK}.get(self._way, b""))
+        client.setblocking(False)
+        return client
+
+    def go_on(self) -> None:
+        """Let each of them do the little that it does."""
+        for number, (source, client) in self._clients.items():
+            try:
+                if self._way == "asks":
+                    client.send(b"G")
+                is_over = self._way != "reads nothing" and client.recv(1) == b""
+            except BlockingIOError:
+                is_over = False
+            except OSError:
+                is_over = True
+            if is_over:
+                client.close()
+                self._clients[number] = source, self._begin(source)
+
+    def close(self) -> None:
+        for _, client in self._clients.values():
+            client.close()
+
+
+WAYS = ("sends nothing", "sends half", "asks", "reads", "reads nothing")
+
+
+@pytest.mark.parametrize("sources", [["127.0.0.1"] * 16, [f"127.0.1.{it}" for it in range(2, 18)]], ids=["one", "many"])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("limit", [connections._MOST, 8], ids=["as shipped", "more than there is room for"])
+def test_slow_clients_keep_no_scraper_waiting(
+    way: str, sources: list[str], limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_MOST", limit)
+    monkeypatch.setattr(connections, "_PATIENCE", float(DEADLINE))
+    body = "x" * (1 << 20) + "\n"
+    with serving(lambda: body) as server, closing(Slow(server, way, sources)) as slow:
+        for _ in range(SCRAPES):
+            slow.go_on()
+            status, _, text = get(server)
+            assert (status, text.startswith(body)) == (200, True)
+            assert len(server.connections._all) <= limit
+
+
+HALF_OPEN = """if True:
+    import resource, socket, sys
+    port, number, sources, start = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4].encode()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    clients = []
+    for it in range(number):
+        client = socket.socket()
+        client.setsockopt(socket.IPPROTO_IP, 24, 1)  # IP_BIND_ADDRESS_NO_PORT: as many ports for each address
+        client.bind((f"127.1.{it % sources // 250}.{it % sources % 250 + 1}", 0))
+        client.connect(("127.0.0.1", port))
+        try:
+            client.send(start)
+        except ConnectionError:
+            pass  # it has made room already
+        clients.append(client)
+    print("connected", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("sources", [1, 5000])
+@pytest.mark.parametrize("start", ["", "GET /metr"], ids=["nothing", "half a request"])
+def test_half_open_connections_keep_no_scraper_waiting(sources: int, start: str) -> None:
+    """10,000 of them; fewer where the hard limit of descriptors is lower."""
+    number = min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 100)
+    with serving(lambda: "x 1\n") as server:
+        words = [sys.executable, "-c", HALF_OPEN, str(server.address[1]), str(number), str(sources), start]
+        pipe = subprocess.PIPE
+        with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as clients:
+            assert clients.stdout is not None
+            assert clients.stdout.readline() == "connected\n"
+            assert [get(server)[0] for _ in range(SCRAPES)] == [200] * SCRAPES
+            assert len(server.connections._all) <= connections._MOST
+            kept = connections._MOST_ASKING if sources == 1 else connections._MOST
+            assert number - kept <= count_dropped(server)["too_many"] <= number - kept + 1
+
+
+def test_the_oldest_of_an_address_makes_room_for_its_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_MOST_ASKING", 2)
+    with serving(lambda: "x 1\n") as server:
+        other = connect(server, "127.0.0.3")
+        clients = [connect(server, "127.0.0.2") for _ in range(5)]
+        assert count_dropped(server) == {"too_many": 3, "too_slow": 0}
+        assert all(is_cut_off(it) for it in clients[:3])
+        for it in (other, *clients[3:]):
+            send(it, ASK)
+            assert b"x 1" in read_all(it)
+        for it in (other, *clients):
+            it.close()
+
+
+@pytest.mark.parametrize(("sources", "first"), [("32224", 1), ("23456", 0)], ids=["most", "as many as others"])
+def test_the_address_with_most_clients_makes_room_if_there_are_too_many(
+    sources: str, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its oldest one does; the oldest of all, if others have as many."""
+    monkeypatch.setattr(connections, "_MOST", 4)
+    with serving(lambda: "x 1\n") as server:
+        clients = [connect(server, f"127.0.0.{source}") for source in sources]
+        assert is_cut_off(clients[first])
+        for it in (*clients[:first], *clients[first + 1 :]):
+            send(it, ASK)
+            assert b"x 1" in read_all(it)
+        for it in clients:
+            it.close()
+
+
+def test_a_request_that_has_come_is_answered_however_many_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_AT_ONCE", 9)
+    monkeypatch.setattr(connections, "_MOST_ASKING", 2)
+    blocked = threading.Event()
+    with serving(lambda: "x 1\n") as server:
+        server.connections.call(partial(_wait_for, blocked))
+        clients = [connect(server) for _ in range(9)]
+        send(clients[0], ASK)
+        blocked.set()
+        assert b"x 1" in read_all(clients[0])
+        assert is_cut_off(clients[1])
+        for it in clients:
+            it.close()
+
+
+def test_a_connection_that_is_cut_off_leaves_nothing_in_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer that waits for its client, no TIME_WAIT: the client sees a reset."""
+    monkeypatch.setattr(connections, "_MOST_ASKING", 1)
+    reset = pytest.raises(ConnectionResetError)
+    with serving(lambda: "x 1\n") as server, connect(server) as first, connect(server), reset:
+        first.recv(9)
+
+
+def test_a_scrape_that_takes_long_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither for connections that ask nothing, nor for more requests than there is room for: these wait."""
+    monkeypatch.setattr(connections, "_MOST", 8)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def measure() -> str:
+        begun.set()
+        assert go_on.wait(DEADLINE)
+        return "x 1\n"
+
+    with serving(measure) as server:
+        first = connect(server)
+        send(first, ASK)
+        assert begun.wait(DEADLINE)
+        idle = [connect(server) for _ in range(20)]
+        assert is_cut_off(idle[0])
+        others = []
+        for number in range(2, 22):
+            others.append(connect(server, f"127.0.0.{number}"))
+            send(others[-1], ASK)
+        while len(server.connections.waiting) < 8:
+            wait_for_a_turn(server)
+        go_on.set()
+        for it in (first, *others):
+            assert b"x 1" in read_all(it)
+        for it in (first, *idle, *others):
+            it.close()
+
+
+def test_a_client_that_reads_is_not_cut_off(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that takes in all, up to its deadline."""
+    monkeypatch.setattr(connections, "_MOST", 1)
+    body = b"x" * (2 << 20)
+    piece = 8 * connections._IN_THE_KERNEL  # more than the kernels keep: to read it, the server has to go on
+    with serving(body.decode) as server, connect(server, read_ahead=4096) as slow:
+        send(slow, ASK)
+        found, newer = b"", []
+        while data := slow.recv(piece - len(found) % piece):
+            found += data
+            if len(found) % piece == 0:
+                clock[0] += 0.8 * connections._STALLED
+                newer.append(connect(server))
+                wait_for_a_turn(server)
+        assert body in found
+        assert len(newer) == 4
+        for it in newer:
+            it.close()
+
+
+def test_the_kernel_keeps_little_of_an_answer_that_is_not_read() -> None:
+    body = "x" * (4 << 20)
+    with serving(lambda: body) as server, connect(server, read_ahead=4096) as deaf:
+        send(deaf, ASK)
+        assert deaf.recv(15) == b"HTTP/1.0 200 OK"
+        wait_for_a_turn(server)
+        ((connection, _),) = server.connections._answering.items()
+        assert len(body) - sum(map(len, connection.answer)) < 4 * connections._IN_THE_KERNEL
+
+
+def test_an_answer_that_is_not_read_keeps_its_place(clock: list[float]) -> None:
+    """What waits in our kernel is bounded by the number of connections, even if their clients say that they end."""
+    with serving(lambda: "x" * 30_000) as server, connect(server, read_ahead=4096) as slow:
+        send(slow, ASK)
+        slow.shutdown(socket.SHUT_WR)
+        while not any(not it.answer for it in [*server.connections._answering]):
+            wait_for_a_turn(server)
+        assert get(server)[0] == 200
+        while len(server.connections._all) > 1:
+            wait_for_a_turn(server)
+        clock[0] += 1
+        wait_for_a_turn(server)
+        wait_for_a_turn(server)
+        assert len(server.connections._all) == 1
+        assert b"x" * 30_000 in read_all(slow)
+        while server.connections._all:
+            clock[0] += 1
+            wait_for_a_turn(server)
+    assert server.connections.dropped == {"too_many": 0, "too_slow": 0}
+
+
+def test_a_connection_ends_at_its_deadline(clock: list[float]) -> None:
+    """However busily it sends its request, byte by byte."""
+    with serving(lambda: "x 1\n") as server, connect(server) as slow:
+        send(slow, b"G")
+        while not server.connections._all:
+            wait_for_a_turn(server)
+        clock[0] += connections._PATIENCE + 1
+        send(slow, b"E")
+        assert is_cut_off(slow)
+        assert count_dropped(server) == {"too_many": 0, "too_slow": 1}
+
+
+def test_half_of_the_descriptors_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To measure with."""
+    monkeypatch.setattr(os, "sysconf", lambda name: {"SC_OPEN_MAX": 64}[name])
+    with serving(lambda: "x 1\n") as server:
+        clients = [connect(server, f"127.0.0.{number}") for number in range(2, 50)]
+        assert get(server)[0] == 200
+        assert len(server.connections._all) <= 32
+        for it in clients:
+            it.close()
+
+
+def test_a_lack_of_descriptors_costs_no_time(clock: list[float]) -> None:
+    """The server tries again a little later, and not at once, again and again."""
+
+    class Listener:
+        """One for which there is no descriptor left."""
+
+        def __init__(self, listener: socket.socket) -> None:
+            self._listener = listener
+            self.refused = 0
+            self.fileno, self.close = listener.fileno, listener.close
+
+        def accept(self) -> tuple[socket.socket, object]:
+            if clock[0] == 1000.0:
+                self.refused += 1
+                raise OSError(errno.EMFILE, "Too many open files")
+            return self._listener.accept()
+
+    class Server(listen._Server):
+        def __init__(self, address: tuple[str, int], measure: Callable[[], str]) -> None:
+            super().__init__(address, measure)
+            self.connections._listener = self.listener = Listener(self.connections._listener)  # type: ignore[assignment]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(listen, "_Server", Server)
+        with serving(lambda: "x 1\n") as server, connect(server) as client:
+            send(client, ASK)
+            listener = server.connections._listener
+            assert isinstance(listener, Listener)
+            while not listener.refused:
+                wait_for_a_turn(server)
+            for _ in range(20):
+                wait_for_a_turn(server)
+            assert listener.refused == 1
+            clock[0] += 1
+            assert b"x 1" in read_all(client)
