@@ -70,7 +70,8 @@ def _epoch() -> int:
 def stage(what: Source, tree: Path, zsh: str) -> None:
     """The files of both packages, below a directory that is to be made. `zsh`: where its completions go there."""
     _run([sys.executable, what.pyz, "install", f"--destdir={tree}", "--for=both"])
-    shutil.rmtree(tree / "etc")  # the unit has the same options; what is there later is the administrator's
+    for path in (tree / "etc" / NAME).iterdir():
+        path.unlink()  # the unit has the same options; what is there later is the administrator's
     _write(tree / f"usr/share/man/man8/{NAME}.8.gz", _gzip((HERE / "man" / f"{NAME}.8").read_bytes()))
     completions = {
         "bash": f"bash-completion/completions/{NAME}",

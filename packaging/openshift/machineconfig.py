@@ -23,7 +23,7 @@ BUTANE = Path(__file__).with_name("resctrl-mon-hook.bu")
 IGNITION = {"4.18.0": "3.4.0"}
 """The version of Ignition's specification that one of Butane's for OpenShift is translated into."""
 # etcd takes 1.5 MiB, and the pool's rendered MachineConfig holds this one and all others.
-MOST_BYTES = 896 << 10
+MOST_BYTES = 1024 << 10
 
 # What one version of YAML reads as something else than the word, and another one does not.
 _WORDS_OF_YAML = ("null", "yes", "no", "on", "off", "y", "n", "true", "false")

@@ -157,8 +157,10 @@ def test_a_removal_that_does_not_come_about_changes_nothing(machine: Machine, pa
 def test_a_purge_leaves_no_file_of_ours_whoever_lives(machine: Machine, packages: Packages) -> None:
     machine.dpkg("-i", packages.deb.name)
     machine.podman_run("web")
-    (machine.at("/etc") / NAME).mkdir()
-    (machine.at("/etc") / NAME / "reconcile.conf").write_text("OPTIONS=--linger=5\n")
+    conf = machine.at("/etc") / NAME / "reconcile.conf"
+    conf.write_text("OPTIONS=--linger=5\n")
+    machine.dpkg("-r", NAME)
+    assert conf.read_text() == "OPTIONS=--linger=5\n"
     machine.dpkg("--purge", NAME)
     assert ours(machine) == []
 

@@ -80,6 +80,11 @@ def test_the_files(trees: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_directory_of_the_administrators_files_is_there_and_empty(trees: dict[str, Path], kind: str) -> None:
+    assert [str(path.relative_to(trees[kind])) for path in (trees[kind] / "etc").rglob("*")] == [f"etc/{NAME}"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_anybody_can_read_them_and_root_alone_can_write(trees: dict[str, Path], kind: str) -> None:
     programs = {PROGRAM, f"usr/bin/{NAME}"}
     for path in trees[kind].rglob("*"):

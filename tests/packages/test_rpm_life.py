@@ -116,6 +116,13 @@ def test_an_erasure_that_nobody_minds_leaves_nothing(installed: Machine) -> None
     assert not installed.at(HOOKS).exists()
 
 
+def test_an_erasure_leaves_the_files_of_the_administrator(installed: Machine) -> None:
+    conf = installed.at("/etc") / NAME / "reconcile.conf"
+    conf.write_text("OPTIONS=--linger=5\n")
+    installed.rpm("-e", NAME)
+    assert conf.read_text() == "OPTIONS=--linger=5\n"
+
+
 @pytest.mark.parametrize("words", [("install", "--for=both"), ("uninstall",)], ids=" ".join)
 def test_what_the_package_owns_is_left_alone(installed: Machine, words: tuple[str, ...]) -> None:
     rpm = installed.give_rpm()

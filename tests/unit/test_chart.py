@@ -309,6 +309,22 @@ def test_the_daemonset_is_on_every_node_that_runs_linux(defaults: list[Object]) 
     assert pod["priorityClassName"] == "system-node-critical"
 
 
+def test_every_container_has_a_limit_of_memory_and_none_of_cpu(objects: list[Object]) -> None:
+    limits = [it["resources"]["limits"] for it in containers(objects).values()]
+    assert limits == [{"memory": "1Gi"}] * len(limits)
+
+
+@pytest.mark.parametrize("name", ["system-node-critical", "system-cluster-critical"])
+@pytest.mark.parametrize(
+    "resources", [None, {"limits": None}, {"limits": {"memory": None}}, {"limits": {"memory": 0}}], ids=str
+)
+def test_a_priority_of_the_systems_without_a_limit_of_memory_is_refused(name: str, resources: Object | None) -> None:
+    values: Object = {"priorityClassName": name, "resources": resources}
+    with pytest.raises(RuntimeError, match=r"resources\.limits\.memory is not set: with priorityClassName " + name):
+        render(values)
+    assert render({**values, "priorityClassName": "mine"})
+
+
 def test_no_end_of_a_pod_does_anything(objects: list[Object]) -> None:
     assert not [name for name, it in containers(objects).items() if "lifecycle" in it]
 

@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from hook.base.models import Options
-from hook.cli import commands, parser
+from hook.cli import commands, deadline, parser
 from hook.host import oci_runtimes
 from hook.stages import context
+
+import node
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = ROOT / "packaging" / "systemd"
@@ -125,7 +127,28 @@ def test_one_is_over_before_the_next_is_due() -> None:
     longest = seconds(SERVICE, "Service", "TimeoutStartSec") + seconds(SERVICE, "Service", "TimeoutStopSec")
     assert longest < seconds(TIMER, "Timer", "OnUnitActiveSec")
     asked = oci_runtimes._PATIENCE_IN_ALL + oci_runtimes._PATIENCE_FOR_SOME
-    assert seconds(SERVICE, "Service", "TimeoutStartSec") > asked + 10  # the rest of reconcile's
+    assert deadline.LIMITS["reconcile"].seconds >= asked + 10  # the rest of reconcile's
+
+
+@pytest.mark.parametrize(("service", "verb"), [(SERVICE, "reconcile"), (TEXTFILE, "metrics")])
+def test_it_ends_by_itself_before_systemd_and_the_chart_end_it(service: Path, verb: str) -> None:
+    longest = deadline.LIMITS[verb].seconds + deadline.GRACE
+    assert longest < seconds(service, "Service", "TimeoutStartSec")
+    assert seconds(SERVICE, "Service", "TimeoutStartSec") == node.LONGEST
+
+
+def test_a_signal_ends_it_before_systemd_kills_it() -> None:
+    assert seconds(SERVICE, "Service", "TimeoutStopSec") > deadline.GRACE
+
+
+PEAK = {SERVICE: 60 + 110, WATCH: 15 + 60, TEXTFILE: 90, METRICS: 220}
+"""MiB with 2,000 pods and 10,000 processes: docs/performance.md."""
+
+
+@each_service
+def test_memory_is_limited_to_four_times_what_a_big_node_takes(service: Path) -> None:
+    number, unit_of = re.fullmatch("([0-9]+)([MG])", only(service, "Service", "MemoryMax")).groups()  # type: ignore[union-attr]
+    assert int(number) * {"M": 1, "G": 1024}[unit_of] >= 4 * PEAK[service]
 
 
 def test_it_is_skipped_where_resctrl_is_not_mounted() -> None:
@@ -211,7 +234,7 @@ def test_the_run_directory_is_there_from_the_boot_on(tmp_path: Path) -> None:
     [
         *("ProtectProc", "ProcSubset", "PrivateUsers", "PrivatePIDs", "PIDFile"),  # each process is looked at
         *("User", "DynamicUser", "RootDirectory", "RootImage", "UMask", "RestrictFileSystems"),
-        *("MemoryMax", "MemoryHigh", "TasksMax", "CPUQuota", "LimitAS", "CPUSchedulingPolicy"),  # locks are held there
+        *("MemoryHigh", "TasksMax", "CPUQuota", "LimitAS", "CPUSchedulingPolicy"),  # locks are held there
     ],
 )
 @each_service

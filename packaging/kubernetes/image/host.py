@@ -16,9 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hook.base import procfs
+from hook.base import cgroups, container_tasks
 from hook.base.text import printable
-from hook.host import hooksd, machine
+from hook.host import door, hooksd
+from hook.host.door import Unreadable
 from hook.host.machine import KUBERNETES, OLDEST
 from hook.host.paths import Places
 from hook.host.pyz_file import PyzFile
@@ -142,15 +143,15 @@ class Host:
         By the hooks in their configurations; a line on each. A bundle is there from before its container runs until it
         is deleted, which under CRI-O takes as long as its pod is there.
         """
-        bundles = Path(BUNDLES)
-        configs = [*bundles.glob("*/config.json"), *bundles.glob("*/userdata/config.json")]  # containerd's, CRI-O's
-        named = _names_of_cgroups()
+        forms = ("*/config.json", "*/userdata/config.json")  # containerd's, CRI-O's
+        configs = [Path(it) for form in forms for it in door.match(f"{BUNDLES}/{form}", door.Budget())]
+        running = _list_running()
         live: list[str] = []
         ended: list[str] = []
         for path in sorted(configs):
-            container = path.relative_to(bundles).parts[0]
+            container = path.relative_to(BUNDLES).parts[0]
             if line := _caller(path, container, self.program):
-                is_live = container in named or _is_young(path) or not _sees_all_processes()
+                is_live = container in running or _is_young(path) or not _sees_all_processes()
                 (live if is_live else ended).append(line)
         return live, ended
 
@@ -177,23 +178,23 @@ class Host:
 def _caller(config: Path, container: str, program: str) -> str | None:
     """Who calls the program when it ends, by a container's configuration; also one that cannot be understood."""
     try:
-        found = json.loads(config.read_text(encoding="utf-8", errors="surrogateescape"))
+        found = door.read_json(str(config), door.BUNDLE)
         hooks = found.get("hooks") or {}
         if not any(hook.get("path") == program for stage in hooks.values() for hook in stage or ()):
             return None
         annotations = found.get("annotations") or {}
         named = [next((str(annotations[key]) for key in keys if key in annotations), "?") for keys in _WHO]
-    except FileNotFoundError:  # it was removed while we looked
-        return None
-    except (ValueError, AttributeError, TypeError):
+    except (Unreadable, AttributeError, TypeError) as error:
+        if isinstance(error, Unreadable) and error.is_missing:  # it was removed while we looked
+            return None
         return f"{container[:12]}, whose config.json cannot be understood"
     return printable("{:.253}/{:.253} {:.253} ({:.12})".format(*named, container))
 
 
-def _names_of_cgroups() -> set[str]:
-    """All parts of the names of the cgroups that have a process: without its ID among them, a container has ended."""
-    places = {place for pid in machine.list_processes() for place in procfs.cgroups(pid)}
-    return {part for place in places for part in re.split("[/:.-]", place)}
+def _list_running() -> set[str | None]:
+    """The IDs of the containers whose cgroups have a process. What a container names below its own does not count."""
+    places = {place for it in container_tasks.table().values() for place in it.cgroups}
+    return {cgroups.container_id(place) for place in places}
 
 
 def _sees_all_processes() -> bool:
@@ -243,7 +244,7 @@ def unfit(python: str) -> list[str]:
 def _system() -> str:
     """What the host calls itself."""
     with suppress(OSError):
-        text = Path(f"{HOST}/usr/lib/os-release").read_text(encoding="utf-8", errors="replace")
+        text = door.read_text(f"{HOST}/usr/lib/os-release", door.CONFIGURATION)
         if found := re.search(r'^PRETTY_NAME="?([^"\n]*)', text, re.MULTILINE):
             return found[1]
     return "this host"

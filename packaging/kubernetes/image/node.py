@@ -91,7 +91,7 @@ def remove_program(node: host.Host) -> None:
         print("not waiting for containers that have ended; runtimes may fail once to remove them, and then succeed:")
         print(*ended, sep="\n")
     # No key has a container that would come back: what lingers is ended now, for nobody would do it later.
-    _reconcile_once(node, "--live=/dev/null")
+    _reconcile_once(node, "--live=-")
     for line in node.remove_program():
         print(line)
 
@@ -152,7 +152,8 @@ def _reconcile_once(node: host.Host, *words: str) -> None:
     global _child  # noqa: PLW0603  for _end, which a signal calls
     if not os.path.isdir(f"{node.resctrl_root}/mon_groups"):
         return  # the systemd unit is skipped then, too: not mounted (yet), or a machine that cannot monitor
-    _child = subprocess.Popen([sys.executable, "-I", "-S", host.PYZ, "reconcile", *node.options, *words])
+    command = [sys.executable, "-I", "-S", host.PYZ, "reconcile", *node.options, *words]
+    _child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
         _child.wait(LONGEST)
     except subprocess.TimeoutExpired:  # it can be killed at any point

@@ -137,6 +137,11 @@ read-only; what the host has mounted below it is as the host has it.
 
 {{- /* What all pods have in common. */ -}}
 {{- define "hook.pod" -}}
+{{- if has .Values.priorityClassName (list "system-node-critical" "system-cluster-critical") }}
+{{- if not (get (default dict (get (default dict .Values.resources) "limits")) "memory") }}
+{{- fail (printf "resources.limits.memory is not set: with priorityClassName %s the kernel would end the workload before this. Set a limit, or another priorityClassName" .Values.priorityClassName) }}
+{{- end }}
+{{- end }}
 serviceAccountName: {{ .Values.serviceAccountName }}
 automountServiceAccountToken: false
 enableServiceLinks: false

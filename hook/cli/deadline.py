@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ends a command that a timer, a chart or a package manager runs: when its time is over, and at SIGTERM and SIGINT.
+
+A handler that sets a flag would do nothing while a system call blocks: Python repeats the call (PEP 475). So the
+handler raises. A signal that comes just before such a call is sent again. What no exception ends (a file system that
+does not answer) ends with the process, after GRACE.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import threading
+from dataclasses import dataclass
+
+from hook.base import system
+from hook.base.errors import HookError
+from hook.base.reasons import Reason
+from hook.host import programs
+from hook.stages import failures
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+GRACE = 3.0  # seconds from the end of its time, or from a signal, in which a command says what it has not done
+_INTERVAL = 0.05  # seconds between two pokes
+_LOOK = 0.5  # seconds between two looks for a signal that the main thread has not taken
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+_POKE = signal.SIGURG  # has no effect without a handler; SIGALRM is system.wait_for_flock's
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How long a command may take, its exit status if it is ended, and what is then left undone."""
+
+    seconds: float
+    status: int
+    undone: str
+
+
+LIMITS = {
+    # The units and the chart end reconcile and metrics after 50 s. reconcile asks runtimes for 35 s at most.
+    "reconcile": Limit(45, 1, "the next run does the rest"),
+    "metrics": Limit(45, 2, "the metrics are not complete"),
+    "doctor": Limit(100, 1, "not everything was checked"),
+    "install": Limit(100, 2, "some steps are left; run it again, which does only these"),
+    "uninstall": Limit(100, 2, "some steps are left; run it again, which does only these"),
+    "bytecode": Limit(100, 2, "the program may still lack its bytecode; run it again"),
+}
+"""The commands that end by themselves, and that no person may be watching."""
+
+
+class Ended(BaseException):
+    """The command has to end; the text says why. No error of a file: nothing that goes on after those catches it."""
+
+
+def run(verb: str, command: Callable[[], int | None]) -> int:
+    """Run a command within its limit; returns its exit status. It may catch Ended to say what it has done."""
+    timer = _Timer(verb, LIMITS[verb])
+    try:
+        timer.start()
+        try:
+            return command() or 0
+        finally:
+            timer.stop()
+    except Ended as error:
+        return _complain(verb, str(error))
+
+
+def _complain(verb: str, why: str) -> int:
+    failures.say(f"{verb}: ended {why}: {LIMITS[verb].undone}", to_syslog=False)
+    return LIMITS[verb].status
+
+
+class _Timer:
+    """Raises Ended in the main thread, once; GRACE later it ends the process."""
+
+    def __init__(self, verb: str, limit: Limit) -> None:
+        self._verb = verb
+        self._seconds = limit.seconds
+        self._why = ""
+        self._has_raised = False
+        self._is_stopped = threading.Event()
+        self._main = threading.get_ident()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def start(self) -> None:
+        """Raises OSError, HookError: a command that nothing would end does not begin."""
+        # Python writes the number of each signal to the pipe, also while no handler can run.
+        self._signals, self._signalled = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._former_pipe = signal.set_wakeup_fd(self._signalled, warn_on_full_buffer=False)
+        self._former = {number: signal.signal(number, self._end) for number in (*_ENDING, _POKE)}
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, self._former)
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            hint = "raise its limit of processes or of memory (ulimit -u, ulimit -v, pids.max)"
+            raise HookError(Reason.IO, f"cannot watch the time of this command: {error}", hint=hint) from error
+
+    def stop(self) -> None:
+        self._has_raised = True  # from here on no exception is raised
+        self._is_stopped.set()
+        signal.set_wakeup_fd(self._former_pipe)
+        for number, handler in self._former.items():
+            signal.signal(number, handler)
+        os.write(self._signalled, b"\0")
+        self._thread.join()
+        os.close(self._signals)
+        os.close(self._signalled)
+
+    def _end(self, number: int, _frame: FrameType | None) -> None:
+        """The handler. Without a reason this is a poke that was faster than the handler of the signal.
+
+        Raises nothing while a program is being started, which would be left behind: the next poke does.
+        """
+        if number != _POKE and not self._why:
+            self._why = f"by {signal.Signals(number).name}"
+        if self._why and not self._has_raised and not programs.is_starting:
+            self._has_raised = True
+            raise Ended(self._why)
+
+    def _watch(self) -> None:
+        """The thread."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the main thread
+        if not self._has_to_end():
+            return
+        over = system.monotonic() + GRACE
+        while system.monotonic() < over:
+            if not self._has_raised:
+                signal.pthread_kill(self._main, _POKE)
+            if self._is_stopped.wait(_INTERVAL):
+                return
+        system.leave(_complain(self._verb, self._why))
+
+    def _has_to_end(self) -> bool:
+        """Wait for the end of the time or for a signal; False if the command has ended before."""
+        over = system.monotonic() + self._seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._signals, selectors.EVENT_READ)
+            while (left := over - system.monotonic()) > 0:
+                numbers = set(os.read(self._signals, system.READ_SIZE) if selector.select(min(left, _LOOK)) else b"")
+                if self._is_stopped.is_set():
+                    return False
+                # Pending: the main thread waits for a file system, where only the end of the process interrupts it.
+                if ending := [it for it in _ENDING if it in numbers | signal.sigpending()]:
+                    self._why = self._why or f"by {ending[0].name}"
+                    return True
+        self._why = self._why or f"after {self._seconds:.0f} s"
+        return True

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ends a command whose time is over, and at a signal: in any system call, and with its children."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook.base import system
+from hook.base.errors import HookError
+from hook.base.models import Options
+from hook.base.reasons import Reason
+from hook.cli import commands, deadline, node_commands
+from hook.cli.deadline import Ended, Limit
+from hook.doctor import examine
+from hook.doctor.finding import FAILURE, OK, Finding
+from hook.doctor.site import Site
+from hook.host import programs
+from hook.host.paths import Places
+from hook.observe import listen
+from hook.reconcile import reconcile
+
+Capture = pytest.CaptureFixture[str]
+ROOT = Path(__file__).resolve().parents[2]
+ENDING = (signal.SIGTERM, signal.SIGINT)
+SOON, NEVER = 0.05, 60.0  # seconds; a test whose command is not ended fails after NEVER
+
+
+@pytest.fixture
+def block() -> Iterator[Callable[[], int]]:
+    """A function that blocks in read(2)."""
+    reader, writer = os.pipe()
+    release = threading.Timer(NEVER, os.write, (writer, b"x"))
+    release.daemon = True
+    release.start()
+    yield lambda: len(os.read(reader, 1))
+    release.cancel()
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.fixture
+def _signals() -> Iterator[None]:
+    """As they were before, also if the command's clean-up does not run."""
+    former = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGURG)}
+    yield
+    os.close(signal.set_wakeup_fd(-1))
+    for number, handler in former.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Gives metrics so many seconds."""
+    return lambda seconds: monkeypatch.setitem(deadline.LIMITS, "metrics", Limit(seconds, 2, "it is not complete"))
+
+
+def test_a_read_that_blocks_is_ended_when_the_time_is_over(
+    block: Callable[[], int], limit: Callable[[float], None], capfd: Capture
+) -> None:
+    limit(SOON)
+    assert deadline.run("metrics", block) == 2
+    assert capfd.readouterr().err == "resctrl-mon-hook: metrics: ended after 0 s: it is not complete\n"
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_read_that_blocks_is_ended_by_a_signal(block: Callable[[], int], capfd: Capture, number: int) -> None:
+    def command() -> int:
+        threading.Thread(target=os.kill, args=(os.getpid(), number)).start()
+        return block()
+
+    assert deadline.run("metrics", command) == 2
+    assert f"metrics: ended by {signal.Signals(number).name}: " in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_that_was_blocked_by_the_caller_ends_it_too(block: Callable[[], int], number: int) -> None:
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, [number, signal.SIGURG])
+
+    def command() -> int:
+        os.kill(os.getpid(), number)
+        return block()
+
+    try:
+        assert deadline.run("metrics", command) == 2
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
+def test_a_poke_that_came_before_the_call_is_sent_again(
+    block: Callable[[], int], limit: Callable[[float], None]
+) -> None:
+    def command() -> int:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGURG])
+        signal.sigwait([signal.SIGURG])  # the first one has no effect
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGURG])
+        return block()
+
+    limit(SOON)
+    assert deadline.run("metrics", command) == 2
+
+
+def test_it_is_ended_once_and_may_say_what_it_has_done(
+    limit: Callable[[float], None], block: Callable[[], int]
+) -> None:
+    def command() -> int:
+        try:
+            block()
+        except Ended:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return 7
+        return 0
+
+    limit(SOON)
+    assert deadline.run("metrics", command) == 7
+
+
+def test_a_command_that_ends_in_time_leaves_nothing_behind() -> None:
+    def fail() -> int:
+        raise HookError(Reason.IO, "x")
+
+    numbers = (*ENDING, signal.SIGURG)
+    before = [signal.getsignal(it) for it in numbers], os.listdir("/proc/self/fd")
+    threads = {*threading.enumerate()}
+    assert deadline.run("metrics", lambda: 5) == 5
+    assert deadline.run("metrics", lambda: None) == 0
+    with pytest.raises(HookError):
+        deadline.run("metrics", fail)
+    assert before == ([signal.getsignal(it) for it in numbers], os.listdir("/proc/self/fd"))
+    assert {*threading.enumerate()} <= threads
+    assert signal.set_wakeup_fd(-1) == -1
+
+
+@pytest.mark.usefixtures("_signals")
+def test_a_command_that_could_not_be_ended_does_not_begin(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    begun: list[object] = []
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setitem(commands.VERBS, "doctor", lambda *_: begun.append(1))
+    assert commands.main(["doctor"]) == 2
+    assert "cannot watch the time of this command: can't start new thread; hint: raise" in capfd.readouterr().err
+    assert begun == []
+
+
+def test_the_alarm_of_a_wait_for_a_lock_ends_the_wait_and_not_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with path.open("w") as holder, path.open("w") as other:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        status = deadline.run("metrics", lambda: system.wait_for_flock(other.fileno(), system.monotonic() + SOON))
+        assert status == 0
+
+
+def test_a_program_that_it_runs_is_killed_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "pid"
+    os.mkfifo(path)
+    said: list[str] = []
+
+    def end_it_once_it_runs() -> None:
+        said.append(path.read_text())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=end_it_once_it_runs).start()
+    script = f"echo $$ >{path}; exec sleep {NEVER:.0f}"
+    assert deadline.run("metrics", lambda: programs.run(["sh", "-c", script]).status) == 2
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(said[0]), 0)
+
+
+def test_a_program_that_is_being_started_is_not_left_behind(
+    block: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pid is not known yet. What ends the command comes again once it is."""
+    steps: list[str] = []
+
+    def command() -> int:
+        monkeypatch.setattr(programs, "is_starting", True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        steps.append("started")
+        monkeypatch.setattr(programs, "is_starting", False)
+        return block()
+
+    assert deadline.run("metrics", command) == 2
+    assert steps == ["started"]
+
+
+def test_whether_a_program_is_being_started_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    popen = subprocess.Popen
+
+    def start(*words: Any, **more: Any) -> Any:  # noqa: ANN401
+        seen.append(programs.is_starting)
+        return popen(*words, **more)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    assert programs.run(["true"]).status == 0
+    assert programs.run(["/nonexistent"]).status is None
+    assert (seen, programs.is_starting) == ([True, True], False)
+
+
+STUCK = """
+import os
+from hook.cli import deadline
+deadline.GRACE = 0.1
+deadline.LIMITS["doctor"] = deadline.Limit({seconds}, 1, "not everything was checked")
+reader, writer = os.pipe()
+
+def command():
+    try:
+        print("ready", flush=True)
+        os.read(reader, 1)
+    except deadline.Ended:
+        os.read(reader, 1)
+
+deadline.run("doctor", command)
+"""
+
+
+@pytest.mark.parametrize("number", [None, *ENDING])
+def test_what_goes_on_all_the_same_is_ended_with_the_process(number: int | None) -> None:
+    """As in a call that no signal interrupts, which the end of the process does."""
+    script = STUCK.format(seconds=SOON if number is None else NEVER)
+    process = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=-1, stderr=-1, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    if number is not None:
+        process.send_signal(number)
+    _, error = process.communicate(timeout=NEVER)
+    why = "after 0 s" if number is None else f"by {signal.Signals(number).name}"
+    assert (process.returncode, error) == (1, f"resctrl-mon-hook: doctor: ended {why}: not everything was checked\n")
+
+
+# --- Which commands, and what they say
+
+
+@pytest.mark.parametrize(("verb", "status"), [(verb, limit.status) for verb, limit in deadline.LIMITS.items()])
+def test_a_command_that_no_person_may_watch_has_a_limit(
+    monkeypatch: pytest.MonkeyPatch, capfd: Capture, verb: str, status: int
+) -> None:
+    def command(*_arguments: object) -> int:
+        assert callable(signal.getsignal(signal.SIGURG))
+        raise Ended("by SIGTERM")
+
+    monkeypatch.setitem(commands.VERBS, verb, command)
+    assert commands.main([verb]) == status
+    assert capfd.readouterr().err.startswith(f"resctrl-mon-hook: {verb}: ended by SIGTERM: ")
+
+
+def test_only_reconcile_and_doctor_have_the_exit_status_1() -> None:
+    assert {verb for verb, it in deadline.LIMITS.items() if it.status == 1} == {"reconcile", "doctor"}
+    assert {it.status for it in deadline.LIMITS.values()} == {1, 2}
+
+
+def test_metrics_that_are_served_have_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    former = signal.getsignal(signal.SIGTERM)
+    seen: list[object] = []
+    monkeypatch.setattr(listen, "serve", lambda *_: seen.append(signal.getsignal(signal.SIGTERM)))
+    assert commands.main(["metrics", "--listen=9753"]) == 0
+    assert seen == [former]
+
+
+@pytest.mark.parametrize("path", [ROOT / "docs" / "commands.md", ROOT / "packaging" / "man" / "resctrl-mon-hook.8"])
+def test_the_documents_state_each_limit(path: Path) -> None:
+    text = " ".join(path.read_text(encoding="utf-8").split())
+    stated = dict(re.findall(r"(?:\| `|\.D1 Cm )([a-z]+)`?(?: \|| No) ([0-9]+) s\b", text))
+    assert stated == {verb: f"{limit.seconds:.0f}" for verb, limit in deadline.LIMITS.items()}
+
+
+def test_reconcile_that_is_ended_prints_what_it_has_done_and_exits_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def run(*_arguments: object, **_more: object) -> None:
+        raise Ended("after 45 s")
+
+    monkeypatch.setattr(reconcile, "run", run)
+    assert commands.main(["reconcile"]) == 1
+    line = "ended after 45 s: 0 actions done, 0 left for the next run; it was looking for more\n"
+    assert capsys.readouterr().out == line
+    assert commands.main(["reconcile", "--json"]) == 1
+    answer = '{"dry_run":false,"actions":[],"left":[],"ended":"after 45 s","undone":0}'
+    assert capsys.readouterr().out.replace(" ", "").strip() == answer.replace(" ", "")
+
+
+def test_doctor_that_is_ended_has_its_findings_until_then_and_names_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(_site: Site) -> Iterator[Finding]:
+        yield Finding(OK, "b", "well")
+        raise Ended("after 100 s")
+
+    def other(_site: Site) -> Iterator[Finding]:
+        yield Finding(OK, "a", "well")
+
+    checks = {"a": other, "b": check, "c": other}
+    for module in (examine, node_commands):
+        monkeypatch.setattr(module, "CHECKS", checks)
+    *found, last = node_commands._examine(Site(Places("/usr", "/h"), Options(), ()))
+    assert found == [Finding(OK, "a", "well"), Finding(OK, "b", "well")]
+    assert (last.level, last.subject, last.found) == (FAILURE, "b", "doctor ended after 100 s, during this check")
