@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from hook.base import cgroups, procfs, system
+from hook.base import cgroup_threads, cgroups, procfs, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
+    from hook.base.cgroup_threads import Reading
     from hook.base.models import Member
 
 _TICKS = 100  # of /proc, a second: USER_HZ
@@ -98,18 +99,30 @@ class Processes:
         inside = (places for place in self._below.get(cgroup, ()) for places in self._at[place])
         return {pid for places in inside if _innermost(places, self._own) == cgroup for pid in self._in[places]}
 
+    def beside_own_cgroup(self, member: Member) -> set[int]:
+        """The pids of a container's processes that its own cgroup does not hold: all of them, if it has none."""
+        return self.of_container(member) - self.in_own_cgroup(member)
+
+    def read_own_cgroup(self, member: Member) -> Reading | None:
+        """The threads in a container's own cgroup as they are now; None if it shares one, or it is not found."""
+        cgroup = member.cgroup or ""
+        return cgroup_threads.read_threads(cgroup, self._own.__contains__) if cgroup in self._own else None
+
     def threads(self, pids: Iterable[int]) -> set[int]:
         """The threads of processes, themselves among them. Lists those that had several when the look was taken."""
         return {tid for pid in pids for tid in _list_threads(self.by_pid[pid])}
 
-    def look_again(self, member: Member) -> set[int]:
+    def look_again(self, member: Member, *, beside_own_cgroup: bool = False) -> set[int]:
         """The threads of a container's processes as they are now: of those in this look, and of what they forked since.
 
         Looks at these processes only. What comes in by another way, as by `exec`, is in the next look; so is what was
-        forked since, if the kernel does not list the children of a task (CONFIG_PROC_CHILDREN).
+        forked since, if the kernel does not list the children of a task (CONFIG_PROC_CHILDREN). `beside_own_cgroup`:
+        only those that the container's own cgroup did not hold.
         """
-        waiting = {pid: self.by_pid[pid].starttime for pid in self.of_container(member)}
-        waiting[member.pid] = member.starttime
+        pids = self.beside_own_cgroup(member) if beside_own_cgroup else self.of_container(member)
+        waiting = {pid: self.by_pid[pid].starttime for pid in pids}
+        if not beside_own_cgroup:
+            waiting[member.pid] = member.starttime
         seen: set[int] = set()
         found: set[int] = set()
         while waiting:
@@ -193,13 +206,17 @@ def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None) -> Proces
 
 
 def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The same as procfs.cgroups; parses each text once, for most processes share their cgroups with others."""
+    """The same as procfs.cgroups, each cut below a container's own: what it costs does not depend on what is there.
+
+    Parses each text once, for most processes share their cgroups with others.
+    """
     try:
         text = system.read_file(f"/proc/{pid}/cgroup")
     except OSError:
         return ()
     if text not in known:
-        known[text] = tuple(line.partition(":")[2] for line in text.split("\n") if line)
+        places = (line.partition(":")[2] for line in text.split("\n") if line)
+        known[text] = tuple(dict.fromkeys(map(cgroups.cut_below_container, places)))
     return known[text]
 
 
@@ -226,16 +243,3 @@ def list_children(pid: int, tids: Iterable[int]) -> Iterator[int]:
             yield from map(int, system.read_file(f"/proc/{pid}/task/{tid}/children").split())
         except OSError:
             continue
-
-
-def containers_of(processes: Iterable[Process], names: Collection[str]) -> dict[str, Process]:
-    """The containers of these names that some of these processes are in, by their cgroups, each with its init.
-
-    The init is the one that started first in the container's cgroup.
-    """
-    found: dict[str, Process] = {}
-    for it in sorted(processes, key=lambda it: (it.starttime, it.pid)):
-        for name in names:
-            if name not in found and any(cgroups.is_own(place, name) for place in it.cgroups):
-                found[name] = it
-    return found

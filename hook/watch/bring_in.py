@@ -9,12 +9,18 @@ out to its poststop, and a group that another tool removed to reconcile.
 
 from __future__ import annotations
 
-from hook.base import container_tasks, procfs, system
-from hook.base.reasons import GroupGone, WrongCtrlGroup
-from hook.reconcile.move_in import add_late, move
+from dataclasses import dataclass
+
+from hook.base import cgroup_threads, container_tasks, procfs, system
+from hook.base.errors import HookError
+from hook.base.reasons import GroupGone, Reason, WrongCtrlGroup
+from hook.reconcile.chase import Chase
+from hook.reconcile.move_in import add_late
+from hook.reconcile.survey import is_in, may_move
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from hook.base.cgroup_threads import Reading
     from hook.stages.context import Node
     from hook.watch.index import Index, Place
 
@@ -22,31 +28,67 @@ _SECONDS = 0.5
 """How long one exec may take: a process that forks faster than it can be followed is left to reconcile."""
 
 
-def bring_in(node: Node, index: Index, pid: int) -> int:
-    """Move a process in, if it belongs into a group and is in none. Returns the number of threads moved.
+@dataclass
+class Exec:
+    """What became of one exec. `moved`: how many threads; `place`: the container that it is in, if it is in one.
 
-    Raises HookError if the kernel refuses.
+    `has_vanished`: the process, or some of what it forked, ended before it was looked at. Then what it had forked by
+    that time may live on, and no event names it; without a `place` it may be in any container.
     """
-    place = index.find(procfs.cgroups(pid))
-    if place is None or _is_in(node, pid, place.member.group) or not _is_in_place(node, place):
-        return 0
+
+    moved: int = 0
+    place: Place | None = None
+    has_vanished: bool = False
+
+
+def bring_in(node: Node, index: Index, pid: int) -> Exec:
+    """Move a process in, if it belongs into a group and is in none. Raises HookError if the kernel refuses."""
+    places = procfs.cgroups(pid)
+    if not places:
+        return Exec(has_vanished=True)
+    place = index.find(places)
+    if place is None or _is_in(node, pid, place.member.group) or not is_in_place(node, place):
+        return Exec()
+    found = Exec(place=place)
     # The process first, and then what else there is of it: until it is in, it runs uncharged.
-    if not _move(node, place, pid):
-        return 0
-    moved = 1
+    _move(node, found, place, pid)
     deadline = system.monotonic() + _SECONDS
-    waiting = [pid]
+    waiting = [pid] if found.moved else []
     while waiting and system.monotonic() < deadline:
         at = waiting.pop()
         if index.find(procfs.cgroups(at)) != place:
             continue
-        moved += _move_threads(node, place, at, deadline)
+        _move_threads(node, found, place, at, deadline)
         # All its threads are in by now: what it forks from now on is in the group, too.
         waiting += container_tasks.list_children(at, container_tasks.list_threads(at))
-    return moved
+    # What a dead process had forked before it was moved is no child of its any more.
+    found.has_vanished = found.has_vanished or bool(found.moved and procfs.is_dead(pid))
+    return found
 
 
-def _is_in_place(node: Node, place: Place) -> bool:
+def chase(node: Node, index: Index, place: Place) -> tuple[int, int]:
+    """Move all that is in a container's own cgroup in. Returns how many threads were moved, and are still outside.
+
+    Raises HookError if the kernel refuses.
+    """
+    if not is_in_place(node, place):
+        return 0, 0
+    found = Chase(node, place.member)
+    try:
+        found.run(lambda: read_threads(index, place))
+    except (GroupGone, WrongCtrlGroup):  # removed, or its ctrl_group changed meanwhile: reconcile repairs it
+        pass
+    add_late(node, place.key, found.late_cpu)
+    return found.moved, found.outside
+
+
+def read_threads(index: Index, place: Place) -> Reading | None:
+    """The threads in a container's own cgroup."""
+    cgroup = place.member.cgroup
+    return cgroup_threads.read_threads(cgroup, lambda below: index.find([below]) != place) if cgroup else None
+
+
+def is_in_place(node: Node, place: Place) -> bool:
     """Whether a container's init lives, and is in its group."""
     member = place.member
     return not procfs.is_dead(member.pid, member.starttime) and _is_in(node, member.pid, member.group)
@@ -57,28 +99,34 @@ def _is_in(node: Node, tid: int, path: str) -> bool:
     groups = procfs.resctrl_groups(tid)
     if groups is None:  # the kernel does not show it
         return tid in (node.resctrl.tasks(path) or ())
-    return groups[1] != "" and node.resctrl.path(*groups) == path
+    return is_in(node, groups, path)
 
 
-def _move_threads(node: Node, place: Place, pid: int, deadline: float) -> int:
+def _move_threads(node: Node, found: Exec, place: Place, pid: int, deadline: float) -> None:
     """Move the threads of a process that are outside, until none is new."""
-    moved = 0
     seen: set[int] = set()
     while system.monotonic() < deadline:
         new = container_tasks.list_threads(pid) - seen
         if not new:
             break
         seen |= new
-        moved += sum(_move(node, place, tid) for tid in new if not _is_in(node, tid, place.member.group))
-    return moved
+        for tid in new:
+            if not _is_in(node, tid, place.member.group):
+                _move(node, found, place, tid)
 
 
-def _move(node: Node, place: Place, tid: int) -> bool:
+def _move(node: Node, found: Exec, place: Place, tid: int) -> None:
     used = procfs.cpu_seconds(tid)
     try:
-        if not move(node, place.member, tid):
-            return False
+        if not may_move(node, tid, place.member.group):
+            return
+        node.resctrl.put(place.member.group, tid)
     except (GroupGone, WrongCtrlGroup):  # removed, or its ctrl_group changed meanwhile: reconcile repairs it
-        return False
+        return
+    except HookError as error:
+        if error.reason != Reason.TASK_GONE:
+            raise
+        found.has_vanished = True
+        return
+    found.moved += 1
     add_late(node, place.key, used)
-    return True

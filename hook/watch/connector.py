@@ -31,7 +31,7 @@ _SHORTEST = _EXEC.size
 _LONGEST = 4096
 _BUFFER = 2 << 20  # bytes, of which the kernel makes twice as many: 4,700 execs, and used only while we are behind
 _PATIENCE = 2.0  # seconds that the kernel, which answers within the call, has for its answer
-_PAUSE = 1  # seconds after which receive returns without an event
+_PAUSE = 1.0  # seconds after which receive returns without an event, unless its caller has less time
 _HINT = "reconcile moves in what exec brought in, once a minute, without watch"
 
 
@@ -46,10 +46,11 @@ class Connector:
         """Subscribe by this socket. Raises HookError if the kernel refuses, or does not answer."""
         self._kernel = kernel
         self._is_full = False
+        self._patience: float = _PAUSE
         self._subscribe()
 
-    def receive(self) -> int | None:
-        """Wait a second at most for the next exec, and return the pid of its process. Raises Lost, OSError.
+    def receive(self, patience: float = _PAUSE) -> int | None:
+        """Wait at most `patience` seconds for the next exec, and return the pid of its process. Raises Lost, OSError.
 
         It is not checked that the kernel sent the message. Other users cannot send to this socket, and the pid is no
         more than a hint where to look.
@@ -58,6 +59,9 @@ class Connector:
         (netlink_overrun in net/netlink/af_netlink.c). So Lost is raised when it is empty: what looks at all containers
         after that misses none.
         """
+        if patience != self._patience:
+            self._patience = patience
+            self._kernel.setsockopt(socket.SOL_SOCKET, _SO_RCVTIMEO, _as_timeval(patience))
         try:
             message = self._kernel.recv(_LONGEST, socket.MSG_DONTWAIT if self._is_full else 0)
         except BlockingIOError:
@@ -129,7 +133,7 @@ def subscribe() -> Connector:
         raise refused("cannot open a socket to the kernel's process connector", error) from error
     try:
         kernel.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
-        kernel.setsockopt(socket.SOL_SOCKET, _SO_RCVTIMEO, struct.pack("@ll", _PAUSE, 0))
+        kernel.setsockopt(socket.SOL_SOCKET, _SO_RCVTIMEO, _as_timeval(_PAUSE))
         _attach_filter(kernel)
         kernel.bind((0, _CN_IDX_PROC))
     except OSError as error:
@@ -138,6 +142,11 @@ def subscribe() -> Connector:
             raise _lacks_capability() from None
         raise refused("cannot set up the socket to the kernel's process connector", error) from error
     return Connector(kernel)
+
+
+def _as_timeval(seconds: float) -> bytes:
+    """A struct timeval; at least a microsecond, for 0 means for ever: socket(7)."""
+    return struct.pack("@ll", *divmod(max(1, int(seconds * 1e6)), 1_000_000))
 
 
 def _lacks_capability() -> HookError:

@@ -84,7 +84,7 @@ def adopt_all(node: Node, log: Log) -> int:
     for action in plan.plan(seen, node.options.snapshot_ttl):
         if action.verb == "adopt":
             try:
-                number += move_in.adopt(node, action, seen)
+                number += bool(move_in.adopt(node, action, seen))
             except (HookError, OSError) as error:
                 log.say(f"{action}: {error}")
     Tally(node.run, node.late_cpu).save()

@@ -26,6 +26,7 @@ from hook.watch.connector import Connector, Lost
 from hook.watch.index import Index
 from hook.watch.log import Log
 from hook.watch.look import Looks
+from hook.watch.pursuit import Pursuit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Watch:
         self._source = source
         self._log = log
         self._index = Index(node.run)
+        self._pursuit = Pursuit(node, self._index, log.say)
         self._ticked = -_TICK
         self._started_at = system.unix_time()
         self._saved = -_SAVE
@@ -104,7 +106,7 @@ class Watch:
             self._log.tick()
             self._save(now)
         try:
-            pid = self._source.receive()
+            pid = self._receive()
         except Lost:
             self._overflows += 1
             self._log.say("execs were lost, because they came faster than this reads them: looking at all containers")
@@ -112,6 +114,16 @@ class Watch:
             return
         if pid is not None:
             self._act(pid)
+
+    def _receive(self) -> int | None:
+        """The next exec; None: none for a second, or it is time to look for what has vanished."""
+        patience = self._pursuit.wait()
+        if patience is None:
+            return self._source.receive()
+        pid = self._source.receive(patience) if patience else None
+        if self._pursuit.wait() == 0:
+            self._pursuit.look()
+        return pid
 
     def _save(self, now: float) -> None:
         """Save, at the start and once a minute, what was done, and what processes used before they were moved in."""
@@ -123,8 +135,8 @@ class Watch:
         record = WatchRecord(
             started_at=self._started_at,
             alive_at=system.unix_time(),
-            moved=self._moved,
-            failed=self._failed,
+            moved=self._moved + self._pursuit.moved,
+            failed=self._failed + self._pursuit.failed,
             overflows=self._overflows,
         )
         try:
@@ -143,7 +155,9 @@ class Watch:
 
     def _act(self, pid: int) -> None:
         try:
-            self._moved += bring_in(self._node, self._index, pid)
+            found = bring_in(self._node, self._index, pid)
+            self._moved += found.moved
+            self._pursuit.follow(found)
         except (HookError, OSError) as error:
             self._failed += 1
             self._log.say(f"cannot move process {pid} into its group: {error}")

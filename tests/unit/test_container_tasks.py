@@ -65,6 +65,12 @@ def test_processes_that_outlived_the_init_are_found_by_its_own_cgroup() -> None:
     assert left.in_own_cgroup(member(7, None)) == set()
 
 
+def test_what_its_own_cgroup_does_not_hold_is_looked_for_by_process() -> None:
+    found = processes((7, 1, A), (8, 7, SHARED), (9, 1, A), (10, 7, B))
+    assert found.beside_own_cgroup(member(7, A)) == {8}
+    assert found.beside_own_cgroup(member(7, None)) == {7, 8}
+
+
 def test_an_own_cgroup_in_one_hierarchy_is_enough() -> None:
     places = ("cpu,cpuacct:/", "memory:/pods/a", ":/")
     by_pid = {pid: Process(pid, 1, 1, places) for pid in (7, 8)}

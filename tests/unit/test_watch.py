@@ -80,7 +80,7 @@ def spawn(machine: MachineOnDisk, pid: int = 8, cgroup: str = "", ctrl_group: st
 def moved(machine: MachineOnDisk, node: Node, pid: int = 8) -> set[int]:
     """What one exec of a process has brought into the container's group."""
     before = machine.groups()[GROUP]
-    number = bring_in(node, Index(node.run), pid)
+    number = bring_in(node, Index(node.run), pid).moved
     found = machine.groups()[GROUP] - before
     assert number == len(found)
     return found
@@ -148,7 +148,7 @@ def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked
     fork(machine, 7, 8)
     machine.calls.clear()
     monkeypatch.setattr(procfs, "is_dead", None)
-    assert bring_in(node, Index(node.run), 8) == 0
+    assert bring_in(node, Index(node.run), 8).moved == 0
     assert machine.calls == []
 
 
@@ -247,7 +247,7 @@ def test_container_that_ended_is_left(machine: MachineOnDisk, node: Node) -> Non
     machine.die(7)
     spawn(machine)
     poststop(node, ID)
-    assert bring_in(node, Index(node.run), 8) == 0
+    assert bring_in(node, Index(node.run), 8).moved == 0
     assert machine.groups() == {}
 
 
@@ -347,7 +347,7 @@ class FakeConnector:
     def __init__(self, *events: int | type[Lost] | None) -> None:
         self.events = list(events)
 
-    def receive(self) -> int | None:
+    def receive(self, _patience: float = 1.0) -> int | None:
         event = self.events.pop(0)
         if isinstance(event, type):
             raise event
@@ -490,7 +490,7 @@ def test_a_look_moves_in_what_no_event_told_of(
     machine.die(9)
     adopted: list[str] = []
 
-    def adopt(node: Node, action: Action, seen: Survey) -> bool:
+    def adopt(node: Node, action: Action, seen: Survey) -> Action | bool:
         adopted.append(action.verb)
         return move_in.adopt(node, action, seen)
 

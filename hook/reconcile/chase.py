@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves what is in a container's own cgroup into its group, also a program that forks and ends faster than a look.
+
+Each look reads all threads of the cgroup at once, and each thread outside is moved as soon as it is known to be. A look
+and a move take some 0.1 ms. Whatever a thread forks after its move is in the group by itself.
+"""
+
+from __future__ import annotations
+
+from hook.base import procfs, system
+from hook.base.errors import HookError
+from hook.base.reasons import Reason, WrongCtrlGroup
+from hook.reconcile.survey import is_in, is_movable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hook.base.cgroup_threads import Reading
+    from hook.base.models import Member
+    from hook.stages.context import Node
+
+_FIRST_LOOK = 10.0  # seconds for moving what the first look finds: a container may have thousands of threads
+_CHASE = 0.2  # seconds for all that comes after it, ...
+_LOOKS = 20  # ... unless these take longer, on a machine that gives us little time, ...
+_LONGEST = 1.0  # ... and then so many seconds at the most
+_PAUSE = 0.001
+_PAUSES = 10  # after a move: what a thread was forking meanwhile is outside, and appears only when that is done
+
+
+class StillOutside(HookError):
+    """Threads of a container are still outside its group; `number` says how many."""
+
+    def __init__(self, number: int, moved: int) -> None:
+        problem = f"{number} of its threads are still outside its group, after {moved} were moved in"
+        hint = "it forks faster than its threads can be moved; the next run tries again"
+        super().__init__(Reason.IO, problem, hint=hint)
+        self.number = number
+
+
+class Chase:
+    """A chase of one container's threads. `moved`: how many; `outside`: how many were outside at the last look.
+
+    `late_cpu`: CPU seconds that those had used which were moved.
+    """
+
+    def __init__(self, node: Node, member: Member) -> None:
+        self.moved = self.outside = 0
+        self.late_cpu = 0.0
+        self._node = node
+        self._member = member
+        self._shows_groups = procfs.resctrl_groups(member.pid) is not None
+        self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
+
+    def run(self, read: Callable[[], Reading | None]) -> None:
+        """Look and move until a look finds none outside. Raises HookError if the kernel refuses.
+
+        Raises WrongCtrlGroup if the container's init is in another ctrl_group. Other threads in another one, and those
+        in another tool's group, stay there.
+        """
+        self._look(read(), system.monotonic() + _FIRST_LOOK)
+        began = system.monotonic()
+        pauses = _PAUSES if self.moved else 0
+        looks = 0
+        while pauses or self.outside:
+            seconds = system.monotonic() - began
+            if seconds >= _LONGEST or (seconds >= _CHASE and looks >= _LOOKS):
+                return
+            if not self.outside:  # counted, not timed: in each pause what forks gets a CPU
+                pauses -= 1
+                system.sleep(_PAUSE)
+            before = self.moved
+            self._look(read(), began + _LONGEST)
+            looks += 1
+            pauses = _PAUSES if self.moved > before else pauses
+
+    def _look(self, reading: Reading | None, deadline: float) -> None:
+        """Move what one look finds outside. What has ended by now was outside, for all that is known."""
+        new = (reading.tids if reading is not None else set()) - self._settled
+        if len(new) > 1 or not self._shows_groups:
+            # Those that are inside are known by one read: before the last of many was asked, it would have ended.
+            self._settled |= self._node.resctrl.tasks(self._member.group) or set()
+            new -= self._settled
+        for tid in new:
+            if self._move(tid):
+                self._settled.add(tid)
+            if system.monotonic() >= deadline:
+                break
+        self.outside = len(new - self._settled)
+
+    def _move(self, tid: int) -> bool:
+        """Move a thread unless it is in the group, or must stay. False: it has ended."""
+        group = self._member.group
+        groups = procfs.resctrl_groups(tid)
+        if groups is not None and (is_in(self._node, groups, group) or not is_movable(self._node, groups, group)):
+            return True
+        try:
+            self._node.resctrl.put(group, tid)
+        except WrongCtrlGroup:
+            if tid == self._member.pid:
+                raise
+            return True
+        except HookError as error:
+            if error.reason != Reason.TASK_GONE:
+                raise
+            return False
+        self.moved += 1
+        self.late_cpu += procfs.cpu_seconds(tid)
+        return True

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Programs that live as chains of forks: each link sleeps, forks the next one, and ends. What exec brought in can live so.
+ *
+ *     chain CGROUP_PROCS CHAINS MICROSECONDS SECONDS
+ *
+ * Starts so many chains in the cgroup, each by an exec, and waits until they have ended, which they do by themselves.
+ * It takes their orphans, as a container's init would.
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static double now(void)
+{
+	struct timespec time;
+
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static int live(long microseconds, double end)
+{
+	struct timespec length = {microseconds / 1000000, microseconds % 1000000 * 1000};
+
+	while (now() < end) {
+		nanosleep(&length, NULL);
+		if (fork() != 0)
+			return 0;
+	}
+	return 0;
+}
+
+static int enter(const char *path, char **words)
+{
+	int file = open(path, O_WRONLY);
+
+	if (file < 0 || write(file, "0", 1) != 1) {
+		perror(path);
+		return 1;
+	}
+	close(file);
+	execv("/proc/self/exe", words);
+	perror("exec");
+	return 1;
+}
+
+int main(int count, char **words)
+{
+	char *chain[] = {words[0], "--", words[3], words[4], NULL};
+
+	if (count == 4)
+		return live(atol(words[2]), now() + atof(words[3]));
+	if (count != 5)
+		return 2;
+	prctl(PR_SET_CHILD_SUBREAPER, 1);
+	for (int number = atoi(words[2]); number > 0; number--)
+		if (fork() == 0)
+			return enter(words[1], chain);
+	while (wait(NULL) > 0)
+		;
+	return 0;
+}
