@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a cgroup is there. What its path says of containers: `cgroups`, which a container's start does not need."""
+"""Where a cgroup is. What its path says of containers: `cgroups`, which a container's start does not need."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ _MOUNT = "/sys/fs/cgroup"
 
 
 def exists(cgroup: str) -> bool:
-    """Whether a cgroup is there, in one of the places where its hierarchy is mounted by all known systems."""
+    """Whether a cgroup is there."""
+    return find_directory(cgroup) is not None
+
+
+def find_directory(cgroup: str) -> str | None:
+    """The directory of a cgroup, in one of the places where its hierarchy is mounted by all known systems."""
     controllers, _, path = cgroup.partition(":")
     if not path.startswith("/") or ".." in path.split("/"):
-        return False
+        return None
     name = controllers.partition("name=")[2] or controllers
-    places = {name, name.partition(",")[0]} if name else {"", "unified"}
-    return any(system.is_directory(f"{_MOUNT}/{place}{path}".replace("//", "/")) for place in places)
+    places = (name, name.partition(",")[0]) if name else ("", "unified")
+    directories = (f"{_MOUNT}/{place}{path}".replace("//", "/") for place in places)
+    return next((it for it in directories if system.is_directory(it)), None)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hook.base import system
+from hook.base import names, system
 
 NOT_HOST_PIDS = "this is not the host's pid namespace: which processes are dead and which groups empty is unknown here"
 PID_HINT = "run it in the host's pid namespace (hostPID: true; podman run --pid=host)"
@@ -116,24 +116,37 @@ def resctrl_groups(pid: int) -> tuple[str, str] | None:
     return (ctrl_group, lines.partition("\nmon:")[2].partition("\n")[0]) if ctrl_group else None
 
 
-def cgroup(pid: int) -> str | None:
-    """The cgroup of a process as `<controllers>:<path>`: one of its cgroups."""
-    return own_cgroup(cgroups(pid))
+def find_own(cgroup: str, container: str) -> str | None:
+    """A container's own cgroup, which is this one or above it; None: no component of the path is the container's.
 
-
-def own_cgroup(places: list[str]) -> str | None:
-    """That one of a process's cgroups which is recorded: cgroup v2's (no controllers) unless it is the root.
-
-    On hybrid hosts the container may have a path of its own in v1 hierarchies alone; the first of those is taken.
-    Source: cgroups(7), /proc/PID/cgroup.
+    It is the outermost component that is the container's ID, or ends with it. What is below was not named by the
+    runtime: a container with a writable cgroup (systemd in Podman) makes cgroups there, by any name.
     """
-    own = ""
+    name = names.container_of(container)
+    at = cgroup.find(name, cgroup.find("/"))
+    while at > 0:
+        below = cgroup[at + len(name) :].removeprefix(".scope")
+        if cgroup[at - 1] in "/-:" and below[:1] in ("", "/"):
+            return cgroup[: len(cgroup) - len(below)]
+        at = cgroup.find(name, at + 1)
+    return None
+
+
+def own_cgroup(places: list[str], container: str) -> str | None:
+    """That cgroup of a container's process which is recorded: the container's own, where that is known.
+
+    Of several hierarchies cgroup v2's (no controllers) counts unless it is the root: on hybrid hosts the container may
+    have a path of its own in v1 hierarchies alone; the first of those is taken. Source: cgroups(7), /proc/PID/cgroup.
+    """
+    found = ""
     for place in places:
         if not place.endswith(":/"):
             if place.startswith(":"):
-                return place
-            own = own or place
-    return own or (places[0] if places else None)
+                found = place
+                break
+            found = found or place
+    found = found or (places[0] if places else "")
+    return find_own(found, container) or found or None
 
 
 def cgroups(pid: int) -> list[str]:

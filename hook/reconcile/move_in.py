@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
-from hook.base import all_groups, names, procfs, system
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from hook.base import all_groups, cgroups, names, procfs, system
 from hook.base.errors import HookError
 from hook.base.reasons import Reason, WrongCtrlGroup
+from hook.reconcile.chase import Chase, StillOutside
 from hook.reconcile.plan import names_process
 from hook.reconcile.survey import (
     find_live_members,
@@ -15,12 +20,14 @@ from hook.reconcile.survey import (
     may_move,
     read_tasks,
 )
-from hook.stages import create, failures, retire
+from hook.stages import create, failures, misidentity, retire
 from hook.stages.identity import Container, Key
-from hook.state import contents
+from hook.state import contents, damage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from hook.base.models import KeyState, Member
     from hook.reconcile.plan import Action
     from hook.reconcile.survey import Survey
@@ -30,11 +37,23 @@ if TYPE_CHECKING:
 _SECONDS = 10.0
 
 
-def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]) -> Container:
-    """The container of a hook, for one that runs already. Raises ValueError if it is invalid."""
+def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str] | None) -> Container:
+    """The container of a hook, for one that runs already. Raises ValueError if it is invalid.
+
+    The cgroup that its runtime was asked for says which pod it is of, never the one that its process is in by now:
+    that may be of the container's making. Without it a pod that annotations name is not believed. `annotations`: None:
+    those in its bundle's config.json, if that can be read.
+    """
     if not pid:
         raise ValueError("it has no process")
-    return Container(names.container_id(name), pid, bundle, annotations)
+    config = create.read_config(bundle) if bundle else None
+    if annotations is None and config is not None:
+        annotations = config.annotations or {}
+    place = cgroups.from_config(config.linux.cgroups_path) if config is not None and config.linux is not None else None
+    found = Container(names.container_id(name), pid, bundle, annotations, [place] if place is not None else [])
+    if place is None and (annotations is None or found.pod.uid is not None):
+        found.pod.uid, found.pod.problem = None, misidentity.of_cgroup(bundle)
+    return found
 
 
 def remake(node: Node, action: Action, seen: Survey) -> bool:
@@ -54,7 +73,7 @@ def remake(node: Node, action: Action, seen: Survey) -> bool:
             return False
         was_in = _has_begun(node, state, container)
     _check_not_moved(node, member)
-    it = Container(container, member.pid, "", {})
+    it = Container(container, member.pid, "", {}, [])
     if it.starttime != member.starttime:
         return False  # it ended meanwhile
     try:
@@ -107,8 +126,15 @@ def _find_ctrl_group(node: Node, pid: int, seen: Survey) -> str:
 
 
 def start(node: Node, container: Container, seen: Survey) -> None:
-    """Do createRuntime for a running container, whichever hooks.d file matches it."""
-    _monitor(node, container, seen, None)
+    """Do createRuntime for a running container, whichever hooks.d file matches it; else by the key in the index."""
+    is_known = container.starttime is None or failures.find_key(node.options, container) is not None
+    _monitor(node, container, seen, None if is_known else _find_recorded_key(node, container.id))
+
+
+def _find_recorded_key(node: Node, container: str) -> Key | None:
+    """The key that a container is indexed under."""
+    key = node.run.key_of(container)
+    return Key(key, (contents.glance(node.run, key) or damage.unknown_state(key)).kind) if key is not None else None
 
 
 def _monitor(node: Node, container: Container, seen: Survey, key: Key | None, *, was_in: bool = False) -> None:
@@ -117,6 +143,7 @@ def _monitor(node: Node, container: Container, seen: Survey, key: Key | None, *,
     A failure is recorded like that of a hook. `was_in`: the group is made again; what its tasks used is not all missed.
     """
     used = 0.0 if was_in else procfs.cpu_seconds(container.pid)
+    found = _BroughtIn()
     ctrl_group = _find_ctrl_group(node, container.pid, seen) if procfs.resctrl_groups(container.pid) is None else None
     try:
         if seen.refusal is not None and key is not None and not _has_group(node, key):
@@ -127,7 +154,7 @@ def _monitor(node: Node, container: Container, seen: Survey, key: Key | None, *,
             create.enter(node, container, key, ctrl_group)
         if key is not None:
             add_late(node, key.name, used)
-            _bring_in(node, key.name, container.id, seen, was_in=was_in)
+            found = _bring_in(node, key.name, container.id, seen, was_in=was_in)
     except HookError as error:
         key = key or failures.find_key(node.options, container)
         if error.reason == Reason.NO_RMIDS:  # not in limbo: that ends within seconds
@@ -141,6 +168,7 @@ def _monitor(node: Node, container: Container, seen: Survey, key: Key | None, *,
         node.run.remove_failure(container.id)
     else:
         _record(node, container, problem, key, is_monitored=True)
+    found.check()  # last: it is monitored, and no hook's failure
 
 
 def _show_again(node: Node, key: str) -> None:
@@ -168,21 +196,23 @@ def retry(node: Node, action: Action, seen: Survey) -> bool:
     failure = node.run.failure_of(name)
     if failure is None or failure.monitored or not names_process(failure) or has_dead_container(failure):
         return False
-    config = create.read_config(failure.bundle) if failure.bundle else None
-    container = make_container(name, failure.pid or 0, failure.bundle or "", (config and config.annotations) or {})
+    container = make_container(name, failure.pid or 0, failure.bundle or "", None)
+    pod = container.pod
+    pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
+    pod.container = pod.container or failure.name
     if failure.key is not None and failure.kind is not None:
         if failure.starttime not in (None, container.starttime):
             return False  # it ended meanwhile
         _monitor(node, container, seen, Key(failure.key, failure.kind))
-    elif config is not None:
+    elif container.annotations is not None:
         start(node, container, seen)
     else:
         raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
     return True
 
 
-def adopt(node: Node, action: Action, seen: Survey) -> bool:
-    """Move threads outside the group (of exec, for example) into it. Returns whether there were any."""
+def adopt(node: Node, action: Action, seen: Survey) -> Action | bool:
+    """Move threads outside the group (of exec, for example) into it. Returns whether there were any, and how many."""
     locked = _try_lock(node, action.key)
     if locked is None:
         return False
@@ -190,9 +220,11 @@ def adopt(node: Node, action: Action, seen: Survey) -> bool:
         if locked.state is None or not _has_begun(node, locked.state, action.container):
             return False
     try:
-        return _bring_in(node, action.key, action.container, seen) > 0
+        found = _bring_in(node, action.key, action.container, seen)
     except WrongCtrlGroup:  # its init is in another ctrl_group, on a kernel that does not show it
         return remake(node, action, seen)
+    found.check()
+    return replace(action, why=f"{found.moved} of its threads were not in its group") if found.moved else False
 
 
 def _has_begun(node: Node, state: KeyState, container: str) -> bool:
@@ -208,28 +240,66 @@ def add_late(node: Node, key: str, seconds: float) -> None:
         node.late_cpu[key] = node.late_cpu.get(key, 0.0) + seconds
 
 
-def _bring_in(node: Node, key: str, container: str, seen: Survey, *, was_in: bool = False) -> int:
-    """Move every thread of a container into its group, until a look finds none outside. Returns how many.
+class _BroughtIn(NamedTuple):
+    """How many threads of a container were moved into its group, and how many were outside at the end."""
+
+    moved: int = 0
+    outside: int = 0
+
+    def check(self) -> None:
+        """Raise StillOutside if some are."""
+        if self.outside:
+            raise StillOutside(self.outside, self.moved)
+
+
+def _bring_in(node: Node, key: str, container: str, seen: Survey, *, was_in: bool = False) -> _BroughtIn:
+    """Move every thread of a container into its group. Raises HookError.
+
+    What is in its own cgroup, by the cgroup's own lists; what else there is of it, process by process. Raises
+    WrongCtrlGroup if its init is in another ctrl_group. Other threads in another one stay there.
+    """
+    member = _find_live(node, key, container)
+    if member is None:
+        return _BroughtIn()
+    seen.processes.add([(container, member)])
+    own = seen.processes.read_own_cgroup(member)
+    chase = Chase(node, member)
+    if own is not None:
+        chase.run(partial(seen.processes.read_own_cgroup, member))
+        add_late(node, key, 0.0 if was_in else chase.late_cpu)
+    is_whole = own is not None and not own.unread
+    moved = chase.moved
+    if not is_whole or seen.processes.beside_own_cgroup(member):
+        look = partial(seen.processes.look_again, member, beside_own_cgroup=is_whole)
+        moved += _bring_in_processes(node, key, container, look, was_in=was_in)
+    return _BroughtIn(moved, chase.outside)
+
+
+def _find_live(node: Node, key: str, container: str) -> Member | None:
+    state = contents.glance(node.run, key)
+    member = state.members.get(container) if state is not None else None
+    return None if member is None or procfs.is_dead(member.pid, member.starttime) else member
+
+
+def _bring_in_processes(node: Node, key: str, container: str, look: Callable[[], set[int]], *, was_in: bool) -> int:
+    """Move every thread of a container's processes into its group, until a look finds none outside.
 
     Looks again each time at the processes that it had in the survey, and at what they forked since. What comes in by
-    `exec` meanwhile is found by the next survey. Raises WrongCtrlGroup if its init is in another ctrl_group. Other
-    threads in another one stay there.
+    `exec` meanwhile is found by the next survey. Returns how many were moved.
     """
     moved = 0
     deadline = system.monotonic() + _SECONDS
     left: set[int] = set()
     while system.monotonic() < deadline:
-        state = contents.glance(node.run, key)
-        member = state.members.get(container) if state is not None else None
-        if member is None or procfs.is_dead(member.pid, member.starttime):
+        member = _find_live(node, key, container)
+        if member is None:
             return moved
         there = node.resctrl.tasks(member.group)
         if there is None:
             if procfs.is_dead(member.pid, member.starttime):
                 return moved
             raise HookError(Reason.IO, "its group was removed again")
-        seen.processes.add([(container, member)])
-        missing = seen.processes.look_again(member) - there - left
+        missing = look() - there - left
         if not missing:
             return moved
         used = {} if was_in else {tid: procfs.cpu_seconds(tid) for tid in missing}
@@ -241,7 +311,7 @@ def _bring_in(node: Node, key: str, container: str, seen: Survey, *, was_in: boo
 
 
 def move(node: Node, member: Member, tid: int) -> bool:
-    """Move a thread into a member's group; False if it is in another ctrl_group or another tool's group."""
+    """Move a thread into a member's group; False if it has ended, or is in another ctrl_group or tool's group."""
     if not may_move(node, tid, member.group):
         return False
     try:
@@ -253,6 +323,7 @@ def move(node: Node, member: Member, tid: int) -> bool:
     except HookError as error:
         if error.reason != Reason.TASK_GONE:
             raise
+        return False
     return True
 
 

@@ -8,7 +8,7 @@ from hook.stages import orphans
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from hook.base.container_tasks import Process, Processes
     from hook.stages.context import Node
@@ -24,30 +24,28 @@ def find_owner(node: Node, path: str, index: Index, processes: Processes) -> str
     of another key. None if the containers have several keys, and the name is none of them.
     """
     name = orphans.key_of(node, path)
-    places = {place for it in _list_processes(node, path, processes) for place in it.cgroups}
-    keys = {key for key in (index.get(container) for container in _find_ids(places, index)) if key is not None}
+    found = find_containers(node, path, index, processes)
+    keys = {key for key in map(index.get, found) if key is not None}
     if name in keys or not keys:
         return name
     return keys.pop() if len(keys) == 1 else None
 
 
 def find_containers(node: Node, path: str, index: Index, processes: Processes) -> dict[str, Process]:
-    """The containers that have processes in a group, each with its init."""
-    inside = _list_processes(node, path, processes)
-    ids = _find_ids({place for it in inside for place in it.cgroups}, index)
-    return container_tasks.containers_of(inside, ids)
+    """The containers that have processes in a group, each with its init: the one that started first.
+
+    By the cgroups' names: a container of the index, the group's own key, or any that looks like one.
+    """
+    known = {*index, orphans.key_of(node, path) or ""}
+    found: dict[str, Process] = {}
+    for it in sorted(_list_processes(node, path, processes), key=lambda it: (it.starttime, it.pid)):
+        for name in (cgroups.find_container(place, known) for place in it.cgroups):
+            if name is not None:
+                found.setdefault(name, it)
+    return found
 
 
 def _list_processes(node: Node, path: str, processes: Processes) -> list[Process]:
     """The processes in a group that were there at the look, as they are now."""
     now = map(container_tasks.look_at, (node.resctrl.tasks(path) or set()) & processes.by_pid.keys())
     return [it for it in now if it is not None and it.starttime == processes.by_pid[it.pid].starttime]
-
-
-def _find_ids(places: Iterable[str], index: Index) -> set[str]:
-    """The container IDs in the names of cgroups: those in the index, and any that looks like one."""
-    found: set[str] = set()
-    for place in places:
-        found |= {name for name in cgroups.possible_ids(place) if name in index}
-        found |= {name for name in [cgroups.container_id(place)] if name is not None}
-    return found

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from hook.base.models import Failure, KeyState
-    from hook.reconcile.survey import Survey
+    from hook.reconcile.survey import Place, Survey
 
 VERBS = (
     "rebuild",
@@ -25,6 +25,7 @@ VERBS = (
     "retry",
     "retire",
     "forget",
+    "name",
     "prune",
     "show",
     "tidy",
@@ -92,16 +93,18 @@ def plan(seen: Survey, snapshot_ttl: int, live: Collection[str] | None = None) -
         Action("forget", container=container, why="its record is incomplete") for container in seen.half_failures
     ]
     actions += [
-        Action("forget", container=container, why="its failure record has no pid and is a day old")
+        Action("forget", container=container, why="its failure record has no pid, and is old")
         for container in seen.outdated_failures
     ]
     actions += [Action("tidy", key, path=path, why="it was set aside a day ago") for key, path in seen.set_aside]
     actions += [Action("retire", key, why="one of its groups is gone, and no member needs it") for key in seen.retired]
+    actions += [Action("name", key, why="the kubelet's logs name it") for key in seen.named]
     actions += [Action("show", key, why="its published view is out of date") for key in seen.stale_views]
     actions += [Action("tidy", key, why="a hook that was killed left temporary files") for key in seen.leftovers]
     failures = {it.container: it for it in seen.failures}
     in_order = sorted(actions, key=lambda action: VERBS.index(action.verb))
-    return [_named(action, seen.states.get(action.key), failures.get(action.container)) for action in in_order]
+    states = {**seen.states, **seen.named}
+    return [_named(action, states.get(action.key), failures.get(action.container)) for action in in_order]
 
 
 def _named(action: Action, state: KeyState | None, failure: Failure | None) -> Action:
@@ -115,15 +118,23 @@ def _named(action: Action, state: KeyState | None, failure: Failure | None) -> A
     return action
 
 
-def list_elsewhere(seen: Survey) -> list[str]:
-    """A line for each problem that reconcile leaves, because another tool caused it."""
+def list_left(seen: Survey) -> list[str]:
+    """A line for each problem that reconcile leaves, because another tool or the container itself caused it."""
     lines = []
-    for (key, container), number in seen.elsewhere.items():
-        state = seen.states[key]
-        name = who(container, state.pod_namespace, state.pod_name, state.members[container].name)
-        of_key = f"{name} of {short_id(key)}"
-        lines.append(f"{number} threads of {of_key} are in another ctrl_group or another tool's group, and stay there")
+    for place, number in seen.elsewhere.items():
+        name = _name_place(seen, place)
+        lines.append(f"{number} threads of {name} are in another ctrl_group or another tool's group, and stay there")
+    for place, number in seen.unread.items():
+        name = _name_place(seen, place)
+        lines.append(f"{number} cgroups of {name} were not read: it has too many; a program there may stay outside")
     return lines
+
+
+def _name_place(seen: Survey, place: Place) -> str:
+    key, container = place
+    state = seen.states[key]
+    name = who(container, state.pod_namespace, state.pod_name, state.members[container].name)
+    return f"{name} of {short_id(key)}"
 
 
 def _plan_key(

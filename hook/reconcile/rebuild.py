@@ -90,7 +90,7 @@ def _has_unknown(node: Node, state: KeyState, seen: Survey) -> bool:
 
 
 def _is_of_other(tid: int, key: str, seen: Survey) -> bool:
-    ids = [name for place in procfs.cgroups(tid) for name in cgroups.possible_ids(place)]
+    ids = filter(None, (cgroups.find_container(place, seen.index) for place in procfs.cgroups(tid)))
     return any((seen.index.get(name) or key) != key for name in ids)
 
 
@@ -105,7 +105,7 @@ def _list_members(node: Node, key: str, path: str, seen: Survey) -> dict[str, Me
     found = {}
     for name, init in find_containers(node, path, seen.index, seen.processes).items():
         if (node.run.key_of(name) or key) == key:  # a hook may have recorded it since the survey
-            cgroup = procfs.own_cgroup(list(init.cgroups))
+            cgroup = procfs.own_cgroup(list(init.cgroups), name)
             found[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)
             node.run.write_index(name, key)
     return found

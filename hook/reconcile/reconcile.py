@@ -8,6 +8,7 @@ actions consist of the steps of the hook path.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 from hook.base import container_tasks, procfs, system
@@ -17,13 +18,14 @@ from hook.base.models import State, ValidationError
 from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.host import unhooked
-from hook.reconcile import move_in, namespaces, plan, rebuild
+from hook.reconcile import move_in, namespaces, naming, plan, rebuild
+from hook.reconcile.chase import StillOutside
 from hook.reconcile.outcome import Follower, Outcome, Result
 from hook.reconcile.plan import Action
 from hook.reconcile.survey import Survey, add_late_counters, find_live_members, has_dead_container, survey_node
 from hook.stages import failures, orphans, remove, retire
 from hook.stages.context import Node, open_run_dir
-from hook.state import contents, log_limit, run_counters
+from hook.state import contents, log_limit
 from hook.state.reconcile_record import Tally
 from hook.state.rundir import changed
 
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 _MOST_PASSES = 3
 _NO_ONE = Follower()
 _BUSY = "a hook holds the lock of this key; the next reconcile retries"
-_UNCERTAIN = ("remove", "retire", "forget", "show", "tidy")
+_UNCERTAIN = ("remove", "retire", "forget", "name", "show", "tidy")
 """A hook that holds the lock may be doing these itself: they are skipped without a message."""
 
 
@@ -47,8 +49,8 @@ def plan_actions(options: Options, live: Collection[str] | None = None, *, longe
     """The first actions of `run`. Raises HookError, OSError."""
     if not _has_work(options):
         return Result()
-    seen = survey_node(_open_node(options, longest_linger))
-    return Result([Outcome(it) for it in plan.plan(seen, options.snapshot_ttl, live)], plan.list_elsewhere(seen))
+    seen = _survey(_open_node(options, longest_linger))
+    return Result([Outcome(it) for it in plan.plan(seen, options.snapshot_ttl, live)], plan.list_left(seen))
 
 
 def run(
@@ -57,34 +59,54 @@ def run(
     *,
     longest_linger: int | None = None,
     follower: Follower = _NO_ONE,
+    adoption: Callable[[], Result] = Result,
 ) -> Result:
-    """Do all actions, and those that they make necessary. `longest_linger`: see Node. Raises HookError."""
+    """Do all actions, and those that they make necessary. `longest_linger`: see Node. Raises HookError.
+
+    `adoption`: what adopts containers, before the look for those that never got the hook.
+    """
     if not _has_work(options):
-        return Result()
+        return adoption()
     node = _open_node(options, longest_linger)
-    tally = Tally(node.run, node.late_cpu)
-    tally.start()
-    run_counters.give_back(node.run.descriptor)
-    for line in log_limit.collect(node.run):
-        failures.log(line)
-    outcomes: list[Outcome] = []
-    tried: set[Action] = set()
-    passes = 0
-    while True:
-        seen = survey_node(node)
-        left = plan.list_elsewhere(seen)
-        actions = [it for it in plan.plan(seen, options.snapshot_ttl, live) if it not in tried]
-        passes += 1
-        if not actions or passes > _MOST_PASSES:
-            break
-        tried.update(actions)
-        undone = _take(node, [(it, partial(_apply, node, it, seen)) for it in actions], outcomes, follower, tally)
-        if follower.is_over:
-            tally.save()
-            return Result(outcomes, left, undone)
-    left += _list_unhooked(node, seen.processes)
-    tally.end(len(left))
-    return Result(outcomes, left)
+    with Tally(node.run, node.late_cpu) as tally:
+        tally.start()
+        for line in log_limit.collect(node.run):
+            failures.log(line)
+        outcomes: list[Outcome] = []
+        tried: set[Action] = set()
+        passes = 0
+        while True:
+            seen = _survey(node)
+            left = plan.list_left(seen)
+            actions = [it for it in plan.plan(seen, options.snapshot_ttl, live) if it not in tried]
+            passes += 1
+            if not actions or passes > _MOST_PASSES:
+                break
+            tried.update(actions)
+            done = _take(node, [(it, partial(_apply, node, it, seen)) for it in actions], follower, tally)
+            outcomes += done
+            moved = {it.action.id for it in done if it.action.verb == "adopt" and (it.outside or not it.problem)}
+            tried = {it for it in tried if it.id not in moved}  # more may have come in meanwhile
+        adopted = adoption()
+        left += [*adopted.left, *_list_unhooked(node, seen.processes)]
+        mended = [_mend(it, seen) for it in outcomes]
+        result = Result([*mended, *adopted.outcomes], left)
+        tally.end(len(left), result.count_outside())
+    return result
+
+
+def _survey(node: Node) -> Survey:
+    """Survey the node, and what else names its pods."""
+    seen = survey_node(node)
+    seen.named = naming.find_names(seen.states.values())
+    return seen
+
+
+def _mend(outcome: Outcome, last: Survey) -> Outcome:
+    """The outcome as it is by the last look, after all actions: what was still outside may be inside by then."""
+    action = outcome.action
+    is_inside = (action.key, action.container) not in last.outside
+    return replace(outcome, is_mended=True) if outcome.outside and is_inside else outcome
 
 
 def _list_unhooked(node: Node, processes: Processes) -> list[str]:
@@ -113,7 +135,7 @@ def adopt(
     for found in states:
         try:
             state = State.model_validate(found)
-            container = move_in.make_container(state.id, state.pid or 0, state.bundle, state.annotations or {})
+            container = move_in.make_container(state.id, state.pid or 0, state.bundle, state.annotations)
         except (ValidationError, ValueError) as error:
             why = explain(error.errors()) if isinstance(error, ValidationError) else str(error)
             action = Action("adopt", container=str(found.get("id"))[:80], why="it is running")
@@ -125,31 +147,26 @@ def adopt(
             steps.append((action, partial(move_in.start, node, container, seen)))
     if dry_run:
         return Result([*outcomes, *(Outcome(action) for action, _ in steps)])
-    tally = Tally(node.run, node.late_cpu)
-    undone = _take(node, steps, outcomes, follower, tally)
-    tally.save()
-    return Result(outcomes, undone=undone)
+    with Tally(node.run, node.late_cpu) as tally:
+        outcomes += _take(node, steps, follower, tally)
+        tally.save()
+    return Result(outcomes)
 
 
 def _take(
-    node: Node,
-    steps: list[tuple[Action, Callable[[], object]]],
-    outcomes: list[Outcome],
-    follower: Follower,
-    tally: Tally,
-) -> int:
-    """Take steps, and add their outcomes; returns how many were not begun because the run is over."""
-    for number, (action, step) in enumerate(steps):
-        if follower.is_over:
-            return len(steps) - number
-        follower.begin(action, number + 1, len(steps))
+    node: Node, steps: list[tuple[Action, Callable[[], object]]], follower: Follower, tally: Tally
+) -> list[Outcome]:
+    """Take steps; returns the outcomes of those that were still needed."""
+    outcomes = []
+    for number, (action, step) in enumerate(steps, 1):
+        follower.begin(action, number, len(steps))
         outcome = _attempt(node, action, step)
         if outcome is not None:
             outcomes.append(outcome)
             if not outcome.is_busy:
                 tally.count(action.verb, failed=outcome.has_failed)
-            follower.end(outcome)
-    return 0
+        follower.end(outcome)
+    return outcomes
 
 
 def _has_work(options: Options) -> bool:
@@ -169,7 +186,7 @@ def _open_node(options: Options, longest_linger: int | None = None) -> Node:
 
 
 def _apply(node: Node, action: Action, seen: Survey) -> object:
-    """Do one action; False if it was no longer needed. Raises HookError, OSError."""
+    """Do one action; False if it was no longer needed; or what it turned out to be. Raises HookError, OSError."""
     if action.verb in _LOCKED:
         with node.run.lock(action.key, system.monotonic()) as locked:
             return _LOCKED[action.verb](node, locked, action)
@@ -185,10 +202,14 @@ def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome 
     """
     problem = reason = None
     is_busy = False
+    outside = 0
     try:
-        if step() is False and not node.run.complaints:
+        done = step()
+        if done is False and not node.run.complaints:
             return None
+        action = done if isinstance(done, Action) else action
     except (HookError, OSError) as error:
+        outside = error.number if isinstance(error, StillOutside) else 0
         why = known("cannot read or write a file", error)
         is_busy = why.reason == Reason.LOCK_TIMEOUT
         if is_busy and action.verb in _UNCERTAIN:
@@ -196,7 +217,7 @@ def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome 
         problem, reason = _BUSY if is_busy else str(why), why.reason
     remark = "; ".join(map(str, node.run.complaints)) or None
     node.run.complaints.clear()
-    return Outcome(action, problem, remark, reason, is_busy)
+    return Outcome(action, problem, remark, reason, is_busy, outside)
 
 
 # --- The short actions
@@ -296,5 +317,6 @@ _MOVING: dict[str, Callable[[Node, Action, Survey], object]] = {
     "remake": move_in.remake,
     "adopt": move_in.adopt,
     "retry": move_in.retry,
+    "name": naming.name,
 }
 _FREE: dict[str, Callable[[Node, Action], object]] = {"remove": _remove, "forget": _forget}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from hook.base import cgroups, container_tasks, names, procfs, system
 from hook.base.errors import HookError
 from hook.base.models import Failure, KeyState
+from hook.base.reasons import UNNAMED
 from hook.reconcile.owners import find_owner
 from hook.stages import orphans, remove, retire
 from hook.state import contents, transitions
@@ -53,6 +54,8 @@ class Survey:
     """Live members, and how many of their threads are in no group."""
     elsewhere: dict[Place, int] = field(default_factory=dict)
     """The same for threads in another tool's group, which are not moved."""
+    unread: dict[Place, int] = field(default_factory=dict)
+    """Live members with more cgroups below their own one than are read, and how many are left out at least."""
     strangers: dict[tuple[str, str], set[int]] = field(default_factory=dict)
     """By key and group: the threads in it that belong to none of the key's containers."""
     orphans: dict[tuple[str, str], bool] = field(default_factory=dict)
@@ -69,13 +72,15 @@ class Survey:
     gone: set[str] = field(default_factory=set)
     """Containers with a failure record that are gone."""
     outdated_failures: list[str] = field(default_factory=list)
-    """Containers whose failure record has no pid, is a day old, and is not of a running container."""
+    """Containers that do not run, and whose failure record has no pid and is old (contents.has_old_failure)."""
     set_aside: list[tuple[str, str]] = field(default_factory=list)
     """Unreadable files that were set aside a day ago: the key of each, and its path."""
     lost: dict[str, str] = field(default_factory=dict)
     """Containers whose index entry names a key of which they are not members, and that key."""
     unindexed: set[Place] = field(default_factory=set)
     """Members without a readable index entry: their poststop cannot find the key."""
+    named: dict[str, KeyState] = field(default_factory=dict)
+    """Live pods whose names the kubelet knows and their records do not, by key: each record as it is with these."""
     leftovers: list[str] = field(default_factory=list)
     """Keys with temporary files of a hook that was killed."""
 
@@ -100,9 +105,7 @@ def survey_node(node: Node) -> Survey:
     found.processes.add(place for members in live.values() for place in members.items())
     known = {failure.container for failure in found.failures if failure.pid is not None} | found.gone
     nameless = [name for name in failed if name not in known]
-    running = {name for place in found.processes.cgroups() for name in cgroups.possible_ids(place)} if nameless else {}
-    old = [name for name in nameless if contents.has_old_failure(node.run, name)]
-    found.outdated_failures = [name for name in old if names.container_of(name) not in running]
+    found.outdated_failures = _find_outdated(found, [it for it in nameless if contents.has_old_failure(node.run, it)])
     found.set_aside = contents.find_old_asides(node.run)
     if found.mounted:
         for key, members in live.items():
@@ -119,6 +122,17 @@ def survey_node(node: Node) -> Survey:
         key for key, state in found.states.items() if not node.view.is_current(state) or _has_late(node, state, there)
     ]
     return found
+
+
+def _find_outdated(found: Survey, old: list[str]) -> list[str]:
+    """Those of these containers, whose `old` failure records have no pid, that do not run.
+
+    A record of no known container (UNNAMED) is never kept by a process, whatever its cgroup is called.
+    """
+    named = {name for name in old if not name.startswith(UNNAMED)}
+    known = {*named, *found.index}
+    running = {cgroups.find_container(place, known) for place in found.processes.cgroups()} if named else set()
+    return [name for name in old if name not in running]
 
 
 def _look_at_orphans(node: Node, found: Survey) -> None:
@@ -205,9 +219,18 @@ def _look_at_groups(node: Node, found: Survey, state: KeyState, live: dict[str, 
         if there is None or not is_in_parent_of(node, member.group, member.pid):
             found.vanished.add((state.key, container))
             continue
-        threads = found.processes.threads(found.processes.of_container(member))
+        place = (state.key, container)
+        own = found.processes.read_own_cgroup(member)
+        if own is not None and own.unread:
+            found.unread[place] = own.unread
+        fresh = own.tids if own is not None else set()
+        is_whole = own is not None and not own.unread
+        of_container = found.processes.beside_own_cgroup if is_whole else found.processes.of_container
+        threads = found.processes.threads(of_container(member)) | fresh
         owned[member.group] |= threads
-        _look_at_threads(node, found, (state.key, container), member.group, threads - there)
+        # A fresh one that has ended by now may be a link of a chain of forks. Others may have ended since the look.
+        missing = {tid for tid in threads - there if tid in fresh or not procfs.is_dead(tid)}
+        _look_at_threads(node, found, place, member.group, missing)
     for path, there in inside.items():
         strangers = find_strangers((there or set()) - owned[path], live, found.processes)
         if strangers:
@@ -239,11 +262,11 @@ def find_strangers(tids: set[int], live: dict[str, Member], processes: container
 def _look_at_threads(node: Node, found: Survey, place: Place, path: str, threads: set[int]) -> None:
     """Count the threads of a container outside its group: those to move, and those in another tool's group."""
     for tid in threads:
-        is_dead = procfs.is_dead(tid)  # it may have ended since the look
-        if not is_dead and may_move(node, tid, path):
-            found.outside[place] = found.outside.get(place, 0) + 1
-        elif is_dead is False:
+        groups = procfs.resctrl_groups(tid)
+        if groups is not None and not is_movable(node, groups, path):
             found.elsewhere[place] = found.elsewhere.get(place, 0) + 1
+        elif groups is None or not is_in(node, groups, path):
+            found.outside[place] = found.outside.get(place, 0) + 1
 
 
 def _is_alive_elsewhere(tid: int, live: dict[str, Member]) -> bool:
@@ -261,11 +284,19 @@ def may_move(node: Node, tid: int, path: str) -> bool:
     True if the kernel does not show its groups: then only an attempt can tell.
     """
     groups = procfs.resctrl_groups(tid)
-    if groups is None:
-        return True
+    return groups is None or is_movable(node, groups, path)
+
+
+def is_movable(node: Node, groups: tuple[str, str], path: str) -> bool:
+    """The same for a thread that is in these groups, as the kernel says."""
     ctrl_group, mon_group = groups
     is_free = not mon_group or mon_group.startswith(node.options.group_prefix)
     return is_free and _is_of(node, path, ctrl_group)
+
+
+def is_in(node: Node, groups: tuple[str, str], path: str) -> bool:
+    """Whether a thread that is in these groups, as the kernel says, is in the mon_group of this path."""
+    return groups[1] != "" and node.resctrl.path(*groups) == path
 
 
 def is_in_parent_of(node: Node, path: str, tid: int) -> bool:

@@ -245,9 +245,9 @@ def _member(container: Container, former: Member | None, group: MonGroup, mon_gr
         pid=container.pid,
         starttime=container.starttime or 0,
         group=group.path,
-        cgroup=procfs.own_cgroup(container.places),
+        cgroup=procfs.own_cgroup(container.places, container.id),
         taken_from=taken_from,
-        name=container.pod.container,
+        name=container.pod.container or (former.name if former is not None else None),
     )
 
 

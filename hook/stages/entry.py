@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from hook.base.errors import HookError
     from hook.base.models import Options
 
 _STAGES = ("hook", "createRuntime", "poststop")
@@ -55,7 +56,8 @@ def is_stage(arguments: list[str]) -> bool:
 class Call:
     """One call of the hook. Its fields are filled in as it proceeds, so that a failure report has what is known.
 
-    `text`: what stdin held; `is_whole`: all of it. `container_id` and `bundle`: None until they are valid.
+    `text`: what stdin held, up to STDIN_LIMIT bytes; `is_whole`: all of it. `container_id` and `bundle`: None until
+    they are valid.
     """
 
     STDIN_LIMIT = 4 << 20
@@ -101,8 +103,14 @@ def run(call: Call, arguments: list[str]) -> int:
 def _act(call: Call) -> bool:
     """Do what the state asks for; returns whether a container is monitored now. HookError, OSError."""
     state = _read_state(call)
+    too_large: HookError | None = None
     if call.stage == "createRuntime":  # first: a failure's record has to name the process, for reconcile to try again
-        call.container = identity.Container(state.id, state.pid or 0, state.bundle, state.annotations or {})
+        annotations: dict[str, str] | None = state.annotations or {}
+        if not call.is_whole:
+            from hook.stages import oversized
+
+            annotations, too_large = oversized.find_annotations(state, call.STDIN_LIMIT)
+        call.container = identity.Container(state.id, state.pid or 0, state.bundle, annotations)
     kernel = resctrl.Resctrl(call.options.resctrl_root)
     if call.stage == "createRuntime" and not kernel.exists():
         from hook.stages import failures
@@ -110,6 +118,8 @@ def _act(call: Call) -> bool:
         failures.say_once(call, "no-resctrl", f"no {kernel.root} here: nothing is monitored on this machine")
         return False
     call.run_dir = context.open_run_dir(call.options)
+    if too_large is not None:
+        call.run_dir.complaints.append(too_large)
     node = context.Node(kernel, call.run_dir, call.options)
     if call.container is None:
         remove.poststop(node, state.id)
@@ -130,9 +140,14 @@ def _act(call: Call) -> bool:
 def _read_state(call: Call) -> State:
     """Read the state of a container; HookError `bad_state` if it is none."""
     problem: ValueError | None = None
-    if call.is_whole:
+    if call.is_whole or len(call.text) == call.STDIN_LIMIT:
         try:
-            found = jsontext.loads(call.text.decode())
+            if call.is_whole:
+                found = jsontext.loads(call.text.decode())
+            else:
+                from hook.stages import oversized
+
+                found = oversized.read_head(call.text.decode("utf-8", "replace"))
             if isinstance(found, dict):
                 _note(call, found)
             state = State.model_validate(found)

@@ -10,7 +10,7 @@ from hook.base import names, system
 from hook.base.errors import HookError
 from hook.base.explain import explain, known, unforeseen
 from hook.base.models import Failure, ValidationError
-from hook.base.reasons import Reason
+from hook.base.reasons import UNNAMED, Reason
 from hook.base.text import printable, who
 from hook.stages import context, identity
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hook.state.rundir import RunDir
 
 _IDENTIFIER = "resctrl-mon-hook"
+_UNRECORDED = "runs/unrecorded"  # records.UNRECORDED, which would cost another import
 _PRIORITY = 3 << 3 | 4  # LOG_DAEMON, LOG_WARNING: syslog(3)
 
 
@@ -80,8 +81,11 @@ def of_state(call: Call, problem: ValueError | None) -> HookError:
     """`bad_state`: stdin holds no state of a container."""
     if call.unread is not None:
         text = f"stdin cannot be read ({call.unread})"
-    elif not call.is_whole:
-        text = f"stdin did not end within {call.STDIN_LIMIT} bytes and {call.STDIN_PATIENCE:.0f} seconds"
+    elif not call.is_whole and len(call.text) < call.STDIN_LIMIT:
+        text = f"stdin did not end within {call.STDIN_PATIENCE:.0f} seconds"
+    elif not call.is_whole and isinstance(problem, ValidationError):
+        text = f"stdin is larger than {call.STDIN_LIMIT} bytes, and that beginning lacks what has to be in it "
+        text += f"({explain(problem.errors())})"
     elif isinstance(problem, ValidationError):
         text = f"stdin is not an OCI container state ({explain(problem.errors())})"
     elif problem is not None:
@@ -157,7 +161,7 @@ def _record_name(call: Call) -> str:
         return call.container_id
     import hashlib  # loads a library that is ten times as large as Python
 
-    return "bad-" + hashlib.sha256(call.text).hexdigest()[:16]
+    return UNNAMED + hashlib.sha256(call.text).hexdigest()[:16]
 
 
 # --- The traces
@@ -189,6 +193,16 @@ def record(run: RunDir | None, failure: Failure) -> None:
             run.write_failure(failure)
     except Exception as error:  # noqa: BLE001  a full /run, for one: reported, and survived
         say(f"could not write the record of this failure: {error}")
+        _count_unrecorded(run)
+
+
+def _count_unrecorded(run: RunDir | None) -> None:
+    """Count it, for `list` to say that a record is missing: a byte often fits where a record does not."""
+    try:
+        if run is not None:
+            system.append(_UNRECORDED, ".", run.descriptor)
+    except Exception:  # noqa: BLE001, S110  as above
+        pass
 
 
 def failure_of(

@@ -55,17 +55,23 @@ class Container:
     """A container, complete when it is made. `pid`: its init process, which must be there.
 
     `starttime`: when that process started; None: it is gone, or /proc does not say. `places`: its cgroups.
+    `annotations`: None: they are unknown.
     """
 
-    def __init__(self, name: str, pid: int, bundle: str, annotations: dict[str, str]) -> None:
-        """Look at /proc. ValidationError for annotations that are no texts."""
+    def __init__(
+        self, name: str, pid: int, bundle: str, annotations: dict[str, str] | None, made_in: list[str] | None = None
+    ) -> None:
+        """Look at /proc. `made_in`: the cgroups that its runtime made it in; None: those that it is in, for it is new.
+
+        ValidationError for annotations that are no texts.
+        """
         self.id = name
         self.pid = pid
         self.bundle = bundle
         self.annotations = annotations
-        self.said = Annotations.model_validate(annotations)
+        self.said = Annotations.model_validate(annotations or {})
         self.places = procfs.cgroups(pid)
-        self.pod = pod_of(name, self.said, self.places)
+        self.pod = pod_of(name, self.said, self.places if made_in is None else made_in)
         try:
             self.starttime = procfs.starttime(pid)
         except (OSError, ValueError, IndexError):
@@ -73,7 +79,7 @@ class Container:
 
     def problem(self, key: Key) -> HookError | None:
         """What is wrong with it although it can be monitored under this key."""
-        return self.pod.problem if key.kind == "pod" else None
+        return self.pod.problem if key.name == self.pod.uid else None
 
 
 def _bounded(text: str | None) -> str | None:
@@ -86,10 +92,11 @@ def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
 
     A UID in a path is the pod's, whatever the annotations say; the names are those beside the same UID.
     Without one the annotations of its own runtime count, unless those of the other runtime name another pod.
+    Below the container's own cgroup nothing counts; where no component is its own, all was named by its runtime.
     """
     named = runtime = None
     for place in {place.partition(":")[2]: place for place in places}.values():  # many hierarchies have the same path
-        named = named or pod_uid(place)
+        named = named or pod_uid(procfs.find_own(place, container) or place)
         runtime = runtime or maker(place, container)
     claims = _claims(runtime, said)
     uids = {claim.uid for claim in claims if claim.uid}
@@ -175,8 +182,13 @@ def concerns(options: Options, *, is_podmans: bool) -> bool:
     return options.containers == "all" or (options.containers == "podman") == is_podmans
 
 
-def is_wanted(options: Options, annotations: dict[str, str], pod: Pod) -> bool:
-    """Whether the filters and, where the administrator allows it, the pod's author want this container monitored."""
+def is_wanted(options: Options, annotations: dict[str, str] | None, pod: Pod) -> bool:
+    """Whether the filters and, where the administrator allows it, the pod's author want this container monitored.
+
+    Where its annotations are unknown, for there are too many, nothing leaves it out: no author can evade by size.
+    """
+    if annotations is None:
+        return True
     if options.namespace and pod.namespace not in options.namespace:
         return False
     if not options.annotation.items() <= annotations.items():
@@ -202,11 +214,11 @@ def _choice_of(annotations: dict[str, str], container: str | None) -> str | None
 def pod_uid(cgroup: str) -> str | None:
     """The pod UID that a cgroup's path names, in its canonical form; None if it names none.
 
-    The kubelet names a pod's cgroup `pod<UID>`, or `...-pod<UID>.slice` with `_` for dashes. The outermost one counts:
-    a container can make cgroups of any name, and so does a nested node, but only below the container's own.
+    The kubelet names a pod's cgroup `pod<UID>`, or `...-pod<UID>.slice` with `_` for dashes. The outermost one counts.
+    A runtime that takes systemd's form of a path (`SLICE:MARK:ID`) for a name makes one component of all three.
     """
     for name in cgroup.split("/"):
-        before, is_pod, uid = name.rpartition("pod")
+        before, is_pod, uid = name.partition(":")[0].rpartition("pod")
         if is_pod and (not before or before.endswith("-")):
             try:
                 return names.pod_uid(uid.removesuffix(".slice").replace("_", "-"))
@@ -218,16 +230,14 @@ def pod_uid(cgroup: str) -> str | None:
 def maker(cgroup: str, container: str) -> str | None:
     """Who made a container, by the name of its cgroup: `cri-o`, `libpod` (Podman) or `containerd`; None: unknown.
 
-    Each of them puts its mark before the container's ID, which no user can choose; the outermost counts, as above.
-    With the kubelet's cgroupfs driver containerd has the bare ID, as plain runc and crun may have.
+    Each of them puts its mark before the container's ID, which no user can choose. With the kubelet's cgroupfs driver
+    containerd has the bare ID, as plain runc and crun may have.
     """
-    for component in cgroup.partition(":")[2].split("/"):
-        name = component.removesuffix(".scope")
-        if container and name.endswith(container):
-            mark = name[: -len(container)]
-            if not mark or mark in _MAKERS:
-                return _MAKERS.get(mark, "containerd")
-    return None
+    own = procfs.find_own(cgroup, container)
+    if own is None:
+        return None
+    mark = own.rpartition("/")[2].removesuffix(".scope")[: -len(names.container_of(container))]
+    return _MAKERS.get(mark) if mark else "containerd"
 
 
 def of_pod(cgroup: str | None, uid: str) -> str | None:

@@ -24,6 +24,12 @@ def of_annotations(uid: str | None, wrong: set[str]) -> HookError:
     )
 
 
+def of_cgroup(bundle: str) -> HookError:
+    """`bad_key`: of a container that runs already nothing that can be believed says which pod it is of."""
+    problem = f"cannot tell which pod it belongs to: {bundle}/config.json has no absolute linux.cgroupsPath"
+    return HookError(Reason.BAD_KEY, problem, hint=f"restart the container, so that its hook runs; {_WITHOUT}")
+
+
 def of_sandbox(sandbox_id: str) -> HookError:
     """`bad_key`."""
     problem = f"the annotations hold an invalid sandbox ID: {sandbox_id[:80]!r}"

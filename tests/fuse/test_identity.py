@@ -207,10 +207,14 @@ def test_call_of_the_other_file_keeps_the_record_of_a_failure(hook: Hook, stack:
 
 
 def test_retry_derives_the_key_from_the_cgroup(hook: Hook, stack: ExitStack, top: str, tmp_path: Path) -> None:
-    """What failed before its key was known is tried again by its bundle's annotations, which an author may have had."""
-    init = placed(stack, of_containerd(top))
+    """What failed before its key was known is tried again by its bundle's annotations, which an author may have had.
+
+    And by the cgroup that its runtime asked for; the process has gone to one below, which is called like the victim's.
+    """
+    init = placed(stack, f"{of_containerd(top)}/pod{VICTIM}")
     state = merged("containerd", CONTAINERD, FORGED, init)
-    (tmp_path / "config.json").write_text(json.dumps({"annotations": state["annotations"]}))
+    config = {"annotations": state["annotations"], "linux": {"cgroupsPath": of_containerd(top)}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     hook({**state, "bundle": str(tmp_path), "pid": NO_PID})
     (record,) = (hook.run_dir / "unmonitored").glob("*.json")
     failure = json.loads(record.read_text())

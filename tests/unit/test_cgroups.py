@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hook.base import cgroup_mounts, cgroups, system
+from hook.base import cgroup_mounts, cgroups, container_tasks, system
 from hook.stages import identity
 from tests.support.memory import MachineInMemory
 
@@ -99,7 +99,15 @@ def test_whether_a_cgroup_is_a_containers_own(cgroup: str | None, own: bool) -> 
     [
         (f":{SLICE}/cri-containerd-{ID}.scope", ID),
         (f":{SLICE}/{ID}/a:b", ID),
-        (f":/{'0' * 64}/{ID}", ID),
+        (f":/{ID}/{'0' * 64}", ID),
+        (f":/machine.slice/libpod-{ID}.scope/libpod-{'0' * 64}.scope", ID),
+        (f":/libpod_parent/{'0' * 64}/libpod-{ID}", ID),
+        (f":/libpod_parent/{'0' * 64}", None),
+        (f":/its/parent/{'0' * 64}/libpod-{ID}", ID),
+        (f":/its/parent/{'0' * 64}/libpod-{ID}/libpod-{'1' * 64}", ID),
+        (f":/kubepods/burstable/pod{UID}/{ID}/libpod-{'0' * 64}", ID),
+        (f":/kubepods/burstable/pod{UID}/{ID}/{'0' * 64}/libpod-{'1' * 64}", ID),
+        (f":/libpod_parent/libpod-{ID}/libpod_parent/{'0' * 64}", ID),
         (f":/{ID[1:]}", None),
         (f":/{ID[1:]}g", None),
         (":/", None),
@@ -107,6 +115,40 @@ def test_whether_a_cgroup_is_a_containers_own(cgroup: str | None, own: bool) -> 
 )
 def test_the_container_that_a_cgroup_is_named_by(cgroup: str, container: str | None) -> None:
     assert cgroups.container_id(cgroup) == container
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "container"),
+    [
+        (":/c1/c2", "c1"),
+        (":/a/libpod-c2.scope/c1", "c2"),
+        (":/unknown/c2", "c2"),
+        (f":/{ID}/c1", ID),
+        (f":/c1/{ID}", "c1"),
+        (":/system.slice/ssh.service", None),
+    ],
+)
+def test_only_the_outermost_container_that_a_path_names_is_believed(cgroup: str, container: str | None) -> None:
+    """A tenant with a writable cgroup makes one below his own, by the name of another container's."""
+    assert cgroups.find_container(cgroup, {"c1", "c2"}) == container
+
+
+@pytest.mark.parametrize(
+    ("path", "cgroup"),
+    [
+        (f"/kubepods/pod{UID}/{ID}", f":/kubepods/pod{UID}/{ID}"),
+        ("kubepods-pod1.slice:cri-containerd:c1", ":/kubepods-pod1.slice/cri-containerd-c1.scope"),
+        (f"machine.slice:libpod:{ID}", f":/machine.slice/libpod-{ID}.scope"),
+        ("/a:b:c", ":/a:b:c"),
+        ("/", ":/"),
+        ("a/b", None),
+        ("a:b", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_cgroup_that_a_bundle_asks_for(path: str | None, cgroup: str | None) -> None:
+    assert cgroups.from_config(path) == cgroup
 
 
 @pytest.mark.parametrize(("cgroup", "within"), [(":/a", True), (":/a/b", True), (":/ab", False), (":/", False)])
@@ -135,3 +177,32 @@ def test_a_cgroup_is_looked_for_where_it_may_be_mounted(
     monkeypatch.setattr(system, "posix", machine)
     machine.add_directory(mounted)
     assert cgroup_mounts.exists(cgroup) is there
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "expected"),
+    [
+        (f":/machine.slice/libpod-{ID}.scope/a/b/c", f":/machine.slice/libpod-{ID}.scope"),
+        (f":/machine.slice/libpod-{ID}.scope/libpod-{'0' * 64}.scope", f":/machine.slice/libpod-{ID}.scope"),
+        (f"cpu:/libpod_parent/{'0' * 64}/libpod-{ID}/x", f"cpu:/libpod_parent/{'0' * 64}/libpod-{ID}"),
+        (f":/kubepods/pod1/{ID}", f":/kubepods/pod1/{ID}"),
+        (":/user.slice/a/b", ":/user.slice/a/b"),
+        (":/", ":/"),
+    ],
+)
+def test_what_a_container_makes_below_its_own_cgroup_is_cut(cgroup: str, expected: str) -> None:
+    assert cgroups.cut_below_container(cgroup) == expected
+
+
+def test_a_look_at_processes_keeps_one_cgroup_of_a_container_however_many_it_makes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each prefix of each path was kept: a thousand of a thousand names took gigabytes."""
+    own = f":/machine.slice/libpod-{ID}.scope"
+    texts = {pid: f"0:{own}/{pid}" + "/x" * 1000 + "\n" for pid in range(1, 1001)}
+    monkeypatch.setattr(system, "list_directory", lambda _path: list(map(str, texts)))
+    monkeypatch.setattr(system, "read_counter", lambda path: f"{path.split('/')[2]} (x) S 1" + " 1" * 40)
+    monkeypatch.setattr(system, "read_file", lambda path: texts[int(path.split("/")[2])])
+    found = container_tasks.table()
+    assert len(found) == 1000
+    assert container_tasks.Processes(found).cgroups() == {own}

@@ -122,6 +122,27 @@ def test_pod_uid_of_the_cgroup_path_is_the_key_whatever_the_annotations_say(said
     assert (pod_of(said, place).problem is not None) == (said in FORGED)
 
 
+@pytest.mark.parametrize(
+    "own", [f":/machine.slice/libpod-{ID}.scope", f":/libpod_parent/{INFRA}/libpod-{ID}", f":/{ID}"]
+)
+@pytest.mark.parametrize("below", [f"/pod{OTHER}", f"/kubepods/pod{OTHER}/crio-{ID}", f"/x/pod{OTHER}/init.scope"])
+def test_what_a_container_names_below_its_own_cgroup_makes_it_no_pods(own: str, below: str) -> None:
+    assert key("auto", {}, own + below) == (ID, "container")
+    assert pod_of({}, own + below).is_podmans == pod_of({}, own).is_podmans
+
+
+def test_maker_is_not_one_that_a_container_names_below_its_own_cgroup() -> None:
+    assert not pod_of({}, f":/kubepods/pod{UID}/other-{ID}/libpod-{ID}").is_podmans
+
+
+def test_pod_is_known_where_systemds_form_of_a_path_became_one_name() -> None:
+    assert key("auto", {}, f":/{POD}:cri-containerd:{ID}") == (UID, "pod")
+
+
+def test_without_an_own_cgroup_the_whole_path_is_as_the_runtime_made_it() -> None:
+    assert key("auto", {}, f":/kubepods/pod{UID}/shared") == (UID, "pod")
+
+
 def test_contradicted_cgroup_path_is_reported_with_both_pods() -> None:
     problem = pod_of({CRI_UID: OTHER}, IN_CONTAINERD).problem
     assert problem is not None

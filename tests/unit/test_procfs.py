@@ -162,7 +162,7 @@ def test_names_of_groups_that_are_not_utf_8_come_back_as_they_were(proc: Machine
 def test_a_kernel_that_does_not_tell_of_groups(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     fails(monkeypatch, number)
     assert procfs.resctrl_groups(PID) is None
-    assert procfs.cgroup(PID) is None
+    assert procfs.cgroups(PID) == []
 
 
 V2 = "0::/kubepods.slice/crio-1.scope\n"
@@ -189,7 +189,25 @@ V1 = "12:cpu,cpuacct:/kubepods/pod1/c1\n3:memory:/kubepods/pod1/c1\n1:name=syste
 )
 def test_the_cgroup_of_a_process(proc: MachineInMemory, text: str, expected: str | None) -> None:
     says(proc, "cgroup", text)
-    assert procfs.cgroup(PID) == expected
+    assert procfs.own_cgroup(procfs.cgroups(PID), "another") == expected
+
+
+@pytest.mark.parametrize("below", ["", "/init.scope", "/libpod-c1.scope", "/x/c1"])
+@pytest.mark.parametrize(
+    "own",
+    [
+        ":/machine.slice/libpod-c1.scope",
+        "cpu,cpuacct:/kubepods/pod1/c1",
+        ":/kubepods/pod1/crio-c1",
+        ":/kubepods-pod1.slice:cri-containerd:c1",
+        ":/c1",
+    ],
+)
+def test_what_is_below_a_containers_own_cgroup_is_not_recorded(own: str, below: str) -> None:
+    """systemd in a container moves its init to init.scope: the rest of the container is not within that."""
+    assert procfs.own_cgroup([own + below], "c1") == own
+    assert procfs.own_cgroup([own + below], "c1@7-100") == own
+    assert procfs.find_own(own + below, "c2") is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives pods and containers on record their names back: a record that was rebuilt from the kernel has none."""
+
+from __future__ import annotations
+
+from hook.base import system
+from hook.base.models import KeyState, Member
+from hook.base.names import container_of
+from hook.host import kubelet_logs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from hook.reconcile.plan import Action
+    from hook.reconcile.survey import Survey
+    from hook.stages.context import Node
+
+
+def find_names(states: Iterable[KeyState]) -> dict[str, KeyState]:
+    """The records of live pods that lack names which the kubelet knows, as they are with these names; by key.
+
+    The kubelet's logs are listed only if some live pod, or a container of one, has no name.
+    """
+    live = [it for it in states if it.kind == "pod" and it.members and not it.recovering and it.completed_at is None]
+    pods = kubelet_logs.read_pods() if any(it.pod_name is None for it in live) else {}
+    lack = any(member.name is None for it in live for member in it.members.values())
+    containers = kubelet_logs.read_containers() if lack else {}
+    filled = ((it, _fill(it, pods.get(it.key, (None, None)), containers)) for it in live)
+    return {it.key: named for it, named in filled if named != it}
+
+
+def name(node: Node, action: Action, seen: Survey) -> bool:
+    """Give a pod and its containers the names that they still lack. Returns whether there were any."""
+    found = seen.named[action.key]
+    with node.run.lock(action.key, system.monotonic()) as locked:
+        if locked.state is None:
+            return False
+        containers = {container_of(it): member.name for it, member in found.members.items()}
+        before = locked.state
+        locked.commit(_fill(before, (found.pod_namespace, found.pod_name), containers))
+        return locked.state != before
+
+
+def _fill(state: KeyState, pod: tuple[str | None, str | None], containers: Mapping[str, str | None]) -> KeyState:
+    """The record with these names, where it has none."""
+    fields = dict(state)
+    if state.pod_name is None:
+        fields["pod_namespace"], fields["pod_name"] = pod
+    fields["members"] = {
+        it: Member(**{**dict(member), "name": member.name or containers.get(container_of(it))})
+        for it, member in state.members.items()
+    }
+    return KeyState(**fields)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A state of any size, as a pod's author can make it: monitored in the right group, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.cgroups import container_cgroup
+from tests.support.hook import UID, Hook, created, end, finish, stopped
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from tests.support.cgroups import Cgroup
+    from tests.support.hook import Outcome
+
+Task = subprocess.Popen[bytes]
+ID = "c" * 64
+VICTIM = "00000000-0000-4000-8000-000000000001"
+MEMORY = 150_000
+"""KiB of address space: less than the largest state."""
+SIZES = {"1 MB": 1, "5 MB": 5, "20 MB": 20, "200 MB": 200}
+ANNOTATIONS = '"annotations": {"io.kubernetes.pod.uid": "%s", "io.kubernetes.container.preStopHandler": "'
+NAMES = {"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": "web", "io.kubernetes.container.name": "app"}
+each_size = pytest.mark.parametrize("megabytes", SIZES.values(), ids=SIZES)
+
+
+@pytest.fixture
+def own(init: Task) -> Iterator[Cgroup]:
+    """The container's own cgroup in its pod's, with its init."""
+    with container_cgroup(UID, ID) as made:
+        made.add(init.pid)
+        yield made
+
+
+@pytest.fixture
+def bounded(hook: Hook) -> Hook:
+    """With so little memory that it cannot hold what it is given."""
+    return replace(hook, wrapper=("sh", "-c", f'ulimit -v {MEMORY} && exec "$@"', "sh"))
+
+
+def members(state: Mapping[str, object]) -> str:
+    """Those of a state but for its annotations."""
+    return json.dumps({name: value for name, value in state.items() if name != "annotations"})[1:-1]
+
+
+def give(hook: Hook, head: str, tail: str, megabytes: int, verb: str = "hook") -> Outcome:
+    """Run a hook on a state that has so much between its head and its tail, made while the hook reads."""
+    process = subprocess.Popen(
+        hook.command(verb), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={}, cwd="/"
+    )
+    assert process.stdin is not None
+    process.stdin.write(head.encode())
+    for _ in range(megabytes * 10):  # a hook that stops reading is a BrokenPipeError here, as for a runtime
+        process.stdin.write(b"\\u003c" * (100_000 // 6))
+    process.stdin.write(tail.encode())
+    process.stdin.close()
+    process.stdin = None
+    return finish(process)
+
+
+def annotations_last(hook: Hook, state: Mapping[str, object], megabytes: int) -> Outcome:
+    return give(hook, "{" + members(state) + ", " + ANNOTATIONS % VICTIM, '"}}', megabytes)
+
+
+def annotations_first(hook: Hook, state: Mapping[str, object], megabytes: int) -> Outcome:
+    return give(hook, "{" + ANNOTATIONS % VICTIM, '"}, ' + members(state) + "}", megabytes)
+
+
+@each_size
+def test_a_state_of_any_size_is_monitored_in_the_group_of_its_pod(
+    bounded: Hook, own: Cgroup, init: Task, megabytes: int
+) -> None:
+    outcome = annotations_last(bounded, created(ID, init.pid), megabytes)
+    assert outcome.status == 0
+    assert bounded.tasks(f"oci-{UID}") == own.pids() == {init.pid}
+    lines = outcome.stderr.splitlines()
+    if megabytes == 1:  # it was read whole: the annotations contradict the cgroup
+        assert bounded.reasons() == {ID: "bad_key"}
+    else:
+        assert bounded.reasons() == {}
+        assert f"createRuntime {ID[:12]}: bad_state: its state is larger than 4194304 bytes" in lines[0]
+    assert len(lines) == 1
+    end(init)
+    outcome = annotations_last(bounded, stopped(ID), megabytes)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    bounded.assert_clean()
+
+
+@each_size
+def test_a_state_of_any_size_that_begins_with_annotations_ends_in_bounded_memory(
+    bounded: Hook, own: Cgroup, init: Task, megabytes: int
+) -> None:
+    outcome = annotations_first(bounded, created(ID, init.pid), megabytes)
+    assert outcome.status == 0
+    assert len(outcome.stderr.splitlines()) == 1
+    if megabytes == 1:
+        assert bounded.tasks(f"oci-{UID}") == own.pids()
+        return
+    assert bounded.groups() == set()
+    assert "bad_state: stdin is larger than 4194304 bytes" in outcome.stderr
+    ((name, record),) = bounded.failures().items()
+    assert (name[:4], record["reason"], record["pid"]) == ("bad-", "bad_state", None)
+    assert annotations_first(bounded.with_options("--strict"), created(ID, init.pid), megabytes).status == 0
+
+
+def test_an_oversized_state_gets_the_names_of_its_bundle(
+    bounded: Hook, own: Cgroup, init: Task, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps({"annotations": {"io.kubernetes.pod.uid": UID, **NAMES, "x": "y" * 10_000_000}})
+    )
+    annotations_last(bounded, {**created(ID, init.pid), "bundle": str(tmp_path)}, 10)
+    key = bounded.key(UID)
+    assert (key["pod_namespace"], key["pod_name"]) == ("shop", "web")
+    assert own.pids() == bounded.tasks(f"oci-{UID}")
+
+
+@pytest.mark.parametrize("option", ["--namespace=shop", "--annotation=a=b", "--monitor=opt-in", "--monitor=opt-out"])
+def test_a_pod_does_not_evade_a_filter_by_the_size_of_its_state(
+    bounded: Hook, own: Cgroup, init: Task, option: str, tmp_path: Path
+) -> None:
+    with (tmp_path / "config.json").open("w") as file:
+        file.truncate(200 << 20)  # a hole
+    annotations_last(bounded.with_options(option), {**created(ID, init.pid), "bundle": str(tmp_path)}, 20)
+    assert bounded.tasks(f"oci-{UID}") == own.pids()
