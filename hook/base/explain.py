@@ -37,7 +37,8 @@ def refused(problem: str, error: OSError) -> HookError:
     if error.errno in (errno.EACCES, errno.EPERM) and system.user_id() != 0:
         hint = "run it as root"
     name = f" {error.filename!r}" if error.filename is not None else ""
-    tried = f"{error.strerror or error}{name}: {errno_name(error)}"
+    code = errno_name(error)
+    tried = f"{error.strerror or error}{name}" + (f": {code}" if code != error.strerror else "")
     return HookError(Reason.IO, problem, tried=tried, hint=hint)
 
 

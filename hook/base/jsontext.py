@@ -49,7 +49,7 @@ _RULES: Any = type(sys.implementation)(  # type: ignore[call-arg]
 )
 
 
-def _scan(text: str, start: int) -> tuple[object, int]:
+def scan(text: str, start: int) -> tuple[object, int]:
     """The value that begins at `start`, and where it ends; StopIteration where none does."""
     try:
         scanner = _json.make_scanner(_RULES)
@@ -71,7 +71,7 @@ def loads(text: str) -> Any:  # noqa: ANN401  that is what JSON is
     """Parse a JSON text; ValueError (of one line) for everything that is none."""
     start = len(text) - len(text.lstrip(_WHITE))
     try:
-        value, end = _scan(text, start)
+        value, end = scan(text, start)
     except StopIteration as stop:
         raise ValueError(f"not JSON: no value at character {stop.value}") from None
     except RecursionError:

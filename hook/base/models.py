@@ -88,13 +88,14 @@ class IntelRdt(Model):
 
 
 class Linux(Model):
-    """`linux` of a bundle's config.json, as far as it is used."""
+    """`linux` of a bundle's config.json, as far as it is used. `cgroups_path`: as cgroups.from_config reads it."""
 
     intel_rdt: IntelRdt | None = Field(None, alias="intelRdt")
+    cgroups_path: str | None = Field(None, alias="cgroupsPath")
 
 
 class Config(Model):
-    """A bundle's config.json, as far as it is used: annotations, and the ctrl_group that was asked for."""
+    """A bundle's config.json, as far as it is used: annotations, the ctrl_group and the cgroup that were asked for."""
 
     linux: Linux | None = None
     annotations: dict[str, str] | None = None
@@ -224,8 +225,10 @@ class ReconcileRecord(Model):
     """`reconcile.json`: what reconcile, and watch, have done since boot.
 
     `started_at`, `ended_at`: Unix times (s) of the last start, and of the end of the last run that got through. Of
-    that: `seconds`, how long it took; `failed`, its failed actions; `left`, the problems that it does not change. Since
-    boot, by verb: `actions` that were done, and `failures`; `late_cpu` as in KeyState, of all keys.
+    that: `seconds`, how long it took; `failed`, its failed actions; `left`, the problems that it does not change;
+    `outside`, how many threads are still outside their group, by container, of a hundred containers at the most, and
+    `outside_total`, of all. Since boot, by verb: `actions` that were done, and `failures`; `late_cpu` as in KeyState,
+    of all keys.
     """
 
     version: Version = 1
@@ -234,6 +237,8 @@ class ReconcileRecord(Model):
     seconds: Seconds = 0.0
     failed: Natural = 0
     left: Natural = 0
+    outside: dict[str, Natural] = {}
+    outside_total: Natural = 0
     actions: dict[str, Natural] = {}
     failures: dict[str, Natural] = {}
     late_cpu: Seconds = 0.0

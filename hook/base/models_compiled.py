@@ -83,6 +83,7 @@ if TYPE_CHECKING:
 
     class Linux(Model):
         intel_rdt: IntelRdt | None
+        cgroups_path: str | None
 
     class Config(Model):
         linux: Linux | None
@@ -172,6 +173,8 @@ if TYPE_CHECKING:
         seconds: float
         failed: int
         left: int
+        outside: dict[str, int]
+        outside_total: int
         actions: dict[str, int]
         failures: dict[str, int]
         late_cpu: float
@@ -246,7 +249,10 @@ else:
     )
     Linux = Form(
         "Linux",
-        (("intel_rdt", "intelRdt", None, NONE, (check_nullable, (check_model, IntelRdt))),),
+        (
+            ("intel_rdt", "intelRdt", None, NONE, (check_nullable, (check_model, IntelRdt))),
+            ("cgroups_path", "cgroupsPath", None, STR_OR_NONE, (check_nullable, (check_str,))),
+        ),
     )
     Config = Form(
         "Config",
@@ -365,6 +371,8 @@ else:
             ("seconds", "seconds", 0.0, NO_TYPE, (check_float, 0, 1000000000000.0)),
             ("failed", "failed", 0, NO_TYPE, (check_int, 0, 9223372036854775807)),
             ("left", "left", 0, NO_TYPE, (check_int, 0, 9223372036854775807)),
+            ("outside", "outside", {}, NO_TYPE, (check_dict, (check_str,), (check_int, 0, 9223372036854775807))),
+            ("outside_total", "outside_total", 0, NO_TYPE, (check_int, 0, 9223372036854775807)),
             ("actions", "actions", {}, NO_TYPE, (check_dict, (check_str,), (check_int, 0, 9223372036854775807))),
             ("failures", "failures", {}, NO_TYPE, (check_dict, (check_str,), (check_int, 0, 9223372036854775807))),
             ("late_cpu", "late_cpu", 0.0, NO_TYPE, (check_float, 0, 1000000000000.0)),

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from hook.base.errors import HookError
 
+UNNAMED = "bad-"
+"""The begin of the name of a failure record whose state does not say which container it is of; a hash follows."""
+
 
 class Reason:
     """The reasons in records, metrics and messages; other programs match on these words."""

@@ -70,7 +70,7 @@ def set_umask() -> None:
 
 
 def read_stdin(limit: int, patience: float) -> tuple[bytes, bool]:
-    """All of stdin, and whether it ended within `limit` bytes and `patience` seconds; what is beyond is dropped.
+    """The first `limit` bytes of stdin, and whether it ended there, within `patience` seconds; the rest is dropped.
 
     Reading to the end matters to the writer: a runtime that gets EPIPE may call the hook failed.
     """
@@ -86,9 +86,9 @@ def read_stdin(limit: int, patience: float) -> tuple[bytes, bool]:
             continue
         if not chunk:
             return b"".join(chunks), size <= limit
+        if size < limit:
+            chunks.append(chunk[: limit - size])
         size += len(chunk)
-        if size <= limit:
-            chunks.append(chunk)
     return b"".join(chunks), False
 
 
@@ -133,7 +133,7 @@ def read_file(path: str, limit: int = 1 << 20, dir_fd: int | None = None) -> str
     descriptor = posix.open(_encoded(path), posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK, dir_fd=dir_fd)
     try:
         data = b""
-        while chunk := posix.read(descriptor, READ_SIZE):
+        while chunk := posix.read(descriptor, READ_SIZE + len(data)):  # so that a large one is not copied too often
             data += chunk
             if len(data) > limit:
                 raise OSError(_EFBIG, "File too large", path)
@@ -292,6 +292,11 @@ def same_file(descriptor: int, path: str, dir_fd: int) -> bool:
 def inode(path: str, dir_fd: int | None = None) -> int:
     """The number that a file has as long as it has any name."""
     return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ino
+
+
+def count_links(path: str) -> int:
+    """How many names a file has. Of a directory of cgroups: two, and one for each directory in it."""
+    return posix.stat(_encoded(path), follow_symlinks=False).st_nlink
 
 
 def age(path: str, dir_fd: int | None = None) -> float:

@@ -6,15 +6,19 @@ The exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure,
 
 from __future__ import annotations
 
-from hook.base import names
+from functools import partial
+
+from hook.base import names, system
 from hook.base.models import Failure
 from hook.base.resctrl import Resctrl
 from hook.base.text import printable
-from hook.cli import completion, metrics_command, node_commands, reconcile_command, status
+from hook.cli import completion, deadline, metrics_command, node_commands, reconcile_command, status
 from hook.cli.lookup import find_key
 from hook.cli.output import format_plan, get_screen, print_answer, write
 from hook.cli.parser import parse
 from hook.cli.status import Usage
+from hook.host import door
+from hook.host.door import Unreadable
 from hook.install import file_steps
 from hook.observe import as_json, list_screen, prometheus, show_screen, snapshot
 from hook.observe.selection import Selection
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 
     from hook.base.models import Options
 
+_PATIENCE = 10.0  # seconds for stdin: as on the hook path
+
 
 def main(arguments: list[str]) -> int:
     """Run the command in the first argument; returns the exit status."""
@@ -35,9 +41,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(arguments: list[str]) -> int | None:
+    verb, *rest = arguments
     try:
-        options, given = parse(arguments[0], arguments[1:])
-        return VERBS[arguments[0]](options, given)
+        options, given = parse(verb, rest)
+        command = partial(VERBS[verb], options, given)
+        is_service = verb == "metrics" and given.listen is not None
+        return command() if is_service or verb not in deadline.LIMITS else deadline.run(verb, command)
     except file_steps.Refused as error:
         return max(status.complain(problem) for problem in error.problems)
 
@@ -131,12 +140,23 @@ def _completion(_options: Options, given: argparse.Namespace) -> None:
 
 def _read_keys(path: str) -> set[str]:
     """The keys in a file, one on each line. Raises Usage for an invalid one, because reconcile would end live keys."""
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
-        lines = [line.strip() for line in file]
+    try:
+        text = _read_stdin() if path == "-" else door.read_text(path, door.CONFIGURATION)
+        lines = [line.strip() for line in text.splitlines()]
+    except (Unreadable, UnicodeDecodeError) as error:
+        raise Usage(f"--live: {error}") from None
     try:
         return {names.container_id(line) for line in lines if line}
     except ValueError as error:
         raise Usage(f"{path}: {error}") from None
+
+
+def _read_stdin() -> str:
+    """All of stdin. Raises Usage if it does not end."""
+    text, is_whole = system.read_stdin(door.CONFIGURATION, _PATIENCE)
+    if not is_whole:
+        raise Usage(f"stdin did not end within {door.CONFIGURATION} bytes and {_PATIENCE:.0f} seconds")
+    return text.decode()
 
 
 VERBS: dict[str, Callable[[Options, argparse.Namespace], int | None]] = {

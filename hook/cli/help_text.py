@@ -82,7 +82,7 @@ HELP_OF_ARGUMENTS = {
     "--dry-run": ("", "print what would be done, and change nothing"),
     "--adopt": ("", "also monitor containers that run without ever having been hooked"),
     "--runtime-root": (_DIR, "look for containers in this state directory of an OCI runtime, too (repeatable)"),
-    "--live": ("FILE", "the keys that live, one on each line, instead of a look at their members"),
+    "--live": ("FILE", "the keys that live, one on each line (-: of stdin), instead of a look at their members"),
     "--for": ("RUNTIMES", "kubernetes, podman or both (default: those that are found here)"),
     "--python": ("PATH", "the interpreter that runs the program (default: the one in its first line)"),
     "--watch": ("", "also install and start the watch service"),

@@ -9,13 +9,15 @@ import sys
 
 from hook.base import jsontext
 from hook.base.text import printable
+from hook.cli.deadline import Ended
 from hook.cli.output import format_plan
-from hook.doctor.examine import examine
-from hook.doctor.finding import FAILURE, format_findings, to_json
+from hook.doctor.examine import CHECKS, run_check
+from hook.doctor.finding import FAILURE, Finding, format_findings, to_json
 from hook.doctor.one_container import check_container
 from hook.doctor.self_test import run_self_test
 from hook.doctor.site import Site
 from hook.host import hooksd, machine, runtime_config
+from hook.host.door import Unreadable
 from hook.host.paths import NAME, USR, Places, choose_hooks_dir, find_prefix
 from hook.host.pyz_file import PyzFile
 from hook.install import containerd_spec, file_steps, node_bytecode
@@ -82,8 +84,9 @@ def doctor(options: Options, given: argparse.Namespace) -> tuple[list[str] | dic
     if given.inject is not None:
         try:
             findings = list(check_container(given.inject, given.hooks_dir))
-        except (ValueError, TypeError, AttributeError) as error:  # any JSON
-            raise Refused(f"cannot parse {given.inject}: {error}; remedy: give an OCI state or a config.json") from None
+        except (Unreadable, ValueError, TypeError, AttributeError) as error:  # any JSON
+            why = error.why if isinstance(error, Unreadable) else error
+            raise Refused(f"cannot parse {given.inject}: {why}; remedy: give an OCI state or a config.json") from None
     elif given.self_test:
         findings = list(run_self_test(options.resctrl_root))
     else:
@@ -92,11 +95,24 @@ def doctor(options: Options, given: argparse.Namespace) -> tuple[list[str] | dic
             [*hooksd.READERS, *runtime_config.read_crio_hooks_dirs(), *runtime_config.read_podman_hooks_dirs()]
         )
         site = Site(places, options, tuple(given.hooks_dir or usual))
-        findings = list(examine(site))
+        findings = _examine(site)
     is_well = all(it.level != FAILURE for it in findings)
     if given.json:
         return {"well": is_well, "findings": to_json(findings)}, is_well
     return _escape(format_findings(findings)), is_well
+
+
+def _examine(site: Site) -> list[Finding]:
+    """The findings of all checks. If doctor is ended: those until then, and a failure that names the check."""
+    findings: list[Finding] = []
+    for name in CHECKS:
+        try:
+            for finding in run_check(name, site):
+                findings.append(finding)
+        except Ended as error:
+            remedy = "see why this takes so long; this check and those after it are not complete"
+            return [*findings, Finding(FAILURE, name, f"doctor ended {error}, during this check", remedy)]
+    return findings
 
 
 def _escape(lines: list[str]) -> list[str]:

@@ -8,11 +8,12 @@ the count is printed when it is another one. A terminal gets all of it, and --js
 from __future__ import annotations
 
 import gc
-import signal
 import sys
+from functools import partial
 
 from hook.base import system
 from hook.base.text import printable
+from hook.cli.deadline import Ended
 from hook.host import oci_runtimes
 from hook.reconcile import reconcile, repeated
 from hook.reconcile.outcome import Follower, Result, format_left, format_outcome
@@ -22,7 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Collection
-    from types import FrameType
 
     from hook.base.models import Options
     from hook.reconcile.outcome import Outcome
@@ -44,11 +44,13 @@ def run(options: Options, given: argparse.Namespace, live: Collection[str] | Non
     gc.disable()  # to look for cycles among tens of thousands of records takes a quarter of the time, and finds none
     for_log = not (given.json or (sys.stdout is not None and sys.stdout.isatty()))
     output = Output(repeated.read(options.run_dir) if for_log else LeftUndone(), is_quiet=given.json)
-    result = reconcile.run(options, live, longest_linger=longest, follower=output)
-    if given.adopt and not output.is_over:
-        result += _adopt(options, given, output)
+    adoption = partial(_adopt, options, given, output) if given.adopt else Result
+    try:
+        result = reconcile.run(options, live, longest_linger=longest, follower=output, adoption=adoption)
+    except Ended as error:
+        return output.end_run(str(error))
     output.finish(result)
-    if for_log and not output.is_over:  # what was not begun is not known to work
+    if for_log:
         repeated.write(options.run_dir, output.now)
     return result
 
@@ -59,50 +61,53 @@ def _adopt(options: Options, given: argparse.Namespace, follower: Follower) -> R
 
 
 class Output(Follower):
-    """Prints what a run does. SIGTERM and SIGINT end it after the action in hand; a second one ends it at once.
+    """Prints what a run does, also of one that is ended before it is through.
 
     `last`: what failed in the last run, and is counted only. `is_quiet`: prints nothing, for JSON.
     """
 
     def __init__(self, last: LeftUndone, *, is_quiet: bool) -> None:
         self.now = LeftUndone()
-        self._signal = ""
         self._last = last
         self._is_quiet = is_quiet
-        self._done = 0
+        self._outcomes: list[Outcome] = []
+        self._action: Action | None = None  # in hand
+        self._undone = 0  # of the actions that are planned, with the one in hand
         self._drawn = system.monotonic() + _PATIENCE - _INTERVAL
         self._shows_progress = sys.stderr is not None and sys.stderr.isatty()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._end_run)
-
-    def _end_run(self, number: int, _frame: FrameType | None) -> None:
-        self.is_over = True
-        self._signal = signal.Signals(number).name
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, signal.SIG_DFL)
 
     def begin(self, action: Action, number: int, total: int) -> None:
         """Show on a terminal how far it is."""
+        self._action, self._undone = action, total - number + 1
         if self._shows_progress and system.monotonic() - self._drawn >= _INTERVAL:
             self._drawn = system.monotonic()
             self._draw(f"{_ERASE}{number} of {total}: {action.verb}")
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: Outcome | None) -> None:
         """Print an action, unless it failed as in the last run."""
-        self._done += outcome.problem is None
+        self._undone -= self._action is not None
+        self._action = None
+        if outcome is None:
+            return
+        self._outcomes.append(outcome)
         self.now.add(outcome)
         if not self._last.has(outcome):
             self._print(format_outcome(outcome))
 
     def finish(self, result: Result) -> None:
-        """Print what stays as it is, if that has changed since the last run, and what was not begun."""
+        """Print what stays as it is, if that has changed since the last run."""
         self.now.left.extend(result.left)
         self._print([format_left(line) for line in result.left if line not in self._last.left])
-        if self.is_over:
-            self._print([f"ended by {self._signal}: {self._done} actions done, {result.undone} left for the next run"])
-        else:
-            self._print(repeated.format_changes(self._last, self.now))
+        self._print(repeated.format_changes(self._last, self.now))
         self._draw(_ERASE)
+
+    def end_run(self, why: str) -> Result:
+        """Print what was done and what is left; returns what is known of the run."""
+        done = sum(it.problem is None for it in self._outcomes)
+        at = f"; it was at: {self._action}" if self._action is not None else ""
+        at = at if self._undone else "; it was looking for more"
+        self._print([f"ended {why}: {done} actions done, {self._undone} left for the next run{at}"])
+        return Result(self._outcomes, undone=self._undone, ended=why)
 
     def _print(self, lines: list[str]) -> None:
         """Print lines without control characters, and flush them. A closed pipe stops the output, but no action."""

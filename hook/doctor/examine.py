@@ -49,11 +49,10 @@ CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
 """The checks in the order of the output, each with its subject."""
 
 
-def examine(site: Site) -> Iterator[Finding]:
-    """Run all checks. A check that raises an error is a failure."""
-    for name, check in CHECKS.items():
-        try:
-            yield from check(site)
-        except (HookError, OSError) as error:
-            found, _, hint = str(error).partition("; hint: ")
-            yield Finding(FAILURE, name, f"cannot check: {found}", hint or "run doctor as root")
+def run_check(name: str, site: Site) -> Iterator[Finding]:
+    """Run a check. One that raises an error is a failure."""
+    try:
+        yield from CHECKS[name](site)
+    except (HookError, OSError) as error:
+        found, _, hint = str(error).partition("; hint: ")
+        yield Finding(FAILURE, name, f"cannot check: {found}", hint or "run doctor as root")

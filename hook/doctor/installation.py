@@ -7,7 +7,8 @@ import os
 import stat
 
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding
-from hook.host import machine, programs
+from hook.host import door, machine, programs
+from hook.host.door import Unreadable
 from hook.host.machine import Interpreter
 from hook.host.paths import NAME
 from hook.host.pyz_file import PyzFile
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
     from hook.doctor.site import Site
 
-_RECONCILES = {"/app/node.py", "reconcile"}  # of the chart's image
-
 
 def check_programs(site: Site) -> Iterator[Finding]:
     yield Finding(OK, "installed by", site.origin.name)
@@ -37,8 +36,9 @@ def check_programs(site: Site) -> Iterator[Finding]:
 def _check_program(site: Site, path: str) -> Iterator[Finding]:
     try:
         shipped = PyzFile(path)
-    except FileNotFoundError:
-        yield Finding(FAILURE, "program", f"{path} is missing", site.origin.again)
+    except Unreadable as error:
+        problem = f"{path} is missing" if error.is_missing else f"cannot read {error}"
+        yield Finding(FAILURE, "program", problem, site.origin.again)
         return
     except ValueError as error:
         yield Finding(FAILURE, "program", str(error), f"move it away, then: {site.origin.again}")
@@ -77,8 +77,7 @@ def _check_python(shipped: PyzFile) -> Iterator[Finding]:
 
 def check_timer(site: Site) -> Iterator[Finding]:
     if not site.origin.timer:
-        yield _check_chart_pod()
-        return
+        return  # the chart's pod runs reconcile: check_reconcile goes by its record
     timer = os.path.basename(site.places.timer)
     if not machine.has_systemd():
         remedy = f"run `{NAME} reconcile` every minute, for example from cron"
@@ -92,16 +91,6 @@ def check_timer(site: Site) -> Iterator[Finding]:
     else:
         yield Finding(OK, "timer", f"{timer} is active")
     yield from _check_timer_options(site)
-
-
-def _check_chart_pod() -> Finding:
-    """On a node of the Helm chart, a pod runs reconcile instead of the timer."""
-    if any(set(words) >= _RECONCILES for words in machine.list_commands()):
-        return Finding(OK, "reconcile", "the chart's pod runs it")
-    found = "no pod of the chart runs here, so nothing runs reconcile"
-    return Finding(
-        WARNING, "reconcile", found, "look at the pod of the chart's DaemonSet on this node (kubectl get pods)"
-    )
 
 
 def _check_timer_options(site: Site) -> Iterator[Finding]:
@@ -122,8 +111,8 @@ def _check_timer_options(site: Site) -> Iterator[Finding]:
 
 def _read_timer_options(path: str) -> list[str]:
     """The value of each OPTIONS= line of a unit or of its file of options."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        lines = [line.removeprefix("Environment=") for line in file]
+    text = door.read_text(path, door.CONFIGURATION)
+    lines = [line.removeprefix("Environment=") for line in text.splitlines()]
     return [line.partition("=")[2].strip() for line in lines if line.startswith("OPTIONS=")]
 
 

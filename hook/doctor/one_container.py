@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding
-from hook.doctor.runtimes import check_injectors
+from hook.doctor.runtimes import report_claims
 from hook.host import injector, would_inject
 from hook.host.paths import PROGRAM
 
@@ -60,9 +60,7 @@ def _describe_verdict(container: Container, verdict: Verdict) -> Finding:
 
 def _check_injector() -> Iterator[Finding]:
     """Under containerd, hooks.d has an effect only through a running injector that sees the files."""
-    pids = injector.find_running()
-    yield from check_injectors(pids)
-    if not pids:
-        yield Finding(
-            WARNING, "read by", "no NRI hook-injector runs here", "run it, or see the documentation on containerd"
-        )
+    yield from report_claims()
+    if not injector.find_running():
+        remedy = "run it, or see the documentation on containerd; if it runs in a pod, ask Kubernetes for that pod"
+        yield Finding(WARNING, "read by", "no NRI hook-injector runs on the host", remedy)

@@ -29,16 +29,14 @@ def check_records(site: Site) -> Iterator[Finding]:
     if not os.path.isdir(run_dir):
         yield Finding(OK, "records", f"no {run_dir}: no hook has run since boot")
         return
-    room = os.statvfs(run_dir)
-    if room.f_files and (room.f_favail < 1000 or room.f_bavail * room.f_frsize < 1 << 20):
-        yield Finding(
-            FAILURE,
-            "records",
-            f"the file system of {run_dir} is full",
-            "free space there: until then containers run unmonitored",
-        )
     seen = snapshot.take_snapshot(site.options)
+    if seen.is_full:
+        remedy = f"free space or inodes there (df -h {run_dir}, df -i {run_dir}): until then containers run unmonitored"
+        yield Finding(FAILURE, "records", f"the file system of {run_dir} is full", remedy)
     yield Finding(OK, "records", f"{len(seen.keys)} keys")
+    if seen.unrecorded:
+        found = f"at least {seen.unrecorded} failures since boot could not be recorded"
+        yield Finding(WARNING, "failures", found, f"see journalctl -t {NAME}; some of these containers may still run")
     for broken in [*seen.unreadable, *seen.unreadable_failures]:
         yield Finding(WARNING, broken.file, broken.problem, f"run {NAME} reconcile")
     for condition in ("group missing", "recovering"):

@@ -7,7 +7,17 @@ import os
 
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding
 from hook.doctor.site import names_hook
-from hook.host import cdi, containerd, hooksd, injector, machine, programs, runtime_config, would_inject
+from hook.host import (
+    cdi,
+    containerd,
+    hooksd,
+    host_processes,
+    injector,
+    machine,
+    programs,
+    runtime_config,
+    would_inject,
+)
 from hook.host.machine import KUBERNETES, PODMAN
 from hook.host.paths import NAME
 from hook.stages.context import parse
@@ -15,7 +25,7 @@ from hook.stages.identity import OPT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from hook.doctor.site import Site
     from hook.host.containerd import Configuration
@@ -72,9 +82,9 @@ def _check_rdt_config() -> Iterator[Finding]:
 def _check_containerd(site: Site) -> Iterator[Finding]:
     """containerd does not read hooks.d: the NRI hook-injector does, or a base_runtime_spec names the hook."""
     found, injectors = containerd.read_configuration(), injector.find_running()
-    specs = [it for it in found.specs if names_hook(site, it.place)]
+    specs = [it for it in found.specs if names_hook(site, it.path, it.files)]
     in_force = [it.path for it in specs if it.in_force]
-    yield from check_injectors(injectors)
+    yield from report_claims()
     yield from _check_rejections(found, bool(injectors or not in_force))
     if injectors and in_force:
         remedy = "remove one of the two: each hook runs twice, which is harmless but takes time"
@@ -86,26 +96,18 @@ def _check_containerd(site: Site) -> Iterator[Finding]:
         found_in = f"{specs[0].path} names the hook, but its base_runtime_spec is in a table that containerd ignores"
         yield Finding(FAILURE, "containerd", found_in, remedy)
     elif any(KUBERNETES in entry.name for entry in site.ours):
-        remedy = f"run the hook-injector of containerd/nri, or use {NAME} base-runtime-spec"
-        yield Finding(
-            WARNING, "containerd", "no NRI hook-injector runs, and no base_runtime_spec names the hook", remedy
+        found_none = "no NRI hook-injector runs on the host, and no base_runtime_spec names the hook"
+        remedy = (
+            f"run the hook-injector of containerd/nri, or use {NAME} base-runtime-spec; ask Kubernetes for one in a pod"
         )
+        yield Finding(WARNING, "containerd", found_none, remedy)
 
 
-def check_injectors(pids: Iterable[int]) -> Iterator[Finding]:
-    """Report each injector that gives no container the hook."""
-    for pid in pids:
-        subject = f"hook-injector (pid {pid})"
-        try:
-            reason = injector.find_problem(pid)
-        except OSError as error:
-            yield Finding(WARNING, subject, f"cannot read its root directory: {error.strerror}", "run it as root")
-            continue
-        if reason is not None:
-            remedy = (
-                "mount that directory of the host into its pod at the same path (see the documentation on containerd)"
-            )
-            yield Finding(FAILURE, subject, f"{reason}, so it gives no container the hook", remedy)
+def report_claims() -> Iterator[Finding]:
+    """Report what may be an injector in a pod: it proves nothing, and so changes no other finding."""
+    for pid in injector.find_claims()[:1]:
+        found = f"unproven: process {pid} in a pod has the name of a hook-injector, as any tenant's process can"
+        yield Finding(OK, "containerd", f"{found}; `list` counts the containers that never got the hook")
 
 
 def _check_rejections(found: Configuration, is_injected: bool) -> Iterator[Finding]:
@@ -132,8 +134,8 @@ def check_pod_annotations(site: Site) -> Iterator[Finding]:
         return
     calls: list[Sequence[str]] = [it.file.hook.args or [] for it in site.ours if it.file and KUBERNETES in it.name]
     configuration = containerd.read_configuration()
-    specs = [spec.place for spec in configuration.specs]
-    calls += [it for path in specs if names_hook(site, path) for it in would_inject.list_calls(path)]
+    named = [it for it in configuration.specs if names_hook(site, it.path, it.files)]
+    calls += [it for spec in named for it in would_inject.list_calls(spec.path, spec.files)]
     needed = set()
     for arguments in calls:
         options, _ = parse(list(arguments)[2:])
@@ -149,10 +151,17 @@ def check_pod_annotations(site: Site) -> Iterator[Finding]:
 
 
 def check_other_tools(site: Site) -> Iterator[Finding]:
-    running = {os.path.basename(word) for command in machine.list_commands() for word in command[:2]}
-    for name, remedy in _OTHER_TOOLS.items():
-        if any(it == name or it.endswith("-" + name) for it in running):
-            yield Finding(WARNING, "other resctrl tools", f"{name} runs", remedy.format(run_dir=site.options.run_dir))
+    """Report those that run on the host itself. `check_rmids` reports the groups of all."""
+    running = host_processes.find(lambda words: _find_tool(words) is not None)
+    for name in sorted({_find_tool(words) or "" for words in running.words.values()}):
+        remedy = _OTHER_TOOLS[name].format(run_dir=site.options.run_dir)
+        yield Finding(WARNING, "other resctrl tools", f"{name} runs", remedy)
+
+
+def _find_tool(words: Sequence[str]) -> str | None:
+    """The tool that a command line starts: its program, or what an interpreter runs."""
+    started = [os.path.basename(word) for word in words[:2]]
+    return next((it for it in _OTHER_TOOLS for name in started if name == it or name.endswith("-" + it)), None)
 
 
 def check_cdi_devices(_site: Site) -> Iterator[Finding]:

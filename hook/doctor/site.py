@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 
-from hook.host import hooksd, oci_runtimes
+from hook.host import door, hooksd, oci_runtimes
 from hook.host.paths import PROGRAM, Places, find_prefix
 from hook.install import owner as origins
 from hook.install.file_steps import Refused
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hook.base.models import Options
+    from hook.host.door import Tree
     from hook.host.hooksd import Entry
     from hook.install.owner import Origin
 
@@ -59,9 +60,9 @@ class Site:
         return sorted(called) or [self.places.program]
 
 
-def names_hook(site: Site, path: str) -> bool:
+def names_hook(site: Site, path: str, files: Tree = door.HOST) -> bool:
     """Whether a container's config.json (or a base_runtime_spec) has the hook; False if it is unreadable."""
     try:
-        return bool(read_hook_programs(path) & {*site.programs, site.places.link})
-    except (OSError, ValueError):
+        return bool(read_hook_programs(path, files) & {*site.programs, site.places.link})
+    except OSError:
         return False

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 
+from hook.base import system
 from hook.doctor.finding import OK, WARNING, Finding
 from hook.host import machine, programs
-from hook.host.paths import NAME, PROGRAM
+from hook.state.records import Records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,12 +16,13 @@ if TYPE_CHECKING:
 
     from hook.doctor.site import Site
 
+_SILENCE = 180.0  # seconds: watch renews its record every minute
 _OFF = "off: what exec brings into containers is charged from the next reconcile on"
 
 
 def check_watch(site: Site) -> Iterator[Finding]:
     unit = os.path.basename(site.places.watch)
-    is_running = any(_is_watch(words) for words in machine.list_commands())
+    is_running = _is_running(site)
     is_wanted = machine.has_systemd() and programs.run(["systemctl", "is-enabled", "--quiet", unit]).status == 0
     if is_running:
         yield Finding(OK, "watch", "running")
@@ -34,6 +36,8 @@ def check_watch(site: Site) -> Iterator[Finding]:
         yield Finding(WARNING, "watch", f"{unit} is enabled but does not run", f"journalctl -u {unit}")
 
 
-def _is_watch(words: list[str]) -> bool:
-    """Whether a command line runs our program with this command."""
-    return any(verb == "watch" and os.path.basename(it) in (NAME, PROGRAM) for it, verb in zip(words, words[1:]))
+def _is_running(site: Site) -> bool:
+    """Whether a watch has renewed its record lately, on the host or in the chart's pod. SIGTERM removes the record."""
+    with Records(site.options.run_dir) as records:
+        seen = records.watched()
+    return seen is not None and system.unix_time() - seen.alive_at < _SILENCE

@@ -6,9 +6,11 @@ Source: the Container Device Interface's SPEC.md: files in JSON or YAML, `contai
 
 from __future__ import annotations
 
-import json
-import os
 import re
+
+from hook.base import jsontext
+from hook.host import door
+from hook.host.door import Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,20 +30,19 @@ def list_hooks() -> list[tuple[str, str]]:
 
 def _list_files(directory: str) -> list[str]:
     try:
-        return sorted(name for name in os.listdir(directory) if name.endswith(_ENDINGS))
-    except OSError:
+        return [name for name in door.list_names(directory) if name.endswith(_ENDINGS)]
+    except Unreadable:
         return []
 
 
 def _read_programs(path: str) -> list[str]:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read()
-    except OSError:
+        text = door.read_text(path, door.CONFIGURATION)
+    except Unreadable:
         return []
     try:
-        items = _find_in_json(json.loads(text))
-    except (ValueError, RecursionError):
+        items = _find_in_json(jsontext.loads(text))
+    except ValueError:
         items = _find_in_yaml(text)
     return [it["path"] for it in items if it.get("hookName") == "createRuntime" and isinstance(it.get("path"), str)]
 

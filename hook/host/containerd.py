@@ -11,18 +11,17 @@ Source: containerd-config.toml(5), and LoadConfig and resolveImports of containe
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 from dataclasses import dataclass, field
 
 from hook.base.explain import errno_name
-from hook.host import machine
-from hook.host.machine import View
+from hook.host import host_processes, machine
+from hook.host.door import CONFIGURATION, HOST, Budget, Tree, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
 _DEFAULT = "/etc/containerd/config.toml"
 _DROP_INS = "/etc/containerd/conf.d/*.toml"  # imported by default since containerd 2.2
@@ -34,7 +33,6 @@ _PLACES = (
 )
 _MOST_FILES = 1000  # in one configuration: a file may import itself
 _SLACK = 2.0  # seconds: btime in /proc/stat has whole seconds
-_IS_PATTERN = re.compile(r"[*?[\\]")
 
 _TEXT = r"""(?:"[^"\\\n]*"|'[^'\n]*')"""
 # A comment after strings that end on its line. A comment after a multi-line string stays, which is harmless.
@@ -63,16 +61,11 @@ _POD_ANNOTATIONS = _match_setting("pod_annotations", _TEXTS)
 
 @dataclass(frozen=True)
 class Spec:
-    """A base_runtime_spec. `path`: in containerd's `view`; `in_force`: whether containerd uses its table."""
+    """A base_runtime_spec. `path`: in containerd's `files`; `in_force`: whether containerd uses its table."""
 
     path: str
-    view: View
+    files: Tree
     in_force: bool
-
-    @property
-    def place(self) -> str:
-        """The path of the file for us."""
-        return self.view.at(self.path)
 
 
 @dataclass(frozen=True)
@@ -99,30 +92,44 @@ class Configuration:
         return any(re.fullmatch(expression, key) for expression in expressions)
 
 
-def read_configuration(pids: Iterable[int] | None = None) -> Configuration:
-    """Read the configuration of each running containerd, and the files at the usual paths.
+def read_configuration() -> Configuration:
+    """Read the configuration of each containerd that runs on the host, and the files at the usual paths."""
+    found = Configuration()
+    _read_usual_files(found)
+    running = host_processes.find(lambda words: os.path.basename(words[0]) == "containerd")
+    found.unclear.extend(running.unclear)
+    for pid, words in running.words.items():
+        _read_running(found, pid, words)
+    return _drop_duplicates(found)
 
-    `pids`: the processes to find a containerd among; None: all.
-    """
-    found, host = Configuration(), View()
-    for path in [path for place in _PLACES for path in _list_matching(host, place, [])]:
-        if os.path.lexists(path):
-            _Reader(found, host).read(path)
-    for pid, words in machine.list_processes(pids).items():
-        if os.path.basename(words[0]) == "containerd":
-            _read_running(found, pid, words)
-    unique = {(spec.place, spec.in_force): spec for spec in found.specs}
+
+def read_usual_files() -> Configuration:
+    """Read the files at the usual paths alone, whichever processes run."""
+    found = Configuration()
+    _read_usual_files(found)
+    return _drop_duplicates(found)
+
+
+def _drop_duplicates(found: Configuration) -> Configuration:
+    unique = {(spec.files.at(spec.path), spec.in_force): spec for spec in found.specs}
     lines = (found.rejecting, found.unclear, found.pod_annotations)
     return Configuration(list(unique.values()), *(list(dict.fromkeys(it)) for it in lines))
+
+
+def _read_usual_files(found: Configuration) -> None:
+    reader = _Reader(found, HOST)
+    for path in [path for place in _PLACES for path in reader.list_matching(place)]:
+        if os.path.lexists(path):
+            reader.read(path)
 
 
 def _read_running(found: Configuration, pid: int, words: Sequence[str]) -> None:
     """Read the files of a running containerd, which uses their content at the time it started."""
     seen = Configuration()
     try:
-        reader = _Reader(seen, machine.find_view(pid), pid)
+        reader = _Reader(seen, host_processes.see_files(pid), pid)
         path = _find_file(words)
-        if path != _DEFAULT or os.path.lexists(reader.view.at(path)):
+        if path != _DEFAULT or reader.files.stat(path) is not None:
             reader.read(path)
         for drop_in in reader.list_matching(_DROP_INS):
             reader.read(drop_in)
@@ -147,14 +154,15 @@ def _find_file(words: Sequence[str]) -> str:
 
 
 class _Reader:
-    """Reads a file and its imports. `pid`: the running containerd that uses them; None if none runs."""
+    """Reads files and their imports. `pid`: the running containerd that uses them; None if none runs."""
 
-    def __init__(self, found: Configuration, view: View, pid: int | None = None) -> None:
-        self.view = view
+    def __init__(self, found: Configuration, files: Tree, pid: int | None = None) -> None:
+        self.files = files
         self._found = found
         self._pid = pid
         self._started = machine.read_start_time(pid) if pid is not None else None
         self._read: set[str] = set()
+        self._budget = Budget()
 
     def read(self, path: str) -> None:
         waiting = [path]
@@ -172,12 +180,10 @@ class _Reader:
 
     def _read_one(self, path: str) -> list[str]:
         """Note the settings of a file; returns its imports."""
-        place = self.view.at(path)
         try:
-            with open(place, encoding="utf-8", errors="replace") as file:
-                text = _COMMENT.sub(r"\1", file.read())
-        except OSError as error:
-            self._found.unclear.append(f"cannot read {path} of containerd's configuration: {errno_name(error)}")
+            text = _COMMENT.sub(r"\1", self.files.read_text(path, CONFIGURATION))
+        except Unreadable as error:
+            self._found.unclear.append(f"cannot read {path} of containerd's configuration: {error.why}")
             return []
         self._note_change(path)
         if any(len(key.findall(text)) != len(setting.findall(text)) for key, setting in (_SPEC, _IMPORTS)):
@@ -188,7 +194,7 @@ class _Reader:
         for _tables, value in _POD_ANNOTATIONS.findall(text):
             self._found.pod_annotations.extend(_split_texts(value))
         for spec, in_force in _find_specs(text):
-            self._found.specs.append(Spec(spec, self.view, in_force))
+            self._found.specs.append(Spec(spec, self.files, in_force))
             self._note_change(spec)
         return list(self._list_imports(path, text))
 
@@ -203,22 +209,24 @@ class _Reader:
                 yield from self.list_matching(pattern)
 
     def list_matching(self, pattern: str) -> list[str]:
-        """The files that match a pattern. A removed one shows in the modification time of their directory."""
+        """The files that a pattern matches. A removed one shows in the modification time of their directory."""
         directory = os.path.dirname(pattern)
-        if os.path.isdir(self.view.at(directory)):
+        if self.files.stat(directory) is not None:
             self._note_change(directory)
-        return _list_matching(self.view, pattern, self._found.unclear)
+        try:
+            return self.files.match(pattern, self._budget)
+        except Unreadable as error:
+            self._found.unclear.append(
+                f"cannot list {error.filename} for {pattern} of containerd's configuration: {error.why}"
+            )
+            return []
 
     def _note_change(self, path: str) -> None:
         """Note a file that changed after the running containerd read it."""
         if self._started is None:
             return
-        try:
-            found = os.stat(self.view.at(path))
-            is_unchanged = max(found.st_mtime, found.st_ctime) <= self._started + _SLACK
-        except FileNotFoundError:
-            is_unchanged = False
-        if not is_unchanged:
+        found = self.files.stat(path)
+        if found is None or max(found.st_mtime, found.st_ctime) > self._started + _SLACK:
             self._found.unclear.append(
                 f"{path} was changed after containerd (pid {self._pid}) started; restart containerd"
             )
@@ -250,24 +258,3 @@ def _find_table(text: str, match: re.Match[str]) -> str:
 
 def _split_texts(value: str) -> list[str]:
     return [it[1:-1] for it in re.findall(_TEXT, value)]
-
-
-def _list_matching(view: View, pattern: str, unclear: list[str]) -> list[str]:
-    """The files that match a pattern like in Go: `*` also matches the dot of a hidden file."""
-    directory, name = os.path.split(pattern)
-    if not _IS_PATTERN.search(pattern) or directory == pattern:
-        return [pattern]
-    found = []
-    for top in _list_matching(view, directory, unclear):
-        if not _IS_PATTERN.search(name):
-            found.append(os.path.join(top, name))
-            continue
-        try:
-            names = sorted(os.listdir(view.at(top)))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            unclear.append(f"cannot read {top} of containerd's configuration: {errno_name(error)}")
-            continue
-        found += [os.path.join(top, it) for it in names if fnmatch.fnmatchcase(it, name.replace("[^", "[!"))]
-    return found

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, suppress
 
+from hook.host import door
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,17 +33,16 @@ def replace(path: str, temporary: str) -> Iterator[str]:
 
 def write_new(path: str, content: bytes, mode: int) -> None:
     """Write a new file to the disk. FileExistsError if there is one, or a link."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb") as file:
+    with os.fdopen(door.create(path), "wb") as file:
         file.write(content)
         file.flush()
-        os.fchmod(descriptor, mode)
-        os.fsync(descriptor)
+        os.fchmod(file.fileno(), mode)
+        os.fsync(file.fileno())
 
 
 def sync_directory(path: str) -> None:
     """Write the names in a directory to the disk."""
-    descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = door.open_directory(path)
     try:
         os.fsync(descriptor)
     finally:

@@ -11,9 +11,10 @@ import os
 import re
 from dataclasses import dataclass, field
 
-from hook.base import jsontext, system
-from hook.base.explain import errno_name, explain
+from hook.base.explain import explain
 from hook.base.models import HookFile, ValidationError
+from hook.host import door
+from hook.host.door import Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ READERS = {
 }
 """The default directories and their readers. A file in a later one overrides its namesake in an earlier one."""
 
-_LIMIT = 1 << 20
 _ANY = ("", "^", "$", ".*", "^.*", ".*$", "^.*$")
 _STAGES = ("createContainer", "createRuntime", "poststart", "poststop", "prestart", "startContainer")
 _OLD_VERSIONS = (None, "", "0.1.0")
@@ -75,16 +75,14 @@ class Subject:
 def read(path: str) -> Entry:
     """Parse and validate a file."""
     try:
-        found = jsontext.loads(system.read_file(path, _LIMIT))
+        found = door.read_json(path, door.CONFIGURATION)
         if isinstance(found, dict) and found.get("version") in _OLD_VERSIONS:
             return Entry(path, remark="format before 1.0.0, which newer readers do not support")
         file = HookFile.model_validate(found)
     except ValidationError as error:
         return Entry(path, problem=explain(error.errors()))
-    except OSError as error:
-        return Entry(path, problem=f"cannot read it: {errno_name(error)}")
-    except ValueError as error:
-        return Entry(path, problem=str(error))
+    except Unreadable as error:
+        return Entry(path, problem=f"cannot read it: {error.why}")
     if unknown := [stage for stage in file.stages if stage not in _STAGES]:
         return Entry(path, problem=f"stages: unknown stage {unknown[0]!r}")
     if not file.hook.path:
@@ -97,9 +95,11 @@ def read(path: str) -> Entry:
 def read_directory(directory: str) -> list[Entry]:
     """The files of a directory in the order of their hooks; none if it does not exist. Raises OSError."""
     try:
-        names = os.listdir(directory)
-    except FileNotFoundError:
-        return []
+        names = door.list_names(directory)
+    except Unreadable as error:
+        if error.is_missing:
+            return []
+        raise
     return [read(f"{directory}/{name}") for name in sorted(names, key=str.lower) if name.endswith(".json")]
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds running processes of NRI's hook-injector, and the files that they see.
+"""Finds running processes of NRI's hook-injector.
 
-Upstream deploys it as a pod with three directories of the host: the two of hooks.d, and /usr/libexec/oci/hooks.d. It
-skips a file whose program it does not see there, without a message.
+Upstream deploys it as a pod, whose author could be any: such a process is a claim, and nothing of it is read.
 Source: contrib/kustomize/hook-injector and plugins/hook-injector of containerd/nri.
 """
 
@@ -10,34 +9,20 @@ from __future__ import annotations
 
 import os
 
-from hook.host import hooksd, machine
-from hook.host.machine import PODMAN
-from hook.host.paths import PROGRAM
+from hook.base import container_tasks
+from hook.host import host_processes
 
 _NAME = "hook-injector"
 _IN_AN_IMAGE = "plugin"  # the name of every plugin's program in upstream's images
-_VARIABLE = "NRI_PLUGIN_NAME="
 
 
 def find_running() -> list[int]:
-    """The pids of running injectors."""
-    return [pid for pid, words in machine.list_processes().items() if _is_injector(pid, os.path.basename(words[0]))]
+    """The pids of injectors that run on the host itself."""
+    return sorted(host_processes.find(lambda words: os.path.basename(words[0]).endswith(_NAME)).words)
 
 
-def _is_injector(pid: int, name: str) -> bool:
-    if name != _IN_AN_IMAGE:
-        return name.endswith(_NAME)
-    return any(it.startswith(_VARIABLE) and it.endswith(_NAME) for it in machine.read_environment(pid))
-
-
-def find_problem(pid: int) -> str | None:
-    """Why an injector gives containers of pods no hook; None if it sees our file and the program. Raises OSError."""
-    view = machine.find_view(pid)
-    entries = hooksd.merge_directories(view.at(directory) for directory in hooksd.READERS)
-    ours = [it for it in entries if it.calls(PROGRAM) and PODMAN not in it.name]
-    if not ours:
-        return f"sees no file in {' or '.join(hooksd.READERS)} that calls the hook"
-    programs = [it.file.hook.path for it in ours if it.file is not None]
-    if any(os.path.exists(view.at(path)) for path in programs):
-        return None
-    return f"cannot see {programs[0]}"
+def find_claims() -> list[int]:
+    """The pids of processes in pods that have an injector's name, which proves nothing."""
+    processes = container_tasks.table().values()
+    named = [it for it in processes if it.name.endswith(_NAME) or it.name == _IN_AN_IMAGE]
+    return sorted(it.pid for it in named if host_processes.is_in_container(it.cgroups))

@@ -8,11 +8,8 @@ import os
 from dataclasses import dataclass
 
 from hook.base import procfs
-from hook.host import programs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from hook.host import door, programs
+from hook.host.door import Unreadable
 
 OLDEST = (3, 9)
 """The first CPython that the program runs on."""
@@ -22,7 +19,7 @@ TARGETS = (KUBERNETES, PODMAN)
 RUNTIMES = {"crio": KUBERNETES, "containerd": KUBERNETES, "k3s": KUBERNETES, "rke2": KUBERNETES, "podman": PODMAN}
 """The programs that start containers, and the target of each."""
 
-_MOST_LINKS = 40  # like the kernel
+_LIMIT = 16 << 20  # bytes of a file of the kernel's: /proc/self/mounts has a line for each mount
 _PRINT_VERSION = (
     "import sys,importlib.util as u;"
     "print(*sys.version_info[:2],sys.implementation.cache_tag,int.from_bytes(u.MAGIC_NUMBER,'little'))"
@@ -47,34 +44,6 @@ def has_transient(unit: str) -> bool:
     return os.path.exists(f"/run/systemd/transient/{unit}")
 
 
-def list_processes(pids: Iterable[int] | None = None) -> dict[int, list[str]]:
-    """The command line of each process as words, by pid; never empty. `pids`: only of these."""
-    found = {}
-    for name in filter(str.isdecimal, os.listdir("/proc") if pids is None else map(str, pids)):
-        try:
-            with open(f"/proc/{name}/cmdline", encoding="utf-8", errors="surrogateescape") as file:
-                words = file.read().split("\0")[:-1]
-        except OSError:  # not a process, or it ended
-            continue
-        if words:
-            found[int(name)] = words
-    return found
-
-
-def list_commands() -> list[list[str]]:
-    """The command line of each process as words."""
-    return list(list_processes().values())
-
-
-def read_environment(pid: int) -> list[str]:
-    """The environment of a process when it started; empty if unreadable."""
-    try:
-        with open(f"/proc/{pid}/environ", encoding="utf-8", errors="surrogateescape") as file:
-            return file.read().split("\0")
-    except OSError:
-        return []
-
-
 def is_running(pid: int) -> bool:
     """Whether the process exists."""
     return os.path.isdir(f"/proc/{pid}")
@@ -85,55 +54,9 @@ def read_start_time(pid: int) -> float:
     born = procfs.starttime(pid)
     if born is None:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
-    with open("/proc/stat", encoding="ascii") as file:
-        booted = next(int(line.split()[1]) for line in file if line.startswith("btime "))
+    lines = door.read_text("/proc/stat", _LIMIT).split("\n")
+    booted = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
     return booted + born / os.sysconf("SC_CLK_TCK")
-
-
-@dataclass(frozen=True)
-class View:
-    """The files as a process sees them. `root`: its root directory, empty if it is ours; `cwd`: its current one."""
-
-    root: str = ""
-    cwd: str = "/"
-
-    def at(self, path: str) -> str:
-        """Our path of a path of the process. Symbolic links resolve as for that process."""
-        if not path.startswith("/"):
-            return os.path.join(self.cwd, path)
-        return _resolve_below(self.root, path) if self.root else path
-
-    def is_same(self, path: str, own: str) -> bool:
-        """Whether a path of the process is the same file as our path `own`."""
-        try:
-            return os.path.samefile(self.at(path), own)
-        except OSError:
-            return False
-
-
-def find_view(pid: int) -> View:
-    """The files as this process sees them. Raises OSError."""
-    root, cwd = f"/proc/{pid}/root", f"/proc/{pid}/cwd"
-    is_ours = os.path.samefile(root, "/") and os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt")
-    return View("" if is_ours else root, cwd)
-
-
-def _resolve_below(root: str, path: str) -> str:
-    """Resolve a path whose root directory is `root`."""
-    found, links = "", 0
-    waiting = path.split("/")[::-1]
-    while waiting:
-        name = waiting.pop()
-        if name == "..":
-            found = found.rpartition("/")[0]
-        elif name not in ("", "."):
-            above, found = found, f"{found}/{name}"
-            if links < _MOST_LINKS and os.path.islink(root + found):
-                links += 1
-                target = os.readlink(root + found)
-                found = "" if target.startswith("/") else above
-                waiting += target.split("/")[::-1]
-    return root + found
 
 
 def shows_processes() -> bool:
@@ -144,16 +67,15 @@ def shows_processes() -> bool:
 def has_process_connector() -> bool:
     """Whether the kernel tells of execs here: with CONFIG_PROC_EVENTS, in the host's network namespace."""
     try:
-        with open("/proc/net/connector", encoding="ascii") as file:
-            return "cn_proc" in file.read()
-    except OSError:
+        return "cn_proc" in door.read_text("/proc/net/connector", _LIMIT)
+    except Unreadable:
         return False
 
 
 def find_cgroup_version() -> str | None:
     """`v1`, `v2` or `v1 and v2`; None if no cgroups are mounted."""
-    with open("/proc/self/mounts", encoding="utf-8", errors="replace") as file:
-        kinds = {line.split(" ")[2] for line in file}
+    lines = door.read("/proc/self/mounts", _LIMIT).decode("utf-8", "replace").splitlines()
+    kinds = {line.split(" ")[2] for line in lines}
     found = [version for kind, version in (("cgroup", "v1"), ("cgroup2", "v2")) if kind in kinds]
     return " and ".join(found) or None
 
@@ -187,9 +109,8 @@ def ask_interpreter(path: str) -> Interpreter | str:
 def read_selinux_mode() -> str | None:
     """`enforcing` or `permissive`; None if SELinux is off."""
     try:
-        with open("/sys/fs/selinux/enforce", encoding="ascii") as file:
-            return "enforcing" if file.read().strip() == "1" else "permissive"
-    except OSError:
+        return "enforcing" if door.read_text("/sys/fs/selinux/enforce", _LIMIT).strip() == "1" else "permissive"
+    except Unreadable:
         return None
 
 

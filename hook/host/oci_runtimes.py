@@ -12,9 +12,10 @@ import os
 from dataclasses import dataclass
 
 from hook.base import jsontext, names, procfs, system
-from hook.base.explain import errno_name, explain
+from hook.base.explain import explain
 from hook.base.models import State, ValidationError
-from hook.host import programs
+from hook.host import door, programs
+from hook.host.door import Unreadable
 from hook.stages import identity
 
 TYPE_CHECKING = False
@@ -145,11 +146,11 @@ class _Survey:
         """Ask the programs in turn until the state of each container is known."""
         try:
             # Not for a missing directory: both runc and crun would create it.
-            self._pending = {name for name in os.listdir(self._root) if _is_container_id(name)}
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            self._failed.append(f"cannot read {self._root}: {errno_name(error)}")
+            self._pending = {name for name in door.list_names(self._root) if _is_container_id(name)}
+        except Unreadable as error:
+            if error.is_missing:
+                return
+            self._failed.append(f"cannot read {self._root}: {error.why}")
         for program in self._programs:
             if self._pending - self._listed_by.keys():
                 self._list(program)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from hook.host import hooksd
+from hook.host import door, hooksd
+from hook.host.door import Unreadable
 from hook.host.machine import TARGETS
 from hook.host.pyz_file import is_pyz
 
@@ -136,5 +137,7 @@ class Places:
         if path.endswith(".json"):
             return not hooksd.read(found).calls(PROGRAM)
         mark = CONF_MARK if path == self.conf else NAME
-        with open(found, encoding="utf-8", errors="replace") as file:
-            return mark not in file.read()
+        try:
+            return mark.encode() not in door.read(found, door.CONFIGURATION)
+        except Unreadable:
+            return True

@@ -6,8 +6,8 @@ Source: containers/storage, `containers.json` and `volatile-containers.json` (co
 
 from __future__ import annotations
 
-from hook.base import jsontext, system
-from hook.host import runtime_config
+from hook.host import door, runtime_config
+from hook.host.door import Unreadable
 
 _FILES = ("containers.json", "volatile-containers.json")
 _LIMIT = 64 << 20
@@ -19,8 +19,8 @@ def read_names() -> dict[str, str]:
     found: dict[str, str] = {}
     for path in _list_files():
         try:
-            listed = jsontext.loads(system.read_file(path, _LIMIT))
-        except (OSError, ValueError):
+            listed = door.read_json(path, _LIMIT)
+        except Unreadable:
             continue
         for it in listed if isinstance(listed, list) else ():
             container, names = (it.get("id"), it.get("names")) if isinstance(it, dict) else (None, None)
@@ -33,7 +33,7 @@ def _list_files() -> list[str]:
     """There is a directory for each storage driver that was ever used."""
     root = runtime_config.read_podman_graph_root()
     try:
-        drivers = [name for name in system.list_directory(root) if name.endswith("-containers")]
-    except OSError:
+        drivers = [name for name in door.list_names(root) if name.endswith("-containers")]
+    except Unreadable:
         return []
-    return [f"{root}/{driver}/{name}" for driver in sorted(drivers) for name in _FILES]
+    return [f"{root}/{driver}/{name}" for driver in drivers for name in _FILES]

@@ -47,9 +47,15 @@ def find(name: str, top: str = "") -> str | None:
     return next((path for path in paths if os.access(top + path, os.X_OK) and os.path.isfile(top + path)), None)
 
 
+is_starting = False
+"""Whether a program is being started. An exception that a signal raises now would leave it behind: see cli/deadline."""
+
+
 def run(command: Sequence[str], stdin: str = "", seconds: float = _TIMEOUT) -> Ended:
     """Run a program in the environment of a service. `stdin` must fit in a pipe (64 KiB)."""
+    global is_starting  # noqa: PLW0603  a handler of signals asks for it
     deadline = system.monotonic() + seconds
+    is_starting = True
     try:
         program = subprocess.Popen(
             command,
@@ -62,6 +68,8 @@ def run(command: Sequence[str], stdin: str = "", seconds: float = _TIMEOUT) -> E
         )
     except OSError as error:
         return Ended(None, "", f"cannot start: {errno_name(error)}")
+    finally:
+        is_starting = False
     try:
         _write(program, stdin)
         output, error_output = _read(program, deadline)

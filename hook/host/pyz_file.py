@@ -7,9 +7,12 @@ import io
 import marshal
 import zipfile
 
+from hook.host import door
+
 # As in packaging/pyz: how much the kernel reads of the first line, since Linux 5.1 and before.
 _LONGEST_LINE = 255
 _LONGEST_OLD_LINE = 127
+_LIMIT = 64 << 20  # bytes: twenty times as many as it has
 _FOR_PEOPLE = b"if atexit."  # begins the part of that line which kernels before 5.1 do not see
 _BUILD_ID = "bytecode/build-id"
 _PROGRAM, _DOCSTRING = "hook/__init__.py", b'"""resctrl-mon-hook:'
@@ -20,8 +23,7 @@ class PyzFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        with open(path, "rb") as file:
-            self.data = file.read()
+        self.data = door.read(path, _LIMIT)
         try:
             with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
                 self._entries = {name: archive.read(name) for name in archive.namelist()}

@@ -7,10 +7,10 @@ their own, and their names are unique, so regular expressions find them.
 
 from __future__ import annotations
 
-import glob
 import re
 
-from hook.host import hooksd
+from hook.host import door, hooksd
+from hook.host.door import Budget, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,13 +62,21 @@ def _read_hooks_dirs(patterns: tuple[str, ...], top: str) -> list[str]:
 def _read_settings(patterns: Iterable[str], setting: str) -> list[str]:
     """The values of a setting; the last one takes precedence. Skips unreadable files."""
     found: list[str] = []
-    for path in [path for pattern in patterns for path in sorted(glob.glob(pattern))]:
+    for pattern in patterns:
         try:
-            with open(path, encoding="utf-8", errors="replace") as file:
-                found += re.findall(setting, _COMMENT.sub("", file.read()), re.MULTILINE)
-        except OSError:
+            for path in door.match(pattern, Budget()):
+                found += _read_file(path, setting)
+        except Unreadable:
             continue
     return found
+
+
+def _read_file(path: str, setting: str) -> list[str]:
+    try:
+        text = door.read_text(path, door.CONFIGURATION)
+    except Unreadable:
+        return []
+    return re.findall(setting, _COMMENT.sub("", text), re.MULTILINE)
 
 
 def _split_texts(value: str) -> list[str]:

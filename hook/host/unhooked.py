@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 
-from hook.base import cgroups, jsontext, procfs, system
+from hook.base import cgroups, jsontext, system
 from hook.base.models import Annotations, State, ValidationError
 from hook.host import containerd, hooksd, oci_runtimes, runtime_config, would_inject
 from hook.host.paths import PROGRAM
@@ -38,7 +38,7 @@ def find_unhooked(node: Node, processes: Processes) -> Unhooked | None:
 
     Returns None and saves nothing if no file of ours is visible, for example in a container without hooks.d.
     """
-    rules = _Rules(node.options, [it.pid for it in processes.by_pid.values() if it.name == "containerd"])
+    rules = _Rules(node.options)
     if not rules.exist:
         system.unlink(UNHOOKED, node.run.descriptor)
         return None
@@ -72,28 +72,24 @@ def _ask_runtimes(
             checked = State.model_validate(state)
             if checked.status not in _STARTED:
                 continue
-            if oci_runtimes.is_sandbox(checked) or not rules.match(checked):
+            pod = None if oci_runtimes.is_sandbox(checked) else rules.match(checked)
+            if pod is None:
                 others.add(container)
             else:
-                pod = _find_pod(checked)
                 found[container] = {"namespace": pod.namespace, "pod": pod.name, "name": pod.container}
         except (ValidationError, OSError, ValueError):  # for example, its bundle is gone
             unchecked += 1
     return found, unchecked
 
 
-def _find_pod(state: State) -> Pod:
-    annotations = Annotations.model_validate(state.annotations or {})
-    return identity.pod_of(state.id, annotations, procfs.cgroups(state.pid or 0))
-
-
 class _Rules:
     """Which containers should have the hook, by our files in hooks.d, and by base_runtime_specs.
 
-    Only files with our run directory count. `text`: a hash of these rules. `pids`: those of each running containerd.
+    Only files with our run directory count, and of containerd's those at the usual paths: the timer's reconcile may not
+    look at its process, and two runs have to go by the same rules. `text`: a hash of these rules.
     """
 
-    def __init__(self, options: Options, pids: Sequence[int]) -> None:
+    def __init__(self, options: Options) -> None:
         directories = {
             *hooksd.READERS,
             *runtime_config.read_crio_hooks_dirs(),
@@ -102,18 +98,23 @@ class _Rules:
         entries = [entry for directory in sorted(directories) for entry in hooksd.read_directory(directory)]
         self._files = [it for it in entries if it.calls(PROGRAM) and _parse_options(it).run_dir == options.run_dir]
         self._run_dir = options.run_dir
-        specs = sorted({spec.place for spec in containerd.read_configuration(pids).specs if _calls_hook(spec.place)})
+        specs = sorted({spec.path for spec in containerd.read_usual_files().specs if _calls_hook(spec.path)})
         self.exist = bool(self._files or specs)
         self.text = hashlib.sha256(jsontext.dumps([[it.file for it in self._files], specs]).encode()).hexdigest()[:16]
 
-    def match(self, state: State) -> bool:
-        """Whether a container should have the hook. Raises OSError, ValueError if its config.json is unreadable."""
-        container, pod = would_inject.read_container(f"{state.bundle}/config.json"), _find_pod(state)
+    def match(self, state: State) -> Pod | None:
+        """The pod of a container that should have the hook, else None.
+
+        By the cgroup that its runtime was asked for: the one that its process is in may be of the container's making.
+        Raises OSError, ValueError if its config.json is unreadable.
+        """
+        container = would_inject.read_container(f"{state.bundle}/config.json")
+        pod = identity.pod_of(state.id, Annotations.model_validate(state.annotations or {}), list(container.places))
         matching = [it for it in self._files if it.file and hooksd.find_mismatch(it.file, container.subject) is None]
         given = [parse(list(arguments)[2:])[0] for arguments in container.given]  # it has the hook but no record
         options = [*map(_parse_options, matching), *(it for it in given if it.run_dir == self._run_dir)]
         concerned = [it for it in options if identity.concerns(it, is_podmans=pod.is_podmans)]
-        return any(identity.is_wanted(it, container.annotations, pod) for it in concerned)
+        return pod if any(identity.is_wanted(it, container.annotations, pod) for it in concerned) else None
 
 
 def _parse_options(entry: Entry) -> Options:

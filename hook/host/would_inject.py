@@ -6,14 +6,14 @@ The container is described by its OCI state, as hooks get it on stdin, or by its
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
 
-from hook.base import cgroups
+from hook.base import cgroups, jsontext
 from hook.base.errors import HookError
 from hook.base.models import Annotations, HookProgram
-from hook.host import hooksd, runtime_config
+from hook.host import door, hooksd, runtime_config
+from hook.host.door import Unreadable
 from hook.host.hooksd import Entry, Subject
 from hook.host.paths import PROGRAM
 from hook.stages import identity
@@ -23,6 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
+
+    from hook.host.door import Tree
 
 INJECTOR = "the NRI hook-injector"
 RESTART_COUNT = "io.kubernetes.container.restartCount"
@@ -35,9 +37,9 @@ _OWN_MOUNTS = ("/dev", "/etc/hostname", "/etc/hosts", "/etc/resolv.conf", "/proc
 class Container:
     """A container. `reader`: the program that reads hooks.d for it; `remark`: an assumption about its annotations.
 
-    `given`: the arguments of each call of our hook that is already in its config.json. `places`: its cgroups, as
-    procfs.cgroups returns them. `is_whole`: whether the subject has the pod's own annotations. They win over the
-    container's when hooks.d is matched, but not in its config.json.
+    `given`: the arguments of each call of our hook that is already in its config.json. `places`: the cgroup that it
+    asks for, as in procfs.cgroups; none if it leaves that to the runtime. `is_whole`: whether the subject has the pod's
+    own annotations. They win over the container's when hooks.d is matched, but not in its config.json.
     """
 
     container: str
@@ -70,17 +72,17 @@ class Verdict:
     unless: str = ""
 
 
-def read_container(path: str, directories: Sequence[str] = ()) -> Container:
+def read_container(path: str, directories: Sequence[str] = (), files: Tree = door.HOST) -> Container:
     """Read a container from a file. `directories`: instead of its reader's. Raises OSError, ValueError."""
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
-        found = json.load(file)
+    found = files.read_json(path, door.BUNDLE)
     if not isinstance(found, dict):
         raise ValueError(f"{path} is neither an OCI state nor a config.json")
     config = _read_config(found)
     annotations = _read_annotations(found) or _read_annotations(config)
     place = _find_cgroup(config)
-    container = str(found.get("id") or cgroups.container_id(place) or "")
-    by = (identity.maker(place, container) if container else None) or annotations.get("io.container.manager")
+    container = str(found.get("id") or cgroups.container_id(place or "") or "")
+    maker = identity.maker(place, container) if place is not None and container else None
+    by = maker or annotations.get("io.container.manager")
     seen, remark, is_whole = annotations, "", True
     if by == "libpod":
         reader, usual = "Podman", runtime_config.read_podman_hooks_dirs()
@@ -104,14 +106,14 @@ def read_container(path: str, directories: Sequence[str] = ()) -> Container:
         annotations,
         remark=remark,
         given=_list_given(config),
-        places=[place],
+        places=[place] if place is not None else [],
         is_whole=is_whole,
     )
 
 
-def list_calls(path: str) -> Sequence[Sequence[str]]:
+def list_calls(path: str, files: Tree = door.HOST) -> Sequence[Sequence[str]]:
     """The arguments of each call of our hook in a config.json. Raises OSError, ValueError."""
-    return read_container(path).given
+    return read_container(path, files=files).given
 
 
 def match_files(container: Container) -> list[Verdict]:
@@ -152,9 +154,8 @@ def _read_config(found: dict[str, Any]) -> dict[str, Any]:
     if "process" in found or "status" not in found:
         return found
     try:
-        with open(f"{found.get('bundle')}/config.json", encoding="utf-8", errors="surrogateescape") as file:
-            config = json.load(file)
-    except (OSError, ValueError):
+        config = door.read_json(f"{found.get('bundle')}/config.json", door.BUNDLE)
+    except Unreadable:
         return {}
     return config if isinstance(config, dict) else {}
 
@@ -171,13 +172,10 @@ def _read_annotations(found: dict[str, Any]) -> dict[str, str]:
     return {key: value for key, value in annotations.items() if isinstance(value, str)}
 
 
-def _find_cgroup(config: dict[str, Any]) -> str:
-    """The container's future cgroup, from `linux.cgroupsPath`: a path, or systemd's `SLICE:MARK:ID`."""
+def _find_cgroup(config: dict[str, Any]) -> str | None:
+    """The cgroup that the container is to be made in."""
     path = (config.get("linux") or {}).get("cgroupsPath")
-    if not isinstance(path, str):
-        return ""
-    slices, mark, name = path.split(":") if path.count(":") == 2 else ("", "", "")
-    return f":/{slices}/{mark}-{name}.scope" if name else f":/{path.strip('/')}"
+    return cgroups.from_config(path) if isinstance(path, str) else None
 
 
 def _merge_crio_annotations(
@@ -195,8 +193,8 @@ def _merge_crio_annotations(
         return annotations, remark, False
     sandbox = annotations.get("io.kubernetes.cri-o.SandboxID", "")
     try:
-        with open(f"{bundle.replace(container, sandbox)}/config.json", encoding="utf-8") as file:
-            of_pod = _parse_object(_read_annotations(json.load(file))[_SENT])
+        config = door.read_json(f"{bundle.replace(container, sandbox)}/config.json", door.BUNDLE)
+        of_pod = _parse_object(_read_annotations(config)[_SENT])
     except (OSError, ValueError, KeyError, AttributeError):
         own = {key: text for key, text in annotations.items() if key.startswith(("io.kubernetes.", "io.container."))}
         of_pod = {key: text for key, text in annotations.items() if key not in own}
@@ -206,7 +204,7 @@ def _merge_crio_annotations(
 
 
 def _parse_object(text: str) -> dict[str, str]:
-    found = json.loads(text)
+    found = jsontext.loads(text)
     if not isinstance(found, dict):
         raise ValueError("not a JSON object")
     return {str(key): str(value) for key, value in found.items()}

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from hook.base import system
-from hook.host import files, programs
+from hook.host import door, files, programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ class Write(Step):
             found = os.lstat(self.path)
             if not stat.S_ISREG(found.st_mode) or stat.S_IMODE(found.st_mode) != self.mode or _has_leftover(self.path):
                 return False
-            with open(self.path, "rb") as file:
-                return file.read() == self.content
+            return door.read(self.path, len(self.content)) == self.content
         except OSError:
             return False
 
@@ -191,7 +190,7 @@ def take_steps(steps: Iterable[Step], *, dry_run: bool) -> list[Outcome]:
 def lock_directory(directory: str) -> Iterator[None]:
     """Keep other installs and uninstalls out of this directory. No lock if it does not exist."""
     try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        descriptor = door.open_directory(directory)
     except FileNotFoundError:
         yield
         return

@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 
 from hook.base import system
-from hook.host import programs
+from hook.host import door, programs
 from hook.install import bytecode
 from hook.install.file_steps import Remove, Step, Write
 
@@ -30,7 +30,7 @@ def list_files(program: str) -> list[str]:
     """The bytecode of a program for any Python; also if only the temporary file of a step that was killed exists."""
     directory, name = os.path.split(program)
     pattern = re.compile(rf"\.?({re.escape(name)}\.cpython-\w+)(\.new)?")
-    found = [pattern.fullmatch(it) for it in (os.listdir(directory) if os.path.isdir(directory) else ())]
+    found = [pattern.fullmatch(it) for it in (door.list_names(directory) if os.path.isdir(directory) else ())]
     return sorted({f"{directory}/{it[1]}" for it in found if it})
 
 
@@ -67,8 +67,7 @@ class Compile(Step):
             status = os.lstat(self.what)
             if not stat.S_ISREG(status.st_mode) or status.st_mode & _WRITABLE_BY_OTHERS:
                 return False
-            with open(self.what, "rb") as file:
-                found = file.read(bytecode.HEADER_SIZE)
+            found = door.read_head(self.what, bytecode.HEADER_SIZE)
         except OSError:
             return False
         expected = bytecode.make_header(0, self.pyz.build_id, self.python.magic, status.st_size)

@@ -11,7 +11,8 @@ import os
 import re
 from dataclasses import dataclass
 
-from hook.host import hooksd, programs
+from hook.host import door, hooksd, programs
+from hook.host.door import Unreadable
 from hook.host.machine import TARGETS
 from hook.host.paths import CHART_MARK, MACHINE_CONFIG_MARK, NAME
 from hook.install.file_steps import Refused
@@ -78,9 +79,8 @@ def _is_from_chart(places: Places) -> bool:
 
 def _is_from_machine_config(places: Places) -> bool:
     try:
-        with open(places.conf, encoding="utf-8", errors="replace") as file:
-            return MACHINE_CONFIG_MARK in file.read()
-    except OSError:
+        return MACHINE_CONFIG_MARK.encode() in door.read(places.conf, door.CONFIGURATION)
+    except Unreadable:
         return False
 
 

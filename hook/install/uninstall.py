@@ -7,7 +7,6 @@ with runc 1.3 and later their removal fails if it is missing. So the program is 
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
 
@@ -15,7 +14,8 @@ from hook.base import procfs
 from hook.base.errors import HookError
 from hook.base.models import KeyState
 from hook.base.reasons import Reason
-from hook.host import containerd, machine, oci_runtimes
+from hook.host import containerd, door, machine, oci_runtimes
+from hook.host.door import Unreadable
 from hook.host.paths import NAME, Places
 from hook.install import file_steps, node_bytecode, owner
 from hook.install.file_steps import Outcome, Remove, RemoveDirectory, Run, Step
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hook.base.models import Options
+    from hook.host.door import Tree
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def plan_rest(places: Places, options: Options) -> list[Step]:
 def _has_only_our_conf(places: Places) -> bool:
     """Whether the directory of the file of options has no other file."""
     directory = places.at(places.conf_dir)
-    names = set(os.listdir(directory)) if os.path.isdir(directory) else set()
+    names = set(door.list_names(directory)) if os.path.isdir(directory) else set()
     return names <= {os.path.basename(places.conf)} and not places.is_foreign(places.conf)
 
 
@@ -190,7 +191,7 @@ def find_callers(places: Places, options: Options, roots: Sequence[str] = ()) ->
         try:
             if names & read_hook_programs(f"{state['bundle']}/config.json"):
                 found.append(state["id"])
-        except (OSError, ValueError) as error:
+        except Unreadable as error:
             if os.path.isdir(state["bundle"]):  # otherwise it is gone by now
                 untold.append(f"cannot read the config.json of container {state['id']}: {error}")
     known = {state["id"] for state in states}
@@ -207,26 +208,24 @@ def find_calling_specs(names: set[str], top: str = "") -> tuple[list[str], list[
     calling, untold = [], list(found.unclear)
     for spec in found.specs:
         try:
-            called = names & read_hook_programs(spec.place)
-        except FileNotFoundError:
-            continue  # containerd starts no container with it
-        except (OSError, ValueError) as error:
-            untold.append(f"cannot read {spec.path}: {error}")
+            called = names & read_hook_programs(spec.path, spec.files)
+        except Unreadable as error:
+            if not error.is_missing:  # else containerd starts no container with it
+                untold.append(f"cannot read {spec.path}: {error.why}")
             continue
-        if any(not spec.view.root or spec.view.is_same(name, top + name) for name in called):
+        if any(not spec.files.root or spec.files.is_same(name, top + name) for name in called):
             calling.append(spec.path)
     return calling, untold
 
 
-def read_hook_programs(path: str) -> set[str]:
-    """The programs of all hooks in a config.json. Raises OSError, ValueError if it is unreadable or invalid."""
-    with open(path, encoding="utf-8", errors="surrogateescape") as file:
-        config = json.load(file)
+def read_hook_programs(path: str, files: Tree = door.HOST) -> set[str]:
+    """The programs of all hooks in a config.json. Raises Unreadable, also if its hooks are invalid."""
+    config = files.read_json(path, door.BUNDLE)
     try:
         stages = config.get("hooks") or {}
         return {hook["path"] for stage in stages.values() for hook in stage or []}
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"invalid hooks: {error!r}") from None
+        raise Unreadable(path, f"invalid hooks: {error!r}") from None
 
 
 def _list_recorded(options: Options) -> dict[str, str]:

@@ -29,7 +29,10 @@ def list_to_json(seen: Inventory, selection: Selection) -> dict[str, Any]:
         "unreadable": [{"file": it.file, "problem": it.problem} for it in seen.list_unreadable()],
         "unmonitored": [failure.model_dump() for failure in seen.failures],
         "unhooked": seen.unhooked and _unhooked_to_json(seen.unhooked),
+        "outside": dict(seen.reconciled.outside) if seen.reconciled is not None else {},
         "unassigned": seen.unassigned,
+        "run_dir_full": seen.is_full,
+        "unrecorded": seen.unrecorded,
     }
 
 

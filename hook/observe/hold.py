@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from hook.base import counters, system
+from hook.host import door
 
 _LIMIT = 64 << 20
 _TEXT = r'"((?:[^"\\]|\\.)*)"'
@@ -55,8 +56,8 @@ def read_former(path: str) -> Former:
     """Read the file that is to be replaced; without one, or with another content, nothing is known."""
     try:
         age = system.age(path)
-        text = system.read_file(path, _LIMIT)
-    except (OSError, ValueError):
+        text = door.read_text(path, _LIMIT)
+    except OSError:
         return Former()
     return parse_former(text, age)
 

@@ -51,7 +51,9 @@ def format_list(seen: Inventory, selection: Selection, screen: Screen) -> list[s
         lines += ["", f"{len(shown)} of {len(seen.keys)} shown"]
     lines += [f"unreadable: {printable(f'{it.file}: {it.problem}')}" for it in seen.list_unreadable()]
     lines += format_uncounted(seen)
-    return lines + _sum_up_failures(seen.failures, screen) + _sum_up_unhooked(seen.unhooked, screen)
+    lines += _sum_up_failures(seen.failures, screen) + _sum_up_outside(seen, screen)
+    missing = ["", *map(screen.red, format_missing(seen))] if seen.is_full or seen.unrecorded else []
+    return lines + _sum_up_unhooked(seen.unhooked, screen) + missing
 
 
 def format_unmonitored(seen: Inventory) -> list[str]:
@@ -61,7 +63,19 @@ def format_unmonitored(seen: Inventory) -> list[str]:
     unhooked = seen.unhooked.names() if seen.unhooked is not None else []
     if seen.unhooked is not None and unhooked:
         lines += [f"without the hook, as of {seen.unhooked.since} (see doctor):", *(f"  {it}" for it in unhooked)]
-    return lines or ["none"]
+    return lines + format_missing(seen) or ["none"]
+
+
+def format_missing(seen: Inventory) -> list[str]:
+    """A line for each reason why records of failures are missing, or may be."""
+    lines = []
+    if seen.is_full:
+        remedy = "free space or inodes there (df -h /run, df -i /run)"
+        lines.append(f"more containers may be unmonitored: the file system of the run directory is full; {remedy}")
+    if seen.unrecorded:
+        count = "1 failure" if seen.unrecorded == 1 else f"{seen.unrecorded} failures"
+        lines.append(f"at least {count} since boot could not be recorded: see journalctl -t resctrl-mon-hook")
+    return lines
 
 
 def format_failure(failure: Failure) -> list[str]:
@@ -138,6 +152,27 @@ def _sum_up_failures(failures: Iterable[Failure], screen: Screen) -> list[str]:
             lines += ["", screen.red(f"{head} (see list unmonitored):")]
             lines += [_name_some(f"  {reason}", sorted(names), screen) for reason, names in sorted(by_reason.items())]
     return lines
+
+
+def _sum_up_outside(seen: Inventory, screen: Screen) -> list[str]:
+    """What the last reconcile could not move into its group."""
+    record = seen.reconciled
+    if record is None or not record.outside_total:
+        return []
+    names = _name_members(seen)
+    found = [f"{names.get(it, who(it))}: {number}" for it, number in record.outside.items()]
+    threads = "1 thread" if record.outside_total == 1 else f"{record.outside_total} threads"
+    head = screen.red("outside of their group, as of the last reconcile:")
+    return ["", head, _name_some(f"  {threads}", found, screen)]
+
+
+def _name_members(seen: Inventory) -> dict[str, str]:
+    states = (key.state for key in seen.keys)
+    return {
+        container: who(container, state.pod_namespace, state.pod_name, member.name)
+        for state in states
+        for container, member in state.members.items()
+    }
 
 
 def _sum_up_unhooked(seen: Unhooked | None, screen: Screen) -> list[str]:

@@ -40,6 +40,8 @@ HEALTH = {
     "rmids_in_use": ("gauge", "RMIDs in use, one for each group; ours are the mon_groups of keys"),
     "orphan_groups": ("gauge", "mon_groups with our prefix, but without a record and a live member"),
     "unmonitored_containers": ("gauge", "Containers on record as not monitored, by reason"),
+    "unrecorded_failures": ("gauge", "Failures since boot that could not be recorded: at least so many"),
+    "run_directory_full": ("gauge", "Whether the file system of the run directory is full: records may be missing"),
     "unhooked_containers": ("gauge", "Running containers that never got the hook, as of the last reconcile"),
     "unchecked_containers": ("gauge", "Containers without a record that the last reconcile could not check"),
     "hook_runs_total": ("counter", "Runs of the hook, by stage and result"),
@@ -47,6 +49,7 @@ HEALTH = {
     "reconcile_end_timestamp_seconds": ("gauge", "Unix time at which reconcile last ended without an error"),
     "reconcile_duration_seconds": ("gauge", "Duration of the reconcile that last ended"),
     "reconcile_undone": ("gauge", "What the reconcile that last ended left: failed actions, and problems of others"),
+    "outside_threads": ("gauge", "Threads of monitored containers that the last reconcile left outside their group"),
     "reconcile_actions_total": ("counter", "Actions of reconcile that were done, by verb"),
     "reconcile_failures_total": ("counter", "Actions of reconcile that failed, by verb"),
     "late_cpu_seconds_total": ("counter", "CPU time that tasks used before reconcile or watch moved them in"),
@@ -58,6 +61,10 @@ HEALTH = {
     "mounted": ("gauge", "Whether resctrl is mounted and supports monitoring"),
     "build_info": ("gauge", "1, with the version of resctrl-mon-hook"),
 }
+ENDPOINT = {
+    "endpoint_dropped_connections_total": ("counter", "Connections that the endpoint cut off, by reason"),
+}
+"""What `metrics --listen` counts itself, since its start: in its own answers only."""
 _REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper())
 
 
@@ -91,9 +98,16 @@ def make_families(
     return [family for family in found if family.samples]
 
 
+def count_dropped(counts: dict[str, int]) -> Family:
+    """The metric of the connections that the endpoint cut off, by reason."""
+    name = "endpoint_dropped_connections_total"
+    return Family(PREFIX + name, *ENDPOINT[name], _make_labelled("reason", counts))
+
+
 def list_names() -> list[str]:
     """The names of all metrics."""
-    return [*map(name_event, SERIES), *(name_event(event, NODE) for event in SERIES), *(PREFIX + it for it in HEALTH)]
+    own = (PREFIX + name for name in (*HEALTH, *ENDPOINT))
+    return [*map(name_event, SERIES), *(name_event(event, NODE) for event in SERIES), *own]
 
 
 def format_text(families: list[Family]) -> str:
@@ -151,6 +165,8 @@ def _measure_health(seen: Inventory) -> dict[str, Values]:
             (("stage", printable(stage)), ("result", printable(result))): count * MILLION
             for (stage, result), count in seen.runs.items()
         },
+        "unrecorded_failures": _make_single(seen.unrecorded),
+        "run_directory_full": _make_single(seen.is_full),
         "mounted": _make_single(seen.rmids is not None),
         "build_info": {(("version", __version__),): MILLION},
     }
@@ -172,6 +188,7 @@ def _measure_reconcile(record: ReconcileRecord) -> dict[str, Values]:
     every = dict.fromkeys(VERBS, 0)
     found = {
         "reconcile_undone": _make_labelled("kind", {"failed": record.failed, "left": record.left}),
+        "outside_threads": _make_single(record.outside_total),
         "reconcile_actions_total": _make_labelled("verb", {**every, **record.actions}),
         "reconcile_failures_total": _make_labelled("verb", {**every, **record.failures}),
     }

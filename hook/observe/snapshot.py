@@ -178,7 +178,7 @@ class Inventory:
     containers without the hook that reconcile found; None if it has not run. `reconciled`: what it has done since boot.
     `watched`: what the `watch` that runs has done. `host_pids`: whether this is the host's pid namespace; elsewhere
     dead members cannot be recognized, and `orphans` is empty. `assignable`: None if each group has its own hardware
-    counters.
+    counters. `is_full`, `unrecorded`: whether records of failures may be missing, and how many are at least.
     """
 
     at: float
@@ -194,6 +194,8 @@ class Inventory:
     watched: WatchRecord | None
     host_pids: bool
     assignable: AssignableCounters | None
+    is_full: bool
+    unrecorded: int
 
     @property
     def unassigned(self) -> list[str]:
@@ -218,6 +220,7 @@ def take_snapshot(options: Options) -> Inventory:
         runs = records.runs()
         reconciled, watched = records.reconciled(), records.watched()
         unhooked = records.unhooked()
+        is_full, unrecorded = records.is_full(), records.unrecorded()
         if unhooked is not None:
             unhooked = unhooked.without({*records.indexed(), *records.failed()})
     keys = add_podman_names(keys)
@@ -246,6 +249,8 @@ def take_snapshot(options: Options) -> Inventory:
         watched,
         host_pids,
         assignable,
+        is_full,
+        unrecorded,
     )
 
 

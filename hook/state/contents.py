@@ -10,6 +10,7 @@ import os
 
 from hook.base import jsontext, names, system
 from hook.base.models import KeyState
+from hook.base.reasons import UNNAMED
 from hook.state.damage import ASIDE
 from hook.state.rundir import STATE_LIMIT
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from hook.state.rundir import RunDir
 
 _KEPT = 86400.0  # seconds that people have to look at what we can do nothing with
+_KEPT_UNNAMED = 3600.0  # the same for a failure of no known container: a tenant can make one with each restart
 _STEP = 0.05  # seconds: file times advance in steps of up to 10 ms, those of the kernel's clock
 
 
@@ -98,13 +100,13 @@ def remove_half_failure(run: RunDir, container: str) -> None:
 
 
 def has_old_failure(run: RunDir, container: str) -> bool:
-    """Whether a failure was recorded a day ago, readable or not."""
-    return _is_old(run, f"unmonitored/{container}.json")
+    """Whether a failure was recorded a day ago, or an hour ago if of no known container; readable or not."""
+    return _is_old(run, f"unmonitored/{container}.json", _KEPT_UNNAMED if container.startswith(UNNAMED) else _KEPT)
 
 
-def _is_old(run: RunDir, path: str) -> bool:
+def _is_old(run: RunDir, path: str, kept: float = _KEPT) -> bool:
     try:
-        return system.age(path, run.descriptor) >= _KEPT
+        return system.age(path, run.descriptor) >= kept
     except OSError:
         return False
 

@@ -24,13 +24,15 @@ _LOCK = "reconcile.lock"
 _PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
 # What the models allow for counts and for seconds. Only a damaged record gets there, and then it starts from 0 again.
 _FULL, _SECONDS_FULL = 2**63, 1e12
+_MOST_NAMED = 100  # containers, so that the record stays small
 _INTERVAL = 5.0  # seconds, so that a run that is killed has lost few counts
 
 
 class Tally:
     """What one run counts, on its way into the record. `late_cpu`: see Node.late_cpu; what is saved is taken out.
 
-    A run of reconcile starts, counts and ends; what has no end only counts, and saves now and then.
+    A run of reconcile starts, counts and ends; what has no end only counts, and saves now and then. A run that is ended
+    meanwhile saves its counts on the way out of `with`, if that takes no wait.
     A record that cannot be written stops no run: its last end gets old, which raises the alert.
     """
 
@@ -41,6 +43,13 @@ class Tally:
         self._actions: dict[str, int] = {}
         self._failures: dict[str, int] = {}
         self._failed = 0
+
+    def __enter__(self) -> Tally:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
+        if kind is not None:
+            self.save(patience=0.0)
 
     def start(self) -> None:
         """Record that a run of reconcile starts."""
@@ -54,19 +63,43 @@ class Tally:
         if system.monotonic() - self._saved >= _INTERVAL:
             self.save()
 
-    def end(self, left: int) -> None:
-        """Record that the run got through, with so many problems `left`."""
-        seconds = system.monotonic() - self._started
-        self.save(ended_at=system.unix_time(), seconds=seconds, left=left, failed=self._failed)
+    def end(self, left: int, outside: dict[str, int]) -> None:
+        """Record that the run got through, with so many problems `left`. `outside`: as in ReconcileRecord, of all."""
+        self.save(
+            ended_at=system.unix_time(),
+            seconds=system.monotonic() - self._started,
+            left=left,
+            failed=self._failed,
+            outside=dict(sorted(outside.items(), key=lambda it: -it[1])[:_MOST_NAMED]),
+            outside_total=sum(outside.values()),
+        )
 
-    def save(self, **fields: Any) -> None:  # noqa: ANN401  those of ReconcileRecord
+    def save(self, *, patience: float = _PATIENCE, **fields: Any) -> None:  # noqa: ANN401  those of ReconcileRecord
         """Add what was counted since the last time to the record, and set these fields of it."""
         late = sum(_save_late(self._run, self._late_cpu, key) for key in list(self._late_cpu))
         try:
-            _update(self._run, self._actions, self._failures, late, fields)
+            self._update(late, fields, patience)
         except OSError:
             pass
         self._actions, self._failures, self._saved = {}, {}, system.monotonic()
+
+    def _update(self, late: float, fields: dict[str, Any], patience: float) -> None:
+        run = self._run
+        try:
+            descriptor = system.open_lock(_LOCK, run.descriptor)
+        except OSError:  # something else is in its place
+            system.remove_tree(_LOCK, run.descriptor)
+            descriptor = system.open_lock(_LOCK, run.descriptor)
+        try:
+            # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
+            system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + patience)
+            former = _read(run)
+            sums = {"actions": _add(former.actions, self._actions), "failures": _add(former.failures, self._failures)}
+            late_cpu = (former.late_cpu + late) % _SECONDS_FULL
+            record = ReconcileRecord(**{**dict(former), **sums, "late_cpu": late_cpu, **fields})
+            replace_record(run, RECONCILED, record)
+        finally:
+            system.close(descriptor)
 
 
 def _save_late(run: RunDir, late_cpu: dict[str, float], key: str) -> float:
@@ -83,26 +116,6 @@ def _save_late(run: RunDir, late_cpu: dict[str, float], key: str) -> float:
     except (HookError, OSError):
         return 0.0
     return seconds
-
-
-def _update(
-    run: RunDir, actions: dict[str, int], failures: dict[str, int], late: float, fields: dict[str, Any]
-) -> None:
-    try:
-        descriptor = system.open_lock(_LOCK, run.descriptor)
-    except OSError:  # something else is in its place
-        system.remove_tree(_LOCK, run.descriptor)
-        descriptor = system.open_lock(_LOCK, run.descriptor)
-    try:
-        # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
-        system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + _PATIENCE)
-        former = _read(run)
-        sums = {"actions": _add(former.actions, actions), "failures": _add(former.failures, failures)}
-        late_cpu = (former.late_cpu + late) % _SECONDS_FULL
-        record = ReconcileRecord(**{**dict(former), **sums, "late_cpu": late_cpu, **fields})
-        replace_record(run, RECONCILED, record)
-    finally:
-        system.close(descriptor)
 
 
 def _read(run: RunDir) -> ReconcileRecord:

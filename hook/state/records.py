@@ -34,7 +34,10 @@ RECONCILED = "reconcile.json"
 """The file in the run directory that Records.reconciled reads."""
 WATCHED = "watch.json"
 """The file in the run directory that Records.watched reads."""
+UNRECORDED = "runs/unrecorded"
+"""In the run directory: as many bytes as there were failures that could not be recorded (failures.record)."""
 _STATE_LIMIT = 16 << 20
+_LEAST_ROOM, _LEAST_FILES = 1 << 20, 1000
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,20 @@ class Records:
     def watched(self) -> WatchRecord | None:
         """What the watch that runs has done; None: none runs, or its record is unreadable."""
         return self._totals(WatchRecord, WATCHED)
+
+    def is_full(self) -> bool:
+        """Whether its file system has next to no room: hooks may be unable to record what goes wrong."""
+        try:
+            room = os.statvfs(os.path.dirname(self.path) or "." if self._dir is None else self._dir)
+        except OSError:
+            return False
+        has_space = not room.f_blocks or room.f_bavail * room.f_frsize >= _LEAST_ROOM  # 0: it has no limit
+        return not (has_space and (not room.f_files or room.f_favail >= _LEAST_FILES))
+
+    def unrecorded(self) -> int:
+        """At least so many failures since boot have no record. Without room the count may lack some, too."""
+        size = None if self._dir is None else self._size(UNRECORDED)
+        return 0 if size is None else max(size, 1)  # an empty file has been made where no byte could be added
 
     def runs(self) -> dict[tuple[str, str], int]:
         """How often which stage had which result: files named `<stage>-<result>`, as many bytes long."""

@@ -7,6 +7,7 @@
     members/<container>.json      the index: which key a container belongs to
     unmonitored/<container>.json  why a container is not monitored
     runs/<stage>-<result>         as many bytes as there were hooks of that stage with that result (`run_counters`)
+    runs/unrecorded               as many bytes as there were failures that could not be recorded
     freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
     said-<what>                   that a line was logged already in this boot
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hook.host import containerd, machine
+from hook.host import containerd, door, host_processes, machine
 from hook.host.containerd import Configuration
-from hook.host.machine import View
+from hook.host.door import Tree
+from hook.host.host_processes import Found
 
 CONFIG = "/etc/containerd/config.toml"
 PLACES = containerd._PLACES
@@ -45,14 +47,25 @@ class ContainerdFiles:
         return [it.path for it in found.specs]
 
 
+def run_on_host(
+    monkeypatch: pytest.MonkeyPatch, processes: dict[int, list[str]], unclear: list[str] | None = None
+) -> None:
+    """Make these the processes of the host."""
+
+    def find(is_wanted: Callable[[list[str]], bool]) -> Found:
+        return Found({pid: words for pid, words in processes.items() if is_wanted(words)}, unclear or [])
+
+    monkeypatch.setattr(host_processes, "find", find)
+
+
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContainerdFiles:
     node = ContainerdFiles(tmp_path / "root")
     node.write("/etc/x.json", "{}")
     node.write("/etc/y.json", "{}")
     monkeypatch.setattr(containerd, "_PLACES", ())  # this machine's own
-    monkeypatch.setattr(machine, "list_processes", lambda _pids=None: {7: node.words, 8: ["/bin/sh", "containerd"]})
-    monkeypatch.setattr(machine, "find_view", lambda _pid: View(str(node.top), f"{node.top}/work"))
+    run_on_host(monkeypatch, {7: node.words, 8: ["/bin/sh", "containerd"]})
+    monkeypatch.setattr(host_processes, "see_files", lambda _pid: Tree(str(node.top), "/work"))
     monkeypatch.setattr(machine, "read_start_time", lambda _pid: float("inf"))
     monkeypatch.setattr(machine, "is_running", lambda pid: pid == 7)
     return node
@@ -65,7 +78,8 @@ def test_without_a_configuration_file_there_is_no_spec(node: ContainerdFiles) ->
 def test_the_spec_of_the_default_file_is_found(node: ContainerdFiles) -> None:
     node.write(CONFIG, "version = 2\n" + OLD + SPEC)
     assert node.specs() == ["/etc/x.json"]
-    assert node.look().specs[0].place == f"{node.top}/etc/x.json"
+    (spec,) = node.look().specs
+    assert spec.files.at(spec.path) == f"{node.top}/etc/x.json"
 
 
 @pytest.mark.parametrize(
@@ -149,10 +163,50 @@ def test_the_drop_ins_of_containerd_2_2_are_read_without_a_file(node: Containerd
 def test_files_of_a_stopped_containerd_are_read(
     node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch, root: str
 ) -> None:
-    monkeypatch.setattr(machine, "list_processes", lambda _pids=None: {})
+    run_on_host(monkeypatch, {})
     monkeypatch.setattr(containerd, "_PLACES", [f"{node.top}{it}" for it in PLACES])
     node.write(f"/var/lib/rancher/{root}/agent/etc/containerd/config-v3.toml.d/a.toml", NEW + SPEC)
     assert node.specs() == ["/etc/x.json"]
+    assert containerd.read_usual_files() == node.look()
+
+
+def test_the_usual_files_alone_are_read_whatever_runs(node: ContainerdFiles) -> None:
+    node.write(CONFIG, OLD + SPEC)
+    assert containerd.read_usual_files() == Configuration()
+
+
+def test_a_process_that_may_be_the_hosts_is_reported_and_not_read(
+    node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_on_host(monkeypatch, {}, ["process 7 calls itself containerd"])
+    node.write(CONFIG, OLD + SPEC)
+    assert node.look() == Configuration(unclear=["process 7 calls itself containerd"])
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (os.mkfifo, "not a regular file"),
+        (lambda path: path.mkdir(), "not a regular file"),
+        (lambda path: path.write_bytes(b"\xff"), "not UTF-8 at byte 0"),
+        (lambda path: path.write_bytes(bytes((4 << 20) + 1)), "larger than 4194304 bytes"),
+    ],
+    ids=["FIFO", "directory", "no text", "huge"],
+)
+def test_a_file_that_is_no_configuration_is_reported(
+    node: ContainerdFiles, make: Callable[[Path], object], why: str
+) -> None:
+    (node.top / "etc/containerd").mkdir()
+    make(node.top / CONFIG.lstrip("/"))
+    assert f"cannot read {CONFIG} of containerd's configuration: {why}" in node.look("-c", CONFIG).unclear
+
+
+def test_a_pattern_for_the_whole_machine_is_given_up(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door.Budget.__init__, "__defaults__", (3,))
+    node.write(CONFIG, 'imports = ["/*/*/*/*"]\n')
+    (line,) = node.look().unclear
+    assert line.startswith("cannot list /")
+    assert line.endswith("of containerd's configuration: not listed: the patterns already match 3 names")
 
 
 def test_links_resolve_as_for_containerd(node: ContainerdFiles) -> None:
@@ -234,10 +288,10 @@ def test_a_missing_file_on_the_command_line_is_reported(node: ContainerdFiles) -
 
 
 def test_unreadable_files_of_containerd_are_reported(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_pid: int) -> View:
+    def refuse(_pid: int) -> Tree:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(machine, "find_view", refuse)
+    monkeypatch.setattr(host_processes, "see_files", refuse)
     expected = "cannot read the files of containerd (pid 7): EACCES"
     assert node.look().unclear == [expected]
     monkeypatch.setattr(machine, "is_running", lambda _pid: False)
@@ -315,19 +369,7 @@ def test_a_validator_that_rejects_hooks_is_found(node: ContainerdFiles, text: st
 # --- A process's files
 
 
-def test_the_view_of_this_process_is_ours() -> None:
-    view = machine.find_view(os.getpid())
-    assert view.root == ""
-    assert os.path.samefile(view.at("."), os.getcwd())
+def test_the_files_of_this_process_are_ours() -> None:
+    files = host_processes.see_files(os.getpid())
+    assert files == Tree("", os.getcwd())
     assert 0 < machine.read_start_time(os.getpid()) <= time.time() + 1
-
-
-def test_circular_links_end(tmp_path: Path) -> None:
-    (tmp_path / "a").symlink_to("/b")
-    (tmp_path / "b").symlink_to("/a")
-    assert not os.path.exists(View(str(tmp_path)).at("/a/x"))
-
-
-def test_no_path_leads_above_the_root(tmp_path: Path) -> None:
-    (tmp_path / "up").symlink_to("../../../etc")
-    assert View(str(tmp_path)).at("/up/../up/passwd") == f"{tmp_path}/etc/passwd"

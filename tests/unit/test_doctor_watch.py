@@ -3,33 +3,38 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from hook.base.models import Options
+from hook.base import system
 from hook.doctor.site import Site
 from hook.doctor.watch import check_watch
 from hook.host import machine, programs
 from hook.host.paths import Places
-
-RUNS = ["/usr/bin/python3", "-IScimport ...", "/usr/bin/resctrl-mon-hook", "watch", "--linger=600"]
-IN_POD = ["python3", "-I", "-S", "/app/resctrl-mon-hook.pyz", "watch"]
+from tests.unit.nodes import FakeNode
 
 
 @pytest.mark.parametrize(
-    ("commands", "enabled", "connector", "level", "text"),
+    ("silent", "enabled", "connector", "level", "text"),
     [
-        ([RUNS], True, True, "ok", "running"),
-        ([IN_POD], False, True, "ok", "running"),
-        ([], False, True, "ok", "off"),
-        ([], False, False, "ok", "off"),
-        ([], True, True, "warning", "enabled but does not run"),
-        ([], True, False, "warning", "no process connector"),
-        ([["watch", "resctrl-mon-hook", "list"]], True, True, "warning", "enabled but does not run"),
-        ([["resctrl-mon-hook", "list", "watch"]], True, True, "warning", "enabled but does not run"),
+        (0, True, True, "ok", "running"),
+        (100, False, True, "ok", "running"),  # in the chart's pod
+        (None, False, True, "ok", "off"),
+        (None, False, False, "ok", "off"),
+        (None, True, True, "warning", "enabled but does not run"),
+        (1000, True, True, "warning", "enabled but does not run"),  # it was killed
+        (None, True, False, "warning", "no process connector"),
     ],
 )
-def test_watch_is_found_running_off_or_failing(
-    monkeypatch: pytest.MonkeyPatch, commands: list[list[str]], enabled: bool, connector: bool, level: str, text: str
+def test_watch_is_running_off_or_failing_by_its_own_record(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    silent: int | None,
+    enabled: bool,
+    connector: bool,
+    level: str,
+    text: str,
 ) -> None:
     asked: list[list[str]] = []
 
@@ -37,11 +42,14 @@ def test_watch_is_found_running_off_or_failing(
         asked.append(words)
         return programs.Ended(0 if enabled else 1, "", "")
 
-    monkeypatch.setattr(machine, "list_commands", lambda: commands)
+    node = FakeNode(tmp_path)
+    node.run.mkdir()
+    if silent is not None:
+        node.watched(alive_at=system.unix_time() - silent)
     monkeypatch.setattr(machine, "has_systemd", lambda: True)
     monkeypatch.setattr(machine, "has_process_connector", lambda: connector)
     monkeypatch.setattr(programs, "run", run)
-    (found,) = check_watch(Site(Places(), Options()))
+    (found,) = check_watch(Site(Places(), node.options))
     assert (found.level, found.subject) == (level, "watch")
     assert text in found.found
     assert asked == [["systemctl", "is-enabled", "--quiet", "resctrl-mon-hook-watch.service"]]

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one door to files that are not our own records: configurations, bundles, /proc of other processes.
+
+A path may name anything: a FIFO, a device, a file without end, JSON that is nested a million deep, a link that leads
+out of the root directory below which it is looked up. Each function here ends, in bounded memory, and fails in one way:
+Unreadable. A test forbids every other way to open, list or match files, but for `system`, which is for our own records.
+"""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import os
+import re
+import stat
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+
+from hook.base import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+CONFIGURATION = 4 << 20
+"""Bytes of a configuration file: a thousand times as many as one has."""
+BUNDLE = 16 << 20
+"""Bytes of a bundle's config.json, as on the hook path: an author can make it a few MiB long."""
+NAMES = 10_000
+"""Entries of a directory that is read for its files."""
+
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_PIECE = 1 << 16
+_MOST_LINKS = 40  # like the kernel
+_MOST_STEPS = 4096  # components of a path, with those of the links in it
+_IS_PATTERN = re.compile(r"[*?[\\]")
+
+
+class Unreadable(OSError):
+    """A file that was not read. `filename` names it, `why` says what is wrong: an errno, or a sentence."""
+
+    def __init__(self, path: str, why: str, number: int = errno.EINVAL) -> None:
+        super().__init__(number, why, path)
+        self.why = why
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether nothing is there."""
+        return self.errno == errno.ENOENT
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.why}"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The files as a process sees them. `root`: its root directory, empty if it is ours; `cwd`: its current one.
+
+    Below another root each link is resolved as for that process, component by component, on descriptors: none leads
+    out of it, also not one that is changed meanwhile.
+    """
+
+    root: str = ""
+    cwd: str = "/"
+
+    def at(self, path: str) -> str:
+        """A name for a path of the process, to print or to compare. Opened by this name, it may be another file."""
+        return self.root + os.path.normpath(os.path.join(self.cwd, path))
+
+    @contextmanager
+    def opened(self, path: str, kind: int = stat.S_IFREG) -> Iterator[int]:
+        """A descriptor of the regular file, or the directory, that a path leads to. Raises Unreadable."""
+        with _failing(path):
+            descriptor = self._open(path, kind)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _open(self, path: str, kind: int) -> int:
+        whole = os.path.join(self.cwd, path)
+        if self.root:
+            with closing(_Walk(self.root)) as walk:
+                walk.follow(whole)
+                _check_kind(os.fstat(walk.descriptor), kind)
+                return os.open(f"/proc/self/fd/{walk.descriptor}", _FLAGS)
+        # Before it is opened, which starts some devices and wakes a FIFO's writer; and after: it may have changed.
+        _check_kind(os.stat(whole), kind)
+        descriptor = os.open(whole, _FLAGS)
+        try:
+            _check_kind(os.fstat(descriptor), kind)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def stat(self, path: str) -> os.stat_result | None:
+        """The status of what a path names; None: nothing is there, or it cannot be looked at."""
+        try:
+            if not self.root:
+                return os.stat(os.path.join(self.cwd, path))
+            with closing(_Walk(self.root)) as walk:
+                walk.follow(os.path.join(self.cwd, path))
+                return os.fstat(walk.descriptor)
+        except (OSError, ValueError):
+            return None
+
+    def is_same(self, path: str, own: str) -> bool:
+        """Whether a path of the process is the same file as our path `own`."""
+        found, ours = self.stat(path), HOST.stat(own)
+        return found is not None and ours is not None and os.path.samestat(found, ours)
+
+    def read(self, path: str, limit: int) -> bytes:
+        """The content of a regular file of at most `limit` bytes. Raises Unreadable."""
+        content = self.read_head(path, limit + 1)
+        if len(content) > limit:
+            raise Unreadable(path, f"larger than {limit} bytes", errno.EFBIG)
+        return content
+
+    def read_head(self, path: str, size: int) -> bytes:
+        """The first `size` bytes of a regular file. Raises Unreadable."""
+        with self.opened(path) as descriptor, _failing(path):
+            content = b""
+            # In growing pieces: room for all that is allowed would be taken, however short the file is.
+            while piece := os.read(descriptor, min(_PIECE + len(content), size - len(content))):
+                content += piece
+        return content
+
+    def read_text(self, path: str, limit: int) -> str:
+        """The text of such a file, in UTF-8. Raises Unreadable."""
+        try:
+            return self.read(path, limit).decode()
+        except UnicodeDecodeError as error:
+            raise Unreadable(path, f"not UTF-8 at byte {error.start}") from None
+
+    def read_json(self, path: str, limit: int) -> Any:  # noqa: ANN401  that is what JSON is
+        """The value in such a file. Raises Unreadable."""
+        try:
+            return jsontext.loads(self.read_text(path, limit))
+        except ValueError as error:
+            raise Unreadable(path, str(error)) from None
+
+    def list_names(self, path: str, most: int = NAMES) -> list[str]:
+        """The names in a directory, sorted. Raises Unreadable, also if there are more than `most`."""
+        with self.opened(path, stat.S_IFDIR) as descriptor, _failing(path), os.scandir(descriptor) as entries:
+            names = [entry.name for entry in islice(entries, most + 1)]
+        if len(names) > most:
+            raise Unreadable(path, f"more than {most} entries", errno.EFBIG)
+        return sorted(names)
+
+    def match(self, pattern: str, budget: Budget) -> list[str]:
+        """The paths that a pattern matches as in Go: `*` also matches the dot of a hidden file.
+
+        Directories that are not there match nothing. `budget`: how much may be looked at. Raises Unreadable.
+        """
+        directory, name = os.path.split(pattern)
+        if not _IS_PATTERN.search(pattern) or directory == pattern:
+            return [pattern]
+        tops = self.match(directory, budget)
+        if not _IS_PATTERN.search(name):
+            return [path for path in (os.path.join(top, name) for top in tops) if self.stat(path) is not None]
+        return [os.path.join(top, it) for top in tops for it in self._match_names(top, name, budget)]
+
+    def _match_names(self, directory: str, pattern: str, budget: Budget) -> list[str]:
+        try:
+            names = self.list_names(directory)
+        except Unreadable as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                return []
+            raise
+        budget.spend(directory, len(names))
+        return [it for it in names if fnmatch.fnmatchcase(it, pattern.replace("[^", "[!"))]
+
+
+class Budget:
+    """How many names may be looked at for the patterns of one configuration: `/*/*/*/*` matches most of a machine."""
+
+    def __init__(self, names: int = NAMES) -> None:
+        self._names = self._left = names
+
+    def spend(self, path: str, names: int) -> None:
+        """Take a directory's names off the budget. Raises Unreadable when there is no more."""
+        self._left -= names + 1
+        if self._left < 0:
+            raise Unreadable(path, f"not listed: the patterns already match {self._names} names", errno.EFBIG)
+
+
+HOST = Tree()
+"""The files as this program sees them."""
+read, read_head, read_text, read_json = HOST.read, HOST.read_head, HOST.read_text, HOST.read_json
+list_names, match = HOST.list_names, HOST.match
+
+
+class _Walk:
+    """A way from a root directory to one of its files. `descriptor`: where it is; for looking at, not for reading."""
+
+    def __init__(self, root: str) -> None:
+        self._open = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+
+    @property
+    def descriptor(self) -> int:
+        return self._open[-1]
+
+    def follow(self, path: str) -> None:
+        """Go from the root to a path below it. Raises OSError."""
+        waiting = path.split("/")[::-1]
+        links = steps = 0
+        while waiting:
+            name = waiting.pop()
+            steps += 1
+            if steps > _MOST_STEPS:
+                raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
+            if name == "..":
+                self._back(max(len(self._open) - 1, 1))
+            elif name not in ("", "."):
+                self._open.append(os.open(name, _PATH, dir_fd=self.descriptor))
+                if stat.S_ISLNK(os.fstat(self.descriptor).st_mode):
+                    links += 1
+                    if links > _MOST_LINKS:
+                        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+                    target = os.readlink("", dir_fd=self.descriptor)
+                    self._back(1 if target.startswith("/") else len(self._open) - 1)
+                    waiting += target.split("/")[::-1]
+
+    def _back(self, depth: int) -> None:
+        while len(self._open) > depth:
+            os.close(self._open.pop())
+
+    def close(self) -> None:
+        self._back(0)
+
+
+def _check_kind(found: os.stat_result, kind: int) -> None:
+    if stat.S_IFMT(found.st_mode) != kind:
+        is_file = kind == stat.S_IFREG
+        raise OSError(errno.EINVAL if is_file else errno.ENOTDIR, f"not a {'regular file' if is_file else 'directory'}")
+
+
+@contextmanager
+def _failing(path: str) -> Iterator[None]:
+    """Turn each failure to look at a path into Unreadable."""
+    try:
+        yield
+    except Unreadable:
+        raise
+    except OSError as error:
+        is_sentence = error.errno == errno.EINVAL  # of _check_kind
+        why = (error.strerror or str(error)) if is_sentence else errno.errorcode.get(error.errno or 0, str(error))
+        raise Unreadable(path, why, error.errno or errno.EIO) from None
+    except ValueError as error:  # a NUL in it, or half of a surrogate pair
+        raise Unreadable(ascii(path), str(error)) from None
+
+
+# --- What `install` and `uninstall` change
+
+
+def open_directory(path: str) -> int:
+    """A descriptor of a directory, to lock it or to write its names to the disk. Raises OSError."""
+    return os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def create(path: str) -> int:
+    """A descriptor to write a new file by. FileExistsError if there is one, or a link."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

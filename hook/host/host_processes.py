@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which processes are the host's own, so that their names, words, root and current directory may be believed.
+
+The author of a container names its processes, fills their command lines, and makes their root directory. A process of
+the host has the pid, mount and user namespaces of pid 1, and is in no cgroup of a container or pod. Of all others only
+what the kernel says counts: pid, parent, start time, cgroups, threads, counters.
+
+Comparing namespaces needs CAP_SYS_PTRACE, which the units and the chart's DaemonSet do not have: without it no process
+is believed. Source: namespaces(7), and "Ptrace access mode checking" of ptrace(2).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from hook.base import cgroups, container_tasks
+from hook.host import door
+from hook.host.door import Tree, Unreadable
+from hook.stages import identity
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from hook.base.container_tasks import Process
+
+_NAMESPACES = ("pid", "mnt", "user")
+_HEAD = 4096  # bytes: a process makes its command line as long as it wants
+
+
+@dataclass(frozen=True)
+class Found:
+    """Processes of the host, each with its words. `unclear`: a line for each process that may be one of them."""
+
+    words: dict[int, list[str]] = field(default_factory=dict)
+    unclear: list[str] = field(default_factory=list)
+
+
+def find(is_wanted: Callable[[list[str]], bool]) -> Found:
+    """The processes of the host whose words are those of a wanted program."""
+    found = Found()
+    for it in container_tasks.table().values():
+        if is_in_container(it.cgroups) or not is_wanted(words := read_words(it.pid)):
+            continue
+        is_hosts = is_of_host(it)
+        if is_hosts:
+            found.words[it.pid] = words
+        elif is_hosts is None:
+            name = os.path.basename(words[0])
+            why = "its namespaces cannot be compared with the host's (needs CAP_SYS_PTRACE)"
+            found.unclear.append(f"process {it.pid} calls itself {name}, and {why}: nothing of it was read")
+    return found
+
+
+def is_of_host(process: Process) -> bool | None:
+    """Whether a process is the host's own; None if its namespaces cannot be read."""
+    if is_in_container(process.cgroups):
+        return False
+    try:
+        return all(os.path.samefile(f"/proc/{process.pid}/ns/{it}", f"/proc/1/ns/{it}") for it in _NAMESPACES)
+    except OSError:  # also of a process that is just ending, which then is not there any more
+        now = container_tasks.look_at(process.pid)
+        return None if now is not None and now.starttime == process.starttime else False
+
+
+def is_in_container(places: Iterable[str]) -> bool:
+    """Whether one of these cgroups is a container's or a pod's. `places`: as procfs.cgroups returns them."""
+    return any(cgroups.container_id(it) is not None or identity.pod_uid(it) is not None for it in places)
+
+
+def read_words(pid: int) -> list[str]:
+    """The command line of a process as words, as far as it is short; without any, one empty word.
+
+    Not for a process of a container: the page that holds its words can be one that never comes (userfaultfd, FUSE).
+    """
+    try:
+        head = door.read_head(f"/proc/{pid}/cmdline", _HEAD)
+    except Unreadable:  # it has ended, or is a process of the kernel
+        head = b""
+    return head.decode("utf-8", "surrogateescape").split("\0")[:-1] or [""]
+
+
+def see_files(pid: int) -> Tree:
+    """The files as a process of the host sees them. Raises OSError."""
+    root, cwd = f"/proc/{pid}/root", os.readlink(f"/proc/{pid}/cwd")
+    is_ours = os.path.samefile(root, "/") and os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt")
+    return Tree("" if is_ours else root, cwd)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files are opened, listed and matched by two modules only: `system` for our own records, `door` for all else."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hook
+
+HOOK = Path(hook.__file__).parent
+IMAGE = HOOK.parent / "packaging/kubernetes/image"
+SOURCES = {path.relative_to(HOOK).with_suffix("").as_posix(): path for path in sorted(HOOK.rglob("*.py"))}
+SOURCES |= {f"image/{name}": IMAGE / f"{name}.py" for name in ("host", "node")}
+
+DOORS = ("base/system", "host/door")
+OPENERS = {"open", "listdir", "scandir", "walk", "fwalk", "glob", "iglob", "rglob", "iterdir", "read_bytes"}
+OPENERS |= {
+    "read_text",
+    "ZipFile",
+    "is_zipfile",
+    "TarFile",
+    "FileIO",
+    "NamedTemporaryFile",
+    "TemporaryFile",
+    "mkstemp",
+    "mmap",
+}
+MODULES = {"glob", "pathlib", "shutil", "linecache", "fileinput", "codecs", "tokenize", "tomllib", "gzip", "tarfile"}
+BY_DOOR = ("door", "files", "self.files", "self", "HOST")
+"""What a function of that name is called on, where it is the door's."""
+ELSEWHERE = {
+    "host/pyz_file": {"ZipFile"},  # of bytes that came through the door
+    "install/bytecode": {"ZipFile", "is_zipfile"},  # of the program itself, in the interpreter that compiles it
+    "install/node_bytecode": {"NamedTemporaryFile"},  # a copy of the program for that interpreter
+    "image/host": {"pathlib"},  # Path: names, and the age of a file
+}
+OWN = {"read_file", "read_counter", "list_directory", "open_directory"}
+"""What `system` opens without a look at what it is: a file of ours or of the kernel's."""
+BEHIND = ("host", "reconcile", "watch", "observe", "install", "doctor", "cli")
+"""The packages that are not on the hook path."""
+OF_THE_KERNEL = {
+    "doctor/kernel": "resctrl's info",
+    "observe/hardware": "resctrl's info",
+    "observe/node_counters": "resctrl's counters",
+    "reconcile/rebuild": "the ctrl_groups",
+    "reconcile/repeated": "a record of ours",
+}
+
+
+def opened_by(module: str) -> Iterator[str]:
+    """What a module opens files with, or could."""
+    for node in ast.walk(ast.parse(SOURCES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (it.name.partition(".")[0] for it in node.names if it.name.partition(".")[0] in MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            yield from {(node.module or "").partition(".")[0]} & MODULES
+            yield from ({it.name for it in node.names} & OPENERS if not (node.module or "").startswith("hook") else ())
+        elif isinstance(node, ast.Name) and node.id == "open":
+            yield "open"
+        elif isinstance(node, ast.Attribute) and node.attr in OPENERS and ast.unparse(node.value) not in BY_DOOR:
+            yield node.attr
+
+
+@pytest.mark.parametrize("module", sorted(SOURCES.keys() - {*DOORS}))
+def test_files_are_opened_by_the_doors_alone(module: str) -> None:
+    assert {*opened_by(module)} <= ELSEWHERE.get(module, set())
+
+
+@pytest.mark.parametrize("module", sorted(ELSEWHERE))
+def test_exceptions_are_needed(module: str) -> None:
+    assert {*opened_by(module)} == ELSEWHERE[module]
+
+
+@pytest.mark.parametrize("module", [it for it in SOURCES if it.split("/")[0] in BEHIND])
+def test_what_is_not_ours_is_not_read_as_our_own(module: str) -> None:
+    tree = ast.parse(SOURCES[module].read_text(encoding="utf-8"))
+    called = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    assert bool(called & {f"system.{name}" for name in OWN}) == (module in OF_THE_KERNEL)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "open('/etc/x')",
+        "with open(path, 'rb') as file: ...",
+        "import os; os.open('/etc/x', 0)",
+        "import os; os.listdir('/')",
+        "import glob",
+        "from pathlib import Path",
+        "from os import scandir",
+        "import io; io.open('x')",
+        "reader = open",
+        "Path('/x').read_text()",
+    ],
+)
+def test_a_way_around_the_doors_is_seen(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.py").write_text(line)
+    monkeypatch.setitem(SOURCES, "x", tmp_path / "x.py")
+    assert {*opened_by("x")}
