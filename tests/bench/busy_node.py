@@ -44,6 +44,7 @@ class Member:
     pod: str
     pid: int
     cgroup: Cgroup | None = None
+    bundle: str = "/"
 
     def state(self, status: str = "created") -> dict[str, object]:
         """What CRI-O's runtime says of it."""
@@ -53,7 +54,7 @@ class Member:
             "id": self.name,
             "pid": self.pid,
             "status": status,
-            "bundle": "/",
+            "bundle": self.bundle,
             "annotations": annotations,
         }
 
@@ -118,6 +119,9 @@ class BusyNode:
         for it in self.others:
             (root / it.name).mkdir()
             (root / it.name / "state.json").touch()
+            it.bundle = f"/run/runc/{it.name}"  # as it is seen there
+            place = it.cgroup.path if it.cgroup is not None else f"/{it.pod}/{it.name}"
+            (root / it.name / "config.json").write_text(json.dumps({"linux": {"cgroupsPath": place}}))
         (root / "answer").write_text(json.dumps([it.state("running") for it in self.others]))
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from tests.containerd.cri import Cri
+from tests.support.cgroups import Cgroup
 from tests.support.containers import (
     DEADLINE,
     HOOK,
@@ -107,6 +108,8 @@ class Containerd:
     def __init__(self) -> None:
         self.base = Path(tempfile.mkdtemp(prefix="rmh-", dir="/tmp"))  # a short path: sockets lie in it
         self.cgroups = Cgroups(f"resctrl-mon-hook-{self.base.name}")
+        # Named like a container's, so that tests which run meanwhile do not take it for the host's.
+        self._own = Cgroup(f"{self.cgroups.path}/libpod-{'c0' * 32}.scope")
         self.gates = self.base / "gates"
         self.gates.mkdir()
         (self.base / "cni").mkdir()
@@ -150,10 +153,15 @@ class Containerd:
             text += RUNTIME.format(table=table, name=runtime, binary=binary, setting=setting)
         (self.base / name).write_text(text)
 
+    @property
+    def words(self) -> list[str]:
+        """The command line of containerd."""
+        return ["containerd", f"--config={self.base}/config.toml"]
+
     def _started(self) -> subprocess.Popen[bytes]:
         with (self.base / "log").open("ab") as log:
             process = subprocess.Popen(
-                [*self.enter(), "containerd", f"--config={self.base}/config.toml"],
+                [*_enter_cgroup(self._own), *self.enter(), *self.words],
                 env=ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -372,6 +380,11 @@ class Running:
         done = self.node.cri.runtime.ExecSync(container_id=self.id, cmd=command)
         assert done.exit_code == 0, done.stderr
         return str(done.stdout.decode())
+
+
+def _enter_cgroup(own: Cgroup) -> list[str]:
+    """What a program is started by, to be in a cgroup from its first instruction on."""
+    return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', str(own.directory / "cgroup.procs")]
 
 
 def _write_image(path: Path, rootfs: Path, name: str) -> None:

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hook.host import containerd as configuration
+from hook.host import host_processes
+from hook.host.host_processes import Found
 from tests.containerd.conftest import CONTAINERDS
 from tests.containerd.node import PLAIN, RUNTIMES, UID, Pod
 from tests.support.containers import HOOK
@@ -29,6 +31,12 @@ GROUP = f"oci-{UID}"
 def hard_limit_on_files(pid: int) -> str:
     lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
     return next(line for line in lines if line.startswith("Max open files")).split()[4]
+
+
+def believe(node: ContainerdNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the node's containerd for the host's, which it is not on this machine."""
+    running = Found({node.containerd.pid: node.containerd.words})
+    monkeypatch.setattr(host_processes, "find", lambda _is_wanted: running)
 
 
 @pytest.fixture(params=itertools.product(CONTAINERDS, RUNTIMES), ids="-".join)
@@ -63,9 +71,12 @@ def test_pod_from_its_init_container_to_its_end(node: ContainerdNode) -> None:
     node.assert_clean()
 
 
-def test_base_runtime_spec_in_an_imported_file_of_a_running_containerd_is_found(start_node: StartNode) -> None:
+def test_base_runtime_spec_in_an_imported_file_of_a_running_containerd_is_found(
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By it each container of the node has the hook: without the program none would start."""
     node = start_node("base-spec", "runc")
+    believe(node, monkeypatch)
     spec = str(node.containerd.base / "base-runtime-spec.json")
 
     def specs() -> list[str]:
@@ -74,7 +85,7 @@ def test_base_runtime_spec_in_an_imported_file_of_a_running_containerd_is_found(
     node.assert_placed(node.pod().start("web"))
     assert spec in specs()
     node.containerd.kill()
-    assert spec not in specs()
+    assert spec not in specs(), "what it used is of no process any more"
     node.containerd.start_again()
 
 
@@ -164,9 +175,10 @@ def test_pods_own_annotations_do_not_put_it_into_another_pod(start_node: StartNo
     assert list((node.run_dir / "unmonitored").glob("*.json")) == []
 
 
-def test_annotations_are_passed_on_as_doctor_has_it(start_node: StartNode) -> None:
+def test_annotations_are_passed_on_as_doctor_has_it(start_node: StartNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """`*` stops at a slash."""
     node = start_node("base-spec", "runc")
+    believe(node, monkeypatch)
     keys = ["monitor.resctrl-mon.io", "monitor.resctrl-mon.io/web", "other.example/x", "plain"]
     web = node.pod(**dict.fromkeys(keys, "true")).start("web")
     base = node.containerd.base

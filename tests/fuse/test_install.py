@@ -808,18 +808,16 @@ def test_a_line_that_was_taken_out_is_in_force_until_containerd_is_restarted(nod
     assert PROGRAM in node.written()
 
 
-def test_a_containerd_that_sees_other_files_is_none_of_our_business(node: ScratchMachine) -> None:
-    """One in a container has its own /usr: what its specification names is another file."""
+def test_a_containerd_that_is_not_the_hosts_is_none_of_our_business(node: ScratchMachine) -> None:
+    """One in a container has its own files, and its author could have named any program so."""
     done(node, "install", "--for=kubernetes")
     node.path("/etc/k.toml").write_text(NAMES_IT)
     node.path("/etc/x.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": PROGRAM}]}}))
-    hidden = f"mount -t tmpfs x {os.path.dirname(PROGRAM)}; touch {PROGRAM};"
-    ended = node.run("uninstall", before=machine.beside("containerd", "-c", "/etc/k.toml", mounts=hidden))
+    ended = node.run(
+        "uninstall", before=machine.beside("containerd", "-c", "/etc/k.toml", mounts="mount -t tmpfs x /mnt;")
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert PROGRAM not in node.written()
-    done(node, "install", "--for=kubernetes")
-    node.run("uninstall", before=machine.beside("containerd", "-c", "/etc/k.toml", mounts="mount -t tmpfs x /mnt;"))
-    assert PROGRAM in node.written(), "this one sees the same file"
 
 
 # --- Whose files these are

@@ -17,6 +17,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fuse.test_people import ask, start
+from tests.fuse.test_watch import wait
 from tests.support.hook import DEADLINE, UID, created, end, stopped, task
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 Task = subprocess.Popen[bytes]
 ENERGY = {"domain": "mon_PERF_PKG_00", "event": "core_energy"}
+OCCUPANCY = {"domain": "mon_L3_00", "event": "llc_occupancy"}
 
 
 @contextmanager
@@ -65,11 +67,18 @@ def test_a_server_measures_when_it_is_asked_and_ends_at_a_signal(
         assert scrape(url).get("resctrl_mon_core_energy_joules_total") is None
         hook(created("c1", init.pid, pod_uid=UID))
         resctrl.control(do="add", group=f"/mon_groups/oci-{UID}", amount="12.5", **ENERGY)
-        assert scrape(url)["resctrl_mon_core_energy_joules_total"] == 12.5
+        # A second later: until then the first reading is shared.
+        wait(lambda: scrape(url).get("resctrl_mon_core_energy_joules_total") == 12.5)
         process.send_signal(number)
         assert process.wait(DEADLINE) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
+
+
+def test_only_the_server_counts_whom_it_cuts_off(hook: Hook) -> None:
+    with listening(hook) as (_, url):
+        assert scrape(url)["resctrl_mon_endpoint_dropped_connections_total"] == 0
+    assert "resctrl_mon_endpoint" not in ask(hook, "metrics").stdout
 
 
 def test_a_server_needs_no_capability(hook: Hook, resctrl: Mounted, init: Task) -> None:
@@ -94,9 +103,11 @@ def test_a_dip_is_no_new_start(hook: Hook, resctrl: Mounted, init: Task, tmp_pat
     path = f"{os.fspath(tmp_path)}/x.prom"
     seen = []
     with listening(hook) as (_, url):
-        for value in ("50", "49.5", "51"):
+        for number, value in enumerate(("50", "49.5", "51"), start=1):
             resctrl.control(do="set_counter", group=f"/mon_groups/oci-{UID}", value=value, **ENERGY)
+            resctrl.control(do="set_counter", group=f"/mon_groups/oci-{UID}", value=str(number), **OCCUPANCY)
             if way == "listen":
+                wait(lambda: scrape(url)["resctrl_mon_llc_occupancy_bytes"] == number)  # noqa: B023  called at once
                 found = scrape(url)
             else:
                 assert ask(hook, "metrics", f"--textfile={path}").status == 0

@@ -270,7 +270,7 @@ def test_reconcile_forgets_what_was_completed(hook: Hook, init: Task) -> None:
     hook(created("c1", init.pid))
     end(init)
     hook(stopped("c1"))
-    assert answer(hook, "reconcile") == {"dry_run": False, "actions": [], "left": [], "undone": 0}
+    assert answer(hook, "reconcile") == {"dry_run": False, "actions": [], "left": [], "ended": None, "undone": 0}
     (pruned,) = answer(hook, "reconcile", "--snapshot-ttl=0")["actions"]
     assert (pruned["action"], pruned["key"], pruned["problem"]) == ("prune", "c1", None)
     assert hook.recorded("c1") is None

@@ -48,7 +48,7 @@ def for_people(hook: Hook, *words: str, wrapper: tuple[str, ...] = ALONE) -> Out
 # --- What judges is refused
 
 
-@pytest.mark.parametrize("words", [[], ["--dry-run"], ["--adopt"], ["--live=/dev/null"], ["--linger=0"]])
+@pytest.mark.parametrize("words", [[], ["--dry-run"], ["--adopt"], ["--live=-"], ["--linger=0"]])
 def test_reconcile_is_refused(hook: Hook, alive: str, words: list[str]) -> None:
     (hook.resctrl_root / "mon_groups/oci-lost").mkdir()
     ended = for_people(hook, "reconcile", *words)

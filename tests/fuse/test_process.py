@@ -136,6 +136,11 @@ def test_a_fifo_in_place_of_a_file_does_not_block(hook: Hook, init: Task, place:
         assert hook.tasks(f"oci-{UID}") == {init.pid, other.pid}
 
 
+def unmonitored(hook: Hook) -> list[str]:
+    command = [*replace(hook, options=()).command("list"), "unmonitored"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
 def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
     """What cannot be put on record is not begun."""
     hook.run_dir.mkdir()
@@ -147,7 +152,11 @@ def test_a_full_run_directory_makes_no_group(hook: Hook, init: Task) -> None:
         assert "ENOSPC" in outcome.stderr
         assert "full" in outcome.stderr
         assert hook.groups() == set()
+        full, counted = unmonitored(hook)
+        assert full.startswith("more containers may be unmonitored: the file system of the run directory is full")
         (hook.run_dir / "filler").unlink()
+        assert unmonitored(hook) == [counted]
+        assert counted.startswith("at least 1 failure since boot could not be recorded")
         assert hook(created("c1", init.pid)).stderr == ""
         assert hook.tasks("oci-c1") == {init.pid}
         end(init)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.fuse.test_watch import wait
 from tests.kernel.inside import few
 from tests.resctrlfs import Mounted
 from tests.support.cgroups import Cgroup, cgroup, container_cgroup
@@ -978,11 +979,32 @@ def test_a_run_that_is_ended_has_printed_what_it_did(hook: Hook, resctrl: Mounte
         outcome = finish(process)
         *done, last = [first.decode(), *outcome.stdout.splitlines()]
         assert {line.split()[0] for line in done} == {"remake"}
-        assert last == f"ended by SIGTERM: {len(done)} actions done, {24 - len(done)} left for the next run"
+        assert last.startswith(f"ended by SIGTERM: {len(done)} actions done, {24 - len(done)} left for the next run")
         assert (outcome.status, outcome.stderr) == (1, "")
         assert len(hook.groups()) == len(done)
         assert len(reconcile(hook)) == 24 - len(done)
         settled(hook)
+
+
+@pytest.mark.parametrize(("verb", "status"), [("reconcile", 1), ("metrics", 2)])
+def test_a_signal_ends_what_waits_for_a_file_system_that_does_not_answer(
+    hook: Hook, resctrl: Mounted, verb: str, status: int
+) -> None:
+    """No exception gets through there."""
+    with task() as it:
+        assert hook(created("c1", it.pid)).stderr == ""
+        resctrl.process.send_signal(signal.SIGSTOP)
+        try:
+            pipe = subprocess.PIPE
+            command = replace(hook, options=()).command(verb)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env={})
+            wait(lambda: "fuse" in Path(f"/proc/{process.pid}/stack").read_text())
+            process.send_signal(signal.SIGTERM)
+            outcome = finish(process)
+        finally:
+            resctrl.process.send_signal(signal.SIGCONT)
+    assert outcome.status == status
+    assert outcome.stderr.startswith(f"resctrl-mon-hook: {verb}: ended by ")
 
 
 @pytest.mark.knobs(rmids=2, decay_ms=0)

@@ -71,7 +71,8 @@ class NodeWithRunc:
         place = self.machine.path(f"/run/runc/{container}")
         place.mkdir(parents=True)
         (place / "state.json").touch()
-        (place / "config.json").write_text(json.dumps({"annotations": annotations, "process": {"args": ["x"]}}))
+        config = {"annotations": annotations, "process": {"args": ["x"]}, "linux": {"cgroupsPath": own.path}}
+        (place / "config.json").write_text(json.dumps(config))
         whole = {
             "ociVersion": "1.0.2",
             "id": container,
@@ -82,7 +83,7 @@ class NodeWithRunc:
             **state,
         }
         (place / "answer").write_text(json.dumps(whole))
-        self.pid = process.pid
+        self.pid, self.cgroup = process.pid, own
         return container
 
     def ask(self, *words: str) -> Any:  # noqa: ANN401  JSON
@@ -117,6 +118,33 @@ def node(tmp_path: Path) -> Iterator[NodeWithRunc]:
         pytest.skip(reason)
     with mounted(tmp_path) as resctrl, ExitStack() as stack:
         yield NodeWithRunc(tmp_path, resctrl, stack)
+
+
+def test_a_container_whose_state_has_its_head_too_late_is_found_and_adopted(node: NodeWithRunc) -> None:
+    """Its record names neither it nor its process, so it cannot be tried again."""
+    container = node.runs(KUBELET, parent=f"/pod{UID}")
+    state = {"ociVersion": "1.0", "id": container, "status": "creating", "pid": node.pid, "bundle": "/"}
+    node.hook(json.dumps({"annotations": {"x": "y" * (5 << 20)}, **state}).encode())
+    assert [name[:4] for name in node.hook.reasons()] == ["bad-"]
+    assert len(node.reconcile()) == 1
+    assert node.ids() == [container]
+    done = node.machine.run("reconcile", "--adopt", "--json", *node.options)
+    (action,) = [it for it in json.loads(done.stdout)["actions"] if it["container"] == container]
+    assert (action["action"], action["problem"]) == ("adopt", None)
+    assert node.hook.tasks(f"oci-{UID}") == {node.pid}
+    assert node.reconcile() == []
+    assert node.ids() == []
+
+
+def test_a_container_does_not_hide_in_a_cgroup_called_like_another_one(node: NodeWithRunc) -> None:
+    """It has a writable cgroup, and its process has gone to one below, which has the ID of a hooked container."""
+    container, own = node.runs(KUBELET), node.cgroup
+    with task() as init, cgroup(f"{own.path}/{'a' * 64}") as below:
+        node.hook(created("a" * 64, init.pid))
+        below.add(node.pid)
+        node.reconcile()
+        assert node.ids() == [container]
+        own.add(node.pid)
 
 
 def test_a_container_that_was_never_hooked_is_counted_named_and_a_failure_of_doctor(node: NodeWithRunc) -> None:
@@ -220,6 +248,16 @@ def test_a_container_that_is_adopted_or_gone_does_not_count_any_more(node: NodeW
     node.reconcile()
     assert node.ids() == []
     assert [it["level"] for it in node.findings()] == ["ok"]
+
+
+def test_a_container_that_reconcile_adopts_is_not_said_to_lack_the_hook(node: NodeWithRunc) -> None:
+    container = node.runs(KUBELET)
+    found = node.ask("reconcile", "--adopt")
+    assert [(it["action"], it["problem"]) for it in found["actions"] if it["container"] == container] == [
+        ("adopt", None)
+    ]
+    assert not [line for line in found["left"] if "never got the hook" in line]
+    assert json.loads((node.hook.run_dir / "unhooked.json").read_text())["containers"] == {}
 
 
 def test_a_runtime_that_does_not_answer_leaves_containers_unchecked_until_it_does(node: NodeWithRunc) -> None:

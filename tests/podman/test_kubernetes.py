@@ -374,22 +374,25 @@ def test_the_program_is_removed_only_when_no_container_calls_it(host: Host) -> N
 CONTAINERD = "exec -a containerd /usr/bin/python3 -ISc 'print(flush=True); import signal; signal.pause()' --config=$0"
 
 
-def test_a_containerd_that_names_the_program_in_an_imported_file_is_waited_for(host: Host, tmp_path: Path) -> None:
-    """Its files are seen as it sees them, which takes a capability that reconcile does without."""
+def test_a_containerd_that_may_name_the_program_in_an_imported_file_is_waited_for(host: Host, tmp_path: Path) -> None:
+    """Its files are seen as it sees them, where it can be told that it is the host's; else it is waited for as well."""
     host.install()
     assert host.completed("remove-json").returncode == 0
     (tmp_path / "containerd.toml").write_text('imports = ["more.toml"]\n')
     (tmp_path / "more.toml").write_text(f'base_runtime_spec = "{tmp_path}/spec.json"\n')
     (tmp_path / "spec.json").write_text(json.dumps({"hooks": {"poststop": [{"path": str(host.program)}]}}))
     command = ["bash", "-c", CONTAINERD, str(tmp_path / "containerd.toml")]
+    remedy = "take it out of the configuration and restart containerd"
     with subprocess.Popen(command, stdout=subprocess.PIPE) as containerd:
-        assert containerd.stdout is not None
-        containerd.stdout.readline()
-        with host.running("remove-program") as process:
-            told = line_with(process, "containerd")
-            remedy = "take it out of the configuration and restart containerd"
-            assert told == f"containerd's base_runtime_spec {tmp_path}/spec.json calls {host.program}: {remedy}\n"
-        containerd.kill()
+        try:
+            assert containerd.stdout is not None
+            containerd.stdout.readline()
+            named = f"containerd's base_runtime_spec {tmp_path}/spec.json calls {host.program}: {remedy}\n"
+            unclear = f"process {containerd.pid} calls itself containerd, and its namespaces cannot be compared"
+            with host.running("remove-program") as process:
+                assert line_with(process, "containerd").startswith((named, unclear))
+        finally:
+            containerd.kill()
     assert host.program.exists()
     assert host.completed("remove-program").returncode == 0
     assert host.state() == []

@@ -503,8 +503,8 @@ def remove(base: Path) -> None:
 def users(base: Path) -> Iterator[int]:
     """Descriptors of the processes that name a directory on their command line (pidfd_open(2))."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if os.fsencode(base) in entry.read_bytes():
+        with suppress(OSError), entry.open("rb") as file:
+            if os.fsencode(base) in file.read(1 << 16):  # a process makes it as long as it wants
                 yield os.pidfd_open(int(entry.parent.name))
 
 

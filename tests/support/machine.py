@@ -52,15 +52,16 @@ def missing_with_model() -> str | None:
 
 
 def beside(name: str, *arguments: str, mounts: str = "") -> list[str]:
-    """What a command is started by, to have a process of this name and these arguments beside it.
+    """What a command is started by, to have a process of this name and these arguments beside it, and no others.
 
-    `mounts`: shell commands that the process alone sees the mounts of.
+    Both are in a pid namespace of their own, whose first process is their host's. `mounts`: shell commands that give
+    the process a mount namespace of its own, so that it is none of the host's.
     """
     process = """exec -a "$0" /usr/bin/python3 -ISc 'print(flush=True); import signal; signal.pause()' "$@" """
     own = f"unshare -m bash -c {shlex.quote(mounts + process)}" if mounts else f"bash -c {shlex.quote(process)}"
     script = f"coproc {own} {shlex.join([name, *arguments])}\nread -r <&${{COPROC[0]}}\n"
     script += "trap 'kill $COPROC_PID; wait' EXIT\n\"$@\""
-    return ["bash", "-c", script, "bash"]
+    return ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--cgroup", "bash", "-c", script, "bash"]
 
 
 class ScratchMachine:

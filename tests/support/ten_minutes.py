@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten minutes of three nodes, in seconds: what the shipped file exports every 15 s, and what is true.
+"""Ten minutes of three nodes, in seconds: what the program exports every 15 s, and what is true.
 
 Node `a` lives: pods come and go, another tool removes a group, RMIDs run out, reconcile stops. On `b` resctrl is not
 mounted and reconcile never ran. On `c` reconcile never ends, its tasks were late, and watch is killed. The model's
@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 from tests.fuse.test_people import start
+from tests.support.chart import ROOT
 from tests.support.hook import DEADLINE, Hook, created, end, finish, stopped, task
 from tests.support.prometheus import read_samples
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -50,6 +52,8 @@ KILLED = 10
 MOVED = 3
 """Tasks that it moves in each step until then."""
 RMIDS = 8
+SERVER = "from hook.observe import listen; listen._SHARED = 0.0; import hook.__main__"
+"""`metrics --listen` without a second between two readings: here it lasts longer than a step."""
 
 
 class ChargedPod:
@@ -89,7 +93,8 @@ class TenMinutes:
         self.urls = {name: self._listen(hook) for name, hook in nodes.items()}
 
     def _listen(self, hook: Hook) -> str:
-        process = start(hook, "metrics", "--listen=127.0.0.1:0")
+        words = ["metrics", f"--resctrl-root={hook.resctrl_root}", f"--run-dir={hook.run_dir}", "--listen=127.0.0.1:0"]
+        process = subprocess.Popen([sys.executable, "-c", SERVER, *words], cwd=ROOT, stdout=subprocess.PIPE, env={})
         self.stack.callback(process.communicate)
         self.stack.callback(process.kill)
         assert process.stdout is not None

@@ -157,6 +157,10 @@ class MachineOnDisk:
     def rmdir(self, path: bytes, *, dir_fd: int | None = None) -> None:
         if dir_fd is None:
             self._refuse("rmdir")
+            tasks = Path(os.fsdecode(path), "tasks")
+            for pid in map(int, tasks.read_text().split() if tasks.exists() else []):
+                if (self.proc / str(pid)).exists():
+                    self.says(pid, self._classes[pid], "")
             shutil.rmtree(path)
         else:
             posix.rmdir(path, dir_fd=dir_fd)

@@ -28,7 +28,7 @@ from hook.base.models import KeyState, MonGroup, Options
 from hook.base.reasons import Reason
 from hook.cli import commands, help_text, parser
 from hook.host.paths import Places
-from hook.observe import hardware, prometheus, snapshot
+from hook.observe import connections, hardware, prometheus, snapshot
 from hook.reconcile import plan
 from hook.stages import context, entry
 from hook.state.consumer_view import View
@@ -311,6 +311,16 @@ def test_metrics_has_no_metric_that_does_not_exist() -> None:
     assert set(first_words(page("docs/metrics.md"), "metric")) <= set(prometheus.list_names())
 
 
+def test_metrics_has_the_limits_of_connections() -> None:
+    text = " ".join(page("docs/metrics.md", "Slow clients").split())
+    assert f"A connection lasts {connections._PATIENCE:.0f} seconds at most" in text
+    assert f"its request has {connections._LONGEST_REQUEST >> 10} KiB at most" in text
+    assert f"There are {connections._MOST} connections at most" in text
+    assert f"Of one address, {connections._MOST_ASKING} at most have not asked yet" in text
+    assert ("for half a second" in text, connections._STALLED) == (True, 0.5)
+    assert {f"`{reason}`" for reason in connections.REASONS} <= {*re.findall("`[a-z_]+`", text)}
+
+
 # --- docs/reconcile.md
 
 
@@ -382,7 +392,16 @@ def test_consumer_view_has_every_file_of_an_entry(tmp_path: Path) -> None:
 
 
 def test_security_has_the_largest_state() -> None:
-    assert f"A state of more than {entry.Call.STDIN_LIMIT >> 20} MiB" in page("docs/security.md")
+    assert f"Of a state of more than {entry.Call.STDIN_LIMIT >> 20} MiB" in page("docs/security.md")
+
+
+def test_security_names_a_test_for_each_thing_that_a_tenant_can_write_or_be() -> None:
+    rows_of_tests = [cells[-1] for cells in rows(page("docs/security.md"), "what a tenant can write or be")]
+    assert len(rows_of_tests) >= 10
+    for cell in rows_of_tests:
+        paths = re.findall(r"`(tests/[\w/]+\.py)`", cell)
+        assert paths
+        assert [path for path in paths if not (ROOT / path).is_file()] == []
 
 
 # --- docs/testing.md

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import posix
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from hook.base.reasons import Reason
 from hook.base.text import printable
 from hook.stages import failures
 from hook.stages.identity import Container, Key, Pod
+from hook.state.records import Records
 from hook.state.rundir import RunDir
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
@@ -122,6 +124,27 @@ def test_a_record_that_cannot_be_written_is_reported(traces: Traces) -> None:
     failures.record(as_run(traces), failures.failure_of(HookError(Reason.IO, "p"), "c1", "hook"))
     assert b"could not write the record" in traces.stderr[0]
     assert b"No space left" in traces.syslog[0]
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_a_record_that_cannot_be_written_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_room: bool
+) -> None:
+    run, failure = RunDir(str(tmp_path)), failures.failure_of(HookError(Reason.IO, "p"), "c1", "hook")
+
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run.make_parts()
+    with Records(run.path) as records:
+        assert records.unrecorded() == 0
+        monkeypatch.setattr(RunDir, "write_failure", refuse)
+        if not has_room:  # the file is made, as on tmpfs, but gets no page
+            monkeypatch.setattr(posix, "write", refuse)
+        failures.record(run, failure)
+        failures.record(run, failure)
+        assert records.unrecorded() == (2 if has_room else 1)
+        assert records.runs() == {}
 
 
 def test_nothing_gets_out_when_all_three_fail(traces: Traces) -> None:

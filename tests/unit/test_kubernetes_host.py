@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hook.base import procfs
-from hook.host import hooksd, machine
-from hook.host.machine import View
+from hook.base import container_tasks
+from hook.base.container_tasks import Process
+from hook.host import hooksd, host_processes, machine
+from hook.host.door import Tree
+from hook.host.host_processes import Found
 from hook.install.file_steps import Refused
 from pyz import archive
 
@@ -286,7 +288,7 @@ CONTAINERD = {
 def cgroups(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The cgroups that have processes."""
     places = [":/kubepods.slice/kubepods-pod1.slice/crio-" + LIVE + ".scope", ":/user.slice"]
-    monkeypatch.setattr(procfs, "cgroups", lambda _pid: places)
+    monkeypatch.setattr(container_tasks, "table", lambda: {7: Process(7, 1, 1, tuple(places))})
     assert root.exists()
     return places
 
@@ -331,6 +333,15 @@ def test_a_container_lives_as_long_as_its_cgroup_has_processes(cgroups: list[str
     assert node().callers() == (["?/? ? (b2b2b2b2b2b2)"], [])
 
 
+def test_a_cgroup_that_another_container_named_after_it_keeps_no_container_alive(
+    cgroups: list[str], tmp_path: Path
+) -> None:
+    bundle(tmp_path, ENDED)
+    old(tmp_path)
+    cgroups.append(f":/libpod-{LIVE}.scope/libpod-{ENDED}.scope")
+    assert node().callers() == ([], ["?/? ? (b2b2b2b2b2b2)"])
+
+
 @pytest.mark.usefixtures("cgroups")
 def test_in_a_pid_namespace_of_its_own_it_takes_no_container_for_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -356,8 +367,9 @@ def test_a_base_runtime_spec_that_names_it_is_waited_for(root: Path, monkeypatch
     config.write_text('imports = ["x.toml"]\n')
     (config.parent / "x.toml").write_text('base_runtime_spec = "/etc/spec.json"\n')
     at(root, "/etc/spec.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": PROGRAM}]}}))
-    monkeypatch.setattr(machine, "list_processes", lambda _pids=None: {os.getpid(): ["/usr/bin/containerd"]})
-    monkeypatch.setattr(machine, "find_view", lambda _pid: View(str(root)))
+    running = Found({os.getpid(): ["/usr/bin/containerd"]})
+    monkeypatch.setattr(host_processes, "find", lambda _is_wanted: running)
+    monkeypatch.setattr(host_processes, "see_files", lambda _pid: Tree(str(root)))
     monkeypatch.setattr(machine, "read_start_time", lambda _pid: float("inf"))
     remedy = "take it out of the configuration and restart containerd"
     assert node().specs() == [f"containerd's base_runtime_spec /etc/spec.json calls {PROGRAM}: {remedy}"]

@@ -21,8 +21,8 @@ PACKAGES = re.findall(r"^    (\w+)  ", hook.__doc__ or "", re.MULTILINE)
 """In the order of hook's docstring: each imports only those before it."""
 MODULES = [name for name in TREES if not name.endswith("__init__") and name != "__main__"]
 HOOK_PATH = [name for name in MODULES if name.split("/")[0] in ("base", "state", "stages")]
-FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {"base/container_tasks", "state/records"}
-FOR_PEOPLE |= {"state/contents", "state/reconcile_record", "state/run_counters"}
+FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {"base/cgroup_threads", "base/container_tasks"}
+FOR_PEOPLE |= {"state/records", "state/contents", "state/reconcile_record"}
 """Never imported by a start or an end that succeeds."""
 PYDANTIC = {"base/models"}  # in the .pyz base/models_compiled stands under this name
 CHANGES = {"doctor/self_test", "host/files", "host/unhooked", "observe/prometheus"}
@@ -116,13 +116,14 @@ def test_no_modules_import_each_other_when_they_are_imported() -> None:
 def test_system_calls_are_made_in_one_module() -> None:
     assert users({"posix", "fcntl", "time"}) == {"base/system"}
     assert users({"select", "termios"}) == {"base/system", "cli/keys"}
+    assert users({"selectors"}) == {"cli/deadline", "host/programs", "observe/connections"}
 
 
 def test_the_http_server_is_imported_only_to_listen() -> None:
     assert users({"http", "socketserver"}) == {"observe/listen"}
-    assert not [
-        module for module in MODULES for node in at_start(TREES[module]) if "hook.observe.listen" in imported(node)
-    ]
+    at_first = {module: set().union(*map(imported, at_start(TREES[module]))) for module in MODULES}
+    assert [module for module, names in at_first.items() if "hook.observe.listen" in names] == []
+    assert [module for module, names in at_first.items() if "hook.observe.connections" in names] == ["observe/listen"]
 
 
 def test_pydantic_is_known_to_the_models_alone() -> None:
@@ -136,14 +137,28 @@ def test_os_is_for_people() -> None:
 @pytest.mark.parametrize(
     ("pattern", "owners"),
     [
-        (r"^/proc(/|$)", {"base/container_tasks", "base/procfs", "base/system", "host/machine", "host/would_inject"}),
+        (
+            r"^/proc(/|$)",
+            {
+                "base/container_tasks",
+                "base/procfs",
+                "base/system",
+                "host/door",
+                "host/host_processes",
+                "host/machine",
+                "host/would_inject",
+            },
+        ),
         (r"^/sys/", {"base/cgroup_mounts", "base/models", "base/models_compiled", "host/machine"}),
         (
             r"^/run/",
             {"base/models", "base/models_compiled", "host/machine", "host/oci_runtimes", "host/would_inject"},
         ),
         (r"^/dev/log", {"doctor/installation", "stages/failures"}),
-        (r"(^|/)(last_cmd_status|tasks)$", {"base/refusals", "base/resctrl", "state/consumer_view"}),
+        (
+            r"(^|/)(last_cmd_status|tasks)$",
+            {"base/cgroup_threads", "base/refusals", "base/resctrl", "state/consumer_view"},
+        ),
         (
             r"^(groups|members|unmonitored|locks)(/|$)",
             {"state/contents", "state/damage", "state/records", "state/rundir"},
@@ -155,7 +170,12 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
     """The paths under which the options' defaults are is the models' knowledge."""
     fields = {"groups", "members"}  # of the key's state: names of the same spelling, no paths
     shown = {*fields, "unmonitored"}  # what JSON and metrics for people call the same
-    other = {"stages/create": fields, "state/accounting": fields, "observe/prometheus": shown}
+    other = {
+        "stages/create": fields,
+        "state/accounting": fields,
+        "reconcile/naming": fields,
+        "observe/prometheus": shown,
+    }
     other |= dict.fromkeys(("cli/commands", "cli/help_text", "cli/parser", "observe/as_json"), shown)
     other |= {"doctor/examine": {"/proc"}, "doctor/kernel": {"/proc"}}  # the subject of a finding
     found = {

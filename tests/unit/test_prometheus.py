@@ -187,7 +187,7 @@ def test_each_event_has_a_metric_of_its_kind_and_unit() -> None:
     assert (
         len(set(prometheus.list_names()))
         == len(prometheus.list_names())
-        == 2 * len(series.SERIES) + len(prometheus.HEALTH)
+        == 2 * len(series.SERIES) + len(prometheus.HEALTH) + len(prometheus.ENDPOINT)
     )
 
 
@@ -245,6 +245,9 @@ def test_reconcile_is_seen(node: FakeNode) -> None:
     assert [value(found, "reconcile_actions_total", verb=verb) for verb in ("adopt", "evict")] == [7, 0]
     assert [value(found, "reconcile_failures_total", verb=verb) for verb in ("adopt", "evict")] == [0, 3]
     assert value(found, "late_cpu_seconds_total") == 1.5
+    assert value(found, "outside_threads") == 0
+    node.reconciled(**run, outside={"c1": 17, "c2": 1}, outside_total=20)
+    assert value(scraped(node.options), "outside_threads") == 20
 
 
 def test_watch_is_seen_where_it_runs(node: FakeNode) -> None:
@@ -326,7 +329,7 @@ def test_every_metric_has_one_header_followed_by_its_samples(node: FakeNode) -> 
 def absent_names() -> set[str]:
     had = {counter.split("/")[1] for counter in NOW}
     absent = {name for event, name in series.SERIES.items() if event not in had}
-    return absent | {f"node_{name}" for name in absent}
+    return absent | {f"node_{name}" for name in absent} | set(prometheus.ENDPOINT)
 
 
 def test_the_text_is_in_a_stable_order(node: FakeNode) -> None:

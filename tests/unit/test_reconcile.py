@@ -5,23 +5,32 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from hook.base import container_tasks, system
+from hook.base.errors import HookError
 from hook.base.models import Failure, Options
+from hook.cli.deadline import Ended
 from hook.host import oci_runtimes
-from hook.reconcile.outcome import Follower, Outcome
+from hook.reconcile import chase, move_in, reconcile
+from hook.reconcile.outcome import Follower, Outcome, Result
 from hook.reconcile.plan import Action
 from hook.reconcile.reconcile import run
+from hook.reconcile.survey import Survey
+from hook.stages.context import Node
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
-from hook.state.rundir import RunDir
+from hook.state.records import Records
+from hook.state.rundir import LockedKey, RunDir
+from tests.unit.faults import Clock
 from tests.unit.test_create import UID, MachineOnDisk, container, machine
 from tests.unit.test_rundir import clock, directories
 
@@ -161,13 +170,15 @@ class EndsAfter(Follower):
 
     def begin(self, action: Action, number: int, total: int) -> None:
         self.seen.append(f"{number}/{total} {action.verb}")
+        if not self._left:
+            raise Ended("by SIGTERM")
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: Outcome | None) -> None:
+        assert outcome is not None
         self._left -= outcome.problem is None
-        self.is_over = not self._left
 
 
-def test_a_run_that_is_ended_finishes_the_action_in_hand_and_says_what_is_left(
+def test_a_run_that_is_ended_counts_what_it_has_done_and_the_next_one_does_the_rest(
     machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(container_tasks, "table", dict)
@@ -177,9 +188,13 @@ def test_a_run_that_is_ended_finishes_the_action_in_hand_and_says_what_is_left(
         machine.die(pid)
     options = Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))
     follower = EndsAfter(2)
-    result = run(options, follower=follower)
-    assert ([str(it.action)[:7] for it in result.outcomes], result.undone) == (["drop c7", "drop c8"], 1)
-    assert (follower.seen, result.is_whole) == (["1/3 drop", "2/3 drop"], False)
+    with pytest.raises(Ended):
+        run(options, follower=follower)
+    assert follower.seen == ["1/3 drop", "2/3 drop", "3/3 drop"]
+    with Records(options.run_dir) as records:
+        found = records.reconciled()
+    assert found is not None
+    assert (found.actions, found.ended_at) == ({"drop": 2}, None)
     assert [str(it.action)[:7] for it in run(options).outcomes] == ["drop c9"]
 
 
@@ -212,21 +227,34 @@ def failed(machine: MachineOnDisk, name: str, torn: bool) -> Path:
     return path
 
 
+HOUR = 3600
+BAD = "bad-0123456789abcdef"
 clocks = pytest.mark.parametrize("seconds", [DAY + 60, -DAY - 60], ids=["a day later", "the clock was set back a day"])
 each_failure = pytest.mark.parametrize("torn", [False, True], ids=["readable", "torn"])
 
 
-@clocks
 @each_failure
-@pytest.mark.parametrize("name", [ID, "bad-0123456789abcdef"])
-def test_a_failure_record_without_a_pid_is_removed_after_a_day(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, name: str, torn: bool, seconds: float
+@pytest.mark.parametrize("back", [1, -1], ids=["later", "the clock was set back"])
+@pytest.mark.parametrize(("name", "kept"), [(ID, DAY), (BAD, HOUR)])
+def test_a_failure_record_without_a_pid_is_removed_after_a_day_or_of_no_container_after_an_hour(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, name: str, torn: bool, kept: int, back: int
 ) -> None:
     path = failed(machine, name, torn)
-    assert at(machine, DAY - 60, monkeypatch) == []
+    assert at(machine, kept - 60, monkeypatch) == []
     assert path.exists()
-    assert at(machine, seconds, monkeypatch) == [("forget", name)]
+    assert at(machine, back * (kept + 60), monkeypatch) == [("forget", name)]
     assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "cgroup"),
+    [(BAD, f":/{BAD}"), (BAD, f":/crio-{BAD}.scope"), (ID, f":/kubepods/{'1' * 64}/crio-{ID}.scope")],
+)
+def test_a_failure_record_is_not_kept_by_a_cgroup_that_a_tenant_named_like_it(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, name: str, cgroup: str
+) -> None:
+    failed(machine, name, torn=False)
+    assert at(machine, DAY + 60, monkeypatch, cgroup) == [("forget", name)]
 
 
 @each_failure
@@ -293,3 +321,286 @@ def test_a_file_that_we_did_not_set_aside_is_kept(machine: MachineOnDisk, monkey
     (machine.run / "groups" / "no key.json.unreadable-1").touch()
     assert at(machine, DAY + 60, monkeypatch) == [("tidy", UID)]
     assert [it.name for it in (machine.run / "groups").iterdir()] == ["no key.json.unreadable-1"]
+
+
+# --- A hook that runs between the plan and the action
+
+
+def reconcile_after(
+    hook: Callable[[], object], machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[str, str | None]]:
+    """What reconcile does if this happens just before its first action takes the lock: each verb, and its problem."""
+    waiting = [hook]
+    real = RunDir.lock
+
+    def lock(self: RunDir, key: str, deadline: float) -> LockedKey:
+        if waiting:
+            waiting.pop()()
+        return real(self, key, deadline)
+
+    monkeypatch.setattr(container_tasks, "table", dict)
+    monkeypatch.setattr(RunDir, "lock", lock)
+    done = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
+    assert not waiting, "no action was planned"
+    return [(it.action.verb, it.problem) for it in done.outcomes]
+
+
+def start_container(machine: MachineOnDisk, name: str, pid: int) -> None:
+    machine.spawn(pid)
+    assert create_runtime(machine.node(linger=60), container(name, pid)) is not None
+
+
+def linger(machine: MachineOnDisk) -> None:
+    """A key that lingers, and whose linger time is over."""
+    start_container(machine, "c1", 7)
+    machine.die(7)
+    poststop(machine.node(linger=60), "c1")
+    path = machine.run / "groups" / f"{UID}.json"
+    state = json.loads(path.read_text())
+    assert state["lingering_until"] > state["lingering_since"]
+    path.write_text(json.dumps({**state, "lingering_until": state["lingering_since"]}))
+
+
+def assert_lives(machine: MachineOnDisk, name: str, pid: int) -> None:
+    state = machine.node().run.read_key(UID)
+    assert state is not None
+    assert ({it: member.pid for it, member in state.members.items()}, state.completed_at) == ({name: pid}, None)
+    assert machine.groups() == {f"oci-{UID}": {pid}}
+
+
+def test_a_dead_member_that_came_back_after_the_plan_is_not_dropped(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_container(machine, "c1", 7)
+    machine.die(7)
+    done = reconcile_after(lambda: start_container(machine, "c1", 9), machine, monkeypatch)
+    assert_lives(machine, "c1", 9)
+    assert done == []
+
+
+@pytest.mark.parametrize("lingers", [True, False], ids=["it lingered", "its group could not be removed"])
+def test_a_key_that_got_a_member_after_the_plan_is_not_ended(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, lingers: bool
+) -> None:
+    if lingers:
+        linger(machine)
+    else:
+        start_container(machine, "c1", 7)
+        machine.die(7)
+        machine.refusals["rmdir"] = [errno.EIO]
+        with pytest.raises(HookError):
+            poststop(machine.node(), "c1")
+    done = reconcile_after(lambda: start_container(machine, "c2", 9), machine, monkeypatch)
+    assert_lives(machine, "c2", 9)
+    assert "end" not in dict(done)
+
+
+def test_a_key_that_lingers_again_since_the_plan_is_not_ended(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def live_again() -> None:
+        start_container(machine, "c2", 9)
+        machine.die(9)
+        poststop(machine.node(linger=60), "c2")
+
+    linger(machine)
+    assert reconcile_after(live_again, machine, monkeypatch) == []
+    assert machine.groups() == {f"oci-{UID}": set()}
+    state = machine.node().run.read_key(UID)
+    assert state is not None
+    assert state.lingering_since is not None
+
+
+def test_a_key_that_another_reconcile_ended_after_the_plan_is_not_ended_again(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))
+    linger(machine)
+    others: list[str] = []
+    done = reconcile_after(lambda: others.extend(it.action.verb for it in run(options).outcomes), machine, monkeypatch)
+    assert (others, done) == (["end"], [])
+
+
+def test_an_index_entry_that_got_its_member_after_the_plan_is_kept(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it a poststop that comes without annotations finds no key."""
+    machine.node().run.write_index("c1", UID)
+    assert reconcile_after(lambda: start_container(machine, "c1", 9), machine, monkeypatch) == []
+    assert machine.node().run.key_of("c1") == UID
+
+
+# --- A program that lives as a chain of forks
+
+
+OWN = f"/kubepods/pod{UID}/crio-{ID}.scope"
+
+
+class ChainOfForks:
+    """In a container's cgroup, beside its init, 7: each link ends as soon as the cgroup has been read.
+
+    `ends_early`: how often; after that the link of the time lives on.
+    """
+
+    def __init__(self, machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, ends_early: int) -> None:
+        self.ends_early = ends_early
+        self._machine = machine
+        self._open = machine.open
+        self._link = 1000
+        self._list = machine.cgroups / OWN[1:] / "cgroup.threads"
+        self._list.parent.mkdir(parents=True)
+        self._enter(7)
+        self._begin()
+        create_runtime(machine.node(), container(ID, 7))
+        monkeypatch.setattr(machine, "open", self.open)
+
+    def open(self, path: bytes, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        descriptor = self._open(path, flags, mode, dir_fd=dir_fd)
+        if path.endswith(b"/cgroup.threads") and self.ends_early:
+            self.ends_early -= 1
+            self.end()
+            self._begin()
+        return descriptor
+
+    def end(self) -> None:
+        self._machine.die(self._link)
+        self._link += 1
+        self._replace("7\n")
+
+    def _begin(self) -> None:
+        self._enter(self._link)
+        self._replace(f"7\n{self._link}\n")
+
+    def _replace(self, text: str) -> None:
+        """As a new file: who has the former one open reads what was in it."""
+        self._list.unlink(missing_ok=True)
+        self._list.write_text(text)
+
+    def _enter(self, pid: int) -> None:
+        self._machine.spawn(pid)
+        (self._machine.proc / str(pid) / "cgroup").write_text(f"0::{OWN}\n")
+
+
+def put_right(machine: MachineOnDisk) -> Result:
+    return run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
+
+
+def count_outside(machine: MachineOnDisk) -> tuple[dict[str, int], int]:
+    with Records(str(machine.run)) as records:
+        found = records.reconciled()
+    assert found is not None
+    return found.outside, found.outside_total
+
+
+@pytest.fixture
+def no_runtimes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oci_runtimes, "has_roots", lambda: False)
+
+
+@pytest.mark.usefixtures("no_runtimes")
+@pytest.mark.parametrize("ends_early", [0, 1, 5])
+def test_chain_of_forks_is_adopted_and_counted_once(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, ends_early: int
+) -> None:
+    """Its links were gone when they were to be moved, which was said to have been done."""
+    ChainOfForks(machine, monkeypatch, ends_early)
+    done = put_right(machine)
+    assert [str(it.action).partition(": ")[2] for it in done.outcomes] == ["1 of its threads were not in its group"]
+    assert machine.groups() == {f"oci-{UID}": {7, 1000 + ends_early}}
+    assert (done.is_whole, count_outside(machine)) == (True, ({}, 0))
+
+
+@pytest.mark.usefixtures("no_runtimes")
+def test_chain_of_forks_that_stays_outside_is_a_failure_and_on_record_until_a_run_without_it(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    clock.now = 1000.0
+    chain = ChainOfForks(machine, monkeypatch, 10**6)
+    read = chain.open
+
+    def open_slowly(path: bytes, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        clock.now += 0.01 * path.endswith(b"/cgroup.threads")
+        return read(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(machine, "open", open_slowly)
+    done = put_right(machine)
+    assert {(it.action.verb, it.outside, (it.problem or "").partition(";")[0]) for it in done.outcomes} == {
+        ("adopt", 1, "1 of its threads are still outside its group, after 0 were moved in")
+    }
+    assert (done.is_whole, count_outside(machine)) == (False, ({ID: 1}, 1))
+    assert machine.groups() == {f"oci-{UID}": {7}}
+    chain.ends_early = 0
+    chain.end()
+    done = put_right(machine)
+    assert (done.outcomes, count_outside(machine)) == ([], ({}, 0))
+
+
+@pytest.mark.usefixtures("no_runtimes")
+def test_chain_that_stayed_outside_and_is_gone_at_the_last_look_is_no_failure(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, clock: Clock
+) -> None:
+    """On a machine that gives reconcile little time, what is inside by now may have looked as if it were outside."""
+    clock.now = 1000.0
+    chain = ChainOfForks(machine, monkeypatch, 10**6)
+    real = move_in.adopt
+
+    def adopt(node: Node, action: Action, seen: Survey) -> Action | bool:
+        monkeypatch.setattr(chase, "_CHASE", 0.0)
+        monkeypatch.setattr(chase, "_LOOKS", 1)
+        try:
+            return real(node, action, seen)
+        finally:
+            chain.ends_early = 0
+            chain.end()
+
+    monkeypatch.setitem(reconcile._MOVING, "adopt", adopt)
+    done = put_right(machine)
+    assert [(it.outside, it.has_failed) for it in done.outcomes] == [(1, False)]
+    assert (done.is_whole, count_outside(machine)) == (True, ({}, 0))
+
+
+@pytest.mark.usefixtures("no_runtimes")
+def test_container_whose_group_is_made_again_while_a_chain_stays_outside_is_monitored(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no failure of a hook: the next run adopts the chain, and does not begin again."""
+    ChainOfForks(machine, monkeypatch, 10**6)
+    system.rmdir(str(machine.resctrl / "mon_groups" / f"oci-{UID}"))
+    done = put_right(machine)
+    assert (done.outcomes[0].action.verb, done.outcomes[0].outside) == ("remake", 1)
+    assert (done.is_whole, count_outside(machine)) == (False, ({ID: 1}, 1))
+    assert machine.groups() == {f"oci-{UID}": {7}}
+    assert list((machine.run / "unmonitored").iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_runtimes")
+def test_what_comes_in_during_a_run_is_adopted_in_its_next_pass(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the plan has the same words as before: such an action was taken for one that was tried."""
+    chain = ChainOfForks(machine, monkeypatch, 0)
+    real = move_in.adopt
+
+    def adopt(node: Node, action: Action, seen: Survey) -> Action | bool:
+        done = real(node, action, seen)
+        if chain._link == 1000:
+            chain.end()
+            chain._begin()
+        return done
+
+    monkeypatch.setitem(reconcile._MOVING, "adopt", adopt)
+    assert len(put_right(machine).outcomes) == 2
+    assert machine.groups() == {f"oci-{UID}": {7, 1001}}
+
+
+@pytest.mark.usefixtures("no_runtimes")
+def test_container_with_more_cgroups_than_are_read_is_named(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = ChainOfForks(machine, monkeypatch, 0)
+    monkeypatch.setattr(system, "count_links", lambda _path: 1002)
+    done = put_right(machine)
+    assert done.left == [
+        f"1000 cgroups of {ID[:12]} of {UID} were not read: it has too many; a program there may stay outside"
+    ]
+    assert machine.groups() == {f"oci-{UID}": {7, chain._link}}

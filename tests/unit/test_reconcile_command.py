@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import io
 import os
-import signal
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -25,14 +23,6 @@ DROP = Action("drop", "k", "c1", why="its process is dead")
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    for number, handler in former.items():
-        signal.signal(number, handler)
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
@@ -80,17 +70,37 @@ def test_for_json_nothing_is_printed(capsys: Capture, monkeypatch: pytest.Monkey
     assert (capsys.readouterr().out, stderr.getvalue()) == ("", "\r\x1b[K")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_run_after_the_action_in_hand(capsys: Capture, number: int) -> None:
+def test_a_run_that_is_ended_says_what_it_has_done_what_is_left_and_what_it_was_at(capsys: Capture) -> None:
     output = Output(LeftUndone(), is_quiet=False)
     output.begin(DROP, 1, 9)
-    os.kill(os.getpid(), number)
-    assert output.is_over
     output.end(Outcome(DROP))
-    output.finish(Result([Outcome(DROP)], undone=8))
-    name = signal.Signals(number).name
-    assert capsys.readouterr().out.splitlines()[1:] == [f"ended by {name}: 1 actions done, 8 left for the next run"]
-    assert signal.getsignal(number) == signal.SIG_DFL
+    output.begin(DROP, 2, 9)
+    output.end(None)
+    output.begin(DROP, 3, 9)
+    result = output.end_run("after 45 s")
+    assert result == Result([Outcome(DROP)], undone=7, ended="after 45 s")
+    assert not result.is_whole
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "ended after 45 s: 1 actions done, 7 left for the next run; it was at: drop c1 of k: its process is dead"
+    ]
+
+
+def test_a_run_that_is_ended_between_two_actions_is_at_none(capsys: Capture) -> None:
+    output = Output(LeftUndone(), is_quiet=False)
+    output.begin(DROP, 1, 2)
+    output.end(Outcome(DROP))
+    assert output.end_run("by SIGTERM").undone == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "ended by SIGTERM: 1 actions done, 1 left for the next run"
+
+
+def test_a_run_that_is_ended_while_it_looks_says_so(capsys: Capture) -> None:
+    output = Output(LeftUndone(), is_quiet=False)
+    output.end(Outcome(DROP, "its state cannot be read", reason="bad_state"))  # never begun, as of an invalid state
+    output.begin(DROP, 1, 1)
+    output.end(Outcome(DROP))
+    assert output.end_run("by SIGTERM").undone == 0
+    line = "ended by SIGTERM: 1 actions done, 0 left for the next run; it was looking for more"
+    assert capsys.readouterr().out.splitlines()[-1] == line
 
 
 def test_a_reader_that_goes_away_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

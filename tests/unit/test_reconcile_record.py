@@ -56,7 +56,7 @@ def test_a_run_leaves_its_start_its_end_and_what_it_did(run: RunDir, clock: list
     tally.count("adopt", failed=False)
     tally.count("evict", failed=True)
     clock[0] += 2
-    tally.end(left=3)
+    tally.end(left=3, outside={})
     found = record(run)
     assert (found.started_at, found.ended_at, found.seconds, found.failed, found.left) == (1000, 1002, 2, 1, 3)
     assert (found.actions, found.failures) == ({"adopt": 1}, {"evict": 1})
@@ -67,7 +67,7 @@ def test_counts_add_up_over_runs_and_a_killed_run_is_seen(run: RunDir, clock: li
         tally = Tally(run, {})
         tally.start()
         tally.count("adopt", failed=False)
-        tally.end(left=0)
+        tally.end(left=0, outside={})
     clock[0] += 60
     killed = Tally(run, {})
     killed.start()
@@ -114,7 +114,7 @@ def test_a_torn_or_hostile_file_is_replaced(
     tally = Tally(run, {})
     tally.start()
     tally.count("adopt", failed=False)
-    tally.end(left=0)
+    tally.end(left=0, outside={})
     assert record(run).actions == {"adopt": 1}
     assert not Path(run.path, "reconcile.json").is_symlink()
     elsewhere = tmp_path / "elsewhere"
@@ -129,7 +129,7 @@ def test_a_record_at_its_limits_goes_on_anew(run: RunDir) -> None:
     tally = Tally(run, {"c1": 1.5})
     tally.count("adopt", failed=False)
     tally.count("adopt", failed=True)
-    tally.end(left=0)
+    tally.end(left=0, outside={})
     found, state = record(run), run.read_key("c1")
     assert state is not None
     assert (found.actions, found.failures, found.late_cpu, state.late_cpu) == ({"adopt": 0}, {"adopt": 0}, 1.5, 1.5)
@@ -142,7 +142,7 @@ def test_a_full_run_directory_stops_no_run(run: RunDir, monkeypatch: pytest.Monk
     monkeypatch.setattr(system, "write_new", full)
     tally = Tally(run, {"c1": 1.0})
     tally.start()
-    tally.end(left=0)
+    tally.end(left=0, outside={})
 
 
 def test_reconcile_records_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,3 +231,15 @@ def test_doctor_says_whether_reconcile_gets_through(
     node.reconciled(**fields)
     (finding,) = check_reconcile(site)
     assert (finding.level, finding.subject, finding.found) == (level, "reconcile", found)
+
+
+def test_what_is_outside_is_replaced_by_each_run_and_named_for_a_hundred_containers(run: RunDir) -> None:
+    tally = Tally(run, {})
+    tally.end(left=0, outside={f"c{number}": number for number in range(1, 151)})
+    found = record(run)
+    assert (len(found.outside), found.outside_total) == (100, sum(range(151)))
+    assert min(found.outside.values()) == 51
+    tally.save()
+    assert record(run) == found
+    tally.end(left=0, outside={})
+    assert (record(run).outside, record(run).outside_total) == ({}, 0)

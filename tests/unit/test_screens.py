@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,11 +21,16 @@ from hook.base import system
 from hook.base.models import Options
 from hook.base.text import printable
 from hook.cli import commands, output, top_command
+from hook.doctor.finding import FAILURE, OK, WARNING
+from hook.doctor.records import check_records
+from hook.doctor.site import Site
 from hook.host import podman_names
+from hook.host.paths import Places
 from hook.observe import cells, list_screen, show_screen, snapshot, table
 from hook.observe.selection import Selection
 from hook.observe.table import Screen
 from hook.stages import failures
+from hook.state.records import Records
 from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
@@ -173,6 +179,54 @@ def test_list_unmonitored_has_containers_without_the_hook(node: FakeNode, run: R
     assert run("list", "unmonitored").splitlines()[1] == "  shop/web-0 app (c3)"
 
 
+ROOM = {"f_blocks": 1000, "f_bavail": 500, "f_frsize": 4096, "f_files": 5000, "f_favail": 4000}
+FULL = "more containers may be unmonitored: the file system of the run directory is full; free space or inodes there"
+
+
+@pytest.mark.parametrize(
+    ("change", "is_full"),
+    [
+        ({}, False),
+        ({"f_bavail": 255}, True),
+        ({"f_favail": 999}, True),
+        ({"f_blocks": 0, "f_bavail": 0}, False),  # a tmpfs without a limit
+        ({"f_files": 0, "f_favail": 0}, False),
+    ],
+    ids=str,
+)
+def test_list_does_not_say_none_while_the_run_directory_is_full(
+    node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch, change: dict[str, int], is_full: bool
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**ROOM, **change}))
+    line = f"{FULL} (df -h /run, df -i /run)\n"
+    assert run("list", "unmonitored") == (line if is_full else "none\n")
+    assert (line in run("list")) is is_full
+    assert json.loads(run("list", "--json"))["run_dir_full"] is is_full
+    assert f"resctrl_mon_run_directory_full {is_full:d}\n" in run("metrics")
+    node.run.rmdir()
+    assert Records(str(node.run)).is_full() is is_full
+
+
+def test_list_says_that_failures_could_not_be_recorded(node: FakeNode, run: Run) -> None:
+    node.write("runs", "unrecorded", "")
+    line = "at least 1 failure since boot could not be recorded: see journalctl -t resctrl-mon-hook\n"
+    assert run("list", "unmonitored") == line
+    node.write("runs", "unrecorded", "..")
+    assert line.replace("1 failure", "2 failures") in run("list")
+    assert json.loads(run("list", "--json"))["unrecorded"] == 2
+    assert "resctrl_mon_unrecorded_failures 2\n" in run("metrics")
+
+
+def test_doctor_says_that_records_may_be_missing(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = Site(Places("/usr", "/h"), node.options, ())
+    assert [it.level for it in check_records(site)] == [OK]
+    node.write("runs", "unrecorded", "...")
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**ROOM, "f_bavail": 0}))
+    full, keys, unrecorded = check_records(site)
+    assert (full.level, full.found, keys.level) == (FAILURE, f"the file system of {node.run} is full", OK)
+    assert (unrecorded.level, unrecorded.found) == (WARNING, "at least 3 failures since boot could not be recorded")
+
+
 # --- Which keys, and in which order
 
 
@@ -276,6 +330,17 @@ def test_a_directory_that_is_named_has_to_be_there(
     assert complaints == [f"{option}=/nowhere: there is no such directory"]
 
 
+def test_list_says_what_reconcile_left_outside_of_its_group(node: FakeNode, run: Run) -> None:
+    node.live("c1", pod_namespace="n", pod_name="p")
+    node.reconciled(failed=2)
+    assert "outside" not in run("list")
+    node.reconciled(failed=2, outside={"c1": 17, "c2": 1}, outside_total=18)
+    lines = run("list").splitlines()
+    head = lines.index("outside of their group, as of the last reconcile:")
+    assert lines[head + 1] == "  18 threads: 2 containers: n/p (c1): 17, c2: 1"
+    assert json.loads(run("list", "--json"))["outside"] == {"c1": 17, "c2": 1}
+
+
 def test_list_as_json(node: FakeNode, run: Run) -> None:
     node.live("c1", pod_namespace="n", pod_name="p", created_at="2026-01-02T03:00:00Z", created_boottime=900.0)
     failure = node.fail("c2")
@@ -293,7 +358,10 @@ def test_list_as_json(node: FakeNode, run: Run) -> None:
             "unchecked": 2,
             "containers": [{"container": "c3", "namespace": "shop", "pod": "web-0", "name": "app"}],
         },
+        "outside": {},
         "unassigned": [],
+        "run_dir_full": False,
+        "unrecorded": 0,
     }
     assert key == {
         "key": "c1",

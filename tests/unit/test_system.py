@@ -35,6 +35,13 @@ def test_a_stdin_that_does_not_end_is_given_up_with_what_there_is(
     assert system.read_stdin(100, reads + 1.0) == (text, False)
 
 
+def test_what_is_kept_of_a_stdin_that_is_too_long_is_its_beginning(stdin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "READ_SIZE", 3)
+    monkeypatch.setattr(system, "monotonic", itertools.count().__next__)
+    os.write(stdin, b"0123456789")
+    assert system.read_stdin(7, 5.0) == (b"0123456", False)
+
+
 def test_read_stdin_with_zero_timeout_reads_nothing(stdin: int) -> None:
     os.write(stdin, b"half a state")
     assert system.read_stdin(100, 0.0) == (b"", False)

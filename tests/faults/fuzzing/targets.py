@@ -280,7 +280,7 @@ def proc(program: Program, texts: Texts) -> object:
         found.append(procfs.starttime(PID))
     except (OSError, ValueError, IndexError) as error:  # such a process is refused
         found.append(type(error))
-    places = [*procfs.cgroups(PID), procfs.cgroup(PID)]
+    places = [*procfs.cgroups(PID), procfs.own_cgroup(procfs.cgroups(PID), CONTAINER)]
     for place in places:
         if place is not None:
             found += [

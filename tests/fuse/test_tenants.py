@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands beside processes that containers' authors made, as tests.support.tenants has them: nothing is different.
+
+Neither what a command prints and changes, nor its exit status, nor what it costs: the kernel ends it at the limits.
+What it is compared with is the same beside an ordinary process in the place of the tenant's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable
+
+import pytest
+
+from tests.fuse import test_watch
+from tests.fuse.test_doctor import OLD_TABLE, VALIDATOR, InstalledNode, containerd, installed_by_chart, systemctl
+from tests.resctrlfs import mounted
+from tests.support import machine, watching
+from tests.support.cgroups import container_cgroup, mount_point
+from tests.support.hook import UID, Outcome, created, end, stopped, task
+from tests.support.machine import PROGRAM, ScratchMachine
+from tests.support.tenants import DEADLINE, KINDS, MEMORY, POD, Tenant, limited, running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.hook import Hook
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMITED = limited(MEMORY)
+ORDINARY = Tenant(("sleep",))
+UNPROVEN = "unproven: "
+"""How doctor begins what it says of a hook-injector's name in a pod, which changes nothing else that it says."""
+ASIDE = ("syslog", "lost", "/proc")
+"""What doctor finds of the machine that it happens to run on."""
+VOLATILE = re.compile(r"\d{4}-\d\d-\d\dT[\d:]+Z|\d+(\.\d+)? (seconds|minutes)")
+COMMANDS = ("reconcile", "reconcile --adopt", "doctor", "uninstall", "postrm", "metrics")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What came of a command: all that has to be the same."""
+
+    status: int
+    stdout: Any
+    stderr: str
+    changed: object
+
+
+class NodeWithTenants:
+    """A machine with an installation, and a key whose container has died: there is something to do.
+
+    `change`: what is else with it; it has a containerd.
+    """
+
+    def __init__(
+        self, directory: Path, stack: ExitStack, change: Callable[[InstalledNode], object] = containerd()
+    ) -> None:
+        self.directory = directory
+        self.resctrl = stack.enter_context(mounted(directory))
+        self.node = InstalledNode(directory, self.resctrl)
+        change(self.node)
+        self.node.path("/run/runc").mkdir()  # there is a runtime, and it knows none of this machine's containers
+        self._copies = 0
+        self._expected: dict[str, Ended] = {}
+
+    def expect(self, command: str) -> Ended:
+        """The same beside an ordinary container."""
+        if command not in self._expected:
+            with running(ORDINARY, self.directory / "ordinary"):
+                self._expected[command] = self.run(command)
+            assert self._expected[command].status in (0, 1)
+            assert self._expected[command].stderr == ""
+        return self._expected[command]
+
+    def run(self, command: str) -> Ended:
+        shutil.rmtree(self.node.run_dir, ignore_errors=True)
+        for group in (self.resctrl.root / "mon_groups").iterdir():
+            group.rmdir()
+        words = command.split()
+        if words[0] in ("reconcile", "uninstall"):
+            with task() as process:
+                assert self.node.hook(created("dead", process.pid)).stderr == ""
+        ended: Ended = getattr(self, f"_{words[0]}", self._run)(words)
+        return ended
+
+    def _run(self, words: list[str], node: ScratchMachine | None = None) -> Ended:
+        node = node or self.node.machine
+        done = node.run(*words, *self.node.options, before=LIMITED, timeout=None)
+        changed = node.written(), self.resctrl.mon_groups(), self._list_records()
+        return Ended(done.returncode, VOLATILE.sub("TIME", done.stdout), done.stderr, changed)
+
+    def _doctor(self, words: list[str]) -> Ended:
+        ended = self._run([*words, "--json"])
+        findings = json.loads(ended.stdout)["findings"] if ended.stdout else []
+        of_node = [it for it in findings if it["subject"] not in ASIDE and not it["found"].startswith(UNPROVEN)]
+        return replace(ended, stdout=of_node)
+
+    def _uninstall(self, words: list[str]) -> Ended:
+        return self._run(words, self._copy())
+
+    def _postrm(self, _words: list[str]) -> Ended:
+        """When dpkg has removed the files of the package, and prerm has kept the program."""
+        copy = self._copy()
+        copy.path(PROGRAM).rename(copy.path(PROGRAM).with_name(".resctrl-mon-hook.pyz.kept"))
+        done = copy.run("/bin/sh", ROOT / "packaging/deb/postrm", "remove", before=LIMITED, timeout=None)
+        return Ended(done.returncode, done.stdout, done.stderr, copy.written())
+
+    def _metrics(self, words: list[str]) -> Ended:
+        ended = self._run(words)
+        return replace(ended, stdout=ended.stdout.splitlines())
+
+    def _copy(self) -> ScratchMachine:
+        """The machine once more, for what changes it."""
+        self._copies += 1
+        directory = self.directory / f"copy-{self._copies}"
+        shutil.copytree(self.node.machine.directory, directory, symlinks=True)
+        return ScratchMachine(directory)
+
+    def _list_records(self) -> set[str]:
+        return {str(path.relative_to(self.node.run_dir)) for path in self.node.run_dir.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeWithTenants]:
+    if reason := machine.missing_with_model():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+        yield NodeWithTenants(tmp_path_factory.mktemp("scene"), stack)
+
+
+def assert_same(found: Ended, expected: Ended) -> None:
+    assert (found.status, found.stderr) == (expected.status, expected.stderr)
+    if isinstance(found.stdout, list):
+        new = [it for it in found.stdout if it not in expected.stdout]
+        gone = [it for it in expected.stdout if it not in found.stdout]
+        assert (new, gone) == ([], [])
+    else:
+        assert found.stdout == expected.stdout
+    assert found.changed == expected.changed
+
+
+# --- Each kind by itself: what looks at processes
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tenant(scene: NodeWithTenants, request: pytest.FixtureRequest) -> Iterator[None]:
+    """A tenant's process."""
+    for command in COMMANDS:
+        scene.expect(command)
+    with running(KINDS[request.param], scene.directory / "tenant"):
+        yield
+
+
+@pytest.mark.parametrize("command", ["reconcile --adopt", "doctor", "uninstall"])
+@pytest.mark.usefixtures("tenant")
+def test_a_tenants_process_changes_nothing(scene: NodeWithTenants, command: str) -> None:
+    assert_same(scene.run(command), scene.expect(command))
+
+
+# --- All of them at once
+
+
+@pytest.fixture(scope="module")
+def crowd(scene: NodeWithTenants, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A process of each kind."""
+    for command in COMMANDS:
+        scene.expect(command)
+    directory = tmp_path_factory.mktemp("crowd")
+    with ExitStack() as stack:
+        for number, kind in enumerate(KINDS.values()):
+            stack.enter_context(running(kind, directory / str(number)))
+        yield
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.usefixtures("crowd")
+def test_a_process_of_each_kind_at_once_changes_nothing(scene: NodeWithTenants, command: str) -> None:
+    assert_same(scene.run(command), scene.expect(command))
+
+
+@pytest.mark.usefixtures("crowd")
+def test_a_container_comes_and_goes_beside_a_process_of_each_kind(hook: Hook, init: test_watch.Task) -> None:
+    limited = replace(hook, wrapper=LIMITED)
+    assert limited(created("c1", init.pid, pod_uid=UID)) == Outcome(0, "", "")
+    assert hook.tasks(f"oci-{UID}") == {init.pid}
+    end(init)
+    assert limited(stopped("c1")) == Outcome(0, "", "")
+    hook.assert_clean()
+
+
+@pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
+@pytest.mark.usefixtures("crowd")
+def test_watch_moves_exec_beside_a_process_of_each_kind(hook: Hook, init: test_watch.Task) -> None:
+    with container_cgroup(UID, test_watch.ID) as own:
+        own.add(init.pid)
+        assert hook(created(test_watch.ID, init.pid, pod_uid=UID)).stderr == ""
+        with watching.watching(replace(hook, wrapper=LIMITED[3:])), test_watch.exec_into(own) as brought_in:
+            test_watch.wait(lambda: hook.tasks(f"oci-{UID}") == {init.pid, brought_in.pid})
+
+
+# --- Where doctor looks for what is ours
+
+
+IGNORED = f"version = 3\n{OLD_TABLE}base_runtime_spec = '/etc/x.json'\n"
+REJECTED = f"{VALIDATOR}reject_oci_hook_adjustment = true\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (systemctl(""), "our watch"),
+        (installed_by_chart, "the chart's reconcile"),
+        (containerd(PROGRAM, config=IGNORED), "hook-injector whose hooks are FIFOs"),
+        (containerd(PROGRAM, config=REJECTED), "a plugin whose hooks are FIFOs"),
+    ],
+    ids=["watch", "reconcile", "injector beside a table that is ignored", "injector that would be rejected"],
+)
+def test_a_tenants_process_is_not_taken_for_what_doctor_looks_for(
+    tmp_path: Path, change: Callable[[InstalledNode], object], name: str
+) -> None:
+    """Neither does it make a failure less."""
+    if reason := machine.missing_with_model():
+        pytest.skip(reason)
+    with ExitStack() as stack:
+        scene = NodeWithTenants(tmp_path, stack, change)
+        expected = scene.expect("doctor")
+        stack.enter_context(running(KINDS[name], tmp_path / "tenant"))
+        assert_same(scene.run("doctor"), expected)
+
+
+# --- The tenants themselves
+
+
+def test_tenants_are_what_they_are_to_be_and_leave_nothing(tmp_path: Path) -> None:
+    """Otherwise all of the above would hold of ordinary processes."""
+    if reason := machine.missing():
+        pytest.skip(reason)
+    command = [sys.executable, "-m", "tests.support.tenants"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        pids = {}
+        while (line := process.stdout.readline()) != "ready\n":
+            pid, _, name = line.strip().partition(" ")
+            pids[name] = Path("/proc", pid)
+        assert list(pids) == list(KINDS)
+        cgroups = {line for proc in pids.values() for line in (proc / "cgroup").read_text().splitlines()}
+        for name, proc in pids.items():
+            assert_shown(proc, KINDS[name])
+        config = pids["containerd whose configuration is a FIFO"] / "root/etc/containerd/config.toml"
+        assert config.is_fifo()
+        zero = pids["containerd whose configuration is a device"] / "root/dev/zero"
+        assert zero.is_char_device()
+        process.terminate()
+        assert process.wait(DEADLINE) == 0
+    assert [proc for proc in pids.values() if proc.exists()] == []
+    assert list(tmp_path.iterdir()) == []
+    left = [line for line in cgroups if line.startswith("0::/") and (mount_point() / line[4:]).exists()]
+    assert set(left) <= {"0::/"}
+
+
+def assert_shown(proc: Path, kind: Tenant) -> None:
+    """What the kernel shows of a tenant's process to all others."""
+    name = os.path.basename(kind.words[0])
+    assert (proc / "comm").read_text() == name[:15] + "\n"
+    assert os.path.basename(os.readlink(proc / "exe")) == name
+    for file, texts, size in (
+        ("cmdline", kind.words, kind.words_size),
+        ("environ", kind.environment, kind.environment_size),
+    ):
+        head = "".join(f"{text}\0" for text in texts).encode() or b"\0"
+        with (proc / file).open("rb") as stream:
+            assert stream.read(len(head)) == head
+            stream.seek(max(size, len(head)) - 1)
+            assert stream.read(2) == b"\0"
+    for namespace in ("pid", "mnt"):
+        assert os.readlink(proc / "ns" / namespace) != os.readlink(f"/proc/self/ns/{namespace}")
+    mark = "/libpod-" if kind.is_podmans else f"pod{POD.replace('-', '_')}.slice/cri-containerd-"
+    assert mark in (proc / "cgroup").read_text()
