@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from tests.containerd.cri import Cri
-from tests.support.cgroups import Cgroup
+from tests.support.cgroups import Cgroup, enter_cgroup
 from tests.support.containers import (
     DEADLINE,
     HOOK,
@@ -161,7 +161,7 @@ class Containerd:
     def _started(self) -> subprocess.Popen[bytes]:
         with (self.base / "log").open("ab") as log:
             process = subprocess.Popen(
-                [*_enter_cgroup(self._own), *self.enter(), *self.words],
+                [*enter_cgroup(self._own), *self.enter(), *self.words],
                 env=ENVIRONMENT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -380,11 +380,6 @@ class Running:
         done = self.node.cri.runtime.ExecSync(container_id=self.id, cmd=command)
         assert done.exit_code == 0, done.stderr
         return str(done.stdout.decode())
-
-
-def _enter_cgroup(own: Cgroup) -> list[str]:
-    """What a program is started by, to be in a cgroup from its first instruction on."""
-    return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', str(own.directory / "cgroup.procs")]
 
 
 def _write_image(path: Path, rootfs: Path, name: str) -> None:

@@ -424,8 +424,8 @@ def test_resctrl_is_not_mounted(node: InstalledNode, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["kepler", "nri-resctrl-mon", "10-resctrl-mon"])
 def test_other_resctrl_tools_of_the_host_are_found(node: InstalledNode, name: str) -> None:
     before = machine.beside(f"/usr/bin/{name}", "--verbose")
-    told = json.loads(node.machine.run("doctor", "--json", *node.options, before=before).stdout)["findings"]
-    (found,) = [it for it in told if it["subject"] == "other resctrl tools"]
+    findings = json.loads(node.machine.run("doctor", "--json", *node.options, before=before).stdout)["findings"]
+    (found,) = [it for it in findings if it["subject"] == "other resctrl tools"]
     assert found["remedy"]
     assert name.endswith(found["found"].split()[0])
 

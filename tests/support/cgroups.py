@@ -60,6 +60,11 @@ class Cgroup:
             self.directory.rmdir()
 
 
+def enter_cgroup(own: Cgroup) -> list[str]:
+    """What a program is started by, to be in a cgroup from its first instruction on."""
+    return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', str(own.directory / "cgroup.procs")]
+
+
 @contextmanager
 def container_cgroup(pod_uid: str, container: str) -> Iterator[Cgroup]:
     """The cgroup of a container of CRI-O's, in that of its pod."""

@@ -7,18 +7,22 @@ below the directory of the machine, where `path` finds it.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import secrets
 import shlex
 import shutil
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.kernel.inside import REAL_ROOT
+from tests.support.cgroups import mount_point
 from tests.support.hook import PYZ
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 LAYERED = ("usr", "etc")
 PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
@@ -28,6 +32,7 @@ NOBODY = ("setpriv", "--reuid=65534", "--clear-groups")
 """What a command is started by, to run as somebody else than root."""
 CONF = "/etc/resctrl-mon-hook/reconcile.conf"
 UNITS = "/usr/lib/systemd/system/resctrl-mon-hook-reconcile"
+LOCK = "/tmp/resctrl-mon-hook-tests.lock"
 WATCH = "/usr/lib/systemd/system/resctrl-mon-hook-watch.service"
 TEXTFILE = "/usr/lib/systemd/system/resctrl-mon-hook-textfile"
 METRICS = "/usr/lib/systemd/system/resctrl-mon-hook-metrics.service"
@@ -51,17 +56,29 @@ def missing_with_model() -> str | None:
     return missing()
 
 
+@contextmanager
+def shown_to_all(*, alone: bool) -> Iterator[None]:
+    """`alone`: meanwhile a process is one of the host's to all that looks, so no scratch machine runs a command."""
+    with open(LOCK, "ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
 def beside(name: str, *arguments: str, mounts: str = "") -> list[str]:
     """What a command is started by, to have a process of this name and these arguments beside it, and no others.
 
-    Both are in a pid namespace of their own, whose first process is their host's. `mounts`: shell commands that give
-    the process a mount namespace of its own, so that it is none of the host's.
+    Both are in namespaces of pids and of cgroups of their own: to each other they are the host's processes, and to
+    the machine's other processes those of a container. `mounts`: shell commands that give the process a mount namespace
+    of its own, so that it is none of the host's.
     """
-    process = """exec -a "$0" /usr/bin/python3 -ISc 'print(flush=True); import signal; signal.pause()' "$@" """
-    own = f"unshare -m bash -c {shlex.quote(mounts + process)}" if mounts else f"bash -c {shlex.quote(process)}"
-    script = f"coproc {own} {shlex.join([name, *arguments])}\nread -r <&${{COPROC[0]}}\n"
+    words = """exec -a "$0" /usr/bin/python3 -ISc 'print(flush=True); import signal; signal.pause()' "$@" """
+    process = f"unshare -m bash -c {shlex.quote(mounts + words)}" if mounts else f"bash -c {shlex.quote(words)}"
+    script = f"coproc {process} {shlex.join([name, *arguments])}\nread -r <&${{COPROC[0]}}\n"
     script += "trap 'kill $COPROC_PID; wait' EXIT\n\"$@\""
-    return ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--cgroup", "bash", "-c", script, "bash"]
+    alone = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "--cgroup", "bash", "-c", script, "bash"]
+    own = str(mount_point() / f"libpod-{secrets.token_hex(32)}.scope")
+    within = 'mkdir "$0" && (echo $BASHPID >"$0/cgroup.procs" && exec "$@"); status=$?; rmdir "$0"; exit $status'
+    return ["bash", "-c", within, own, *alone]
 
 
 class ScratchMachine:
@@ -93,7 +110,9 @@ class ScratchMachine:
         """Run a command there; by default the shipped file, if the first word is no path."""
         command = [*words] if str(words[0]).startswith("/") else [PYZ, *words]
         more = {"stdin": subprocess.DEVNULL, "timeout": 120, "cwd": "/", **more}
-        return subprocess.run([*self.enter(), *before, *command], capture_output=True, text=True, check=False, **more)
+        entered = [*self.enter(), *before, *command]
+        with shown_to_all(alone=False):
+            return subprocess.run(entered, capture_output=True, text=True, check=False, **more)
 
     def public(self) -> str:
         """The shipped file where anybody can start it: a checkout may be its owner's alone."""

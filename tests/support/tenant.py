@@ -30,7 +30,7 @@ _shown: list[mmap.mmap] = []
 
 
 class Map(ctypes.Structure):
-    """struct prctl_mm_map: where the parts of this process are, which nobody but /proc takes an interest in."""
+    """struct prctl_mm_map: where the parts of this process are. The kernel uses it only for what /proc shows."""
 
     _fields_ = [
         *((name, ctypes.c_uint64) for name in ("start_code", "end_code", "start_data", "end_data", "start_brk", "brk")),
@@ -42,8 +42,6 @@ class Map(ctypes.Structure):
 def main() -> None:
     wanted = json.loads(sys.stdin.readline())
     pid = os.readlink("/proc/self")  # while this is the host's /proc
-    with open(wanted["cgroup"], "w", encoding="ascii") as file:
-        file.write("0")
     enter_root(wanted["root"])
     os.chdir(wanted["cwd"])
     call("prctl", PR_SET_NAME, wanted["name"].encode())
@@ -68,8 +66,8 @@ def show(words: tuple[int, int], environment: tuple[int, int]) -> None:
 
     No privilege is needed (with CONFIG_CHECKPOINT_RESTORE). Source: PR_SET_MM in prctl(2), proc_pid_stat(5).
     """
-    with open("/proc/self/stat", encoding="ascii") as file:
-        fields = [0, 0, *map(int, file.read().rpartition(")")[2].split()[1:])]
+    with open("/proc/self/stat", "rb") as file:
+        fields = [0, 0, *map(int, file.read().rpartition(b")")[2].split()[1:])]
     start_code, end_code, start_stack = fields[24:27]
     start_data, end_data, start_brk = fields[43:46]
     data = (start_data, end_data, start_brk, _libc.sbrk(0))

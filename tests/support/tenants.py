@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable
 
-from tests.support.cgroups import Cgroup, cgroup
+from tests.support.cgroups import Cgroup, cgroup, enter_cgroup
 from tests.support.machine import HOOKS_DIR, PROGRAM
 
 if TYPE_CHECKING:
@@ -188,7 +188,6 @@ def running(tenant: Tenant, directory: Path) -> Iterator[RunningTenant]:
         below = stack.enter_context(cgroup(f"{own.path}/{tenant.below}")) if tenant.below else None
         wanted = {
             "root": str(root),
-            "cgroup": f"{own.directory}/cgroup.procs",
             "cwd": tenant.cwd,
             "name": program.name,
             "words": tenant.words,
@@ -196,7 +195,8 @@ def running(tenant: Tenant, directory: Path) -> Iterator[RunningTenant]:
             "words_size": tenant.words_size,
             "environment_size": tenant.environment_size,
         }
-        command: list[str | Path] = [*ALONE, program, "-IS", PROCESS]
+        # It is in its cgroup before it has its name: never is it to be seen as a process of the host of that name.
+        command: list[str | Path] = [*enter_cgroup(own), *ALONE, program, "-IS", PROCESS]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         stack.callback(end, process)
         pid = tell(process, json.dumps(wanted))
@@ -230,7 +230,7 @@ def end(process: subprocess.Popen[str]) -> None:
 
 
 def release(root: Path) -> None:
-    """Let go whoever waits at a FIFO, or reads what does not end: programs of others may have come here."""
+    """End what other programs of this machine began here: an open of a FIFO that waits, a read that does not end."""
     for path in root.rglob("*"):
         if path.is_fifo():
             os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))

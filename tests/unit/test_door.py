@@ -80,7 +80,7 @@ def test_a_fifo_is_not_opened(files: Tree, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x")
     with pytest.raises(Unreadable):
         files.read("x", 9)
-    with pytest.raises(OSError, match="No such device or address"):  # nobody has it open
+    with pytest.raises(OSError, match="No such device or address"):  # ENXIO: no process has it open
         os.open(tmp_path / "x", os.O_WRONLY | os.O_NONBLOCK)
 
 
