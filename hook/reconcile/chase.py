@@ -25,7 +25,7 @@ _CHASE = 0.2  # seconds for all that comes after it, ...
 _LOOKS = 20  # ... unless these take longer, on a machine that gives us little time, ...
 _LONGEST = 1.0  # ... and then so many seconds at the most
 _PAUSE = 0.001
-_PAUSES = 10  # after a move: what a thread was forking meanwhile is outside, and appears only when that is done
+_CLEAR = 10  # looks after a move: what a thread was forking meanwhile is outside, and appears only when that is done
 
 
 class StillOutside(HookError):
@@ -53,26 +53,27 @@ class Chase:
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
 
     def run(self, read: Callable[[], Reading | None]) -> None:
-        """Look and move until a look finds none outside. Raises HookError if the kernel refuses.
+        """Look and move until looks find none outside. Raises HookError if the kernel refuses.
 
         Raises WrongCtrlGroup if the container's init is in another ctrl_group. Other threads in another one, and those
         in another tool's group, stay there.
         """
         self._look(read(), system.monotonic() + _FIRST_LOOK)
         began = system.monotonic()
-        pauses = _PAUSES if self.moved else 0
         looks = 0
-        while pauses or self.outside:
+        clear = 0  # looks since the last move that found none outside
+        while clear < _CLEAR and (self.moved or self.outside):
             seconds = system.monotonic() - began
             if seconds >= _LONGEST or (seconds >= _CHASE and looks >= _LOOKS):
-                return
+                break
             if not self.outside:  # counted, not timed: in each pause what forks gets a CPU
-                pauses -= 1
                 system.sleep(_PAUSE)
             before = self.moved
             self._look(read(), began + _LONGEST)
             looks += 1
-            pauses = _PAUSES if self.moved > before else pauses
+            clear = 0 if self.moved > before else clear + (not self.outside)
+        if clear:  # what a later look found, and had ended when it was asked, was forked inside
+            self.outside = 0
 
     def _look(self, reading: Reading | None, deadline: float) -> None:
         """Move what one look finds outside. What has ended by now was outside, for all that is known."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 Place = tuple[str, str]
 """A key and one of its containers."""
+_LOOKS = 5
 
 
 @dataclass
@@ -230,6 +231,7 @@ def _look_at_groups(node: Node, found: Survey, state: KeyState, live: dict[str, 
         owned[member.group] |= threads
         # A fresh one that has ended by now may be a link of a chain of forks. Others may have ended since the look.
         missing = {tid for tid in threads - there if tid in fresh or not procfs.is_dead(tid)}
+        missing = _look_closer(node, found.processes, member, missing)
         _look_at_threads(node, found, place, member.group, missing)
     for path, there in inside.items():
         strangers = find_strangers((there or set()) - owned[path], live, found.processes)
@@ -239,6 +241,20 @@ def _look_at_groups(node: Node, found: Survey, state: KeyState, live: dict[str, 
             strangers = find_strangers(strangers, find_live_members(now), found.processes) if now is not None else set()
         if strangers:
             found.strangers[state.key, path] = strangers
+
+
+def _look_closer(node: Node, processes: container_tasks.Processes, member: Member, missing: set[int]) -> set[int]:
+    """The threads of a container outside its group, if all that seemed so have ended: links of a chain of forks.
+
+    A link that is inside can end before it is asked for its group, on a machine that gives us little time. One that is
+    outside again and again counts.
+    """
+    for _ in range(_LOOKS):
+        if not missing or not all(map(procfs.is_dead, missing)):
+            break
+        own = processes.read_own_cgroup(member)
+        missing = (own.tids if own is not None else set()) - (node.resctrl.tasks(member.group) or set())
+    return missing
 
 
 def read_tasks(node: Node, group: MonGroup) -> set[int] | None:

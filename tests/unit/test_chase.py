@@ -114,6 +114,17 @@ def test_what_a_thread_forks_while_it_is_moved_is_moved_when_it_appears(chain: C
     assert chain.machine.groups()[GROUP] == {INIT, 1000, 1001}
 
 
+def test_chain_that_was_seen_inside_is_inside_though_its_links_end_before_they_are_asked(
+    chain: Chain, node: Node, clock: Clock
+) -> None:
+    def wait_for_the_second_pause() -> None:
+        clock.during = lambda: setattr(chain, "ends_early", 10**6)
+
+    clock.during = wait_for_the_second_pause
+    chase = run(chain, node)
+    assert (chase.moved, chase.outside) == (1, 0)
+
+
 def test_after_the_last_move_it_looks_ten_times_more(chain: Chain, node: Node, clock: Clock) -> None:
     run(chain, node)
     assert (clock.slept, chain.looks) == ([0.001] * 10, 11)

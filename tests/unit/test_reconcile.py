@@ -23,7 +23,7 @@ from hook.host import oci_runtimes
 from hook.reconcile import chase, move_in, reconcile
 from hook.reconcile.outcome import Follower, Outcome, Result
 from hook.reconcile.plan import Action
-from hook.reconcile.reconcile import run
+from hook.reconcile.reconcile import plan_actions, run
 from hook.reconcile.survey import Survey
 from hook.stages.context import Node
 from hook.stages.create import create_runtime
@@ -439,8 +439,10 @@ OWN = f"/kubepods/pod{UID}/crio-{ID}.scope"
 class ChainOfForks:
     """In a container's cgroup, beside its init, 7: each link ends as soon as the cgroup has been read.
 
-    `ends_early`: how often; after that the link of the time lives on.
+    `ends_early`: how often; after that the link of the time lives on. `is_inside`: its next links are in the group.
     """
+
+    is_inside = False
 
     def __init__(self, machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, ends_early: int) -> None:
         self.ends_early = ends_early
@@ -455,12 +457,18 @@ class ChainOfForks:
         monkeypatch.setattr(machine, "open", self.open)
 
     def open(self, path: bytes, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        goes_on = path.endswith(b"/cgroup.threads") and self.ends_early > 0
+        if goes_on and self.is_inside:  # what is read is newer than the list of the group's tasks that was read before
+            self.go_on()
         descriptor = self._open(path, flags, mode, dir_fd=dir_fd)
-        if path.endswith(b"/cgroup.threads") and self.ends_early:
+        if goes_on:
             self.ends_early -= 1
-            self.end()
-            self._begin()
+            self.go_on()
         return descriptor
+
+    def go_on(self) -> None:
+        self.end()
+        self._begin()
 
     def end(self) -> None:
         self._machine.die(self._link)
@@ -477,7 +485,10 @@ class ChainOfForks:
         self._list.write_text(text)
 
     def _enter(self, pid: int) -> None:
-        self._machine.spawn(pid)
+        self._machine.spawn(pid, mon_group=f"oci-{UID}" if self.is_inside else "")
+        if self.is_inside:
+            with (self._machine.resctrl / "mon_groups" / f"oci-{UID}" / "tasks").open("a") as tasks:
+                tasks.write(f"{pid}\n")
         (self._machine.proc / str(pid) / "cgroup").write_text(f"0::{OWN}\n")
 
 
@@ -560,6 +571,19 @@ def test_chain_that_stayed_outside_and_is_gone_at_the_last_look_is_no_failure(
 
 
 @pytest.mark.usefixtures("no_runtimes")
+def test_chain_that_is_inside_and_whose_links_end_before_they_are_asked_is_not_planned_for(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain = ChainOfForks(machine, monkeypatch, 0)
+    put_right(machine)
+    chain.is_inside = True
+    chain.ends_early = 3
+    options = Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))
+    assert plan_actions(options).outcomes == []
+    assert chain.ends_early == 0
+
+
+@pytest.mark.usefixtures("no_runtimes")
 def test_container_whose_group_is_made_again_while_a_chain_stays_outside_is_monitored(
     machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -584,8 +608,7 @@ def test_what_comes_in_during_a_run_is_adopted_in_its_next_pass(
     def adopt(node: Node, action: Action, seen: Survey) -> Action | bool:
         done = real(node, action, seen)
         if chain._link == 1000:
-            chain.end()
-            chain._begin()
+            chain.go_on()
         return done
 
     monkeypatch.setitem(reconcile._MOVING, "adopt", adopt)

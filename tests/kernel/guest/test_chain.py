@@ -117,17 +117,13 @@ def count_moved(actions: list[dict[str, Any]]) -> int:
 def test_chain_of_forks_is_in_the_group_after_one_reconcile(hook: Hook, chain: Path) -> None:
     with ExitStack() as stack:
         containers = [stack.enter_context(container(hook, number)) for number in range(CONTAINERS)]
-        statuses = []
         for _ in range(TIMES):
             with ExitStack() as chains:
                 for it in containers:
                     chains.enter_context(running(chain, it.own))
                 status, actions = reconcile(hook)
-                assert [outside(hook, it) for it in containers] == [set()] * CONTAINERS, actions
+                assert ([outside(hook, it) for it in containers], status) == ([set()] * CONTAINERS, 0), actions
                 assert count_moved(actions) >= CONTAINERS
-                statuses.append(status)
-        # On a guest that gets little CPU time an action may fail before the next pass does as much.
-        assert statuses.count(0) >= TIMES - 1, statuses
 
 
 def test_twenty_chains_at_once_are_in_the_group_after_one_reconcile(hook: Hook, chain: Path) -> None:
