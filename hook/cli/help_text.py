@@ -35,7 +35,7 @@ HELP_OF_COMMANDS = {
         "print, write or serve Prometheus metrics",
     ),
     "doctor": (
-        "[--prefix=DIR] [--hooks-dir=DIR]...\n[--inject=FILE | --self-test]",
+        "[--prefix=DIR] [--hooks-dir=DIR]...\n[--self-test]",
         "check this node and suggest fixes",
     ),
     "reconcile": (
@@ -77,7 +77,6 @@ HELP_OF_ARGUMENTS = {
     "--prefix": (_DIR, "where the program is, or is to be: below libexec and bin there (default: /usr)"),
     "--hooks-dir": (_DIR, "the directory for hooks.d files (default: by --prefix; doctor: all that are read here)"),
     "--destdir": (_DIR, "put all files below this directory, for example to make an image (default: /)"),
-    "--inject": ("FILE", "show whether the container of this OCI state or config.json gets the hook, and why not"),
     "--self-test": ("", "start a process, and put it into a group and out again"),
     "--dry-run": ("", "print what would be done, and change nothing"),
     "--adopt": ("", "also monitor containers that run without ever having been hooked"),
@@ -94,7 +93,7 @@ EXAMPLES = {
     "show": ("show shop/web-7c9f", "show the pod of shop whose name begins so"),
     "top": ("top --interval=10 --count=6", "print the usage for a minute"),
     "metrics": ("metrics --textfile=/var/lib/prometheus/node-exporter/resctrl.prom", "write a file for node_exporter"),
-    "doctor": ("doctor --inject=config.json", "show whether the container of this bundle gets the hook, and why not"),
+    "doctor": ("doctor --self-test", "try the hardware with a group of its own"),
     "reconcile": (
         "reconcile --linger=600 --adopt --dry-run",
         "print what it would do, also for containers without the hook",

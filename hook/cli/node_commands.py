@@ -13,11 +13,9 @@ from hook.cli.deadline import Ended
 from hook.cli.output import format_plan
 from hook.doctor.examine import CHECKS, run_check
 from hook.doctor.finding import FAILURE, Finding, format_findings, to_json
-from hook.doctor.one_container import check_container
 from hook.doctor.self_test import run_self_test
 from hook.doctor.site import Site
 from hook.host import hooksd, machine, runtime_config
-from hook.host.door import Unreadable
 from hook.host.paths import NAME, USR, Places, choose_hooks_dir, find_prefix
 from hook.host.pyz_file import PyzFile
 from hook.install import containerd_spec, file_steps, node_bytecode
@@ -81,13 +79,7 @@ def uninstall(options: Options, given: argparse.Namespace) -> list[str] | dict[s
 def doctor(options: Options, given: argparse.Namespace) -> tuple[list[str] | dict[str, Any], bool]:
     """The findings, and whether none is a failure. Raises Refused, OSError."""
     prefix = given.prefix or _find_own_prefix()
-    if given.inject is not None:
-        try:
-            findings = list(check_container(given.inject, given.hooks_dir))
-        except (Unreadable, ValueError, TypeError, AttributeError) as error:  # any JSON
-            why = error.why if isinstance(error, Unreadable) else error
-            raise Refused(f"cannot parse {given.inject}: {why}; remedy: give an OCI state or a config.json") from None
-    elif given.self_test:
+    if given.self_test:
         findings = list(run_self_test(options.resctrl_root))
     else:
         places = Places(prefix, choose_hooks_dir(prefix))

@@ -152,7 +152,6 @@ def _add_install(parser: argparse.ArgumentParser) -> None:
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefix", type=_make_type(names.directory))
     parser.add_argument("--hooks-dir", action="append", type=_make_type(names.directory), default=[])
-    parser.add_argument("--inject", metavar="FILE")
     parser.add_argument("--self-test", action="store_true")
 
 

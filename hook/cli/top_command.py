@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from hook.observe.rates import Rates
 
 _FIRST = 1.0  # seconds until there are rates on a terminal, if the interval is longer
-_NOTES = "q quit  p pause  sort: e energy  m memory  c cache  n name"
-_PAUSED = "PAUSED, p goes on  "
+_NOTES = "q quit  sort: e energy  m memory  c cache  n name"
 
 
 def run(options: Options, given: argparse.Namespace) -> None:
@@ -55,21 +54,19 @@ def _run_in_pipe(options: Options, given: argparse.Namespace) -> None:
 
 
 def _run_on_terminal(options: Options, given: argparse.Namespace, keys: Keys) -> None:
-    sort, is_paused, tables = given.sort, False, 0
+    sort, tables = given.sort, 0
     former = _look(options)
     table = _choose(rates.compare(former, former, system.now_utc()), given)  # names, and no rates yet: at once
     while True:
         screen = get_screen(is_wide=given.output == "wide")
-        print_screen(format_rates(table, sort, screen, (_PAUSED if is_paused else "") + _NOTES), screen)
+        print_screen(format_rates(table, sort, screen, _NOTES), screen)
         if tables and tables == given.count:
             return
         pressed = keys.wait(given.interval if tables else min(_FIRST, given.interval))
         if pressed == "q":
             return
-        if pressed == "p":
-            is_paused = not is_paused
         sort = next((name for name in SORTS if pressed and name.startswith(pressed)), sort)
-        if pressed or is_paused:
+        if pressed:
             continue
         seen = _look(options)
         table = _choose(rates.compare(former, seen, system.now_utc()), given)

@@ -15,7 +15,7 @@ from hook.doctor.records import (
     check_records,
     check_unhooked,
 )
-from hook.doctor.runtimes import check_cdi_devices, check_other_tools, check_pod_annotations, check_runtimes
+from hook.doctor.runtimes import check_other_tools, check_pod_annotations, check_runtimes
 from hook.doctor.traffic import check_traffic
 from hook.doctor.watch import check_watch
 
@@ -36,7 +36,6 @@ CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
     "runtimes": check_runtimes,
     "annotations": check_pod_annotations,
     "other resctrl tools": check_other_tools,
-    "CDI": check_cdi_devices,
     "records": check_records,
     "containers": check_containers,
     "unhooked": check_unhooked,

@@ -70,7 +70,7 @@ def check_containers(site: Site) -> Iterator[Finding]:
             remedy,
         )
     if unhooked:
-        remedy = f"to monitor them, run {NAME} reconcile --adopt; doctor --inject=FILE shows why the hook is missing"
+        remedy = f"to monitor them, run {NAME} reconcile --adopt"
         yield Finding(WARNING, "containers", f"without the hook: {name_first(unhooked)}", remedy)
     for line in problems:
         yield Finding(

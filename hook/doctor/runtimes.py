@@ -8,7 +8,6 @@ import os
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding
 from hook.doctor.site import names_hook
 from hook.host import (
-    cdi,
     containerd,
     hooksd,
     host_processes,
@@ -16,8 +15,8 @@ from hook.host import (
     machine,
     programs,
     runtime_config,
-    would_inject,
 )
+from hook.host.container_config import find_arguments, read_hooks
 from hook.host.machine import KUBERNETES, PODMAN
 from hook.host.paths import NAME
 from hook.stages.context import parse
@@ -135,7 +134,7 @@ def check_pod_annotations(site: Site) -> Iterator[Finding]:
     calls: list[Sequence[str]] = [it.file.hook.args or [] for it in site.ours if it.file and KUBERNETES in it.name]
     configuration = containerd.read_configuration()
     named = [it for it in configuration.specs if names_hook(site, it.path, it.files)]
-    calls += [it for spec in named for it in would_inject.list_calls(spec.path, spec.files)]
+    calls += [it for spec in named for it in find_arguments(read_hooks(spec.path, spec.files))]
     needed = set()
     for arguments in calls:
         options, _ = parse(list(arguments)[2:])
@@ -162,14 +161,3 @@ def _find_tool(words: Sequence[str]) -> str | None:
     """The tool that a command line starts: its program, or what an interpreter runs."""
     started = [os.path.basename(word) for word in words[:2]]
     return next((it for it in _OTHER_TOOLS for name in started if name == it or name.endswith("-" + it)), None)
-
-
-def check_cdi_devices(_site: Site) -> Iterator[Finding]:
-    """Report CDI devices whose hooks run after ours."""
-    for path, program in cdi.list_hooks():
-        found = f"{path} adds {program} at createRuntime, which CRI-O runs after our hook"
-        remedy = (
-            "keep the timer running: a hook that moves the container to a ctrl_group (k8s-dra-driver-resctrl does) "
-            "takes it out of its mon_group until the next reconcile"
-        )
-        yield Finding(WARNING, "CDI", found, remedy)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from hook.host import door, hooksd, oci_runtimes
+from hook.host.container_config import read_programs
 from hook.host.paths import PROGRAM, Places, find_prefix
 from hook.install import owner as origins
 from hook.install.file_steps import Refused
-from hook.install.uninstall import read_hook_programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +63,6 @@ class Site:
 def names_hook(site: Site, path: str, files: Tree = door.HOST) -> bool:
     """Whether a container's config.json (or a base_runtime_spec) has the hook; False if it is unreadable."""
     try:
-        return bool(read_hook_programs(path, files) & {*site.programs, site.places.link})
+        return bool(read_programs(path, files) & {*site.programs, site.places.link})
     except OSError:
         return False

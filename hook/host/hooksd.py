@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads hooks.d like CRI-O, Podman and the NRI hook-injector: directories, files, and which containers a file matches.
+"""Reads hooks.d like CRI-O, Podman and the NRI hook-injector: which files are there, and which of them are invalid.
 
 Source: oci-hooks(5), and pkg/hooks of containers/common. With one invalid file, Podman starts no container, and
 CRI-O and the hook-injector do not start. A file whose program is missing is skipped without a message.
@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from hook.base.explain import explain
 from hook.base.models import HookFile, ValidationError
 from hook.host import door
 from hook.host.door import Unreadable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 SYSTEM = "/usr/share/containers/oci/hooks.d"
 ADMINISTRATOR = "/etc/containers/oci/hooks.d"
@@ -29,7 +25,6 @@ READERS = {
 }
 """The default directories and their readers. A file in a later one overrides its namesake in an earlier one."""
 
-_ANY = ("", "^", "$", ".*", "^.*", ".*$", "^.*$")
 _STAGES = ("createContainer", "createRuntime", "poststart", "poststop", "prestart", "startContainer")
 _OLD_VERSIONS = (None, "", "0.1.0")
 # Regular expressions with the same meaning in Go and Python, except $, which in Python also matches before a last \n.
@@ -39,7 +34,6 @@ _REPEAT = r"(?:[*+?]|\{\d{1,3}(?:,\d{0,3})?\})\??"
 _SHARED = re.compile(
     rf"(?:(?:[^][\\(){{}}*+?|^$]|{_ESCAPE}|{_CLASS}|\))(?:{_REPEAT})?|\((?:\?:)?|[|^$]|\\[bB])*", re.ASCII
 )
-_END = re.compile(rf"({_ESCAPE}|{_CLASS})|\$")
 
 
 @dataclass(frozen=True)
@@ -61,15 +55,6 @@ class Entry:
     def calls(self, program: str) -> bool:
         """Whether it calls a program of this name."""
         return self.file is not None and os.path.basename(self.file.hook.path) == program
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What the conditions of a file are compared with. `command`: the container's first argument, None if unknown."""
-
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    command: str | None = None
-    has_bind_mounts: bool = False
 
 
 def read(path: str) -> Entry:
@@ -103,59 +88,9 @@ def read_directory(directory: str) -> list[Entry]:
     return [read(f"{directory}/{name}") for name in sorted(names, key=str.lower) if name.endswith(".json")]
 
 
-def merge_directories(directories: Iterable[str]) -> list[Entry]:
-    """The files that a reader of several directories uses, in the order of their hooks."""
-    found = {entry.name: entry for directory in directories for entry in read_directory(directory)}
-    return [found[name] for name in sorted(found, key=str.lower)]
-
-
 def list_patterns(file: HookFile) -> list[str]:
     """The regular expressions of a file."""
     return [it for pair in (file.when.annotations or {}).items() for it in pair] + list(file.when.commands or [])
-
-
-def find_mismatch(file: HookFile, subject: Subject) -> str | None:
-    """Why a file does not match a container; None if it matches. All conditions must hold, and there must be one."""
-    when = file.when
-    if when.always is False:
-        return "always is false"
-    if when.has_bind_mounts is not None and not (when.has_bind_mounts and subject.has_bind_mounts):
-        return (
-            "hasBindMounts: the container has none"
-            if when.has_bind_mounts
-            else "hasBindMounts is false, which never matches"
-        )
-    for key, value in (when.annotations or {}).items():
-        if not any(_matches(key, name) and _matches(value, text) for name, text in subject.annotations.items()):
-            return _explain_mismatch(key, value, subject.annotations)
-    if when.commands:
-        if subject.command is None:
-            return "commands: the container's command is unknown"
-        if not any(_matches(pattern, subject.command) for pattern in when.commands):
-            return f"commands: none matches {subject.command!r}"
-        return None
-    if when.always or when.has_bind_mounts or when.annotations:
-        return None
-    return "no condition, which never matches"
-
-
-def list_value_patterns(file: HookFile) -> list[str]:
-    """The patterns of annotation keys whose values the file checks: another source of annotations may change those."""
-    return [key for key, value in (file.when.annotations or {}).items() if value not in _ANY]
-
-
-def _explain_mismatch(key: str, value: str, annotations: Mapping[str, str]) -> str:
-    texts = [f"{name}={text!r}" for name, text in annotations.items() if _matches(key, name)]
-    if texts:
-        return f"annotations: the value of {', '.join(texts)} does not match {value!r}"
-    return f"annotations: no key matches {key!r}"
-
-
-def _matches(pattern: str, text: str) -> bool:
-    """Unanchored search, as in Go. A pattern that Python may read differently matches nothing; see `remark`."""
-    if _check_pattern(pattern):
-        return False
-    return re.search(_END.sub(lambda found: found[1] or r"\Z", pattern), text, re.ASCII) is not None
 
 
 def _check_pattern(pattern: str) -> str | None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 
 from hook.base import cgroups, jsontext, system
-from hook.base.models import Annotations, State, ValidationError
-from hook.host import containerd, hooksd, oci_runtimes, runtime_config, would_inject
+from hook.base.models import Annotations, Config, State, ValidationError
+from hook.host import containerd, door, hooksd, oci_runtimes, runtime_config
+from hook.host.container_config import find_arguments, list_hooks, read_hooks
 from hook.host.paths import PROGRAM
 from hook.stages import identity
 from hook.stages.context import parse
@@ -108,13 +109,18 @@ class _Rules:
         By the cgroup that its runtime was asked for: the one that its process is in may be of the container's making.
         Raises OSError, ValueError if its config.json is unreadable.
         """
-        container = would_inject.read_container(f"{state.bundle}/config.json")
-        pod = identity.pod_of(state.id, Annotations.model_validate(state.annotations or {}), list(container.places))
-        matching = [it for it in self._files if it.file and hooksd.find_mismatch(it.file, container.subject) is None]
-        given = [parse(list(arguments)[2:])[0] for arguments in container.given]  # it has the hook but no record
-        options = [*map(_parse_options, matching), *(it for it in given if it.run_dir == self._run_dir)]
+        path = f"{state.bundle}/config.json"
+        found = door.read_json(path, door.BUNDLE)
+        config = Config.model_validate(found)
+        place = cgroups.from_config(config.linux.cgroups_path if config.linux is not None else None)
+        places = [place] if place is not None else []
+        pod = identity.pod_of(state.id, Annotations.model_validate(state.annotations or {}), places)
+        given = [parse(it[2:])[0] for it in find_arguments(list_hooks(path, found))]  # it has the hook but no record
+        options = [it for it in given if it.run_dir == self._run_dir]
+        if pod.is_podmans or pod.uid is not None:  # else its runtime reads no hooks.d
+            options += map(_parse_options, self._files)
         concerned = [it for it in options if identity.concerns(it, is_podmans=pod.is_podmans)]
-        return pod if any(identity.is_wanted(it, container.annotations, pod) for it in concerned) else None
+        return pod if any(identity.is_wanted(it, config.annotations or {}, pod) for it in concerned) else None
 
 
 def _parse_options(entry: Entry) -> Options:
@@ -125,7 +131,7 @@ def _parse_options(entry: Entry) -> Options:
 def _calls_hook(spec: str) -> bool:
     """Whether a base_runtime_spec has our hook. False if it is unreadable: containers do not start with it."""
     try:
-        return bool(would_inject.list_calls(spec))
+        return bool(find_arguments(read_hooks(spec)))
     except (OSError, ValueError):
         return False
 

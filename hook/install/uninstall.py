@@ -15,6 +15,7 @@ from hook.base.errors import HookError
 from hook.base.models import KeyState
 from hook.base.reasons import Reason
 from hook.host import containerd, door, machine, oci_runtimes
+from hook.host.container_config import read_programs
 from hook.host.door import Unreadable
 from hook.host.paths import NAME, Places
 from hook.install import file_steps, node_bytecode, owner
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hook.base.models import Options
-    from hook.host.door import Tree
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def find_callers(places: Places, options: Options, roots: Sequence[str] = ()) ->
     found = []
     for state in states:
         try:
-            if names & read_hook_programs(f"{state['bundle']}/config.json"):
+            if names & read_programs(f"{state['bundle']}/config.json"):
                 found.append(state["id"])
         except Unreadable as error:
             if os.path.isdir(state["bundle"]):  # otherwise it is gone by now
@@ -208,7 +208,7 @@ def find_calling_specs(names: set[str], top: str = "") -> tuple[list[str], list[
     calling, untold = [], list(found.unclear)
     for spec in found.specs:
         try:
-            called = names & read_hook_programs(spec.path, spec.files)
+            called = names & read_programs(spec.path, spec.files)
         except Unreadable as error:
             if not error.is_missing:  # else containerd starts no container with it
                 untold.append(f"cannot read {spec.path}: {error.why}")
@@ -216,16 +216,6 @@ def find_calling_specs(names: set[str], top: str = "") -> tuple[list[str], list[
         if any(not spec.files.root or spec.files.is_same(name, top + name) for name in called):
             calling.append(spec.path)
     return calling, untold
-
-
-def read_hook_programs(path: str, files: Tree = door.HOST) -> set[str]:
-    """The programs of all hooks in a config.json. Raises Unreadable, also if its hooks are invalid."""
-    config = files.read_json(path, door.BUNDLE)
-    try:
-        stages = config.get("hooks") or {}
-        return {hook["path"] for stage in stages.values() for hook in stage or []}
-    except (AttributeError, KeyError, TypeError) as error:
-        raise Unreadable(path, f"invalid hooks: {error!r}") from None
 
 
 def _list_recorded(options: Options) -> dict[str, str]:

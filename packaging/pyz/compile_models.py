@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from pyz import BuildError
 
@@ -52,9 +52,8 @@ tests prove both equal in what they accept, in the values, and in the place of t
 
 from __future__ import annotations
 '''
-ROOM = 120 - 3 * 4
+ROOM = 120 - 2 * 4
 """For a line of a table."""
-OWN_TYPE_CHECKING = "TYPE_CHECKING = False  # typing's, without importing it"
 CHECKS = ("bool", "dict", "float", "int", "list", "literal", "model", "named", "nullable", "str", "texts")
 SHARED = frozenset({"ABSENT", "BOOL", "NONE", "NO_TYPE", "STR", "STR_OR_NONE", "Form", "Model", "ValidationError"})
 SHARED |= {f"check_{name}" for name in CHECKS}
@@ -72,11 +71,8 @@ def compile_models(models: ModuleType) -> str:
     """The text of the compiled module for a module such as hook/base/models.py."""
     compilers = [_Compiler(models, cls) for cls in _classes(models)]
     forms = [line for it in compilers for line in it.form()]
-    types = [*_aliases(models), *(line for it in compilers for line in it.types())]
     exported = _block("__all__ = [", [f"{_quoted(name)}," for name in models.__all__], "]")
-    if any("Literal[" in line for line in types):
-        types[:0] = ["from typing import Literal", ""]
-    body = [*exported, "", OWN_TYPE_CHECKING, *_block("if TYPE_CHECKING:", types), *_block("else:", forms), ""]
+    body = [*exported, "", *forms, ""]
     return "\n".join([HEAD, *_imports(models, body), "", *body])
 
 
@@ -102,12 +98,6 @@ def _classes(models: ModuleType) -> list[type]:
             raise Refused(f"{models.__name__}.{name}", "something that is no model")
     _own_class(models.Model, BaseModel)
     return [cls for cls in own if cls is not models.Model]
-
-
-def _aliases(models: ModuleType) -> list[str]:
-    """The named literals, which the callers' annotations use."""
-    literals = {name: value for name, value in vars(models).items() if get_origin(value) is Literal}
-    return [f"{name} = Literal[{', '.join(map(_quoted, get_args(it)))}]" for name, it in literals.items()]
 
 
 def _own_class(cls: type[Any], base: Any) -> None:  # noqa: ANN401  a class to derive from
@@ -156,12 +146,6 @@ class _Compiler:
             "str": lambda _node, _where: "(check_str,)",
         }
         self.fields = self._fields(cls.__pydantic_core_schema__)
-
-    def types(self) -> list[str]:
-        """What the records of it are to those who check types."""
-        nodes = {name: _inner(field["schema"]) for name, field in self.fields.items()}
-        types = [f"{name}: {self._type(node, f'{self.name}.{name}')}" for name, node in nodes.items()]
-        return ["", *_block(f"class {self.name}(Model):", types)]
 
     def form(self) -> list[str]:
         """What makes the records of it."""
@@ -277,20 +261,6 @@ class _Compiler:
             node = next(known for known in self.definitions if known.get("ref") == node["schema_ref"])
         self._is_model(node, where)
         return str(node["cls"].__name__)
-
-    def _type(self, node: Node, where: str) -> str:
-        kind = node["type"]
-        if kind == "literal":
-            return f"Literal[{', '.join(map(_quoted, node['expected']))}]"
-        if kind == "nullable":
-            return f"{self._type(node['schema'], where)} | None"
-        if kind == "function-after":
-            return self._type(node["schema"], where)
-        if kind == "list":
-            return f"list[{self._type(node['items_schema'], where)}]"
-        if kind == "dict":
-            return f"dict[str, {self._type(node['values_schema'], where)}]"
-        return self._model_name(node, where) if kind in ("model", "definition-ref") else str(kind)
 
 
 def _known(node: Node, where: str) -> str:

@@ -515,118 +515,6 @@ def test_a_node_of_a_machine_config_has_no_link(node: InstalledNode) -> None:
     assert node.doctor() == (0, [])
 
 
-# --- Would this container get the hook?
-
-STATES = Path(__file__).resolve().parents[1] / "states"
-
-
-def inject(node: InstalledNode, path: Path, *words: str) -> tuple[int, dict[str, str]]:
-    done = node.machine.run("doctor", "--json", f"--inject={path}", *words)
-    assert done.stderr == ""
-    return done.returncode, {os.path.basename(it["subject"]): it["found"] for it in json.loads(done.stdout)["findings"]}
-
-
-@pytest.mark.parametrize("path", sorted(STATES.glob("*-createRuntime.json")), ids=lambda path: path.stem)
-def test_each_real_container_gets_the_hook_that_is_meant_for_it(node: InstalledNode, path: Path) -> None:
-    status, found = inject(node, path)
-    expected = None if "build" in path.name else PODMAN if path.name.startswith("podman") else KUBERNETES
-    assert {name for name, text in found.items() if text.startswith("yes: monitored as ")} == (
-        {os.path.basename(expected)} if expected else set()
-    )
-    assert status == (0 if expected else 1)
-    assert expected or found["the hook"] == "this container does not get it"
-
-
-def test_why_it_does_not_get_it(node: InstalledNode) -> None:
-    state = STATES / "podman-5.8.6-runc-1.3.6-container-createRuntime.json"
-    node.path(PODMAN).unlink()
-    status, found = inject(node, state)
-    assert status == 1
-    assert found[os.path.basename(KUBERNETES)].startswith("no: annotations: no key matches '^io")
-    node.write(PODMAN, "{")
-    _, found = inject(node, state)
-    assert found[os.path.basename(PODMAN)].startswith("invalid: readers of hooks.d reject it")
-    _, found = inject(node, state, "--hooks-dir=/nowhere")
-    assert found["read by"] == "Podman, from /nowhere"
-
-
-def test_a_container_of_a_base_runtime_spec_has_the_hook_without_hooks_d(node: InstalledNode, tmp_path: Path) -> None:
-    node.path(PODMAN).unlink()
-    node.path(KUBERNETES).unlink()
-    config = tmp_path / "config.json"
-    config.write_text('{"ociVersion": "1.0.2", "process": {}}')
-    with config.open() as given:
-        spec = node.machine.run("base-runtime-spec", stdin=given).stdout
-    config.write_text(spec)
-    status, found = inject(node, config)
-    assert (status, found["config.json"]) == (0, "has the hook: monitored as container (by its ID)")
-    config.write_text(spec.replace("resctrl-mon-hook", "other"))
-    status, found = inject(node, config)
-    assert (status, found["the hook"]) == (1, "this container does not get it")
-
-
-RESTARTS = "io.kubernetes.container.restartCount"
-
-
-def test_a_value_that_a_pod_can_replace_unseen_is_no_plain_yes(node: InstalledNode) -> None:
-    state = STATES / "containerd-2.1.9-runc-1.3.6-createRuntime.json"
-    key = next(iter(json.loads(node.path(KUBERNETES).read_text())["when"]["annotations"]))
-    node.change(KUBERNETES, lambda content: content["when"]["annotations"].update({key: "^[0-9]+$"}))
-    status, found = inject(node, state)
-    assert status == 0
-    assert found[os.path.basename(KUBERNETES)].startswith("yes, unless the pod's own annotations have another value")
-
-
-def test_a_value_that_the_pod_replaced_keeps_the_hook_off_under_crio(node: InstalledNode, tmp_path: Path) -> None:
-    """What the pod's author wrote stands in the sandbox's bundle, beside the container's."""
-    state = json.loads((STATES / "crio-1.36.3-runc-1.3.6-createRuntime.json").read_text())
-    sandbox = state["annotations"]["io.kubernetes.cri-o.SandboxID"]
-    bundle = tmp_path / sandbox / "userdata"
-    bundle.mkdir(parents=True)
-    sent = json.dumps({RESTARTS: "no"})
-    (bundle / "config.json").write_text(json.dumps({"annotations": {"io.kubernetes.cri-o.Annotations": sent}}))
-    path = tmp_path / "state.json"
-    path.write_text(json.dumps({**state, "bundle": str(tmp_path / state["id"] / "userdata")}))
-    status, found = inject(node, path)
-    assert status == 0
-    assert found[os.path.basename(KUBERNETES)].startswith("yes: monitored as pod"), "the shipped one asks for no value"
-    key = next(iter(json.loads(node.path(KUBERNETES).read_text())["when"]["annotations"]))
-    node.change(KUBERNETES, lambda content: content["when"]["annotations"].update({key: "^[0-9]+$"}))
-    status, found = inject(node, path)
-    assert status == 1
-    assert "'no'" in found[os.path.basename(KUBERNETES)]
-
-
-def test_a_container_of_crictls_alone_gets_a_remedy_that_helps(node: InstalledNode, tmp_path: Path) -> None:
-    state = json.loads((STATES / "crio-1.36.3-runc-1.3.6-createRuntime.json").read_text())
-    state["annotations"]["io.kubernetes.cri-o.Annotations"] = "{}"
-    path = tmp_path / "state.json"
-    path.write_text(json.dumps(state))
-    done = node.machine.run("doctor", "--json", f"--inject={path}")
-    last = json.loads(done.stdout)["findings"][-1]
-    assert (done.returncode, last["found"]) == (1, "this container does not get it")
-    assert RESTARTS in last["remedy"]
-
-
-def test_a_hook_that_skips_a_container_is_reported(node: InstalledNode) -> None:
-    state = STATES / "crio-1.36.3-runc-1.3.6-createRuntime.json"
-    node.change(KUBERNETES, lambda content: content["hook"]["args"].append("--namespace=none-of-them"))
-    status, found = inject(node, state)
-    assert status == 0
-    assert found[os.path.basename(KUBERNETES)].startswith("yes: not monitored: excluded by --namespace")
-
-
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "7", '{"process": [7]}', '{"mounts": 7}', '{"process": {}, "hooks": 7}']
-)
-def test_what_is_no_container(node: InstalledNode, tmp_path: Path, text: str) -> None:
-    path = tmp_path / "x.json"
-    path.write_text(text)
-    done = node.machine.run("doctor", f"--inject={path}")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "cannot parse" in done.stderr
-
-
 # --- Does it work here?
 
 
@@ -647,20 +535,6 @@ def test_self_test_where_nothing_can_be_made(tmp_path: Path, node: InstalledNode
     assert done.stdout.startswith("FAIL     self-test: no RMID is left")
     done = node.machine.run("doctor", "--self-test", f"--resctrl-root={tmp_path}")
     assert done.stdout.startswith(f"FAIL     self-test: {tmp_path} is not mounted, or does not support monitoring")
-
-
-def test_a_create_runtime_hook_of_a_cdi_device_is_named(node: InstalledNode) -> None:
-    """It runs after ours, and may take the container out of its group."""
-    hooks = [{"hookName": "createRuntime", "path": "/usr/bin/dra-join", "args": ["dra-join", "gold"]}]
-    node.write("/etc/cdi/gold.json", {"devices": [{"name": "gold", "containerEdits": {"hooks": hooks}}]})
-    node.write("/run/cdi/other.yaml", "containerEdits:\n  hooks:\n  - hookName: createRuntime\n    path: /bin/other\n")
-    status, found = node.doctor()
-    assert status == 0
-    assert [it["found"].partition(",")[0] for it in found] == [
-        "/etc/cdi/gold.json adds /usr/bin/dra-join at createRuntime",
-        "/var/run/cdi/other.yaml adds /bin/other at createRuntime",
-    ]
-    assert {(it["level"], it["subject"]) for it in found} == {("warning", "CDI")}
 
 
 def test_a_pod_that_waits_for_its_next_start_is_no_orphan(node: InstalledNode) -> None:

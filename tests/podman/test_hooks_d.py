@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hook.host import hooksd
-from hook.host.hooksd import Subject
 from tests.support.containers import ALWAYS, REPOSITORY
 from tests.support.observed import assert_runtime_init, with_hooks_file
 
@@ -152,47 +150,6 @@ def test_missing_hook_is_skipped_and_stops_no_container(node: PodmanNode) -> Non
     node.lab.add_hook("10-resctrl-mon-hook.json", ALWAYS, path=node.lab.base / "nosuch.pyz")
     node.lab.podman("run", "--rm", *node.lab.options("web"), "--rootfs", str(node.lab.rootfs), "/bin/true")
     assert node.resctrl.events() == []
-
-
-CONDITIONS: dict[str, dict[str, object]] = {
-    "always": {"always": True},
-    "never": {"always": False},
-    "nothing": {},
-    "B-bound": {"hasBindMounts": True},
-    "unbound": {"hasBindMounts": False},
-    "key": {"annotations": {"^io.container.manager$": "libpod"}},
-    "part": {"annotations": {"container.mana": "^lib"}},
-    "end": {"annotations": {"manager": "^pod"}},
-    "both": {"annotations": {"^app$": "^shop$", "manager": ""}},
-    "one-of-two": {"annotations": {"^app$": "^shop$", "nowhere": ""}},
-    "and-never": {"always": False, "annotations": {"^app$": "^shop$"}},
-    "Command": {"commands": ["nothing", "^/bin/tr"]},
-    "other-command": {"commands": ["^true"]},
-    "and-command": {"annotations": {"^app$": "^shop$"}, "commands": ["true$"]},
-    "but-command": {"annotations": {"^app$": "^shop$"}, "commands": ["false"]},
-}
-
-
-def test_podman_decides_as_we_say_it_would(node: PodmanNode) -> None:
-    """What `doctor --inject` goes by: which files are for a container, and in which order their hooks run."""
-    log = node.lab.base / "called"
-    program = node.lab.base / "note.sh"
-    program.write_text(f"#!/bin/sh\necho $1 >>{log}\n")
-    program.chmod(0o755)
-    for path in node.lab.hooks_dir.iterdir():
-        path.unlink()
-    for name, when in CONDITIONS.items():
-        node.lab.add_hook(f"{name}.json", when, path=program, args=["note", name])
-    lab = node.lab
-    lab.podman("run", "--rm", *lab.options("web"), "--annotation=app=shop", "--rootfs", str(lab.rootfs), "/bin/true")
-    called = log.read_text().split()
-    subject = Subject({"io.container.manager": "libpod", "app": "shop"}, "/bin/true", has_bind_mounts=True)
-    entries = hooksd.merge_directories([str(lab.hooks_dir)])
-    expected = [
-        it.name[: -len(".json")] for it in entries if it.file and hooksd.find_mismatch(it.file, subject) is None
-    ]
-    assert called == expected * 2  # both stages
-    assert len(expected) == 7
 
 
 def test_a_container_whose_podman_does_not_read_our_file_is_counted(node: PodmanNode) -> None:

@@ -89,17 +89,6 @@ def test_the_kubernetes_file_is_not_podmans(node: PodmanNode, installation: Inst
     node.assert_clean()
 
 
-def test_doctor_agrees_with_podman_on_its_containers(node: PodmanNode, installation: Installation) -> None:
-    installation("install", "--for=podman")
-    node.lab.run("web")
-    config = node.lab.inspect("web", "{{.OCIConfigPath}}")
-    command = [str(installation.program), "doctor", f"--inject={config}", f"--hooks-dir={node.lab.hooks_dir}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    assert f"{node.lab.hooks_dir}/10-resctrl-mon-hook-podman.json: yes: monitored as container" in done.stdout
-    assert f"{node.lab.hooks_dir}/99-watch.json: yes, but it is of another program" in done.stdout
-    node.lab.podman("rm", "-f", "-t", "0", "web")
-
-
 def test_a_container_whose_failure_is_on_record_is_no_container_on_no_record(
     node: PodmanNode, installation: Installation
 ) -> None:

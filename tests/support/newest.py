@@ -34,7 +34,6 @@ SOURCES = (
 )
 PROGRAMS = {
     "hook-injector": Path(__file__).parents[1] / "containerd" / "hook_injector" / "main.go",
-    "matcher": Path(__file__).with_name("matcher") / "main.go",
 }
 """What lies in its /usr/local/bin. They need no library, and run outside of it as well."""
 # The root is "$1".

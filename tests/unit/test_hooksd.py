@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hooks.d as its readers have it: what a file must hold, in which order files count, and whom a file is for."""
+"""hooks.d as its readers have it: what a file must hold, and in which order files count."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 
-from hook.base.models import HookFile
 from hook.host import hooksd
-from hook.host.hooksd import Subject
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "/bin/true"
@@ -28,10 +26,6 @@ def write(directory: Path, name: str, text: object) -> Path:
     path = directory / name
     path.write_text(text if isinstance(text, str) else json.dumps(text))
     return path
-
-
-def why_not(when: dict[str, object], subject: Subject) -> str | None:
-    return hooksd.find_mismatch(HookFile.model_validate(content(when)), subject)
 
 
 # --- What a file must hold
@@ -99,68 +93,3 @@ def test_files_are_ordered_by_lower_case_name(tmp_path: Path) -> None:
     for name in ("B.json", "a.json", "10-c.json", "d.JSON", ".new.json.new", "readme"):
         write(tmp_path, name, content())
     assert [entry.name for entry in hooksd.read_directory(str(tmp_path))] == ["10-c.json", "a.json", "B.json"]
-
-
-def test_a_file_in_a_later_directory_overrides_its_namesake(tmp_path: Path) -> None:
-    write(tmp_path / "1", "a.json", content())
-    write(tmp_path / "1", "c.json", content())
-    write(tmp_path / "2", "a.json", content(stages=[]))
-    write(tmp_path / "2", "b.json", content())
-    found = hooksd.merge_directories([str(tmp_path / name) for name in ("1", "2", "3")])
-    assert [Path(entry.path).relative_to(tmp_path).as_posix() for entry in found] == [
-        "2/a.json",
-        "2/b.json",
-        "1/c.json",
-    ]
-
-
-# --- Whom a file is for
-
-POD = Subject(
-    {"io.kubernetes.container.restartCount": "3", "app": "shop", "lines": "a\n", "digits": "\u0661"},
-    "/bin/sh",
-    has_bind_mounts=True,
-)
-
-
-@pytest.mark.parametrize(
-    "when",
-    [
-        {"always": True},
-        {"hasBindMounts": True},
-        {"annotations": {"restart": "3"}},
-        {"annotations": {"^app$": "^shop$", "count$|Count$": ""}},
-        {"commands": ["nothing", "^/bin/"]},
-        {"always": True, "hasBindMounts": True, "annotations": {"a": ""}, "commands": ["sh"]},
-    ],
-)
-def test_a_file_matches_this_container(when: dict[str, object]) -> None:
-    assert why_not(when, POD) is None
-
-
-@pytest.mark.parametrize(
-    ("when", "why"),
-    [
-        ({}, "no condition"),
-        ({"always": False}, "always is false"),
-        ({"always": False, "annotations": {"app": "shop"}}, "always is false"),
-        ({"hasBindMounts": False}, "never matches"),
-        ({"annotations": {"^ap$": ""}}, "no key matches '^ap$'"),
-        ({"annotations": {"app": "^hop"}}, "the value of app='shop' does not match '^hop'"),
-        ({"always": True, "annotations": {"app": "^hop"}}, "app='shop'"),
-        ({"annotations": {"app": "shop", "other": ""}}, "no key matches 'other'"),
-        ({"annotations": {"lines": "a$"}}, "does not match 'a$'"),
-        ({"annotations": {"digits": r"\d"}}, r"does not match '\\d'"),
-        ({"commands": ["^sh"]}, "none matches '/bin/sh'"),
-        ({"annotations": {"[": ""}}, "no key matches '['"),
-    ],
-)
-def test_a_file_does_not_match_this_container(when: dict[str, object], why: str) -> None:
-    found = why_not(when, POD)
-    assert found is not None
-    assert why in found
-
-
-def test_an_unknown_property_of_a_container_is_reported() -> None:
-    assert why_not({"hasBindMounts": True}, Subject()) == "hasBindMounts: the container has none"
-    assert why_not({"commands": [""]}, Subject()) == "commands: the container's command is unknown"

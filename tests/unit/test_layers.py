@@ -146,13 +146,12 @@ def test_os_is_for_people() -> None:
                 "host/door",
                 "host/host_processes",
                 "host/machine",
-                "host/would_inject",
             },
         ),
         (r"^/sys/", {"base/cgroup_mounts", "base/models", "base/models_compiled", "host/machine"}),
         (
             r"^/run/",
-            {"base/models", "base/models_compiled", "host/machine", "host/oci_runtimes", "host/would_inject"},
+            {"base/models", "base/models_compiled", "host/machine", "host/oci_runtimes"},
         ),
         (r"^/dev/log", {"doctor/installation", "stages/failures"}),
         (

@@ -225,7 +225,7 @@ def test_a_check_says_what_is_wrong_and_where(check: tuple[Any, ...], value: obj
 
 
 def test_a_record_is_never_changed_and_can_be_a_key() -> None:
-    record = models_compiled.Index(key="a")
+    record: Any = models_compiled.Index(key="a")
     with pytest.raises(models_compiled.ValidationError, match="frozen"):
         record.key = "b"
     with pytest.raises(models_compiled.ValidationError, match="frozen"):
