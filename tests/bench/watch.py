@@ -9,7 +9,8 @@ runtime's exec does it. CPU time is what the kernel's scheduler counts for watch
 counted by a listener of our own, for other programs on the machine do execs as well. A share is that of one core, if
 nothing else did any exec.
 
-Then the churn of a node with many containers: see tests/bench/exec_churn.py.
+Then the churn of a node with many containers (tests/bench/exec_churn.py), and chains of forks in a guest
+(tests/bench/chains.py).
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from typing import NamedTuple
 
 from hook.base.errors import HookError
 from hook.watch import connector
-from tests.bench import common
+from tests.bench import chains, common
 from tests.bench.common import CannotMeasure
 from tests.bench.exec_churn import churn
+from tests.kernel.vm import GuestFailed, GuestTimeout
 from tests.resctrlfs import mounted
 from tests.support import watching
 from tests.support.cgroups import cgroup
@@ -139,20 +141,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rows, memory = measure(given.seconds)
         churned = churn(given.containers)
-    except (CannotMeasure, HookError, OSError) as error:
+        chained = chains.measure()
+    except (CannotMeasure, GuestFailed, GuestTimeout, HookError, OSError) as error:
         print(f"watch: {error}", file=sys.stderr)
         return 1
     head = ["execs/s", "reached", "all execs", "CPU for each", "share of a core"]
-    tables = [[head, *(cells(row) for row in rows)], churned.table()]
+    tables = [[head, *(cells(row) for row in rows)], churned.table(), chained.table()]
     if given.json:
         found = [{**row._asdict(), "share": row.share} for row in rows]
-        print(json.dumps({"rows": found, "memory_kib": memory, "churn": churned._asdict()}, indent=2))
+        print(
+            json.dumps(
+                {"rows": found, "memory_kib": memory, "churn": churned._asdict(), "chains": chained._asdict()}, indent=2
+            )
+        )
     elif given.markdown:
         print("\n\n".join(as_markdown(table, names=0) for table in tables))
     else:
         print("\n\n".join(map(as_text, tables)), f"\n\nMemory: {memory} KiB (VmHWM).")
     is_well = all(it.share <= MOST[it.wanted] for it in rows) and memory <= MEMORY and churned.after == 0
-    return 0 if is_well else 1
+    return 0 if is_well and chained.outside == 0 else 1
 
 
 if __name__ == "__main__":

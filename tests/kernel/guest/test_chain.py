@@ -1,100 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program that exec brought in, and that lives as a chain of forks, 4 ms a link: it is moved in for good.
-
-To look without a race, the cgroup is frozen.
-"""
+"""A program that exec brought in, and that lives as a chain of forks, 4 ms a link: it is moved in for good."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tests.bench.common import compile_static
 from tests.support import watching
-from tests.support.cgroups import Cgroup, container_cgroup
-from tests.support.hook import DEADLINE, UID, Hook, created, finish, task
+from tests.support.chains import compile_chain, container, outside, running, threads, wait
+from tests.support.hook import Hook, finish
 
-LINK = 4000  # microseconds
-SECONDS = 600  # of a chain that nothing ends
 CONTAINERS, TIMES = 4, 5
 """Twenty chains, one in each container at a time; more reconciles would take a guest minutes."""
 
 
 @pytest.fixture(scope="session")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("chain") / "chain"
-    compile_static(Path(__file__).with_name("chain.c"), target)
-    return target
-
-
-class ChainedContainer(NamedTuple):
-    """A container that was created: its group and its cgroup."""
-
-    group: str
-    own: Cgroup
-
-
-@contextmanager
-def container(hook: Hook, number: int = 0) -> Iterator[ChainedContainer]:
-    uid, name = f"{number:08d}{UID[8:]}", f"{number:08d}" * 8
-    with container_cgroup(uid, name) as own, task() as init:
-        own.add(init.pid)
-        assert hook(created(name, init.pid, pod_uid=uid)).stderr == ""
-        yield ChainedContainer(f"oci-{uid}", own)
-
-
-@contextmanager
-def running(chain: Path, own: Cgroup, chains: int = 1) -> Iterator[None]:
-    """So many chains in the container, beside its init."""
-    init = threads(own)
-    words = [str(chain), str(own.directory / "cgroup.procs"), str(chains), str(LINK), str(SECONDS)]
-    process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
-    try:
-        wait(lambda: len(threads(own)) >= len(init) + chains)
-        yield
-    finally:
-        with frozen(own):
-            for tid in threads(own) - init:
-                os.kill(tid, signal.SIGKILL)
-        process.wait(DEADLINE)
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)
-
-
-def threads(own: Cgroup) -> set[int]:
-    return set(map(int, (own.directory / "cgroup.threads").read_text().split()))
-
-
-@contextmanager
-def frozen(own: Cgroup) -> Iterator[None]:
-    """Nothing in the cgroup runs meanwhile."""
-    freeze = own.directory / "cgroup.freeze"
-    freeze.write_text("1")
-    wait(lambda: "frozen 1" in (own.directory / "cgroup.events").read_text())
-    yield
-    freeze.write_text("0")
-
-
-def outside(hook: Hook, it: ChainedContainer) -> set[int]:
-    """What is in the cgroup and not in the group, at one moment."""
-    with frozen(it.own):
-        return threads(it.own) - hook.tasks(it.group)
+    return compile_chain(tmp_path_factory.mktemp("chain"))
 
 
 def reconcile(hook: Hook) -> tuple[int, list[dict[str, Any]]]:
