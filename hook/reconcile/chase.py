@@ -2,7 +2,9 @@
 """Moves what is in a container's own cgroup into its group, also a program that forks and ends faster than a look.
 
 Each look reads all threads of the cgroup at once, and each thread outside is moved as soon as it is known to be. A look
-and a move take some 0.1 ms. Whatever a thread forks after its move is in the group by itself.
+and a move take some 0.1 ms. Whatever a thread forks after its move is in the group by itself. What it was just forking
+then is outside, and appears only when that is done. Until then the thread runs in the kernel. So the last look is one
+that begins when each thread that was moved has slept, ended, or run in user mode since.
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ _CHASE = 0.2  # seconds for all that comes after it, ...
 _LOOKS = 20  # ... unless these take longer, on a machine that gives us little time, ...
 _LONGEST = 1.0  # ... and then so many seconds at the most
 _PAUSE = 0.001
-_CLEAR = 10  # looks after a move: what a thread was forking meanwhile is outside, and appears only when that is done
 
 
 class StillOutside(HookError):
@@ -51,6 +52,7 @@ class Chase:
         self._member = member
         self._shows_groups = procfs.resctrl_groups(member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
+        self._running: dict[int, str | None] = {}  # those that were moved, and may be forking
 
     def run(self, read: Callable[[], Reading | None]) -> None:
         """Look and move until looks find none outside. Raises HookError if the kernel refuses.
@@ -61,19 +63,18 @@ class Chase:
         self._look(read(), system.monotonic() + _FIRST_LOOK)
         began = system.monotonic()
         looks = 0
-        clear = 0  # looks since the last move that found none outside
-        while clear < _CLEAR and (self.moved or self.outside):
+        is_settled = not self.moved
+        while self.outside or not is_settled:
             seconds = system.monotonic() - began
             if seconds >= _LONGEST or (seconds >= _CHASE and looks >= _LOOKS):
                 break
-            if not self.outside:  # counted, not timed: in each pause what forks gets a CPU
+            if not self.outside:
                 system.sleep(_PAUSE)
             before = self.moved
+            is_settled = not self._may_fork()  # asked before the look, which then shows all that they forked
             self._look(read(), began + _LONGEST)
             looks += 1
-            clear = 0 if self.moved > before else clear + (not self.outside)
-        if clear:  # what a later look found, and had ended when it was asked, was forked inside
-            self.outside = 0
+            is_settled = is_settled and self.moved == before
 
     def _look(self, reading: Reading | None, deadline: float) -> None:
         """Move what one look finds outside. What has ended by now was outside, for all that is known."""
@@ -107,4 +108,19 @@ class Chase:
             return False
         self.moved += 1
         self.late_cpu += procfs.cpu_seconds(tid)
+        self._running[tid] = _read_user_time(tid)
         return True
+
+    def _may_fork(self) -> bool:
+        """Whether a thread that was moved may still be busy with a fork that it began before."""
+        self._running = {tid: it for tid, it in self._running.items() if it is not None and _read_user_time(tid) == it}
+        return bool(self._running)
+
+
+def _read_user_time(tid: int) -> str | None:
+    """The user time of a thread that runs; None if it sleeps or has ended, as none does amid a fork.
+
+    Source: proc_pid_stat(5), fields 3 and 14; R: runs, D: waits in the kernel, for memory for example.
+    """
+    fields = procfs.stat_fields(f"{tid}/task/{tid}")
+    return fields[11] if fields is not None and fields[0] in "RD" else None

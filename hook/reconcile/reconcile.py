@@ -31,7 +31,7 @@ from hook.state.rundir import changed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
     from typing import Any
 
     from hook.base.container_tasks import Processes
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from hook.state.rundir import LockedKey
 
 _MOST_PASSES = 3
+_MOST_CHASES = 10  # passes, after the first ones only for threads outside their group, ...
+_SECONDS = 4.0  # ... and only until then
 _NO_ONE = Follower()
 _BUSY = "a hook holds the lock of this key; the next reconcile retries"
 _UNCERTAIN = ("remove", "retire", "forget", "name", "show", "tidy")
@@ -75,18 +77,27 @@ def run(
         outcomes: list[Outcome] = []
         tried: set[Action] = set()
         passes = 0
+        began = system.monotonic()
         while True:
             seen = _survey(node)
             left = plan.list_left(seen)
-            actions = [it for it in plan.plan(seen, options.snapshot_ttl, live) if it not in tried]
+            planned = list(plan.plan(seen, options.snapshot_ttl, live))
+            actions = [it for it in planned if it not in tried]
             passes += 1
-            if not actions or passes > _MOST_PASSES:
+            if passes > _MOST_PASSES:  # the next run does the rest, but what is outside does not wait for that
+                actions = [it for it in actions if it.verb == "adopt"]
+            if (
+                not actions
+                or passes > _MOST_CHASES
+                or (passes > _MOST_PASSES and system.monotonic() > began + _SECONDS)
+            ):
                 break
             tried.update(actions)
             done = _take(node, [(it, partial(_apply, node, it, seen)) for it in actions], follower, tally)
             outcomes += done
             moved = {it.action.id for it in done if it.action.verb == "adopt" and (it.outside or not it.problem)}
             tried = {it for it in tried if it.id not in moved}  # more may have come in meanwhile
+        outcomes += _give_up(planned, outcomes, seen)
         adopted = adoption()
         left += [*adopted.left, *_list_unhooked(node, seen.processes)]
         mended = [_mend(it, seen) for it in outcomes]
@@ -100,6 +111,16 @@ def _survey(node: Node) -> Survey:
     seen = survey_node(node)
     seen.named = naming.find_names(seen.states.values())
     return seen
+
+
+def _give_up(planned: list[Action], outcomes: list[Outcome], last: Survey) -> Iterator[Outcome]:
+    """What is outside by the last look, after which there is no further pass, and of which no outcome says so yet."""
+    said = {it.action.id: it for it in outcomes}
+    for action in planned:
+        former = said.get(action.id)
+        if action.verb == "adopt" and not (former is not None and former.outside):
+            error = StillOutside(last.outside[action.key, action.container], 0)
+            yield Outcome(action, str(error), reason=error.reason, outside=error.number)
 
 
 def _mend(outcome: Outcome, last: Survey) -> Outcome:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Place = tuple[str, str]
 """A key and one of its containers."""
-_LOOKS = 5
+_LOOKS = 20  # at a container with a thread that ended before it could be asked for its group
 
 
 @dataclass
@@ -244,13 +244,14 @@ def _look_at_groups(node: Node, found: Survey, state: KeyState, live: dict[str, 
 
 
 def _look_closer(node: Node, processes: container_tasks.Processes, member: Member, missing: set[int]) -> set[int]:
-    """The threads of a container outside its group, if all that seemed so have ended: links of a chain of forks.
+    """The threads of a container outside its group, once those that seemed so can be asked for their groups.
 
-    A link that is inside can end before it is asked for its group, on a machine that gives us little time. One that is
-    outside again and again counts.
+    On a machine that gives us little time, a link of a chain of forks inside can have ended before it is asked. So this
+    looks again, until one is known to be outside, or none has ended. What ends before that in each look counts.
     """
     for _ in range(_LOOKS):
-        if not missing or not all(map(procfs.is_dead, missing)):
+        groups = [procfs.resctrl_groups(tid) for tid in missing]
+        if None not in groups or any(it is not None and not is_in(node, it, member.group) for it in groups):
             break
         own = processes.read_own_cgroup(member)
         missing = (own.tids if own is not None else set()) - (node.resctrl.tasks(member.group) or set())

@@ -58,6 +58,21 @@ class Chain:
         self.tids.remove(self.link)
         self.link += 1
 
+    def sleep(self, tid: int) -> None:
+        self._become(tid, "S", 0)
+
+    def run(self, tid: int) -> None:
+        self._become(tid, "R", 0)
+
+    def compute(self, tid: int) -> None:
+        self._become(tid, "R", 1)
+
+    def _become(self, tid: int, state: str, user_time: int) -> None:
+        place = self.machine.proc / str(tid)
+        fields = (place / "stat").read_text().split()
+        fields[2], fields[13] = state, str(user_time)
+        (place / "task" / str(tid) / "stat").write_text(" ".join(fields) + "\n")
+
     def fork(self, parent: int, child: int) -> None:
         groups = procfs.resctrl_groups(parent)
         assert groups is not None
@@ -104,9 +119,14 @@ def test_what_a_thread_forks_while_it_is_moved_is_moved_when_it_appears(chain: C
     """The kernel gives a child its groups long before it shows it."""
 
     def fork_now() -> None:
+        chain.run(1000)
         chain.fork(1000, 1001)
         chain.hidden = {1001}
-        clock.during = lambda: setattr(clock, "during", chain.hidden.clear)  # it appears in the second pause
+        clock.during = lambda: setattr(clock, "during", appear)  # in the second pause
+
+    def appear() -> None:
+        chain.hidden.clear()
+        chain.sleep(1000)
 
     chain.machine.before_put = fork_now
     chase = run(chain, node)
@@ -114,20 +134,34 @@ def test_what_a_thread_forks_while_it_is_moved_is_moved_when_it_appears(chain: C
     assert chain.machine.groups()[GROUP] == {INIT, 1000, 1001}
 
 
-def test_chain_that_was_seen_inside_is_inside_though_its_links_end_before_they_are_asked(
+def test_after_the_last_move_it_looks_once_more(chain: Chain, node: Node, clock: Clock) -> None:
+    run(chain, node)
+    assert (clock.slept, chain.looks) == ([0.001], 2)
+
+
+@pytest.mark.parametrize("what", ["sleeps", "ends", "computes"])
+def test_it_looks_until_no_thread_that_was_moved_can_be_forking_any_more(
+    chain: Chain, node: Node, clock: Clock, what: str
+) -> None:
+    def go_on() -> None:
+        if len(clock.slept) < 30:
+            clock.during = go_on
+        else:
+            {"sleeps": chain.sleep, "ends": chain.machine.die, "computes": chain.compute}[what](1000)
+
+    chain.run(1000)
+    clock.during = go_on
+    chase = run(chain, node)
+    assert (chase.moved, len(clock.slept), chain.looks) == (1, 30, 31)
+
+
+def test_thread_that_runs_in_the_kernel_all_the_time_is_waited_for_in_bounds(
     chain: Chain, node: Node, clock: Clock
 ) -> None:
-    def wait_for_the_second_pause() -> None:
-        clock.during = lambda: setattr(chain, "ends_early", 10**6)
-
-    clock.during = wait_for_the_second_pause
+    chain.run(1000)
     chase = run(chain, node)
     assert (chase.moved, chase.outside) == (1, 0)
-
-
-def test_after_the_last_move_it_looks_ten_times_more(chain: Chain, node: Node, clock: Clock) -> None:
-    run(chain, node)
-    assert (clock.slept, chain.looks) == ([0.001] * 10, 11)
+    assert 0.2 <= sum(clock.slept) + chain.looks * LOOK <= 0.21
 
 
 def test_where_nothing_is_outside_one_look_is_enough(chain: Chain, node: Node, clock: Clock) -> None:

@@ -617,6 +617,25 @@ def test_what_comes_in_during_a_run_is_adopted_in_its_next_pass(
 
 
 @pytest.mark.usefixtures("no_runtimes")
+def test_what_is_outside_again_after_each_pass_is_a_failure_in_the_end(
+    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each pass had moved something in, so nothing had failed, and nothing was said."""
+    chain = ChainOfForks(machine, monkeypatch, 0)
+    real = move_in.adopt
+
+    def adopt(node: Node, action: Action, seen: Survey) -> Action | bool:
+        done = real(node, action, seen)
+        chain.go_on()
+        return done
+
+    monkeypatch.setitem(reconcile._MOVING, "adopt", adopt)
+    done = put_right(machine)
+    assert [(it.outside, it.has_failed) for it in done.outcomes] == [(0, False)] * 10 + [(1, True)]
+    assert (done.is_whole, count_outside(machine)) == (False, ({ID: 1}, 1))
+
+
+@pytest.mark.usefixtures("no_runtimes")
 def test_container_with_more_cgroups_than_are_read_is_named(
     machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

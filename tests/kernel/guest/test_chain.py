@@ -51,14 +51,16 @@ def test_chain_of_forks_is_in_the_group_after_one_reconcile(hook: Hook, chain: P
                 for it in containers:
                     chains.enter_context(running(chain, it.own))
                 status, actions = reconcile(hook)
-                assert ([outside(hook, it) for it in containers], status) == ([set()] * CONTAINERS, 0), actions
+                assert ([outside(hook, it) for it in containers], status) == ([set()] * CONTAINERS, 0), json.dumps(
+                    actions
+                )
                 assert count_moved(actions) >= CONTAINERS
 
 
 def test_twenty_chains_at_once_are_in_the_group_after_one_reconcile(hook: Hook, chain: Path) -> None:
     with container(hook) as it, running(chain, it.own, chains=20):
         status, actions = reconcile(hook)
-        assert (outside(hook, it), status) == (set(), 0), actions
+        assert (outside(hook, it), status) == (set(), 0), json.dumps(actions)
         assert 20 <= count_moved(actions) <= 100, "each chain once, and again what it was just forking then"
 
 
