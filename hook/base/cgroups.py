@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a cgroup's path says of containers: whether it is one's own, and whose. Of pods and runtimes: `identity`.
 
-A cgroup is named `<controllers>:<path>`, as /proc/PID/cgroup has it (no controllers: cgroup v2; see process.cgroup).
+A cgroup is named `<controllers>:<path>`, as /proc/PID/cgroup has it (no controllers: cgroup v2; see procfs.cgroups).
 Source: cgroups(7), and the names that kubelet, CRI-O, Podman and containerd give (`crio-ID.scope`, `pod<UID>`, ...).
 """
 

@@ -18,11 +18,9 @@ if TYPE_CHECKING:
     from hook.base.cgroup_threads import Reading
     from hook.base.models import Member
 
-_TICKS = 100  # of /proc, a second: USER_HZ
-
 
 class Process(NamedTuple):
-    """A process that lives. `starttime` as in models.Member; `cgroups` as in process.cgroup, one for each hierarchy.
+    """A process that lives. `starttime` as in models.Member; `cgroups` as in procfs.cgroups, one for each hierarchy.
 
     `threads`: how many it had. `name`: that of its program, cut to 15 bytes (comm).
     """
@@ -139,7 +137,7 @@ class Processes:
     def is_newer(self, tid: int) -> bool:
         """Whether a task started after this look, which therefore does not say whose it is."""
         fields = procfs.stat_fields(tid)
-        return fields is not None and int(fields[19]) > (self.boottime * _TICKS) - 1
+        return fields is not None and int(fields[19]) > (self.boottime * procfs.TICKS) - 1
 
     def _family(self, member: Member) -> set[int]:
         """A container's init, and its descendants down to the inits of others, that no other own cgroup holds."""

@@ -8,7 +8,7 @@ from hook.base import names, system
 NOT_HOST_PIDS = "this is not the host's pid namespace: which processes are dead and which groups empty is unknown here"
 PID_HINT = "run it in the host's pid namespace (hostPID: true; podman run --pid=host)"
 _HOST_PID_NAMESPACE = "pid:[4026531836]"
-_TICKS = 100  # of /proc, a second: USER_HZ
+TICKS = 100  # of /proc, a second: USER_HZ, the same on each kernel that has resctrl
 _HOST_UID_MAP = ["0", "0", "4294967295"]
 
 
@@ -83,13 +83,13 @@ def is_dead(pid: int, born: int | None = None) -> bool | None:
 def cpu_seconds(tid: int) -> float:
     """The CPU time of one thread, user and system; 0 if it is gone. Source: proc_pid_stat(5), fields 14 and 15."""
     fields = stat_fields(f"{tid}/task/{tid}")
-    return (int(fields[11]) + int(fields[12])) / _TICKS if fields is not None else 0.0
+    return (int(fields[11]) + int(fields[12])) / TICKS if fields is not None else 0.0
 
 
 def had_pid(pid: int, boottime: float) -> bool:
     """Whether the process `pid` had that pid at a time (CLOCK_BOOTTIME, seconds): it had started by then."""
     fields = stat_fields(pid)
-    return fields is not None and int(fields[19]) <= boottime * _TICKS
+    return fields is not None and int(fields[19]) <= boottime * TICKS
 
 
 def is_over(fields: list[str]) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What all compiled models share: the records, the forms that make them, and the checks of their fields.
 
-hook/models_compiled.py imports this and holds the tables. Tests prove both together equal to pydantic in what they
+hook/base/models_compiled.py imports this and holds the tables. Tests prove both together equal to pydantic in what they
 accept, in the values, and in the place of the first error.
 """
 

@@ -137,7 +137,7 @@ def _choose_places(given: argparse.Namespace, default: str) -> Places:
 
 
 def _find_own_path() -> str:
-    """The path of the running file: see hook/stages/start.py."""
+    """The path of the running file: the first line of the .pyz puts it there (packaging/pyz)."""
     return sys.argv[1]
 
 

@@ -56,7 +56,7 @@ def read_start_time(pid: int) -> float:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
     lines = door.read_text("/proc/stat", _LIMIT).split("\n")
     booted = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
-    return booted + born / os.sysconf("SC_CLK_TCK")
+    return booted + born / procfs.TICKS
 
 
 def shows_processes() -> bool:

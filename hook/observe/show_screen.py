@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hook.base import counters, names, system
+from hook.base import counters, names, procfs, system
 from hook.base.counters import EVENTS
 from hook.base.text import printable, who
 from hook.observe.cells import (
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from hook.base.models import Failure
     from hook.observe.snapshot import Group, Key
-
-_TICKS = 100  # of /proc, a second: USER_HZ
 
 
 def format_key(key: Key, failures: Iterable[Failure], screen: Screen, *, is_wide: bool = False) -> list[str]:
@@ -110,7 +108,7 @@ def _format_life(key: Key) -> list[str]:
     state = key.state
     events = [(state.created_at, "created")] if state.created_at else []
     for container, member in state.members.items():
-        events.append((_format_time(member.starttime / _TICKS), f"{_name_of(key, container)} started"))
+        events.append((_format_time(member.starttime / procfs.TICKS), f"{_name_of(key, container)} started"))
     if state.lingering_since is not None:
         events.append((_format_time(state.lingering_since), "last container gone: lingering"))
     if state.completed_at:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Outcome:
     """The outcome of an action. `problem`: why it failed; `remark`: another problem found meanwhile.
 
-    `reason`: the name of the problem (errors.Reason). `is_busy`: a hook works at this key, so that the next run, or
+    `reason`: the name of the problem (reasons.Reason). `is_busy`: a hook works at this key, so that the next run, or
     that hook, does the action: no failure. `outside`: how many threads of the container it left outside its group.
     `is_mended`: a later look in the same run found none outside: no failure in the end.
     """

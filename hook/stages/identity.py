@@ -88,7 +88,7 @@ def _bounded(text: str | None) -> str | None:
 
 
 def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
-    """The pod of a container, by its annotations and the paths of its cgroups (as process.cgroups has them).
+    """The pod of a container, by its annotations and the paths of its cgroups (as procfs.cgroups has them).
 
     A UID in a path is the pod's, whatever the annotations say; the names are those beside the same UID.
     Without one the annotations of its own runtime count, unless those of the other runtime name another pod.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine in memory: stands for `posix`, `fcntl`, `select` and `time` in hook.system, without a disk or a clock.
+"""A machine in memory: stands for `posix`, `fcntl`, `select` and `time` in hook.base.system, without a disk or a clock.
 
 A hook runs on it from its start to its end within the process that tests it, some thousand times a second. Each change
 to a file is noted, and each system call counted: what would hang is seen without waiting for it.
@@ -102,7 +102,7 @@ class MachineInMemory:
     # --- What a test does
 
     def stands_in(self, system: ModuleType) -> None:
-        """Let a hook.system work on this machine."""
+        """Let a copy of hook.base.system work on this machine."""
         poll = SimpleNamespace(register=lambda *_: None, poll=lambda *_: [(0, 0xFF)])
         system.posix = self  # type: ignore[attr-defined]
         system.fcntl = SimpleNamespace(flock=lambda *_: None, LOCK_EX=2, LOCK_NB=4)  # type: ignore[attr-defined]

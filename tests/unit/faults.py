@@ -37,7 +37,7 @@ Manner = Literal["refused", "killed"]  # before the call; after one, and before 
 
 
 class Faults:
-    """Stands for `posix` and `fcntl` in hook.system, and lets the `at`-th of their calls fail in a certain manner."""
+    """Stands for `posix` and `fcntl` in hook.base.system: the `at`-th of their calls fails in a certain manner."""
 
     CALLS = (
         "open",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""watch on the machine in memory: what it moves, what it leaves, and what it does about lost events."""
+"""watch on a machine of made-up processes: what it moves, what it leaves, and what it does about lost events."""
 
 from __future__ import annotations
 
