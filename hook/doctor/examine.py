@@ -5,19 +5,17 @@ from __future__ import annotations
 
 from hook.base.errors import HookError
 from hook.doctor.finding import FAILURE, Finding
-from hook.doctor.hooks_directories import check_hooks_directories
-from hook.doctor.installation import check_programs, check_syslog, check_timer
-from hook.doctor.kernel import check_processes, check_resctrl, check_rmids, check_root
+from hook.doctor.installation import check_hooks_directories, check_programs, check_syslog, check_timer
+from hook.doctor.kernel import check_processes, check_resctrl, check_rmids, check_root, check_traffic
 from hook.doctor.records import (
     check_containers,
     check_lost_containers,
     check_reconcile,
     check_records,
     check_unhooked,
+    check_watch,
 )
 from hook.doctor.runtimes import check_other_tools, check_pod_annotations, check_runtimes
-from hook.doctor.traffic import check_traffic
-from hook.doctor.watch import check_watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

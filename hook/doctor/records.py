@@ -9,7 +9,7 @@ from hook.base import cgroups, system
 from hook.base.text import who
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
 from hook.doctor.site import names_hook
-from hook.host import oci_runtimes
+from hook.host import machine, oci_runtimes, programs
 from hook.host.paths import NAME
 from hook.observe import snapshot
 from hook.state.records import Records
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hook.doctor.site import Site
-
 
 _OVERDUE = 300.0  # seconds: a timer runs it every minute
 
@@ -144,3 +143,33 @@ def check_unhooked(site: Site) -> Iterator[Finding]:
         found = f"could not check {seen.unchecked} containers without a record, as of {seen.since}"
         remedy = "their runtime did not answer, is not supported (see reconcile --adopt), or is not visible from here"
         yield Finding(WARNING, "unhooked", found, remedy)
+
+
+# --- watch
+
+
+_SILENCE = 180.0  # seconds: watch renews its record every minute
+_OFF = "off: what exec brings into containers is charged from the next reconcile on"
+
+
+def check_watch(site: Site) -> Iterator[Finding]:
+    unit = os.path.basename(site.places.watch)
+    is_running = _is_running(site)
+    is_wanted = machine.has_systemd() and programs.run(["systemctl", "is-enabled", "--quiet", unit]).status == 0
+    if is_running:
+        yield Finding(OK, "watch", "running")
+    elif not is_wanted:
+        yield Finding(OK, "watch", _OFF)
+    elif not machine.has_process_connector():
+        found = f"{unit} is enabled, but this kernel has no process connector, or this is not the host's network"
+        remedy = f"use a kernel with CONFIG_PROC_EVENTS, or systemctl disable --now {unit}"
+        yield Finding(WARNING, "watch", found, remedy)
+    else:
+        yield Finding(WARNING, "watch", f"{unit} is enabled but does not run", f"journalctl -u {unit}")
+
+
+def _is_running(site: Site) -> bool:
+    """Whether a watch has renewed its record lately, on the host or in the chart's pod. SIGTERM removes the record."""
+    with Records(site.options.run_dir) as records:
+        seen = records.watched()
+    return seen is not None and system.unix_time() - seen.alive_at < _SILENCE

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hook.base import system
+from hook.doctor.records import check_watch
 from hook.doctor.site import Site
-from hook.doctor.watch import check_watch
 from hook.host import machine, programs
 from hook.host.paths import Places
 from tests.unit.nodes import FakeNode
