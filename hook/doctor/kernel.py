@@ -10,7 +10,7 @@ from hook.base.resctrl import Resctrl
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
 from hook.host import machine
 from hook.host.paths import NAME
-from hook.observe import hardware, snapshot, uncounted
+from hook.observe import hardware, snapshot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def check_rmids(site: Site) -> Iterator[Finding]:
         yield Finding(WARNING, "RMIDs", f"{found}: few left", remedy)
     else:
         yield Finding(OK, "RMIDs", found)
-    if (full := uncounted.explain_full(seen)) is not None:
+    if (full := hardware.explain_full(seen)) is not None:
         yield Finding(FAILURE, "RMIDs", *full)
     if seen.orphans:
         yield Finding(
@@ -185,9 +185,9 @@ def check_traffic(site: Site) -> Iterator[Finding]:
         yield Finding(WARNING, _SUBJECT, found, _NEEDS_MBWU if hardware.is_arm64() else _NEEDS_MBM)
     elif (counters := hardware.read_assignable(root)) is not None:
         seen = snapshot.take_snapshot(site.options)
-        problems = [uncounted.explain_unassigned(seen), uncounted.explain_shortage(counters)]
+        problems = [hardware.explain_unassigned(seen), hardware.explain_shortage(counters)]
         found_any = [it for it in problems if it is not None]
         for found, remedy in found_any:
             yield Finding(WARNING, _SUBJECT, found, remedy)
         if not found_any:
-            yield Finding(OK, _SUBJECT, uncounted.format_free(counters))
+            yield Finding(OK, _SUBJECT, hardware.format_free(counters))

@@ -21,10 +21,10 @@ from hook.observe.cells import (
     to_word,
     unit_of,
 )
+from hook.observe.hardware import format_uncounted
 from hook.observe.selection import STATES
 from hook.observe.snapshot import add_up, sum_by_event
 from hook.observe.table import Column, lay_out, numbers, words
-from hook.observe.uncounted import format_uncounted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -209,7 +209,7 @@ def test_hardware_names_each_file_that_is_read() -> None:
 
 
 def test_hardware_has_what_doctor_says_of_memory_traffic() -> None:
-    known = findings("doctor/kernel", "observe/uncounted")
+    known = findings("doctor/kernel", "observe/hardware")
     shown = [row[0] for row in rows(page("docs/hardware.md"), "`doctor` says of `memory traffic`")]
     assert [text for text in shown if not any(re.fullmatch(it, text.replace("`", "")) for it in known)] == []
 
