@@ -16,9 +16,19 @@ from hook.base.reasons import Reason
 from hook.base.text import printable
 from hook.host import files
 from hook.observe.hold import Former
-from hook.observe.series import NODE, PREFIX, SERIES, describe_event, format_series, is_gauge, name_event
 from hook.observe.snapshot import to_number
-from hook.observe.use_series import Choice, sum_uncharged, sum_use
+from hook.observe.use_series import (
+    NODE,
+    PREFIX,
+    SERIES,
+    Choice,
+    describe_event,
+    format_series,
+    is_gauge,
+    name_event,
+    sum_uncharged,
+    sum_use,
+)
 from hook.reconcile.plan import VERBS
 
 TYPE_CHECKING = False

@@ -21,7 +21,7 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from hook.observe import node_counters, prometheus, series
+from hook.observe import node_counters, prometheus, use_series
 from hook.observe.snapshot import take_snapshot
 from tests.unit.nodes import FakeNode
 
@@ -113,7 +113,7 @@ def test_an_expression_is_about_labels_that_its_metrics_have(expression: str, tm
     node = FakeNode(tmp_path)
     node.live("c1", kind="pod", pod_namespace="n", pod_name="p")
     event = "mon_PERF_PKG_00/core_energy"
-    every = {f"mon_L3_00/{name}": "1" for name in series.SERIES}
+    every = {f"mon_L3_00/{name}": "1" for name in use_series.SERIES}
     path = node.make("oci-c2", counters=every)
     node.record("c2", groups=[{"path": path, "ctrl_group": "/", "begin": {**every, event: "9"}}])
     node.write("runs", "poststop-ok", ".")
@@ -123,7 +123,7 @@ def test_an_expression_is_about_labels_that_its_metrics_have(expression: str, tm
     node.count_whole(every)
     uncharged = node_counters.read_uncharged(str(node.root))
     families = {it.name: it for it in prometheus.make_families(take_snapshot(node.options), uncharged=uncharged)}
-    assert set(families) == set(prometheus.list_names()) - {series.PREFIX + name for name in prometheus.ENDPOINT}
+    assert set(families) == set(prometheus.list_names()) - {use_series.PREFIX + name for name in prometheus.ENDPOINT}
     grouped = re.findall(r"\bby \(([^)]*)\)", expression)
     selected = re.findall(r"[{,](\w+)=", expression) + re.findall(r"label_values\(.*, (\w+)\)", expression)
     asked = {label.strip() for group in grouped for label in group.split(",")} | set(selected)
@@ -143,8 +143,10 @@ def test_counters_are_shown_as_rates_or_as_what_they_are() -> None:
 def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:
     shown = set().union(*map(named, EXPRESSIONS))
     events = ("core_energy", "mbm_total_bytes", "mbm_local_bytes", "llc_occupancy")
-    assert shown >= {series.name_event(event, prefix) for event in events for prefix in (series.PREFIX, series.NODE)}
-    assert shown >= {series.PREFIX + name for name in prometheus.HEALTH}
+    assert shown >= {
+        use_series.name_event(event, prefix) for event in events for prefix in (use_series.PREFIX, use_series.NODE)
+    }
+    assert shown >= {use_series.PREFIX + name for name in prometheus.HEALTH}
     assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == [
         "Energy",
         "Memory bandwidth",

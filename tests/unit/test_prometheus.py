@@ -23,7 +23,7 @@ from hook.base.counters import EVENTS, MILLION
 from hook.base.models import MonGroup, Options
 from hook.base.reasons import Reason
 from hook.cli import commands
-from hook.observe import node_counters, prometheus, series, use_series
+from hook.observe import node_counters, prometheus, use_series
 from hook.observe.snapshot import Group, take_snapshot
 from hook.observe.use_series import Choice
 from hook.state import accounting, transitions
@@ -180,14 +180,14 @@ def test_each_ctrl_group_has_its_series(node: FakeNode) -> None:
 
 
 def test_each_event_has_a_metric_of_its_kind_and_unit() -> None:
-    assert set(series.SERIES) == set(EVENTS)
-    for event, name in series.SERIES.items():
+    assert set(use_series.SERIES) == set(EVENTS)
+    for event, name in use_series.SERIES.items():
         assert name.endswith("_total") is not EVENTS[event].gauge
         assert re.search(rf"{EVENTS[event].unit}|uops", name), "the unit is part of the name"
     assert (
         len(set(prometheus.list_names()))
         == len(prometheus.list_names())
-        == 2 * len(series.SERIES) + len(prometheus.HEALTH) + len(prometheus.ENDPOINT)
+        == 2 * len(use_series.SERIES) + len(prometheus.HEALTH) + len(prometheus.ENDPOINT)
     )
 
 
@@ -196,7 +196,7 @@ def test_each_event_metric_has_a_sample(node: FakeNode) -> None:
     path = node.make("oci-c1", counters=dict.fromkeys(every, "3"))
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": every}])
     found = scraped(node.options)
-    got = {event: value(found, name) for event, name in series.SERIES.items()}
+    got = {event: value(found, name) for event, name in use_series.SERIES.items()}
     assert got == {event: 3 if EVENTS[event].gauge else 2 for event in EVENTS}
 
 
@@ -328,7 +328,7 @@ def test_every_metric_has_one_header_followed_by_its_samples(node: FakeNode) -> 
 
 def absent_names() -> set[str]:
     had = {counter.split("/")[1] for counter in NOW}
-    absent = {name for event, name in series.SERIES.items() if event not in had}
+    absent = {name for event, name in use_series.SERIES.items() if event not in had}
     return absent | {f"node_{name}" for name in absent} | set(prometheus.ENDPOINT)
 
 
