@@ -9,22 +9,25 @@ from __future__ import annotations
 
 from hook.base import procfs
 from hook.base.text import printable, who
-from hook.observe.cells import (
+from hook.observe.hardware import format_uncounted
+from hook.observe.selection import STATES
+from hook.observe.snapshot import add_up, sum_by_event
+from hook.observe.table import (
     LEAST_NAME,
     NOTHING,
     SHORT_KEY,
     UNKNOWN,
+    Column,
     explain_marks,
     format_age,
     format_name,
     format_sum,
+    lay_out,
+    numbers,
     to_word,
     unit_of,
+    words,
 )
-from hook.observe.hardware import format_uncounted
-from hook.observe.selection import STATES
-from hook.observe.snapshot import add_up, sum_by_event
-from hook.observe.table import Column, lay_out, numbers, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hook.observe.cells import format_name
 from hook.observe.snapshot import sum_by_event
+from hook.observe.table import format_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,20 +6,23 @@ from __future__ import annotations
 from hook.base import counters, names, procfs, system
 from hook.base.counters import EVENTS
 from hook.base.text import printable, who
-from hook.observe.cells import (
+from hook.observe.list_screen import format_failure
+from hook.observe.snapshot import Total, sum_by_event
+from hook.observe.table import (
     NOTHING,
     UNKNOWN,
+    Screen,
     explain_marks,
     format_age,
     format_name,
     format_sum,
+    lay_out,
     mark,
+    numbers,
     to_word,
     unit_of,
+    words,
 )
-from hook.observe.list_screen import format_failure
-from hook.observe.snapshot import Total, sum_by_event
-from hook.observe.table import Screen, lay_out, numbers, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,9 +3,18 @@
 
 from __future__ import annotations
 
-from hook.observe.cells import LEAST_NAME, SHORT_KEY, explain_marks, format_name, format_sum
 from hook.observe.snapshot import Total
-from hook.observe.table import Column, lay_out, numbers, words
+from hook.observe.table import (
+    LEAST_NAME,
+    SHORT_KEY,
+    Column,
+    explain_marks,
+    format_name,
+    format_sum,
+    lay_out,
+    numbers,
+    words,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

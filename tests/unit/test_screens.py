@@ -26,7 +26,7 @@ from hook.doctor.records import check_records
 from hook.doctor.site import Site
 from hook.host import podman_names
 from hook.host.paths import Places
-from hook.observe import cells, list_screen, show_screen, snapshot, table
+from hook.observe import list_screen, show_screen, snapshot, table
 from hook.observe.selection import Selection
 from hook.observe.table import Screen
 from hook.stages import failures
@@ -845,7 +845,7 @@ def test_without_stdout_nothing_is_printed(node: FakeNode, monkeypatch: pytest.M
     ("seconds", "text"), [(0.4, "0s"), (119, "119s"), (120, "2m"), (7199, "120m"), (7200, "2h"), (172800, "2d")]
 )
 def test_ages_have_one_unit(seconds: float, text: str) -> None:
-    assert cells.format_age(seconds) == text
+    assert table.format_age(seconds) == text
 
 
 @pytest.mark.parametrize(
@@ -865,7 +865,7 @@ def test_ages_have_one_unit(seconds: float, text: str) -> None:
     ],
 )
 def test_numbers_have_three_digits_and_a_prefix(value: float, binary: bool, text: str) -> None:
-    assert cells.format_number(value, binary=binary) == text
+    assert table.format_number(value, binary=binary) == text
 
 
 @pytest.mark.parametrize(
