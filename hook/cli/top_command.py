@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import sys
+import termios
 from dataclasses import replace
 
 from hook.base import system
-from hook.cli.keys import Keys
 from hook.cli.output import get_screen, is_terminal, print_answer, print_screen
 from hook.observe import as_json, node_counters, rates, snapshot
 from hook.observe.rates import Look
@@ -15,6 +19,8 @@ from hook.observe.top_screen import SORTS, format_rates
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
+    from types import FrameType, TracebackType
+    from typing import Any, NoReturn
 
     from hook.base.models import Options
     from hook.observe.rates import Rates
@@ -84,3 +90,47 @@ def _choose(table: Rates, given: argparse.Namespace) -> Rates:
     if not given.namespace:
         return table
     return replace(table, keys=[rate for rate in table.keys if rate.key.state.pod_namespace in given.namespace])
+
+
+class Keys:
+    """The keys that are pressed on the terminal at stdin, for `with`. If there is none, nothing is ever pressed.
+
+    The terminal gives each key at once and does not print it; in the end it is as it was, also after SIGTERM.
+    """
+
+    def __init__(self) -> None:
+        self._terminal = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+        self._is_open = True
+        self._former: list[Any] = []
+
+    def __enter__(self) -> Keys:
+        signal.signal(signal.SIGTERM, _interrupt)
+        if self._terminal is not None:
+            self._former = termios.tcgetattr(self._terminal)
+            changed = termios.tcgetattr(self._terminal)
+            changed[3] &= ~(termios.ICANON | termios.ECHO)
+            termios.tcsetattr(self._terminal, termios.TCSADRAIN, changed)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._terminal is not None:
+            termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._former)
+
+    def wait(self, seconds: float) -> str:
+        """The next key, empty if none is pressed for so long."""
+        if self._terminal is None or not self._is_open:
+            system.sleep(seconds)
+            return ""
+        if not select.select([self._terminal], [], [], seconds)[0]:
+            return ""
+        text = os.read(self._terminal, 1).decode("ascii", "replace")
+        if not text:  # its other end is closed
+            self._is_open = False
+            return self.wait(seconds)
+        return text
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

@@ -115,7 +115,7 @@ def test_no_modules_import_each_other_when_they_are_imported() -> None:
 
 def test_system_calls_are_made_in_one_module() -> None:
     assert users({"posix", "fcntl", "time"}) == {"base/system"}
-    assert users({"select", "termios"}) == {"base/system", "cli/keys"}
+    assert users({"select", "termios"}) == {"base/system", "cli/top_command"}
     assert users({"selectors"}) == {"cli/deadline", "host/programs", "observe/connections"}
 
 
