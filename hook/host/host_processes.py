@@ -86,3 +86,19 @@ def see_files(pid: int) -> Tree:
     root, cwd = f"/proc/{pid}/root", os.readlink(f"/proc/{pid}/cwd")
     is_ours = os.path.samefile(root, "/") and os.path.samefile(f"/proc/{pid}/ns/mnt", "/proc/self/ns/mnt")
     return Tree("" if is_ours else root, cwd)
+
+
+_NAME = "hook-injector"
+_IN_AN_IMAGE = "plugin"  # the name of every plugin's program in upstream's images
+
+
+def find_running() -> list[int]:
+    """The pids of injectors that run on the host itself."""
+    return sorted(find(lambda words: os.path.basename(words[0]).endswith(_NAME)).words)
+
+
+def find_claims() -> list[int]:
+    """The pids of processes in pods that have an injector's name, which proves nothing."""
+    processes = container_tasks.table().values()
+    named = [it for it in processes if it.name.endswith(_NAME) or it.name == _IN_AN_IMAGE]
+    return sorted(it.pid for it in named if is_in_container(it.cgroups))

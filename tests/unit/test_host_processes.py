@@ -9,7 +9,7 @@ import pytest
 
 from hook.base import container_tasks
 from hook.base.container_tasks import Process
-from hook.host import door, host_processes, injector
+from hook.host import door, host_processes
 
 ID = "5f" * 32
 UID = "87a3fb58-52c9-4f45-9a4b-0c07f4a1b2c3"
@@ -125,5 +125,5 @@ def test_an_injector_in_a_pod_is_a_claim(node: HostProcesses) -> None:
     node.run(7, "/bin/plugin", places=in_pod, comm="plugin")
     node.run(8, "/bin/hook-injector", places=in_pod, comm="hook-injector")
     node.run(9, "/usr/bin/10-hook-injector", comm="10-hook-injecto")
-    assert injector.find_running() == [9]
-    assert injector.find_claims() == [7, 8]
+    assert host_processes.find_running() == [9]
+    assert host_processes.find_claims() == [7, 8]
