@@ -92,6 +92,9 @@ def _choose(table: Rates, given: argparse.Namespace) -> Rates:
     return replace(table, keys=[rate for rate in table.keys if rate.key.state.pod_namespace in given.namespace])
 
 
+# --- Single keys from a terminal, which is in the end as it was
+
+
 class Keys:
     """The keys that are pressed on the terminal at stdin, for `with`. If there is none, nothing is ever pressed.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the installation: the program and its Python, the timer, syslog."""
+"""Checks of the installation: the program and its Python, hooks.d, the timer, syslog."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from hook.doctor.site import Site
     from hook.host.hooksd import Entry
+
+_SHORTEST_TIMEOUT = 10  # seconds: the hook itself waits up to 2.5, and the node may be overloaded
 
 
 def check_programs(site: Site) -> Iterator[Finding]:
@@ -126,10 +128,7 @@ def check_syslog(_site: Site) -> Iterator[Finding]:
         )
 
 
-# --- The directories of hooks.d
-
-
-_SHORTEST_TIMEOUT = 10  # seconds: the hook itself waits up to 2.5, and the node may be overloaded
+# --- hooks.d: our files, and other files that affect ours
 
 
 def check_hooks_directories(site: Site) -> Iterator[Finding]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the kernel: resctrl, its RMIDs, /proc and cgroups."""
+"""Checks of the kernel: resctrl, its RMIDs, whether memory traffic is counted, /proc and cgroups."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ _NO_MONITORING_X86 = "use a CPU with CMT, MBM or AET; look for rdt= and clearcpu
 _NO_MONITORING_ARM64 = (
     "use a machine with MPAM monitors on the L3 cache (CSU) or behind it (MBWU); why the kernel uses none: boot with "
     '`dyndbg="file mpam_resctrl.c +pl"`, and see its Documentation/arch/arm64/mpam.rst'
+)
+_TRAFFIC = "memory traffic"
+_NEEDS_MBM = "needs a CPU with MBM; look for rdt= and clearcpuid= on the kernel command line"
+_NEEDS_MBWU = (
+    "needs MPAM bandwidth monitors (MBWU) on or behind the L3 cache, and a kernel that uses them: "
+    "Documentation/arch/arm64/mpam.rst"
 )
 
 
@@ -164,15 +170,7 @@ def check_processes(site: Site) -> Iterator[Finding]:
         yield Finding(OK, "cgroups", version)
 
 
-# --- Whether memory traffic is counted
-
-
-_SUBJECT = "memory traffic"
-_NEEDS_MBM = "needs a CPU with MBM; look for rdt= and clearcpuid= on the kernel command line"
-_NEEDS_MBWU = (
-    "needs MPAM bandwidth monitors (MBWU) on or behind the L3 cache, and a kernel that uses them: "
-    "Documentation/arch/arm64/mpam.rst"
-)
+# --- Memory traffic: not every CPU counts it, and some have fewer counters than groups
 
 
 def check_traffic(site: Site) -> Iterator[Finding]:
@@ -182,12 +180,12 @@ def check_traffic(site: Site) -> Iterator[Finding]:
         return
     if not events & set(hardware.TRAFFIC):
         found = f"not counted: the kernel offers {', '.join(sorted(events))}"
-        yield Finding(WARNING, _SUBJECT, found, _NEEDS_MBWU if hardware.is_arm64() else _NEEDS_MBM)
+        yield Finding(WARNING, _TRAFFIC, found, _NEEDS_MBWU if hardware.is_arm64() else _NEEDS_MBM)
     elif (counters := hardware.read_assignable(root)) is not None:
         seen = snapshot.take_snapshot(site.options)
         problems = [hardware.explain_unassigned(seen), hardware.explain_shortage(counters)]
         found_any = [it for it in problems if it is not None]
         for found, remedy in found_any:
-            yield Finding(WARNING, _SUBJECT, found, remedy)
+            yield Finding(WARNING, _TRAFFIC, found, remedy)
         if not found_any:
-            yield Finding(OK, _SUBJECT, hardware.format_free(counters))
+            yield Finding(OK, _TRAFFIC, hardware.format_free(counters))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of the run directory: records, failures, and containers that run without a record."""
+"""Checks of the run directory: records, failures, containers that run without a record, and the signs of `watch`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from hook.doctor.site import Site
 
 _OVERDUE = 300.0  # seconds: a timer runs it every minute
+_SILENCE = 180.0  # seconds: watch renews its record every minute
+_OFF = "off: what exec brings into containers is charged from the next reconcile on"
 
 
 def check_records(site: Site) -> Iterator[Finding]:
@@ -145,11 +147,7 @@ def check_unhooked(site: Site) -> Iterator[Finding]:
         yield Finding(WARNING, "unhooked", found, remedy)
 
 
-# --- watch
-
-
-_SILENCE = 180.0  # seconds: watch renews its record every minute
-_OFF = "off: what exec brings into containers is charged from the next reconcile on"
+# --- Whether `watch` runs where it should, and whether it can
 
 
 def check_watch(site: Site) -> Iterator[Finding]:

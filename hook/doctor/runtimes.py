@@ -72,7 +72,7 @@ def _check_rdt_config() -> Iterator[Finding]:
 
 def _check_containerd(site: Site) -> Iterator[Finding]:
     """containerd does not read hooks.d: the NRI hook-injector does, or a base_runtime_spec names the hook."""
-    found, injectors = containerd.read_configuration(), host_processes.find_running()
+    found, injectors = containerd.read_configuration(), host_processes.find_injectors()
     specs = [it for it in found.specs if names_hook(site, it.path, it.files)]
     in_force = [it.path for it in specs if it.in_force]
     yield from report_claims()
@@ -96,7 +96,7 @@ def _check_containerd(site: Site) -> Iterator[Finding]:
 
 def report_claims() -> Iterator[Finding]:
     """Report what may be an injector in a pod: it proves nothing, and so changes no other finding."""
-    for pid in host_processes.find_claims()[:1]:
+    for pid in host_processes.find_injector_claims()[:1]:
         found = f"unproven: process {pid} in a pod has the name of a hook-injector, as any tenant's process can"
         yield Finding(OK, "containerd", f"{found}; `list` counts the containers that never got the hook")
 

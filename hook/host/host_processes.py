@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _NAMESPACES = ("pid", "mnt", "user")
 _HEAD = 4096  # bytes: a process makes its command line as long as it wants
+_INJECTOR = "hook-injector"
+_IN_AN_IMAGE = "plugin"  # the name of every plugin's program in upstream's images
 
 
 @dataclass(frozen=True)
@@ -88,17 +90,19 @@ def see_files(pid: int) -> Tree:
     return Tree("" if is_ours else root, cwd)
 
 
-_NAME = "hook-injector"
-_IN_AN_IMAGE = "plugin"  # the name of every plugin's program in upstream's images
+# --- NRI's hook-injector
+#
+# Upstream deploys it as a pod, whose author could be any: such a process is a claim, and nothing of it is read.
+# Source: contrib/kustomize/hook-injector and plugins/hook-injector of containerd/nri.
 
 
-def find_running() -> list[int]:
+def find_injectors() -> list[int]:
     """The pids of injectors that run on the host itself."""
-    return sorted(find(lambda words: os.path.basename(words[0]).endswith(_NAME)).words)
+    return sorted(find(lambda words: os.path.basename(words[0]).endswith(_INJECTOR)).words)
 
 
-def find_claims() -> list[int]:
+def find_injector_claims() -> list[int]:
     """The pids of processes in pods that have an injector's name, which proves nothing."""
     processes = container_tasks.table().values()
-    named = [it for it in processes if it.name.endswith(_NAME) or it.name == _IN_AN_IMAGE]
+    named = [it for it in processes if it.name.endswith(_INJECTOR) or it.name == _IN_AN_IMAGE]
     return sorted(it.pid for it in named if is_in_container(it.cgroups))

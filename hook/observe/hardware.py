@@ -109,6 +109,9 @@ def _list_info(root: str) -> list[str]:
         return []
 
 
+# --- What is not counted for want of counters or RMIDs, with the remedy: for `list` and `doctor`
+
+
 def format_uncounted(seen: Inventory) -> list[str]:
     """The lines of `list`: none on most machines."""
     found = [it for it in (explain_unassigned(seen), explain_full(seen)) if it is not None]

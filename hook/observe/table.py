@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lays out a table: whole where it goes into a pipe, and with shortened names where a terminal is too narrow for it."""
+"""Lays out a table: whole where it goes into a pipe, and with shortened names where a terminal is too narrow for it.
+
+The unit of a column is in its head.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,18 @@ if TYPE_CHECKING:
 _GAP = "  "
 _CUT = "..."
 _BOLD, _FAINT, _RED, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[m"  # ECMA-48 SGR
+NOTHING = "-"
+UNKNOWN = "?"
+SHORT_KEY = 8
+"""How many characters of a key a row shows beside its name."""
+LEAST_NAME = 12
+"""A name is never cut to fewer characters."""
+_AT_LEAST = ">="
+_FROM_NOTHING = "*"
+_LONGEST_WORD = 253
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_SYMBOLS = {"bytes": "B", "joules": "J", "farads": "F"}
 
 
 @dataclass(frozen=True)
@@ -105,18 +120,7 @@ def _align(columns: Sequence[Column], screen: Screen) -> list[str]:
     return [screen.bold(head), *lines]
 
 
-NOTHING = "-"
-UNKNOWN = "?"
-SHORT_KEY = 8
-"""How many characters of a key a row shows beside its name."""
-LEAST_NAME = 12
-"""A name is never cut to fewer characters."""
-_AT_LEAST = ">="
-_FROM_NOTHING = "*"
-_LONGEST_WORD = 253
-_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
-_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
-_SYMBOLS = {"bytes": "B", "joules": "J", "farads": "F"}
+# --- Cells: how words, numbers and ages are printed
 
 
 def format_name(key: Key) -> str:

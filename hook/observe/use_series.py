@@ -22,9 +22,27 @@ if TYPE_CHECKING:
     from hook.observe.node_counters import Uncharged
     from hook.observe.snapshot import Group, Key
 
+    Labels = tuple[tuple[str, str], ...]
     Values = dict[Labels, int]
     Sums = dict[str, dict[Labels, "int | None"]]
-    Labels = tuple[tuple[str, str], ...]
+
+PREFIX = "resctrl_mon_"
+NODE = PREFIX + "node_"
+"""Of what is charged to no pod."""
+SERIES = {
+    "core_energy": "core_energy_joules_total",
+    "activity": "activity_farads_total",
+    "mbm_total_bytes": "memory_bytes_total",
+    "mbm_local_bytes": "memory_local_bytes_total",
+    "llc_occupancy": "llc_occupancy_bytes",
+    "stalls_llc_hit": "stalls_llc_hit_cycles_total",
+    "stalls_llc_miss": "stalls_llc_miss_cycles_total",
+    "c1_res": "c1_residency_cycles_total",
+    "c6_res": "c6_residency_cycles_total",
+    "unhalted_core_cycles": "unhalted_core_cycles_total",
+    "unhalted_ref_cycles": "unhalted_ref_cycles_total",
+    "uops_retired": "uops_retired_total",
+}
 
 
 @dataclass(frozen=True)
@@ -158,23 +176,7 @@ def _name_container(key: Key, former: Former) -> str:
     return former.containers.get(key.state.key, "") if name is None else printable(name)
 
 
-PREFIX = "resctrl_mon_"
-NODE = PREFIX + "node_"
-"""Of what is charged to no pod."""
-SERIES = {
-    "core_energy": "core_energy_joules_total",
-    "activity": "activity_farads_total",
-    "mbm_total_bytes": "memory_bytes_total",
-    "mbm_local_bytes": "memory_local_bytes_total",
-    "llc_occupancy": "llc_occupancy_bytes",
-    "stalls_llc_hit": "stalls_llc_hit_cycles_total",
-    "stalls_llc_miss": "stalls_llc_miss_cycles_total",
-    "c1_res": "c1_residency_cycles_total",
-    "c6_res": "c6_residency_cycles_total",
-    "unhalted_core_cycles": "unhalted_core_cycles_total",
-    "unhalted_ref_cycles": "unhalted_ref_cycles_total",
-    "uops_retired": "uops_retired_total",
-}
+# --- How metrics and their series are named
 
 
 def is_gauge(event: str) -> bool:

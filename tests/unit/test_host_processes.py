@@ -125,5 +125,5 @@ def test_an_injector_in_a_pod_is_a_claim(node: HostProcesses) -> None:
     node.run(7, "/bin/plugin", places=in_pod, comm="plugin")
     node.run(8, "/bin/hook-injector", places=in_pod, comm="hook-injector")
     node.run(9, "/usr/bin/10-hook-injector", comm="10-hook-injecto")
-    assert host_processes.find_running() == [9]
-    assert host_processes.find_claims() == [7, 8]
+    assert host_processes.find_injectors() == [9]
+    assert host_processes.find_injector_claims() == [7, 8]
