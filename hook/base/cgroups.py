@@ -52,7 +52,7 @@ def container_id(cgroup: str) -> str | None:
 
 def cut_below_container(cgroup: str) -> str:
     """A cgroup, or that of the container which it is below, where the container makes as many as it likes."""
-    container = container_id(cgroup)
+    container = container_id(cgroup) if len(cgroup) > _ID_LENGTH else None  # most are short: other hierarchies' root
     return (procfs.find_own(cgroup, container) if container is not None else None) or cgroup
 
 

@@ -22,12 +22,19 @@ def find_names(states: Iterable[KeyState]) -> dict[str, KeyState]:
 
     The kubelet's logs are listed only if some live pod, or a container of one, has no name.
     """
-    live = [it for it in states if it.kind == "pod" and it.members and not it.recovering and it.completed_at is None]
-    pods = kubelet_logs.read_pods() if any(it.pod_name is None for it in live) else {}
-    lack = any(member.name is None for it in live for member in it.members.values())
-    containers = kubelet_logs.read_containers() if lack else {}
-    filled = ((it, _fill(it, pods.get(it.key, (None, None)), containers)) for it in live)
+    live = (it for it in states if it.kind == "pod" and it.members and not it.recovering and it.completed_at is None)
+    nameless = [it for it in live if it.pod_name is None or _has_nameless(it)]
+    pods = kubelet_logs.read_pods() if any(it.pod_name is None for it in nameless) else {}
+    containers = kubelet_logs.read_containers() if any(map(_has_nameless, nameless)) else {}
+    if not pods and not containers:
+        return {}
+    filled = ((it, _fill(it, pods.get(it.key, (None, None)), containers)) for it in nameless)
     return {it.key: named for it, named in filled if named != it}
+
+
+def _has_nameless(state: KeyState) -> bool:
+    """Whether a container of a pod has no name."""
+    return any(it.name is None for it in state.members.values())
 
 
 def name(node: Node, action: Action, seen: Survey) -> bool:
