@@ -204,7 +204,7 @@ def test_hardware_names_each_file_that_is_read() -> None:
     files = {
         name for name in re.findall(r"/(\w+)\"", source) if name.partition("_")[0] in ("available", "mbm", "mon", "num")
     }
-    assert len(files) == 7
+    assert len(files) == 8
     assert [name for name in sorted(files) if not re.search(rf"[`/]{name}`", page("docs/hardware.md"))] == []
 
 

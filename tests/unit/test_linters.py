@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from pyz import COMPILED, MODELS
 from tests import provision
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,14 +36,6 @@ def complaints(command: Sequence[str], directory: Path = ROOT) -> str:
 def test_linter_is_content(linter: str) -> None:
     said = complaints(LINTERS[linter])
     assert not said, f"{linter}:\n{said}"
-
-
-def test_the_callers_of_the_models_suit_the_compiled_form_too(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "hook", tmp_path / "hook", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (tmp_path / COMPILED).replace(tmp_path / MODELS)
-    said = complaints([*LINTERS["mypy"], f"--cache-dir={CACHE / 'compiled'}", "hook"], tmp_path)
-    assert not said, said
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=str)
