@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 _FIRST_LOOK = 10.0  # seconds for moving what the first look finds: a container may have thousands of threads
 _CHASE = 0.2  # seconds for all that comes after it, ...
+_SETTLING = 0.5  # ... if only a fork that began before a move may not have ended yet, ...
 _LOOKS = 20  # ... unless these take longer, on a machine that gives us little time, ...
 _LONGEST = 1.0  # ... and then so many seconds at the most
 _PAUSE = 0.001
+_USER_TIME = 5  # ticks: the kernel counts time in itself as user time until a tick has met the thread there
 
 
 class StillOutside(HookError):
@@ -52,7 +54,7 @@ class Chase:
         self._member = member
         self._shows_groups = procfs.resctrl_groups(member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
-        self._running: dict[int, str | None] = {}  # those that were moved, and may be forking
+        self._running: dict[int, int] = {}  # those that were moved, and may be forking
 
     def run(self, read: Callable[[], Reading | None]) -> None:
         """Look and move until looks find none outside. Raises HookError if the kernel refuses.
@@ -63,10 +65,11 @@ class Chase:
         self._look(read(), system.monotonic() + _FIRST_LOOK)
         began = system.monotonic()
         looks = 0
-        is_settled = not self.moved
+        is_settled, is_waiting = not self.moved, False
         while self.outside or not is_settled:
             seconds = system.monotonic() - began
-            if seconds >= _LONGEST or (seconds >= _CHASE and looks >= _LOOKS):
+            limit = _SETTLING if is_waiting else _CHASE
+            if seconds >= _LONGEST or (seconds >= limit and looks >= _LOOKS):
                 break
             if not self.outside:
                 system.sleep(_PAUSE)
@@ -74,6 +77,7 @@ class Chase:
             is_settled = not self._may_fork()  # asked before the look, which then shows all that they forked
             self._look(read(), began + _LONGEST)
             looks += 1
+            is_waiting = self.moved == before and not (is_settled or self.outside)
             is_settled = is_settled and self.moved == before
 
     def _look(self, reading: Reading | None, deadline: float) -> None:
@@ -108,19 +112,21 @@ class Chase:
             return False
         self.moved += 1
         self.late_cpu += procfs.cpu_seconds(tid)
-        self._running[tid] = _read_user_time(tid)
+        if (user_time := _read_user_time(tid)) is not None:
+            self._running[tid] = user_time
         return True
 
     def _may_fork(self) -> bool:
         """Whether a thread that was moved may still be busy with a fork that it began before."""
-        self._running = {tid: it for tid, it in self._running.items() if it is not None and _read_user_time(tid) == it}
+        times = ((tid, since, _read_user_time(tid)) for tid, since in self._running.items())
+        self._running = {tid: since for tid, since, now in times if now is not None and now < since + _USER_TIME}
         return bool(self._running)
 
 
-def _read_user_time(tid: int) -> str | None:
-    """The user time of a thread that runs; None if it sleeps or has ended, as none does amid a fork.
+def _read_user_time(tid: int) -> int | None:
+    """The user time of a thread that runs, in ticks; None if it sleeps or has ended, as none does amid a fork.
 
     Source: proc_pid_stat(5), fields 3 and 14; R: runs, D: waits in the kernel, for memory for example.
     """
     fields = procfs.stat_fields(f"{tid}/task/{tid}")
-    return fields[11] if fields is not None and fields[0] in "RD" else None
+    return int(fields[11]) if fields is not None and fields[0] in "RD" else None

@@ -251,10 +251,13 @@ def _look_closer(node: Node, processes: container_tasks.Processes, member: Membe
     """
     for _ in range(_LOOKS):
         groups = [procfs.resctrl_groups(tid) for tid in missing]
-        if None not in groups or any(it is not None and not is_in(node, it, member.group) for it in groups):
+        if any(it is not None and not is_in(node, it, member.group) for it in groups):
             break
-        own = processes.read_own_cgroup(member)
-        missing = (own.tids if own is not None else set()) - (node.resctrl.tasks(member.group) or set())
+        ended = set(filter(procfs.is_dead, missing))
+        own = processes.read_own_cgroup(member) if ended else None
+        if own is None:
+            break
+        missing = (missing - ended - own.tids) | (own.tids - (node.resctrl.tasks(member.group) or set()))
     return missing
 
 
