@@ -99,7 +99,7 @@ class Processes:
 
     def beside_own_cgroup(self, member: Member) -> set[int]:
         """The pids of a container's processes that its own cgroup does not hold: all of them, if it has none."""
-        return self.of_container(member) - self.in_own_cgroup(member)
+        return self._family(member) - self.in_own_cgroup(member) if self.is_alive(member) else set()
 
     def read_own_cgroup(self, member: Member) -> Reading | None:
         """The threads in a container's own cgroup as they are now; None if it shares one, or it is not found."""

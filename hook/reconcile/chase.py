@@ -65,20 +65,19 @@ class Chase:
         self._look(read(), system.monotonic() + _FIRST_LOOK)
         began = system.monotonic()
         looks = 0
-        is_settled, is_waiting = not self.moved, False
-        while self.outside or not is_settled:
+        has_moved, may_fork = bool(self.moved), False
+        while self.outside or has_moved or may_fork:
             seconds = system.monotonic() - began
-            limit = _SETTLING if is_waiting else _CHASE
+            limit = _CHASE if self.outside or has_moved else _SETTLING
             if seconds >= _LONGEST or (seconds >= limit and looks >= _LOOKS):
                 break
             if not self.outside:
                 system.sleep(_PAUSE)
             before = self.moved
-            is_settled = not self._may_fork()  # asked before the look, which then shows all that they forked
+            may_fork = self._may_fork()  # asked before the look, which then shows all that they forked
             self._look(read(), began + _LONGEST)
             looks += 1
-            is_waiting = self.moved == before and not (is_settled or self.outside)
-            is_settled = is_settled and self.moved == before
+            has_moved = self.moved > before
 
     def _look(self, reading: Reading | None, deadline: float) -> None:
         """Move what one look finds outside. What has ended by now was outside, for all that is known."""

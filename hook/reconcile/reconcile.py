@@ -82,16 +82,10 @@ def run(
             seen = _survey(node)
             left = plan.list_left(seen)
             planned = list(plan.plan(seen, options.snapshot_ttl, live))
-            actions = [it for it in planned if it not in tried]
-            passes += 1
-            if passes > _MOST_PASSES:  # the next run does the rest, but what is outside does not wait for that
-                actions = [it for it in actions if it.verb == "adopt"]
-            if (
-                not actions
-                or passes > _MOST_CHASES
-                or (passes > _MOST_PASSES and system.monotonic() > began + _SECONDS)
-            ):
+            actions = _choose([it for it in planned if it not in tried], passes, began)
+            if not actions:
                 break
+            passes += 1
             tried.update(actions)
             done = _take(node, [(it, partial(_apply, node, it, seen)) for it in actions], follower, tally)
             outcomes += done
@@ -111,6 +105,16 @@ def _survey(node: Node) -> Survey:
     seen = survey_node(node)
     seen.named = naming.find_names(seen.states.values())
     return seen
+
+
+def _choose(actions: list[Action], passes: int, began: float) -> list[Action]:
+    """Those of these actions that are for the next pass, after so many; none if there is no next one."""
+    if passes < _MOST_PASSES:
+        return actions
+    if passes >= _MOST_CHASES or system.monotonic() > began + _SECONDS:
+        return []
+    # The next run does the rest, but what is outside does not wait for that.
+    return [it for it in actions if it.verb == "adopt"]
 
 
 def _give_up(planned: list[Action], outcomes: list[Outcome], last: Survey) -> Iterator[Outcome]:

@@ -492,6 +492,18 @@ class ChainOfForks:
         (self._machine.proc / str(pid) / "cgroup").write_text(f"0::{OWN}\n")
 
 
+def after_each_adoption(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    real = move_in.adopt
+
+    def adopt(node: Node, action: Action, seen: Survey) -> Action | bool:
+        try:
+            return real(node, action, seen)
+        finally:
+            act()
+
+    monkeypatch.setitem(reconcile._MOVING, "adopt", adopt)
+
+
 def put_right(machine: MachineOnDisk) -> Result:
     return run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
 
@@ -553,18 +565,14 @@ def test_chain_that_stayed_outside_and_is_gone_at_the_last_look_is_no_failure(
     """On a machine that gives reconcile little time, what is inside by now may have looked as if it were outside."""
     clock.now = 1000.0
     chain = ChainOfForks(machine, monkeypatch, 10**6)
-    real = move_in.adopt
+    monkeypatch.setattr(chase, "_CHASE", 0.0)
+    monkeypatch.setattr(chase, "_LOOKS", 1)
 
-    def adopt(node: Node, action: Action, seen: Survey) -> Action | bool:
-        monkeypatch.setattr(chase, "_CHASE", 0.0)
-        monkeypatch.setattr(chase, "_LOOKS", 1)
-        try:
-            return real(node, action, seen)
-        finally:
-            chain.ends_early = 0
-            chain.end()
+    def end() -> None:
+        chain.ends_early = 0
+        chain.end()
 
-    monkeypatch.setitem(reconcile._MOVING, "adopt", adopt)
+    after_each_adoption(monkeypatch, end)
     done = put_right(machine)
     assert [(it.outside, it.has_failed) for it in done.outcomes] == [(1, False)]
     assert (done.is_whole, count_outside(machine)) == (True, ({}, 0))
@@ -603,15 +611,12 @@ def test_what_comes_in_during_a_run_is_adopted_in_its_next_pass(
 ) -> None:
     """Also if the plan has the same words as before: such an action was taken for one that was tried."""
     chain = ChainOfForks(machine, monkeypatch, 0)
-    real = move_in.adopt
 
-    def adopt(node: Node, action: Action, seen: Survey) -> Action | bool:
-        done = real(node, action, seen)
+    def go_on_once() -> None:
         if chain._link == 1000:
             chain.go_on()
-        return done
 
-    monkeypatch.setitem(reconcile._MOVING, "adopt", adopt)
+    after_each_adoption(monkeypatch, go_on_once)
     assert len(put_right(machine).outcomes) == 2
     assert machine.groups() == {f"oci-{UID}": {7, 1001}}
 
@@ -622,14 +627,7 @@ def test_what_is_outside_again_after_each_pass_is_a_failure_in_the_end(
 ) -> None:
     """Each pass had moved something in, so nothing had failed, and nothing was said."""
     chain = ChainOfForks(machine, monkeypatch, 0)
-    real = move_in.adopt
-
-    def adopt(node: Node, action: Action, seen: Survey) -> Action | bool:
-        done = real(node, action, seen)
-        chain.go_on()
-        return done
-
-    monkeypatch.setitem(reconcile._MOVING, "adopt", adopt)
+    after_each_adoption(monkeypatch, chain.go_on)
     done = put_right(machine)
     assert [(it.outside, it.has_failed) for it in done.outcomes] == [(0, False)] * 10 + [(1, True)]
     assert (done.is_whole, count_outside(machine)) == (False, ({ID: 1}, 1))
