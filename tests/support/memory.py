@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine in memory: stands for `posix`, `fcntl`, `select` and `time` in hook.base.system, without a disk or a clock.
+"""A machine in memory: hook.base.system gets it in place of `posix`, `fcntl`, `select` and `time`.
 
-A hook runs on it from its start to its end within the process that tests it, some thousand times a second. Each change
-to a file is noted, and each system call counted: what would hang is seen without waiting for it.
+It has no disk and no clock. A hook runs on it from its start to its end within the process that tests it, some thousand
+times a second. Each change to a file is noted, and each system call counted: what would hang is seen
+without waiting for it.
 """
 
 from __future__ import annotations

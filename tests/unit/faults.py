@@ -37,7 +37,7 @@ Manner = Literal["refused", "killed"]  # before the call; after one, and before 
 
 
 class Faults:
-    """Stands for `posix` and `fcntl` in hook.base.system: the `at`-th of their calls fails in a certain manner."""
+    """hook.base.system gets this in place of `posix` and `fcntl`. The `at`-th of their calls fails as is chosen."""
 
     CALLS = (
         "open",

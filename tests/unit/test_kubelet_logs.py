@@ -15,7 +15,7 @@ ID = "5f3c" * 16
 
 @pytest.fixture
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stands for /var/log."""
+    """A directory that is read instead of /var/log."""
     monkeypatch.setattr(kubelet_logs, "_LOGS", str(tmp_path))
     for name in ("pods", "containers"):
         (tmp_path / name).mkdir()

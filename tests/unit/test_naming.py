@@ -27,7 +27,7 @@ NAMES = {"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": "web"}
 
 @pytest.fixture
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stands for /var/log, with the pod of the tests in it."""
+    """A directory that is read instead of /var/log: the logs of the tests' pod."""
     monkeypatch.setattr(kubelet_logs, "_LOGS", str(tmp_path / "log"))
     monkeypatch.setattr(oci_runtimes, "has_roots", lambda: False)
     (tmp_path / "log/pods" / f"shop_web_{UID}").mkdir(parents=True)

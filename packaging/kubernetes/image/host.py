@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The host's files: whether hooks can run there, what is put in place, and what is taken away.
 
-What is done to them is the program's own install (hook/install/), less what a host has systemd for. /host stands for
-the host's root, as far as a container has it mounted: /usr, read-only, and the two directories that are written to.
+hook/install/ changes them, without the steps that need systemd. /host is the host's root, as far as a container has it
+mounted: /usr, read-only, and the two directories that are written to.
 /bundles is where the host's runtime keeps the bundles of containers.
 """
 
