@@ -17,8 +17,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fuse.test_people import ask, start
-from tests.fuse.test_watch import wait
 from tests.support.hook import DEADLINE, UID, created, end, stopped, task
+from tests.support.waiting import wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

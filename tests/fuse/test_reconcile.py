@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from tests.fuse.test_watch import wait
 from tests.kernel.inside import few
 from tests.resctrlfs import Mounted
-from tests.support.cgroups import Cgroup, cgroup, container_cgroup
+from tests.support.cgroups import Cgroup, cgroup, container_cgroup, enter_cgroup
 from tests.support.hook import UID, Hook, created, end, finish, stopped, task
+from tests.support.waiting import wait
 
 Task = subprocess.Popen[bytes]
 ID = "5f3c" * 16
@@ -438,8 +438,7 @@ def test_in_a_private_cgroup_namespace_no_task_is_moved(hook: Hook, family: Task
     hook(created(ID, family.pid, pod_uid=UID))
     reconcile(hook)
     with cgroup(f"/test-{os.getpid()}-elsewhere") as other:
-        script = f'echo $$ >{other.directory}/cgroup.procs && exec unshare --cgroup "$@"'
-        inside = replace(hook, options=(), wrapper=("sh", "-ec", script, "sh"))
+        inside = replace(hook, options=(), wrapper=(*enter_cgroup(other), "unshare", "--cgroup"))
         done = subprocess.run(inside.command("reconcile"), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 2
     assert "cgroup namespace" in done.stderr

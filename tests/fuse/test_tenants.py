@@ -28,6 +28,7 @@ from tests.support.cgroups import container_cgroup, mount_point
 from tests.support.hook import UID, Outcome, created, end, stopped, task
 from tests.support.machine import PROGRAM, ScratchMachine
 from tests.support.tenants import DEADLINE, KINDS, MEMORY, POD, Tenant, limited, running
+from tests.support.waiting import wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -204,7 +205,7 @@ def test_watch_moves_exec_beside_a_process_of_each_kind(hook: Hook, init: test_w
         own.add(init.pid)
         assert hook(created(test_watch.ID, init.pid, pod_uid=UID)).stderr == ""
         with watching.watching(replace(hook, wrapper=LIMITED[3:])), test_watch.exec_into(own) as brought_in:
-            test_watch.wait(lambda: hook.tasks(f"oci-{UID}") == {init.pid, brought_in.pid})
+            wait(lambda: hook.tasks(f"oci-{UID}") == {init.pid, brought_in.pid})
 
 
 # --- Where doctor looks for what is ours

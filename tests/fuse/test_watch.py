@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +16,8 @@ import pytest
 from tests.resctrlfs import Mounted
 from tests.support import watching
 from tests.support.cgroups import Cgroup, cgroup, container_cgroup
-from tests.support.hook import DEADLINE, UID, Hook, Outcome, created, end, finish, stopped
+from tests.support.hook import UID, Hook, Outcome, created, end, finish, stopped
+from tests.support.waiting import wait
 
 pytestmark = pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
 Task = subprocess.Popen[bytes]
@@ -56,13 +56,6 @@ def exec_into(own: Cgroup, *command: str) -> Iterator[Task]:
         yield process
     finally:
         end(process)
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)
 
 
 # --- What it does

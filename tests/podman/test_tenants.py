@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,10 @@ from tests.support import machine
 from tests.support.containers import DEADLINE
 from tests.support.machine import ScratchMachine
 from tests.support.tenants import CONFIG, VICTIM, fifo, limited, release
+from tests.support.waiting import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.podman.node import PodmanNode
 
@@ -80,13 +80,6 @@ def find_verdicts(text: str) -> list[tuple[str, str]]:
     """What doctor finds, but for what the machine that it runs on has to do with."""
     findings = json.loads(text)["findings"] if text else []
     return [(it["level"], it["found"]) for it in findings if it["subject"] not in ("syslog", "lost", "/proc")]
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)
 
 
 # --- By its cgroup

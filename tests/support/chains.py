@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.bench.common import compile_static
 from tests.support.cgroups import Cgroup, container_cgroup
 from tests.support.hook import DEADLINE, UID, Hook, created, task
+from tests.support.waiting import wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 LINK = 4000  # microseconds
 SECONDS = 600  # of a chain that nothing ends
@@ -61,13 +61,6 @@ def running(chain: Path, own: Cgroup, chains: int = 1) -> Iterator[None]:
             for tid in threads(own) - init:
                 os.kill(tid, signal.SIGKILL)
         process.wait(DEADLINE)
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.01)
 
 
 def threads(own: Cgroup) -> set[int]:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from tests.support import watching
-from tests.support.chains import compile_chain, container, outside, running, threads, wait
+from tests.support.chains import compile_chain, container, outside, running, threads
 from tests.support.hook import Hook, finish
+from tests.support.waiting import wait
 
 CONTAINERS, TIMES = 4, 5
 """Twenty chains, one in each container at a time; more reconciles would take a guest minutes."""

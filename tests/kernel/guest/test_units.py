@@ -17,9 +17,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.fuse.test_watch import exec_into, wait
+from tests.fuse.test_watch import exec_into
 from tests.support.cgroups import Cgroup, container_cgroup
 from tests.support.hook import DEADLINE, PYZ, UID, Hook, created, stopped, task
+from tests.support.waiting import wait
 
 HOOK = Hook(Path("/sys/fs/resctrl"), Path("/run/resctrl-mon-hook"))
 ID = "5f3c" * 16

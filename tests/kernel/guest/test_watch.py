@@ -5,16 +5,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support import watching
 from tests.support.cgroups import mount_point
 from tests.support.hook import DEADLINE, Hook, end, finish
+from tests.support.waiting import wait
 
 if TYPE_CHECKING:
     from tests.kernel.guest.oci import Runtimes
@@ -23,13 +23,6 @@ BOTH = pytest.mark.parametrize("runtime", ["runc", "crun"])
 ENTER = 'echo $$ >"$0/cgroup.procs"; for it; do echo $$ >"$it/tasks"; done; exec sleep infinity'
 """A process enters a cgroup and groups, and becomes another program there."""
 CHURN = 200
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
 
 
 def pids_in(name: str) -> set[int]:
