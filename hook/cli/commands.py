@@ -17,9 +17,9 @@ from hook.cli.lookup import find_key
 from hook.cli.output import format_plan, get_screen, print_answer, write
 from hook.cli.parser import parse
 from hook.cli.status import Usage
-from hook.host import door
-from hook.host.door import Unreadable
 from hook.install import file_steps
+from hook.node import door
+from hook.node.door import Unreadable
 from hook.observe import as_json, list_screen, prometheus, show_screen, snapshot
 from hook.observe.selection import Selection
 from hook.reconcile import outcome

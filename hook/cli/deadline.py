@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hook.base import system
 from hook.base.errors import HookError
 from hook.base.reasons import Reason
-from hook.host import programs
+from hook.node import programs
 from hook.stages import failures
 
 TYPE_CHECKING = False

@@ -7,7 +7,7 @@ from hook.base import names
 from hook.base.models import Failure, KeyState
 from hook.base.text import who
 from hook.cli.status import Usage
-from hook.host import podman_names
+from hook.node import podman_names
 from hook.observe import snapshot
 from hook.state.records import Records, Unreadable
 

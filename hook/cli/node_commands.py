@@ -15,13 +15,13 @@ from hook.doctor.examine import CHECKS, run_check
 from hook.doctor.finding import FAILURE, Finding, format_findings, to_json
 from hook.doctor.self_test import run_self_test
 from hook.doctor.site import Site
-from hook.host import hooksd, machine, runtime_config
-from hook.host.paths import NAME, USR, Places, choose_hooks_dir, find_prefix
-from hook.host.pyz_file import PyzFile
 from hook.install import containerd_spec, file_steps, node_bytecode
 from hook.install import install as installing
 from hook.install import uninstall as uninstalling
 from hook.install.file_steps import Refused
+from hook.node import hooksd, machine, runtime_config
+from hook.node.paths import NAME, USR, Places, choose_hooks_dir, find_prefix
+from hook.node.pyz_file import PyzFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from functools import partial
 from hook.base import system
 from hook.base.text import printable
 from hook.cli.deadline import Ended
-from hook.host import oci_runtimes
+from hook.node import oci_runtimes
 from hook.reconcile import reconcile, repeated
 from hook.reconcile.outcome import Follower, Result, format_left, format_outcome
 from hook.reconcile.repeated import LeftUndone

@@ -7,14 +7,14 @@ import os
 import stat
 
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
-from hook.host import door, hooksd, machine, programs, runtime_config
-from hook.host.door import Unreadable
-from hook.host.machine import KUBERNETES, PODMAN, Interpreter
-from hook.host.paths import NAME, PROGRAM
-from hook.host.pyz_file import PyzFile
 from hook.install import install, node_bytecode
 from hook.install import owner as origins
 from hook.install.file_steps import Refused
+from hook.node import door, hooksd, machine, programs, runtime_config
+from hook.node.door import Unreadable
+from hook.node.machine import KUBERNETES, PODMAN, Interpreter
+from hook.node.paths import NAME, PROGRAM
+from hook.node.pyz_file import PyzFile
 from hook.stages.context import parse
 
 TYPE_CHECKING = False
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hook.doctor.site import Site
-    from hook.host.hooksd import Entry
+    from hook.node.hooksd import Entry
 
 _SHORTEST_TIMEOUT = 10  # seconds: the hook itself waits up to 2.5, and the node may be overloaded
 

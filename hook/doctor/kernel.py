@@ -8,8 +8,8 @@ import os
 from hook.base import all_groups, names, procfs, system
 from hook.base.resctrl import Resctrl
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
-from hook.host import machine
-from hook.host.paths import NAME
+from hook.node import machine
+from hook.node.paths import NAME
 from hook.observe import hardware, snapshot
 
 TYPE_CHECKING = False

@@ -9,8 +9,8 @@ from hook.base import cgroups, system
 from hook.base.text import who
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
 from hook.doctor.site import names_hook
-from hook.host import machine, oci_runtimes, programs
-from hook.host.paths import NAME
+from hook.node import machine, oci_runtimes, programs
+from hook.node.paths import NAME
 from hook.observe import snapshot
 from hook.state.records import Records
 

@@ -7,10 +7,10 @@ import os
 
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding
 from hook.doctor.site import names_hook
-from hook.host import containerd, hooksd, host_processes, machine, programs, runtime_config
-from hook.host.container_config import find_arguments, read_hooks
-from hook.host.machine import KUBERNETES, PODMAN
-from hook.host.paths import NAME
+from hook.node import containerd, hooksd, host_processes, machine, programs, runtime_config
+from hook.node.container_config import find_arguments, read_hooks
+from hook.node.machine import KUBERNETES, PODMAN
+from hook.node.paths import NAME
 from hook.stages.context import parse
 from hook.stages.identity import OPT
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hook.doctor.site import Site
-    from hook.host.containerd import Configuration
+    from hook.node.containerd import Configuration
 
 # Other programs that make or remove mon_groups, by the names of their processes, and what to do about each.
 _OTHER_TOOLS = {

@@ -7,20 +7,20 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 
-from hook.host import door, hooksd, oci_runtimes
-from hook.host.container_config import read_programs
-from hook.host.paths import PROGRAM, Places, find_prefix
 from hook.install import owner as origins
 from hook.install.file_steps import Refused
+from hook.node import door, hooksd, oci_runtimes
+from hook.node.container_config import read_programs
+from hook.node.paths import PROGRAM, Places, find_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from hook.base.models import Options
-    from hook.host.door import Tree
-    from hook.host.hooksd import Entry
     from hook.install.owner import Origin
+    from hook.node.door import Tree
+    from hook.node.hooksd import Entry
 
 
 @dataclass(frozen=True)

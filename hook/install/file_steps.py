@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from hook.base import system
-from hook.host import door, files, programs
+from hook.node import door, files, programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,17 +14,17 @@ import tempfile
 from dataclasses import dataclass
 
 from hook.base.models import Options
-from hook.host import hooksd, machine, programs, runtime_config
-from hook.host.machine import KUBERNETES, PODMAN, TARGETS, Interpreter
-from hook.host.paths import CONF_MARK, NAME, PROGRAM, Places
 from hook.install import file_steps, node_bytecode, owner
 from hook.install.file_steps import Link, Outcome, Refused, Remove, Run, Step, Try, Write
+from hook.node import hooksd, machine, programs, runtime_config
+from hook.node.machine import KUBERNETES, PODMAN, TARGETS, Interpreter
+from hook.node.paths import CONF_MARK, NAME, PROGRAM, Places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hook.host.pyz_file import PyzFile
+    from hook.node.pyz_file import PyzFile
 
 LEFT = f"{NAME}-left"
 LEFT_TIMER = f"{LEFT}.timer"

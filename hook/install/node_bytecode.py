@@ -14,14 +14,14 @@ import tempfile
 from dataclasses import dataclass
 
 from hook.base import system
-from hook.host import door, programs
 from hook.install import bytecode
 from hook.install.file_steps import Remove, Step, Write
+from hook.node import door, programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.host.machine import Interpreter
-    from hook.host.pyz_file import PyzFile
+    from hook.node.machine import Interpreter
+    from hook.node.pyz_file import PyzFile
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 

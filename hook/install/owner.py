@@ -11,15 +11,15 @@ import os
 import re
 from dataclasses import dataclass
 
-from hook.host import door, hooksd, programs
-from hook.host.door import Unreadable
-from hook.host.machine import TARGETS
-from hook.host.paths import CHART_MARK, MACHINE_CONFIG_MARK, NAME
 from hook.install.file_steps import Refused
+from hook.node import door, hooksd, programs
+from hook.node.door import Unreadable
+from hook.node.machine import TARGETS
+from hook.node.paths import CHART_MARK, MACHINE_CONFIG_MARK, NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.host.paths import Places
+    from hook.node.paths import Places
 
 _ALIASES = re.compile(r"^/usr(?=/(?:bin|lib|sbin)/)")
 _OWNER = "owned by "

@@ -14,13 +14,13 @@ from hook.base import procfs
 from hook.base.errors import HookError
 from hook.base.models import KeyState
 from hook.base.reasons import Reason
-from hook.host import containerd, door, machine, oci_runtimes
-from hook.host.container_config import read_programs
-from hook.host.door import Unreadable
-from hook.host.paths import NAME, Places
 from hook.install import file_steps, node_bytecode, owner
 from hook.install.file_steps import Outcome, Remove, RemoveDirectory, Run, Step
 from hook.install.install import LEFT, LEFT_TIMER, plan_stop_of_left_timer
+from hook.node import containerd, door, machine, oci_runtimes
+from hook.node.container_config import read_programs
+from hook.node.door import Unreadable
+from hook.node.paths import NAME, Places
 from hook.reconcile import reconcile
 from hook.state.records import Records
 

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 from hook.base import counters, system
-from hook.host import door
+from hook.node import door
 
 _LIMIT = 64 << 20
 _TEXT = r'"((?:[^"\\]|\\.)*)"'

@@ -14,7 +14,7 @@ from hook.base import counters
 from hook.base.counters import MILLION
 from hook.base.reasons import Reason
 from hook.base.text import printable
-from hook.host import files
+from hook.node import files
 from hook.observe.hold import Former
 from hook.observe.snapshot import to_number
 from hook.observe.use_series import (

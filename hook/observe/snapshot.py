@@ -15,7 +15,7 @@ from hook.base import all_groups, counters, procfs, system
 from hook.base.errors import HookError
 from hook.base.models import KeyState
 from hook.base.resctrl import Resctrl
-from hook.host import podman_names
+from hook.node import podman_names
 from hook.observe import hardware
 from hook.state.records import Records, Unreadable
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from hook.base.cgroup_threads import Reading
     from hook.base.models import Member
-    from hook.stages.context import Node
+    from hook.stages.context import Context
 
 _FIRST_LOOK = 10.0  # seconds for moving what the first look finds: a container may have thousands of threads
 _CHASE = 0.2  # seconds for all that comes after it, ...
@@ -47,10 +47,10 @@ class Chase:
     `late_cpu`: CPU seconds that those had used which were moved.
     """
 
-    def __init__(self, node: Node, member: Member) -> None:
+    def __init__(self, context: Context, member: Member) -> None:
         self.moved = self.outside = 0
         self.late_cpu = 0.0
-        self._node = node
+        self._context = context
         self._member = member
         self._shows_groups = procfs.resctrl_groups(member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
@@ -84,7 +84,7 @@ class Chase:
         new = (reading.tids if reading is not None else set()) - self._settled
         if len(new) > 1 or not self._shows_groups:
             # Those that are inside are known by one read: before the last of many was asked, it would have ended.
-            self._settled |= self._node.resctrl.tasks(self._member.group) or set()
+            self._settled |= self._context.resctrl.tasks(self._member.group) or set()
             new -= self._settled
         for tid in new:
             if self._move(tid):
@@ -97,10 +97,10 @@ class Chase:
         """Move a thread unless it is in the group, or must stay. False: it has ended."""
         group = self._member.group
         groups = procfs.resctrl_groups(tid)
-        if groups is not None and (is_in(self._node, groups, group) or not is_movable(self._node, groups, group)):
+        if groups is not None and (is_in(self._context, groups, group) or not is_movable(self._context, groups, group)):
             return True
         try:
-            self._node.resctrl.put(group, tid)
+            self._context.resctrl.put(group, tid)
         except WrongCtrlGroup:
             if tid == self._member.pid:
                 raise

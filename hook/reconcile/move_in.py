@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from hook.base.models import KeyState, Member
     from hook.reconcile.plan import Action
     from hook.reconcile.survey import Survey
-    from hook.stages.context import Node
+    from hook.stages.context import Context
     from hook.state.rundir import LockedKey
 
 _SECONDS = 10.0
@@ -56,12 +56,12 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     return found
 
 
-def remake(node: Node, action: Action, seen: Survey) -> bool:
+def remake(context: Context, action: Action, seen: Survey) -> bool:
     """Make the group of a live member again, like createRuntime, and move all its tasks in.
 
     Returns whether it was needed. That is checked again under the key's lock, because a hook may have done it.
     """
-    locked = _try_lock(node, action.key)
+    locked = _try_lock(context, action.key)
     if locked is None:
         return False
     with locked:
@@ -69,131 +69,133 @@ def remake(node: Node, action: Action, seen: Survey) -> bool:
         member = state.members.get(container) if state is not None else None
         if state is None or member is None or procfs.is_dead(member.pid, member.starttime):
             return False
-        if _is_in_place(node, state, container, member):
+        if _is_in_place(context, state, container, member):
             return False
-        was_in = _has_begun(node, state, container)
-    _check_not_moved(node, member)
+        was_in = _has_begun(context, state, container)
+    _check_not_moved(context, member)
     it = Container(container, member.pid, "", {}, [])
     if it.starttime != member.starttime:
         return False  # it ended meanwhile
     try:
-        _monitor(node, it, seen, Key(state.key, state.kind), was_in=was_in)
+        _monitor(context, it, seen, Key(state.key, state.kind), was_in=was_in)
     finally:  # also if the new group got no RMID: the old group may hold the last one
-        _remove_old_group(node, action.key, member.group)
+        _remove_old_group(context, action.key, member.group)
     return True
 
 
-def _try_lock(node: Node, key: str) -> LockedKey | None:
+def _try_lock(context: Context, key: str) -> LockedKey | None:
     """Lock a key without waiting; None if a hook holds the lock: the survey of the key is out of date then."""
     try:
-        return node.run.lock(key, system.monotonic())
+        return context.run.lock(key, system.monotonic())
     except HookError as error:
         if error.reason != Reason.LOCK_TIMEOUT:
             raise
         return None
 
 
-def _is_in_place(node: Node, state: KeyState, container: str, member: Member) -> bool:
+def _is_in_place(context: Context, state: KeyState, container: str, member: Member) -> bool:
     """Whether a member's init is in its group, with initial counters and an index entry. The caller holds the lock."""
-    there = {tid for it in state.groups if it.path == member.group for tid in read_tasks(node, it) or ()}
-    is_in = member.pid in there and is_in_parent_of(node, member.group, member.pid)
-    return is_in and _has_begun(node, state, container) and node.run.key_of(container) == state.key
+    there = {tid for it in state.groups if it.path == member.group for tid in read_tasks(context, it) or ()}
+    is_in = member.pid in there and is_in_parent_of(context, member.group, member.pid)
+    return is_in and _has_begun(context, state, container) and context.run.key_of(container) == state.key
 
 
-def _remove_old_group(node: Node, key: str, path: str) -> None:
+def _remove_old_group(context: Context, key: str, path: str) -> None:
     """Remove the group that a container left for another ctrl_group, if it is empty.
 
     After a kill before this, the group stays on record and is removed with its key.
     """
-    with node.run.lock(key, system.monotonic() + node.options.lock_timeout) as locked:
-        retire.retire(node, locked, left=path)
+    with context.run.lock(key, system.monotonic() + context.options.lock_timeout) as locked:
+        retire.retire(context, locked, left=path)
 
 
-def _check_not_moved(node: Node, member: Member) -> None:
+def _check_not_moved(context: Context, member: Member) -> None:
     """Raise HookError if another tool moved a member's process into its own group."""
     _, mon_group = procfs.resctrl_groups(member.pid) or ("", "")
-    if mon_group and not mon_group.startswith(node.options.group_prefix):
+    if mon_group and not mon_group.startswith(context.options.group_prefix):
         problem = f"its process is in mon_group {mon_group[:80]!r} of another tool, and stays there"
         raise HookError(Reason.IO, problem)
 
 
-def _find_ctrl_group(node: Node, pid: int, seen: Survey) -> str:
+def _find_ctrl_group(context: Context, pid: int, seen: Survey) -> str:
     """The ctrl_group whose `tasks` lists a process, for kernels without /proc/PID/cpu_resctrl_groups."""
-    root = node.resctrl.root
+    root = context.resctrl.root
     if seen.ctrl_groups is None:
         seen.ctrl_groups = [path for path in all_groups.list_ctrl_groups(root) if path != root]
-    return next((it[len(root) + 1 :] for it in seen.ctrl_groups if pid in (node.resctrl.tasks(it) or ())), "/")
+    return next((it[len(root) + 1 :] for it in seen.ctrl_groups if pid in (context.resctrl.tasks(it) or ())), "/")
 
 
-def start(node: Node, container: Container, seen: Survey) -> None:
+def start(context: Context, container: Container, seen: Survey) -> None:
     """Do createRuntime for a running container, whichever hooks.d file matches it; else by the key in the index."""
-    is_known = container.starttime is None or failures.find_key(node.options, container) is not None
-    _monitor(node, container, seen, None if is_known else _find_recorded_key(node, container.id))
+    is_known = container.starttime is None or failures.find_key(context.options, container) is not None
+    _monitor(context, container, seen, None if is_known else _find_recorded_key(context, container.id))
 
 
-def _find_recorded_key(node: Node, container: str) -> Key | None:
+def _find_recorded_key(context: Context, container: str) -> Key | None:
     """The key that a container is indexed under."""
-    key = node.run.key_of(container)
-    return Key(key, (contents.glance(node.run, key) or damage.unknown_state(key)).kind) if key is not None else None
+    key = context.run.key_of(container)
+    return Key(key, (contents.glance(context.run, key) or damage.unknown_state(key)).kind) if key is not None else None
 
 
-def _monitor(node: Node, container: Container, seen: Survey, key: Key | None, *, was_in: bool = False) -> None:
+def _monitor(context: Context, container: Container, seen: Survey, key: Key | None, *, was_in: bool = False) -> None:
     """Monitor a container under this key (None: the one that createRuntime derives), and move all its tasks in.
 
     A failure is recorded like that of a hook. `was_in`: the group is made again; what its tasks used is not all missed.
     """
     used = 0.0 if was_in else procfs.cpu_seconds(container.pid)
     found = _BroughtIn()
-    ctrl_group = _find_ctrl_group(node, container.pid, seen) if procfs.resctrl_groups(container.pid) is None else None
+    ctrl_group = (
+        _find_ctrl_group(context, container.pid, seen) if procfs.resctrl_groups(container.pid) is None else None
+    )
     try:
-        if seen.refusal is not None and key is not None and not _has_group(node, key):
+        if seen.refusal is not None and key is not None and not _has_group(context, key):
             raise seen.refusal
         if key is None:
-            key = create.monitor(node, container, ctrl_group)
+            key = create.monitor(context, container, ctrl_group)
         else:
-            create.enter(node, container, key, ctrl_group)
+            create.enter(context, container, key, ctrl_group)
         if key is not None:
-            add_late(node, key.name, used)
-            found = _bring_in(node, key.name, container.id, seen, was_in=was_in)
+            add_late(context, key.name, used)
+            found = _bring_in(context, key.name, container.id, seen, was_in=was_in)
     except HookError as error:
-        key = key or failures.find_key(node.options, container)
+        key = key or failures.find_key(context.options, container)
         if error.reason == Reason.NO_RMIDS:  # not in limbo: that ends within seconds
             seen.refusal = error
         if key is not None:
-            _show_again(node, key.name)
-        _record(node, container, error, key, is_monitored=False)
+            _show_again(context, key.name)
+        _record(context, container, error, key, is_monitored=False)
         raise
     problem = container.problem(key) if key is not None else None
     if problem is None:
-        node.run.remove_failure(container.id)
+        context.run.remove_failure(container.id)
     else:
-        _record(node, container, problem, key, is_monitored=True)
+        _record(context, container, problem, key, is_monitored=True)
     found.check()  # last: it is monitored, and no hook's failure
 
 
-def _show_again(node: Node, key: str) -> None:
+def _show_again(context: Context, key: str) -> None:
     """Show what is recorded of a key: before createRuntime tries to make a group again, it hides the former one."""
-    locked = _try_lock(node, key)
+    locked = _try_lock(context, key)
     if locked is not None:
         with locked:
             if locked.state is not None:
-                node.show(locked.state)
+                context.show(locked.state)
 
 
-def _has_group(node: Node, key: Key) -> bool:
+def _has_group(context: Context, key: Key) -> bool:
     """Whether a key has a group already, so that a further container needs no RMID."""
-    state = contents.glance(node.run, key.name)
-    return state is not None and any(node.resctrl.inode(group.path) is not None for group in state.groups)
+    state = contents.glance(context.run, key.name)
+    return state is not None and any(context.resctrl.inode(group.path) is not None for group in state.groups)
 
 
-def _record(node: Node, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:
-    failures.record(node.run, failures.failure_of(error, "reconcile", container, key, is_monitored=is_monitored))
+def _record(context: Context, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:
+    failures.record(context.run, failures.failure_of(error, "reconcile", container, key, is_monitored=is_monitored))
 
 
-def retry(node: Node, action: Action, seen: Survey) -> bool:
+def retry(context: Context, action: Action, seen: Survey) -> bool:
     """Retry a failed createRuntime with its recorded key. Returns whether the container still needed it."""
     name = action.container
-    failure = node.run.failure_of(name)
+    failure = context.run.failure_of(name)
     if failure is None or failure.monitored or not names_process(failure) or has_dead_container(failure):
         return False
     container = make_container(name, failure.pid or 0, failure.bundle or "", None)
@@ -203,41 +205,41 @@ def retry(node: Node, action: Action, seen: Survey) -> bool:
     if failure.key is not None and failure.kind is not None:
         if failure.starttime not in (None, container.starttime):
             return False  # it ended meanwhile
-        _monitor(node, container, seen, Key(failure.key, failure.kind))
+        _monitor(context, container, seen, Key(failure.key, failure.kind))
     elif container.annotations is not None:
-        start(node, container, seen)
+        start(context, container, seen)
     else:
         raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
     return True
 
 
-def adopt(node: Node, action: Action, seen: Survey) -> Action | bool:
+def adopt(context: Context, action: Action, seen: Survey) -> Action | bool:
     """Move threads outside the group (of exec, for example) into it. Returns whether there were any, and how many."""
-    locked = _try_lock(node, action.key)
+    locked = _try_lock(context, action.key)
     if locked is None:
         return False
     with locked:
-        if locked.state is None or not _has_begun(node, locked.state, action.container):
+        if locked.state is None or not _has_begun(context, locked.state, action.container):
             return False
     try:
-        found = _bring_in(node, action.key, action.container, seen)
+        found = _bring_in(context, action.key, action.container, seen)
     except WrongCtrlGroup:  # its init is in another ctrl_group, on a kernel that does not show it
-        return remake(node, action, seen)
+        return remake(context, action, seen)
     found.check()
     return replace(action, why=f"{found.moved} of its threads were not in its group") if found.moved else False
 
 
-def _has_begun(node: Node, state: KeyState, container: str) -> bool:
+def _has_begun(context: Context, state: KeyState, container: str) -> bool:
     """Whether a container is a member, and its group has initial counters, which are read before its first task."""
     member = state.members.get(container)
     group = next((it for it in state.groups if member is not None and it.path == member.group), None)
-    return group is not None and (group.begin is not None or not node.options.snapshot_ttl)
+    return group is not None and (group.begin is not None or not context.options.snapshot_ttl)
 
 
-def add_late(node: Node, key: str, seconds: float) -> None:
+def add_late(context: Context, key: str, seconds: float) -> None:
     """Count the CPU time that tasks had used before they were moved into a key's group."""
     if seconds:
-        node.late_cpu[key] = node.late_cpu.get(key, 0.0) + seconds
+        context.late_cpu[key] = context.late_cpu.get(key, 0.0) + seconds
 
 
 class _BroughtIn(NamedTuple):
@@ -252,36 +254,38 @@ class _BroughtIn(NamedTuple):
             raise StillOutside(self.outside, self.moved)
 
 
-def _bring_in(node: Node, key: str, container: str, seen: Survey, *, was_in: bool = False) -> _BroughtIn:
+def _bring_in(context: Context, key: str, container: str, seen: Survey, *, was_in: bool = False) -> _BroughtIn:
     """Move every thread of a container into its group. Raises HookError.
 
     What is in its own cgroup, by the cgroup's own lists; what else there is of it, process by process. Raises
     WrongCtrlGroup if its init is in another ctrl_group. Other threads in another one stay there.
     """
-    member = _find_live(node, key, container)
+    member = _find_live(context, key, container)
     if member is None:
         return _BroughtIn()
     seen.processes.add([(container, member)])
     own = seen.processes.read_own_cgroup(member)
-    chase = Chase(node, member)
+    chase = Chase(context, member)
     if own is not None:
         chase.run(partial(seen.processes.read_own_cgroup, member))
-        add_late(node, key, 0.0 if was_in else chase.late_cpu)
+        add_late(context, key, 0.0 if was_in else chase.late_cpu)
     is_whole = own is not None and not own.unread
     moved = chase.moved
     if not is_whole or seen.processes.beside_own_cgroup(member):
         look = partial(seen.processes.look_again, member, beside_own_cgroup=is_whole)
-        moved += _bring_in_processes(node, key, container, look, was_in=was_in)
+        moved += _bring_in_processes(context, key, container, look, was_in=was_in)
     return _BroughtIn(moved, chase.outside)
 
 
-def _find_live(node: Node, key: str, container: str) -> Member | None:
-    state = contents.glance(node.run, key)
+def _find_live(context: Context, key: str, container: str) -> Member | None:
+    state = contents.glance(context.run, key)
     member = state.members.get(container) if state is not None else None
     return None if member is None or procfs.is_dead(member.pid, member.starttime) else member
 
 
-def _bring_in_processes(node: Node, key: str, container: str, look: Callable[[], set[int]], *, was_in: bool) -> int:
+def _bring_in_processes(
+    context: Context, key: str, container: str, look: Callable[[], set[int]], *, was_in: bool
+) -> int:
     """Move every thread of a container's processes into its group, until a look finds none outside.
 
     Looks again each time at the processes that it had in the survey, and at what they forked since. What comes in by
@@ -291,10 +295,10 @@ def _bring_in_processes(node: Node, key: str, container: str, look: Callable[[],
     deadline = system.monotonic() + _SECONDS
     left: set[int] = set()
     while system.monotonic() < deadline:
-        member = _find_live(node, key, container)
+        member = _find_live(context, key, container)
         if member is None:
             return moved
-        there = node.resctrl.tasks(member.group)
+        there = context.resctrl.tasks(member.group)
         if there is None:
             if procfs.is_dead(member.pid, member.starttime):
                 return moved
@@ -303,19 +307,19 @@ def _bring_in_processes(node: Node, key: str, container: str, look: Callable[[],
         if not missing:
             return moved
         used = {} if was_in else {tid: procfs.cpu_seconds(tid) for tid in missing}
-        stay = {tid for tid in missing if not move(node, member, tid)}
-        add_late(node, key, sum(used[tid] for tid in used.keys() - stay))
+        stay = {tid for tid in missing if not move(context, member, tid)}
+        add_late(context, key, sum(used[tid] for tid in used.keys() - stay))
         moved += len(missing - stay)
         left |= stay
     raise HookError(Reason.IO, f"it created tasks faster than they could be moved, for {_SECONDS:.0f} seconds")
 
 
-def move(node: Node, member: Member, tid: int) -> bool:
+def move(context: Context, member: Member, tid: int) -> bool:
     """Move a thread into a member's group; False if it has ended, or is in another ctrl_group or tool's group."""
-    if not may_move(node, tid, member.group):
+    if not may_move(context, tid, member.group):
         return False
     try:
-        node.resctrl.put(member.group, tid)
+        context.resctrl.put(member.group, tid)
     except WrongCtrlGroup:
         if tid == member.pid:
             raise
@@ -327,30 +331,30 @@ def move(node: Node, member: Member, tid: int) -> bool:
     return True
 
 
-def evict(node: Node, action: Action, seen: Survey) -> bool:
+def evict(context: Context, action: Action, seen: Survey) -> bool:
     """Move foreign tasks out: a reused RMID can bring in tasks that no one moved. Returns whether there were any.
 
     Reads again under the key's lock: first the record, then the tasks, and of each task its cgroups. A hook records a
     container under that lock before it moves its init, so the record has every container whose init is among the tasks.
     Children that a member forked since the look at all processes are newer than that, and stay.
     """
-    locked = _try_lock(node, action.key)
+    locked = _try_lock(context, action.key)
     if locked is None:
         return False
     with locked:
-        strangers = _find_strangers_in(node, locked.state, action.path, seen) if locked.state is not None else set()
+        strangers = _find_strangers_in(context, locked.state, action.path, seen) if locked.state is not None else set()
         for tid in strangers:
             try:
-                node.resctrl.expel(action.path, tid)
+                context.resctrl.expel(action.path, tid)
             except HookError as error:
                 if error.reason != Reason.TASK_GONE:
                     raise
     return bool(strangers)
 
 
-def _find_strangers_in(node: Node, state: KeyState, path: str, seen: Survey) -> set[int]:
+def _find_strangers_in(context: Context, state: KeyState, path: str, seen: Survey) -> set[int]:
     live = find_live_members(state)
     seen.processes.add(live.items())
-    there = {tid for group in state.groups if group.path == path for tid in read_tasks(node, group) or ()}
+    there = {tid for group in state.groups if group.path == path for tid in read_tasks(context, group) or ()}
     family = {pid for it in live.values() if it.group == path for pid in seen.processes.of_container(it)}
     return find_strangers(there - seen.processes.threads(family), live, seen.processes)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hook.base import system
 from hook.base.models import KeyState, Member
 from hook.base.names import container_of
-from hook.host import kubelet_logs
+from hook.node import kubelet_logs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hook.reconcile.plan import Action
     from hook.reconcile.survey import Survey
-    from hook.stages.context import Node
+    from hook.stages.context import Context
 
 
 def find_names(states: Iterable[KeyState]) -> dict[str, KeyState]:
@@ -37,10 +37,10 @@ def _has_nameless(state: KeyState) -> bool:
     return any(it.name is None for it in state.members.values())
 
 
-def name(node: Node, action: Action, seen: Survey) -> bool:
+def name(context: Context, action: Action, seen: Survey) -> bool:
     """Give a pod and its containers the names that they still lack. Returns whether there were any."""
     found = seen.named[action.key]
-    with node.run.lock(action.key, system.monotonic()) as locked:
+    with context.run.lock(action.key, system.monotonic()) as locked:
         if locked.state is None:
             return False
         containers = {container_of(it): member.name for it, member in found.members.items()}

@@ -16,11 +16,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.reconcile.plan import Action
     from hook.reconcile.survey import Survey
-    from hook.stages.context import Node
+    from hook.stages.context import Context
     from hook.state.rundir import LockedKey
 
 
-def rebuild(node: Node, action: Action, seen: Survey) -> bool:
+def rebuild(context: Context, action: Action, seen: Survey) -> bool:
     """Find the groups and the members of a key again. Raises HookError if a task matches no known container.
 
     Members are the containers that name the cgroups of the tasks in the groups. The next plan drops dead ones, and ends
@@ -29,58 +29,58 @@ def rebuild(node: Node, action: Action, seen: Survey) -> bool:
     key = action.key or seen.owners.get(action.path)
     if key is None:
         raise HookError(Reason.IO, "it has tasks of several keys, and its name is none of them")
-    with node.run.lock(key, system.monotonic()) as locked:
+    with context.run.lock(key, system.monotonic()) as locked:
         if locked.state is None:
             locked.commit(damage.unknown_state(key))
         if locked.state is None or not locked.state.recovering:
             return False
-        for group in _find_members(node, locked, locked.state, seen).groups:
-            if node.resctrl.inode(group.path) is not None:
-                create.begin(node, locked, group.path, made=False, empty=False)
+        for group in _find_members(context, locked, locked.state, seen).groups:
+            if context.resctrl.inode(group.path) is not None:
+                create.begin(context, locked, group.path, made=False, empty=False)
         state = locked.state
-        if _has_unknown(node, state, seen):
+        if _has_unknown(context, state, seen):
             raise HookError(Reason.IO, "its group has tasks that match no known container")
         locked.commit(transitions.recovered(state))
         return True
 
 
-def _find_members(node: Node, locked: LockedKey, state: KeyState, seen: Survey) -> KeyState:
+def _find_members(context: Context, locked: LockedKey, state: KeyState, seen: Survey) -> KeyState:
     """Commit the existing groups of a key, and the members found in them."""
     recorded = [group.path for group in state.groups]
     paths = [
         path
-        for path in {*_list_named(node, state.key), *_list_orphans(node, state.key, seen)}
-        if path not in recorded and find_owner(node, path, seen.index, seen.processes) == state.key
+        for path in {*_list_named(context, state.key), *_list_orphans(context, state.key, seen)}
+        if path not in recorded and find_owner(context, path, seen.index, seen.processes) == state.key
     ]
-    groups = [*state.groups, *(_make_record(node, path) for path in sorted(paths))]
+    groups = [*state.groups, *(_make_record(context, path) for path in sorted(paths))]
     found: dict[str, Member] = {}
     for group in groups:
-        found = {**_list_members(node, state.key, group.path, seen), **found}
+        found = {**_list_members(context, state.key, group.path, seen), **found}
     state = changed(state, groups=groups, members={**found, **state.members})
     locked.commit(state)
     return state
 
 
-def _list_named(node: Node, key: str) -> list[str]:
+def _list_named(context: Context, key: str) -> list[str]:
     """The existing groups with this key in their name, of which there is one in each ctrl_group."""
-    ctrl_groups = ["/", *system.list_directory(node.resctrl.root)] if node.resctrl.is_mounted() else []
-    paths = [node.resctrl.path(name, node.options.group_prefix + key) for name in ctrl_groups]
-    return [path for path in paths if node.resctrl.inode(path) is not None]
+    ctrl_groups = ["/", *system.list_directory(context.resctrl.root)] if context.resctrl.is_mounted() else []
+    paths = [context.resctrl.path(name, context.options.group_prefix + key) for name in ctrl_groups]
+    return [path for path in paths if context.resctrl.inode(path) is not None]
 
 
-def _list_orphans(node: Node, key: str, seen: Survey) -> list[str]:
+def _list_orphans(context: Context, key: str, seen: Survey) -> list[str]:
     """The groups of this key that had no record in the survey, and that no hook has recorded since."""
-    paths = [path for path in seen.paths_of.get(key, ()) if node.resctrl.inode(path) is not None]
-    return [path for path in paths if not orphans.is_recorded(node, path)]
+    paths = [path for path in seen.paths_of.get(key, ()) if context.resctrl.inode(path) is not None]
+    return [path for path in paths if not orphans.is_recorded(context, path)]
 
 
-def _has_unknown(node: Node, state: KeyState, seen: Survey) -> bool:
+def _has_unknown(context: Context, state: KeyState, seen: Survey) -> bool:
     """Whether a group of the key has a live task of no known container.
 
     Tasks of another key's container do not count: a reused RMID brought them in, and they are evicted later. Nor does
     what started after the survey: it is a child of another task, or of a container that a hook has recorded.
     """
-    there = {tid for group in state.groups for tid in node.resctrl.tasks(group.path) or ()}
+    there = {tid for group in state.groups for tid in context.resctrl.tasks(group.path) or ()}
     seen.processes.add(state.members.items())
     known: set[int] = set()
     for member in state.members.values():
@@ -94,18 +94,18 @@ def _is_of_other(tid: int, key: str, seen: Survey) -> bool:
     return any((seen.index.get(name) or key) != key for name in ids)
 
 
-def _make_record(node: Node, path: str) -> MonGroup:
+def _make_record(context: Context, path: str) -> MonGroup:
     """A record of an existing group."""
     above = path.rpartition("/mon_groups/")[0]
-    return MonGroup(path=path, ctrl_group=above[len(node.resctrl.root) :].strip("/") or "/")
+    return MonGroup(path=path, ctrl_group=above[len(context.resctrl.root) :].strip("/") or "/")
 
 
-def _list_members(node: Node, key: str, path: str, seen: Survey) -> dict[str, Member]:
+def _list_members(context: Context, key: str, path: str, seen: Survey) -> dict[str, Member]:
     """The live containers of a key, by the index and by the tasks in one of its groups."""
     found = {}
-    for name, init in find_containers(node, path, seen.index, seen.processes).items():
-        if (node.run.key_of(name) or key) == key:  # a hook may have recorded it since the survey
+    for name, init in find_containers(context, path, seen.index, seen.processes).items():
+        if (context.run.key_of(name) or key) == key:  # a hook may have recorded it since the survey
             cgroup = procfs.own_cgroup(list(init.cgroups), name)
             found[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)
-            node.run.write_index(name, key)
+            context.run.write_index(name, key)
     return found

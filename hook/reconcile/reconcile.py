@@ -17,14 +17,14 @@ from hook.base.explain import explain, known, refused
 from hook.base.models import State, ValidationError
 from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
-from hook.host import unhooked
+from hook.node import unhooked
 from hook.reconcile import move_in, namespaces, naming, plan, rebuild
 from hook.reconcile.chase import StillOutside
 from hook.reconcile.outcome import Follower, Outcome, Result
 from hook.reconcile.plan import Action
 from hook.reconcile.survey import Survey, add_late_counters, find_live_members, has_dead_container, survey_node
 from hook.stages import failures, orphans, remove, retire
-from hook.stages.context import Node, open_run_dir
+from hook.stages.context import Context, open_run_dir
 from hook.state import contents, log_limit
 from hook.state.reconcile_record import Tally
 from hook.state.rundir import changed
@@ -63,23 +63,23 @@ def run(
     follower: Follower = _NO_ONE,
     adoption: Callable[[], Result] = Result,
 ) -> Result:
-    """Do all actions, and those that they make necessary. `longest_linger`: see Node. Raises HookError.
+    """Do all actions, and those that they make necessary. `longest_linger`: see Context. Raises HookError.
 
     `adoption`: what adopts containers, before the look for those that never got the hook.
     """
     if not _has_work(options):
         return adoption()
-    node = _open_node(options, longest_linger)
-    with Tally(node.run, node.late_cpu) as tally:
+    context = _open_node(options, longest_linger)
+    with Tally(context.run, context.late_cpu) as tally:
         tally.start()
-        for line in log_limit.collect(node.run):
+        for line in log_limit.collect(context.run):
             failures.log(line)
         outcomes: list[Outcome] = []
         tried: set[Action] = set()
         passes = 0
         began = system.monotonic()
         while True:
-            seen = _survey(node)
+            seen = _survey(context)
             left = plan.list_left(seen)
             planned = list(plan.plan(seen, options.snapshot_ttl, live))
             actions = _choose([it for it in planned if it not in tried], passes, began)
@@ -87,22 +87,22 @@ def run(
                 break
             passes += 1
             tried.update(actions)
-            done = _take(node, [(it, partial(_apply, node, it, seen)) for it in actions], follower, tally)
+            done = _take(context, [(it, partial(_apply, context, it, seen)) for it in actions], follower, tally)
             outcomes += done
             moved = {it.action.id for it in done if it.action.verb == "adopt" and (it.outside or not it.problem)}
             tried = {it for it in tried if it.id not in moved}  # more may have come in meanwhile
         outcomes += _give_up(planned, outcomes, seen)
         adopted = adoption()
-        left += [*adopted.left, *_list_unhooked(node, seen.processes)]
+        left += [*adopted.left, *_list_unhooked(context, seen.processes)]
         mended = [_mend(it, seen) for it in outcomes]
         result = Result([*mended, *adopted.outcomes], left)
         tally.end(len(left), result.count_outside())
     return result
 
 
-def _survey(node: Node) -> Survey:
+def _survey(context: Context) -> Survey:
     """Survey the node, and what else names its pods."""
-    seen = survey_node(node)
+    seen = survey_node(context)
     seen.named = naming.find_names(seen.states.values())
     return seen
 
@@ -134,12 +134,12 @@ def _mend(outcome: Outcome, last: Survey) -> Outcome:
     return replace(outcome, is_mended=True) if outcome.outside and is_inside else outcome
 
 
-def _list_unhooked(node: Node, processes: Processes) -> list[str]:
+def _list_unhooked(context: Context, processes: Processes) -> list[str]:
     """A line on the running containers that never got the hook, if any."""
-    if not node.resctrl.exists():
+    if not context.resctrl.exists():
         return []
     try:
-        seen = unhooked.find_unhooked(node, processes)
+        seen = unhooked.find_unhooked(context, processes)
     except (HookError, OSError) as error:
         return [f"cannot look for containers that never got the hook: {error}"]
     names = seen.names() if seen is not None else []
@@ -150,10 +150,10 @@ def adopt(
     options: Options, states: list[dict[str, Any]], *, dry_run: bool = False, follower: Follower = _NO_ONE
 ) -> Result:
     """Monitor running containers that never got the hook, from their OCI states. Raises HookError, OSError."""
-    node = _open_node(options)
-    recorded = list(filter(None, (contents.glance(node.run, key) for key in contents.recorded_keys(node.run))))
+    context = _open_node(options)
+    recorded = list(filter(None, (contents.glance(context.run, key) for key in contents.recorded_keys(context.run))))
     known = {container for state in recorded for container in state.members}
-    seen = Survey(system.boottime(), node.resctrl.is_mounted(), container_tasks.look())
+    seen = Survey(system.boottime(), context.resctrl.is_mounted(), container_tasks.look())
     seen.processes.add(it for state in recorded for it in find_live_members(state, seen.processes).items())
     outcomes: list[Outcome] = []
     steps: list[tuple[Action, Callable[[], object]]] = []
@@ -169,23 +169,23 @@ def adopt(
             continue
         if container.id not in known:
             action = Action("adopt", container=container.id, why="it is running, and is not in a group of ours")
-            steps.append((action, partial(move_in.start, node, container, seen)))
+            steps.append((action, partial(move_in.start, context, container, seen)))
     if dry_run:
         return Result([*outcomes, *(Outcome(action) for action, _ in steps)])
-    with Tally(node.run, node.late_cpu) as tally:
-        outcomes += _take(node, steps, follower, tally)
+    with Tally(context.run, context.late_cpu) as tally:
+        outcomes += _take(context, steps, follower, tally)
         tally.save()
     return Result(outcomes)
 
 
 def _take(
-    node: Node, steps: list[tuple[Action, Callable[[], object]]], follower: Follower, tally: Tally
+    context: Context, steps: list[tuple[Action, Callable[[], object]]], follower: Follower, tally: Tally
 ) -> list[Outcome]:
     """Take steps; returns the outcomes of those that were still needed."""
     outcomes = []
     for number, (action, step) in enumerate(steps, 1):
         follower.begin(action, number, len(steps))
-        outcome = _attempt(node, action, step)
+        outcome = _attempt(context, action, step)
         if outcome is not None:
             outcomes.append(outcome)
             if not outcome.is_busy:
@@ -199,28 +199,28 @@ def _has_work(options: Options) -> bool:
     return system.is_directory(options.run_dir) or Resctrl(options.resctrl_root).is_mounted()
 
 
-def _open_node(options: Options, longest_linger: int | None = None) -> Node:
+def _open_node(options: Options, longest_linger: int | None = None) -> Context:
     namespaces.check()
-    node = Node(Resctrl(options.resctrl_root), open_run_dir(options), options, longest_linger=longest_linger)
+    context = Context(Resctrl(options.resctrl_root), open_run_dir(options), options, longest_linger=longest_linger)
     try:
-        node.run.make_parts()  # hooks make them with the run directory and need them
-        node.view.make_parts()  # consumers open them when they start
+        context.run.make_parts()  # hooks make them with the run directory and need them
+        context.view.make_parts()  # consumers open them when they start
     except OSError as error:
         raise refused("cannot create the missing parts of the run directory", error) from error
-    return node
+    return context
 
 
-def _apply(node: Node, action: Action, seen: Survey) -> object:
+def _apply(context: Context, action: Action, seen: Survey) -> object:
     """Do one action; False if it was no longer needed; or what it turned out to be. Raises HookError, OSError."""
     if action.verb in _LOCKED:
-        with node.run.lock(action.key, system.monotonic()) as locked:
-            return _LOCKED[action.verb](node, locked, action)
+        with context.run.lock(action.key, system.monotonic()) as locked:
+            return _LOCKED[action.verb](context, locked, action)
     if action.verb in _MOVING:
-        return _MOVING[action.verb](node, action, seen)
-    return _FREE[action.verb](node, action)
+        return _MOVING[action.verb](context, action, seen)
+    return _FREE[action.verb](context, action)
 
 
-def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome | None:
+def _attempt(context: Context, action: Action, step: Callable[[], object]) -> Outcome | None:
     """Do an action by its step. A failure is a problem of this action and does not stop the others.
 
     None if it was no longer needed: a hook ran since the survey.
@@ -230,7 +230,7 @@ def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome 
     outside = 0
     try:
         done = step()
-        if done is False and not node.run.complaints:
+        if done is False and not context.run.complaints:
             return None
         action = done if isinstance(done, Action) else action
     except (HookError, OSError) as error:
@@ -240,95 +240,97 @@ def _attempt(node: Node, action: Action, step: Callable[[], object]) -> Outcome 
         if is_busy and action.verb in _UNCERTAIN:
             return None
         problem, reason = _BUSY if is_busy else str(why), why.reason
-    remark = "; ".join(map(str, node.run.complaints)) or None
-    node.run.complaints.clear()
+    remark = "; ".join(map(str, context.run.complaints)) or None
+    context.run.complaints.clear()
     return Outcome(action, problem, remark, reason, is_busy, outside)
 
 
 # --- The short actions
 
 
-def _drop(node: Node, locked: LockedKey, action: Action) -> bool:
+def _drop(context: Context, locked: LockedKey, action: Action) -> bool:
     member = locked.state.members.get(action.container) if locked.state else None
     if member is None or not (action.forced or procfs.is_dead(member.pid, member.starttime)):
         return False
-    remove.drop(node, locked, [action.container])
+    remove.drop(context, locked, [action.container])
     return True
 
 
-def _end(node: Node, locked: LockedKey, action: Action) -> bool:
+def _end(context: Context, locked: LockedKey, action: Action) -> bool:
     state = locked.state
     if state is None or state.members or state.recovering or state.completed_at is not None:
         return False
-    if not (action.forced or state.lingering_since is None or remove.has_lingered(node, state)):
+    if not (action.forced or state.lingering_since is None or remove.has_lingered(context, state)):
         return False
-    remove.end(node, locked, state)
+    remove.end(context, locked, state)
     return True
 
 
-def _prune(node: Node, locked: LockedKey, _action: Action) -> bool:
+def _prune(context: Context, locked: LockedKey, _action: Action) -> bool:
     state = locked.state
-    if state is None or not plan.is_outdated(state, system.boottime(), node.options.snapshot_ttl):
+    if state is None or not plan.is_outdated(state, system.boottime(), context.options.snapshot_ttl):
         return False
-    node.forget(locked)
+    context.forget(locked)
     return True
 
 
-def _show(node: Node, locked: LockedKey, _action: Action) -> bool:
+def _show(context: Context, locked: LockedKey, _action: Action) -> bool:
     state = locked.state
     if state is None:
         return False
-    locked.commit(changed(state, groups=[add_late_counters(node, group) for group in state.groups]))
-    if locked.state is None or node.view.is_current(locked.state):
+    locked.commit(changed(state, groups=[add_late_counters(context, group) for group in state.groups]))
+    if locked.state is None or context.view.is_current(locked.state):
         return False
-    node.show(locked.state)
+    context.show(locked.state)
     return True
 
 
-def _retire(node: Node, locked: LockedKey, _action: Action) -> bool:
+def _retire(context: Context, locked: LockedKey, _action: Action) -> bool:
     before = locked.state
-    retire.retire(node, locked)
+    retire.retire(context, locked)
     return locked.state is not before
 
 
-def _tidy(node: Node, locked: LockedKey, action: Action) -> bool:
+def _tidy(context: Context, locked: LockedKey, action: Action) -> bool:
     key, state = action.key, locked.state
     if action.path:
-        system.remove_tree(action.path, node.run.descriptor)
+        system.remove_tree(action.path, context.run.descriptor)
         return True
-    if state is not None and state.completed_at is None and not contents.has_leftovers(node.run, state):
+    if state is not None and state.completed_at is None and not contents.has_leftovers(context.run, state):
         return False
-    contents.tidy(node.run, key)
-    node.view.tidy(key)
+    contents.tidy(context.run, key)
+    context.view.tidy(key)
     if state is None or not state.generation:
-        node.view.remove(key)
+        context.view.remove(key)
     return True
 
 
-def _forget(node: Node, action: Action) -> bool:
+def _forget(context: Context, action: Action) -> bool:
     """Remove a failure record, or, with a key, an index entry."""
     if not action.key:
-        contents.remove_half_failure(node.run, action.container)
-        failure = node.run.failure_of(action.container)  # again: the container may have been restarted and failed again
+        contents.remove_half_failure(context.run, action.container)
+        failure = context.run.failure_of(
+            action.container
+        )  # again: the container may have been restarted and failed again
         is_over = failure is not None and has_dead_container(failure)
         names_none = failure is None or failure.pid is None
-        if is_over or (names_none and contents.has_old_failure(node.run, action.container)):
-            node.run.remove_failure(action.container)
+        if is_over or (names_none and contents.has_old_failure(context.run, action.container)):
+            context.run.remove_failure(action.container)
         return True
-    with node.run.lock(action.key, system.monotonic()) as locked:
+    with context.run.lock(action.key, system.monotonic()) as locked:
         state = locked.state
         is_member = state is not None and (state.recovering or action.container in state.members)
-        if is_member or node.run.key_of(action.container) != action.key:  # it may belong to another key by now
+        if is_member or context.run.key_of(action.container) != action.key:  # it may belong to another key by now
             return False
-        node.run.remove_index(action.container)
+        context.run.remove_index(action.container)
         return True
 
 
-def _remove(node: Node, action: Action) -> bool:
-    return orphans.remove_orphan(node, action.path)
+def _remove(context: Context, action: Action) -> bool:
+    return orphans.remove_orphan(context, action.path)
 
 
-_LOCKED: dict[str, Callable[[Node, LockedKey, Action], object]] = {
+_LOCKED: dict[str, Callable[[Context, LockedKey, Action], object]] = {
     "drop": _drop,
     "end": _end,
     "prune": _prune,
@@ -336,7 +338,7 @@ _LOCKED: dict[str, Callable[[Node, LockedKey, Action], object]] = {
     "show": _show,
     "tidy": _tidy,
 }
-_MOVING: dict[str, Callable[[Node, Action, Survey], object]] = {
+_MOVING: dict[str, Callable[[Context, Action, Survey], object]] = {
     "rebuild": rebuild.rebuild,
     "evict": move_in.evict,
     "remake": move_in.remake,
@@ -344,4 +346,4 @@ _MOVING: dict[str, Callable[[Node, Action, Survey], object]] = {
     "retry": move_in.retry,
     "name": naming.name,
 }
-_FREE: dict[str, Callable[[Node, Action], object]] = {"remove": _remove, "forget": _forget}
+_FREE: dict[str, Callable[[Context, Action], object]] = {"remove": _remove, "forget": _forget}

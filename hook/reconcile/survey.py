@@ -17,7 +17,7 @@ from hook.state.records import Records, Unreadable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.base.models import Member, MonGroup
-    from hook.stages.context import Node
+    from hook.stages.context import Context
 
 Place = tuple[str, str]
 """A key and one of its containers."""
@@ -86,10 +86,10 @@ class Survey:
     """Keys with temporary files of a hook that was killed."""
 
 
-def survey_node(node: Node) -> Survey:
+def survey_node(context: Context) -> Survey:
     """Survey the node. Raises HookError `io` if the run directory is unreadable."""
-    found = Survey(system.boottime(), node.resctrl.is_mounted())
-    with Records(node.run.path) as records:
+    found = Survey(system.boottime(), context.resctrl.is_mounted())
+    with Records(context.run.path) as records:
         for key in records.recorded():
             state = records.state(key)
             if isinstance(state, KeyState):
@@ -102,25 +102,29 @@ def survey_node(node: Node) -> Survey:
         failed = [name for name in records.failed() if records.key_of(name) is None]
     # After the records, so that the init of each member is among the processes.
     found.processes = container_tasks.look()
-    live = {key: _look_at_members(node, found, key, state) for key, state in found.states.items()}
+    live = {key: _look_at_members(context, found, key, state) for key, state in found.states.items()}
     found.processes.add(place for members in live.values() for place in members.items())
     known = {failure.container for failure in found.failures if failure.pid is not None} | found.gone
     nameless = [name for name in failed if name not in known]
-    found.outdated_failures = _find_outdated(found, [it for it in nameless if contents.has_old_failure(node.run, it)])
-    found.set_aside = contents.find_old_asides(node.run)
+    found.outdated_failures = _find_outdated(
+        found, [it for it in nameless if contents.has_old_failure(context.run, it)]
+    )
+    found.set_aside = contents.find_old_asides(context.run)
     if found.mounted:
         for key, members in live.items():
             if found.states[key].completed_at is None:
-                _look_at_groups(node, found, found.states[key], members)
-        _look_at_orphans(node, found)
+                _look_at_groups(context, found, found.states[key], members)
+        _look_at_orphans(context, found)
     unfinished = {key for key, it in found.states.items() if it.completed_at is None}
-    found.leftovers = contents.find_leftovers(node.run, unfinished)
+    found.leftovers = contents.find_leftovers(context.run, unfinished)
     due = {key for key, state in found.states.items() if state.generation} | {*found.unreadable, *found.leftovers}
-    found.leftovers += [key for key in node.view.shown() if key not in due]
-    found.half_failures = contents.find_half_failures(node.run)
-    there = _list_counters(node) if found.mounted else set()
+    found.leftovers += [key for key in context.view.shown() if key not in due]
+    found.half_failures = contents.find_half_failures(context.run)
+    there = _list_counters(context) if found.mounted else set()
     found.stale_views = [
-        key for key, state in found.states.items() if not node.view.is_current(state) or _has_late(node, state, there)
+        key
+        for key, state in found.states.items()
+        if not context.view.is_current(state) or _has_late(context, state, there)
     ]
     return found
 
@@ -136,27 +140,27 @@ def _find_outdated(found: Survey, old: list[str]) -> list[str]:
     return [name for name in old if name not in running]
 
 
-def _look_at_orphans(node: Node, found: Survey) -> None:
+def _look_at_orphans(context: Context, found: Survey) -> None:
     recorded = {it.path for state in found.states.values() if state.completed_at is None for it in state.groups}
-    for path in orphans.find_orphans(node, recorded):
-        key = orphans.key_of(node, path) or ""
-        found.orphans[key, path] = node.resctrl.has_live_task(path)
+    for path in orphans.find_orphans(context, recorded):
+        key = orphans.key_of(context, path) or ""
+        found.orphans[key, path] = context.resctrl.has_live_task(path)
         if found.orphans[key, path]:
-            owner = found.owners[path] = find_owner(node, path, found.index, found.processes)
+            owner = found.owners[path] = find_owner(context, path, found.index, found.processes)
             found.paths_of.setdefault(owner or "", []).append(path)
 
 
-def _list_counters(node: Node) -> set[str]:
+def _list_counters(context: Context) -> set[str]:
     try:
-        return set(node.resctrl.counters(node.resctrl.root))
+        return set(context.resctrl.counters(context.resctrl.root))
     except HookError:
         return set()
 
 
-def _has_late(node: Node, state: KeyState, there: set[str]) -> bool:
+def _has_late(context: Context, state: KeyState, there: set[str]) -> bool:
     """Whether a key's initial values lack counters that exist now. Reads only the groups that may lack one."""
     groups = [it for it in state.groups if it.begin is not None and it.end is None and not it.begin.keys() >= there]
-    return any(add_late_counters(node, group) is not group for group in groups)
+    return any(add_late_counters(context, group) is not group for group in groups)
 
 
 def _look_at_failures(records: Records, found: Survey) -> None:
@@ -191,9 +195,9 @@ def _look_at_index(records: Records, found: Survey) -> None:
             found.lost[container] = key
 
 
-def _look_at_members(node: Node, found: Survey, key: str, state: KeyState) -> dict[str, Member]:
+def _look_at_members(context: Context, found: Survey, key: str, state: KeyState) -> dict[str, Member]:
     """Sort the members of a key; returns those that live, or may live."""
-    if state.lingering_since is not None and not state.members and remove.has_lingered(node, state):
+    if state.lingering_since is not None and not state.members and remove.has_lingered(context, state):
         found.lingered.add(key)
     live = find_live_members(state, found.processes)
     found.dead |= {(key, container) for container in state.members if container not in live}
@@ -209,15 +213,15 @@ def find_live_members(state: KeyState, processes: container_tasks.Processes | No
     }
 
 
-def _look_at_groups(node: Node, found: Survey, state: KeyState, live: dict[str, Member]) -> None:
+def _look_at_groups(context: Context, found: Survey, state: KeyState, live: dict[str, Member]) -> None:
     """Compare the tasks in the groups of a key with the tasks of its members."""
-    if len(state.groups) > 1 and any(retire.is_retired(node, state, group) for group in state.groups):
+    if len(state.groups) > 1 and any(retire.is_retired(context, state, group) for group in state.groups):
         found.retired.append(state.key)
-    inside = {group.path: read_tasks(node, group) for group in state.groups}
+    inside = {group.path: read_tasks(context, group) for group in state.groups}
     owned: dict[str, set[int]] = {path: set() for path in inside}
     for container, member in live.items():
         there = inside.get(member.group)
-        if there is None or not is_in_parent_of(node, member.group, member.pid):
+        if there is None or not is_in_parent_of(context, member.group, member.pid):
             found.vanished.add((state.key, container))
             continue
         place = (state.key, container)
@@ -231,19 +235,19 @@ def _look_at_groups(node: Node, found: Survey, state: KeyState, live: dict[str, 
         owned[member.group] |= threads
         # A fresh one that has ended by now may be a link of a chain of forks. Others may have ended since the look.
         missing = {tid for tid in threads - there if tid in fresh or not procfs.is_dead(tid)}
-        missing = _look_closer(node, found.processes, member, missing)
-        _look_at_threads(node, found, place, member.group, missing)
+        missing = _look_closer(context, found.processes, member, missing)
+        _look_at_threads(context, found, place, member.group, missing)
     for path, there in inside.items():
         strangers = find_strangers((there or set()) - owned[path], live, found.processes)
         if strangers:
             # The record was read before the tasks. A container may have joined in between: check again with a new one.
-            now = contents.glance(node.run, state.key)
+            now = contents.glance(context.run, state.key)
             strangers = find_strangers(strangers, find_live_members(now), found.processes) if now is not None else set()
         if strangers:
             found.strangers[state.key, path] = strangers
 
 
-def _look_closer(node: Node, processes: container_tasks.Processes, member: Member, missing: set[int]) -> set[int]:
+def _look_closer(context: Context, processes: container_tasks.Processes, member: Member, missing: set[int]) -> set[int]:
     """The threads of a container outside its group, once those that seemed so can be asked for their groups.
 
     On a machine that gives us little time, a link of a chain of forks inside can have ended before it is asked. So this
@@ -251,21 +255,21 @@ def _look_closer(node: Node, processes: container_tasks.Processes, member: Membe
     """
     for _ in range(_LOOKS):
         groups = [procfs.resctrl_groups(tid) for tid in missing]
-        if any(it is not None and not is_in(node, it, member.group) for it in groups):
+        if any(it is not None and not is_in(context, it, member.group) for it in groups):
             break
         ended = set(filter(procfs.is_dead, missing))
         own = processes.read_own_cgroup(member) if ended else None
         if own is None:
             break
-        missing = (missing - ended - own.tids) | (own.tids - (node.resctrl.tasks(member.group) or set()))
+        missing = (missing - ended - own.tids) | (own.tids - (context.resctrl.tasks(member.group) or set()))
     return missing
 
 
-def read_tasks(node: Node, group: MonGroup) -> set[int] | None:
+def read_tasks(context: Context, group: MonGroup) -> set[int] | None:
     """The threads in a group; None if it is gone, or was re-made."""
-    if group.inode is not None and node.resctrl.inode(group.path) != group.inode:
+    if group.inode is not None and context.resctrl.inode(group.path) != group.inode:
         return None
-    return node.resctrl.tasks(group.path)
+    return context.resctrl.tasks(group.path)
 
 
 def find_strangers(tids: set[int], live: dict[str, Member], processes: container_tasks.Processes) -> set[int]:
@@ -279,13 +283,13 @@ def find_strangers(tids: set[int], live: dict[str, Member], processes: container
     return {tid for tid in tids if _is_alive_elsewhere(tid, live) and not processes.is_newer(tid)}
 
 
-def _look_at_threads(node: Node, found: Survey, place: Place, path: str, threads: set[int]) -> None:
+def _look_at_threads(context: Context, found: Survey, place: Place, path: str, threads: set[int]) -> None:
     """Count the threads of a container outside its group: those to move, and those in another tool's group."""
     for tid in threads:
         groups = procfs.resctrl_groups(tid)
-        if groups is not None and not is_movable(node, groups, path):
+        if groups is not None and not is_movable(context, groups, path):
             found.elsewhere[place] = found.elsewhere.get(place, 0) + 1
-        elif groups is None or not is_in(node, groups, path):
+        elif groups is None or not is_in(context, groups, path):
             found.outside[place] = found.outside.get(place, 0) + 1
 
 
@@ -298,42 +302,42 @@ def _is_alive_elsewhere(tid: int, live: dict[str, Member]) -> bool:
     return not any(cgroups.is_within(place, cgroup) for place in places for cgroup in outer)
 
 
-def may_move(node: Node, tid: int, path: str) -> bool:
+def may_move(context: Context, tid: int, path: str) -> bool:
     """Whether a thread can be moved into a group: it is in the group's ctrl_group, and in no group of another tool.
 
     True if the kernel does not show its groups: then only an attempt can tell.
     """
     groups = procfs.resctrl_groups(tid)
-    return groups is None or is_movable(node, groups, path)
+    return groups is None or is_movable(context, groups, path)
 
 
-def is_movable(node: Node, groups: tuple[str, str], path: str) -> bool:
+def is_movable(context: Context, groups: tuple[str, str], path: str) -> bool:
     """The same for a thread that is in these groups, as the kernel says."""
     ctrl_group, mon_group = groups
-    is_free = not mon_group or mon_group.startswith(node.options.group_prefix)
-    return is_free and _is_of(node, path, ctrl_group)
+    is_free = not mon_group or mon_group.startswith(context.options.group_prefix)
+    return is_free and _is_of(context, path, ctrl_group)
 
 
-def is_in(node: Node, groups: tuple[str, str], path: str) -> bool:
+def is_in(context: Context, groups: tuple[str, str], path: str) -> bool:
     """Whether a thread that is in these groups, as the kernel says, is in the mon_group of this path."""
-    return groups[1] != "" and node.resctrl.path(*groups) == path
+    return groups[1] != "" and context.resctrl.path(*groups) == path
 
 
-def is_in_parent_of(node: Node, path: str, tid: int) -> bool:
+def is_in_parent_of(context: Context, path: str, tid: int) -> bool:
     """Whether a thread is in the ctrl_group of a group. True if the kernel does not show it."""
     groups = procfs.resctrl_groups(tid)
-    return groups is None or _is_of(node, path, groups[0])
+    return groups is None or _is_of(context, path, groups[0])
 
 
-def _is_of(node: Node, path: str, ctrl_group: str) -> bool:
-    return node.resctrl.path(ctrl_group, "").rstrip("/") == path.rpartition("/")[0]
+def _is_of(context: Context, path: str, ctrl_group: str) -> bool:
+    return context.resctrl.path(ctrl_group, "").rstrip("/") == path.rpartition("/")[0]
 
 
-def add_late_counters(node: Node, group: MonGroup) -> MonGroup:
+def add_late_counters(context: Context, group: MonGroup) -> MonGroup:
     """Mark the counters of a live group that appeared later, for example of CPUs that were offline."""
-    if group.begin is None or group.end is not None or node.resctrl.inode(group.path) != group.inode:
+    if group.begin is None or group.end is not None or context.resctrl.inode(group.path) != group.inode:
         return group
     try:
-        return transitions.with_late(group, node.resctrl.counters(group.path))
+        return transitions.with_late(group, context.resctrl.counters(group.path))
     except HookError:  # removed meanwhile
         return group

@@ -19,7 +19,7 @@ _LONGEST_NUMBER = 20
 _NUMBER = "0123456789."  # what int and float take besides (signs, 1_0, other scripts) is a typo here
 
 
-class Node:
+class Context:
     """The kernel's groups, our records, and the administrator's options. `freed` counts the RMIDs given back.
 
     `late_cpu`: by key, CPU seconds that tasks had used before they were moved in; reconcile_record saves them.

@@ -16,43 +16,43 @@ from hook.state.rundir import changed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.stages.context import Node
+    from hook.stages.context import Context
     from hook.stages.create_retry import Retry
     from hook.stages.identity import Container, Key
     from hook.state.rundir import LockedKey
 
 
-def create_runtime(node: Node, container: Container) -> Key | None:
+def create_runtime(context: Context, container: Container) -> Key | None:
     """Put a container's init process into the mon_group of its key, before it runs its first instruction.
 
     Returns its key; None: it is not meant to be monitored. Raises HookError if it is and could not be; then what this
     call made is undone. Repeating it for the same container changes nothing.
     """
-    if not identity.concerns(node.options, is_podmans=container.pod.is_podmans):
+    if not identity.concerns(context.options, is_podmans=container.pod.is_podmans):
         return None
-    return monitor(node, container)
+    return monitor(context, container)
 
 
-def monitor(node: Node, container: Container, ctrl_group: str | None = None) -> Key | None:
+def monitor(context: Context, container: Container, ctrl_group: str | None = None) -> Key | None:
     """Do what create_runtime does, whichever hooks.d file the call is from. `ctrl_group`: see Attempt."""
-    if not identity.is_wanted(node.options, container.annotations, container.pod):
+    if not identity.is_wanted(context.options, container.annotations, container.pod):
         return None
     if container.starttime is None:
         from hook.base import refusals
 
         raise refusals.of_starttime(container.pid)
-    key = identity.key_of(node.options.key, container.id, container.said, container.pod)
-    if not node.resctrl.is_mounted():
+    key = identity.key_of(context.options.key, container.id, container.said, container.pod)
+    if not context.resctrl.is_mounted():
         from hook.base import refusals
 
-        raise refusals.of_mount(node.resctrl)
-    former = node.run.key_of(container.id)
+        raise refusals.of_mount(context.resctrl)
+    former = context.run.key_of(container.id)
     if former is not None and former != key.name:
         # Before the index names the new key: killed in between, the former membership can still be found.
         from hook.stages import retire
 
-        retire.give_up(node, former, container)
-    enter(node, container, key, ctrl_group)
+        retire.give_up(context, former, container)
+    enter(context, container, key, ctrl_group)
     return key
 
 
@@ -64,20 +64,20 @@ class Attempt:
     record; `was_member`: whether it was when this began.
     """
 
-    def __init__(self, node: Node, container: Container, key: Key, ctrl_group: str | None) -> None:
-        self.node = node
+    def __init__(self, context: Context, container: Container, key: Key, ctrl_group: str | None) -> None:
+        self.context = context
         self.container = container
         self.key = key
         self.ctrl_group = ctrl_group
-        self.deadline = system.monotonic() + node.options.lock_timeout
+        self.deadline = system.monotonic() + context.options.lock_timeout
         self.made: set[str] = set()
         self.recorded = False
         self.was_member = False
 
 
-def enter(node: Node, container: Container, key: Key, ctrl_group: str | None = None) -> None:
+def enter(context: Context, container: Container, key: Key, ctrl_group: str | None = None) -> None:
     """Make a container a member of a key, and put its init process into the key's mon_group. Raises HookError."""
-    attempt = Attempt(node, container, key, ctrl_group)
+    attempt = Attempt(context, container, key, ctrl_group)
     retry: Retry | None = None
     while True:
         try:
@@ -94,44 +94,44 @@ def enter(node: Node, container: Container, key: Key, ctrl_group: str | None = N
 
 def _join(attempt: Attempt) -> None:
     """Try once to put the container into its group, under its key's lock."""
-    node, container, key = attempt.node, attempt.container, attempt.key
+    context, container, key = attempt.context, attempt.container, attempt.key
     ctrl_group, mon_group = _find_groups(attempt)
-    with node.run.lock(key.name, attempt.deadline) as locked:
+    with context.run.lock(key.name, attempt.deadline) as locked:
         is_known = locked.state is not None
         state = locked.state or _new_state(key)
-        group = _group_for(node, state, ctrl_group)
+        group = _group_for(context, state, ctrl_group)
         former = state.members.get(container.id)
         if not attempt.recorded:
             attempt.recorded, attempt.was_member = True, is_of(former, container)
         # The index before the member: killed in between, poststop finds a key without this member and tidies up.
         # The other way round a poststop without annotations would never find the member.
-        node.run.write_index(container.id, key.name)
+        context.run.write_index(container.id, key.name)
         # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
         # poststop of the last other member sees that the group is still needed.
         joined = _joined(state, container, _member(container, former, group, mon_group), group)
         locked.commit(joined)
         # Before mkdir: the entry that consumers see has the begin of the group that was there, and a link to this one.
-        if group.begin is not None and node.resctrl.inode(group.path) != group.inode:
-            _hide(node, key.name)
-        made = node.resctrl.make(group.path)
+        if group.begin is not None and context.resctrl.inode(group.path) != group.inode:
+            _hide(context, key.name)
+        made = context.resctrl.make(group.path)
         was_empty = group.path in attempt.made
         if made:
             attempt.made.add(group.path)
-        elif not is_known and node.resctrl.has_live_task(group.path):
+        elif not is_known and context.resctrl.has_live_task(group.path):
             # The key's record was lost while a container of it lived: reconcile finds out which.
             locked.commit(transitions.unsure(joined))
         # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
-        begin(node, locked, group.path, made=made, empty=was_empty)
+        begin(context, locked, group.path, made=made, empty=was_empty)
         # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
-        node.resctrl.put(group.path, container.pid)
+        context.resctrl.put(group.path, container.pid)
         attempt.made.discard(group.path)
         if attempt.made:  # in another ctrl_group, by an earlier try
             from hook.stages import create_retry
 
-            create_retry.withdraw(node, locked, attempt.made)
+            create_retry.withdraw(context, locked, attempt.made)
 
 
-def begin(node: Node, locked: LockedKey, path: str, *, made: bool, empty: bool) -> None:
+def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: bool) -> None:
     """Read and commit the counters of a group before its first member is in it, and show them to consumers.
 
     A begin on record counts unless it is of a directory that vanished: this one has another inode, or was `made` just
@@ -142,15 +142,15 @@ def begin(node: Node, locked: LockedKey, path: str, *, made: bool, empty: bool) 
         return
     groups = list(state.groups)
     place = [group.path for group in groups].index(path)
-    group, inode = groups[place], node.resctrl.inode(path)
+    group, inode = groups[place], context.resctrl.inode(path)
     if group.begin is not None and not empty and (group.inode != inode or made):
         from hook.state import accounting
 
         group = accounting.remade(group, inode)
     elif group.inode != inode or made:
         group = _begun(group, inode, None)
-    if group.begin is None and node.options.snapshot_ttl:
-        group = _read_begin(node, state, group, made=made)
+    if group.begin is None and context.options.snapshot_ttl:
+        group = _read_begin(context, state, group, made=made)
     if group.last is not None:
         group = transitions.left(group, None)
     try:
@@ -158,15 +158,15 @@ def begin(node: Node, locked: LockedKey, path: str, *, made: bool, empty: bool) 
             groups[place] = group
             locked.commit(changed(state, groups=groups))
     except OSError as error:  # the container is monitored all the same
-        node.complain(f"could not save the initial counters of key {state.key}; its use will be unknown", error)
+        context.complain(f"could not save the initial counters of key {state.key}; its use will be unknown", error)
     # After the commit: killed in between, the next hook of this key finds the view older than the state.
-    node.show(locked.state or state)
+    context.show(locked.state or state)
 
 
-def _read_begin(node: Node, state: KeyState, group: MonGroup, *, made: bool) -> MonGroup:
+def _read_begin(context: Context, state: KeyState, group: MonGroup, *, made: bool) -> MonGroup:
     """Read the begin of a group. If it has members already, or may have, what they used until now is unknown."""
-    counters = node.resctrl.counters(group.path)
-    if state.recovering or (not made and node.resctrl.has_live_task(group.path)):
+    counters = context.resctrl.counters(group.path)
+    if state.recovering or (not made and context.resctrl.has_live_task(group.path)):
         from hook.state import accounting
 
         return accounting.begun_late(group, group.inode, counters)
@@ -178,11 +178,11 @@ def _begun(group: MonGroup, inode: int | None, begin: dict[str, str] | None) -> 
     return MonGroup(path=path, ctrl_group=ctrl_group, inode=inode, begin=begin, before=before, known=known)
 
 
-def _hide(node: Node, key: str) -> None:
+def _hide(context: Context, key: str) -> None:
     try:
-        node.view.invalidate(key)
+        context.view.invalidate(key)
     except OSError as error:
-        node.complain(f"could not hide the outdated counters of key {key}", error)
+        context.complain(f"could not hide the outdated counters of key {key}", error)
 
 
 # --- Where the container is
@@ -226,9 +226,9 @@ def _new_state(key: Key) -> KeyState:
     return KeyState(key=key.name, kind=key.kind, created_at=system.now_utc(), created_boottime=system.boottime())
 
 
-def _group_for(node: Node, state: KeyState, ctrl_group: str) -> MonGroup:
+def _group_for(context: Context, state: KeyState, ctrl_group: str) -> MonGroup:
     """Find the key's mon_group in this ctrl_group: the recorded one, whatever prefix is set now, or a new one."""
-    path = node.resctrl.path(ctrl_group, node.options.group_prefix + state.key)
+    path = context.resctrl.path(ctrl_group, context.options.group_prefix + state.key)
     parent = path.rpartition("/")[0]
     for group in state.groups:
         if group.path.rpartition("/")[0] == parent and group.end is None:

@@ -14,7 +14,7 @@ from hook.state.rundir import changed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.stages.context import Node
+    from hook.stages.context import Context
     from hook.stages.create import Attempt
     from hook.state.rundir import LockedKey
 
@@ -43,15 +43,15 @@ class Retry:
             return self._moves == 1
         if isinstance(error, HookError) and error.reason in _NO_RMID and not self._reclaimed:
             self._reclaimed = True  # with no lock held, and once: what it frees others may take, and we would go on
-            if reclaim.reclaim(self._attempt.node, self._attempt.key.name):
+            if reclaim.reclaim(self._attempt.context, self._attempt.key.name):
                 return True
         return isinstance(error, InLimbo) and self._wait_for_limbo()
 
     def _wait_for_limbo(self) -> bool:
         """Wait a little, with no lock held, if an RMID was freed so lately that it can come back in time."""
-        now, patience = system.monotonic(), self._attempt.node.options.rmid_wait
+        now, patience = system.monotonic(), self._attempt.context.options.rmid_wait
         if self._limbo_end is None:
-            if not self._attempt.node.run.freed_within(patience):
+            if not self._attempt.context.run.freed_within(patience):
                 return False
             self._limbo_end = now + patience
             self._attempt.deadline += patience
@@ -63,24 +63,24 @@ class Retry:
 
 def undo(attempt: Attempt) -> None:
     """Take back what a createRuntime that failed has recorded; the failure itself is what is reported."""
-    node, container = attempt.node, attempt.container
+    context, container = attempt.context, attempt.container
     if not attempt.recorded or attempt.was_member:
         return
     try:
-        with node.run.lock(attempt.key.name, attempt.deadline) as locked:
+        with context.run.lock(attempt.key.name, attempt.deadline) as locked:
             member = locked.state.members.get(container.id) if locked.state else None
             # Another live process of this ID is on record where this one did not get as far as that.
             if not is_another_process(member, container):
-                remove.drop(node, locked, [container.id], vain=frozenset(attempt.made))
-            retire.retire(node, locked)  # what could not be made, and was on record before mkdir
+                remove.drop(context, locked, [container.id], vain=frozenset(attempt.made))
+            retire.retire(context, locked)  # what could not be made, and was on record before mkdir
             if attempt.made:
-                withdraw(node, locked, attempt.made)
+                withdraw(context, locked, attempt.made)
     except (HookError, OSError) as error:
         # The member stays on record; reconcile moves its process in, or drops it once it is dead.
-        node.run.complaints.append(known("a failed start could not be undone", error))
+        context.run.complaints.append(known("a failed start could not be undone", error))
 
 
-def withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
+def withdraw(context: Context, locked: LockedKey, made: set[str]) -> None:
     """Remove those mon_groups that this call made in vain and that no member is in: each holds an RMID.
 
     A failure of that is reported, and changes nothing for the container; the groups go with their key then.
@@ -90,17 +90,17 @@ def withdraw(node: Node, locked: LockedKey, made: set[str]) -> None:
         return
     used = {member.group for member in state.members.values()}
     vain = [group for group in state.groups if group.path in made - used]
-    vain = [group for group in vain if not node.resctrl.has_live_task(group.path)]
+    vain = [group for group in vain if not context.resctrl.has_live_task(group.path)]
     try:
-        kept, refusal = remove.remove_groups(node, vain)
+        kept, refusal = remove.remove_groups(context, vain)
         # After rmdir, as in remove.end.
         groups = [group for group in state.groups if group not in vain or group in kept]
         gone = [group for group in vain if group not in kept]
         if any(group.before for group in gone) and groups:
             groups[0] = accounting.inherited(groups[0], [accounting.unused(group) for group in gone])
         locked.commit(changed(state, groups=groups))
-        node.show(locked.state or state)
+        context.show(locked.state or state)
     except OSError as error:
         refusal = refused("could not clean up a mon_group created by a failed attempt", error)
     if refusal is not None:
-        node.run.complaints.append(refusal)
+        context.run.complaints.append(refusal)

@@ -10,7 +10,8 @@ import sys
 
 from hook.base import jsontext, names, procfs, resctrl, system
 from hook.base.models import State
-from hook.stages import context, create, identity, remove
+from hook.stages import create, identity, remove
+from hook.stages.context import Context, open_run_dir, parse
 from hook.state import rundir
 
 TYPE_CHECKING = False
@@ -84,7 +85,7 @@ def run(call: Call, arguments: list[str]) -> int:
         call.unread = error
     if procfs.in_user_namespace():
         return 0
-    call.options, call.complaints = context.parse(arguments)
+    call.options, call.complaints = parse(arguments)
     try:
         is_monitored = _act(call)
     except BaseException as error:  # noqa: BLE001  reported, with all that is known of the container
@@ -117,19 +118,19 @@ def _act(call: Call) -> bool:
 
         failures.say_once(call, "no-resctrl", f"no {kernel.root} here: nothing is monitored on this machine")
         return False
-    call.run_dir = context.open_run_dir(call.options)
+    call.run_dir = open_run_dir(call.options)
     if too_large is not None:
         call.run_dir.complaints.append(too_large)
-    node = context.Node(kernel, call.run_dir, call.options)
+    context = Context(kernel, call.run_dir, call.options)
     if call.container is None:
-        remove.poststop(node, state.id)
+        remove.poststop(context, state.id)
         return False
-    key = create.create_runtime(node, call.container)
+    key = create.create_runtime(context, call.container)
     if key is None:
         return False  # a failure on record may be of the call that this container is for
     problem = call.container.problem(key)
     if problem is None:
-        node.run.remove_failure(state.id)
+        context.run.remove_failure(state.id)
     else:
         from hook.stages import failures
 

@@ -12,7 +12,8 @@ from hook.base.explain import explain, known, unforeseen
 from hook.base.models import Failure, ValidationError
 from hook.base.reasons import UNNAMED, Reason
 from hook.base.text import printable, who
-from hook.stages import context, identity
+from hook.stages import identity
+from hook.stages.context import open_run_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def complain(call: Call, *, is_monitored: bool) -> None:
 def say_once(call: Call, what: str, text: str) -> None:
     """Log one line per boot, as far as the run directory allows to remember it."""
     try:
-        call.run_dir = call.run_dir or context.open_run_dir(call.options)
+        call.run_dir = call.run_dir or open_run_dir(call.options)
         is_first = call.run_dir.first_time(what)
     except HookError:
         is_first = True
@@ -103,7 +104,7 @@ def _report(call: Call, error: HookError, *, is_monitored: bool) -> None:
     name = _record_name(call)
     to_syslog = True
     try:
-        call.run_dir = call.run_dir or context.open_run_dir(call.options)
+        call.run_dir = call.run_dir or open_run_dir(call.options)
         to_syslog = error.reason != Reason.NOT_MOUNTED or call.run_dir.first_time("not-mounted")
     except Exception:  # noqa: BLE001, S110  then there is no record, but the two other traces
         pass

@@ -11,53 +11,55 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from hook.base.models import KeyState
-    from hook.stages.context import Node
+    from hook.stages.context import Context
 
 
-def find_orphans(node: Node, recorded: Collection[str] = ()) -> list[str]:
+def find_orphans(context: Context, recorded: Collection[str] = ()) -> list[str]:
     """Find the groups with our prefix that are on record of no key. `recorded`: groups that the caller found on one."""
     # The groups before the records: createRuntime records a group before it makes it.
-    keys = {path: key_of(node, path) for path in all_groups.list_mon_groups(node.resctrl.root) if path not in recorded}
-    lone = [path for path, key in keys.items() if key is not None and not is_recorded(node, path)]
-    taken = _recorded_paths(node) if lone else set()
+    keys = {
+        path: key_of(context, path) for path in all_groups.list_mon_groups(context.resctrl.root) if path not in recorded
+    }
+    lone = [path for path, key in keys.items() if key is not None and not is_recorded(context, path)]
+    taken = _recorded_paths(context) if lone else set()
     return [path for path in lone if path not in taken]
 
 
-def key_of(node: Node, path: str) -> str | None:
+def key_of(context: Context, path: str) -> str | None:
     """Derive the key of a group from its name; None if it has not our prefix, or no key behind that.
 
     From its name alone: a group with a longer prefix, which ours is the beginning of, is on record of another key.
     """
-    name, prefix = path.rpartition("/")[2], node.options.group_prefix
+    name, prefix = path.rpartition("/")[2], context.options.group_prefix
     try:
         return names.container_id(name[len(prefix) :]) if name.startswith(prefix) else None
     except ValueError:
         return None
 
 
-def remove_orphan(node: Node, path: str) -> bool:
+def remove_orphan(context: Context, path: str) -> bool:
     """Remove a group that looks like ours, unless it is on record or has a live task. Returns whether it went."""
-    key = key_of(node, path)
+    key = key_of(context, path)
     if key is None:
         return False
     # Under the lock of the key that it would be of: a hook records a group before it makes it.
-    with node.run.lock(key, system.monotonic()) as locked:
-        if _is_on(path, locked.state) or node.resctrl.has_live_task(path):
+    with context.run.lock(key, system.monotonic()) as locked:
+        if _is_on(path, locked.state) or context.resctrl.has_live_task(path):
             return False
-        before = node.freed
-        node.remove(path)
-        return node.freed > before
+        before = context.freed
+        context.remove(path)
+        return context.freed > before
 
 
-def _recorded_paths(node: Node) -> set[str]:
+def _recorded_paths(context: Context) -> set[str]:
     """Read the groups of all keys that are not over, whatever prefix they were made with."""
-    states = [contents.glance(node.run, key) for key in contents.recorded_keys(node.run)]
+    states = [contents.glance(context.run, key) for key in contents.recorded_keys(context.run)]
     return {it.path for state in states if state and state.completed_at is None for it in state.groups}
 
 
-def is_recorded(node: Node, path: str) -> bool:
+def is_recorded(context: Context, path: str) -> bool:
     """Whether a group is on record of the key in its name."""
-    return _is_on(path, contents.glance(node.run, key_of(node, path) or ""))
+    return _is_on(path, contents.glance(context.run, key_of(context, path) or ""))
 
 
 def _is_on(path: str, state: KeyState | None) -> bool:

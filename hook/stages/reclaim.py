@@ -18,7 +18,7 @@ from hook.state import contents
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.base.models import KeyState
-    from hook.stages.context import Node
+    from hook.stages.context import Context
 
 _MOST = 32
 _SECONDS = 1.0
@@ -28,15 +28,15 @@ _SECONDS_IN_VAIN = 5.0
 class _Effort:
     """How much one reclaim may do: free _MOST groups in _SECONDS, or look for one for as long as _SECONDS_IN_VAIN."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._before = node.freed
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._before = context.freed
         self._began = system.monotonic()
 
     @property
     def freed(self) -> int:
         """How many groups gave their RMID back by now."""
-        return self._node.freed - self._before
+        return self._context.freed - self._before
 
     def is_over(self) -> bool:
         """Whether to leave it at that. On a slow node the first second may go by in looking."""
@@ -44,51 +44,53 @@ class _Effort:
         return self.freed >= _MOST or system.monotonic() - self._began >= seconds
 
 
-def reclaim(node: Node, own: str) -> bool:
+def reclaim(context: Context, own: str) -> bool:
     """Free some RMIDs; returns whether there was any to free.
 
     `own` is the key of the caller, who holds no lock. What goes wrong is reported, and changes nothing else.
     """
     if not procfs.in_host_pid_namespace():
         hint = "run `reconcile` on the host, or take the hook out of the pid namespace"
-        node.run.complaints.append(HookError(Reason.DENIED, f"no RMID is reclaimed: {procfs.NOT_HOST_PIDS}", hint=hint))
+        context.run.complaints.append(
+            HookError(Reason.DENIED, f"no RMID is reclaimed: {procfs.NOT_HOST_PIDS}", hint=hint)
+        )
         return False
-    effort = _Effort(node)
+    effort = _Effort(context)
     try:
-        waiting = _end_dead(node, own, effort)
+        waiting = _end_dead(context, own, effort)
         if not effort.is_over():
-            _remove_orphans(node, effort)
+            _remove_orphans(context, effort)
         for state in sorted(waiting, key=lambda state: state.lingering_since or 0.0):
             if effort.freed or effort.is_over():
                 break
-            _end(node, state.key, waiting=True)
+            _end(context, state.key, waiting=True)
     except (HookError, OSError) as error:
-        node.run.complaints.append(known("RMIDs could not be reclaimed", error))
+        context.run.complaints.append(known("RMIDs could not be reclaimed", error))
     return effort.freed > 0
 
 
-def _end_dead(node: Node, own: str, effort: _Effort) -> list[KeyState]:
+def _end_dead(context: Context, own: str, effort: _Effort) -> list[KeyState]:
     """End keys as long as one may; returns those seen that may still linger."""
     waiting = []
-    for key in contents.recorded_keys(node.run):
+    for key in contents.recorded_keys(context.run):
         if effort.is_over():
             break
-        state = contents.glance(node.run, key) if key != own else None
+        state = contents.glance(context.run, key) if key != own else None
         if state is None or not is_deserted(state):
             continue
-        if _waits(node, state):
+        if _waits(context, state):
             waiting.append(state)
         else:
-            _end(node, key)
+            _end(context, key)
     return waiting
 
 
-def _remove_orphans(node: Node, effort: _Effort) -> None:
-    for path in orphans.find_orphans(node):
+def _remove_orphans(context: Context, effort: _Effort) -> None:
+    for path in orphans.find_orphans(context):
         if effort.is_over():
             return
         try:
-            orphans.remove_orphan(node, path)
+            orphans.remove_orphan(context, path)
         except HookError:
             pass  # busy, or the kernel has something against it: it stays
 
@@ -100,19 +102,19 @@ def is_deserted(state: KeyState) -> bool:
     return all(procfs.is_dead(member.pid, member.starttime) for member in state.members.values())
 
 
-def _waits(node: Node, state: KeyState) -> bool:
+def _waits(context: Context, state: KeyState) -> bool:
     """Whether a key lingers, and has time left to do so."""
-    return state.lingering_since is not None and not state.members and not remove.has_lingered(node, state)
+    return state.lingering_since is not None and not state.members and not remove.has_lingered(context, state)
 
 
-def _end(node: Node, key: str, *, waiting: bool = False) -> None:
+def _end(context: Context, key: str, *, waiting: bool = False) -> None:
     """End a key, if it is as it looked; `waiting`: even if it may still linger."""
     try:
-        with node.run.lock(key, system.monotonic()) as locked:
+        with context.run.lock(key, system.monotonic()) as locked:
             state = locked.state  # read again: a hook, or another reclaim, may have been here since we looked
-            if state is not None and is_deserted(state) and (waiting or not _waits(node, state)):
-                remove.end(node, locked, state)
+            if state is not None and is_deserted(state) and (waiting or not _waits(context, state)):
+                remove.end(context, locked, state)
                 for container in state.members:
-                    node.run.remove_index(container)
+                    context.run.remove_index(container)
     except HookError:
         pass  # busy, or the kernel has something against it: it stays on record

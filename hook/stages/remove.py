@@ -16,41 +16,41 @@ from hook.state.rundir import changed
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.base.models import KeyState, Member, MonGroup
-    from hook.stages.context import Node
+    from hook.stages.context import Context
     from hook.state.rundir import LockedKey
 
 
-def poststop(node: Node, container_id: str) -> None:
+def poststop(context: Context, container_id: str) -> None:
     """Take a container out of its key; with the last one its mon_groups, state and lock go.
 
     An unknown container, or one that was taken out before, is nothing to do. A member whose process is not dead stays:
     Podman may call this late, beside the next life of the same container; two runtimes, or two root directories of one,
     may each have a container of this ID. Raises HookError.
     """
-    failure = node.run.failure_of(container_id)
+    failure = context.run.failure_of(container_id)
     if failure is None or failure.pid is None or procfs.is_dead(failure.pid, failure.starttime) is not False:
-        node.run.remove_failure(container_id)
-    key = node.run.key_of(container_id)
+        context.run.remove_failure(container_id)
+    key = context.run.key_of(container_id)
     if key is None:
-        if node.run.complaints:  # there is an index, which cannot be read
-            raise node.run.complaints.pop()
+        if context.run.complaints:  # there is an index, which cannot be read
+            raise context.run.complaints.pop()
         return
-    with node.run.lock(key, system.monotonic() + node.options.lock_timeout) as locked:
+    with context.run.lock(key, system.monotonic() + context.options.lock_timeout) as locked:
         members = locked.state.members if locked.state else {}
         member = members.get(container_id)
-        if member is not None and not _is_meant(node, container_id, member):
+        if member is not None and not _is_meant(context, container_id, member):
             return
         over = [name for name in members if name.startswith(container_id + "@") and _is_dead(members[name])]
         if member is None or _is_dead(member) is not False:
             over.append(container_id)
         if over:
-            drop(node, locked, over, own_poststop=member is not None and container_id in over)
+            drop(context, locked, over, own_poststop=member is not None and container_id in over)
 
 
-def _is_meant(node: Node, container_id: str, member: Member) -> bool:
+def _is_meant(context: Context, container_id: str, member: Member) -> bool:
     """Whether this poststop is for the container, as far as its cgroup says: its annotations may be gone."""
     maker = identity.maker(member.cgroup or "", container_id)
-    return maker is None or identity.concerns(node.options, is_podmans=maker == "libpod")
+    return maker is None or identity.concerns(context.options, is_podmans=maker == "libpod")
 
 
 def _is_dead(member: Member) -> bool | None:
@@ -58,7 +58,7 @@ def _is_dead(member: Member) -> bool | None:
 
 
 def drop(
-    node: Node,
+    context: Context,
     locked: LockedKey,
     containers: list[str],
     *,
@@ -72,16 +72,16 @@ def drop(
         members = transitions.without(state.members, containers)
         if members or state.recovering:
             locked.commit(changed(state, members=members))
-        elif not node.options.linger or not _linger(node, locked, state, vain):
-            end(node, locked, state, vain=vain, own_poststop=own_poststop)
+        elif not context.options.linger or not _linger(context, locked, state, vain):
+            end(context, locked, state, vain=vain, own_poststop=own_poststop)
     # Last: killed before it, poststop when called again finds the key, and no member in it.
     for container_id in containers:
         if container_id not in members:
-            node.run.remove_index(container_id)
+            context.run.remove_index(container_id)
 
 
 def end(
-    node: Node,
+    context: Context,
     locked: LockedKey,
     state: KeyState,
     *,
@@ -94,72 +94,72 @@ def end(
     a member: `vain` are the groups that this call made for nothing. Only the `own_poststop` of the last member removes
     a group that a live task is in. Raises HookError.
     """
-    going = [group for group in state.groups if own_poststop or not node.resctrl.has_live_task(group.path)]
+    going = [group for group in state.groups if own_poststop or not context.resctrl.has_live_task(group.path)]
     if state.groups and not going:
         locked.commit(changed(state, members={}))
         return
-    over = [group if group.end else _ended(node, group, vain) for group in going]  # it has one: killed after it
-    if len(going) == len(state.groups) and _keeps_snapshot(node, over, vain):
+    over = [group if group.end else _ended(context, group, vain) for group in going]  # it has one: killed after it
+    if len(going) == len(state.groups) and _keeps_snapshot(context, over, vain):
         # The end before rmdir, which takes the counters with it, and the view before its links dangle. Killed in
         # between: a group without a member, which reconcile removes, or the key's next hook takes over.
-        _complete(node, locked, state, over)
-    kept, refusal = remove_groups(node, going)
+        _complete(context, locked, state, over)
+    kept, refusal = remove_groups(context, going)
     if kept or len(going) < len(state.groups):
         from hook.stages import retire
 
         kept += [group for group in state.groups if group not in going]
-        retire.keep_survivors(node, locked, locked.state or state, kept, over)
+        retire.keep_survivors(context, locked, locked.state or state, kept, over)
     elif locked.state is not None and locked.state.completed_at is None:
         # After rmdir: killed in between, the state names a group that is gone, which all readers take for removed.
-        node.forget(locked)
+        context.forget(locked)
     if refusal is not None:
         raise refusal
 
 
-def _keeps_snapshot(node: Node, over: list[MonGroup], vain: frozenset[str]) -> bool:
+def _keeps_snapshot(context: Context, over: list[MonGroup], vain: frozenset[str]) -> bool:
     """Whether what these groups of a key counted is to outlive them."""
     counted = any(group.before or (group.begin and group.path not in vain) for group in over)
-    return counted and node.options.snapshot_ttl > 0
+    return counted and context.options.snapshot_ttl > 0
 
 
-def _complete(node: Node, locked: LockedKey, state: KeyState, over: list[MonGroup]) -> None:
+def _complete(context: Context, locked: LockedKey, state: KeyState, over: list[MonGroup]) -> None:
     """Put what a key used on record, and show it. A full /run costs that record, but must not cost RMIDs."""
     try:
         if state.completed_at is None:
             locked.commit(transitions.completed(state, over, system.now_utc(), system.boottime()))
     except OSError as error:
-        node.complain(f"could not save the final counters of key {state.key}; its use is lost", error)
+        context.complain(f"could not save the final counters of key {state.key}; its use is lost", error)
     else:
-        node.show(locked.state or state)
+        context.show(locked.state or state)
 
 
-def _ended(node: Node, group: MonGroup, vain: frozenset[str]) -> MonGroup:
+def _ended(context: Context, group: MonGroup, vain: frozenset[str]) -> MonGroup:
     """Give a group its counters as they are now, as far as they can be read."""
     if group.path in vain:
         from hook.state import accounting
 
         return accounting.unused(group)
     # One whose begin was lost is over as well: else the key's next life would take it, and its `before`, once more.
-    return transitions.ended(group, read_end(node, group) if group.begin is not None else {})
+    return transitions.ended(group, read_end(context, group) if group.begin is not None else {})
 
 
-def read_end(node: Node, group: MonGroup) -> dict[str, str]:
+def read_end(context: Context, group: MonGroup) -> dict[str, str]:
     """Read the counters of a group's present incarnation; if that is gone, those it was left with, or none."""
     try:
-        if node.resctrl.inode(group.path) == group.inode:
-            return node.resctrl.counters(group.path)
+        if context.resctrl.inode(group.path) == group.inode:
+            return context.resctrl.counters(group.path)
     except HookError:
         pass
     return group.last or {}
 
 
-def remove_groups(node: Node, groups: list[MonGroup]) -> tuple[list[MonGroup], HookError | None]:
+def remove_groups(context: Context, groups: list[MonGroup]) -> tuple[list[MonGroup], HookError | None]:
     """Remove mon_groups; returns those that are still there, and what the kernel had against it."""
     kept: list[MonGroup] = []
     refusal: HookError | None = None
     for group in groups:
         try:
-            node.remove(group.path)
+            context.remove(group.path)
         except HookError as error:
             kept.append(group)
             refusal = error
@@ -169,28 +169,30 @@ def remove_groups(node: Node, groups: list[MonGroup]) -> tuple[list[MonGroup], H
 # --- Lingering
 
 
-def _linger(node: Node, locked: LockedKey, state: KeyState, vain: frozenset[str]) -> bool:
+def _linger(context: Context, locked: LockedKey, state: KeyState, vain: frozenset[str]) -> bool:
     """Let a key without members keep its groups, if it may; returns whether it does."""
-    there = [group for group in state.groups if group.path not in vain and node.resctrl.inode(group.path) is not None]
+    there = [
+        group for group in state.groups if group.path not in vain and context.resctrl.inode(group.path) is not None
+    ]
     if not there or _is_deleted(state) or not procfs.in_host_pid_namespace():
         return False  # in another pid namespace neither reclaim nor reconcile would ever end it
     if state.lingering_since is None or state.members:
         now = system.boottime()
-        groups = [transitions.left(group, read_end(node, group)) for group in state.groups]
-        locked.commit(transitions.lingering(state, groups, now, now + node.options.linger))
+        groups = [transitions.left(group, read_end(context, group)) for group in state.groups]
+        locked.commit(transitions.lingering(state, groups, now, now + context.options.linger))
     return True
 
 
-def has_lingered(node: Node, state: KeyState) -> bool:
+def has_lingered(context: Context, state: KeyState) -> bool:
     """Whether a key that lingers has done so for long enough, or has nothing to linger for: no pod, or no group."""
     since, until = state.lingering_since, state.lingering_until
     if since is None or until is None:
         return True
-    if node.longest_linger is not None:
-        until = min(until, since + node.longest_linger)
+    if context.longest_linger is not None:
+        until = min(until, since + context.longest_linger)
     if system.boottime() >= until:
         return True
-    if node.resctrl.is_mounted() and all(node.resctrl.inode(group.path) is None for group in state.groups):
+    if context.resctrl.is_mounted() and all(context.resctrl.inode(group.path) is None for group in state.groups):
         return True
     return _is_deleted(state)
 

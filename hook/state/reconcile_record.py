@@ -29,7 +29,7 @@ _INTERVAL = 5.0  # seconds, so that a run that is killed has lost few counts
 
 
 class Tally:
-    """What one run counts, on its way into the record. `late_cpu`: see Node.late_cpu; what is saved is taken out.
+    """What one run counts, on its way into the record. `late_cpu`: see Context.late_cpu; what is saved is taken out.
 
     A run of reconcile starts, counts and ends; what has no end only counts, and saves now and then. A run that is ended
     meanwhile saves its counts on the way out of `with`, if that takes no wait.

@@ -21,7 +21,7 @@ from hook.reconcile.survey import is_in, may_move
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.base.cgroup_threads import Reading
-    from hook.stages.context import Node
+    from hook.stages.context import Context
     from hook.watch.index import Index, Place
 
 _SECONDS = 0.5
@@ -41,24 +41,24 @@ class Exec:
     has_vanished: bool = False
 
 
-def bring_in(node: Node, index: Index, pid: int) -> Exec:
+def bring_in(context: Context, index: Index, pid: int) -> Exec:
     """Move a process in, if it belongs into a group and is in none. Raises HookError if the kernel refuses."""
     places = procfs.cgroups(pid)
     if not places:
         return Exec(has_vanished=True)
     place = index.find(places)
-    if place is None or _is_in(node, pid, place.member.group) or not is_in_place(node, place):
+    if place is None or _is_in(context, pid, place.member.group) or not is_in_place(context, place):
         return Exec()
     found = Exec(place=place)
     # The process first, and then what else there is of it: until it is in, it runs uncharged.
-    _move(node, found, place, pid)
+    _move(context, found, place, pid)
     deadline = system.monotonic() + _SECONDS
     waiting = [pid] if found.moved else []
     while waiting and system.monotonic() < deadline:
         at = waiting.pop()
         if index.find(procfs.cgroups(at)) != place:
             continue
-        _move_threads(node, found, place, at, deadline)
+        _move_threads(context, found, place, at, deadline)
         # All its threads are in by now: what it forks from now on is in the group, too.
         waiting += container_tasks.list_children(at, container_tasks.list_threads(at))
     # What a dead process had forked before it was moved is no child of its any more.
@@ -66,19 +66,19 @@ def bring_in(node: Node, index: Index, pid: int) -> Exec:
     return found
 
 
-def chase(node: Node, index: Index, place: Place) -> tuple[int, int]:
+def chase(context: Context, index: Index, place: Place) -> tuple[int, int]:
     """Move all that is in a container's own cgroup in. Returns how many threads were moved, and are still outside.
 
     Raises HookError if the kernel refuses.
     """
-    if not is_in_place(node, place):
+    if not is_in_place(context, place):
         return 0, 0
-    found = Chase(node, place.member)
+    found = Chase(context, place.member)
     try:
         found.run(lambda: read_threads(index, place))
     except (GroupGone, WrongCtrlGroup):  # removed, or its ctrl_group changed meanwhile: reconcile repairs it
         pass
-    add_late(node, place.key, found.late_cpu)
+    add_late(context, place.key, found.late_cpu)
     return found.moved, found.outside
 
 
@@ -88,21 +88,21 @@ def read_threads(index: Index, place: Place) -> Reading | None:
     return cgroup_threads.read_threads(cgroup, lambda below: index.find([below]) != place) if cgroup else None
 
 
-def is_in_place(node: Node, place: Place) -> bool:
+def is_in_place(context: Context, place: Place) -> bool:
     """Whether a container's init lives, and is in its group."""
     member = place.member
-    return not procfs.is_dead(member.pid, member.starttime) and _is_in(node, member.pid, member.group)
+    return not procfs.is_dead(member.pid, member.starttime) and _is_in(context, member.pid, member.group)
 
 
-def _is_in(node: Node, tid: int, path: str) -> bool:
+def _is_in(context: Context, tid: int, path: str) -> bool:
     """Whether a thread is in a group."""
     groups = procfs.resctrl_groups(tid)
     if groups is None:  # the kernel does not show it
-        return tid in (node.resctrl.tasks(path) or ())
-    return is_in(node, groups, path)
+        return tid in (context.resctrl.tasks(path) or ())
+    return is_in(context, groups, path)
 
 
-def _move_threads(node: Node, found: Exec, place: Place, pid: int, deadline: float) -> None:
+def _move_threads(context: Context, found: Exec, place: Place, pid: int, deadline: float) -> None:
     """Move the threads of a process that are outside, until none is new."""
     seen: set[int] = set()
     while system.monotonic() < deadline:
@@ -111,16 +111,16 @@ def _move_threads(node: Node, found: Exec, place: Place, pid: int, deadline: flo
             break
         seen |= new
         for tid in new:
-            if not _is_in(node, tid, place.member.group):
-                _move(node, found, place, tid)
+            if not _is_in(context, tid, place.member.group):
+                _move(context, found, place, tid)
 
 
-def _move(node: Node, found: Exec, place: Place, tid: int) -> None:
+def _move(context: Context, found: Exec, place: Place, tid: int) -> None:
     used = procfs.cpu_seconds(tid)
     try:
-        if not may_move(node, tid, place.member.group):
+        if not may_move(context, tid, place.member.group):
             return
-        node.resctrl.put(place.member.group, tid)
+        context.resctrl.put(place.member.group, tid)
     except (GroupGone, WrongCtrlGroup):  # removed, or its ctrl_group changed meanwhile: reconcile repairs it
         return
     except HookError as error:
@@ -129,4 +129,4 @@ def _move(node: Node, found: Exec, place: Place, tid: int) -> None:
         found.has_vanished = True
         return
     found.moved += 1
-    add_late(node, place.key, used)
+    add_late(context, place.key, used)

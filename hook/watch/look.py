@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
-    from hook.stages.context import Node
+    from hook.stages.context import Context
     from hook.watch.log import Log
 
 _PAUSE = 10.0  # seconds from the end of one look to the begin of the next
@@ -29,8 +29,8 @@ _DEADLINE = 50.0  # seconds, as for the unit of reconcile
 class Looks:
     """Looks at the node, one at a time, and not too often. `release`: gives up what the child must not keep."""
 
-    def __init__(self, node: Node, log: Log, release: Callable[[], object]) -> None:
-        self._node = node
+    def __init__(self, context: Context, log: Log, release: Callable[[], object]) -> None:
+        self._context = context
         self._log = log
         self._release = release
         self._is_wanted = False
@@ -68,7 +68,7 @@ class Looks:
         """Look, as the child."""
         try:
             self._release()
-            number = adopt_all(self._node, self._log)
+            number = adopt_all(self._context, self._log)
             if number:
                 self._log.say(f"moved in what events did not tell of, of {number} containers")
         except BaseException as error:  # noqa: BLE001  the parent listens on
@@ -77,15 +77,15 @@ class Looks:
             system.leave(0)
 
 
-def adopt_all(node: Node, log: Log) -> int:
+def adopt_all(context: Context, log: Log) -> int:
     """Do those actions of reconcile that move tasks in, and no others. Returns how many changed something."""
     number = 0
-    seen = survey.survey_node(node)
-    for action in plan.plan(seen, node.options.snapshot_ttl):
+    seen = survey.survey_node(context)
+    for action in plan.plan(seen, context.options.snapshot_ttl):
         if action.verb == "adopt":
             try:
-                number += bool(move_in.adopt(node, action, seen))
+                number += bool(move_in.adopt(context, action, seen))
             except (HookError, OSError) as error:
                 log.say(f"{action}: {error}")
-    Tally(node.run, node.late_cpu).save()
+    Tally(context.run, context.late_cpu).save()
     return number

@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hook.stages.context import Node
+    from hook.stages.context import Context
     from hook.watch.bring_in import Exec
     from hook.watch.index import Index
 
@@ -36,9 +36,9 @@ _REMEMBERED = 60.0  # seconds: within these no thread is taken for another one t
 class Pursuit:
     """`moved`: how many threads it has moved; `failed`: how many containers it could not bring in whole."""
 
-    def __init__(self, node: Node, index: Index, say: Callable[[str], object]) -> None:
+    def __init__(self, context: Context, index: Index, say: Callable[[str], object]) -> None:
         self.moved = self.failed = 0
-        self._node = node
+        self._context = context
         self._index = index
         self._say = say
         self._is_wanted = False
@@ -94,7 +94,7 @@ class Pursuit:
 
     def _list_places(self) -> list[Place]:
         """Every member that has a cgroup of its own."""
-        run = self._node.run
+        run = self._context.run
         version = contents.version(run)
         if version != self._version or not contents.is_settled(run):
             states = [contents.glance(run, key) for key in contents.recorded_keys(run)]
@@ -115,11 +115,11 @@ class Pursuit:
 
     def _is_inside(self, tid: int, place: Place) -> bool:
         groups = procfs.resctrl_groups(tid)
-        return groups is not None and is_in(self._node, groups, place.member.group)
+        return groups is not None and is_in(self._context, groups, place.member.group)
 
     def _chase(self, place: Place) -> None:
         try:
-            moved, outside = bring_in.chase(self._node, self._index, place)
+            moved, outside = bring_in.chase(self._context, self._index, place)
             self.moved += moved
             if outside:
                 raise StillOutside(outside, moved)

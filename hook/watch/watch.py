@@ -16,7 +16,7 @@ from hook.base.models import WatchRecord
 from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.reconcile import namespaces
-from hook.stages.context import Node, open_run_dir
+from hook.stages.context import Context, open_run_dir
 from hook.state import damage
 from hook.state.reconcile_record import Tally, replace_record
 from hook.state.records import WATCHED
@@ -43,8 +43,8 @@ _SAVE = 60.0  # seconds between two saves of its record, and of late_cpu, which 
 def run(options: Options) -> NoReturn:
     """Watch until SIGTERM or SIGINT, which end the process with status 0. Raises HookError if it cannot begin."""
     check_namespaces()
-    node = Node(Resctrl(options.resctrl_root), open_run_dir(options), options)
-    lock = take_lock(node)
+    context = Context(Resctrl(options.resctrl_root), open_run_dir(options), options)
+    lock = take_lock(context)
     source = connector.subscribe()
     log = Log()
 
@@ -52,7 +52,7 @@ def run(options: Options) -> NoReturn:
         system.close(lock)
         source.close()
 
-    watch = Watch(node, source, Looks(node, log, release), log)
+    watch = Watch(context, source, Looks(context, log, release), log)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: watch.stop())
     log.say(f"listening to execs; groups in {options.resctrl_root}, records in {options.run_dir}")
@@ -69,15 +69,15 @@ def check_namespaces() -> None:
     namespaces.check()
 
 
-def take_lock(node: Node) -> int:
+def take_lock(context: Context) -> int:
     """Lock the run directory against a second watch; the kernel unlocks it when the process ends. Raises HookError."""
     try:
-        descriptor = system.open_lock(_LOCK, node.run.descriptor)
+        descriptor = system.open_lock(_LOCK, context.run.descriptor)
     except OSError as error:
         raise explain.refused("cannot open the lock file of watch", error) from error
     if not system.try_flock(descriptor):
         system.close(descriptor)
-        problem = f"another watch runs on {node.run.path}"
+        problem = f"another watch runs on {context.run.path}"
         raise HookError(Reason.LOCK_TIMEOUT, problem, hint="one is enough: systemctl status resctrl-mon-hook-watch")
     return descriptor
 
@@ -85,13 +85,13 @@ def take_lock(node: Node) -> int:
 class Watch:
     """What `run` works with."""
 
-    def __init__(self, node: Node, source: Connector, looks: Looks, log: Log) -> None:
+    def __init__(self, context: Context, source: Connector, looks: Looks, log: Log) -> None:
         self.looks = looks
-        self._node = node
+        self._context = context
         self._source = source
         self._log = log
-        self._index = Index(node.run)
-        self._pursuit = Pursuit(node, self._index, log.say)
+        self._index = Index(context.run)
+        self._pursuit = Pursuit(context, self._index, log.say)
         self._ticked = -_TICK
         self._started_at = system.unix_time()
         self._saved = -_SAVE
@@ -130,8 +130,8 @@ class Watch:
         if now - self._saved < _SAVE:
             return
         self._saved = now
-        if self._node.late_cpu:
-            Tally(self._node.run, self._node.late_cpu).save()
+        if self._context.late_cpu:
+            Tally(self._context.run, self._context.late_cpu).save()
         record = WatchRecord(
             started_at=self._started_at,
             alive_at=system.unix_time(),
@@ -140,22 +140,22 @@ class Watch:
             overflows=self._overflows,
         )
         try:
-            replace_record(self._node.run, WATCHED, record)
+            replace_record(self._context.run, WATCHED, record)
         except OSError as error:  # its last one gets old, which raises the alert
-            self._log.say(f"cannot write {WATCHED} in {self._node.run.path}: {error}")
+            self._log.say(f"cannot write {WATCHED} in {self._context.run.path}: {error}")
 
     def stop(self) -> NoReturn:
         """End the process at once, with status 0, and without a record: that it ended is no failure."""
         self.looks.stop()
         try:
-            system.unlink(WATCHED, self._node.run.descriptor)
+            system.unlink(WATCHED, self._context.run.descriptor)
         except OSError:
             pass
         system.leave(0)
 
     def _act(self, pid: int) -> None:
         try:
-            found = bring_in(self._node, self._index, pid)
+            found = bring_in(self._context, self._index, pid)
             self._moved += found.moved
             self._pursuit.follow(found)
         except (HookError, OSError) as error:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hook.base.models import Options
 from hook.base.resctrl import Resctrl
-from hook.stages.context import Node, open_run_dir
+from hook.stages.context import Context, open_run_dir
 from hook.stages.create import create_runtime
 from hook.stages.identity import Container
 from tests.bench.common import CannotMeasure
@@ -77,11 +77,11 @@ class BusyNode:
     def record(self) -> None:
         """Do the createRuntime of each member."""
         options = Options(resctrl_root=str(self.resctrl.root), run_dir=str(self.run_dir))
-        node = Node(Resctrl(options.resctrl_root), open_run_dir(options), options)
+        context = Context(Resctrl(options.resctrl_root), open_run_dir(options), options)
         for it in self.members:
             annotations = it.state()["annotations"]
             assert isinstance(annotations, Mapping)
-            create_runtime(node, Container(it.name, it.pid, "/", dict(annotations)))
+            create_runtime(context, Container(it.name, it.pid, "/", dict(annotations)))
         self.check()
 
     def wipe(self) -> None:

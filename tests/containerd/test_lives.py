@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hook.host import containerd as configuration
-from hook.host import host_processes
-from hook.host.host_processes import Found
+from hook.node import containerd as configuration
+from hook.node import host_processes
+from hook.node.host_processes import Found
 from tests.containerd.conftest import CONTAINERDS
 from tests.containerd.node import PLAIN, RUNTIMES, UID, Pod
 from tests.support.containers import HOOK

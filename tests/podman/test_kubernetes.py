@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hook.host import machine
+from hook.node import machine
 from tests.resctrlfs import Mounted, mounted
 from tests.support import chart
 from tests.support.containers import DEADLINE, REPOSITORY, Gate, Lab, missing

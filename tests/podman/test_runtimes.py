@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hook.base.models import State
-from hook.host import oci_runtimes
-from hook.host.oci_runtimes import Runtime
+from hook.node import oci_runtimes
+from hook.node.oci_runtimes import Runtime
 from tests.support.containers import CRUN, Lab, missing, task
 
 if TYPE_CHECKING:

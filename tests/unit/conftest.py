@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hook.base import system
-from hook.host.door import Tree
+from hook.node.door import Tree
 from pyz import archive
 from tests.unit.files import FOUND, ROOT
 

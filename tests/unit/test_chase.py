@@ -15,7 +15,7 @@ from hook.base.models import Member
 from hook.base.reasons import WrongCtrlGroup
 from hook.base.resctrl import Resctrl
 from hook.reconcile.chase import Chase
-from hook.stages.context import Node
+from hook.stages.context import Context
 from hook.stages.create import create_runtime
 from tests.unit.faults import Clock
 from tests.unit.test_create import GROUP, MachineOnDisk, container, machine
@@ -84,7 +84,7 @@ class Chain:
 
 
 @pytest.fixture
-def node(machine: MachineOnDisk) -> Node:
+def node(machine: MachineOnDisk) -> Context:
     machine.spawn(INIT)
     node = machine.node()
     create_runtime(node, container("c1", INIT))
@@ -92,7 +92,7 @@ def node(machine: MachineOnDisk) -> Node:
 
 
 @pytest.fixture
-def chain(machine: MachineOnDisk, node: Node, clock: Clock) -> Chain:  # noqa: ARG001  its container is there
+def chain(machine: MachineOnDisk, node: Context, clock: Clock) -> Chain:  # noqa: ARG001  its container is there
     return Chain(machine, clock)
 
 
@@ -100,13 +100,13 @@ def member(machine: MachineOnDisk) -> Member:
     return Member(pid=INIT, starttime=100, group=str(machine.resctrl / "mon_groups" / GROUP))
 
 
-def run(chain: Chain, node: Node) -> Chase:
+def run(chain: Chain, node: Context) -> Chase:
     chase = Chase(node, member(chain.machine))
     chase.run(chain)
     return chase
 
 
-def test_chain_of_forks_is_moved_in_by_the_first_look_that_is_quick_enough(chain: Chain, node: Node) -> None:
+def test_chain_of_forks_is_moved_in_by_the_first_look_that_is_quick_enough(chain: Chain, node: Context) -> None:
     chain.ends_early = 3
     chase = run(chain, node)
     assert (chase.moved, chase.outside) == (1, 0)
@@ -115,7 +115,9 @@ def test_chain_of_forks_is_moved_in_by_the_first_look_that_is_quick_enough(chain
     assert chain.machine.groups()[GROUP] == {INIT, chain.link}, "what it forks later is in the group by itself"
 
 
-def test_what_a_thread_forks_while_it_is_moved_is_moved_when_it_appears(chain: Chain, node: Node, clock: Clock) -> None:
+def test_what_a_thread_forks_while_it_is_moved_is_moved_when_it_appears(
+    chain: Chain, node: Context, clock: Clock
+) -> None:
     """The kernel gives a child its groups long before it shows it."""
 
     def fork_now() -> None:
@@ -134,14 +136,14 @@ def test_what_a_thread_forks_while_it_is_moved_is_moved_when_it_appears(chain: C
     assert chain.machine.groups()[GROUP] == {INIT, 1000, 1001}
 
 
-def test_after_the_last_move_it_looks_once_more(chain: Chain, node: Node, clock: Clock) -> None:
+def test_after_the_last_move_it_looks_once_more(chain: Chain, node: Context, clock: Clock) -> None:
     run(chain, node)
     assert (clock.slept, chain.looks) == ([0.001], 2)
 
 
 @pytest.mark.parametrize("what", ["sleeps", "ends", "computes"])
 def test_it_looks_until_no_thread_that_was_moved_can_be_forking_any_more(
-    chain: Chain, node: Node, clock: Clock, what: str
+    chain: Chain, node: Context, clock: Clock, what: str
 ) -> None:
     def go_on() -> None:
         if len(clock.slept) < 30:
@@ -156,7 +158,7 @@ def test_it_looks_until_no_thread_that_was_moved_can_be_forking_any_more(
 
 
 def test_thread_that_runs_in_the_kernel_all_the_time_is_waited_for_in_bounds(
-    chain: Chain, node: Node, clock: Clock
+    chain: Chain, node: Context, clock: Clock
 ) -> None:
     chain.run(1000)
     chase = run(chain, node)
@@ -164,7 +166,7 @@ def test_thread_that_runs_in_the_kernel_all_the_time_is_waited_for_in_bounds(
     assert 0.5 <= sum(clock.slept) + chain.looks * LOOK <= 0.51
 
 
-def test_where_nothing_is_outside_one_look_is_enough(chain: Chain, node: Node, clock: Clock) -> None:
+def test_where_nothing_is_outside_one_look_is_enough(chain: Chain, node: Context, clock: Clock) -> None:
     run(chain, node)
     chain.looks = 0
     clock.slept.clear()
@@ -173,7 +175,7 @@ def test_where_nothing_is_outside_one_look_is_enough(chain: Chain, node: Node, c
 
 
 def test_threads_that_are_inside_are_known_by_one_read_of_the_group(
-    chain: Chain, node: Node, monkeypatch: pytest.MonkeyPatch
+    chain: Chain, node: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Asked one after the other, the last of many would have ended before its turn, and would count as outside."""
     for number in range(20):
@@ -190,7 +192,7 @@ def test_threads_that_are_inside_are_known_by_one_read_of_the_group(
     assert asked == [INIT, 1000]
 
 
-def test_chain_that_is_never_caught_is_given_up_and_counted(chain: Chain, node: Node) -> None:
+def test_chain_that_is_never_caught_is_given_up_and_counted(chain: Chain, node: Context) -> None:
     chain.ends_early = 10**6
     chase = run(chain, node)
     assert (chase.moved, chase.outside) == (0, 1)
@@ -198,7 +200,7 @@ def test_chain_that_is_never_caught_is_given_up_and_counted(chain: Chain, node: 
 
 
 def test_all_that_the_first_look_finds_is_moved_whatever_time_it_takes(
-    chain: Chain, node: Node, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    chain: Chain, node: Context, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(100):
         chain.fork(1000, 2000 + number)
@@ -206,7 +208,9 @@ def test_all_that_the_first_look_finds_is_moved_whatever_time_it_takes(
     assert run(chain, node).moved == 101
 
 
-def test_looks_that_take_long_are_twenty_and_take_a_second_at_the_most(chain: Chain, node: Node, clock: Clock) -> None:
+def test_looks_that_take_long_are_twenty_and_take_a_second_at_the_most(
+    chain: Chain, node: Context, clock: Clock
+) -> None:
     for seconds, looks in ((0.03, 21), (0.3, 5)):
         chain.ends_early = 10**6
         chain.looks = 0
@@ -221,7 +225,7 @@ def test_looks_that_take_long_are_twenty_and_take_a_second_at_the_most(chain: Ch
 
 
 def test_look_that_moves_too_many_is_ended_and_the_rest_is_outside(
-    chain: Chain, node: Node, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    chain: Chain, node: Context, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program that makes threads faster than they are moved."""
 
@@ -251,7 +255,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, clock: Clock, seconds: float) -> 
 
 @pytest.mark.parametrize("where", [("gold", ""), ("/", "kepler-1")])
 def test_what_is_in_another_tools_place_stays_and_is_not_counted(
-    chain: Chain, node: Node, where: tuple[str, str]
+    chain: Chain, node: Context, where: tuple[str, str]
 ) -> None:
     chain.machine.add_class("gold")
     chain.machine.says(1000, *where)
@@ -260,12 +264,12 @@ def test_what_is_in_another_tools_place_stays_and_is_not_counted(
     assert (chase.moved, chase.outside, chain.machine.calls) == (0, 0, [])
 
 
-def test_thread_whose_ctrl_group_changes_meanwhile_stays(chain: Chain, node: Node) -> None:
+def test_thread_whose_ctrl_group_changes_meanwhile_stays(chain: Chain, node: Context) -> None:
     chain.machine.before_put = lambda: chain.machine.says(1000, "gold", "")
     assert (run(chain, node).moved, chain.machine.groups()[GROUP]) == (0, {INIT})
 
 
-def test_init_in_another_ctrl_group_is_an_error(chain: Chain, node: Node) -> None:
+def test_init_in_another_ctrl_group_is_an_error(chain: Chain, node: Context) -> None:
     (chain.machine.resctrl / "mon_groups" / GROUP / "tasks").write_text("")
     chain.machine.says(INIT, "/", "")
     chain.tids.remove(1000)
@@ -274,13 +278,13 @@ def test_init_in_another_ctrl_group_is_an_error(chain: Chain, node: Node) -> Non
         run(chain, node)
 
 
-def test_refusal_of_the_kernel_is_an_error(chain: Chain, node: Node) -> None:
+def test_refusal_of_the_kernel_is_an_error(chain: Chain, node: Context) -> None:
     chain.machine.refusals["put"] = [5]  # EIO
     with pytest.raises(HookError, match="EIO"):
         run(chain, node)
 
 
-def test_without_the_kernels_word_on_groups_the_tasks_file_tells(chain: Chain, node: Node) -> None:
+def test_without_the_kernels_word_on_groups_the_tasks_file_tells(chain: Chain, node: Context) -> None:
     for tid in (INIT, 1000):
         (chain.machine.proc / str(tid) / "cpu_resctrl_groups").unlink()
     assert run(chain, node).moved == 1
@@ -288,7 +292,7 @@ def test_without_the_kernels_word_on_groups_the_tasks_file_tells(chain: Chain, n
     assert run(chain, node).moved == 0
 
 
-def test_cpu_time_of_what_was_moved_is_counted(chain: Chain, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_time_of_what_was_moved_is_counted(chain: Chain, node: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     used: dict[int, Any] = {1000: 0.25, INIT: 9.0}
     monkeypatch.setattr(procfs, "cpu_seconds", used.get)
     assert run(chain, node).late_cpu == 0.25

@@ -18,7 +18,7 @@ from hook.base import system
 from hook.base.models import KeyState, MonGroup
 from hook.reconcile.survey import may_move
 from hook.stages import create
-from hook.stages.context import Node
+from hook.stages.context import Context
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
 from hook.state import contents
@@ -30,7 +30,7 @@ from tests.unit.test_rundir import directories, state
 __all__ = ["directories", "machine"]  # fixtures
 
 
-def start(machine: MachineOnDisk, name: str, pid: int) -> Node:
+def start(machine: MachineOnDisk, name: str, pid: int) -> Context:
     machine.spawn(pid)
     node = machine.node()
     assert create_runtime(node, container(name, pid))

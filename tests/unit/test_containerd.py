@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hook.host import containerd, door, host_processes, machine
-from hook.host.containerd import Configuration
-from hook.host.door import Tree
-from hook.host.host_processes import Found
+from hook.node import containerd, door, host_processes, machine
+from hook.node.containerd import Configuration
+from hook.node.door import Tree
+from hook.node.host_processes import Found
 
 CONFIG = "/etc/containerd/config.toml"
 PLACES = containerd._PLACES

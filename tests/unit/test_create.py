@@ -19,7 +19,7 @@ from hook.base.errors import HookError
 from hook.base.models import Failure, KeyState, MonGroup, Options
 from hook.base.reasons import GroupGone, InLimbo, Reason, WrongCtrlGroup
 from hook.base.resctrl import Resctrl
-from hook.stages.context import Node
+from hook.stages.context import Context
 from hook.stages.create import create_runtime
 from hook.stages.identity import Container
 from hook.stages.remove import poststop
@@ -90,9 +90,9 @@ class MachineOnDisk:
         names = [str(path.parent.relative_to(self.resctrl)).replace("mon_groups/", "") for path in found]
         return {name: set(map(int, path.read_text().split())) for name, path in zip(names, found, strict=True)}
 
-    def node(self, **options: Any) -> Node:  # noqa: ANN401
+    def node(self, **options: Any) -> Context:  # noqa: ANN401
         """What a hook that is started now works on."""
-        return Node(Resctrl(str(self.resctrl)), RunDir(str(self.run)), Options(lock_timeout=0.0, **options))
+        return Context(Resctrl(str(self.resctrl)), RunDir(str(self.run)), Options(lock_timeout=0.0, **options))
 
     def leftovers(self) -> set[str]:
         """What the run directory holds, but for what is kept, and shown, of completed keys."""

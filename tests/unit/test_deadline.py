@@ -25,8 +25,8 @@ from hook.cli.deadline import Ended, Limit
 from hook.doctor import examine
 from hook.doctor.finding import FAILURE, OK, Finding
 from hook.doctor.site import Site
-from hook.host import programs
-from hook.host.paths import Places
+from hook.node import programs
+from hook.node.paths import Places
 from hook.observe import listen
 from hook.reconcile import reconcile
 

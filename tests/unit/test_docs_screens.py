@@ -17,7 +17,7 @@ import pytest
 
 from hook.base import procfs, system
 from hook.cli import commands, top_command
-from hook.host import podman_names
+from hook.node import podman_names
 from hook.observe.table import Screen
 from tests.unit.documents import page, record, screen
 from tests.unit.nodes import FakeNode

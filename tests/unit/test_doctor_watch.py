@@ -10,8 +10,8 @@ import pytest
 from hook.base import system
 from hook.doctor.records import check_watch
 from hook.doctor.site import Site
-from hook.host import machine, programs
-from hook.host.paths import Places
+from hook.node import machine, programs
+from hook.node.paths import Places
 from tests.unit.nodes import FakeNode
 
 

@@ -16,7 +16,7 @@ IMAGE = HOOK.parent / "packaging/kubernetes/image"
 SOURCES = {path.relative_to(HOOK).with_suffix("").as_posix(): path for path in sorted(HOOK.rglob("*.py"))}
 SOURCES |= {f"image/{name}": IMAGE / f"{name}.py" for name in ("host", "node")}
 
-DOORS = ("base/system", "host/door")
+DOORS = ("base/system", "node/door")
 OPENERS = {"open", "listdir", "scandir", "walk", "fwalk", "glob", "iglob", "rglob", "iterdir", "read_bytes"}
 OPENERS |= {
     "read_text",
@@ -33,7 +33,7 @@ MODULES = {"glob", "pathlib", "shutil", "linecache", "fileinput", "codecs", "tok
 BY_DOOR = ("door", "files", "self.files", "self", "HOST")
 """What a function of that name is called on, where it is the door's."""
 ELSEWHERE = {
-    "host/pyz_file": {"ZipFile"},  # of bytes that came through the door
+    "node/pyz_file": {"ZipFile"},  # of bytes that came through the door
     "install/bytecode": {"ZipFile", "is_zipfile"},  # of the program itself, in the interpreter that compiles it
     "install/node_bytecode": {"NamedTemporaryFile"},  # a copy of the program for that interpreter
     "image/host": {"pathlib"},  # Path: names, and the age of a file

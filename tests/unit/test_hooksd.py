@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hook.host import hooksd
+from hook.node import hooksd
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "/bin/true"

@@ -9,7 +9,7 @@ import pytest
 
 from hook.base import container_tasks
 from hook.base.container_tasks import Process
-from hook.host import door, host_processes
+from hook.node import door, host_processes
 
 ID = "5f" * 32
 UID = "87a3fb58-52c9-4f45-9a4b-0c07f4a1b2c3"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.host import kubelet_logs
+from hook.node import kubelet_logs
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 ID = "5f3c" * 16

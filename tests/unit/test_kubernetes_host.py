@@ -11,10 +11,10 @@ import pytest
 
 from hook.base import container_tasks
 from hook.base.container_tasks import Process
-from hook.host import hooksd, host_processes, machine
-from hook.host.door import Tree
-from hook.host.host_processes import Found
 from hook.install.file_steps import Refused
+from hook.node import hooksd, host_processes, machine
+from hook.node.door import Tree
+from hook.node.host_processes import Found
 from pyz import archive
 
 import host

@@ -25,8 +25,8 @@ FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {"base/cgroup
 FOR_PEOPLE |= {"state/records", "state/contents", "state/reconcile_record"}
 """Never imported by a start or an end that succeeds."""
 PYDANTIC = {"base/models"}  # in the .pyz base/models_compiled stands under this name
-CHANGES = {"doctor/self_test", "host/files", "host/unhooked", "observe/prometheus"}
-LOOKS_ONLY = [name for name in MODULES if name.split("/")[0] in ("host", "observe", "doctor")]
+CHANGES = {"doctor/self_test", "node/files", "node/unhooked", "observe/prometheus"}
+LOOKS_ONLY = [name for name in MODULES if name.split("/")[0] in ("node", "observe", "doctor")]
 each_module = pytest.mark.parametrize("module", MODULES)
 
 
@@ -116,7 +116,7 @@ def test_no_modules_import_each_other_when_they_are_imported() -> None:
 def test_system_calls_are_made_in_one_module() -> None:
     assert users({"posix", "fcntl", "time"}) == {"base/system"}
     assert users({"select", "termios"}) == {"base/system", "cli/top_command"}
-    assert users({"selectors"}) == {"cli/deadline", "host/programs", "observe/connections"}
+    assert users({"selectors"}) == {"cli/deadline", "node/programs", "observe/connections"}
 
 
 def test_the_http_server_is_imported_only_to_listen() -> None:
@@ -143,15 +143,15 @@ def test_os_is_for_people() -> None:
                 "base/container_tasks",
                 "base/procfs",
                 "base/system",
-                "host/door",
-                "host/host_processes",
-                "host/machine",
+                "node/door",
+                "node/host_processes",
+                "node/machine",
             },
         ),
-        (r"^/sys/", {"base/cgroup_mounts", "base/models", "base/models_compiled", "host/machine"}),
+        (r"^/sys/", {"base/cgroup_mounts", "base/models", "base/models_compiled", "node/machine"}),
         (
             r"^/run/",
-            {"base/models", "base/models_compiled", "host/machine", "host/oci_runtimes"},
+            {"base/models", "base/models_compiled", "node/machine", "node/oci_runtimes"},
         ),
         (r"^/dev/log", {"doctor/installation", "stages/failures"}),
         (
@@ -192,7 +192,7 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
     [
         name
         for name in LOOKS_ONLY
-        if name not in ("doctor/self_test", "host/files", "host/unhooked", "observe/prometheus")
+        if name not in ("doctor/self_test", "node/files", "node/unhooked", "observe/prometheus")
     ],
 )
 def test_module_that_looks_changes_nothing(module: str) -> None:

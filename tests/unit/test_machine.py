@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hook.host import machine, programs
-from hook.host.machine import Interpreter
+from hook.node import machine, programs
+from hook.node.machine import Interpreter
 
 
 def program(path: Path, text: str = "exit 0") -> str:

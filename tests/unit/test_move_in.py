@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hook.base.models import Failure, Options
-from hook.host import oci_runtimes
+from hook.node import oci_runtimes
 from hook.reconcile import reconcile
 from hook.reconcile.outcome import Result
 from hook.stages.create import create_runtime

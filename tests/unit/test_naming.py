@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hook.base.models import Options
-from hook.host import kubelet_logs, oci_runtimes
+from hook.node import kubelet_logs, oci_runtimes
 from hook.reconcile import reconcile
 from hook.stages.create import create_runtime
 from hook.stages.identity import Container

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import pytest
 
-from hook.host import machine
-from hook.host.machine import Interpreter
-from hook.host.pyz_file import PyzFile
 from hook.install import node_bytecode
 from hook.install.bytecode import HEADER_SIZE
+from hook.node import machine
+from hook.node.machine import Interpreter
+from hook.node.pyz_file import PyzFile
 from pyz import archive, bytecode
 from tests.unit.files import FOUND, imported, loaded, start
 

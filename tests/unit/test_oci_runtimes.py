@@ -13,8 +13,8 @@ import pytest
 
 from hook.base import procfs
 from hook.base.models import State
-from hook.host import oci_runtimes, programs
-from hook.host.oci_runtimes import Runtime, list_states
+from hook.node import oci_runtimes, programs
+from hook.node.oci_runtimes import Runtime, list_states
 
 PID = 4711
 ID = 64 * "c"

@@ -19,7 +19,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.host.paths import MACHINE_CONFIG_MARK, Places
+from hook.node.paths import MACHINE_CONFIG_MARK, Places
 from pyz import archive
 from tests.support import interpreters
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.host import podman_names, runtime_config
+from hook.node import podman_names, runtime_config
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hook.base import procfs
-from hook.stages.context import Node
+from hook.stages.context import Context
 from hook.stages.create import create_runtime
 from hook.watch import watch
 from hook.watch.bring_in import Exec, bring_in
@@ -50,7 +50,7 @@ class CgroupFiles:
 
 
 @pytest.fixture
-def files(machine: MachineOnDisk, node: Node, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> CgroupFiles:  # noqa: ARG001
+def files(machine: MachineOnDisk, node: Context, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> CgroupFiles:  # noqa: ARG001
     """With one container, which runs, and in whose cgroup there is one process more, 9, of which no event tells."""
     files = CgroupFiles(machine, clock)
     monkeypatch.setattr(machine, "open", files.open)
@@ -59,7 +59,7 @@ def files(machine: MachineOnDisk, node: Node, clock: Clock, monkeypatch: pytest.
     return files
 
 
-def start(machine: MachineOnDisk, node: Node, files: CgroupFiles, pid: int = 70) -> None:
+def start(machine: MachineOnDisk, node: Context, files: CgroupFiles, pid: int = 70) -> None:
     """One more container of the pod."""
     machine.spawn(pid)
     enter(machine, pid, ":" + own(OTHER))
@@ -67,7 +67,7 @@ def start(machine: MachineOnDisk, node: Node, files: CgroupFiles, pid: int = 70)
     create_runtime(node, container(OTHER, pid))
 
 
-def pursue(node: Node) -> Pursuit:
+def pursue(node: Context) -> Pursuit:
     return Pursuit(node, Index(node.run), lambda _line: None)
 
 
@@ -75,7 +75,7 @@ GONE = Exec(has_vanished=True)
 
 
 def test_what_a_process_forked_before_it_ended_is_moved_in_at_once(
-    machine: MachineOnDisk, node: Node, files: CgroupFiles
+    machine: MachineOnDisk, node: Context, files: CgroupFiles
 ) -> None:
     spawn(machine)
     machine.before_put = lambda: machine.die(8)
@@ -89,7 +89,7 @@ def test_what_a_process_forked_before_it_ended_is_moved_in_at_once(
 
 
 def test_what_a_process_forked_before_it_was_moved_and_ended_is_moved_in_too(
-    machine: MachineOnDisk, node: Node, files: CgroupFiles, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, node: Context, files: CgroupFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spawn(machine)
     monkeypatch.setattr(procfs, "is_dead", lambda pid, _born=None: pid == 8)  # a zombie, once it was moved
@@ -101,7 +101,7 @@ def test_what_a_process_forked_before_it_was_moved_and_ended_is_moved_in_too(
 
 
 def test_after_an_ordinary_exec_its_container_is_read_once_a_moment_later(
-    machine: MachineOnDisk, node: Node, files: CgroupFiles, clock: Clock
+    machine: MachineOnDisk, node: Context, files: CgroupFiles, clock: Clock
 ) -> None:
     """What a process was forking while it was moved is outside, and is no child of it that can be seen."""
     start(machine, node, files)
@@ -119,7 +119,7 @@ def test_after_an_ordinary_exec_its_container_is_read_once_a_moment_later(
     assert it.wait() is None
 
 
-def test_execs_without_end_do_not_put_off_the_look(node: Node, clock: Clock) -> None:
+def test_execs_without_end_do_not_put_off_the_look(node: Context, clock: Clock) -> None:
     place = Index(node.run).find([":" + own()])
     it = pursue(node)
     for _ in range(3):
@@ -128,14 +128,14 @@ def test_execs_without_end_do_not_put_off_the_look(node: Node, clock: Clock) -> 
     assert it.wait() == 0
 
 
-def test_exec_that_was_in_its_group_already_reads_nothing(node: Node, files: CgroupFiles) -> None:
+def test_exec_that_was_in_its_group_already_reads_nothing(node: Context, files: CgroupFiles) -> None:
     it = pursue(node)
     it.follow(bring_in(node, Index(node.run), 7))
     assert (files.reads, it.wait()) == ([], None)
 
 
 def test_process_that_is_gone_leads_to_a_look_at_all_containers(
-    machine: MachineOnDisk, node: Node, files: CgroupFiles
+    machine: MachineOnDisk, node: Context, files: CgroupFiles
 ) -> None:
     start(machine, node, files)
     spawn(machine, 90, own(OTHER))
@@ -151,7 +151,7 @@ def test_process_that_is_gone_leads_to_a_look_at_all_containers(
 
 
 def test_container_that_was_recorded_meanwhile_is_looked_at(
-    machine: MachineOnDisk, node: Node, files: CgroupFiles, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, node: Context, files: CgroupFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hook.state.contents.is_settled", lambda _run: True)
     settle(machine)
@@ -166,7 +166,7 @@ def test_container_that_was_recorded_meanwhile_is_looked_at(
     assert machine.groups() == {GROUP: {7, 9, 70, 90}}
 
 
-def test_looks_take_a_twentieth_of_the_time(node: Node, files: CgroupFiles, clock: Clock) -> None:
+def test_looks_take_a_twentieth_of_the_time(node: Context, files: CgroupFiles, clock: Clock) -> None:
     files.put(ID, 7)
     files.seconds = 0.01
     it = pursue(node)
@@ -180,7 +180,7 @@ def test_looks_take_a_twentieth_of_the_time(node: Node, files: CgroupFiles, cloc
 
 
 def test_known_container_that_is_not_due_yet_waits_for_the_next_look(
-    machine: MachineOnDisk, node: Node, files: CgroupFiles, clock: Clock
+    machine: MachineOnDisk, node: Context, files: CgroupFiles, clock: Clock
 ) -> None:
     files.put(ID, 7)
     files.seconds = 0.01
@@ -199,7 +199,7 @@ def test_known_container_that_is_not_due_yet_waits_for_the_next_look(
 
 
 def test_look_that_takes_too_long_goes_on_later_from_there(
-    machine: MachineOnDisk, node: Node, files: CgroupFiles, clock: Clock
+    machine: MachineOnDisk, node: Context, files: CgroupFiles, clock: Clock
 ) -> None:
     start(machine, node, files)
     files.put(ID, 7)
@@ -216,7 +216,7 @@ def test_look_that_takes_too_long_goes_on_later_from_there(
 
 
 def test_thread_that_was_in_its_group_is_not_asked_about_for_a_minute(
-    node: Node, files: CgroupFiles, clock: Clock
+    node: Context, files: CgroupFiles, clock: Clock
 ) -> None:
     files.put(ID, 7)
     it = pursue(node)
@@ -233,7 +233,7 @@ def test_thread_that_was_in_its_group_is_not_asked_about_for_a_minute(
 
 
 def test_container_whose_init_is_not_in_its_group_is_left(
-    machine: MachineOnDisk, node: Node, files: CgroupFiles
+    machine: MachineOnDisk, node: Context, files: CgroupFiles
 ) -> None:
     """A createRuntime in flight has recorded the member, and writes its pid last."""
     machine.says(7, "/", "")
@@ -246,7 +246,7 @@ def test_container_whose_init_is_not_in_its_group_is_left(
 
 @pytest.mark.parametrize("number", [2, 5], ids=["ENOENT", "EIO"])
 def test_refusal_of_the_kernel_is_logged_unless_the_group_is_gone(
-    node: Node, files: CgroupFiles, machine: MachineOnDisk, said: list[str], number: int
+    node: Context, files: CgroupFiles, machine: MachineOnDisk, said: list[str], number: int
 ) -> None:
     machine.refusals["put"] = [number]
     it = Pursuit(node, Index(node.run), Log().say)
@@ -257,7 +257,7 @@ def test_refusal_of_the_kernel_is_logged_unless_the_group_is_gone(
 
 
 def test_container_that_stays_outside_is_logged(
-    node: Node, files: CgroupFiles, machine: MachineOnDisk, said: list[str]
+    node: Context, files: CgroupFiles, machine: MachineOnDisk, said: list[str]
 ) -> None:
     files.put(ID, 7, 9, 99)  # listed each time, and ended each time
     files.seconds = 0.05
@@ -274,7 +274,7 @@ def test_container_that_stays_outside_is_logged(
 
 
 def test_watch_looks_as_soon_as_it_is_due_and_goes_on_with_events(
-    machine: MachineOnDisk, node: Node, files: CgroupFiles
+    machine: MachineOnDisk, node: Context, files: CgroupFiles
 ) -> None:
     spawn(machine)
     loop = watch.Watch(node, FakeConnector(99, 8, None), FakeLooks(), Log())  # type: ignore[arg-type]
@@ -302,7 +302,7 @@ class PatientConnector(FakeConnector):
 
 
 def test_watch_waits_no_longer_than_until_the_next_look(
-    machine: MachineOnDisk, node: Node, files: CgroupFiles, clock: Clock
+    machine: MachineOnDisk, node: Context, files: CgroupFiles, clock: Clock
 ) -> None:
     files.put(ID, 7)
     files.seconds = 0.01

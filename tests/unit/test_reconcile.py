@@ -19,13 +19,13 @@ from hook.base import container_tasks, system
 from hook.base.errors import HookError
 from hook.base.models import Failure, Options
 from hook.cli.deadline import Ended
-from hook.host import oci_runtimes
+from hook.node import oci_runtimes
 from hook.reconcile import chase, move_in, reconcile
 from hook.reconcile.outcome import Follower, Outcome, Result
 from hook.reconcile.plan import Action
 from hook.reconcile.reconcile import plan_actions, run
 from hook.reconcile.survey import Survey
-from hook.stages.context import Node
+from hook.stages.context import Context
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
 from hook.state.records import Records
@@ -495,7 +495,7 @@ class ChainOfForks:
 def after_each_adoption(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     real = move_in.adopt
 
-    def adopt(node: Node, action: Action, seen: Survey) -> Action | bool:
+    def adopt(node: Context, action: Action, seen: Survey) -> Action | bool:
         try:
             return real(node, action, seen)
         finally:

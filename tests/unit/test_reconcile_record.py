@@ -15,7 +15,7 @@ from hook.base.errors import HookError
 from hook.base.models import KeyState, Options
 from hook.doctor.records import check_reconcile
 from hook.doctor.site import Site
-from hook.host.paths import Places
+from hook.node.paths import Places
 from hook.reconcile import reconcile, survey
 from hook.state.reconcile_record import Tally
 from hook.state.records import Records

@@ -24,8 +24,8 @@ from hook.cli import commands, output, top_command
 from hook.doctor.finding import FAILURE, OK, WARNING
 from hook.doctor.records import check_records
 from hook.doctor.site import Site
-from hook.host import podman_names
-from hook.host.paths import Places
+from hook.node import podman_names
+from hook.node.paths import Places
 from hook.observe import list_screen, show_screen, snapshot, table
 from hook.observe.selection import Selection
 from hook.observe.table import Screen

@@ -14,7 +14,7 @@ import pytest
 
 from hook.base.models import Options
 from hook.cli import commands, deadline, parser
-from hook.host import oci_runtimes
+from hook.node import oci_runtimes
 from hook.stages import context
 
 import node

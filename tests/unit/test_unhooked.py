@@ -11,8 +11,8 @@ import pytest
 from hook.base import system
 from hook.base.models import Options
 from hook.base.resctrl import Resctrl
-from hook.host import unhooked
-from hook.stages.context import Node
+from hook.node import unhooked
+from hook.stages.context import Context
 from hook.state.records import UNHOOKED, Records, Unhooked
 from hook.state.rundir import RunDir
 
@@ -22,18 +22,18 @@ SEEN = Unhooked("2026-01-02T03:04:05Z", {ID: POD}, 1, "rules", frozenset({"a" * 
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
+def context(tmp_path: Path) -> Context:
     options = Options(run_dir=str(tmp_path / "run"), resctrl_root=str(tmp_path))
-    return Node(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
+    return Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
 
 
-def test_the_saved_result_is_read_back(node: Node) -> None:
-    unhooked._save(node, SEEN)
-    with Records(node.run.path) as records:
+def test_the_saved_result_is_read_back(context: Context) -> None:
+    unhooked._save(context, SEEN)
+    with Records(context.run.path) as records:
         assert records.unhooked() == SEEN
 
 
-def test_two_reconciles_that_save_at_once_do_no_harm(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_reconciles_that_save_at_once_do_no_harm(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     real = system.rename
 
     def other_first(*arguments: Any) -> None:  # noqa: ANN401  system.rename's
@@ -41,8 +41,8 @@ def test_two_reconciles_that_save_at_once_do_no_harm(node: Node, monkeypatch: py
         real(*arguments)
 
     monkeypatch.setattr(system, "rename", other_first)
-    unhooked._save(node, SEEN)
-    assert Path(node.run.path, UNHOOKED).stat().st_mode & 0o777 == 0o600
+    unhooked._save(context, SEEN)
+    assert Path(context.run.path, UNHOOKED).stat().st_mode & 0o777 == 0o600
 
 
 def test_names_of_containers_are_one_printable_line() -> None:

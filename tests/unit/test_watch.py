@@ -16,7 +16,7 @@ from hook.base.models import KeyState, Options, WatchRecord
 from hook.reconcile import move_in
 from hook.reconcile.plan import Action
 from hook.reconcile.survey import Survey
-from hook.stages.context import Node
+from hook.stages.context import Context
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
 from hook.state import contents
@@ -61,7 +61,7 @@ def own_line(machine: MachineOnDisk, pid: int) -> str:
 
 
 @pytest.fixture
-def node(machine: MachineOnDisk) -> Node:
+def node(machine: MachineOnDisk) -> Context:
     """With a container that runs: process 7, in its group."""
     machine.spawn(7)
     enter(machine, 7, ":" + own())
@@ -77,7 +77,7 @@ def spawn(machine: MachineOnDisk, pid: int = 8, cgroup: str = "", ctrl_group: st
     enter(machine, pid, ":" + (cgroup or own()))
 
 
-def moved(machine: MachineOnDisk, node: Node, pid: int = 8) -> set[int]:
+def moved(machine: MachineOnDisk, node: Context, pid: int = 8) -> set[int]:
     """What one exec of a process has brought into the container's group."""
     before = machine.groups()[GROUP]
     number = bring_in(node, Index(node.run), pid).moved
@@ -89,23 +89,23 @@ def moved(machine: MachineOnDisk, node: Node, pid: int = 8) -> set[int]:
 # --- What is moved
 
 
-def test_exec_in_a_containers_own_cgroup_is_moved_in(machine: MachineOnDisk, node: Node) -> None:
+def test_exec_in_a_containers_own_cgroup_is_moved_in(machine: MachineOnDisk, node: Context) -> None:
     spawn(machine)
     assert moved(machine, node) == {8}
 
 
-def test_exec_below_a_containers_own_cgroup_is_moved_in(machine: MachineOnDisk, node: Node) -> None:
+def test_exec_below_a_containers_own_cgroup_is_moved_in(machine: MachineOnDisk, node: Context) -> None:
     spawn(machine, cgroup=own() + "/init.scope")
     assert moved(machine, node) == {8}
 
 
-def test_exec_in_one_hierarchy_of_several_is_moved_in(machine: MachineOnDisk, node: Node) -> None:
+def test_exec_in_one_hierarchy_of_several_is_moved_in(machine: MachineOnDisk, node: Context) -> None:
     spawn(machine)
     enter(machine, 8, "cpu,cpuacct:/", ":" + own())
     assert moved(machine, node) == {8}
 
 
-def test_threads_and_children_are_moved_in_too(machine: MachineOnDisk, node: Node) -> None:
+def test_threads_and_children_are_moved_in_too(machine: MachineOnDisk, node: Context) -> None:
     spawn(machine)
     machine.spawn(80)
     (machine.proc / "8/task/80").mkdir()
@@ -114,14 +114,14 @@ def test_threads_and_children_are_moved_in_too(machine: MachineOnDisk, node: Nod
     assert moved(machine, node) == {8, 80, 9, 10}
 
 
-def test_child_that_is_forked_while_its_parent_is_moved_is_moved_in_too(machine: MachineOnDisk, node: Node) -> None:
+def test_child_that_is_forked_while_its_parent_is_moved_is_moved_in_too(machine: MachineOnDisk, node: Context) -> None:
     spawn(machine)
     machine.before_put = lambda: fork(machine, 8, 9)
     assert moved(machine, node) == {8, 9}
 
 
 def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_that_stays_is_not(
-    machine: MachineOnDisk, node: Node, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, node: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(procfs, "cpu_seconds", {8: 0.25, 9: 4.0}.get)
     spawn(machine, 8)
@@ -131,19 +131,19 @@ def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_t
     assert node.late_cpu == {UID: 0.25}
 
 
-def test_child_in_another_containers_cgroup_stays(machine: MachineOnDisk, node: Node) -> None:
+def test_child_in_another_containers_cgroup_stays(machine: MachineOnDisk, node: Context) -> None:
     spawn(machine)
     fork(machine, 8, 9, ":" + own(OTHER))
     assert moved(machine, node) == {8}
 
 
-def test_exec_in_another_group_of_ours_is_moved_in(machine: MachineOnDisk, node: Node) -> None:
+def test_exec_in_another_group_of_ours_is_moved_in(machine: MachineOnDisk, node: Context) -> None:
     spawn(machine, mon_group="oci-other")
     assert moved(machine, node) == {8}
 
 
 def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked_at(
-    machine: MachineOnDisk, node: Node, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, node: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fork(machine, 7, 8)
     machine.calls.clear()
@@ -152,7 +152,7 @@ def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked
     assert machine.calls == []
 
 
-def test_without_the_kernels_word_on_groups_the_tasks_file_tells(machine: MachineOnDisk, node: Node) -> None:
+def test_without_the_kernels_word_on_groups_the_tasks_file_tells(machine: MachineOnDisk, node: Context) -> None:
     spawn(machine)
     for pid in (7, 8):
         (machine.proc / str(pid) / "cpu_resctrl_groups").unlink()
@@ -161,7 +161,7 @@ def test_without_the_kernels_word_on_groups_the_tasks_file_tells(machine: Machin
     assert moved(machine, node) == set()
 
 
-def test_no_lock_is_needed(machine: MachineOnDisk, node: Node) -> None:
+def test_no_lock_is_needed(machine: MachineOnDisk, node: Context) -> None:
     """A hook of another container of the pod may hold it meanwhile."""
     spawn(machine)
     with (machine.run / "locks" / UID).open() as held:
@@ -184,7 +184,7 @@ def test_no_lock_is_needed(machine: MachineOnDisk, node: Node) -> None:
         "/../" + ID,
     ],
 )
-def test_exec_outside_of_the_recorded_cgroup_is_left(machine: MachineOnDisk, node: Node, cgroup: str) -> None:
+def test_exec_outside_of_the_recorded_cgroup_is_left(machine: MachineOnDisk, node: Context, cgroup: str) -> None:
     spawn(machine, cgroup=cgroup)
     assert moved(machine, node) == set()
 
@@ -200,19 +200,19 @@ def test_cgroup_that_a_container_shares_with_others_is_left(machine: MachineOnDi
 
 @pytest.mark.parametrize(("ctrl_group", "mon_group"), [("gold", ""), ("/", "kepler-1"), ("gold", GROUP)])
 def test_exec_in_another_ctrl_group_or_tools_group_is_left(
-    machine: MachineOnDisk, node: Node, ctrl_group: str, mon_group: str
+    machine: MachineOnDisk, node: Context, ctrl_group: str, mon_group: str
 ) -> None:
     spawn(machine, ctrl_group=ctrl_group, mon_group=mon_group)
     assert moved(machine, node) == set()
 
 
-def test_process_whose_ctrl_group_changes_meanwhile_is_left(machine: MachineOnDisk, node: Node) -> None:
+def test_process_whose_ctrl_group_changes_meanwhile_is_left(machine: MachineOnDisk, node: Context) -> None:
     spawn(machine)
     machine.before_put = lambda: machine.says(8, "gold", "")
     assert moved(machine, node) == set()
 
 
-def test_init_before_it_is_a_member_is_left(machine: MachineOnDisk, node: Node) -> None:
+def test_init_before_it_is_a_member_is_left(machine: MachineOnDisk, node: Context) -> None:
     """The container of a pod that is being created: the hook itself will move it, once its counters have begun."""
     spawn(machine, cgroup=own(OTHER))
     assert moved(machine, node) == set()
@@ -220,7 +220,7 @@ def test_init_before_it_is_a_member_is_left(machine: MachineOnDisk, node: Node) 
     assert machine.groups()[GROUP] == {7, 8}
 
 
-def test_init_of_the_next_life_of_a_container_is_left(machine: MachineOnDisk, node: Node) -> None:
+def test_init_of_the_next_life_of_a_container_is_left(machine: MachineOnDisk, node: Context) -> None:
     """Podman starts the same ID again in the same cgroup, and its poststop may be late."""
     machine.die(7)
     spawn(machine)
@@ -229,21 +229,21 @@ def test_init_of_the_next_life_of_a_container_is_left(machine: MachineOnDisk, no
     assert machine.groups() == {GROUP: {8}}
 
 
-def test_container_whose_inits_pid_another_process_has_is_left(machine: MachineOnDisk, node: Node) -> None:
+def test_container_whose_inits_pid_another_process_has_is_left(machine: MachineOnDisk, node: Context) -> None:
     machine.die(7)
     machine.spawn(7, born=101, mon_group=GROUP)
     spawn(machine)
     assert moved(machine, node) == set()
 
 
-def test_container_whose_init_is_not_in_its_group_yet_is_left(machine: MachineOnDisk, node: Node) -> None:
+def test_container_whose_init_is_not_in_its_group_yet_is_left(machine: MachineOnDisk, node: Context) -> None:
     """A createRuntime in flight has recorded the member, and writes its pid last."""
     machine.says(7, "/", "")
     spawn(machine)
     assert moved(machine, node) == set()
 
 
-def test_container_that_ended_is_left(machine: MachineOnDisk, node: Node) -> None:
+def test_container_that_ended_is_left(machine: MachineOnDisk, node: Context) -> None:
     machine.die(7)
     spawn(machine)
     poststop(node, ID)
@@ -251,7 +251,7 @@ def test_container_that_ended_is_left(machine: MachineOnDisk, node: Node) -> Non
     assert machine.groups() == {}
 
 
-def test_process_that_is_gone_is_no_error(machine: MachineOnDisk, node: Node) -> None:
+def test_process_that_is_gone_is_no_error(machine: MachineOnDisk, node: Context) -> None:
     assert moved(machine, node, 99) == set()
     spawn(machine)
     machine.before_put = lambda: machine.die(8)
@@ -259,13 +259,13 @@ def test_process_that_is_gone_is_no_error(machine: MachineOnDisk, node: Node) ->
     assert machine.groups() == {GROUP: {7}}
 
 
-def test_group_that_is_removed_meanwhile_is_left_to_reconcile(machine: MachineOnDisk, node: Node) -> None:
+def test_group_that_is_removed_meanwhile_is_left_to_reconcile(machine: MachineOnDisk, node: Context) -> None:
     spawn(machine)
     machine.refusals["put"] = [2]  # ENOENT
     assert moved(machine, node) == set()
 
 
-def test_torn_index_entry_is_no_container_and_piles_up_nothing(machine: MachineOnDisk, node: Node) -> None:
+def test_torn_index_entry_is_no_container_and_piles_up_nothing(machine: MachineOnDisk, node: Context) -> None:
     spawn(machine)
     (machine.run / "members" / f"{ID}.json").write_text("{")
     assert moved(machine, node) == set()
@@ -295,7 +295,7 @@ def settle(machine: MachineOnDisk) -> None:
 
 
 def test_records_are_read_once_until_one_changes(
-    machine: MachineOnDisk, node: Node, reads: list[str], monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, node: Context, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contents, "is_settled", lambda _run: True)
     settle(machine)
@@ -313,7 +313,7 @@ def test_records_are_read_once_until_one_changes(
 
 
 def test_records_are_read_again_while_the_version_may_be_that_of_an_earlier_commit(
-    node: Node, reads: list[str], monkeypatch: pytest.MonkeyPatch
+    node: Context, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = Index(node.run)
     monkeypatch.setattr(contents, "is_settled", lambda _run: False)
@@ -321,7 +321,7 @@ def test_records_are_read_again_while_the_version_may_be_that_of_an_earlier_comm
     assert reads == [UID, UID]
 
 
-def test_a_version_is_settled_when_its_commit_is_a_while_ago(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_version_is_settled_when_its_commit_is_a_while_ago(node: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     (Path(node.run.path) / "groups" / "new").touch()
     now = os.stat(Path(node.run.path) / "groups").st_ctime
     monkeypatch.setattr(system, "time", SimpleNamespace(time=lambda: now + 0.01))
@@ -330,7 +330,7 @@ def test_a_version_is_settled_when_its_commit_is_a_while_ago(node: Node, monkeyp
     assert contents.is_settled(node.run)
 
 
-def test_index_does_not_grow_with_what_it_was_asked(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_does_not_grow_with_what_it_was_asked(node: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "is_settled", lambda _run: True)
     index = Index(node.run)
     for number in range(5000):
@@ -374,7 +374,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def steps(node: Node, *events: int | type[Lost] | None) -> FakeLooks:
+def steps(node: Context, *events: int | type[Lost] | None) -> FakeLooks:
     looks = FakeLooks()
     source = FakeConnector(*events)
     loop = watch.Watch(node, source, looks, Log())  # type: ignore[arg-type]
@@ -383,7 +383,7 @@ def steps(node: Node, *events: int | type[Lost] | None) -> FakeLooks:
     return looks
 
 
-def test_each_event_is_acted_on(machine: MachineOnDisk, node: Node, said: list[str]) -> None:
+def test_each_event_is_acted_on(machine: MachineOnDisk, node: Context, said: list[str]) -> None:
     spawn(machine, 8)
     spawn(machine, 9)
     steps(node, 8, None, 9)
@@ -391,7 +391,7 @@ def test_each_event_is_acted_on(machine: MachineOnDisk, node: Node, said: list[s
     assert said == []
 
 
-def test_late_cpu_time_is_saved_once_a_minute(node: Node, clock: Clock) -> None:
+def test_late_cpu_time_is_saved_once_a_minute(node: Context, clock: Clock) -> None:
     loop = watch.Watch(node, FakeConnector(None, None, None), FakeLooks(), Log())  # type: ignore[arg-type]
     loop.step()
     node.late_cpu[UID] = 0.25
@@ -406,13 +406,13 @@ def test_late_cpu_time_is_saved_once_a_minute(node: Node, clock: Clock) -> None:
     assert state.late_cpu == 0.25
 
 
-def recorded(node: Node) -> WatchRecord | None:
+def recorded(node: Context) -> WatchRecord | None:
     with Records(node.run.path) as records:
         return records.watched()
 
 
 def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(
-    machine: MachineOnDisk, node: Node, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, node: Context, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "unix_time", lambda: 1e9 + clock.now)
     spawn(machine, 8)
@@ -432,7 +432,7 @@ def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(
 
 
 def test_record_that_cannot_be_written_is_logged_and_the_event_acted_on(
-    machine: MachineOnDisk, node: Node, said: list[str], monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, node: Context, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spawn(machine)
     monkeypatch.setattr(system, "write_new", refuse_to_write)
@@ -446,13 +446,13 @@ def refuse_to_write(*_arguments: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_lost_events_ask_for_a_look_and_are_logged(node: Node, said: list[str]) -> None:
+def test_lost_events_ask_for_a_look_and_are_logged(node: Context, said: list[str]) -> None:
     assert steps(node, Lost).asked == 1
     assert "execs were lost" in said[0]
 
 
 def test_a_refusal_of_the_kernel_is_logged_and_the_next_event_acted_on(
-    machine: MachineOnDisk, node: Node, said: list[str]
+    machine: MachineOnDisk, node: Context, said: list[str]
 ) -> None:
     spawn(machine, 8)
     spawn(machine, 9)
@@ -480,7 +480,7 @@ def test_no_more_than_ten_lines_a_minute_are_logged_and_the_rest_is_counted(said
 
 
 def test_a_look_moves_in_what_no_event_told_of(
-    machine: MachineOnDisk, node: Node, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, node: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spawn(machine)
     dead = "89ab" * 16
@@ -490,7 +490,7 @@ def test_a_look_moves_in_what_no_event_told_of(
     machine.die(9)
     adopted: list[str] = []
 
-    def adopt(node: Node, action: Action, seen: Survey) -> Action | bool:
+    def adopt(node: Context, action: Action, seen: Survey) -> Action | bool:
         adopted.append(action.verb)
         return move_in.adopt(node, action, seen)
 
@@ -531,7 +531,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> FakeProcesses:
     return fake
 
 
-def test_looks_are_one_at_a_time_and_not_too_often(node: Node, clock: Clock, processes: FakeProcesses) -> None:
+def test_looks_are_one_at_a_time_and_not_too_often(node: Context, clock: Clock, processes: FakeProcesses) -> None:
     looks = look.Looks(node, Log(), lambda: None)
     looks.tick()
     assert processes.forks == 0
@@ -552,7 +552,7 @@ def test_looks_are_one_at_a_time_and_not_too_often(node: Node, clock: Clock, pro
 
 
 def test_a_look_that_takes_too_long_is_ended(
-    node: Node, clock: Clock, processes: FakeProcesses, said: list[str]
+    node: Context, clock: Clock, processes: FakeProcesses, said: list[str]
 ) -> None:
     looks = look.Looks(node, Log(), lambda: None)
     looks.ask()
@@ -563,7 +563,7 @@ def test_a_look_that_takes_too_long_is_ended(
     assert "left to reconcile" in said[0]
 
 
-def test_a_child_looks_and_ends(machine: MachineOnDisk, node: Node) -> None:
+def test_a_child_looks_and_ends(machine: MachineOnDisk, node: Context) -> None:
     """The real thing: fork(2)."""
     spawn(machine)
     released: list[str] = []
@@ -578,7 +578,7 @@ def test_a_child_looks_and_ends(machine: MachineOnDisk, node: Node) -> None:
 # --- Where it cannot begin
 
 
-def test_a_second_watch_is_refused(node: Node) -> None:
+def test_a_second_watch_is_refused(node: Context) -> None:
     descriptor = watch.take_lock(node)
     with pytest.raises(HookError, match="another watch runs"):
         watch.take_lock(node)

@@ -18,15 +18,15 @@ from pathlib import Path
 
 from hook.base import cgroups, container_tasks
 from hook.base.text import printable
-from hook.host import door, hooksd
-from hook.host.door import Unreadable
-from hook.host.machine import KUBERNETES, OLDEST
-from hook.host.paths import Places
-from hook.host.pyz_file import PyzFile
 from hook.install import file_steps, node_bytecode
 from hook.install import install as installing
 from hook.install import uninstall as uninstalling
 from hook.install.file_steps import Refused, Remove, Write
+from hook.node import door, hooksd
+from hook.node.door import Unreadable
+from hook.node.machine import KUBERNETES, OLDEST
+from hook.node.paths import Places
+from hook.node.pyz_file import PyzFile
 from hook.stages.context import parse as parse_options
 
 PYZ = "/app/resctrl-mon-hook.pyz"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from hook.host import hooksd
+from hook.node import hooksd
 from tests.faults import strace
 from tests.faults.campaign import Campaign, Case
 from tests.support import machine

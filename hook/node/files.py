@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager, suppress
 
-from hook.host import door
+from hook.node import door
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import re
 from dataclasses import dataclass, field
 
 from hook.base.explain import errno_name
-from hook.host import host_processes, machine
-from hook.host.door import CONFIGURATION, HOST, Budget, Tree, Unreadable
+from hook.node import host_processes, machine
+from hook.node.door import CONFIGURATION, HOST, Budget, Tree, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from hook.host import door, hooksd
-from hook.host.door import Unreadable
-from hook.host.machine import TARGETS
-from hook.host.pyz_file import is_pyz
+from hook.node import door, hooksd
+from hook.node.door import Unreadable
+from hook.node.machine import TARGETS
+from hook.node.pyz_file import is_pyz
 
 NAME = "resctrl-mon-hook"
 PROGRAM = f"{NAME}.pyz"

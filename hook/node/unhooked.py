@@ -12,9 +12,9 @@ import hashlib
 
 from hook.base import cgroups, jsontext, system
 from hook.base.models import Annotations, Config, State, ValidationError
-from hook.host import containerd, door, hooksd, oci_runtimes, runtime_config
-from hook.host.container_config import find_arguments, list_hooks, read_hooks
-from hook.host.paths import PROGRAM
+from hook.node import containerd, door, hooksd, oci_runtimes, runtime_config
+from hook.node.container_config import find_arguments, list_hooks, read_hooks
+from hook.node.paths import PROGRAM
 from hook.stages import identity
 from hook.stages.context import parse
 from hook.state.records import UNHOOKED, Records, Unhooked
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 
     from hook.base.container_tasks import Processes
     from hook.base.models import Options
-    from hook.host.hooksd import Entry
-    from hook.stages.context import Node
+    from hook.node.hooksd import Entry
+    from hook.stages.context import Context
     from hook.stages.identity import Pod
 
 _STARTED = ("running", "paused")  # a `created` one may still run its createRuntime hooks
 _TEMPORARY = f".{UNHOOKED}.tmp"
 
 
-def find_unhooked(node: Node, processes: Processes) -> Unhooked | None:
+def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     """Find them, and save the result for `list`, `doctor`, `metrics` and the next call. Raises HookError, OSError.
 
     Returns None and saves nothing if no file of ours is visible, for example in a container without hooks.d.
     """
-    rules = _Rules(node.options)
+    rules = _Rules(context.options)
     if not rules.exist:
-        system.unlink(UNHOOKED, node.run.descriptor)
+        system.unlink(UNHOOKED, context.run.descriptor)
         return None
-    with Records(node.run.path) as records:
+    with Records(context.run.path) as records:
         former = records.unhooked()
         running = set(map(cgroups.container_id, processes.cgroups()))
         candidates = {it for it in running if it is not None} - {*records.indexed(), *records.failed()}
@@ -55,7 +55,7 @@ def find_unhooked(node: Node, processes: Processes) -> Unhooked | None:
         fresh = {*records.indexed(), *records.failed()} if found else set()
     found = {**known, **{container: pod for container, pod in found.items() if container not in fresh}}
     seen = Unhooked(system.now_utc(), found, unchecked, rules.text, frozenset(others))
-    _save(node, seen)
+    _save(context, seen)
     return seen
 
 
@@ -136,11 +136,11 @@ def _calls_hook(spec: str) -> bool:
         return False
 
 
-def _save(node: Node, seen: Unhooked) -> None:
+def _save(context: Context, seen: Unhooked) -> None:
     """Replace the file at once: a reader, or a crash, sees the old or the new content."""
     record: dict[str, Any] = {**vars(seen), "others": sorted(seen.others)}
-    system.write_new(_TEMPORARY, jsontext.dumps(record) + "\n", node.run.descriptor)
+    system.write_new(_TEMPORARY, jsontext.dumps(record) + "\n", context.run.descriptor)
     try:
-        system.rename(_TEMPORARY, UNHOOKED, node.run.descriptor)
+        system.rename(_TEMPORARY, UNHOOKED, context.run.descriptor)
     except FileNotFoundError:  # another reconcile renamed it: its result is as good
         pass

@@ -6,8 +6,8 @@ Source: containers/storage, `containers.json` and `volatile-containers.json` (co
 
 from __future__ import annotations
 
-from hook.host import door, runtime_config
-from hook.host.door import Unreadable
+from hook.node import door, runtime_config
+from hook.node.door import Unreadable
 
 _FILES = ("containers.json", "volatile-containers.json")
 _LIMIT = 64 << 20

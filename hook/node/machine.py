@@ -8,8 +8,8 @@ import os
 from dataclasses import dataclass
 
 from hook.base import procfs
-from hook.host import door, programs
-from hook.host.door import Unreadable
+from hook.node import door, programs
+from hook.node.door import Unreadable
 
 OLDEST = (3, 9)
 """The first CPython that the program runs on."""

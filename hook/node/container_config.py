@@ -6,15 +6,15 @@ from __future__ import annotations
 import os
 
 from hook.base.models import HookProgram, ValidationError
-from hook.host import door
-from hook.host.door import Unreadable
-from hook.host.paths import PROGRAM
+from hook.node import door
+from hook.node.door import Unreadable
+from hook.node.paths import PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hook.host.door import Tree
+    from hook.node.door import Tree
 
 
 def read_hooks(path: str, files: Tree = door.HOST) -> dict[str, list[HookProgram]]:

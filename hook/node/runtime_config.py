@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from hook.host import door, hooksd
-from hook.host.door import Budget, Unreadable
+from hook.node import door, hooksd
+from hook.node.door import Budget, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import os
 from dataclasses import dataclass, field
 
 from hook.base import cgroups, container_tasks
-from hook.host import door
-from hook.host.door import Tree, Unreadable
+from hook.node import door
+from hook.node.door import Tree, Unreadable
 from hook.stages import identity
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ Source: kubelet, pkg/kubelet/kuberuntime: `/var/log/pods/<namespace>_<pod>_<uid>
 from __future__ import annotations
 
 from hook.base import names
-from hook.host import door
+from hook.node import door
 
 _LOGS = "/var/log"
 

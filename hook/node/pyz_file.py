@@ -7,7 +7,7 @@ import io
 import marshal
 import zipfile
 
-from hook.host import door
+from hook.node import door
 
 # As in packaging/pyz: how much the kernel reads of the first line, since Linux 5.1 and before.
 _LONGEST_LINE = 255

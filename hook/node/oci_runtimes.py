@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from hook.base import jsontext, names, procfs, system
 from hook.base.explain import explain
 from hook.base.models import State, ValidationError
-from hook.host import door, programs
-from hook.host.door import Unreadable
+from hook.node import door, programs
+from hook.node.door import Unreadable
 from hook.stages import identity
 
 TYPE_CHECKING = False

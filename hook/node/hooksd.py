@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from hook.base.explain import explain
 from hook.base.models import HookFile, ValidationError
-from hook.host import door
-from hook.host.door import Unreadable
+from hook.node import door
+from hook.node.door import Unreadable
 
 SYSTEM = "/usr/share/containers/oci/hooks.d"
 ADMINISTRATOR = "/etc/containers/oci/hooks.d"
