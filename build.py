@@ -16,10 +16,11 @@
                              (`test tests/unit -k shebang`; with CI set, or with `--require fuse,podman,kernel`, say, a
                              skip in those tiers is a failure)
   python3 build.py demo ...  build, then show the hook at work on containers and a resctrl double
-  python3 build.py bench [speed | attribution | scale | watch] ...
+  python3 build.py bench [speed | attribution | scale | watch | path] ...
                              build, then measure what the hook takes of time, instructions and memory; in a guest, what
                              share of a container's work its group is charged; what reconcile takes on a node with
-                             thousands of containers; what watch takes of CPU time and memory
+                             thousands of containers; what watch takes of CPU time and memory; how many
+                             files a reader of one run has to open
   python3 build.py faults [PART ...]
                              build, then let everything fail that the hook relies on, and see that nothing is lost
                              (`faults --help` names the parts)
@@ -45,7 +46,7 @@ from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
 APART = ("tests/unit", "tests/fuse")
 LONG = ("tests/fuse/test_storm.py", "tests/fuse/test_faults.py")
-BENCHES = ("speed", "attribution", "scale", "watch")
+BENCHES = ("speed", "attribution", "scale", "watch", "path")
 
 
 def compile_verb(arguments: Sequence[str]) -> int:

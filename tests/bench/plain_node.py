@@ -195,9 +195,9 @@ def plain_node(groups: int = 1) -> Iterator[PlainNode]:
 
 
 @contextmanager
-def model_node() -> Iterator[Node]:
+def model_node(machine: Knobs = MACHINE) -> Iterator[Node]:
     """A node on the model of resctrl."""
-    with tempfile.TemporaryDirectory(dir=TMPFS) as name, mounted(Path(name), **vars(MACHINE)) as resctrl:
+    with tempfile.TemporaryDirectory(dir=TMPFS) as name, mounted(Path(name), **vars(machine)) as resctrl:
         node = Node(resctrl.root, resctrl.root / "mon_groups", Path(name) / "run")
         with task() as init:
             node.populate(init.pid)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How large the program is, and what a reader stumbles over.
+
+    python3 -m tests.support.house [--files]
+
+A line of code has a token that is neither comment nor docstring. `--files`: by file, too.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_NO_CODE = {
+    *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
+    *(tokenize.ENCODING, tokenize.ENDMARKER),
+}
+_Function = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def sources(top: str) -> dict[str, str]:
+    """The Python files below a directory of the project, by path."""
+    return {str(it.relative_to(ROOT)): it.read_text(encoding="utf-8") for it in sorted((ROOT / top).rglob("*.py"))}
+
+
+def count_code(text: str) -> int:
+    """Count the lines of code."""
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        for statement in getattr(node, "body", []) if isinstance(node, (ast.Module, ast.ClassDef, *_Function)) else []:
+            if _is_text(statement):
+                docstrings.update(range(statement.lineno, (statement.end_lineno or statement.lineno) + 1))
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in _NO_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - docstrings)
+
+
+def find_same_classes(texts: dict[str, str]) -> dict[str, list[str]]:
+    """Find class names that more than one file has."""
+    places = defaultdict(list)
+    for path, text in texts.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path)
+    return {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
+def find_same_functions(texts: dict[str, str]) -> dict[str, list[str]]:
+    """Find names of functions of modules (no methods) that more than one file has."""
+    places = defaultdict(list)
+    for path, text in texts.items():
+        for node in ast.parse(text).body:
+            if isinstance(node, _Function):
+                places[node.name].append(path)
+    return {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
+def find_thin_functions(texts: dict[str, str]) -> list[str]:
+    """Find private functions of one statement that their file names once besides where it defines them."""
+    found = []
+    for path, text in texts.items():
+        named = Counter(re.findall(r"\w+", text))
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, _Function) and node.name.startswith("_") and not node.name.endswith("__"):
+                statements = [it for it in node.body if not _is_text(it)]
+                is_thin = len(statements) == 1 and not isinstance(
+                    statements[0], (ast.With, ast.Try, ast.For, ast.While)
+                )
+                if is_thin and not node.decorator_list and named[node.name] == 2:
+                    found.append(f"{path}:{node.lineno} {node.name}")
+    return found
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(getattr(statement.value, "value", None), str)
+
+
+def _by_package(paths: Iterable[str]) -> Iterator[str]:
+    return (path.split("/")[1] if path.count("/") > 1 else "." for path in paths)
+
+
+def main(arguments: Sequence[str]) -> int:
+    hook = sources("hook")
+    lines = {path: count_code(text) for path, text in hook.items()}
+    if "--files" in arguments:
+        print(*(f"{count:6} {path}" for path, count in lines.items()), sep="\n")
+    files, code = Counter(_by_package(lines)), Counter[str]()
+    for package, count in zip(_by_package(lines), lines.values()):
+        code[package] += count
+    for package in sorted(files):
+        print(f"{package:10} {code[package]:6} lines of code {files[package]:4} files")
+    print(f"{'hook':10} {sum(code.values()):6} lines of code {len(hook):4} files")
+    print(f"{'tests':10} {sum(text.count(chr(10)) for text in sources('tests').values()):6} lines")
+    for what, found in (("class", find_same_classes(hook)), ("function", find_same_functions(hook))):
+        print(*(f"{what} {name}: {', '.join(paths)}" for name, paths in sorted(found.items())), sep="\n")
+    print(*(f"one statement, used once: {it}" for it in find_thin_functions(hook)), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
