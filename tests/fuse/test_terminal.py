@@ -25,7 +25,7 @@ import pytest
 
 from tests.kernel.inside import REAL_ROOT
 from tests.support.hook import DEADLINE, PYZ
-from tests.unit.nodes import FakeNode, alive
+from tests.unit.nodes import NodeFiles, alive
 
 pytestmark = pytest.mark.skipif(REAL_ROOT is not None or os.geteuid() != 0, reason="needs root, and no resctrl")
 CLEAR = "\x1b[H\x1b[2J"
@@ -98,10 +98,10 @@ def terminals() -> Iterator[list[PtyProgram]]:
 
 
 @pytest.fixture(scope="module", params=[1, 30, 400])
-def pods(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, FakeNode]:
+def pods(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, NodeFiles]:
     """A node with so many pods; from two on, some are over, linger, lack a group, or have two."""
     number: int = request.param
-    node, dice = FakeNode(tmp_path_factory.mktemp("node")), Random(1)
+    node, dice = NodeFiles(tmp_path_factory.mktemp("node")), Random(1)
     for at in range(number):
         key = f"{dice.getrandbits(32):08x}-0000-4000-8000-{at:012x}"
         pod = f"{dice.choice(DEPLOYMENTS)}-{dice.getrandbits(36):09x}-{dice.getrandbits(20):05x}"
@@ -124,7 +124,7 @@ def pods(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return number, node
 
 
-def run(node: FakeNode, *arguments: str) -> list[str]:
+def run(node: NodeFiles, *arguments: str) -> list[str]:
     return [str(PYZ), arguments[0], *node.places, *arguments[1:]]
 
 
@@ -134,7 +134,7 @@ def plain(text: str) -> list[str]:
 
 @pytest.mark.parametrize("columns", [80, 200])
 def test_each_line_of_list_fits_and_ends_in_numbers(
-    pods: tuple[int, FakeNode], terminals: list[PtyProgram], columns: int
+    pods: tuple[int, NodeFiles], terminals: list[PtyProgram], columns: int
 ) -> None:
     number, node = pods
     terminals.append(terminal := PtyProgram(run(node, "list"), columns, 24))
@@ -156,7 +156,7 @@ def test_each_line_of_list_fits_and_ends_in_numbers(
 
 @pytest.mark.parametrize("columns", [80, 200])
 def test_top_fits_its_terminal_and_obeys_keys(
-    pods: tuple[int, FakeNode], terminals: list[PtyProgram], columns: int
+    pods: tuple[int, NodeFiles], terminals: list[PtyProgram], columns: int
 ) -> None:
     number, node = pods
     terminals.append(terminal := PtyProgram(run(node, "top", "--interval=0.1"), columns, 24))
@@ -184,7 +184,7 @@ def test_top_fits_its_terminal_and_obeys_keys(
 
 @pytest.mark.parametrize("number", ["15", "2"])
 def test_a_signal_leaves_the_terminal_as_it_was(
-    pods: tuple[int, FakeNode], terminals: list[PtyProgram], number: str
+    pods: tuple[int, NodeFiles], terminals: list[PtyProgram], number: str
 ) -> None:
     terminals.append(terminal := PtyProgram(run(pods[1], "top"), 80, 24))
     terminal.read(lambda text: CLEAR in text)
@@ -197,14 +197,14 @@ def test_a_signal_leaves_the_terminal_as_it_was(
     ("variables", "has_colour"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
 )
 def test_colour_can_be_switched_off(
-    pods: tuple[int, FakeNode], terminals: list[PtyProgram], variables: dict[str, str], has_colour: bool
+    pods: tuple[int, NodeFiles], terminals: list[PtyProgram], variables: dict[str, str], has_colour: bool
 ) -> None:
     terminals.append(terminal := PtyProgram(run(pods[1], "list"), 80, 24, **variables))
     assert terminal.finish() == 0
     assert ("\x1b[" in terminal.text) is has_colour
 
 
-def test_show_by_the_name_of_a_pod(pods: tuple[int, FakeNode], terminals: list[PtyProgram]) -> None:
+def test_show_by_the_name_of_a_pod(pods: tuple[int, NodeFiles], terminals: list[PtyProgram]) -> None:
     _, node = pods
     keys = sorted(Path(node.run / "groups").iterdir())
     terminals.append(terminal := PtyProgram(run(node, "show", keys[0].stem), 80, 24))

@@ -1,30 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The .pyz as the tests of how it is made have it; and no configuration of the machine that they run on."""
+"""A node's file system on pyfakefs; the .pyz as its tests have it; and nothing of the machine that tests run on."""
 
 from __future__ import annotations
 
 import errno
+import importlib
 import os
+import pkgutil
 import re
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+import hook
 from hook.base import system
 from hook.node.door import Tree
 from pyz import archive
 from tests.unit.files import FOUND, ROOT
+from tests.unit.nodes import PID, FakePosix, NodeFiles, add_process
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from pyfakefs.fake_filesystem import FakeFilesystem
 
 OF_THE_MACHINE = re.compile("/(etc|run|usr/share/containers|var/lib|var/log)(/|$)")
 
 
+@pytest.fixture(scope="session")
+def _whole_hook() -> None:
+    """Import all of hook/: pyfakefs forgets what is first imported while it is there, and that is made once more."""
+    for module in pkgutil.walk_packages(hook.__path__, "hook."):
+        if not module.name.endswith(("__main__", "loader")):  # they run what they are part of
+            importlib.import_module(module.name)
+
+
+@pytest.fixture
+def fs(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, _whole_hook: None) -> FakeFilesystem:
+    """pyfakefs' own fixture, with hook.base.system on it as well: paths as they are on a node, and none of them there.
+
+    pyfakefs has no flock(2), takes a link for ELOOP where O_DIRECTORY makes it ENOTDIR, opens FIFOs, and knows no
+    ENAMETOOLONG.
+    """
+    monkeypatch.setattr(system, "posix", FakePosix(fs))
+    return fs
+
+
+@pytest.fixture
+def node(fs: FakeFilesystem) -> NodeFiles:
+    """A node whose resctrl is mounted, with the host's pid namespace, an init process, and one more, PID."""
+    fs.create_symlink("/proc/self/ns/pid", "pid:[4026531836]")
+    fs.create_file("/proc/self/uid_map", contents="0 0 4294967295\n")
+    add_process(1)
+    add_process(PID)
+    return NodeFiles(pid=PID)
+
+
 @pytest.fixture(autouse=True)
-def _without_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_the_machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runtimes may be installed here, and run containers: to the functions that are tested there are none."""
+    if "fs" in request.fixturenames:
+        return
     open_, stat, list_directory, lexists = Tree._open, Tree.stat, system.list_directory, os.path.lexists
 
     def is_hidden(tree: Tree, path: str) -> bool:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A node made of plain files: what looks like resctrl, and a run directory with the state files of a test."""
+"""A node's files where a node has them: what resctrl and /proc show, and a run directory with the records of a test."""
 
 from __future__ import annotations
 
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, AnyStr
+
+from pyfakefs.fake_os import FakeOsModule
 
 from hook.base import procfs
 from hook.base.models import Failure, Index, KeyState, Options, ReconcileRecord, WatchRecord
@@ -17,15 +19,41 @@ NOW = {
     "mon_L3_00/mbm_total_bytes": "5000",
     "mon_PERF_PKG_00/core_energy": "8.750000",
 }
+PID = 4711
+"""The process that runs on a node of pyfakefs."""
 
 
-class FakeNode:
-    """`options` name its places. Its RMIDs: 16 for cache and bandwidth, 8 for energy."""
+class FakePosix(FakeOsModule):
+    """`posix` on a pyfakefs file system, for hook.base.system, whose paths are bytes: pyfakefs does not join these."""
 
-    def __init__(self, directory: Path) -> None:
-        self.root = directory / "resctrl"
-        self.run = directory / "run"
+    def _path_with_dir_fd(self, path: Any, *others: Any, **named: Any) -> Any:  # noqa: ANN401
+        return super()._path_with_dir_fd(os.fsdecode(path), *others, **named)
+
+    def symlink(self, src: AnyStr, dst: AnyStr, *others: Any, **named: Any) -> None:  # noqa: ANN401
+        super().symlink(os.fsdecode(src), os.fsdecode(dst), *others, **named)
+
+    def readlink(self, path: Any, dir_fd: int | None = None) -> Any:  # noqa: ANN401
+        return os.fsencode(super().readlink(path, dir_fd))
+
+    def lseek(self, fd: int, pos: int, whence: int) -> int:
+        """The position, which pyfakefs does not return."""
+        super().lseek(fd, pos, whence)
+        opened: Any = self.filesystem.get_open_file(fd)
+        return int(opened.tell())
+
+
+class NodeFiles:
+    """The files of a node below `top`. `options` name its places. RMIDs: 16 for cache and bandwidth, 8 for energy.
+
+    On a pyfakefs file system `top` is `/`: see the fixture `node` in conftest.
+    """
+
+    def __init__(self, top: Path = Path("/"), pid: int | None = None) -> None:
+        self.root = top / "sys/fs/resctrl"
+        self.run = top / "run/resctrl-mon-hook"
         self.options = Options(resctrl_root=str(self.root), run_dir=str(self.run))
+        self.pid = pid or os.getpid()
+        self.run.parent.mkdir(parents=True)
         (self.root / "mon_groups").mkdir(parents=True)
         (self.root / "mon_data").mkdir()
         for name, rmids in {"L3_MON": "16\n", "PERF_PKG_MON": "8\n", "L3": None}.items():
@@ -104,13 +132,31 @@ class FakeNode:
         """A key with one container of the same name that runs (this very process), in one group."""
         path = self.make(f"oci-{key}", counters=NOW)
         group = {"path": path, "ctrl_group": "/", "begin": BEGIN if begin is None else begin}
-        return self.record(key, **{"groups": [group], "members": {key: alive(path)}, **fields})
+        return self.record(key, **{"groups": [group], "members": {key: self.alive(path)}, **fields})
 
     def completed(self, key: str, **fields: Any) -> KeyState:  # noqa: ANN401
         """A key that is over."""
         group = {"path": str(self.path(f"oci-{key}")), "ctrl_group": "/", "begin": BEGIN, "end": NOW}
         over = {"completed_at": "2026-01-02T03:04:05Z", "completed_boottime": 100.0}
         return self.record(key, **{"groups": [group], **over, **fields})
+
+    def alive(self, group: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
+        """A member whose process runs."""
+        return {"pid": self.pid, "starttime": procfs.starttime(self.pid), "group": group, **fields}
+
+    def dead(self, group: str) -> dict[str, Any]:
+        """A member whose process is gone: this pid is another one's now."""
+        return {"pid": self.pid, "starttime": 1, "group": group}
+
+
+def add_process(pid: int, starttime: int = 100, cgroup: str = "/", parent: int = 1) -> None:
+    """A process with one thread in /proc of a pyfakefs file system: proc(5)."""
+    directory = Path(f"/proc/{pid}")
+    directory.mkdir(parents=True)
+    fields = ["S", parent, *15 * [0], 1, 0, starttime, *30 * [0]]
+    (directory / "stat").write_text(f"{pid} (app) {' '.join(map(str, fields))}\n")
+    (directory / "cgroup").write_text(f"0::{cgroup}\n")
+    (directory / f"task/{pid}").mkdir(parents=True)
 
 
 def alive(group: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401

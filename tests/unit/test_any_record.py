@@ -17,7 +17,7 @@ from hook.base import models
 from hook.base.models import Failure, Index, KeyState, ReconcileRecord, WatchRecord
 from hook.cli import commands
 from tests.unit import strategies
-from tests.unit.nodes import NOW, FakeNode, alive
+from tests.unit.nodes import NOW, NodeFiles, alive
 
 IDS = ("c1", "c2", "87a3fb58-4084-4186-9c0e-93cf8c32e2ce")
 STRAYS = ("c1@4711-99", "a b", "x" * 201, "é")
@@ -47,9 +47,9 @@ def files() -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({}, optional=by_place)
 
 
-def written(directory: Path, found: dict[str, Any]) -> FakeNode:
+def written(directory: Path, found: dict[str, Any]) -> NodeFiles:
     """A node with these files, in which some records are of the key that they are named for, and some of what lives."""
-    node = FakeNode(directory)
+    node = NodeFiles(directory)
     group = node.make(f"oci-{IDS[0]}", counters=NOW)
     for place, document in found.items():
         part, _, name = place.rpartition("/")
@@ -84,7 +84,7 @@ def test_each_command_answers(capsys: pytest.CaptureFixture[str], found: dict[st
 def test_a_file_that_cannot_be_ours_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str, name: str
 ) -> None:
-    node = FakeNode(tmp_path)
+    node = NodeFiles(tmp_path)
     stray = node.write(part, f"{name}.json", "{}")
     assert commands.main(["reconcile", "--json", *node.places]) == 0
     assert json.loads(capsys.readouterr().out)["actions"] == []

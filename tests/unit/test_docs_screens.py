@@ -20,7 +20,7 @@ from hook.cli import commands, top_command
 from hook.node import podman_names
 from hook.observe.table import Screen
 from tests.unit.documents import page, record, screen
-from tests.unit.nodes import FakeNode
+from tests.unit.nodes import NodeFiles
 
 KERNEL = "/sys/fs/resctrl"
 ENERGY, TOTAL, LOCAL, CACHE = (
@@ -46,14 +46,14 @@ def member(path: str, pid: int, name: str | None = None, cgroup: str | None = No
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
     """A pod with two containers, one in a ctrl_group, one that is over, one of Podman's containers, and a failure."""
     monkeypatch.setattr(system, "boottime", lambda: 1000.0)
     monkeypatch.setattr(system, "unix_time", lambda: BEGUN + 1000.0)
     monkeypatch.setattr(procfs, "in_host_pid_namespace", lambda: True)
     monkeypatch.setattr(procfs, "is_dead", lambda _pid, _starttime=None: False)
     monkeypatch.setattr(podman_names, "read_names", lambda: {DATABASE: "db"})
-    found = FakeNode(tmp_path)
+    found = NodeFiles(tmp_path)
     used = {ENERGY: "22.313000", TOTAL: "48640000000", LOCAL: "36480000000", CACHE: "3145728"}
     nothing = {ENERGY: "Unavailable", TOTAL: "0", LOCAL: "0"}
     path = found.make("oci-" + KEY, counters=used)
@@ -88,7 +88,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
 
 
 @pytest.fixture
-def run(node: FakeNode, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(node: NodeFiles, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """What a command prints, on a terminal of 80 columns, as if resctrl were where it usually is."""
     for module in (commands, top_command):
         monkeypatch.setattr(module, "get_screen", lambda *, is_wide=False: Screen(None if is_wide else 80))
@@ -101,7 +101,7 @@ def run(node: FakeNode, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 
 
 @pytest.fixture
-def while_top_waits(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def while_top_waits(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node uses something while `top` waits for 2 seconds."""
     waits: list[float] = []
     root = node.root / "mon_data"
@@ -155,7 +155,7 @@ def fields_of(value: object) -> set[str]:
     return set()
 
 
-def test_commands_has_every_field_of_the_json(node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_has_every_field_of_the_json(node: NodeFiles, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     node.fail("c9", key=KEY)
     node.write("groups", "torn.json", "")
     node.unhooked("c3")

@@ -12,7 +12,7 @@ from hook.doctor.records import check_watch
 from hook.doctor.site import Site
 from hook.node import machine, programs
 from hook.node.paths import Places
-from tests.unit.nodes import FakeNode
+from tests.unit.nodes import NodeFiles
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_watch_is_running_off_or_failing_by_its_own_record(
         asked.append(words)
         return programs.Ended(0 if enabled else 1, "", "")
 
-    node = FakeNode(tmp_path)
+    node = NodeFiles(tmp_path)
     node.run.mkdir()
     if silent is not None:
         node.watched(alive_at=system.unix_time() - silent)

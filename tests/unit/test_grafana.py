@@ -23,7 +23,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from hook.observe import node_counters, prometheus, use_series
 from hook.observe.snapshot import take_snapshot
-from tests.unit.nodes import FakeNode
+from tests.unit.nodes import NodeFiles
 
 DASHBOARD: dict[str, Any] = json.loads(
     (Path(__file__).resolve().parents[2] / "packaging/grafana/resctrl-mon-hook.json").read_text(encoding="utf-8")
@@ -110,7 +110,7 @@ def test_an_expression_is_about_metrics_that_there_are(expression: str) -> None:
 
 @pytest.mark.parametrize("expression", EXPRESSIONS + QUERIES)
 def test_an_expression_is_about_labels_that_its_metrics_have(expression: str, tmp_path: Path) -> None:
-    node = FakeNode(tmp_path)
+    node = NodeFiles(tmp_path)
     node.live("c1", kind="pod", pod_namespace="n", pod_name="p")
     event = "mon_PERF_PKG_00/core_energy"
     every = {f"mon_L3_00/{name}": "1" for name in use_series.SERIES}

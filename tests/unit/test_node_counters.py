@@ -12,18 +12,18 @@ from hook.base.counters import MILLION
 from hook.base.resctrl import Resctrl
 from hook.observe.hold import Former
 from hook.observe.node_counters import read_uncharged
-from tests.unit.nodes import FakeNode
+from tests.unit.nodes import NodeFiles
 
 ENERGY = "mon_PERF_PKG_00/core_energy"
 OCCUPANCY = "mon_L3_00/llc_occupancy"
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> FakeNode:
-    return FakeNode(tmp_path)
+def node(tmp_path: Path) -> NodeFiles:
+    return NodeFiles(tmp_path)
 
 
-def test_what_mon_groups_count_is_taken_off(node: FakeNode) -> None:
+def test_what_mon_groups_count_is_taken_off(node: NodeFiles) -> None:
     """Also what those of other tools do: it is not the ctrl_group's own."""
     node.make("oci-a", counters={ENERGY: "10.5", OCCUPANCY: "64"})
     node.make("theirs", counters={ENERGY: "1", OCCUPANCY: "Unavailable"})
@@ -36,20 +36,20 @@ def test_what_mon_groups_count_is_taken_off(node: FakeNode) -> None:
     }
 
 
-def test_what_is_no_number_is_none_and_nothing_is_negative(node: FakeNode) -> None:
+def test_what_is_no_number_is_none_and_nothing_is_negative(node: NodeFiles) -> None:
     node.make("oci-a", counters={OCCUPANCY: "64"})
     node.count_whole({ENERGY: "Unavailable", OCCUPANCY: "1"})
     assert read_uncharged(str(node.root)) == {"/": {ENERGY: None, OCCUPANCY: 0}}
 
 
-def test_without_a_mount_there_is_nothing(node: FakeNode) -> None:
+def test_without_a_mount_there_is_nothing(node: NodeFiles) -> None:
     shutil.rmtree(node.root)
     assert read_uncharged(str(node.root)) == {}
 
 
 @pytest.mark.parametrize("times", [1, 99])
 def test_a_group_that_comes_meanwhile_is_not_taken_for_tasks_without_a_group(
-    node: FakeNode, monkeypatch: pytest.MonkeyPatch, times: int
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Its RMID counted for another one before: that is in the sum at once."""
     node.count_whole({ENERGY: "20"})
@@ -66,7 +66,7 @@ def test_a_group_that_comes_meanwhile_is_not_taken_for_tasks_without_a_group(
     assert read_uncharged(str(node.root)) == ({"/": {ENERGY: 20 * MILLION}} if times == 1 else {})
 
 
-def test_a_group_that_goes_meanwhile_is_read_again(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_goes_meanwhile_is_read_again(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     node.make("oci-a", counters={ENERGY: "12"})
     node.count_whole({ENERGY: "20"})
     read = Resctrl.counters

@@ -27,15 +27,15 @@ from hook.observe import node_counters, prometheus, use_series
 from hook.observe.snapshot import Group, take_snapshot
 from hook.observe.use_series import Choice
 from hook.state import accounting, transitions
-from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
+from tests.unit.nodes import BEGIN, NOW, NodeFiles, alive, dead
 
 REASONS = {value for name, value in vars(Reason).items() if name.isupper()}
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> FakeNode:
-    return FakeNode(tmp_path)
+def node(tmp_path: Path) -> NodeFiles:
+    return NodeFiles(tmp_path)
 
 
 def parsed(text: str) -> Samples:
@@ -49,12 +49,12 @@ def parsed(text: str) -> Samples:
     return found
 
 
-def families_of(node: FakeNode, choice: Choice | None = None) -> list[prometheus.Family]:
+def families_of(node: NodeFiles, choice: Choice | None = None) -> list[prometheus.Family]:
     uncharged = node_counters.read_uncharged(node.options.resctrl_root)
     return prometheus.make_families(take_snapshot(node.options), None, choice, uncharged)
 
 
-def text_of(node: FakeNode, choice: Choice | None = None) -> str:
+def text_of(node: NodeFiles, choice: Choice | None = None) -> str:
     return prometheus.format_text(families_of(node, choice))
 
 
@@ -73,7 +73,7 @@ def value(samples: Samples, name: str, **labels: str) -> float | None:
 # --- Use
 
 
-def test_a_live_key_has_its_lifetime_use(node: FakeNode) -> None:
+def test_a_live_key_has_its_lifetime_use(node: NodeFiles) -> None:
     before = {"mon_PERF_PKG_00/core_energy": "100.000001"}
     path = node.make("oci-c1", counters=NOW)
     node.record(
@@ -93,14 +93,14 @@ def test_a_live_key_has_its_lifetime_use(node: FakeNode) -> None:
     assert "103.250001\n" in text_of(node)
 
 
-def test_a_completed_key_keeps_its_use_and_has_no_occupancy(node: FakeNode) -> None:
+def test_a_completed_key_keeps_its_use_and_has_no_occupancy(node: NodeFiles) -> None:
     node.completed("c1")
     found = scraped(node.options)
     assert value(found, "core_energy_joules_total", key="c1") == 3.25
     assert value(found, "llc_occupancy_bytes") is None
 
 
-def test_an_unknown_use_has_no_sample_but_is_counted(node: FakeNode) -> None:
+def test_an_unknown_use_has_no_sample_but_is_counted(node: NodeFiles) -> None:
     node.live("c1")
     node.count("oci-c1", {"mon_PERF_PKG_00/core_energy": "Error", "mon_L3_00/llc_occupancy": "Unavailable"})
     found = scraped(node.options)
@@ -111,7 +111,7 @@ def test_an_unknown_use_has_no_sample_but_is_counted(node: FakeNode) -> None:
     assert value(found, "memory_bytes_total") == 4000
 
 
-def test_after_a_wipe_the_counter_starts_again_from_0(node: FakeNode) -> None:
+def test_after_a_wipe_the_counter_starts_again_from_0(node: NodeFiles) -> None:
     """What Prometheus adds up over all scrapes is never more than what was used: it adds what a counter starts from."""
     energy = "mon_PERF_PKG_00/core_energy"
     path = node.make("oci-c1", counters={energy: "8"})
@@ -149,7 +149,7 @@ def test_prometheus_never_adds_up_more_than_was_used(lives: list[tuple[int, int,
     assert added_up(samples) == used - lives[-1][1] or not all(is_read for _, _, is_read in lives[:-1])
 
 
-def test_without_snapshots_there_is_no_use(node: FakeNode) -> None:
+def test_without_snapshots_there_is_no_use(node: NodeFiles) -> None:
     path = node.make("oci-c1", counters=NOW)
     node.record("c1", groups=[{"path": path, "ctrl_group": "/"}])
     found = scraped(node.options)
@@ -157,7 +157,7 @@ def test_without_snapshots_there_is_no_use(node: FakeNode) -> None:
     assert value(found, "llc_occupancy_bytes") == 4096
 
 
-def test_two_groups_with_equal_labels_are_one_series(node: FakeNode, tmp_path: Path) -> None:
+def test_two_groups_with_equal_labels_are_one_series(node: NodeFiles, tmp_path: Path) -> None:
     """The mount was elsewhere when the first one was made."""
     over = {"path": str(tmp_path / "mon_groups" / "old"), "ctrl_group": "/", "begin": BEGIN, "end": NOW}
     path = node.make("oci-c1", counters=NOW)
@@ -169,7 +169,7 @@ def test_two_groups_with_equal_labels_are_one_series(node: FakeNode, tmp_path: P
     assert value(scraped(node.options), "use_unknown", event="core_energy") == 1
 
 
-def test_each_ctrl_group_has_its_series(node: FakeNode) -> None:
+def test_each_ctrl_group_has_its_series(node: NodeFiles) -> None:
     groups = [
         {"path": node.make("oci-c1", ctrl_group, NOW), "ctrl_group": ctrl_group, "begin": BEGIN}
         for ctrl_group in ("/", "gold")
@@ -191,7 +191,7 @@ def test_each_event_has_a_metric_of_its_kind_and_unit() -> None:
     )
 
 
-def test_each_event_metric_has_a_sample(node: FakeNode) -> None:
+def test_each_event_metric_has_a_sample(node: NodeFiles) -> None:
     every = {f"mon_PERF_PKG_00/{event}": "1" for event in EVENTS}
     path = node.make("oci-c1", counters=dict.fromkeys(every, "3"))
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": every}])
@@ -203,7 +203,7 @@ def test_each_event_metric_has_a_sample(node: FakeNode) -> None:
 # --- How the hook is
 
 
-def test_a_node_has_health_metrics(node: FakeNode) -> None:
+def test_a_node_has_health_metrics(node: NodeFiles) -> None:
     path = node.live("live").groups[0].path
     node.completed("done")
     node.record("back", recovering=True, members={"x": dead(path)})
@@ -234,7 +234,7 @@ def test_a_node_has_health_metrics(node: FakeNode) -> None:
     assert value(found, "build_info", version=__version__) == 1
 
 
-def test_reconcile_is_seen(node: FakeNode) -> None:
+def test_reconcile_is_seen(node: NodeFiles) -> None:
     run = {"started_at": 1e9, "ended_at": 1e9 - 60, "seconds": 0.25, "failed": 1, "left": 2}
     node.reconciled(**run, actions={"adopt": 7}, failures={"evict": 3}, late_cpu=1.5)
     found = scraped(node.options)
@@ -250,7 +250,7 @@ def test_reconcile_is_seen(node: FakeNode) -> None:
     assert value(scraped(node.options), "outside_threads") == 20
 
 
-def test_watch_is_seen_where_it_runs(node: FakeNode) -> None:
+def test_watch_is_seen_where_it_runs(node: NodeFiles) -> None:
     parts = (
         "start_timestamp_seconds",
         "alive_timestamp_seconds",
@@ -266,7 +266,7 @@ def test_watch_is_seen_where_it_runs(node: FakeNode) -> None:
     assert [value(scraped(node.options), name) for name in names] == [None] * 5
 
 
-def test_a_reconcile_that_never_ended_has_a_start_alone(node: FakeNode) -> None:
+def test_a_reconcile_that_never_ended_has_a_start_alone(node: NodeFiles) -> None:
     node.reconciled(started_at=1e9)
     found = scraped(node.options)
     assert value(found, "reconcile_start_timestamp_seconds") == 1e9
@@ -275,12 +275,12 @@ def test_a_reconcile_that_never_ended_has_a_start_alone(node: FakeNode) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"version": 1, "actions": {"x": -1}}', "[]", "9" * 9999])
-def test_a_torn_record_of_reconcile_is_as_none(node: FakeNode, text: str) -> None:
+def test_a_torn_record_of_reconcile_is_as_none(node: NodeFiles, text: str) -> None:
     node.write("", "reconcile.json", text)
     assert value(scraped(node.options), "reconcile_start_timestamp_seconds") is None
 
 
-def test_a_machine_without_resctrl_has_health_metrics(node: FakeNode) -> None:
+def test_a_machine_without_resctrl_has_health_metrics(node: NodeFiles) -> None:
     shutil.rmtree(node.root)
     found = scraped(node.options)
     assert value(found, "mounted") == 0
@@ -289,7 +289,7 @@ def test_a_machine_without_resctrl_has_health_metrics(node: FakeNode) -> None:
         assert value(found, absent) is None
 
 
-def test_an_unknown_reason_is_counted(node: FakeNode) -> None:
+def test_an_unknown_reason_is_counted(node: NodeFiles) -> None:
     node.fail("c1", 'new"\n')
     assert value(scraped(node.options), "unmonitored_containers", reason='new"\\n') == 1
 
@@ -297,7 +297,7 @@ def test_an_unknown_reason_is_counted(node: FakeNode) -> None:
 # --- The format
 
 
-def populated(node: FakeNode) -> FakeNode:
+def populated(node: NodeFiles) -> NodeFiles:
     for key in ("b", "a"):
         node.live(key, pod_namespace="n", pod_name=key)
     node.completed("z")
@@ -310,7 +310,7 @@ def populated(node: FakeNode) -> FakeNode:
     return node
 
 
-def test_every_metric_has_one_header_followed_by_its_samples(node: FakeNode) -> None:
+def test_every_metric_has_one_header_followed_by_its_samples(node: NodeFiles) -> None:
     lines = text_of(populated(node)).splitlines()
     types: dict[str, str] = {}
     for at, line in enumerate(lines):
@@ -332,7 +332,7 @@ def absent_names() -> set[str]:
     return absent | {f"node_{name}" for name in absent} | set(prometheus.ENDPOINT)
 
 
-def test_the_text_is_in_a_stable_order(node: FakeNode) -> None:
+def test_the_text_is_in_a_stable_order(node: NodeFiles) -> None:
     seen = take_snapshot(populated(node).options)
     seen.keys.sort(key=lambda key: key.state.key)
     first = prometheus.format_text(prometheus.make_families(seen))
@@ -340,7 +340,7 @@ def test_the_text_is_in_a_stable_order(node: FakeNode) -> None:
     assert prometheus.format_text(prometheus.make_families(seen)) == first
 
 
-def test_json_has_the_same_numbers(node: FakeNode) -> None:
+def test_json_has_the_same_numbers(node: NodeFiles) -> None:
     seen = take_snapshot(populated(node).options)
     document = json.loads(jsontext.dumps(prometheus.to_json(prometheus.make_families(seen))))
     found = {
@@ -363,13 +363,13 @@ HOSTILE = st.text(max_size=30) | st.sampled_from(
 def test_text_of_a_tenant_stays_inside_a_label_value(
     tmp_path_factory: pytest.TempPathFactory, namespace: str, pod: str, domain: str, reason: str
 ) -> None:
-    node = FakeNode(tmp_path_factory.mktemp("hostile"))
+    node = NodeFiles(tmp_path_factory.mktemp("hostile"))
     counted = {"begin": {f"{domain}/core_energy": "1"}, "end": {f"{domain}/core_energy": "2"}}
     groups: list[dict[str, Any]] = [{"path": "/r/mon_groups/x", "ctrl_group": "/", **counted}]
     node.record("c1", pod_namespace=namespace, pod_name=pod, groups=groups)
     node.fail("c2", reason)
     text = text_of(node)
-    plain = FakeNode(tmp_path_factory.mktemp("plain"))
+    plain = NodeFiles(tmp_path_factory.mktemp("plain"))
     plain.record("c1", pod_namespace="n", pod_name="p", groups=groups)
     plain.fail("c2", "new")
     assert text.isascii()
@@ -386,7 +386,7 @@ def test_text_of_a_tenant_stays_inside_a_label_value(
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
-def test_promtool_reports_nothing(node: FakeNode) -> None:
+def test_promtool_reports_nothing(node: NodeFiles) -> None:
     every = {f"mon_PERF_PKG_00/{event}": "1" for event in EVENTS}
     path = populated(node).make("oci-c1", counters=dict.fromkeys(every, "3"))
     node.record("c1", pod_name='we"b\\', groups=[{"path": path, "ctrl_group": "/", "begin": every}])
@@ -432,7 +432,7 @@ ENERGY = "mon_PERF_PKG_00/core_energy"
     ids=["more", "dips", "no number", "ran backwards", "another key", "another key without a number", "wiped", "gone"],
 )
 def test_a_counter_in_the_textfile_does_not_dip(
-    node: FakeNode,
+    node: NodeFiles,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     now: str,
@@ -456,7 +456,7 @@ def test_a_counter_in_the_textfile_does_not_dip(
     assert value(parsed(place.read_text()), "core_energy_joules_total") == held
 
 
-def test_a_textfile_of_others_is_replaced(node: FakeNode, tmp_path: Path) -> None:
+def test_a_textfile_of_others_is_replaced(node: NodeFiles, tmp_path: Path) -> None:
     node.live("c1", created_boottime=0.0)
     for content in (b"\xff\x00", b"resctrl_mon_core_energy_joules_total x\n\n 1", b"# HELP"):
         (tmp_path / "x.prom").write_bytes(content)
@@ -505,7 +505,7 @@ def test_the_temporary_textfile_does_not_end_in_prom(tmp_path: Path, monkeypatch
 # --- The command
 
 
-def test_events_can_be_chosen_by_the_kernels_names(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_can_be_chosen_by_the_kernels_names(node: NodeFiles, capsys: pytest.CaptureFixture[str]) -> None:
     populated(node).count_whole({"mon_L3_00/stalls_memrd": "1"})
     assert commands.main(["metrics", *node.places, "--events=core_energy,c1_res,stalls_memrd", "--sum-domains"]) == 0
     found = parsed(capsys.readouterr().out)
@@ -514,7 +514,7 @@ def test_events_can_be_chosen_by_the_kernels_names(node: FakeNode, capsys: pytes
     assert not [name for name, labels in found if "memory" in name or "domain" in dict(labels)]
 
 
-def test_a_misspelt_event_is_an_error(node: FakeNode, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_event_is_an_error(node: NodeFiles, capfd: pytest.CaptureFixture[str]) -> None:
     arguments = ["metrics", *node.places, "--events=core_enrgy"]
     assert commands.main(arguments) == 0, "it is not known which events there are"
     capfd.readouterr()
@@ -527,5 +527,5 @@ def test_a_misspelt_event_is_an_error(node: FakeNode, capfd: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("words", [["--events="], ["--events=a b"], ["--events=a,,b"], ["--listen=1", "--json"]])
-def test_wrong_arguments_are_refused(node: FakeNode, words: list[str]) -> None:
+def test_wrong_arguments_are_refused(node: NodeFiles, words: list[str]) -> None:
     assert commands.main(["metrics", *node.places, *words]) == 2

@@ -20,7 +20,7 @@ from hook.reconcile import reconcile, survey
 from hook.state.reconcile_record import Tally
 from hook.state.records import Records
 from hook.state.rundir import RunDir
-from tests.unit.nodes import FakeNode
+from tests.unit.nodes import NodeFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,7 +225,7 @@ def test_the_cpu_time_of_a_thread_is_its_own() -> None:
 def test_doctor_says_whether_reconcile_gets_through(
     tmp_path: Path, fields: dict[str, Any], level: str, found: str
 ) -> None:
-    node = FakeNode(tmp_path)
+    node = NodeFiles(tmp_path)
     site = Site(Places(), node.options)
     assert list(check_reconcile(site)) == []
     node.reconciled(**fields)

@@ -31,16 +31,16 @@ from hook.observe.selection import Selection
 from hook.observe.table import Screen
 from hook.stages import failures
 from hook.state.records import Records
-from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
+from tests.unit.nodes import BEGIN, NOW, NodeFiles, alive, dead
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 Run = Callable[..., str]
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNode:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
     monkeypatch.setattr(system, "boottime", lambda: 1000.0)
-    found = FakeNode(tmp_path)
+    found = NodeFiles(tmp_path)
     found.run.mkdir()
     return found
 
@@ -59,7 +59,7 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def run(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(node: NodeFiles, capsys: pytest.CaptureFixture[str]) -> Run:
     """A verb that succeeds; what it printed."""
 
     def run(*arguments: str) -> str:
@@ -87,7 +87,7 @@ def columns(text: str) -> list[dict[str, str]]:
 # --- list
 
 
-def test_list_has_a_row_for_each_key(node: FakeNode, run: Run) -> None:
+def test_list_has_a_row_for_each_key(node: NodeFiles, run: Run) -> None:
     node.live("c1", created_boottime=400.0)
     node.completed(UID, kind="pod", pod_namespace="default", pod_name="web", created_boottime=700.0)
     node.record("back", recovering=True)
@@ -105,7 +105,7 @@ def test_list_has_a_row_for_each_key(node: FakeNode, run: Run) -> None:
     assert (missing["STATE"], missing["ALIVE"], missing["ENERGY(J)"]) == ("group missing", "1/2", "?")
 
 
-def test_list_marks_partial_sums(node: FakeNode, run: Run) -> None:
+def test_list_marks_partial_sums(node: NodeFiles, run: Run) -> None:
     node.live("c1")
     assert "*" not in run("list")
     node.live("c2", begin={"mon_PERF_PKG_00/core_energy": "Unavailable"})
@@ -117,7 +117,7 @@ def test_list_marks_partial_sums(node: FakeNode, run: Run) -> None:
 WIPED = {"before": {"mon_PERF_PKG_00/core_energy": "Unavailable"}, "known": {"mon_PERF_PKG_00/core_energy": "1.5"}}
 
 
-def test_a_sum_of_which_a_part_is_unknown_is_shown_as_at_least_that_much(node: FakeNode, run: Run) -> None:
+def test_a_sum_of_which_a_part_is_unknown_is_shown_as_at_least_that_much(node: NodeFiles, run: Run) -> None:
     path = node.live("c1").groups[0].path
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": BEGIN, **WIPED}], members={"c1": alive(path)})
     legend = ">=  at least that much: a part is unknown"
@@ -133,7 +133,7 @@ def test_a_sum_of_which_a_part_is_unknown_is_shown_as_at_least_that_much(node: F
     assert (counter["use"], counter["known"]) == (None, 4.75)
 
 
-def test_list_shows_the_rmids_in_use(node: FakeNode, run: Run) -> None:
+def test_list_shows_the_rmids_in_use(node: NodeFiles, run: Run) -> None:
     node.live("c1")
     node.make("theirs", "gold")
     assert run("list").splitlines()[0] == "RMIDs: 4 in use of 8 (1 ours, 3 of others)"
@@ -141,7 +141,7 @@ def test_list_shows_the_rmids_in_use(node: FakeNode, run: Run) -> None:
     assert run("list").splitlines()[0].endswith("; orphans: 1")
 
 
-def test_list_shows_unmonitored_containers_and_why(node: FakeNode, run: Run) -> None:
+def test_list_shows_unmonitored_containers_and_why(node: NodeFiles, run: Run) -> None:
     node.fail("c1", kernel="No free RMIDs", tried="mkdir /x: ENOSPC", hint="fewer pods")
     node.fail("c2", "usage", problem="unknown option", monitored=True)
     lines = run("list").splitlines()
@@ -162,7 +162,7 @@ def test_list_shows_unmonitored_containers_and_why(node: FakeNode, run: Run) -> 
     ]
 
 
-def test_many_failures_of_one_cause_are_one_line(node: FakeNode, run: Run) -> None:
+def test_many_failures_of_one_cause_are_one_line(node: NodeFiles, run: Run) -> None:
     for at in range(236):
         node.fail(f"{at:064x}", namespace="shop", pod=f"cart-{at:03}", name="app")
     (line,) = [line for line in run("list").splitlines() if "no_rmids" in line]
@@ -173,7 +173,7 @@ def test_many_failures_of_one_cause_are_one_line(node: FakeNode, run: Run) -> No
     assert each[235].startswith("shop/cart-235 app (000000000000): no_rmids: no RMID is left (")
 
 
-def test_list_unmonitored_has_containers_without_the_hook(node: FakeNode, run: Run) -> None:
+def test_list_unmonitored_has_containers_without_the_hook(node: NodeFiles, run: Run) -> None:
     assert run("list", "unmonitored") == "none\n"
     node.unhooked("c3")
     assert run("list", "unmonitored").splitlines()[1] == "  shop/web-0 app (c3)"
@@ -195,7 +195,7 @@ FULL = "more containers may be unmonitored: the file system of the run directory
     ids=str,
 )
 def test_list_does_not_say_none_while_the_run_directory_is_full(
-    node: FakeNode, run: Run, monkeypatch: pytest.MonkeyPatch, change: dict[str, int], is_full: bool
+    node: NodeFiles, run: Run, monkeypatch: pytest.MonkeyPatch, change: dict[str, int], is_full: bool
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**ROOM, **change}))
     line = f"{FULL} (df -h /run, df -i /run)\n"
@@ -207,7 +207,7 @@ def test_list_does_not_say_none_while_the_run_directory_is_full(
     assert Records(str(node.run)).is_full() is is_full
 
 
-def test_list_says_that_failures_could_not_be_recorded(node: FakeNode, run: Run) -> None:
+def test_list_says_that_failures_could_not_be_recorded(node: NodeFiles, run: Run) -> None:
     node.write("runs", "unrecorded", "")
     line = "at least 1 failure since boot could not be recorded: see journalctl -t resctrl-mon-hook\n"
     assert run("list", "unmonitored") == line
@@ -217,7 +217,7 @@ def test_list_says_that_failures_could_not_be_recorded(node: FakeNode, run: Run)
     assert "resctrl_mon_unrecorded_failures 2\n" in run("metrics")
 
 
-def test_doctor_says_that_records_may_be_missing(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_says_that_records_may_be_missing(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(Places("/usr", "/h"), node.options, ())
     assert [it.level for it in check_records(site)] == [OK]
     node.write("runs", "unrecorded", "...")
@@ -230,7 +230,7 @@ def test_doctor_says_that_records_may_be_missing(node: FakeNode, monkeypatch: py
 # --- Which keys, and in which order
 
 
-def test_what_runs_comes_before_what_is_over_and_the_most_energy_first(node: FakeNode, run: Run) -> None:
+def test_what_runs_comes_before_what_is_over_and_the_most_energy_first(node: NodeFiles, run: Run) -> None:
     for name, energy in (("a", "7.0"), ("b", "9.0"), ("over", "9.5")):
         node.live(name)
         node.count(f"oci-{name}", {"mon_PERF_PKG_00/core_energy": energy})
@@ -241,7 +241,7 @@ def test_what_runs_comes_before_what_is_over_and_the_most_energy_first(node: Fak
 
 
 @pytest.mark.parametrize(("sort", "expected"), [("energy", "acb"), ("memory", "bca"), ("age", "bac"), ("name", "cab")])
-def test_a_list_can_be_sorted(node: FakeNode, run: Run, sort: str, expected: str) -> None:
+def test_a_list_can_be_sorted(node: NodeFiles, run: Run, sort: str, expected: str) -> None:
     facts = {"a": ("9", "1001", 900.0, "n/b"), "b": ("7", "9000", 990.0, "n/c"), "c": ("8", "5000", 100.0, "n/a")}
     for name, (energy, memory, born, pod) in facts.items():
         node.live(name, pod_namespace=pod[0], pod_name=pod[2], created_boottime=born)
@@ -249,7 +249,7 @@ def test_a_list_can_be_sorted(node: FakeNode, run: Run, sort: str, expected: str
     assert "".join(row["KEY"] for row in columns(run("list", f"--sort={sort}"))) == expected
 
 
-def test_a_list_can_be_of_some_namespaces_and_states(node: FakeNode, run: Run) -> None:
+def test_a_list_can_be_of_some_namespaces_and_states(node: NodeFiles, run: Run) -> None:
     node.live("a", pod_namespace="shop", pod_name="x")
     node.live("b", pod_namespace="batch", pod_name="y")
     node.completed("c", pod_namespace="shop", pod_name="z")
@@ -265,7 +265,7 @@ def test_a_list_can_be_of_some_namespaces_and_states(node: FakeNode, run: Run) -
     assert listed("--state=completed", "--namespace=batch") == set()
 
 
-def test_the_total_is_that_of_all_that_match(node: FakeNode, run: Run) -> None:
+def test_the_total_is_that_of_all_that_match(node: NodeFiles, run: Run) -> None:
     for name in "abc":
         node.live(name)
     (total,) = [line for line in run("list", "--limit=2").splitlines() if line.startswith("total")]
@@ -275,7 +275,7 @@ def test_the_total_is_that_of_all_that_match(node: FakeNode, run: Run) -> None:
 # --- Terminals
 
 
-def test_on_a_narrow_terminal_names_are_cut_and_numbers_are_not(node: FakeNode) -> None:
+def test_on_a_narrow_terminal_names_are_cut_and_numbers_are_not(node: NodeFiles) -> None:
     pod = "checkout-service-with-a-long-name-7c9f6d5b8-x2x4k"
     node.live(UID, kind="pod", pod_namespace="observability", pod_name=pod)
     seen = snapshot.take_snapshot(node.options)
@@ -285,7 +285,7 @@ def test_on_a_narrow_terminal_names_are_cut_and_numbers_are_not(node: FakeNode) 
     assert wide[3].split() == [f"observability/{pod}", UID, "live", "/", "1/1", "?", "3.25", "3.91Ki"]
 
 
-def test_a_line_of_failures_fits_the_terminal(node: FakeNode) -> None:
+def test_a_line_of_failures_fits_the_terminal(node: NodeFiles) -> None:
     for at in range(30):
         node.fail(f"c{at}", namespace="shop", pod=f"cart-{at:03}", name="app")
     seen = snapshot.take_snapshot(node.options)
@@ -308,14 +308,14 @@ def test_colour_is_for_terminals_that_have_it(monkeypatch: pytest.MonkeyPatch) -
     assert output.get_screen().colour is False
 
 
-def test_list_reports_unreadable_records(node: FakeNode, run: Run) -> None:
+def test_list_reports_unreadable_records(node: NodeFiles, run: Run) -> None:
     path = node.write("groups", "torn.json", "{")
     other = node.write("unmonitored", "c2.json", "[]")
     lines = [line for line in run("list").splitlines() if line.startswith("unreadable: ")]
     assert [line.split(": ")[1] for line in lines] == [str(path), str(other)]
 
 
-def test_list_without_resctrl_says_so(node: FakeNode, run: Run, tmp_path: Path) -> None:
+def test_list_without_resctrl_says_so(node: NodeFiles, run: Run, tmp_path: Path) -> None:
     node.live("c1")
     assert "not mounted" in run("list", f"--resctrl-root={tmp_path}").splitlines()[0]
 
@@ -323,14 +323,14 @@ def test_list_without_resctrl_says_so(node: FakeNode, run: Run, tmp_path: Path) 
 @pytest.mark.parametrize("option", ["--resctrl-root", "--run-dir"])
 @pytest.mark.parametrize("verb", [["list"], ["show", "x"], ["top"]])
 def test_a_directory_that_is_named_has_to_be_there(
-    node: FakeNode, complaints: list[str], verb: list[str], option: str
+    node: NodeFiles, complaints: list[str], verb: list[str], option: str
 ) -> None:
     node.live("c1")
     assert commands.main([*verb, *node.places, f"{option}=/nowhere"]) == 2
     assert complaints == [f"{option}=/nowhere: there is no such directory"]
 
 
-def test_list_says_what_reconcile_left_outside_of_its_group(node: FakeNode, run: Run) -> None:
+def test_list_says_what_reconcile_left_outside_of_its_group(node: NodeFiles, run: Run) -> None:
     node.live("c1", pod_namespace="n", pod_name="p")
     node.reconciled(failed=2)
     assert "outside" not in run("list")
@@ -341,7 +341,7 @@ def test_list_says_what_reconcile_left_outside_of_its_group(node: FakeNode, run:
     assert json.loads(run("list", "--json"))["outside"] == {"c1": 17, "c2": 1}
 
 
-def test_list_as_json(node: FakeNode, run: Run) -> None:
+def test_list_as_json(node: NodeFiles, run: Run) -> None:
     node.live("c1", pod_namespace="n", pod_name="p", created_at="2026-01-02T03:00:00Z", created_boottime=900.0)
     failure = node.fail("c2")
     path = node.write("groups", "torn.json", "")
@@ -388,7 +388,7 @@ def test_list_as_json(node: FakeNode, run: Run) -> None:
 # --- show
 
 
-def shown(node: FakeNode, **fields: Any) -> None:  # noqa: ANN401
+def shown(node: NodeFiles, **fields: Any) -> None:  # noqa: ANN401
     path = node.live(UID, kind="pod", pod_namespace="default", pod_name="web").groups[0].path
     before = {"mon_PERF_PKG_00/core_energy": "1.5"}
     member = alive(path, cgroup=":/kubepods/x", taken_from="theirs", name="app")
@@ -402,7 +402,7 @@ def shown(node: FakeNode, **fields: Any) -> None:  # noqa: ANN401
     node.index("c1", UID)
 
 
-def test_show_sums_up_a_key_and_tells_its_life(node: FakeNode, run: Run) -> None:
+def test_show_sums_up_a_key_and_tells_its_life(node: NodeFiles, run: Run) -> None:
     shown(node)
     node.fail("c9", key=UID, kernel="No free RMIDs")
     node.fail("c2", "task_gone")
@@ -430,7 +430,7 @@ def test_show_sums_up_a_key_and_tells_its_life(node: FakeNode, run: Run) -> None
     assert "COUNTER" not in text
 
 
-def test_show_wide_has_the_values_of_each_counter(node: FakeNode, run: Run) -> None:
+def test_show_wide_has_the_values_of_each_counter(node: NodeFiles, run: Run) -> None:
     shown(node)
     rows = {row["COUNTER"]: row for row in columns(run("show", UID, "-o", "wide"))}
     energy = {"UNIT": "joules", "BEGIN": "5.500000", "NOW": "8.750000", "BEFORE": "1.5", "USE": "4.750000"}
@@ -439,7 +439,7 @@ def test_show_wide_has_the_values_of_each_counter(node: FakeNode, run: Run) -> N
     assert rows["mon_L3_00/llc_occupancy"] == {"COUNTER": "mon_L3_00/llc_occupancy", **cache}
 
 
-def test_show_sums_over_domains_and_ctrl_groups(node: FakeNode, run: Run) -> None:
+def test_show_sums_over_domains_and_ctrl_groups(node: NodeFiles, run: Run) -> None:
     path = node.live("c1").groups[0].path
     node.count("oci-c1", {"mon_PERF_PKG_01/core_energy": "2.0"})
     begin = {**BEGIN, "mon_PERF_PKG_01/core_energy": "1.0"}
@@ -451,7 +451,7 @@ def test_show_sums_over_domains_and_ctrl_groups(node: FakeNode, run: Run) -> Non
     assert line.split() == ["core_energy", "44.2", "J"]
 
 
-def test_show_of_a_completed_key_has_its_end(node: FakeNode, run: Run) -> None:
+def test_show_of_a_completed_key_has_its_end(node: NodeFiles, run: Run) -> None:
     node.completed("c1")
     text = run("show", "c1", "--output=wide")
     assert "  2026-01-02T03:04:05Z  completed" in text
@@ -459,7 +459,7 @@ def test_show_of_a_completed_key_has_its_end(node: FakeNode, run: Run) -> None:
     assert {row["END"] for row in columns(text)} == set(NOW.values())
 
 
-def test_show_of_a_missing_group_without_snapshots_has_no_use(node: FakeNode, run: Run) -> None:
+def test_show_of_a_missing_group_without_snapshots_has_no_use(node: NodeFiles, run: Run) -> None:
     node.record("c1", groups=[{"path": str(node.path("oci-c1")), "ctrl_group": "/"}])
     text = run("show", "c1", "-o", "wide")
     assert "(missing)" in text
@@ -467,7 +467,7 @@ def test_show_of_a_missing_group_without_snapshots_has_no_use(node: FakeNode, ru
     assert "COUNTER" not in text
 
 
-def test_show_marks_unknown_use_and_use_counted_from_0(node: FakeNode, run: Run) -> None:
+def test_show_marks_unknown_use_and_use_counted_from_0(node: NodeFiles, run: Run) -> None:
     node.live("c1", begin={"mon_PERF_PKG_00/core_energy": "Unavailable", "mon_L3_00/mbm_total_bytes": "Unavailable"})
     node.count("oci-c1", {"mon_L3_00/later_event": "7"})
     rows = {row["COUNTER"].rpartition("/")[2]: row for row in columns(run("show", "c1", "-o", "wide"))}
@@ -475,7 +475,7 @@ def test_show_marks_unknown_use_and_use_counted_from_0(node: FakeNode, run: Run)
     assert (rows["later_event"]["UNIT"], rows["later_event"]["USE"]) == ("?", "-")
 
 
-def test_show_as_json(node: FakeNode, run: Run) -> None:
+def test_show_as_json(node: NodeFiles, run: Run) -> None:
     shown(node)
     failure = node.fail("c9", key=UID)
     found = json.loads(run("show", UID, "--json"))
@@ -497,19 +497,19 @@ def test_show_as_json(node: FakeNode, run: Run) -> None:
 
 
 @pytest.mark.parametrize("name", [UID, UID[:3], "c1", "web", "default/web", "default/we", "app", "ap"])
-def test_show_finds_a_key_by_any_of_its_names_or_how_it_begins(node: FakeNode, run: Run, name: str) -> None:
+def test_show_finds_a_key_by_any_of_its_names_or_how_it_begins(node: NodeFiles, run: Run, name: str) -> None:
     shown(node)
     node.record("other", pod_namespace="kube-system", pod_name="dns")
     assert json.loads(run("show", "--json", name))["key"] == UID
 
 
-def test_a_whole_name_comes_before_one_that_begins_so(node: FakeNode, run: Run) -> None:
+def test_a_whole_name_comes_before_one_that_begins_so(node: NodeFiles, run: Run) -> None:
     node.record("k1", kind="pod", pod_namespace="shop", pod_name="web")
     node.record("k2", kind="pod", pod_namespace="shop", pod_name="web-2")
     assert json.loads(run("show", "--json", "shop/web"))["key"] == "k1"
 
 
-def test_a_name_of_two_pods_is_told_with_both(node: FakeNode, complaints: list[str]) -> None:
+def test_a_name_of_two_pods_is_told_with_both(node: NodeFiles, complaints: list[str]) -> None:
     node.record("k1", kind="pod", pod_namespace="shop", pod_name="web")
     node.record("k2", kind="pod", pod_namespace="test", pod_name="web")
     assert commands.main(["show", *node.places, "web"]) == 2
@@ -524,7 +524,7 @@ def podman(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     return names
 
 
-def test_containers_of_podman_have_their_names(node: FakeNode, run: Run, podman: dict[str, str]) -> None:
+def test_containers_of_podman_have_their_names(node: NodeFiles, run: Run, podman: dict[str, str]) -> None:
     podman.update(c1="db", other="else")
     node.live("c1")
     assert columns(run("list"))[0]["NAME"] == "db"
@@ -534,7 +534,7 @@ def test_containers_of_podman_have_their_names(node: FakeNode, run: Run, podman:
     assert f"  db (c1): alive, pid {os.getpid()}" in lines
 
 
-def test_show_prefers_the_exact_name(node: FakeNode, run: Run) -> None:
+def test_show_prefers_the_exact_name(node: NodeFiles, run: Run) -> None:
     node.record("ab")
     node.record("abc")
     node.record("else")
@@ -557,7 +557,7 @@ def test_show_prefers_the_exact_name(node: FakeNode, run: Run) -> None:
         ("-", "no key"),
     ],
 )
-def test_show_of_an_unknown_key_fails(node: FakeNode, complaints: list[str], name: str, problem: str) -> None:
+def test_show_of_an_unknown_key_fails(node: NodeFiles, complaints: list[str], name: str, problem: str) -> None:
     node.record("ab")
     node.record("abc")
     node.write("groups", "torn.json", "")
@@ -572,7 +572,7 @@ def test_show_of_an_unknown_key_fails(node: FakeNode, complaints: list[str], nam
 
 
 @pytest.fixture
-def pace(monkeypatch: pytest.MonkeyPatch, node: FakeNode) -> list[float]:
+def pace(monkeypatch: pytest.MonkeyPatch, node: NodeFiles) -> list[float]:
     """Time goes on only where top waits; meanwhile `oci-busy` uses 5 joules. The waits."""
     waits: list[float] = []
     monkeypatch.setattr(system, "monotonic", lambda: 50.0 + sum(waits))
@@ -597,7 +597,7 @@ def keys_of(text: str) -> list[dict[str, str]]:
     ("option", "keys"), [("--sort=energy", [["shop/cart", "busy", "3.12"]]), ("--namespace=batch", [])]
 )
 def test_top_shows_the_whole_node_and_what_is_charged_to_no_pod(
-    node: FakeNode, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch, option: str, keys: list[list[str]]
+    node: NodeFiles, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch, option: str, keys: list[list[str]]
 ) -> None:
     node.live("busy", pod_namespace="shop", pod_name="cart")
     counter = node.root / "mon_data" / "mon_PERF_PKG_00" / "core_energy"
@@ -617,14 +617,14 @@ def test_top_shows_the_whole_node_and_what_is_charged_to_no_pod(
 
 @pytest.mark.parametrize(("sort", "expected"), [("energy", "abc"), ("cache", "cab"), ("name", "bca")])
 @pytest.mark.usefixtures("pace")
-def test_top_can_be_sorted(node: FakeNode, run: Run, sort: str, expected: str) -> None:
+def test_top_can_be_sorted(node: NodeFiles, run: Run, sort: str, expected: str) -> None:
     for name, cache, pod in (("a", "20", "z"), ("b", "10", "x"), ("c", "30", "y")):
         node.live(name, pod_namespace="n", pod_name=pod)
         node.count(f"oci-{name}", {"mon_L3_00/llc_occupancy": cache})
     assert "".join(row["KEY"] for row in keys_of(run("top", f"--sort={sort}"))) == expected
 
 
-def test_top_without_a_terminal_prints_one_table(node: FakeNode, run: Run, pace: list[float]) -> None:
+def test_top_without_a_terminal_prints_one_table(node: NodeFiles, run: Run, pace: list[float]) -> None:
     node.live("busy")
     node.count("oci-busy", {"mon_PERF_PKG_00/core_energy": "10"})
     node.live("idle")
@@ -637,7 +637,7 @@ def test_top_without_a_terminal_prints_one_table(node: FakeNode, run: Run, pace:
 
 
 @pytest.mark.usefixtures("pace")
-def test_top_marks_a_rate_of_which_a_part_is_unknown(node: FakeNode, run: Run) -> None:
+def test_top_marks_a_rate_of_which_a_part_is_unknown(node: NodeFiles, run: Run) -> None:
     node.live("busy")
     node.count("oci-busy", {"mon_PERF_PKG_00/core_energy": "10", "mon_PERF_PKG_01/core_energy": "Error"})
     text = run("top")
@@ -646,7 +646,7 @@ def test_top_marks_a_rate_of_which_a_part_is_unknown(node: FakeNode, run: Run) -
     assert (key["watts"], key["partial"], key["at_least"]) == (2.5, ["watts"], ["watts"])
 
 
-def test_top_prints_count_tables(node: FakeNode, run: Run, pace: list[float]) -> None:
+def test_top_prints_count_tables(node: NodeFiles, run: Run, pace: list[float]) -> None:
     node.live("busy")
     text = run("top", "--count", "3", "--interval=0.5")
     assert pace == [0.5] * 3
@@ -654,7 +654,7 @@ def test_top_prints_count_tables(node: FakeNode, run: Run, pace: list[float]) ->
     assert "\x1b" not in text
 
 
-def test_top_as_json_prints_an_object_a_line(node: FakeNode, run: Run, pace: list[float]) -> None:
+def test_top_as_json_prints_an_object_a_line(node: NodeFiles, run: Run, pace: list[float]) -> None:
     node.live("busy", pod_namespace="n", pod_name="p")
     node.count("oci-busy", {"mon_PERF_PKG_00/core_energy": "10", "mon_L3_00/mbm_total_bytes": "Error"})
     first, second = map(json.loads, run("top", "--json", "--count=2").splitlines())
@@ -673,7 +673,7 @@ def test_top_as_json_prints_an_object_a_line(node: FakeNode, run: Run, pace: lis
     assert first == second == {**when, "node": use, "no_pod": nothing, "keys": [key]}
 
 
-def test_top_interrupted_exits_0(node: FakeNode, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_top_interrupted_exits_0(node: NodeFiles, run: Run, pace: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("busy")
 
     def interrupted(_seconds: float) -> None:
@@ -692,7 +692,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_top_on_a_terminal_has_a_screen_at_once_and_fits_it(node: FakeNode, run: Run, pace: list[float]) -> None:
+def test_top_on_a_terminal_has_a_screen_at_once_and_fits_it(node: NodeFiles, run: Run, pace: list[float]) -> None:
     for at in range(9):
         node.live(f"busy{at}")
     screens = run("top", "--count=2").split("\x1b[H\x1b[2J")
@@ -723,7 +723,7 @@ def test_text_of_a_tenant_stays_inside_its_cell_or_line(
 ) -> None:
     texts = []
     for words in ((namespace, pod, problem, cgroup), ("n", "p", "q", "r")):
-        node = FakeNode(tmp_path_factory.mktemp("hostile"))
+        node = NodeFiles(tmp_path_factory.mktemp("hostile"))
         member = {**dead("/r/mon_groups/x"), "cgroup": words[3] or "r"}
         groups = [{"path": "/r/mon_groups/x", "ctrl_group": "/", "begin": BEGIN, "end": NOW}]
         node.record("c1", pod_namespace=words[0], pod_name=words[1], members={"c1": member}, groups=groups)
@@ -777,7 +777,7 @@ def test_a_wrong_command_line_is_one_line(
     assert len(line) < 500
 
 
-def test_options_work_with_and_without_an_equals_sign(node: FakeNode, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_work_with_and_without_an_equals_sign(node: NodeFiles, capsys: pytest.CaptureFixture[str]) -> None:
     node.make("odd-lone")
     for places in (node.places, [part for place in node.places for part in place.split("=")]):
         assert commands.main(["list", *places, "--group-prefix", "odd-", "--json"]) == 0
@@ -786,7 +786,7 @@ def test_options_work_with_and_without_an_equals_sign(node: FakeNode, capsys: py
 
 @pytest.mark.parametrize("verb", [["list"], ["top"], ["metrics"], ["show", "x"]])
 def test_an_unreadable_run_directory_is_one_line_on_stderr(
-    node: FakeNode, complaints: list[str], capsys: pytest.CaptureFixture[str], verb: list[str]
+    node: NodeFiles, complaints: list[str], capsys: pytest.CaptureFixture[str], verb: list[str]
 ) -> None:
     node.run.rmdir()
     node.run.write_text("")
@@ -817,7 +817,7 @@ def test_a_failed_command_is_one_line_on_stderr(
     assert said in "".join(complaints)
 
 
-def test_metrics_go_to_stdout_or_to_a_file(node: FakeNode, run: Run, tmp_path: Path) -> None:
+def test_metrics_go_to_stdout_or_to_a_file(node: NodeFiles, run: Run, tmp_path: Path) -> None:
     node.live("c1")
     path = tmp_path / "x.prom"
     assert run("metrics", f"--textfile={path}") == ""
@@ -827,7 +827,7 @@ def test_metrics_go_to_stdout_or_to_a_file(node: FakeNode, run: Run, tmp_path: P
 
 @pytest.mark.parametrize("path", ["missing/x.prom", "."])
 def test_an_unwritable_textfile_is_one_line_on_stderr(
-    node: FakeNode, complaints: list[str], tmp_path: Path, path: str
+    node: NodeFiles, complaints: list[str], tmp_path: Path, path: str
 ) -> None:
     before = sorted(os.listdir(tmp_path))
     assert commands.main(["metrics", *node.places, "--textfile", str(tmp_path / path)]) == 2
@@ -835,7 +835,7 @@ def test_an_unwritable_textfile_is_one_line_on_stderr(
     assert sorted(os.listdir(tmp_path)) == before
 
 
-def test_without_stdout_nothing_is_printed(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_stdout_nothing_is_printed(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     assert commands.main(["list", *node.places]) == 0
     assert commands.main(["top", "--interval=0.001", *node.places]) == 0

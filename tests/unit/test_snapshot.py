@@ -21,14 +21,14 @@ from hook.observe.snapshot import Inventory, Key, Rmids, Total, sum_by_event, ta
 from hook.state import records
 from hook.state.records import Records
 from tests.support.hook import snapshot
-from tests.unit.nodes import BEGIN, NOW, FakeNode, alive, dead
+from tests.unit.nodes import BEGIN, NOW, NodeFiles, alive, dead
 
 MILLION = counters.MILLION
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> FakeNode:
-    return FakeNode(tmp_path)
+def node(tmp_path: Path) -> NodeFiles:
+    return NodeFiles(tmp_path)
 
 
 def only(seen: Inventory) -> Key:
@@ -39,13 +39,13 @@ def only(seen: Inventory) -> Key:
 # --- Keys and what they used
 
 
-def test_a_node_without_a_run_directory_is_empty(node: FakeNode) -> None:
+def test_a_node_without_a_run_directory_is_empty(node: NodeFiles) -> None:
     seen = take_snapshot(node.options)
     assert (seen.keys, seen.unreadable, seen.failures, seen.orphans, seen.runs) == ([], [], [], [], {})
     assert not node.run.exists()
 
 
-def test_a_live_key_has_its_groups_and_members(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_live_key_has_its_groups_and_members(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     state = node.live("c1", created_boottime=100.0)
     monkeypatch.setattr(system, "boottime", lambda: 160.0)
     key = only(take_snapshot(node.options))
@@ -55,7 +55,7 @@ def test_a_live_key_has_its_groups_and_members(node: FakeNode, monkeypatch: pyte
     assert group.use == {"mon_L3_00/mbm_total_bytes": 4000 * MILLION, "mon_PERF_PKG_00/core_energy": 3_250_000}
 
 
-def test_a_snapshot_changes_nothing(node: FakeNode) -> None:
+def test_a_snapshot_changes_nothing(node: NodeFiles) -> None:
     node.live("c1")
     node.write("groups", "torn.json", "{")
     node.fail("c2")
@@ -64,7 +64,7 @@ def test_a_snapshot_changes_nothing(node: FakeNode) -> None:
     assert (snapshot(node.root, node.run), {path: path.read_bytes() for path in node.run.rglob("*.json")}) == before
 
 
-def test_an_ended_group_has_its_final_counters(node: FakeNode) -> None:
+def test_an_ended_group_has_its_final_counters(node: NodeFiles) -> None:
     node.completed("c1")
     node.make("oci-c1", counters={"mon_PERF_PKG_00/core_energy": "99"})
     key = only(take_snapshot(node.options))
@@ -72,7 +72,7 @@ def test_an_ended_group_has_its_final_counters(node: FakeNode) -> None:
     assert sum_by_event(key.groups)["core_energy"] == Total(known=3_250_000, counted=1)
 
 
-def test_a_removed_group_is_missing_and_its_use_unknown(node: FakeNode) -> None:
+def test_a_removed_group_is_missing_and_its_use_unknown(node: NodeFiles) -> None:
     path = str(node.path("oci-c1"))
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": BEGIN}], members={"c1": alive(path)})
     key = only(take_snapshot(node.options))
@@ -80,7 +80,7 @@ def test_a_removed_group_is_missing_and_its_use_unknown(node: FakeNode) -> None:
     assert sum_by_event(key.groups)["core_energy"] == Total(unknown=1)
 
 
-def test_a_key_is_live_after_one_of_its_groups_ended(node: FakeNode) -> None:
+def test_a_key_is_live_after_one_of_its_groups_ended(node: NodeFiles) -> None:
     over = {"path": node.make("their-own", counters=NOW), "ctrl_group": "/", "begin": BEGIN, "end": NOW}
     path = node.make("oci-c1", "gold", NOW)
     node.record("c1", groups=[over, {"path": path, "ctrl_group": "gold", "begin": BEGIN}], members={"c1": alive(path)})
@@ -89,19 +89,19 @@ def test_a_key_is_live_after_one_of_its_groups_ended(node: FakeNode) -> None:
     assert seen.rmids == Rmids(limit=8, ours=1, others=2 + 1)
 
 
-def test_recovering_takes_precedence(node: FakeNode) -> None:
+def test_recovering_takes_precedence(node: NodeFiles) -> None:
     node.record("c1", recovering=True)
     assert only(take_snapshot(node.options)).condition == "recovering"
 
 
-def test_without_snapshots_use_is_unknown(node: FakeNode) -> None:
+def test_without_snapshots_use_is_unknown(node: NodeFiles) -> None:
     path = node.make("oci-c1", counters=NOW)
     node.record("c1", groups=[{"path": path, "ctrl_group": "/"}], members={"c1": alive(path)})
     key = only(take_snapshot(node.options))
     assert (key.groups[0].now, sum_by_event(key.groups)) == (NOW, {})
 
 
-def test_totals_sum_all_domains_and_ctrl_groups_and_count_unknown_values(node: FakeNode) -> None:
+def test_totals_sum_all_domains_and_ctrl_groups_and_count_unknown_values(node: NodeFiles) -> None:
     energy = "mon_PERF_PKG_0{}/core_energy".format
     first = node.make("oci-c1", counters={energy(0): "3", energy(1): "5", energy(2): "7"})
     second = node.make("oci-c1", "gold", {energy(0): "11"})
@@ -119,7 +119,7 @@ def test_totals_sum_all_domains_and_ctrl_groups_and_count_unknown_values(node: F
     assert Total(unknown=2).value is None
 
 
-def test_members_are_dead_alive_or_unknown(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_are_dead_alive_or_unknown(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.make("oci-c1")
     node.record("c1", members={"a": alive(path), "b": dead(path), "c": {**alive(path), "pid": 2**31 - 1}})
     key = only(take_snapshot(node.options))
@@ -128,7 +128,7 @@ def test_members_are_dead_alive_or_unknown(node: FakeNode, monkeypatch: pytest.M
     assert only(take_snapshot(node.options)).list_alive() == ["a", "b", "c"]
 
 
-def test_an_age_is_never_negative_and_may_be_unknown(node: FakeNode) -> None:
+def test_an_age_is_never_negative_and_may_be_unknown(node: NodeFiles) -> None:
     node.record("c1", created_boottime=1e12)
     assert only(take_snapshot(node.options)).age == 0
     node.record("c1")
@@ -156,7 +156,7 @@ def when_counted(monkeypatch: pytest.MonkeyPatch, *happenings: object) -> list[s
     return read
 
 
-def test_a_key_that_ends_while_it_is_read_is_read_again(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_ends_while_it_is_read_is_read_again(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """The counters of the next incarnation, set against this one's begin, would be use that never was."""
     node.live("c1")
     read = when_counted(monkeypatch, lambda: node.completed("c1"))
@@ -164,7 +164,7 @@ def test_a_key_that_ends_while_it_is_read_is_read_again(node: FakeNode, monkeypa
     assert len(read) == 1
 
 
-def test_a_new_incarnation_has_its_own_initial_counters(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_incarnation_has_its_own_initial_counters(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.live("c1").groups[0].path
     again = {"path": path, "ctrl_group": "/", "begin": NOW, "before": {"mon_PERF_PKG_00/core_energy": "3.25"}}
     read = when_counted(monkeypatch, lambda: node.record("c1", groups=[again]))
@@ -172,14 +172,14 @@ def test_a_new_incarnation_has_its_own_initial_counters(node: FakeNode, monkeypa
     assert len(read) == 2
 
 
-def test_a_key_removed_while_it_is_read_is_left_out(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_removed_while_it_is_read_is_left_out(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("c1")
     when_counted(monkeypatch, (node.run / "groups" / "c1.json").unlink)
     seen = take_snapshot(node.options)
     assert (seen.keys, seen.unreadable) == ([], [])
 
 
-def test_a_key_that_changes_at_each_read_is_reported(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_changes_at_each_read_is_reported(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.live("c1").groups[0].path
     changes = [
         lambda at=at: node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": {"a/b": str(at)}}])
@@ -190,7 +190,7 @@ def test_a_key_that_changes_at_each_read_is_reported(node: FakeNode, monkeypatch
     assert (broken.name, broken.problem) == ("c1", "it changes faster than it can be read")
 
 
-def test_a_file_removed_after_the_listing_is_left_out(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_removed_after_the_listing_is_left_out(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     node.record("c1")
     node.fail("c2")
     real = system.read_file
@@ -205,7 +205,7 @@ def test_a_file_removed_after_the_listing_is_left_out(node: FakeNode, monkeypatc
     assert (seen.keys, seen.unreadable, seen.failures, seen.unreadable_failures) == ([], [], [], [])
 
 
-def test_unreadable_counters_make_use_unknown(node: FakeNode) -> None:
+def test_unreadable_counters_make_use_unknown(node: NodeFiles) -> None:
     node.live("c1")
     (node.path("oci-c1") / "mon_data/mon_PERF_PKG_00/core_energy").unlink()
     found = sum_by_event(only(take_snapshot(node.options)).groups)
@@ -225,7 +225,7 @@ def test_unreadable_counters_make_use_unknown(node: FakeNode) -> None:
         ("\xff\x00", "not JSON"),
     ],
 )
-def test_a_broken_state_is_reported_beside_the_others(node: FakeNode, text: str, problem: str) -> None:
+def test_a_broken_state_is_reported_beside_the_others(node: NodeFiles, text: str, problem: str) -> None:
     node.live("c1")
     path = node.write("groups", "bad.json", text)
     seen = take_snapshot(node.options)
@@ -235,7 +235,7 @@ def test_a_broken_state_is_reported_beside_the_others(node: FakeNode, text: str,
     assert path.read_text() == text
 
 
-def test_other_files_are_not_read_as_states(node: FakeNode) -> None:
+def test_other_files_are_not_read_as_states(node: NodeFiles) -> None:
     node.write("groups", ".c1.tmp", "{")
     node.write("groups", "c1.json.unreadable-7", "{")
     node.write("groups", ".json", "{")
@@ -251,7 +251,7 @@ def test_other_files_are_not_read_as_states(node: FakeNode) -> None:
 @example(torn=0, junk=b"")
 @example(torn=400, junk=b"\x1b[2J\n")
 def test_a_snapshot_survives_any_file_content(tmp_path_factory: pytest.TempPathFactory, torn: int, junk: bytes) -> None:
-    node = FakeNode(tmp_path_factory.mktemp("torn"))
+    node = NodeFiles(tmp_path_factory.mktemp("torn"))
     node.live("c1")
     node.completed("whole")
     path = node.run / "groups" / "c1.json"
@@ -261,7 +261,7 @@ def test_a_snapshot_survives_any_file_content(tmp_path_factory: pytest.TempPathF
     assert len(seen.keys) + len(seen.unreadable) == 2
 
 
-def test_failures_are_read_and_broken_ones_reported(node: FakeNode) -> None:
+def test_failures_are_read_and_broken_ones_reported(node: NodeFiles) -> None:
     failure = node.fail("c1")
     node.write("unmonitored", "c2.json", "[]")
     seen = take_snapshot(node.options)
@@ -272,7 +272,7 @@ def test_failures_are_read_and_broken_ones_reported(node: FakeNode) -> None:
 # --- The run directory
 
 
-def test_an_unreadable_run_directory_is_an_error(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_run_directory_is_an_error(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     node.run.write_text("")
     with pytest.raises(HookError) as caught:
         take_snapshot(node.options)
@@ -288,7 +288,7 @@ def test_an_unreadable_run_directory_is_an_error(node: FakeNode, monkeypatch: py
         take_snapshot(node.options)
 
 
-def test_a_run_directory_writable_by_others_is_not_trusted(node: FakeNode) -> None:
+def test_a_run_directory_writable_by_others_is_not_trusted(node: NodeFiles) -> None:
     node.run.mkdir()
     node.run.chmod(0o777)
     before = len(os.listdir("/proc/self/fd"))
@@ -297,21 +297,21 @@ def test_a_run_directory_writable_by_others_is_not_trusted(node: FakeNode) -> No
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_link_as_run_directory_is_not_followed(node: FakeNode, tmp_path: Path) -> None:
+def test_a_link_as_run_directory_is_not_followed(node: NodeFiles, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     node.run.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(HookError, match="cannot be read"):
         take_snapshot(node.options)
 
 
-def test_no_descriptor_is_left_open(node: FakeNode) -> None:
+def test_no_descriptor_is_left_open(node: NodeFiles) -> None:
     node.live("c1")
     before = len(os.listdir("/proc/self/fd"))
     take_snapshot(node.options)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_index_leads_from_a_container_to_its_key(node: FakeNode) -> None:
+def test_the_index_leads_from_a_container_to_its_key(node: NodeFiles) -> None:
     node.index("c1", "key")
     node.write("members", "bad.json", "{")
     node.record("x")  # which would do for an index
@@ -319,7 +319,7 @@ def test_the_index_leads_from_a_container_to_its_key(node: FakeNode) -> None:
         assert [found.key_of(name) for name in ("c1", "bad", "none", "../groups/x")] == ["key", None, None, None]
 
 
-def test_runs_are_counted_by_the_size_of_their_file(node: FakeNode) -> None:
+def test_runs_are_counted_by_the_size_of_their_file(node: NodeFiles) -> None:
     node.write("runs", "createRuntime-ok", "." * 7)
     node.write("runs", "poststop-lock_timeout", ".")
     node.write("runs", "nonsense", "..")
@@ -331,7 +331,7 @@ def test_runs_are_counted_by_the_size_of_their_file(node: FakeNode) -> None:
 # --- RMIDs and orphans
 
 
-def test_rmids_in_use_are_those_of_all_groups(node: FakeNode) -> None:
+def test_rmids_in_use_are_those_of_all_groups(node: NodeFiles) -> None:
     node.live("c1")
     node.make("oci-c2", "gold")
     node.make("somebodys")
@@ -343,20 +343,20 @@ def test_rmids_in_use_are_those_of_all_groups(node: FakeNode) -> None:
     assert rmids == Rmids(limit=8, ours=3, others=2 + 3)
 
 
-def test_without_num_rmids_the_limit_is_unknown(node: FakeNode) -> None:
+def test_without_num_rmids_the_limit_is_unknown(node: NodeFiles) -> None:
     for file in node.root.glob("info/*/num_rmids"):
         file.write_text("many")
     assert take_snapshot(node.options).rmids == Rmids(limit=None, ours=0, others=1)
 
 
-def test_without_resctrl_no_rmid_is_in_use(node: FakeNode) -> None:
+def test_without_resctrl_no_rmid_is_in_use(node: NodeFiles) -> None:
     node.live("c1")
     seen = take_snapshot(node.options.model_copy(update={"resctrl_root": "/nowhere"}))
     assert (seen.rmids, seen.orphans) == (None, [])
     assert only(seen).condition == "live"
 
 
-def test_orphans_are_our_groups_without_a_record_and_a_live_member(node: FakeNode) -> None:
+def test_orphans_are_our_groups_without_a_record_and_a_live_member(node: NodeFiles) -> None:
     node.live("c1")
     lone = node.make("oci-lone")
     left = node.make("oci-over")
@@ -371,14 +371,14 @@ def test_orphans_are_our_groups_without_a_record_and_a_live_member(node: FakeNod
 
 
 @pytest.mark.parametrize("fields", [{}, {"lingering_since": 1.0}])
-def test_the_group_of_a_dead_pod_on_record_is_not_an_orphan(node: FakeNode, fields: dict[str, float]) -> None:
+def test_the_group_of_a_dead_pod_on_record_is_not_an_orphan(node: NodeFiles, fields: dict[str, float]) -> None:
     """It lingers, or waits for its next start, as in CrashLoopBackOff."""
     path = node.make("oci-c1")
     node.record("c1", groups=[{"path": path, "ctrl_group": "/"}], members={"c1": dead(path)}, **fields)
     assert take_snapshot(node.options).orphans == []
 
 
-def test_a_container_recorded_meanwhile_is_not_unhooked(node: FakeNode) -> None:
+def test_a_container_recorded_meanwhile_is_not_unhooked(node: NodeFiles) -> None:
     node.unhooked("c1", "c2", "c3")
     node.index("c1", "c1")
     node.fail("c2")
@@ -388,7 +388,7 @@ def test_a_container_recorded_meanwhile_is_not_unhooked(node: FakeNode) -> None:
     assert seen.names() == ["shop/web-0 app (c3)"]
 
 
-def test_a_group_removed_with_its_key_is_not_an_orphan(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_removed_with_its_key_is_not_an_orphan(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("c1")
     real = Records.recorded
 
@@ -404,7 +404,7 @@ def test_a_group_removed_with_its_key_is_not_an_orphan(node: FakeNode, monkeypat
 # --- Rates
 
 
-def two_looks(node: FakeNode, monkeypatch: pytest.MonkeyPatch, change: object) -> rates.Rates:
+def two_looks(node: NodeFiles, monkeypatch: pytest.MonkeyPatch, change: object) -> rates.Rates:
     """The rates between two looks, 2 seconds apart, with a change between them."""
     now = [10.0]
     monkeypatch.setattr(system, "monotonic", lambda: now[0])
@@ -414,7 +414,7 @@ def two_looks(node: FakeNode, monkeypatch: pytest.MonkeyPatch, change: object) -
     return rates.compare(first, rates.Look(take_snapshot(node.options), {}), "now")
 
 
-def test_rates_are_use_per_second(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_use_per_second(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("c1")
     more = {"mon_L3_00/mbm_total_bytes": "7000", "mon_PERF_PKG_00/core_energy": "38.750000"}
     found = two_looks(node, monkeypatch, lambda: node.count("oci-c1", more))
@@ -425,7 +425,7 @@ def test_rates_are_use_per_second(node: FakeNode, monkeypatch: pytest.MonkeyPatc
     assert rate.use["llc_occupancy"] == Total(known=4096 * MILLION, counted=1)
 
 
-def test_rates_need_no_snapshots(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_need_no_snapshots(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.make("oci-c1", counters=NOW)
     node.record("c1", groups=[{"path": path, "ctrl_group": "/"}], members={"c1": alive(path)})
     more = {"mon_PERF_PKG_00/core_energy": "10.750000"}
@@ -433,7 +433,7 @@ def test_rates_need_no_snapshots(node: FakeNode, monkeypatch: pytest.MonkeyPatch
     assert rate.use["core_energy"].value == MILLION
 
 
-def test_rates_are_sorted_by_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_sorted_by_use(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("idle", "busy", "reader", "other"):
         node.live(key)
 
@@ -445,7 +445,7 @@ def test_rates_are_sorted_by_use(node: FakeNode, monkeypatch: pytest.MonkeyPatch
     assert [rate.key.state.key for rate in found.keys] == ["busy", "reader", "idle", "other"]
 
 
-def test_a_key_in_only_one_snapshot_has_no_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_in_only_one_snapshot_has_no_rate(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("ended")
     path = node.live("again").groups[0].path
 
@@ -459,7 +459,7 @@ def test_a_key_in_only_one_snapshot_has_no_rate(node: FakeNode, monkeypatch: pyt
     assert all(rate.use.keys() == {"llc_occupancy"} for rate in found.values())
 
 
-def test_a_rate_counted_from_0_is_marked(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rate_counted_from_0_is_marked(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     energy = "mon_PERF_PKG_00/core_energy"
     node.live("c1")
     node.count("oci-c1", {energy: "Unavailable"})
@@ -467,13 +467,13 @@ def test_a_rate_counted_from_0_is_marked(node: FakeNode, monkeypatch: pytest.Mon
     assert rate.use["core_energy"] == Total(known=2 * MILLION, counted=1, from_nothing=1)
 
 
-def test_an_ended_group_has_no_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ended_group_has_no_rate(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     node.completed("c1", completed_at=None)
     (rate,) = two_looks(node, monkeypatch, lambda: None).keys
     assert rate.use == {}
 
 
-def test_a_counter_that_ran_backwards_has_an_unknown_rate(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_counter_that_ran_backwards_has_an_unknown_rate(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     node.live("c1")
     less = {"mon_PERF_PKG_00/core_energy": "1", "mon_L3_00/mbm_total_bytes": "Unavailable"}
     (rate,) = two_looks(node, monkeypatch, lambda: node.count("oci-c1", less)).keys
