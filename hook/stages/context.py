@@ -9,11 +9,13 @@ from hook.state.rundir import RunDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
 
-    from hook.base.models import KeyState
+    from hook.base.models import KeyState, Model
     from hook.base.resctrl import Resctrl
     from hook.state.rundir import LockedKey
+
+    ModelT = TypeVar("ModelT", bound=Model)
 
 _LONGEST_NUMBER = 20
 _NUMBER = "0123456789."  # what int and float take besides (signs, 1_0, other scripts) is a typo here
@@ -76,47 +78,57 @@ def open_run_dir(options: Options) -> RunDir:
 
 
 def parse(arguments: list[str]) -> tuple[Options, list[str]]:
-    """Read the options; returns those that are right, and a complaint about each one that is not.
+    """Read the options; returns those that are right, and a complaint about each word that is not.
 
-    A wrong option is reported and ignored: a typo in a hooks.d JSON must not stop containers. What kind of value an
-    option takes is what kind its default has: the model is the only table of them.
+    A wrong option is reported and ignored: a typo in a hooks.d JSON must not stop containers.
     """
-    defaults = dict(Options())
+    values, others, complaints = read_words(arguments, dict(Options()))
+    complaints += [f"unknown option {word.partition('=')[0][:80]!r}" for word in others]
+    return validate(Options, values, complaints), complaints
+
+
+def read_words(words: list[str], kinds: dict[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Read options; returns the values by name, the words that are no option, and a complaint about each bad value.
+
+    `kinds`: for each option, a value of the kind that it takes, such as its default.
+    """
     values: dict[str, Any] = {}
+    others: list[str] = []
     complaints: list[str] = []
-    rest = list(arguments)
+    rest = list(words)
     while rest:
-        option, equals, text = rest.pop(0).partition("=")
+        word = rest.pop(0)
+        option, equals, text = word.partition("=")
         name = option[2:].replace("-", "_")
-        if not option.startswith("--") or name not in defaults or "_" in option:
-            complaints.append(f"unknown option {option[:80]!r}")
+        if not option.startswith("--") or name not in kinds or "_" in option:
+            others.append(word)
             continue
-        default = defaults[name]
-        if not equals and default is not False:
+        kind = kinds[name]
+        if not equals and kind is not False:
             if not rest:
                 complaints.append(f"{option} wants a value")
                 continue
             text = rest.pop(0)
         try:
-            values[name] = _convert(default, values.get(name), text)
+            values[name] = _convert(kind, values.get(name), text)
         except ValueError as error:
             complaints.append(f"{option}: {error}")
-    return _validate(values, complaints), complaints
+    return values, others, complaints
 
 
-def _convert(default: object, former: Any, text: str) -> object:  # noqa: ANN401  the former value, of any kind
-    """Convert `text` to the kind of value that the default is; lists and dicts grow with each use of their option."""
-    if default is False:
+def _convert(kind: object, former: Any, text: str) -> object:  # noqa: ANN401  the former value, of any kind
+    """Convert `text` to the kind of value that `kind` is; lists and dicts grow with each use of their option."""
+    if kind is False:
         if text:
             raise ValueError("takes no value")
         return True
-    if isinstance(default, (int, float)):
+    if isinstance(kind, (int, float)):
         if len(text) > _LONGEST_NUMBER or text.strip(_NUMBER):
-            raise ValueError(f"{text[:80]!r} is not a number of seconds")
-        return type(default)(text)
-    if isinstance(default, list):
+            raise ValueError(f"{text[:80]!r} is not a number")
+        return type(kind)(text)
+    if isinstance(kind, list):
         return [*(former or []), text]
-    if isinstance(default, dict):
+    if isinstance(kind, dict):
         name, equals, value = text.partition("=")
         if not name or not equals:
             raise ValueError(f"{text[:80]!r} is not K=V")
@@ -124,12 +136,17 @@ def _convert(default: object, former: Any, text: str) -> object:  # noqa: ANN401
     return text
 
 
-def _validate(values: dict[str, Any], complaints: list[str]) -> Options:
-    """Make the options, less those that the model refuses, each of which adds a complaint."""
+def validate(form: type[ModelT], values: dict[str, Any], complaints: list[str]) -> ModelT:
+    """Make a model of options, less those that it refuses, each of which adds a complaint.
+
+    Raises ValidationError if one is missing.
+    """
     while True:
         try:
-            return Options.model_validate(values)
+            return form.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
             name = str(first["loc"][0])
+            if name not in values:
+                raise
             complaints.append(f"--{name.replace('_', '-')}: {str(values.pop(name))[:80]!r}: {first['msg']}")
