@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model through a real mount: what the kernel's VFS and FUSE make of it, and that nothing is left behind."""
+"""The model through a real mount: how tests control and read it, and that nothing is left behind.
+
+`kernel/test_model_is_kernel.py` shows through such a mount that files and directories behave as the kernel's do.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import ctypes
 import errno
 import os
 import signal
-import stat
 import subprocess
 import sys
 import threading
@@ -61,195 +63,6 @@ def put(group: Path, data: str) -> int:
 
 def mounts() -> str:
     return Path("/proc/self/mounts").read_text()
-
-
-def test_the_tree(resctrl: Mounted) -> None:
-    root = resctrl.root
-    (root / "mon_groups" / "x").mkdir()
-    names = ["cpus", "cpus_list", "info", "mode", "mon_data", "mon_groups", "schemata", "size", "tasks"]
-    assert sorted(os.listdir(root)) == names
-    counters = [name for _, _, files in os.walk(root / "mon_groups" / "x" / "mon_data") for name in files]
-    assert len(counters) == 24
-    assert stat.S_IMODE(root.stat().st_mode) == 0o555
-    assert stat.S_IMODE((root / "mon_groups" / "x" / "tasks").stat().st_mode) == 0o644
-    assert (root / "mon_groups" / "x").stat().st_uid == 0
-    assert (root / "info" / "last_cmd_status").read_text() == "ok\n"
-    assert os.statvfs(root).f_blocks == 0
-
-
-def test_umask_applies(resctrl: Mounted) -> None:
-    before = os.umask(0o027)
-    try:
-        (resctrl.root / "mon_groups" / "x").mkdir()
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((resctrl.root / "mon_groups" / "x").stat().st_mode) == 0o750
-
-
-def test_errnos_arrive(tmp_path: Path) -> None:
-    with mounted(tmp_path, rmids=3) as resctrl:
-        groups = resctrl.root / "mon_groups"
-        (groups / "x").mkdir()
-        assert outcome((groups / "x").mkdir) == "EEXIST"
-        assert outcome((groups / "a\nb").mkdir) == "EINVAL"
-        assert outcome((groups / "x" / "y").mkdir) == "EPERM"
-        assert outcome((groups / "x" / "mon_groups" / "y").mkdir) == "ENOENT"
-        assert outcome((groups / "x" / "tasks").unlink) == "EPERM"
-        assert outcome(lambda: os.open(groups / "x" / "new", os.O_WRONLY | os.O_CREAT)) == "EACCES"
-        assert outcome(lambda: os.open(resctrl.root / "info" / "last_cmd_status", os.O_WRONLY)) == "EACCES"
-        (groups / "y").mkdir()
-        assert outcome((groups / "z").mkdir) == "ENOSPC"
-        assert (resctrl.root / "info" / "last_cmd_status").read_text() == "Out of RMIDs\n"
-        (groups / "y").rmdir()
-        assert outcome((groups / "z").mkdir) == "EBUSY"
-        resctrl.control(do="advance", ms=2000)
-        assert outcome((groups / "z").mkdir) == "ok"
-        assert outcome((groups / "y").rmdir) == "ENOENT"
-
-
-def test_one_write_is_one_write(resctrl: Mounted) -> None:
-    group = resctrl.root / "mon_groups" / "x"
-    group.mkdir()
-    me = str(os.getpid())
-    assert put(group, me) == len(me)
-    assert group.joinpath("tasks").read_text().split() == [me]
-    assert outcome(lambda: put(group, "1" * 4097)) == "E2BIG"
-    assert outcome(lambda: put(group, "1" * 300_000)) == "E2BIG"
-    assert outcome(lambda: put(group, "4194304")) == "ESRCH"
-    assert outcome(lambda: put(group, "-1")) == "EINVAL"
-    assert put(group, "\n") == 1
-    # Truncating is what "w" does, and the kernel lets it pass.
-    group.joinpath("tasks").write_text(me)
-
-
-def test_zero_is_the_writing_thread(resctrl: Mounted) -> None:
-    group = resctrl.root / "mon_groups" / "x"
-    group.mkdir()
-    written, done = threading.Event(), threading.Event()
-    tids: list[int] = []
-
-    def work() -> None:
-        tids.append(threading.get_native_id())
-        put(group, "0")
-        written.set()
-        done.wait()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        assert written.wait(300)
-        assert resctrl.groups()["/mon_groups/x"]["tasks"] == tids
-    finally:
-        done.set()
-        thread.join()
-
-
-def test_a_removed_groups_descriptors_say_enodev(resctrl: Mounted) -> None:
-    group = resctrl.root / "mon_groups" / "x"
-    group.mkdir()
-    fd = os.open(group / "tasks", os.O_RDWR)
-    try:
-        group.rmdir()
-        assert outcome(lambda: os.read(fd, 100)) == "ENODEV"
-        group.mkdir()
-        assert outcome(lambda: os.write(fd, b"1")) == "ENODEV"
-        assert outcome(lambda: os.pread(fd, 100, 0)) == "ENODEV"
-    finally:
-        os.close(fd)
-    assert group.joinpath("tasks").read_text() == ""
-
-
-def test_a_removed_ctrl_group_takes_open_files_along(resctrl: Mounted) -> None:
-    gold = resctrl.root / "gold"
-    gold.mkdir()
-    inner = gold / "mon_groups" / "x"
-    inner.mkdir()
-    fd = os.open(inner / "tasks", os.O_RDONLY)
-    try:
-        gold.rmdir()
-        assert outcome(lambda: os.read(fd, 100)) == "ENODEV"
-        gold.mkdir()
-        assert os.listdir(gold / "mon_groups") == []
-        assert outcome(inner.rmdir) == "ENOENT"
-    finally:
-        os.close(fd)
-
-
-def test_an_open_file_follows_a_rename(resctrl: Mounted) -> None:
-    groups = resctrl.root / "mon_groups"
-    (groups / "x").mkdir()
-    (resctrl.root / "gold").mkdir()
-    put(groups / "x", str(os.getpid()))
-    fd = os.open(groups / "x" / "tasks", os.O_RDONLY)
-    try:
-        (groups / "x").rename(resctrl.root / "gold" / "mon_groups" / "y")
-        assert os.read(fd, 100).decode() == f"{os.getpid()}\n"
-    finally:
-        os.close(fd)
-    (groups / "x").mkdir()
-    (groups / "z").mkdir()
-    assert outcome(lambda: (groups / "x").rename(groups / "z")) == "EEXIST"
-    assert outcome(lambda: (groups / "x").rename(resctrl.root / "x")) == "EPERM"
-    put(resctrl.root, str(os.getpid()))
-
-
-def test_a_long_list_is_read_whole_and_in_pieces(tmp_path: Path) -> None:
-    with mounted(tmp_path) as resctrl:
-        whole = (resctrl.root / "tasks").read_text()
-        assert f"\n{os.getpid()}\n" in whole
-        fd = os.open(resctrl.root / "tasks", os.O_RDONLY)
-        try:
-            pieces = list(iter(lambda: os.read(fd, 7), b""))
-        finally:
-            os.close(fd)
-        assert all(len(piece) == 7 for piece in pieces[:-1])
-        assert str(os.getpid()) in b"".join(pieces).decode().split()
-
-
-def test_children_and_the_dead(resctrl: Mounted, sleeper: subprocess.Popen[bytes]) -> None:
-    group = resctrl.root / "mon_groups" / "x"
-    group.mkdir()
-    shell = subprocess.Popen(
-        ["/bin/sh", "-c", "read go; sleep 1000 & echo $!; read end; kill $!; wait $!; echo done; read end"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        bufsize=1,
-    )
-    assert shell.stdin is not None
-    assert shell.stdout is not None
-    with shell:
-        put(group, str(shell.pid))
-        shell.stdin.write("go\n")
-        child = int(shell.stdout.readline())
-        assert group.joinpath("tasks").read_text().split() == [str(shell.pid), str(child)]
-        assert resctrl.control(do="cpu_resctrl_groups", tid=child) == "res:/\nmon:x\n"
-        assert resctrl.control(do="cpu_resctrl_groups", tid=sleeper.pid) == "res:/\nmon:\n"
-        shell.stdin.write("end\n")
-        assert shell.stdout.readline() == "done\n"
-        assert group.joinpath("tasks").read_text().split() == [str(shell.pid)]
-        shell.kill()
-        os.waitid(os.P_PID, shell.pid, os.WEXITED | os.WNOWAIT)
-        assert group.joinpath("tasks").read_text().split() == [str(shell.pid)], "a zombie stays listed"
-    assert group.joinpath("tasks").read_text() == ""
-
-
-def test_a_pid_namespace_has_its_own_numbers(resctrl: Mounted) -> None:
-    group = resctrl.root / "mon_groups" / "x"
-    group.mkdir()
-    code = (
-        "import ctypes, os, sys\n"
-        f"assert ctypes.CDLL(None).unshare({CLONE_NEWPID}) == 0\n"
-        "pid = os.fork()\n"
-        "if pid: os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
-        f"fd = os.open({str(group / 'tasks')!r}, os.O_RDWR)\n"
-        "os.write(fd, b'1')\n"
-        "assert os.pread(fd, 100, 0) == b'1\\n', os.pread(fd, 100, 0)\n"
-        f"try: os.write(fd, b'{os.getpid()}')\n"
-        "except ProcessLookupError: os._exit(42)\n"
-        "os._exit(1)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 42
 
 
 def test_events_tell_what_a_pid_was(resctrl: Mounted, sleeper: subprocess.Popen[bytes]) -> None:
@@ -328,20 +141,6 @@ def test_state_and_umount(resctrl: Mounted) -> None:
     assert resctrl.control(do="state")["limbo"] == [1]
     resctrl.control(do="settle")
     assert resctrl.control(do="state")["limbo"] == []
-
-
-def test_others_may_read_and_no_more(resctrl: Mounted, tmp_path: Path) -> None:
-    group = resctrl.root / "mon_groups" / "x"
-    group.mkdir()
-    code = (
-        "import os, sys\n"
-        "group = os.open(sys.argv[1], os.O_PATH)\n"
-        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
-        "os.open('mon_data/mon_L3_00/llc_occupancy', os.O_RDONLY, dir_fd=group)\n"
-        "try: os.open('tasks', os.O_WRONLY, dir_fd=group)\n"
-        "except PermissionError: sys.exit(42)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code, str(group)], check=False, cwd=tmp_path).returncode == 42
 
 
 def test_knobs_arrive(tmp_path: Path) -> None:

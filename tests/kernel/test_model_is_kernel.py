@@ -462,7 +462,7 @@ full | tasks: in a pid namespace
     mkdir $X ; tell A unshare ; fork A C ; put $X/tasks {C} ; numbers C $X/tasks ; as C write tasks 1 ; where C ;
     as C write $X/tasks {A} ; where A ; as C write $X/tasks 0 ; where C
 full | tasks: read in pieces
-    pieces tasks =7 ; mkdir $X ; put $X/tasks {A},{B} ; pieces $X/tasks =3
+    mkdir $X ; put $X/tasks {A},{B} ; pieces $X/tasks =3 ; pieces $X/tasks =7
 full | tasks: exec keeps
     mkdir $X ; put $X/tasks {A} ; execute A ; where A ; read $X/tasks
 full | tasks: a thread brings its own group along | in /proc it is its process's leader from then on
