@@ -17,7 +17,7 @@ from tests.faults.campaign import Campaign
 from tests.faults.fuzzing import fuzz
 from tests.faults.injection import broken_nodes, failing_syscalls, killed_installs, sigkill
 from tests.faults.load import crowds, soak
-from tests.faults.mutation import hook_coverage, judge_mutants
+from tests.faults.mutation import hook_coverage, judge
 from tests.support.tables import as_markdown, as_text
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ PARTS: dict[str, Callable[[Campaign], None]] = {
     "fuzz": fuzz.run,
     "soak": soak.run,
     "coverage": hook_coverage.run,
-    "mutants": judge_mutants.run,
+    "mutants": judge.run,
 }
 HEAD = ("part", "what", "cases", "failures", "time")
 

@@ -2,8 +2,7 @@
 """Branch coverage of the hook path: of unit tests in their process, of the hooks that tests start in each of theirs.
 
 The tests run in a copy of the checkout, where the build makes a .pyz that measures itself: code objects name the files
-of the copy, and its first line starts coverage before it does anything else. Each line knows the tests that ran it,
-which is what judge_mutants goes by.
+of the copy, and its first line starts coverage before it does anything else.
 
 The hook path is every module that hook/stages imports, at once or when needed, and all that is in it: also what runs
 only after a failure, or for people. In place of `models` there is what the build puts there.
@@ -64,8 +63,7 @@ import sys, posix
 def measure(before):
     import coverage
     leave = posix._exit
-    with open("{copy}/build/context") as file:
-        measured = coverage.Coverage(config_file="{copy}/build/coveragerc", context=file.read())
+    measured = coverage.Coverage(config_file="{copy}/build/coveragerc")
     def end(status):
         sys.path.insert(0, "{libraries}")
         try:
@@ -86,19 +84,6 @@ if sys.version_info[:2] == {version}:
         pass
     del sys.path[0]
 {boot}
-"""
-PLUGIN = """\
-import json, pytest, coverage
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    with open("{copy}/build/context", "w") as file:
-        file.write(item.nodeid)
-    coverage.Coverage.current().switch_context(item.nodeid)
-    return (yield)
-def pytest_runtest_logreport(report):
-    if report.passed and report.when == "call":
-        with open("{copy}/build/seconds", "a") as file:
-            print(json.dumps([report.nodeid, report.duration]), file=file)
 """
 # In the copy: what there is, and what takes its place.
 MEASURED = {
@@ -165,7 +150,7 @@ class Measured:
             "{version}": version,
             "{libraries}": str(Path(package).parent),
         }
-        for name, text in (("coveragerc", SETTINGS), ("boot.py", BOOT), ("contexts.py", PLUGIN), ("context", "none")):
+        for name, text in (("coveragerc", SETTINGS), ("boot.py", BOOT)):
             (self.copy / "build" / name).write_text(_filled(text, known))
         for name, (text, other) in MEASURED.items():
             module = self.copy / name
@@ -183,7 +168,7 @@ class Measured:
         print(f"coverage: {path}", file=sys.stderr, flush=True)
         with (self.copy / "build/log").open("w+") as log:
             try:
-                self._coverage("run", "-m", "pytest", "-q", "-p", "contexts", "-p", "no:cacheprovider", path, log=log)
+                self._coverage("run", "-m", "pytest", "-q", "-p", "no:cacheprovider", path, log=log)
             except subprocess.TimeoutExpired:
                 self.failed += 1
             self._coverage("combine", "-q", "--append", log=log)
@@ -198,19 +183,11 @@ class Measured:
             else:
                 self.failed += int(number)
 
-    def seconds(self) -> dict[str, float]:
-        """How long each test took that passed."""
-        lines = (self.copy / "build/seconds").read_text(encoding="utf-8").splitlines()
-        return dict(json.loads(line) for line in lines)
-
-    def lines(self) -> dict[str, dict[str, list[str]]]:
-        """By module and line, the tests that ran it."""
-        files = self._files("--show-contexts")
-        return {path[len("hook/") : -len(".py")]: file["contexts"] for path, file in files.items()}
-
     def missing(self) -> list[Missing]:
         """What is missing in each module of the hook path."""
-        files = self._files()
+        report = self.copy / "build/coverage.json"
+        self._coverage("json", "-q", "-o", str(report))
+        files = json.loads(report.read_text(encoding="utf-8"))["files"]
         return [self._missing(module, files.get(f"hook/{module}.py")) for module in hook_path()]
 
     def _missing(self, module: str, file: Any) -> Missing:  # noqa: ANN401  coverage's JSON
@@ -225,12 +202,6 @@ class Measured:
         said = file["summary"]
         missed = said["missing_lines"] + said["missing_branches"]
         return Missing(module, said["num_statements"] + said["num_branches"], missed, told)
-
-    def _files(self, *options: str) -> Any:  # noqa: ANN401  coverage's JSON
-        """What was run of each file."""
-        report = self.copy / "build/coverage.json"
-        self._coverage("json", "-q", *options, "-o", str(report))
-        return json.loads(report.read_text(encoding="utf-8"))["files"]
 
     def _coverage(self, verb: str, *words: str, log: IO[str] | None = None) -> None:
         measured = [sys.executable, "-m", "coverage", verb, f"--rcfile={self.copy}/build/coveragerc", *words]
