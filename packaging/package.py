@@ -67,9 +67,11 @@ def _epoch() -> int:
 # --- What both hold
 
 
-def stage(what: Source, tree: Path, zsh: str) -> None:
+def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
     """The files of both packages, below a directory that is to be made. `zsh`: where its completions go there."""
     _run([sys.executable, what.pyz, "install", f"--destdir={tree}", "--for=both"])
+    # By this file `install`, `doctor` and the chart know whose the program is
+    _write(tree / f"usr/libexec/oci/hooks.d/{NAME}.owner", f"{owner}\n".encode())
     for path in (tree / "etc" / NAME).iterdir():
         path.unlink()  # the unit has the same options; what is there later is the administrator's
     _write(tree / f"usr/share/man/man8/{NAME}.8.gz", _gzip((HERE / "man" / f"{NAME}.8").read_bytes()))
@@ -119,7 +121,7 @@ def _filled(template: Path, **values: object) -> str:
 def deb(what: Source, work: Path) -> Path:
     """A binary package as deb(5) has it, of the files and the control files that we name, by dpkg-deb alone."""
     tree = work / "deb"
-    stage(what, tree, "vendor-completions")
+    stage(what, tree, "deb", "vendor-completions")
     documents = tree / "usr/share/doc" / NAME
     _write(documents / "copyright", (HERE / "deb" / "copyright").read_bytes())
     _write(documents / "changelog.gz", _gzip(_changelog(what).encode()))
@@ -158,7 +160,7 @@ def _md5(path: Path) -> str:
 def rpm(what: Source, work: Path) -> Path:
     """A binary package as rpmbuild makes it of our spec, on whatever distribution that runs."""
     tree, top = work / "staged", work / "rpmbuild"
-    stage(what, tree, "site-functions")
+    stage(what, tree, "rpm", "site-functions")
     _write(tree / "usr/lib/systemd/system-preset" / f"80-{NAME}.preset", (HERE / "rpm" / "preset").read_bytes())
     _write(tree / "usr/share/licenses" / NAME / "LICENSE", (ROOT / "LICENSE").read_bytes())
     changes = "".join(_wrapped(point, "- ", "  ") for point in _changes(what.version))

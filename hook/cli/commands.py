@@ -17,7 +17,7 @@ from hook.cli.lookup import find_key
 from hook.cli.output import format_plan, get_screen, print_answer, write
 from hook.cli.parser import parse
 from hook.cli.status import Usage
-from hook.install import file_steps
+from hook.install.steps import Refused
 from hook.node import door
 from hook.node.door import Unreadable
 from hook.observe import as_json, list_screen, prometheus, show_screen, snapshot
@@ -47,7 +47,7 @@ def _run(arguments: list[str]) -> int | None:
         command = partial(VERBS[verb], options, given)
         is_service = verb == "metrics" and given.listen is not None
         return command() if is_service or verb not in deadline.LIMITS else deadline.run(verb, command)
-    except file_steps.Refused as error:
+    except Refused as error:
         return max(status.complain(problem) for problem in error.problems)
 
 

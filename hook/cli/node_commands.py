@@ -15,10 +15,10 @@ from hook.doctor.examine import CHECKS, run_check
 from hook.doctor.finding import FAILURE, Finding, format_findings, to_json
 from hook.doctor.self_test import run_self_test
 from hook.doctor.site import Site
-from hook.install import containerd_spec, file_steps, node_bytecode
 from hook.install import install as installing
+from hook.install import node_bytecode, steps
 from hook.install import uninstall as uninstalling
-from hook.install.file_steps import Refused
+from hook.install.steps import Refused, Taken
 from hook.node import hooksd, machine, runtime_config
 from hook.node.paths import NAME, USR, Places, choose_hooks_dir, find_prefix
 from hook.node.pyz_file import PyzFile
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hook.base.models import Options
-    from hook.install.file_steps import Outcome
 
 TARGETS = {**{target: (target,) for target in machine.TARGETS}, "both": machine.TARGETS}
 """The values of --for."""
@@ -44,14 +43,14 @@ def install(options: Options, given: argparse.Namespace) -> list[str] | dict[str
     wanted = installing.Wanted(
         _open_pyz(), places, targets, tuple(given.words), options, given.adopt, given.python, given.force, given.watch
     )
-    outcomes, remarks = installing.run(wanted, dry_run=given.dry_run)
+    taken, remarks = installing.install(wanted, dry_run=given.dry_run)
     if given.json:
-        return {"dry_run": given.dry_run, "steps": file_steps.to_json(outcomes), "remarks": remarks}
-    return _escape([*_format_steps(outcomes, dry_run=given.dry_run), *remarks])
+        return {"dry_run": given.dry_run, "steps": steps.steps_to_json(taken), "remarks": remarks}
+    return _escape([*_format_steps(taken, dry_run=given.dry_run), *remarks])
 
 
-def _format_steps(outcomes: list[Outcome], *, dry_run: bool) -> list[str]:
-    lines = file_steps.format_outcomes(outcomes)
+def _format_steps(taken: Taken, *, dry_run: bool) -> list[str]:
+    lines = steps.format_steps(taken)
     return format_plan(lines) if dry_run else lines
 
 
@@ -60,20 +59,21 @@ def make_bytecode(given: argparse.Namespace) -> list[str] | dict[str, Any]:
     program = os.path.realpath(_find_own_path())
     shipped = _open_pyz()
     python = installing.find_python(shipped.python)
-    with file_steps.lock_directory(os.path.dirname(program)):
-        outcomes = file_steps.take_steps(node_bytecode.plan(program, shipped, python), dry_run=False)
-    if problems := [it.problem for it in outcomes if it.problem is not None]:
+    with steps.lock_directory(os.path.dirname(program)):
+        taken = steps.take_steps(node_bytecode.plan_bytecode(program, shipped, python), dry_run=False)
+    if problems := [problem for _step, problem in taken if problem is not None]:
         raise Refused(*problems)
-    return {"steps": file_steps.to_json(outcomes)} if given.json else _escape(file_steps.format_outcomes(outcomes))
+    return {"steps": steps.steps_to_json(taken)} if given.json else _escape(steps.format_steps(taken))
 
 
 def uninstall(options: Options, given: argparse.Namespace) -> list[str] | dict[str, Any]:
     """Uninstall; lists what was removed and what was kept. Raises Refused, HookError, OSError."""
     places = _choose_places(given, _find_own_prefix())
-    done = uninstalling.run(places, options, given.runtime_root, force=given.force, dry_run=given.dry_run)
+    done = uninstalling.uninstall(places, options, given.runtime_root, force=given.force, dry_run=given.dry_run)
     if given.json:
-        return {"dry_run": given.dry_run, "steps": file_steps.to_json(done.outcomes), **uninstalling.to_json(done)}
-    return _escape([*_format_steps(done.outcomes, dry_run=given.dry_run), *uninstalling.format_result(done)])
+        shown = uninstalling.removal_to_json(done)
+        return {"dry_run": given.dry_run, "steps": steps.steps_to_json(done.taken), **shown}
+    return _escape([*_format_steps(done.taken, dry_run=given.dry_run), *uninstalling.format_removal(done)])
 
 
 def doctor(options: Options, given: argparse.Namespace) -> tuple[list[str] | dict[str, Any], bool]:
@@ -118,7 +118,7 @@ def base_runtime_spec(options: Options, given: argparse.Namespace) -> dict[str, 
     wanted = installing.Wanted(_open_pyz(), places, (machine.KUBERNETES,), tuple(given.words), options)
     hook = json.loads(installing.make_hook_file(wanted, machine.KUBERNETES))["hook"]
     try:
-        return containerd_spec.add_hook(jsontext.loads(sys.stdin.read()), hook)
+        return installing.add_hook(jsontext.loads(sys.stdin.read()), hook)
     except ValueError as error:
         raise Refused(f"{error}; remedy: use ctr oci spec | {NAME} base-runtime-spec") from None
 

@@ -8,12 +8,11 @@ import stat
 
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
 from hook.install import install, node_bytecode
-from hook.install import owner as origins
-from hook.install.file_steps import Refused
+from hook.install.steps import Refused
 from hook.node import door, hooksd, machine, programs, runtime_config
 from hook.node.door import Unreadable
 from hook.node.machine import KUBERNETES, PODMAN, Interpreter
-from hook.node.paths import NAME, PROGRAM
+from hook.node.paths import INSTALL, NAME, PROGRAM
 from hook.node.pyz_file import PyzFile
 from hook.stages.context import parse
 
@@ -107,7 +106,7 @@ def _check_timer_options(site: Site) -> Iterator[Finding]:
     theirs = [parse([*(it.file.hook.args or [])[2:], for_all])[0] for it in site.ours if it.file is not None]
     if theirs and options not in theirs:
         remedy = f"`{NAME} install` writes both; with {site.origin.name}, set OPTIONS= in {site.places.conf}"
-        if site.origin is origins.INSTALL:
+        if site.origin is INSTALL:
             remedy = f"run `{NAME} install`, which writes both"
         yield Finding(WARNING, "timer", f"the options in {files[-1]} differ from those of the hook", remedy)
 

@@ -7,18 +7,15 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 
-from hook.install import owner as origins
-from hook.install.file_steps import Refused
 from hook.node import door, hooksd, oci_runtimes
 from hook.node.container_config import read_programs
-from hook.node.paths import PROGRAM, Places, find_prefix
+from hook.node.paths import PROGRAM, Origin, Places, find_origin, find_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from hook.base.models import Options
-    from hook.install.owner import Origin
     from hook.node.door import Tree
     from hook.node.hooksd import Entry
 
@@ -43,10 +40,7 @@ class Site:
         """The owner of the installation that hooks.d calls, or of `places` if it calls none. Raises OSError."""
         called = [(it.path, find_prefix(it.file.hook.path)) for it in self.ours if it.file is not None]
         places = [Places(prefix, os.path.dirname(path)) for path, prefix in called if prefix is not None]
-        try:
-            return origins.find_owner(next(iter(places), self.places))
-        except Refused:  # the package manager does not answer
-            return origins.INSTALL
+        return find_origin(next(iter(places), self.places))
 
     @cached_property
     def states(self) -> tuple[list[dict[str, Any]], list[str]]:

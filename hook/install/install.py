@@ -11,20 +11,17 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hook.base.models import Options
-from hook.install import file_steps, node_bytecode, owner
-from hook.install.file_steps import Link, Outcome, Refused, Remove, Run, Step, Try, Write
+from hook.install import node_bytecode, steps
+from hook.install.steps import Refused, Step, Taken, remove, write
 from hook.node import hooksd, machine, programs, runtime_config
 from hook.node.machine import KUBERNETES, PODMAN, TARGETS, Interpreter
 from hook.node.paths import CONF_MARK, NAME, PROGRAM, Places
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from hook.node.pyz_file import PyzFile
+from hook.node.pyz_file import PyzFile
 
 LEFT = f"{NAME}-left"
 LEFT_TIMER = f"{LEFT}.timer"
@@ -60,51 +57,52 @@ class Wanted:
         return self.shipped.with_python(self.interpreter)
 
 
-def run(wanted: Wanted, *, dry_run: bool) -> tuple[list[Outcome], list[str]]:
+def install(wanted: Wanted, *, dry_run: bool) -> tuple[Taken, list[str]]:
     """Install. Returns the steps taken, and remarks for the operator. Raises Refused."""
     problems, remarks = find_problems(wanted)
     if problems:
         raise Refused(*problems)
     if not (wanted.force or wanted.places.top):
-        owner.refuse_others(wanted.places)
+        steps.refuse_others(wanted.places)
     directory = wanted.places.at(wanted.places.program_dir)
     if not dry_run:
         try:
-            file_steps.make_directory(directory)
+            steps.make_directory(directory)
         except OSError as error:
             raise Refused(
                 f"cannot make {directory}: {error.strerror}; remedy: run as root, or use --prefix=DIR"
             ) from error
-    with file_steps.lock_directory(directory):
-        return file_steps.take_steps(plan(wanted), dry_run=dry_run), remarks
+    with steps.lock_directory(directory):
+        return steps.take_steps(plan_install(wanted), dry_run=dry_run), remarks
 
 
 # --- The steps
 
 
-def plan(wanted: Wanted) -> list[Step]:
+def plan_install(wanted: Wanted) -> list[Step]:
     """All steps, including those that are already done."""
     places = wanted.places
     at = places.at
-    unwanted = [target for target in TARGETS if target not in wanted.targets]
     here: list[Step] = []
     if not places.top:
-        here = [*_plan_bytecode(wanted), Try(places.program, try_program)]
+        here = node_bytecode.plan_bytecode(places.program, wanted.shipped, find_python(wanted.interpreter))
+        here.append(Step("try", places.program, lambda: try_program(places.program)))
     return [
         # Remove an unwanted JSON first, as in uninstall.
-        *(Remove(at(places.json(target))) for target in unwanted),
+        *(remove(at(places.json(target))) for target in TARGETS if target not in wanted.targets),
         # An upgrade tries the new program before it replaces the old one. A hook that starts meanwhile runs either.
         # No hooks.d file calls a first installation yet, so that one is tried in place.
-        Write(at(places.program), wanted.program, 0o755, None if places.top else try_program),
+        write(at(places.program), wanted.program, 0o755, None if places.top else try_program),
         *here,
-        Link(at(places.link), places.link_target),
+        steps.link(at(places.link), places.link_target),
         # The timer before the JSON: a container with the hook needs reconcile.
-        *(Write(at(unit), _adapt_file(wanted, "packaging/systemd/", unit).encode()) for unit in places.units),
-        Write(at(places.tmpfiles), _adapt_file(wanted, "packaging/tmpfiles.d/", places.tmpfiles).encode()),
-        *([] if _has_own_conf(places) else [Write(at(places.conf), make_conf(wanted).encode())]),
+        *(write(at(unit), _adapt_file(wanted, "packaging/systemd/", unit).encode()) for unit in places.units),
+        write(at(places.tmpfiles), _adapt_file(wanted, "packaging/tmpfiles.d/", places.tmpfiles).encode()),
+        # One that the administrator wrote stays.
+        *([] if places.is_foreign(places.conf) else [write(at(places.conf), make_conf(wanted).encode())]),
         *_plan_activation(wanted),
-        Remove(at(places.chart_mark)),  # with --force: it is not the chart's any more
-        *(Write(at(places.json(target)), make_hook_file(wanted, target).encode()) for target in wanted.targets),
+        remove(at(places.owner)),  # with --force: the former owner has lost these files
+        *(write(at(places.json(target)), make_hook_file(wanted, target).encode()) for target in wanted.targets),
     ]
 
 
@@ -149,34 +147,25 @@ def _adapt_file(wanted: Wanted, directory: str, path: str) -> str:
     return text
 
 
-def _plan_bytecode(wanted: Wanted) -> list[Step]:
-    return node_bytecode.plan(wanted.places.program, wanted.shipped, find_python(wanted.interpreter))
-
-
-def _has_own_conf(places: Places) -> bool:
-    """Whether the file of options is the administrator's; it is kept then."""
-    return places.is_foreign(places.conf)
-
-
 def _plan_activation(wanted: Wanted) -> list[Step]:
     places, watch = wanted.places, os.path.basename(wanted.places.watch)
     if places.top or not machine.has_systemd():
         return []
     return [
-        Run(("systemd-tmpfiles", "--create", places.tmpfiles)),
-        Run(("systemctl", "daemon-reload")),
-        Run(("systemctl", "enable", "--now", os.path.basename(places.timer))),
+        steps.run("systemd-tmpfiles", "--create", places.tmpfiles),
+        steps.run("systemctl", "daemon-reload"),
+        steps.run("systemctl", "enable", "--now", os.path.basename(places.timer)),
         # Services that run are restarted: they run the program that was there.
-        *([Run(("systemctl", "enable", watch))] if wanted.watch else []),
-        Run(("systemctl", "restart" if wanted.watch else "try-restart", watch)),
-        Run(("systemctl", "try-restart", os.path.basename(places.metrics_service))),
+        *([steps.run("systemctl", "enable", watch)] if wanted.watch else []),
+        steps.run("systemctl", "restart" if wanted.watch else "try-restart", watch),
+        steps.run("systemctl", "try-restart", os.path.basename(places.metrics_service)),
         *plan_stop_of_left_timer(),
     ]
 
 
 def plan_stop_of_left_timer() -> list[Step]:
     """Stop the timer that uninstall left running: see uninstall.plan_left_timer."""
-    return [Run(("systemctl", "stop", LEFT_TIMER))] if machine.has_transient(LEFT_TIMER) else []
+    return [steps.run("systemctl", "stop", LEFT_TIMER)] if machine.has_transient(LEFT_TIMER) else []
 
 
 # --- What prevents an installation
@@ -186,15 +175,17 @@ def find_problems(wanted: Wanted) -> tuple[list[str], list[str]]:
     """The problems that prevent an installation, each with its remedy, and remarks. Changes nothing."""
     if problems := _check_words(wanted):
         return problems, []
-    problems = [*_find_foreign_files(wanted.places), *_find_other_callers(wanted.places)]
-    remarks = _list_remarks(wanted)
-    if not wanted.places.top:
-        problems += _find_read_only(wanted.places)
+    places = wanted.places
+    foreign = [places.at(path) for path in places.files() if path != places.conf and places.is_foreign(path)]
+    problems = [f"{path} exists and was not installed by {NAME}; remedy: move it away" for path in foreign]
+    problems += _find_other_callers(places)
+    if not places.top:
+        problems += _find_read_only(places)
         try:
             find_python(wanted.interpreter)
         except Refused as error:
             problems += error.problems
-    return problems, remarks
+    return problems, _list_remarks(wanted)
 
 
 def _check_words(wanted: Wanted) -> list[str]:
@@ -220,11 +211,6 @@ def find_python(path: str) -> Interpreter:
         version, oldest = (".".join(map(str, it)) for it in (found.version, machine.OLDEST))
         raise Refused(f"{path} is Python {version}, but {oldest} or newer is required; remedy: use --python=PATH")
     return found
-
-
-def _find_foreign_files(places: Places) -> list[str]:
-    foreign = [path for path in places.files() if path != places.conf and places.is_foreign(path)]
-    return [f"{places.at(path)} exists and was not installed by {NAME}; remedy: move it away" for path in foreign]
 
 
 def _find_other_callers(places: Places) -> list[str]:
@@ -254,7 +240,7 @@ def _find_read_only(places: Places) -> list[str]:
 def _list_remarks(wanted: Wanted) -> list[str]:
     places = wanted.places
     found = _find_non_readers(places, wanted.targets)
-    if _has_own_conf(places):
+    if places.is_foreign(places.conf):
         found.append(f"keeping {places.at(places.conf)}, which the administrator wrote")
     if not places.top and not machine.has_systemd():
         found.append(f"systemd is not running: run `{NAME} reconcile` every minute, for example from cron")
@@ -290,3 +276,37 @@ def try_program(path: str) -> None:
         raise Refused(f"{path} does not run: {problem}; remedy: {machine.list_blockers(path) or 'see the system log'}")
     if wrong := machine.find_label_problem(path):
         raise Refused(wrong)
+
+
+# --- containerd: the hook in a base_runtime_spec
+
+_STAGES = ("createRuntime", "poststop")
+# What `ctr oci spec` prints. containerd drops it from its own specification (containerd/cri#515) but not from a
+# base_runtime_spec, where it would limit every container to 1024 open files.
+_RLIMITS_OF_CTR = [{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}]
+
+
+def add_hook(spec: object, hook: dict[str, Any]) -> dict[str, Any]:
+    """A specification from `ctr oci spec` with this hook at both stages. Raises ValueError for an invalid one.
+
+    Our hook goes first, because runc ends a stage at the first hook that fails. It replaces an earlier one of ours. The
+    limit on open files stays what it is without a base_runtime_spec.
+    Source: config.md of the OCI runtime specification (hooks), and containerd's docs/cri/config.md (base_runtime_spec).
+    """
+    if not isinstance(spec, dict) or not isinstance(spec.get("ociVersion"), str):
+        raise ValueError("stdin is not an OCI runtime specification (ociVersion: missing)")
+    hooks = spec.get("hooks") or {}
+    if not isinstance(hooks, dict):
+        raise ValueError("hooks: not an object")
+    changed = {**spec, "hooks": {**hooks, **{stage: [hook, *_list_others(hooks, stage, hook)] for stage in _STAGES}}}
+    process = spec.get("process")
+    if isinstance(process, dict) and process.get("rlimits") == _RLIMITS_OF_CTR:
+        changed["process"] = {name: value for name, value in process.items() if name != "rlimits"}
+    return changed
+
+
+def _list_others(hooks: dict[str, Any], stage: str, hook: dict[str, Any]) -> list[Any]:
+    found = hooks.get(stage) or []
+    if not isinstance(found, list) or not all(isinstance(it, dict) and isinstance(it.get("path"), str) for it in found):
+        raise ValueError(f"hooks.{stage}: not a list of hooks with a path")
+    return [it for it in found if os.path.basename(it["path"]) != os.path.basename(hook["path"])]

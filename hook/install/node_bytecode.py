@@ -11,17 +11,13 @@ import os
 import re
 import stat
 import tempfile
-from dataclasses import dataclass
 
 from hook.base import system
 from hook.install import bytecode
-from hook.install.file_steps import Remove, Step, Write
+from hook.install.steps import Step, remove, write
 from hook.node import door, programs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from hook.node.machine import Interpreter
-    from hook.node.pyz_file import PyzFile
+from hook.node.machine import Interpreter
+from hook.node.pyz_file import PyzFile
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
@@ -34,57 +30,49 @@ def list_files(program: str) -> list[str]:
     return sorted({f"{directory}/{it[1]}" for it in found if it})
 
 
-def plan(program: str, pyz: PyzFile, python: Interpreter) -> list[Step]:
+def plan_bytecode(program: str, pyz: PyzFile, python: Interpreter) -> list[Step]:
     """Compile the program, unless it contains bytecode for this Python. Remove the bytecode for others.
 
     `pyz`: a file with the same sources as the program.
     """
-    needed = [] if pyz.has_bytecode(python.magic) else [Compile(program, pyz, python)]
+    needed = [] if pyz.has_bytecode(python.magic) else [compile_program(program, pyz, python)]
     paths = {it.what for it in needed}
-    return [*needed, *(Remove(path) for path in list_files(program) if path not in paths)]
+    return [*needed, *(remove(path) for path in list_files(program) if path not in paths)]
+
+
+def compile_program(program: str, pyz: PyzFile, python: Interpreter) -> Step:
+    """Compile a program. A failure stops nothing, because the program also runs from sources."""
+    path = f"{program}.{python.tag}"
+
+    def do() -> str | None:
+        try:
+            with tempfile.NamedTemporaryFile(suffix=".pyz") as copy:  # the program may be replaced meanwhile
+                copy.write(pyz.data)
+                copy.flush()
+                ended = programs.run(bytecode.make_command(python.path, copy.name))
+            if ended.problem is not None:
+                return f"cannot compile with {python.path}: {ended.problem}"
+            write(path, bytecode.parse_answer(ended.output).make_file(pyz.build_id)).do()
+        except OSError as error:
+            return f"cannot write {path}: {error.strerror or error}"
+        except (ValueError, TypeError):
+            return f"cannot compile with {python.path}: unexpected output"
+        is_right = is_current(program, pyz, python)
+        return None if is_right else f"{python.path} compiled for another Python than {python.tag}"
+
+    return Step("compile", path, do, lambda: is_current(program, pyz, python))
 
 
 def is_current(program: str, pyz: PyzFile, python: Interpreter) -> bool:
-    """Whether a start of the program uses its bytecode. `pyz`: see plan."""
-    return Compile(program, pyz, python).is_done()
-
-
-@dataclass(frozen=True)
-class Compile(Step):
-    """Compile a program. A failure stops nothing, because the program also runs from sources."""
-
-    program: str
-    pyz: PyzFile
-    python: Interpreter
-    verb = "compile"
-
-    @property
-    def what(self) -> str:
-        return f"{self.program}.{self.python.tag}"
-
-    def is_done(self) -> bool:
-        try:
-            status = os.lstat(self.what)
-            if not stat.S_ISREG(status.st_mode) or status.st_mode & _WRITABLE_BY_OTHERS:
-                return False
-            found = door.read_head(self.what, bytecode.HEADER_SIZE)
-        except OSError:
+    """Whether a start of the program uses the bytecode beside it. `pyz`: see plan_bytecode."""
+    path = f"{program}.{python.tag}"
+    try:
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_mode & _WRITABLE_BY_OTHERS:
             return False
-        expected = bytecode.make_header(0, self.pyz.build_id, self.python.magic, status.st_size)
-        begin = expected.index(self.pyz.build_id)  # after the size of the first part
-        return status.st_uid in (0, system.user_id()) and found[begin:] == expected[begin:]
-
-    def do(self) -> str | None:
-        try:
-            with tempfile.NamedTemporaryFile(suffix=".pyz") as copy:  # the program may be replaced meanwhile
-                copy.write(self.pyz.data)
-                copy.flush()
-                ended = programs.run(bytecode.make_command(self.python.path, copy.name))
-            if ended.problem is not None:
-                return f"cannot compile with {self.python.path}: {ended.problem}"
-            Write(self.what, bytecode.parse_answer(ended.output).make_file(self.pyz.build_id)).do()
-        except OSError as error:
-            return f"cannot write {self.what}: {error.strerror or error}"
-        except (ValueError, TypeError):
-            return f"cannot compile with {self.python.path}: unexpected output"
-        return None if self.is_done() else f"{self.python.path} compiled for another Python than {self.python.tag}"
+        found = door.read_head(path, bytecode.HEADER_SIZE)
+    except OSError:
+        return False
+    expected = bytecode.make_header(0, pyz.build_id, python.magic, status.st_size)
+    begin = expected.index(pyz.build_id)  # after the size of the first part
+    return status.st_uid in (0, system.user_id()) and found[begin:] == expected[begin:]

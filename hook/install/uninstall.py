@@ -8,28 +8,23 @@ with runc 1.3 and later their removal fails if it is missing. So the program is 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from hook.base import procfs
 from hook.base.errors import HookError
-from hook.base.models import KeyState
+from hook.base.models import KeyState, Options
 from hook.base.reasons import Reason
-from hook.install import file_steps, node_bytecode, owner
-from hook.install.file_steps import Outcome, Remove, RemoveDirectory, Run, Step
+from hook.install import node_bytecode, steps
 from hook.install.install import LEFT, LEFT_TIMER, plan_stop_of_left_timer
+from hook.install.steps import Step, Taken, remove
 from hook.node import containerd, door, machine, oci_runtimes
 from hook.node.container_config import read_programs
 from hook.node.door import Unreadable
 from hook.node.paths import NAME, Places
 from hook.reconcile import reconcile
 from hook.state.records import Records
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from hook.base.models import Options
 
 
 @dataclass(frozen=True)
@@ -48,35 +43,34 @@ class Callers:
 
 
 @dataclass(frozen=True)
-class Result:
+class Removal:
     """The steps taken. `kept`: the callers if the program was kept; `strange`: files of others, which were kept."""
 
-    outcomes: list[Outcome]
+    taken: Taken
     kept: Callers | None
     strange: list[str]
 
 
-def run(places: Places, options: Options, roots: Sequence[str] = (), *, force: bool, dry_run: bool) -> Result:
+def uninstall(places: Places, options: Options, roots: Sequence[str] = (), *, force: bool, dry_run: bool) -> Removal:
     """Uninstall. `roots`: see oci_runtimes.list_states. Raises Refused, HookError."""
     if not (force or places.top):
-        owner.refuse_others(places)
+        steps.refuse_others(places)
     if not places.top and os.path.isdir(options.run_dir) and not procfs.in_host_pid_namespace():
         # Here live containers would look dead, and their groups empty.
         raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
-    with file_steps.lock_directory(places.at(places.program_dir)):
-        strange = [path for path in places.files() if places.is_foreign(path)]
-        done = file_steps.take_steps(_skip_foreign(plan_first(places), places, strange), dry_run=dry_run)
+    strange = [places.at(path) for path in places.files() if places.is_foreign(path)]
+
+    def take(planned: list[Step]) -> Taken:
+        return steps.take_steps([it for it in planned if it.what not in strange], dry_run=dry_run)
+
+    with steps.lock_directory(places.at(places.program_dir)):
+        taken = take([remove(places.at(places.json(target))) for target in machine.TARGETS])
         # Only now: a container whose creation began before the JSON was removed may have the hook.
         found = Callers() if force or places.top else find_callers(places, options, roots)
-        is_kept = bool(found) and os.path.lexists(places.at(places.program)) and places.program not in strange
-        rest = plan_left_timer(places, options) if is_kept else plan_rest(places, options)
-        done += file_steps.take_steps(_skip_foreign(rest, places, strange), dry_run=dry_run)
-    return Result(done, found if is_kept else None, [places.at(path) for path in strange])
-
-
-def plan_first(places: Places) -> list[Step]:
-    """The steps that need no callers to be gone."""
-    return [Remove(places.at(places.json(target))) for target in machine.TARGETS]
+        program = places.at(places.program)
+        is_kept = bool(found) and os.path.lexists(program) and program not in strange
+        taken += take(plan_left_timer(places, options) if is_kept else plan_rest(places, options))
+    return Removal(taken, found if is_kept else None, strange)
 
 
 def plan_left_timer(places: Places, options: Options) -> list[Step]:
@@ -89,7 +83,7 @@ def plan_left_timer(places: Places, options: Options) -> list[Step]:
     words = [f"--resctrl-root={options.resctrl_root}", f"--run-dir={options.run_dir}"]
     words.append(f"--group-prefix={options.group_prefix}")
     every = ("--on-active=60", "--on-unit-active=60")
-    return [Run(("systemd-run", "--quiet", f"--unit={LEFT}", *every, places.program, "reconcile", *words))]
+    return [steps.run("systemd-run", "--quiet", f"--unit={LEFT}", *every, places.program, "reconcile", *words)]
 
 
 def plan_rest(places: Places, options: Options) -> list[Step]:
@@ -99,16 +93,15 @@ def plan_rest(places: Places, options: Options) -> list[Step]:
     units = [os.path.basename(path) for path in active if here and os.path.exists(path)]
     return [
         # Disable the units while they exist, so that systemd removes its links to them.
-        *([Run(("systemctl", "disable", "--now", *units))] if units else []),
+        *([steps.run("systemctl", "disable", "--now", *units)] if units else []),
         *(plan_stop_of_left_timer() if here else []),
-        *(Remove(places.at(path)) for path in places.units),
-        *(Remove(places.at(path)) for path in (places.tmpfiles, places.conf)),
-        *([RemoveDirectory(places.at(places.conf_dir))] if _has_only_our_conf(places) else []),
-        *([Run(("systemctl", "daemon-reload"))] if here else []),
-        *([] if places.top else [End(options)]),
-        Remove(places.at(places.link)),
-        *map(Remove, node_bytecode.list_files(places.at(places.program))),
-        *(Remove(places.at(path)) for path in (places.program, places.chart_mark)),
+        *(remove(places.at(path)) for path in (*places.units, places.tmpfiles, places.conf)),
+        *([steps.remove_directory(places.at(places.conf_dir))] if _has_only_our_conf(places) else []),
+        *([steps.run("systemctl", "daemon-reload")] if here else []),
+        *([] if places.top else [end_groups(options)]),
+        remove(places.at(places.link)),
+        *map(remove, node_bytecode.list_files(places.at(places.program))),
+        *(remove(places.at(path)) for path in (places.program, places.owner)),
     ]
 
 
@@ -119,59 +112,43 @@ def _has_only_our_conf(places: Places) -> bool:
     return names <= {os.path.basename(places.conf)} and not places.is_foreign(places.conf)
 
 
-@dataclass(frozen=True)
-class End(Step):
+def end_groups(options: Options) -> Step:
     """End the keys without a live member: no reconcile will run later, and each group holds an RMID."""
 
-    options: Options
-    verb = "end"
+    def list_live_keys() -> set[str]:
+        return set(_list_recorded(options).values())
 
-    @property
-    def what(self) -> str:
-        return "the groups without live containers"
-
-    def is_done(self) -> bool:
-        return (
-            not os.path.isdir(self.options.run_dir)
-            or not reconcile.plan_actions(self.options, self._list_live_keys()).outcomes
-        )
-
-    def do(self) -> str | None:
-        outcomes = reconcile.run(self.options, self._list_live_keys()).outcomes
+    def do() -> str | None:
+        outcomes = reconcile.run(options, list_live_keys()).outcomes
         return "; ".join(f"{it.action}: {it.problem}" for it in outcomes if it.problem is not None) or None
 
-    def _list_live_keys(self) -> set[str]:
-        return set(_list_recorded(self.options).values())
+    def is_done() -> bool:
+        return not os.path.isdir(options.run_dir) or not reconcile.plan_actions(options, list_live_keys()).outcomes
+
+    return Step("end", "the groups without live containers", do, is_done)
 
 
-def _skip_foreign(planned: list[Step], places: Places, strange: list[str]) -> list[Step]:
-    theirs = {places.at(path) for path in strange}
-    return [step for step in planned if step.what not in theirs]
-
-
-def format_result(result: Result) -> list[str]:
+def format_removal(removal: Removal) -> list[str]:
     """A line for each file that was kept, and why."""
-    lines = [f"left: {path} was not installed by {NAME}" for path in result.strange]
-    if result.kept is None:
+    lines = [f"left: {path} was not installed by {NAME}" for path in removal.strange]
+    kept = removal.kept
+    if kept is None:
         return lines
-    lines += [f"kept: container {container} calls the program when it ends" for container in result.kept.containers]
-    lines += [f"kept: could not check for remaining users: {line}" for line in result.kept.untold]
+    lines += [f"kept: container {container} calls the program when it ends" for container in kept.containers]
+    lines += [f"kept: could not check for remaining users: {line}" for line in kept.untold]
     remedy = "remove that from its configuration and restart containerd"
-    lines += [f"kept: base_runtime_spec {it} of containerd calls the program: {remedy}" for it in result.kept.specs]
-    lines += (
-        ["kept: the timer, which ends lingering groups until the program is removed"] if machine.has_systemd() else []
-    )
-    if result.kept.specs:
+    lines += [f"kept: base_runtime_spec {it} of containerd calls the program: {remedy}" for it in kept.specs]
+    if machine.has_systemd():
+        lines.append("kept: the timer, which ends lingering groups until the program is removed")
+    if kept.specs:
         return [*lines, "then run uninstall again; with --force containerd can no longer start such containers"]
-    return [
-        *lines,
-        "run uninstall again when they are gone, or use --force: some runtimes then fail once to remove them",
-    ]
+    remedy = "run uninstall again when they are gone, or use --force: some runtimes then fail once to remove them"
+    return [*lines, remedy]
 
 
-def to_json(result: Result) -> dict[str, Any]:
+def removal_to_json(removal: Removal) -> dict[str, Any]:
     """The same as an object for JSON. `kept` is null if the program is gone."""
-    return {"kept": result.kept and vars(result.kept), "left": result.strange}
+    return {"kept": removal.kept and vars(removal.kept), "left": removal.strange}
 
 
 # --- Who still calls the program

@@ -14,8 +14,7 @@ from hook.node.pyz_file import is_pyz
 NAME = "resctrl-mon-hook"
 PROGRAM = f"{NAME}.pyz"
 CONF_MARK = f"# Made by `{NAME} install`"
-MACHINE_CONFIG_MARK = "# Made by the MachineConfig"
-CHART_MARK = f"{NAME}.chart"
+OWNER_FILE = f"{NAME}.owner"
 USR = "/usr"
 
 
@@ -47,9 +46,9 @@ class Places:
         return f"{self.program_dir}/{PROGRAM}"
 
     @property
-    def chart_mark(self) -> str:
-        """The file by which the Helm chart marks the program as its own."""
-        return f"{self.program_dir}/{CHART_MARK}"
+    def owner(self) -> str:
+        """The file that names the owner of the installation; `install` itself makes none."""
+        return f"{self.program_dir}/{OWNER_FILE}"
 
     @property
     def link(self) -> str:
@@ -141,3 +140,64 @@ class Places:
             return mark.encode() not in door.read(found, door.CONFIGURATION)
         except Unreadable:
             return True
+
+
+# --- Owners
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The owner of an installation. `again`: how to install its files again; `away`: how to remove them.
+
+    `link`, `timer`: whether the installation has them.
+    """
+
+    name: str
+    again: str
+    away: str
+    link: bool = True
+    timer: bool = True
+
+
+INSTALL = Origin("`install`", f"{NAME}.pyz install", f"{NAME} uninstall")
+_PACKAGE = f"the package {NAME}"
+OWNERS = {
+    "deb": Origin(_PACKAGE, f"apt install --reinstall {NAME}", f"apt remove {NAME}"),
+    "rpm": Origin(_PACKAGE, f"dnf reinstall {NAME}", f"dnf remove {NAME}"),
+    "chart": Origin(
+        "the Helm chart",
+        "kubectl describe the chart's pod on this node; set options in the chart's values",
+        "helm uninstall",
+        link=False,
+        timer=False,
+    ),
+    "machineconfig": Origin(
+        "a MachineConfig", "apply the MachineConfig again", "remove it (see the documentation on OpenShift)", link=False
+    ),
+}
+"""The owners that this project makes, by the word in their file. Others may use words of their own."""
+
+
+def find_origin(places: Places) -> Origin:
+    """The owner named beside the program of these paths, or beside one that their hooks.d files call.
+
+    The owner writes the files again: dpkg and rpm with the next version, the chart's pod when it starts. So `install`
+    and `uninstall` do not change files of another owner, and the remedies of `doctor` depend on the owner.
+    """
+    called = [hooksd.read(places.json(target)).file for target in TARGETS]
+    programs = [places.program, *(file.hook.path for file in called if file is not None)]
+    words = [read_owner(f"{os.path.dirname(it)}/{OWNER_FILE}") for it in programs]
+    word = next((it for it in words if it is not None), None)
+    if word is None:
+        return INSTALL
+    return OWNERS.get(word, Origin(word, f"install it again with {word}", f"remove it with {word}"))
+
+
+def read_owner(path: str) -> str | None:
+    """The line in an owner's file; None if there is no file. One that cannot be read has an unknown owner."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        return door.read_text(path, door.CONFIGURATION).strip() or "an unknown owner"
+    except Unreadable:
+        return "an unknown owner"

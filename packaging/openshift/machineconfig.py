@@ -43,11 +43,7 @@ def machine_config(butane: Object, files_dir: Path, *, off: bool = False) -> Obj
     _only(butane["metadata"], "name", "labels")
     _only(butane["storage"], "files")
     _only(butane["systemd"], "units")
-    files = [
-        it
-        for it in butane["storage"]["files"]
-        if not (off and "/hooks.d/" in it["path"] and "inline" in it["contents"])
-    ]
+    files = [it for it in butane["storage"]["files"] if not (off and it["path"].endswith(".json"))]
     return {
         "apiVersion": "machineconfiguration.openshift.io/v1",
         "kind": "MachineConfig",

@@ -17,7 +17,7 @@ from pyz import archive
 from tests.resctrlfs import mounted
 from tests.support import machine
 from tests.support.hook import PYZ, UID, Hook, created, task
-from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, PROGRAM, UNITS, ScratchMachine
+from tests.support.machine import CONF, HOOKS_DIR, LINK, NOBODY, OWNER, PROGRAM, UNITS, ScratchMachine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,7 +30,6 @@ ASIDE = ("syslog", "containers", "lost", "root", "other resctrl tools", "/proc")
 OTHER = f"{HOOKS_DIR}/50-x.json"
 OLD_TABLE = "[plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes.runc]\n"
 VALIDATOR = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\n  enable = true\n  "
-CHART_MARK = f"{os.path.dirname(PROGRAM)}/resctrl-mon-hook.chart"
 ETC = "/etc/containers/oci/hooks.d"
 THEIRS: dict[str, Any] = {
     "version": "1.0.0",
@@ -484,10 +483,10 @@ def test_an_injector_that_is_not_the_hosts_is_not_believed(node: InstalledNode) 
 
 
 def installed_by_chart(node: InstalledNode) -> None:
-    """What the chart has on a node: the program, the JSON for pods, and its mark."""
+    """What the chart has on a node: the program, the JSON for pods, and the owner's file."""
     for path in (LINK, PODMAN, CONF, f"{UNITS}.service", f"{UNITS}.timer"):
         node.path(path).unlink()
-    node.write(CHART_MARK, "")
+    node.write(OWNER, "chart\n")
 
 
 def test_a_node_of_the_chart_needs_neither_link_nor_timer(node: InstalledNode) -> None:
@@ -501,16 +500,15 @@ def test_a_node_of_the_chart_needs_neither_link_nor_timer(node: InstalledNode) -
 
 
 def test_remedy_on_a_packaged_node_is_to_reinstall_the_package(node: InstalledNode) -> None:
-    node.program("/usr/local/sbin/dpkg-query", f"echo hook: {KUBERNETES}; exit 1")
+    node.write(OWNER, "deb\n")
     assert node.doctor() == (0, [])
     node.path(LINK).unlink()
     (found,) = node.doctor()[1]
-    assert found["remedy"] == "apt install --reinstall hook; if installed elsewhere: doctor --prefix=DIR"
+    assert found["remedy"] == "apt install --reinstall resctrl-mon-hook; if installed elsewhere: doctor --prefix=DIR"
 
 
 def test_a_node_of_a_machine_config_has_no_link(node: InstalledNode) -> None:
-    words = node.path(CONF).read_text().splitlines()[-1]
-    node.write(CONF, f"# Made by the MachineConfig x\n{words}\n")
+    node.write(OWNER, "machineconfig\n")
     node.path(LINK).unlink()
     assert node.doctor() == (0, [])
 

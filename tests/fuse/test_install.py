@@ -24,6 +24,7 @@ from tests.support.machine import (
     LINK,
     METRICS,
     NOBODY,
+    OWNER,
     PROGRAM,
     TEXTFILE,
     UNITS,
@@ -823,99 +824,40 @@ def test_a_containerd_that_is_not_the_hosts_is_none_of_our_business(node: Scratc
 # --- Whose files these are
 
 
-def give_packages(node: ScratchMachine, dpkg: str = "", rpm: str = "") -> None:
-    """Managers of packages that answer so; their words are in the tests of packages."""
-    node.path("/usr/local/sbin").mkdir(parents=True, exist_ok=True)
-    for name, text in (("dpkg-query", dpkg or "exit 1"), ("rpm", rpm or "exit 1")):
-        node.path(f"/usr/local/sbin/{name}").write_text(f"#!/bin/sh\n{text}\n")
-        node.path(f"/usr/local/sbin/{name}").chmod(0o755)
-    if rpm:
-        node.path("/usr/lib/sysimage/rpm").mkdir(parents=True, exist_ok=True)
-        node.path("/usr/lib/sysimage/rpm/rpmdb.sqlite").touch()
-
-
-OWNED_BY_DPKG = f"echo resctrl-mon-hook: {PODMAN}; exit 1"
-
-
 @pytest.mark.parametrize(
-    ("dpkg", "rpm", "remedy"),
+    ("word", "said"),
     [
-        (OWNED_BY_DPKG, "", "apt remove resctrl-mon-hook first, or --force"),
-        (f"echo hook:amd64, other: {LINK}", "", "apt remove hook first, or --force"),
-        ("", "echo file /x is not owned by any package; echo owned by hook-rpm; exit 1", "dnf remove hook-rpm first"),
-        ("echo broken >&2; exit 2", "", "fix dpkg, or --force"),
+        ("deb", "by the package resctrl-mon-hook; remedy: apt remove resctrl-mon-hook first, or --force"),
+        ("rpm", "by the package resctrl-mon-hook; remedy: dnf remove resctrl-mon-hook first, or --force"),
+        ("chart", "by the Helm chart; remedy: helm uninstall first, or --force"),
+        ("machineconfig", "by a MachineConfig; remedy: remove it (see the documentation on OpenShift) first"),
+        ("nix", "by nix; remedy: remove it with nix first, or --force"),
+        ("", "by an unknown owner; remedy: "),
     ],
 )
-def test_the_files_of_a_package_are_left_alone(node: ScratchMachine, dpkg: str, rpm: str, remedy: str) -> None:
+def test_the_files_of_another_owner_are_left_alone(node: ScratchMachine, word: str, said: str) -> None:
+    """The owner would write them again, or take ours away when it is removed."""
     done(node, "install", "--for=both")
-    give_packages(node, dpkg, rpm)
+    node.path(OWNER).write_text(f"{word}\n")
     before = node.written()
-    assert remedy in refused(node, "install", "--for=both", "--linger=5")
-    assert remedy in refused(node, "uninstall")
-    assert node.written() == before
+    for words in ("install", "--for=both", "--linger=5"), ("uninstall",):
+        assert f"resctrl-mon-hook was installed {said}" in refused(node, *words)
+        assert node.written() == before
     done(node, "install", "--for=both", "--linger=5", "--force")
-    assert node.written() != before
-    done(node, "uninstall", "--force")
-    assert others(node) == set()
-
-
-def test_where_no_file_is_in_place_no_package_is_asked(node: ScratchMachine) -> None:
-    """Nor where only the program is left: a package that was removed has it call `uninstall`."""
-    give_packages(node, "exit 2")
-    done(node, "install", "--for=both")
-    for path in EVERYTHING - {PROGRAM, CONF}:
-        node.path(path).unlink()
-    done(node, "uninstall")
-    assert others(node) == set()
-
-
-def test_another_machine_is_not_asked_whose_its_files_are(node: ScratchMachine) -> None:
-    give_packages(node, "exit 2")
-    tree = f"--destdir={node.directory}/tree"
-    done(node, "install", "--for=podman", tree)
-    done(node, "install", "--for=podman", tree)
-    done(node, "uninstall", tree)
-
-
-def test_the_files_of_the_chart_are_left_alone(node: ScratchMachine) -> None:
-    """Its pod would fail from then on, and a later removal of the chart would take ours away."""
-    mark = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.chart"
-    done(node, "install", "--for=both")
-    node.path(mark).write_text("")
-    before = node.written()
-    expected = "was installed by the Helm chart; remedy: helm uninstall first, or --force"
-    assert expected in refused(node, "install", "--for=both")
-    assert expected in refused(node, "uninstall")
-    assert node.written() == before
-    done(node, "install", "--for=both", "--force")
-    assert mark not in node.written()
-    node.path(mark).write_text("")
+    assert set(node.written()) == EVERYTHING
+    node.path(OWNER).write_text(f"{word}\n")
     done(node, "uninstall", "--force")
     assert node.written() == {}
 
 
-def test_the_files_of_a_chart_that_has_its_program_elsewhere_are_left_alone(node: ScratchMachine) -> None:
-    """With its prefix /usr/local, and the usual directory of hooks.d: our JSON would take the place of the chart's."""
+def test_the_owner_of_a_program_that_only_hooks_d_names_is_found(node: ScratchMachine) -> None:
+    """The chart with its prefix /usr/local, and the usual directory of hooks.d: our JSON would replace the chart's."""
     done(node, "install", "--for=kubernetes", "--prefix=/etc/opt/x", f"--hooks-dir={HOOKS_DIR}")
-    node.path("/etc/opt/x/libexec/oci/hooks.d/resctrl-mon-hook.chart").write_text("")
+    node.path("/etc/opt/x/libexec/oci/hooks.d/resctrl-mon-hook.owner").write_text("chart\n")
     before = node.written()
-    assert "was installed by the Helm chart" in refused(node, "install", "--for=both")
-    assert "was installed by the Helm chart" in refused(node, "uninstall")
+    for words in ("install", "--for=both"), ("uninstall",):
+        assert "was installed by the Helm chart" in refused(node, *words)
     assert node.written() == before
-
-
-def test_rpm_is_not_asked_where_it_has_no_database(node: ScratchMachine) -> None:
-    """It would make one."""
-    done(node, "install", "--for=both")
-    give_packages(node, rpm="echo owned by x")
-    node.path("/usr/lib/sysimage/rpm/rpmdb.sqlite").unlink()
-    done(node, "uninstall")
-
-
-def test_the_files_of_a_machine_config_are_left_alone(node: ScratchMachine) -> None:
-    done(node, "install", "--for=both")
-    node.path(CONF).write_text("# Made by the MachineConfig x\nOPTIONS=\n")
-    assert "was installed by a MachineConfig" in refused(node, "install", "--for=both")
 
 
 def test_groups_that_linger_end_with_it(resctrl: Mounted, tmp_path: Path) -> None:

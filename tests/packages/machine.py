@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -152,14 +151,6 @@ class Machine:
     def rpm_options(self) -> tuple[str, str]:
         """Debian's rpm has its database elsewhere than those of the distributions that are made of RPMs."""
         return f"--root={self.root}", "--dbpath=/var/lib/rpm"
-
-    def give_rpm(self) -> Path:
-        """The host's rpm as a program of the machine's; returns where it is."""
-        program = self.at("/usr/local/bin") / "rpm"
-        command = [*self._root.from_outside(), "rpm", *self.rpm_options]
-        program.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
-        program.chmod(0o755)
-        return program
 
     def changes(self, *words: str) -> list[str]:
         """Run a program of the host's; the names of the files that it puts in place or takes away, in that order."""

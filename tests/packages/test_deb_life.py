@@ -214,18 +214,6 @@ def test_a_removal_keeps_the_bytecode_with_the_program(machine: Machine, newer: 
     assert ours(machine) == []
 
 
-OWNED = (
-    f"/usr/bin/{NAME}",
-    f"/usr/lib/systemd/system/{NAME}-reconcile.service",
-    f"/usr/lib/systemd/system/{TIMER}",
-    f"/usr/lib/systemd/system/{NAME}-watch.service",
-    f"/usr/lib/systemd/system/{NAME}-textfile.service",
-    f"/usr/lib/systemd/system/{NAME}-textfile.timer",
-    f"/usr/lib/systemd/system/{NAME}-metrics.service",
-    f"/usr/lib/tmpfiles.d/{NAME}.conf",
-    f"/usr/share/containers/oci/hooks.d/10-{NAME}-kubernetes.json",
-    f"/usr/share/containers/oci/hooks.d/10-{NAME}-podman.json",
-)
 BASE_SPEC = {"hooks": {"createRuntime": [{"path": PROGRAM}]}}
 
 
@@ -264,43 +252,18 @@ def test_what_the_package_owns_is_left_alone(machine: Machine, packages: Package
     assert f"installed by: the package {NAME}" in machine.run(NAME, "doctor", check=False).stdout
 
 
-def test_a_file_that_was_diverted_is_not_the_packages(machine: Machine, packages: Packages) -> None:
-    """What an administrator has in its place is his own; the package's lies elsewhere."""
-    machine.dpkg("-i", packages.deb.name)
-    for path in OWNED:
-        machine.run("dpkg-divert", "--local", "--no-rename", "--add", path)
-    done = machine.run(NAME, "install", "--for=both", "--dry-run", check=False)
-    for path in OWNED:
-        machine.run("dpkg-divert", "--local", "--no-rename", "--remove", path)
-    assert done.returncode == 0
-
-
 def test_with_force_they_are_taken_away_all_the_same(machine: Machine, packages: Packages) -> None:
     machine.dpkg("-i", packages.deb.name)
     machine.run(NAME, "uninstall", "--force")
     assert not machine.at(PROGRAM).exists()
 
 
-def test_a_file_that_dpkg_knows_by_another_path_of_a_merged_usr_is_found(machine: Machine, packages: Packages) -> None:
+def test_files_of_the_chart_are_the_packages_from_then_on(machine: Machine, packages: Packages) -> None:
+    owner = machine.at("/usr/libexec") / f"oci/hooks.d/{NAME}.owner"
+    owner.parent.mkdir(parents=True)
+    owner.write_text("chart\n")
     machine.dpkg("-i", packages.deb.name)
-    names = machine.at("/var/lib/dpkg/info") / f"{NAME}.list"
-    lines = [line for line in names.read_text().splitlines() if "/systemd/system/" in line]
-    assert lines
-    whole = names.read_text()
-    try:
-        names.write_text("".join(f"{line.removeprefix('/usr')}\n" for line in lines))
-        done = machine.run(NAME, "uninstall", check=False)
-        assert f"was installed by the package {NAME}" in done.stdout
-    finally:
-        names.write_text(whole)
-
-
-def test_what_the_chart_had_there_is_the_packages_from_then_on(machine: Machine, packages: Packages) -> None:
-    mark = machine.at("/usr/libexec") / "oci/hooks.d/resctrl-mon-hook.chart"
-    mark.parent.mkdir(parents=True)
-    mark.touch()
-    machine.dpkg("-i", packages.deb.name)
-    assert not mark.exists()
+    assert owner.read_text() == "deb\n"
 
 
 # --- In which order

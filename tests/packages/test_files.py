@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 NAME = "resctrl-mon-hook"
 PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"
+OWNER = f"usr/libexec/oci/hooks.d/{NAME}.owner"
 HOOKS_D = "usr/share/containers/oci/hooks.d"
 MANUAL = f"usr/share/man/man8/{NAME}.8.gz"
 BOTH = {
     PROGRAM,
+    OWNER,
     f"usr/bin/{NAME}",
     f"{HOOKS_D}/10-{NAME}-kubernetes.json",
     f"{HOOKS_D}/10-{NAME}-podman.json",

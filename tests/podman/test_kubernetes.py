@@ -147,7 +147,7 @@ class Host:
     def state(self) -> list[tuple[str, int, int, bytes]]:
         """All that is installed, exactly."""
         found = [path for path in (self.program, self.json) if path.exists()]
-        mark = self.program.with_suffix(".chart")
+        mark = self.program.with_suffix(".owner")
         assert {*self.program.parent.iterdir()} == ({self.program, mark} if self.program in found else set())
         return [(it.name, it.stat().st_ino, it.stat().st_mtime_ns, it.read_bytes()) for it in found]
 

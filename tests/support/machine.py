@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 LAYERED = ("usr", "etc")
 PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
+OWNER = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.owner"
 LINK = "/usr/bin/resctrl-mon-hook"
 HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
 NOBODY = ("setpriv", "--reuid=65534", "--clear-groups")

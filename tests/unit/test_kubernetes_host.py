@@ -11,7 +11,7 @@ import pytest
 
 from hook.base import container_tasks
 from hook.base.container_tasks import Process
-from hook.install.file_steps import Refused
+from hook.install.steps import Refused
 from hook.node import hooksd, host_processes, machine
 from hook.node.door import Tree
 from hook.node.host_processes import Found
@@ -21,7 +21,7 @@ import host
 
 PREFIX, HOOKS_DIR = "/usr", "/usr/share/containers/oci/hooks.d"
 PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
-MARK = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.chart"
+MARK = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.owner"
 JSON = f"{HOOKS_DIR}/10-resctrl-mon-hook-kubernetes.json"
 OURS = "--containers=kubernetes"
 
@@ -207,9 +207,9 @@ def test_a_program_that_a_package_has_left_to_its_containers_is_left_alone(root:
 
 
 def test_a_package_that_was_put_over_the_chart_is_left_alone_from_then_on(root: Path) -> None:
-    """Its postinst removes the mark."""
+    """It brings an owner's file of its own."""
     node().install()
-    at(root, MARK).unlink()
+    at(root, MARK).write_text("deb\n")
     assert not node().is_installed()
     with pytest.raises(Refused, match="was installed by other means"):
         node().install()

@@ -207,7 +207,7 @@ def test_bytecode_makes_none_for_a_program_that_ships_it(node: NodeProgram, pyz:
 def test_a_python_that_does_not_compile_is_named(source: Path, tmp_path: Path, path: str, problem: str) -> None:
     program = archive.build(root=source, output=tmp_path / "x.pyz")
     python = Interpreter(path, (3, 99), "cpython-399", b"none")
-    (step,) = node_bytecode.plan(str(program), PyzFile(str(program)), python)
+    (step,) = node_bytecode.plan_bytecode(str(program), PyzFile(str(program)), python)
     assert problem in str(step.do())
     assert not step.is_done()
 
@@ -216,5 +216,5 @@ def test_bytecode_that_cannot_be_written_stops_nothing(source: Path, tmp_path: P
     program = archive.build(root=source, output=tmp_path / "x.pyz")
     python = machine.ask_interpreter(sys.executable)
     assert isinstance(python, Interpreter)
-    step = node_bytecode.Compile(str(tmp_path / "x.pyz/no directory"), PyzFile(str(program)), python)
+    step = node_bytecode.compile_program(str(tmp_path / "x.pyz/no directory"), PyzFile(str(program)), python)
     assert "Not a directory" in str(step.do())

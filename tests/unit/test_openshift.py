@@ -19,7 +19,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.node.paths import MACHINE_CONFIG_MARK, Places
+from hook.node.paths import OWNERS, Places
 from pyz import archive
 from tests.support import interpreters
 
@@ -218,7 +218,8 @@ def test_one_that_etcd_would_not_take_is_refused(tree: Path, tmp_path: Path) -> 
 
 
 def test_files_lie_where_the_program_knows_them() -> None:
-    assert {it["path"] for it in BUTANE["storage"]["files"]} == {PLACES.program, PLACES.tmpfiles, PLACES.conf, JSON}
+    known = {PLACES.owner, PLACES.program, PLACES.tmpfiles, PLACES.conf, JSON}
+    assert {it["path"] for it in BUTANE["storage"]["files"]} == known
 
 
 def test_the_json_comes_last_and_is_the_shipped_one_with_its_path(made: dict[str, Any]) -> None:
@@ -231,14 +232,15 @@ def test_the_json_comes_last_and_is_the_shipped_one_with_its_path(made: dict[str
 def test_reconcile_is_called_with_the_options_in_the_json(made: dict[str, Any]) -> None:
     ours, *options = json.loads(content(files(made)[JSON]))["hook"]["args"][2:]
     assert ours == "--containers=kubernetes"  # reconcile is for all of them
-    mark, line = content(files(made)[PLACES.conf]).decode().splitlines()
-    assert mark.startswith(MACHINE_CONFIG_MARK), "doctor and install know by that whose the node's files are"
+    assert content(files(made)[PLACES.owner]).decode().strip() in OWNERS
+    _remark, line = content(files(made)[PLACES.conf]).decode().splitlines()
     assert line == f"OPTIONS={' '.join(options)}"
 
 
 def test_modes(made: dict[str, Any]) -> None:
     assert {path: oct(it["mode"]) for path, it in files(made).items()} == {
         PLACES.program: "0o755",
+        PLACES.owner: "0o644",
         PLACES.tmpfiles: "0o644",
         PLACES.conf: "0o644",
         JSON: "0o644",

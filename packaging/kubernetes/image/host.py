@@ -18,21 +18,22 @@ from pathlib import Path
 
 from hook.base import cgroups, container_tasks
 from hook.base.text import printable
-from hook.install import file_steps, node_bytecode
 from hook.install import install as installing
+from hook.install import node_bytecode, steps
 from hook.install import uninstall as uninstalling
-from hook.install.file_steps import Refused, Remove, Write
+from hook.install.steps import Refused, Step, remove, write
 from hook.node import door, hooksd
 from hook.node.door import Unreadable
 from hook.node.machine import KUBERNETES, OLDEST
-from hook.node.paths import Places
+from hook.node.paths import Places, read_owner
 from hook.node.pyz_file import PyzFile
 from hook.stages.context import parse as parse_options
 
 PYZ = "/app/resctrl-mon-hook.pyz"
 HOST = "/host"
 BUNDLES = "/bundles"
-MARK = b"The Helm chart owns what lies here: `helm uninstall` takes it away.\n"
+OWNER = "chart"
+"""What the file beside the program has. By it `install`, `doctor` and a later pod know whose the files are."""
 YOUNG = 60.0
 """Seconds that a container may take from its bundle to its first process."""
 RESCTRL = "/sys/fs/resctrl"
@@ -72,7 +73,7 @@ class Host:
     @property
     def options(self) -> list[str]:
         """Those that stand in the JSON: the given ones, and the shipped file's that these do not replace."""
-        words: list[str] = json.loads(self._json.content)["hook"]["args"][2:]
+        words: list[str] = json.loads(installing.make_hook_file(self.wanted, KUBERNETES))["hook"]["args"][2:]
         return words
 
     @property
@@ -80,62 +81,54 @@ class Host:
         return self.wanted.options.resctrl_root
 
     @property
-    def _program(self) -> Write:
-        return Write(self.wanted.places.at(self.program), self.wanted.program, 0o755)
+    def _paths(self) -> tuple[str, str, str]:
+        """The owner's file, the program and the JSON, as they are seen here."""
+        places = self.wanted.places
+        return places.at(places.owner), places.at(places.program), places.at(places.json(KUBERNETES))
 
-    @property
-    def _mark(self) -> Write:
-        """By this `install`, `doctor` and a later pod know whose the files are."""
-        return Write(self.wanted.places.at(self.wanted.places.chart_mark), MARK)
+    def _plan(self) -> list[Step]:
+        """The owner first: others own what lies there without it.
 
-    @property
-    def _json(self) -> Write:
-        path = self.wanted.places.at(self.wanted.places.json(KUBERNETES))
-        return Write(path, installing.make_hook_file(self.wanted, KUBERNETES).encode())
+        Then the program: runtimes read a JSON as soon as it is there, and skip one whose program is missing.
+        """
+        owner, program, hook_file = self._paths
+        return [
+            write(owner, f"{OWNER}\n".encode()),
+            write(program, self.wanted.program, 0o755),
+            write(hook_file, installing.make_hook_file(self.wanted, KUBERNETES).encode()),
+        ]
 
     def install(self) -> list[str]:
-        """Put the files in place; a line on each thing that was done. Refused, OSError: nothing was.
-
-        The mark first: what lies there without it is somebody else's. Then the program: runtimes read a JSON as soon as
-        it is there, and skip one whose program is missing.
-        """
+        """Put the files in place; a line on each thing that was done. Refused, OSError: nothing was."""
         problems = [*installing.find_problems(self.wanted)[0], *self._in_the_way(), *unfit(self.wanted.interpreter)]
         if problems:
             raise Refused(*problems)
-        with file_steps.lock_directory(os.path.dirname(self._program.path)):
-            return file_steps.format_outcomes(
-                file_steps.take_steps([self._mark, self._program, self._json], dry_run=False)
-            )
+        with steps.lock_directory(os.path.dirname(self._paths[1])):
+            return _take(self._plan())
 
     def is_installed(self) -> bool:
         """Whether all files are in place, as this version and these options have them."""
-        return self._mark.is_done() and self._program.is_done() and self._json.is_done()
+        return all(step.is_done() for step in self._plan())
 
     def remove_json(self) -> list[str]:
         """From then on no container is created with the hook. A file that calls another program stays."""
-        return (
-            []
-            if self._in_the_way()
-            else file_steps.format_outcomes(file_steps.take_steps([Remove(self._json.path)], dry_run=False))
-        )
+        return [] if self._in_the_way() else _take([remove(self._paths[2])])
 
     def remove_program(self) -> list[str]:
-        """Only once nobody calls it: runtimes fail to remove a container whose hook is missing.
+        """Only once no container calls it: runtimes fail to remove a container whose hook is missing.
 
-        The mark last: killed before that, this goes on from there.
+        The owner last: killed before that, this goes on from there.
         """
         if self.is_needed():
             return []
-        program, mark = self._program.path, self._mark.path
-        return file_steps.format_outcomes(
-            file_steps.take_steps(map(Remove, [*node_bytecode.list_files(program), program, mark]), dry_run=False)
-        )
+        owner, program, _ = self._paths
+        return _take([remove(path) for path in (*node_bytecode.list_files(program), program, owner)])
 
     def is_needed(self) -> bool:
-        """Whether a removal leaves the program: without a mark others own it, and with a JSON it is installed again."""
-        found = hooksd.read(self._json.path).file
-        is_called = found is not None and found.hook.path == self.program
-        return is_called or not os.path.lexists(self._mark.path)
+        """Whether a removal leaves the program: it is another owner's, or with a JSON it is installed again."""
+        owner, _, hook_file = self._paths
+        found = hooksd.read(hook_file).file
+        return (found is not None and found.hook.path == self.program) or read_owner(owner) != OWNER
 
     def callers(self) -> tuple[list[str], list[str]]:
         """The containers that live and call the program when they end, and those that have ended and are still kept.
@@ -164,15 +157,19 @@ class Host:
 
     def _in_the_way(self) -> list[str]:
         """What a package or `install` has put there, which has the same names."""
-        found = hooksd.read(self._json.path).file
-        calls_other = found is not None and found.hook.path != self.program
-        files = [it.path for it in (self._json, self._program) if os.path.lexists(it.path)]
-        if not calls_other and (os.path.lexists(self._mark.path) or not files):
-            return []
+        owner, program, hook_file = self._paths
         remedy = "remedy: uninstall it on the node first, or keep the chart off the node"
-        if calls_other and found is not None:
-            return [f"{self._json.path} calls {found.hook.path}: the hook was installed by other means; {remedy}"]
+        found = hooksd.read(hook_file).file
+        if found is not None and found.hook.path != self.program:
+            return [f"{hook_file} calls {found.hook.path}: the hook was installed by other means; {remedy}"]
+        files = [path for path in (hook_file, program) if os.path.lexists(path)]
+        if read_owner(owner) == OWNER or not files:
+            return []
         return [f"{files[0]} is not the chart's: the hook was installed by other means; {remedy}"]
+
+
+def _take(planned: list[Step]) -> list[str]:
+    return steps.format_steps(steps.take_steps(planned, dry_run=False))
 
 
 def _caller(config: Path, container: str, program: str) -> str | None:

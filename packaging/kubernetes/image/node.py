@@ -23,7 +23,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from hook.install.file_steps import Refused
+from hook.install.steps import Refused
 
 import cluster
 import host

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hook.install import containerd_spec
+from hook.install.install import add_hook
 
 OURS = {"path": "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz", "args": ["resctrl-mon-hook", "hook", "--linger=60"]}
 OLDER = {"path": "/opt/resctrl-mon-hook.pyz", "args": ["resctrl-mon-hook", "hook"]}
@@ -16,12 +16,12 @@ BOTH = {"createRuntime": [OURS], "poststop": [OURS]}
 @pytest.mark.parametrize("hooks", [{}, {"hooks": None}, {"hooks": {}}, {"hooks": {"poststop": None}}])
 def test_the_hook_is_added_at_both_stages(hooks: dict[str, object]) -> None:
     spec = {"ociVersion": "1.0.2", "process": {"cwd": "/"}, **hooks}
-    assert containerd_spec.add_hook(spec, OURS) == {"ociVersion": "1.0.2", "process": {"cwd": "/"}, "hooks": BOTH}
+    assert add_hook(spec, OURS) == {"ociVersion": "1.0.2", "process": {"cwd": "/"}, "hooks": BOTH}
 
 
 def test_other_hooks_stay_after_ours() -> None:
     spec = {"ociVersion": "1.0.2", "hooks": {"createRuntime": [OTHER, OLDER], "prestart": [OTHER]}}
-    assert containerd_spec.add_hook(spec, OURS)["hooks"] == {
+    assert add_hook(spec, OURS)["hooks"] == {
         **BOTH,
         "createRuntime": [OURS, OTHER],
         "prestart": [OTHER],
@@ -29,8 +29,8 @@ def test_other_hooks_stay_after_ours() -> None:
 
 
 def test_adding_the_hook_twice_is_the_same_as_once() -> None:
-    once = containerd_spec.add_hook({"ociVersion": "1.0.2"}, OURS)
-    assert containerd_spec.add_hook(once, OURS) == once
+    once = add_hook({"ociVersion": "1.0.2"}, OURS)
+    assert add_hook(once, OURS) == once
 
 
 BY_DEFAULT = {"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}
@@ -39,7 +39,7 @@ BY_DEFAULT = {"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}
 def test_the_file_limit_of_ctr_is_dropped() -> None:
     """containerd takes them out of its own specification, and would leave them in ours."""
     spec = {"ociVersion": "1.0.2", "process": {"cwd": "/", "rlimits": [BY_DEFAULT]}}
-    assert containerd_spec.add_hook(spec, OURS)["process"] == {"cwd": "/"}
+    assert add_hook(spec, OURS)["process"] == {"cwd": "/"}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_the_file_limit_of_ctr_is_dropped() -> None:
     ],
 )
 def test_other_limits_stay(process: object) -> None:
-    assert containerd_spec.add_hook({"ociVersion": "1.0.2", "process": process}, OURS)["process"] == process
+    assert add_hook({"ociVersion": "1.0.2", "process": process}, OURS)["process"] == process
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_other_limits_stay(process: object) -> None:
 )
 def test_an_invalid_specification_is_refused(spec: object, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        containerd_spec.add_hook(spec, OURS)
+        add_hook(spec, OURS)
