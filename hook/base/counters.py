@@ -21,29 +21,43 @@ _LONGEST = 30
 
 
 class Event:
-    """What an event counts. `gauge`: its value means something by itself; otherwise only differences do."""
+    """What an event counts. `gauge`: its value means something by itself; otherwise only differences do.
 
-    __slots__ = ("gauge", "meaning", "unit")
+    `metric`: what its use is called in Prometheus, without our prefix.
+    """
 
-    def __init__(self, unit: str, meaning: str, *, gauge: bool = False) -> None:
+    __slots__ = ("gauge", "meaning", "metric", "unit")
+
+    def __init__(self, unit: str, meaning: str, metric: str, *, gauge: bool = False) -> None:
         self.unit = unit
         self.meaning = meaning
+        self.metric = metric
         self.gauge = gauge
 
 
 EVENTS = {
-    "llc_occupancy": Event("bytes", "last level cache that is occupied", gauge=True),
-    "mbm_total_bytes": Event("bytes", "memory traffic of the last level cache"),
-    "mbm_local_bytes": Event("bytes", "memory traffic of the last level cache to memory of its own node"),
-    "core_energy": Event("joules", "energy that cores used"),
-    "activity": Event("farads", "dynamic capacitance that cores switched, energy without frequency and voltage"),
-    "stalls_llc_hit": Event("cycles", "core cycles in which loads that hit the last level cache stalled"),
-    "stalls_llc_miss": Event("cycles", "core cycles in which loads that missed the last level cache stalled"),
-    "c1_res": Event("cycles", "cycles in core idle state C1"),
-    "c6_res": Event("cycles", "cycles in core idle state C6"),
-    "unhalted_core_cycles": Event("cycles", "core cycles in which something ran"),
-    "unhalted_ref_cycles": Event("cycles", "reference cycles in which something ran"),
-    "uops_retired": Event("operations", "micro-operations that were completed"),
+    "llc_occupancy": Event("bytes", "last level cache that is occupied", "llc_occupancy_bytes", gauge=True),
+    "mbm_total_bytes": Event("bytes", "memory traffic of the last level cache", "memory_bytes_total"),
+    "mbm_local_bytes": Event(
+        "bytes", "memory traffic of the last level cache to memory of its own node", "memory_local_bytes_total"
+    ),
+    "core_energy": Event("joules", "energy that cores used", "core_energy_joules_total"),
+    "activity": Event(
+        "farads",
+        "dynamic capacitance that cores switched, energy without frequency and voltage",
+        "activity_farads_total",
+    ),
+    "stalls_llc_hit": Event(
+        "cycles", "core cycles in which loads that hit the last level cache stalled", "stalls_llc_hit_cycles_total"
+    ),
+    "stalls_llc_miss": Event(
+        "cycles", "core cycles in which loads that missed the last level cache stalled", "stalls_llc_miss_cycles_total"
+    ),
+    "c1_res": Event("cycles", "cycles in core idle state C1", "c1_residency_cycles_total"),
+    "c6_res": Event("cycles", "cycles in core idle state C6", "c6_residency_cycles_total"),
+    "unhalted_core_cycles": Event("cycles", "core cycles in which something ran", "unhalted_core_cycles_total"),
+    "unhalted_ref_cycles": Event("cycles", "reference cycles in which something ran", "unhalted_ref_cycles_total"),
+    "uops_retired": Event("operations", "micro-operations that were completed", "uops_retired_total"),
 }
 
 

@@ -20,8 +20,7 @@ from hook.cli.status import Usage
 from hook.install.steps import Refused
 from hook.node import door
 from hook.node.door import Unreadable
-from hook.observe import as_json, list_screen, prometheus, show_screen, snapshot
-from hook.observe.selection import Selection
+from hook.observe import prometheus, screens, snapshot
 from hook.reconcile import outcome
 from hook.state.records import Records
 
@@ -56,13 +55,13 @@ def _run(arguments: list[str]) -> int | None:
 
 def _list(options: Options, given: argparse.Namespace) -> None:
     seen = snapshot.take_snapshot(options)
-    selection = Selection(given.namespace, given.state, given.sort, given.limit)
+    selected = screens.select_keys(seen.keys, given.namespace, given.state, given.sort)
     if given.json:
-        print_answer(as_json.list_to_json(seen, selection))
+        print_answer(screens.list_to_json(seen, selected[: given.limit]))
     elif given.what == "unmonitored":
-        print_answer(list_screen.format_unmonitored(seen))
+        print_answer(screens.format_unmonitored(seen))
     else:
-        print_answer(list_screen.format_list(seen, selection, get_screen(is_wide=given.output == "wide")))
+        print_answer(screens.format_list(seen, selected, given.limit, get_screen(is_wide=given.output == "wide")))
 
 
 def _show(options: Options, given: argparse.Namespace) -> None:
@@ -73,10 +72,10 @@ def _show(options: Options, given: argparse.Namespace) -> None:
             it for it in found if isinstance(it, Failure) and (it.key == key.state.key or it.container in key.dead)
         ]
     if given.json:
-        print_answer(as_json.key_to_json(key, of_key))
+        print_answer(screens.key_to_json(key, of_key))
     else:
         is_wide = given.output == "wide"
-        print_answer(show_screen.format_key(key, of_key, get_screen(is_wide=True), is_wide=is_wide))
+        print_answer(screens.format_key(key, of_key, get_screen(is_wide=True), is_wide=is_wide))
 
 
 def _top(options: Options, given: argparse.Namespace) -> None:
@@ -87,9 +86,9 @@ def _top(options: Options, given: argparse.Namespace) -> None:
 
 def _metrics(options: Options, given: argparse.Namespace) -> None:
     if given.listen is not None:
-        from hook.observe import listen  # noqa: PLC0415  only this needs http.server
+        from hook.observe import serve  # noqa: PLC0415  only this needs http.server
 
-        listen.serve(given.listen, metrics_command.make_answers(options, given), write)
+        serve.serve(given.listen, metrics_command.make_answers(options, given), write)
     elif given.textfile is not None:
         metrics_command.write_textfile(options, given)
     elif given.json:

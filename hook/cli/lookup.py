@@ -26,7 +26,8 @@ def find_key(records: Records, kernel: Resctrl, name: str) -> snapshot.Key:
     if len(found) > 1:
         more = ", ..." if len(found) > _MOST else ""
         raise Usage(f"{len(found)} keys match {name[:80]!r}: {', '.join(list(found.values())[:_MOST])}{more}")
-    key = snapshot.read_key(records, kernel, next(iter(found))) if found else None
+    only = next(iter(found), "")
+    key = snapshot.read_key(records, kernel, only, records.state(only)) if found else None
     if isinstance(key, Unreadable):
         raise Usage(f"{key.file}: {key.problem}")
     if key is None:

@@ -7,8 +7,8 @@ from hook.base import system
 from hook.base.counters import EVENTS
 from hook.base.errors import HookError
 from hook.base.reasons import Reason
-from hook.observe import hold, node_counters, prometheus, snapshot
-from hook.observe.use_series import Choice
+from hook.observe import prometheus, snapshot
+from hook.observe.prometheus import Choice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hook.base.models import Options
-    from hook.observe.hold import Former
-    from hook.observe.node_counters import Uncharged
-    from hook.observe.prometheus import Family
+    from hook.observe.prometheus import Family, Former
+    from hook.observe.snapshot import Uncharged
 
 
 def measure(options: Options, given: argparse.Namespace, former: Former | None = None) -> list[Family]:
@@ -27,10 +26,9 @@ def measure(options: Options, given: argparse.Namespace, former: Former | None =
     Raises HookError, as take_snapshot, and `usage` for an event that this machine does not have.
     """
     choice = Choice(given.events, given.sum_domains)
-    seen = snapshot.take_snapshot(options)
-    uncharged = node_counters.read_uncharged(options.resctrl_root)
-    _check_events(choice, uncharged)
-    return prometheus.make_families(seen, former, choice, uncharged)
+    seen = snapshot.take_snapshot(options, has_uncharged=True)
+    _check_events(choice, seen.uncharged)
+    return prometheus.make_families(seen, former, choice)
 
 
 def _check_events(choice: Choice, uncharged: Uncharged) -> None:
@@ -43,20 +41,20 @@ def _check_events(choice: Choice, uncharged: Uncharged) -> None:
 
 def write_textfile(options: Options, given: argparse.Namespace) -> None:
     """Replace the file of --textfile. Raises HookError; OSError, and the file is unchanged then."""
-    text = prometheus.format_text(measure(options, given, hold.read_former(given.textfile)))
+    text = prometheus.format_text(measure(options, given, prometheus.read_former(given.textfile)))
     prometheus.write_textfile(given.textfile, text)
 
 
 def make_answers(options: Options, given: argparse.Namespace) -> Callable[[], str]:
     """A function that measures at each call, and lets no counter dip from one call to the next."""
-    former, at = hold.Former(), 0.0
+    former, at = prometheus.Former(), 0.0
 
     def answer() -> str:
         nonlocal former, at
         now = system.monotonic()
-        age = hold.Former(now - at, former.samples, former.containers)
+        age = prometheus.Former(now - at, former.samples, former.containers)
         text = prometheus.format_text(measure(options, given, age))
-        former, at = hold.parse_former(text, 0.0), now
+        former, at = prometheus.parse_former(text, 0.0), now
         return text
 
     return answer

@@ -101,12 +101,12 @@ def make_parser(verb: str) -> argparse.ArgumentParser:
 
 
 def _add_list(parser: argparse.ArgumentParser) -> None:
-    from hook.observe import selection  # noqa: PLC0415  watch does not need what it imports
+    from hook.observe import screens  # noqa: PLC0415  watch does not need what it imports
 
     parser.add_argument("what", metavar="unmonitored", nargs="?", choices=["unmonitored"])
-    parser.add_argument("--state", action="append", choices=list(selection.STATES), default=[])
+    parser.add_argument("--state", action="append", choices=list(screens.STATES), default=[])
     parser.add_argument("--limit", type=_parse_count)
-    _add_view(parser, list(selection.SORTS))
+    _add_view(parser, list(screens.LIST_SORTS))
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
@@ -115,11 +115,11 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_top(parser: argparse.ArgumentParser) -> None:
-    from hook.observe import top_screen  # noqa: PLC0415  as above
+    from hook.observe import screens  # noqa: PLC0415  as above
 
     parser.add_argument("--interval", type=_parse_interval, default=2.0)
     parser.add_argument("--count", type=_parse_count)
-    _add_view(parser, list(top_screen.SORTS))
+    _add_view(parser, list(screens.TOP_SORTS))
 
 
 def _add_metrics(parser: argparse.ArgumentParser) -> None:

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from hook.base import system
 from hook.cli.output import get_screen, is_terminal, print_answer, print_screen
-from hook.observe import as_json, node_counters, rates, snapshot
-from hook.observe.rates import Look
-from hook.observe.top_screen import SORTS, format_rates
+from hook.observe.screens import TOP_SORTS, format_rates, rates_to_json
+from hook.observe.snapshot import Inventory, take_snapshot
+from hook.observe.use import compare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from hook.base.models import Options
-    from hook.observe.rates import Rates
+    from hook.observe.use import Rates
 
 _FIRST = 1.0  # seconds until there are rates on a terminal, if the interval is longer
 _NOTES = "q quit  sort: e energy  m memory  c cache  n name"
@@ -47,9 +47,9 @@ def _run_in_pipe(options: Options, given: argparse.Namespace) -> None:
     while True:
         system.sleep(given.interval)
         seen = _look(options)
-        table = _choose(rates.compare(former, seen, system.now_utc()), given)
+        table = _choose(compare(former, seen, system.now_utc()), given)
         if given.json:
-            print_answer(as_json.rates_to_json(table))
+            print_answer(rates_to_json(table))
         else:
             lines = format_rates(table, given.sort, get_screen(is_wide=given.output == "wide"))
             print_answer(lines if left <= 1 else [*lines, ""])
@@ -62,7 +62,7 @@ def _run_in_pipe(options: Options, given: argparse.Namespace) -> None:
 def _run_on_terminal(options: Options, given: argparse.Namespace, keys: Keys) -> None:
     sort, tables = given.sort, 0
     former = _look(options)
-    table = _choose(rates.compare(former, former, system.now_utc()), given)  # names, and no rates yet: at once
+    table = _choose(compare(former, former, system.now_utc()), given)  # names, and no rates yet: at once
     while True:
         screen = get_screen(is_wide=given.output == "wide")
         print_screen(format_rates(table, sort, screen, _NOTES), screen)
@@ -71,25 +71,24 @@ def _run_on_terminal(options: Options, given: argparse.Namespace, keys: Keys) ->
         pressed = keys.wait(given.interval if tables else min(_FIRST, given.interval))
         if pressed == "q":
             return
-        sort = next((name for name in SORTS if pressed and name.startswith(pressed)), sort)
+        sort = next((name for name in TOP_SORTS if pressed and name.startswith(pressed)), sort)
         if pressed:
             continue
         seen = _look(options)
-        table = _choose(rates.compare(former, seen, system.now_utc()), given)
+        table = _choose(compare(former, seen, system.now_utc()), given)
         former = seen
         tables += 1
 
 
-def _look(options: Options) -> Look:
-    seen = snapshot.take_snapshot(options)
-    return Look(seen, node_counters.read_uncharged(options.resctrl_root))
+def _look(options: Options) -> Inventory:
+    return take_snapshot(options, has_uncharged=True)
 
 
 def _choose(table: Rates, given: argparse.Namespace) -> Rates:
     """The same with only the keys of the namespaces that were asked for, if any. The node's total is of all keys."""
     if not given.namespace:
         return table
-    return replace(table, keys=[rate for rate in table.keys if rate.key.state.pod_namespace in given.namespace])
+    return replace(table, keys=[it for it in table.keys if it.key.state.pod_namespace in given.namespace])
 
 
 # --- Single keys from a terminal, which is in the end as it was

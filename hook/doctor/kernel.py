@@ -120,7 +120,7 @@ def check_rmids(site: Site) -> Iterator[Finding]:
         yield Finding(WARNING, "RMIDs", f"{found}: few left", remedy)
     else:
         yield Finding(OK, "RMIDs", found)
-    if (full := hardware.explain_full(seen)) is not None:
+    if (full := hardware.explain_full(seen.rmids)) is not None:
         yield Finding(FAILURE, "RMIDs", *full)
     if seen.orphans:
         yield Finding(
@@ -183,7 +183,7 @@ def check_traffic(site: Site) -> Iterator[Finding]:
         yield Finding(WARNING, _TRAFFIC, found, _NEEDS_MBWU if hardware.is_arm64() else _NEEDS_MBM)
     elif (counters := hardware.read_assignable(root)) is not None:
         seen = snapshot.take_snapshot(site.options)
-        problems = [hardware.explain_unassigned(seen), hardware.explain_shortage(counters)]
+        problems = [hardware.explain_unassigned(seen.unassigned, counters), hardware.explain_shortage(counters)]
         found_any = [it for it in problems if it is not None]
         for found, remedy in found_any:
             yield Finding(WARNING, _TRAFFIC, found, remedy)

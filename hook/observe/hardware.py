@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the hardware can count: its events, the RMIDs of each ctrl_group, and counters that must be assigned to groups.
+"""What the hardware can count: its events, its RMIDs, and counters that must be assigned to groups.
 
 Source: Documentation/filesystems/resctrl.rst ("mbm_assign_mode", "num_rmids") and
 drivers/resctrl/mpam_resctrl.c of Linux 7.3.
@@ -10,17 +10,28 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from hook.base import system
-from hook.base.text import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from hook.observe.snapshot import Inventory
+from hook.base import all_groups, system
 
 OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
 UNASSIGNED = "Unassigned"
 """The kernel's word for an event of a group that has no hardware counter."""
 _LIMIT = 4096  # a page, as the kernel gives at most; and few enough digits for int()
+
+
+@dataclass(frozen=True)
+class Rmids:
+    """The RMIDs of the machine. `limit`: the smallest of info/*/num_rmids, None if there is none.
+
+    `ours`, `others`: RMIDs in use, one for each group. Ours are mon_groups with our prefix or on record. Where each
+    ctrl_group has RMIDs of its own (arm64): `each`, how many; `full`, the ctrl_groups that have none left; `limit`,
+    those of the ctrl_groups that exist.
+    """
+
+    limit: int | None
+    ours: int
+    others: int
+    each: int | None = None
+    full: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -47,11 +58,20 @@ def is_arm64() -> bool:
 
 def read_events(root: str) -> set[str]:
     """The events of all info/*_MON/mon_features: what groups are counted for."""
-    found: set[str] = set()
-    for name in _list_info(root):
-        if name.endswith("_MON"):
-            found |= set(_read(f"{root}/info/{name}/mon_features").split())
-    return found
+    infos = [info for info in _list_infos(root) if info.endswith("_MON")]
+    return {event for info in infos for event in _read(f"{info}/mon_features").split()}
+
+
+def count_rmids(root: str, ctrl_groups: dict[str, list[str]], ours: int) -> Rmids:
+    """Count the RMIDs. `ctrl_groups`: the paths of all, with those of their mon_groups, of which so many are ours."""
+    others = len(ctrl_groups) + sum(map(len, ctrl_groups.values())) - ours
+    if not is_arm64():
+        return Rmids(all_groups.read_rmid_limit(root), ours, others)
+    each = read_rmids_of_ctrl_group(root)
+    if each is None:
+        return Rmids(None, ours, others)
+    full = [path for path, mon_groups in ctrl_groups.items() if 1 + len(mon_groups) >= each]
+    return Rmids(each * len(ctrl_groups), ours, others, each, tuple(path[len(root) + 1 :] or "/" for path in full))
 
 
 def read_rmids_of_ctrl_group(root: str) -> int | None:
@@ -61,12 +81,9 @@ def read_rmids_of_ctrl_group(root: str) -> int | None:
     """
     if not is_arm64():
         return None
-    infos = [f"{root}/info/{name}" for name in _list_info(root)]
-    pairs = [_to_number(_read(f"{info}/num_rmids")) for info in infos]
-    partids = [_to_number(_read(f"{info}/num_closids")) for info in infos]
-    if not any(pairs) or not any(partids):
-        return None
-    return max(pairs) // max(partids)
+    pairs = [_to_number(_read(f"{info}/num_rmids")) for info in _list_infos(root)]
+    partids = [_to_number(_read(f"{info}/num_closids")) for info in _list_infos(root)]
+    return max(pairs) // max(partids) if any(pairs) and any(partids) else None
 
 
 def read_assignable(root: str) -> AssignableCounters | None:
@@ -75,11 +92,15 @@ def read_assignable(root: str) -> AssignableCounters | None:
     limits = _read_per_domain(f"{directory}/num_mbm_cntrs")
     if not any(limits.values()):
         return None
-    enabled = "[mbm_event]" in _read(f"{directory}/mbm_assign_mode")
-    on_mkdir = _read(f"{directory}/mbm_assign_on_mkdir").strip() != "0"
-    free = _read_per_domain(f"{directory}/available_mbm_cntrs")
-    events = tuple(event for event in TRAFFIC if event in read_events(root))
-    return AssignableCounters(directory, events, enabled, on_mkdir, limits, free)
+    events = read_events(root)
+    return AssignableCounters(
+        directory,
+        events=tuple(event for event in TRAFFIC if event in events),
+        enabled="[mbm_event]" in _read(f"{directory}/mbm_assign_mode"),
+        on_mkdir=_read(f"{directory}/mbm_assign_on_mkdir").strip() != "0",
+        limits=limits,
+        free=_read_per_domain(f"{directory}/available_mbm_cntrs"),
+    )
 
 
 def _read_per_domain(path: str) -> dict[str, int]:
@@ -102,25 +123,18 @@ def _read(path: str) -> str:
         return ""
 
 
-def _list_info(root: str) -> list[str]:
+def _list_infos(root: str) -> list[str]:
     try:
-        return system.list_directory(root + "/info")
+        return [f"{root}/info/{name}" for name in system.list_directory(root + "/info")]
     except OSError:
         return []
 
 
-# --- What is not counted for want of counters or RMIDs, with the remedy: for `list` and `doctor`
+# --- What is not counted for want of counters or RMIDs, with the remedy: for `list` and `doctor`; None: all is counted
 
 
-def format_uncounted(seen: Inventory) -> list[str]:
-    """The lines of `list`: none on most machines."""
-    found = [it for it in (explain_unassigned(seen), explain_full(seen)) if it is not None]
-    return ["", *(printable(f"{problem}; remedy: {remedy}") for problem, remedy in found)] if found else []
-
-
-def explain_unassigned(seen: Inventory) -> tuple[str, str] | None:
-    """Which memory traffic is not counted for want of a hardware counter, and the remedy; None: all is counted."""
-    groups, counters = seen.unassigned, seen.assignable
+def explain_unassigned(groups: list[str], counters: AssignableCounters | None) -> tuple[str, str] | None:
+    """Which groups' memory traffic is not counted for want of a hardware counter, and the remedy."""
     if not groups:
         return None
     found = f"memory traffic is not counted in {len(groups)} groups, which have no hardware counter: {groups[0]}"
@@ -132,18 +146,16 @@ def explain_unassigned(seen: Inventory) -> tuple[str, str] | None:
     return found, "counters are free now: restart their pods"
 
 
-def explain_full(seen: Inventory) -> tuple[str, str] | None:
-    """Which ctrl_groups have no RMID left, where each has its own; None: all have some."""
-    if seen.rmids is None or not seen.rmids.full:
+def explain_full(rmids: Rmids | None) -> tuple[str, str] | None:
+    """Which ctrl_groups have no RMID left, where each has its own, and the remedy."""
+    if rmids is None or not rmids.full:
         return None
-    found = (
-        f"no RMID is left in ctrl_group {', '.join(seen.rmids.full)}: each has {seen.rmids.each} (MPAM: the PMGs of "
-    )
+    found = f"no RMID is left in ctrl_group {', '.join(rmids.full)}: each has {rmids.each} (MPAM: the PMGs of "
     return found + "its PARTID), one of them for itself", "use fewer pods in it, or remove groups of other tools"
 
 
 def explain_shortage(counters: AssignableCounters) -> tuple[str, str] | None:
-    """Why the next group would not be counted, or not reliably, and the remedy; None: it would be."""
+    """Why the next group would not be counted, or not reliably, and the remedy."""
     if not counters.enabled:
         found = "mbm_assign_mode is default: the CPU takes counters from groups between reads, and their use is lost"
         return found, f"at boot, before pods start: echo mbm_event > {counters.directory}/mbm_assign_mode"

@@ -1,131 +1,126 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints a snapshot as metrics in Prometheus' text format or as JSON: the use of each key, and the hook's health.
 
+Prometheus adds whatever a counter starts from, and takes each smaller sample for a new start. So a counter here never
+counts a use twice: where a part of the use is unknown it starts again from 0, and what merely dips is held.
+
 Source of the format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4).
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from hook import __version__
-from hook.base import counters
-from hook.base.counters import MILLION
+from hook.base import counters, system
+from hook.base.counters import EVENTS, MILLION
+from hook.base.models import ReconcileRecord, WatchRecord
 from hook.base.reasons import Reason
 from hook.base.text import printable
-from hook.node import files
-from hook.observe.hold import Former
-from hook.observe.snapshot import to_number
-from hook.observe.use_series import (
-    NODE,
-    PREFIX,
-    SERIES,
-    Choice,
-    describe_event,
-    format_series,
-    is_gauge,
-    name_event,
-    sum_uncharged,
-    sum_use,
-)
+from hook.node import door, files
+from hook.observe.hardware import Rmids
+from hook.observe.snapshot import Group, Inventory, Key
+from hook.observe.use import add_up, get_event, make_total, to_number
 from hook.reconcile.plan import VERBS
+from hook.state.records import Unhooked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
-    from hook.base.models import ReconcileRecord, WatchRecord
-    from hook.observe.node_counters import Uncharged
-    from hook.observe.snapshot import Inventory
-    from hook.observe.use_series import Values
-
-HEALTH = {
-    "use_unknown": ("gauge", "1 for each use of which a part, or all, is unknown"),
-    "keys": ("gauge", "Keys on record, by state; unreadable counts records whose key is unknown"),
-    "members": ("gauge", "Containers that are members of a key"),
-    "members_taken_from_others": ("gauge", "Members that were in a mon_group of another tool before"),
-    "rmids": ("gauge", "RMIDs of the machine: the smallest of info/*/num_rmids"),
-    "rmids_in_use": ("gauge", "RMIDs in use, one for each group; ours are the mon_groups of keys"),
-    "orphan_groups": ("gauge", "mon_groups with our prefix, but without a record and a live member"),
-    "unmonitored_containers": ("gauge", "Containers on record as not monitored, by reason"),
-    "unrecorded_failures": ("gauge", "Failures since boot that could not be recorded: at least so many"),
-    "run_directory_full": ("gauge", "Whether the file system of the run directory is full: records may be missing"),
-    "unhooked_containers": ("gauge", "Running containers that never got the hook, as of the last reconcile"),
-    "unchecked_containers": ("gauge", "Containers without a record that the last reconcile could not check"),
-    "hook_runs_total": ("counter", "Runs of the hook, by stage and result"),
-    "reconcile_start_timestamp_seconds": ("gauge", "Unix time at which reconcile last started"),
-    "reconcile_end_timestamp_seconds": ("gauge", "Unix time at which reconcile last ended without an error"),
-    "reconcile_duration_seconds": ("gauge", "Duration of the reconcile that last ended"),
-    "reconcile_undone": ("gauge", "What the reconcile that last ended left: failed actions, and problems of others"),
-    "outside_threads": ("gauge", "Threads of monitored containers that the last reconcile left outside their group"),
-    "reconcile_actions_total": ("counter", "Actions of reconcile that were done, by verb"),
-    "reconcile_failures_total": ("counter", "Actions of reconcile that failed, by verb"),
-    "late_cpu_seconds_total": ("counter", "CPU time that tasks used before reconcile or watch moved them in"),
-    "watch_start_timestamp_seconds": ("gauge", "Unix time at which the watch that runs started"),
-    "watch_alive_timestamp_seconds": ("gauge", "Unix time at which watch last wrote its record, once a minute"),
-    "watch_moved_tasks_total": ("counter", "Tasks that watch moved in, since its start"),
-    "watch_failures_total": ("counter", "Processes that watch could not move in, since its start"),
-    "watch_overflows_total": ("counter", "Times that watch lost execs, since its start"),
-    "mounted": ("gauge", "Whether resctrl is mounted and supports monitoring"),
-    "build_info": ("gauge", "1, with the version of resctrl-mon-hook"),
-}
-ENDPOINT = {
-    "endpoint_dropped_connections_total": ("counter", "Connections that the endpoint cut off, by reason"),
-}
+Labels = tuple[tuple[str, str], ...]
+Values = dict[Labels, int]
+"""The samples of one metric by their labels, in millionths, as in `counters`."""
+Parts = Iterable[tuple[str, Labels, "int | None"]]
+"""What is summed up by event and labels; None: unknown."""
+PREFIX = "resctrl_mon_"
+NODE = PREFIX + "node_"
+"""Of what is charged to no pod."""
+USE_UNKNOWN = ("use_unknown", "1 for each use of which a part, or all, is unknown")
+DROPPED = ("endpoint_dropped_connections_total", "Connections that the endpoint cut off, by reason")
 """What `metrics --listen` counts itself, since its start: in its own answers only."""
 _REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper())
+_LIMIT = 64 << 20
+_TEXT = r'"((?:[^"\\]|\\.)*)"'
+_CONTAINER = re.compile(f"[{{,]container={_TEXT},container_id={_TEXT}")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which series are exported. `events`: these, by the kernel's names; None: all. `sum_domains`: one for all domains.
+
+    A pod has a series for each event, domain and ctrl_group.
+    """
+
+    events: frozenset[str] | None = None
+    sum_domains: bool = False
+
+    def has(self, event: str) -> bool:
+        return self.events is None or event in self.events
+
+    def add_domain(self, labels: Labels, counter: str) -> Labels:
+        """The labels of one counter of these."""
+        return labels if self.sum_domains else (*labels, ("domain", printable(counter.rpartition("/")[0])))
 
 
 @dataclass(frozen=True)
 class Family:
-    """The samples of one metric by their labels. Values are in millionths, as in `counters`."""
+    """The samples of one metric."""
 
     name: str
-    kind: str
     meaning: str
     samples: Values
 
+    @property
+    def kind(self) -> str:
+        return "counter" if self.name.endswith("_total") else "gauge"
 
-def make_families(
-    seen: Inventory,
-    former: Former | None = None,
-    choice: Choice | None = None,
-    uncharged: Uncharged | None = None,
-) -> list[Family]:
-    """All metrics with samples, in the order of the tables.
 
-    `former`: what was exported before. `choice`: of the series of use. `uncharged`: what tasks outside of all
-    mon_groups used; None: it is not exported.
-    """
+def make_families(seen: Inventory, former: Former | None = None, choice: Choice | None = None) -> list[Family]:
+    """All metrics with samples. `former`: what was exported before."""
     former, choice = former or Former(), choice or Choice()
-    used, unknown = sum_use(seen.keys, choice, former)
-    health = {"use_unknown": unknown, **_measure_health(seen)}
-    found = [*_make_event_families(used, PREFIX)]
-    found += _make_event_families(sum_uncharged(uncharged or {}, choice, former), NODE)
-    found += [Family(PREFIX + name, *HEALTH[name], health.get(name, {})) for name in HEALTH]
+    used, unknown = sum_series(seen.keys, choice, former)
+    found = [*_make_event_families(used, PREFIX, "")]
+    found += _make_event_families(_sum_uncharged(seen, choice, former), NODE, ", of tasks in no mon_group")
+    found.append(Family(PREFIX + USE_UNKNOWN[0], USE_UNKNOWN[1], unknown))
+    found += [Family(PREFIX + name, meaning, measure(seen)) for name, (meaning, measure) in HEALTH.items()]
     return [family for family in found if family.samples]
 
 
 def count_dropped(counts: dict[str, int]) -> Family:
     """The metric of the connections that the endpoint cut off, by reason."""
-    name = "endpoint_dropped_connections_total"
-    return Family(PREFIX + name, *ENDPOINT[name], _make_labelled("reason", counts))
+    return Family(PREFIX + DROPPED[0], DROPPED[1], _by("reason", counts))
 
 
 def list_names() -> list[str]:
     """The names of all metrics."""
-    own = (PREFIX + name for name in (*HEALTH, *ENDPOINT))
-    return [*map(name_event, SERIES), *(name_event(event, NODE) for event in SERIES), *own]
+    events = [name_event(event, prefix) for prefix in (PREFIX, NODE) for event in EVENTS]
+    return events + [PREFIX + name for name in (USE_UNKNOWN[0], *HEALTH, DROPPED[0])]
 
 
-def format_text(families: list[Family]) -> str:
+def format_text(families: Iterable[Family]) -> str:
     """The metrics in Prometheus' text format, in a stable order."""
     return "".join(line + "\n" for family in families for line in _format_family(family))
 
 
-def to_json(families: list[Family]) -> dict[str, Any]:
+def _format_family(family: Family) -> Iterator[str]:
+    yield f"# HELP {family.name} {family.meaning}."
+    yield f"# TYPE {family.name} {family.kind}"
+    for labels, value in sorted(family.samples.items()):
+        yield f"{format_series(family.name, labels)} {counters.text_of(value)}"
+
+
+def format_series(name: str, labels: Labels) -> str:
+    """A series as the text format has it. The values of labels are printable."""
+    escaped = [(label, text.replace("\\", "\\\\").replace('"', '\\"')) for label, text in labels]
+    inside = ",".join(f'{label}="{text}"' for label, text in escaped)
+    return f"{name}{{{inside}}}" if inside else name
+
+
+def to_json(families: Iterable[Family]) -> dict[str, Any]:
     """The metrics as an object for JSON."""
     return {
         "metrics": [
@@ -153,100 +148,350 @@ def write_textfile(path: str, text: str) -> None:
         files.write_new(temporary, text.encode("ascii"), 0o644)  # readable by the exporter's own user
 
 
-def _make_event_families(used: dict[str, Values], prefix: str) -> Iterator[Family]:
+# --- What was exported before
+
+
+@dataclass(frozen=True)
+class Former:
+    """Samples in millionths, by series as the text format has it, so that a counter does not dip meanwhile.
+
+    `metrics --textfile` has them from the file that it replaces, `metrics --listen` from its last answer. `age`:
+    seconds since they were written. `containers`: the names of containers by the keys that are one.
+    """
+
+    age: float = 0.0
+    samples: dict[str, int] = field(default_factory=dict)
+    containers: dict[str, str] = field(default_factory=dict)
+
+    def hold(self, series: str, value: int | None, age: float | None, *, may_start_again: bool) -> int | None:
+        """The sample of a counter: the former one in place of none, or of a smaller one that is no new start.
+
+        `age`: seconds for which its key exists; the samples of an earlier key of that name do not count.
+        """
+        former = self.samples.get(series)
+        if former is None or age is None or age < self.age:
+            return value
+        if value is None or (value < former and not may_start_again):
+            return former
+        return value
+
+    def hold_difference(self, series: str, value: int | None) -> int | None:
+        """The same for a difference of counters that are read one after the other.
+
+        It dips by what is used meanwhile. After a mount it starts again, far below: at less than half.
+        """
+        former = self.samples.get(series)
+        if former is None or (value is not None and not former // 2 <= value < former):
+            return value
+        return former
+
+
+def read_former(path: str) -> Former:
+    """Read the file that is to be replaced; without one, or with another content, nothing is known."""
+    try:
+        return parse_former(door.read_text(path, _LIMIT), system.age(path))
+    except OSError:
+        return Former()
+
+
+def parse_former(text: str, age: float) -> Former:
+    """The samples of a text that was exported `age` seconds ago."""
+    samples, containers = dict[str, int](), dict[str, str]()
+    for line in text.splitlines():
+        series, _, number = line.rpartition(" ")
+        value = None if line.startswith("#") else counters.number(number)
+        if value is not None:
+            samples[series] = value
+            if found := _CONTAINER.search(series):
+                containers[found[2]] = re.sub(r"\\(.)", r"\1", found[1])
+    return Former(age, samples, containers)
+
+
+# --- The use of keys, and of tasks that are in no key's group
+
+
+def _make_event_families(used: dict[str, Values], prefix: str, whose: str) -> Iterator[Family]:
     """The metrics of events: the known ones in the order of their table, then the others."""
-    for event in (*SERIES, *sorted(used.keys() - SERIES.keys())):
-        kind, meaning = "gauge" if is_gauge(event) else "counter", describe_event(event)
-        meaning += ", of tasks in no mon_group" if prefix == NODE else ""
-        yield Family(name_event(event, prefix), kind, meaning, used.get(event, {}))
+    for event in (*EVENTS, *sorted(used.keys() - EVENTS.keys())):
+        yield Family(name_event(event, prefix), _describe_event(event) + whose, used.get(event, {}))
 
 
-def _measure_health(seen: Inventory) -> dict[str, Values]:
-    """The values of HEALTH by name."""
-    members = [member for key in seen.keys for member in key.state.members.values()]
-    alive = sum(len(key.list_alive()) for key in seen.keys)
-    counted = {"alive": alive, "dead": len(members) - alive}
-    found: dict[str, Values] = {
-        "keys": _make_labelled("state", _count_states(seen)),
-        "members": _make_labelled("state", counted if seen.host_pids else {}),
-        "members_taken_from_others": _make_single(sum(member.taken_from is not None for member in members)),
-        "unmonitored_containers": _make_labelled("reason", _count_reasons(seen)),
-        "hook_runs_total": {
-            (("stage", printable(stage)), ("result", printable(result))): count * MILLION
-            for (stage, result), count in seen.runs.items()
-        },
-        "unrecorded_failures": _make_single(seen.unrecorded),
-        "run_directory_full": _make_single(seen.is_full),
-        "mounted": _make_single(seen.rmids is not None),
-        "build_info": {(("version", __version__),): MILLION},
-    }
-    if seen.reconciled is not None:
-        found.update(_measure_reconcile(seen.reconciled))
-    if seen.watched is not None:
-        found.update(_measure_watch(seen.watched))
-    if seen.unhooked is not None:
-        found["unhooked_containers"] = _make_single(len(seen.unhooked.containers))
-        found["unchecked_containers"] = _make_single(seen.unhooked.unchecked)
-    if seen.rmids is not None:
-        found["rmids"] = {} if seen.rmids.limit is None else _make_single(seen.rmids.limit)
-        found["rmids_in_use"] = _make_labelled("owner", {"ours": seen.rmids.ours, "others": seen.rmids.others})
-        found["orphan_groups"] = _make_single(len(seen.orphans)) if seen.host_pids else {}
+def name_event(event: str, prefix: str = PREFIX) -> str:
+    """The metric of an event; an unknown one, which is taken for a counter as most are, has the kernel's own name."""
+    return prefix + (EVENTS[event].metric if event in EVENTS else f"{_to_word(event)}_total")
+
+
+def _describe_event(event: str) -> str:
+    if event not in EVENTS:
+        return f"Event {_to_word(event)} of the kernel, in its own unit"
+    meaning = EVENTS[event].meaning
+    return f"{meaning[0].upper()}{meaning[1:]}, in {EVENTS[event].unit}"
+
+
+def _to_word(event: str) -> str:
+    return re.sub("[^A-Za-z0-9_]", "_", event)
+
+
+def sum_series(keys: Iterable[Key], choice: Choice, former: Former) -> tuple[dict[str, Values], Values]:
+    """The use by event and labels, as far as it is known, and the uses that are unknown in part.
+
+    A key can have two groups with equal labels (after a change of the mount point): they are summed up.
+    """
+    parts: list[tuple[str, Labels, int | None]] = []
+    unknown: Values = {}
+    ages: dict[Labels, float | None] = {}
+    for key in keys:
+        identity = _identify(key, former)
+        for group in key.groups:
+            place = (*identity, ("ctrl_group", printable(group.record.ctrl_group)))
+            for counter, value in _list_samples(group, choice):
+                event, labels = get_event(counter), choice.add_domain(place, counter)
+                parts.append((event, labels, value))
+                ages[labels] = key.age
+                if group.use.get(counter, 0) is None:
+                    marked = (*labels, ("event", event))
+                    unknown[marked] = MILLION
+
+    def hold(event: str, labels: Labels, value: int | None) -> int | None:
+        in_part = (*labels, ("event", event)) in unknown or event not in EVENTS
+        series = format_series(name_event(event), labels)
+        return former.hold(series, value, ages[labels], may_start_again=in_part)
+
+    return _sum_parts(parts, hold if former.samples else None), unknown
+
+
+def _sum_uncharged(seen: Inventory, choice: Choice, former: Former) -> dict[str, Values]:
+    """What tasks outside of all mon_groups used, by event and labels."""
+    parts = (
+        (get_event(counter), choice.add_domain((("ctrl_group", printable(ctrl_group)),), counter), value)
+        for ctrl_group, values in seen.uncharged.items()
+        for counter, value in values.items()
+        if choice.has(get_event(counter))
+    )
+
+    def hold(event: str, labels: Labels, value: int | None) -> int | None:
+        return former.hold_difference(format_series(name_event(event, NODE), labels), value)
+
+    return _sum_parts(parts, hold)
+
+
+def _sum_parts(parts: Parts, hold: Callable[[str, Labels, int | None], int | None] | None) -> dict[str, Values]:
+    """The sums by event and labels, those of counters as `hold` has them. A sum with an unknown part is unknown."""
+    found: dict[str, Values] = {}
+    sums = add_up(((event, labels), make_total(value)) for event, labels, value in parts)
+    for (event, labels), total in sums.items():
+        value = None if total.unknown else total.known
+        if hold is not None and not (event in EVENTS and EVENTS[event].gauge):
+            value = hold(event, labels, value)
+        if value is not None:
+            found.setdefault(event, {})[labels] = value
     return found
 
 
-def _measure_reconcile(record: ReconcileRecord) -> dict[str, Values]:
-    every = dict.fromkeys(VERBS, 0)
-    found = {
-        "reconcile_undone": _make_labelled("kind", {"failed": record.failed, "left": record.left}),
-        "outside_threads": _make_single(record.outside_total),
-        "reconcile_actions_total": _make_labelled("verb", {**every, **record.actions}),
-        "reconcile_failures_total": _make_labelled("verb", {**every, **record.failures}),
-    }
-    numbers = {
-        "reconcile_start_timestamp_seconds": record.started_at,
-        "reconcile_end_timestamp_seconds": record.ended_at,
-        "reconcile_duration_seconds": record.seconds if record.ended_at is not None else None,
-        "late_cpu_seconds_total": record.late_cpu,
-    }
-    return {**found, **{name: {(): round(it * MILLION)} for name, it in numbers.items() if it is not None}}
+def _list_samples(group: Group, choice: Choice) -> Iterator[tuple[str, int | None]]:
+    """What is exported of a group, by counter; None: no sample."""
+    gauges = ((counter, value) for counter, value in group.list_gauges() if value is not None)
+    for found in (list_counted(group, together=choice.sum_domains), gauges, _list_unlisted(group)):
+        for counter, value in found:
+            if choice.has(get_event(counter)):
+                yield counter, value
 
 
-def _measure_watch(record: WatchRecord) -> dict[str, Values]:
-    return {
-        "watch_start_timestamp_seconds": {(): round(record.started_at * MILLION)},
-        "watch_alive_timestamp_seconds": {(): round(record.alive_at * MILLION)},
-        "watch_moved_tasks_total": _make_single(record.moved),
-        "watch_failures_total": _make_single(record.failed),
-        "watch_overflows_total": _make_single(record.overflows),
-    }
+def list_counted(group: Group, *, together: bool = False) -> Iterator[tuple[str, int | None]]:
+    """The cumulative counters of a group as Prometheus can add them up; None: no sample.
+
+    Where earlier use is unknown in part, the use of the present incarnation: a counter that starts again has to start
+    from 0, because Prometheus adds whatever it starts from. While that is unknown, too (the counter cannot be read, or
+    ran backwards), a gap is right: any lower sample would be one more start. `together`: if one domain's counter starts
+    again, those of the other domains do, because their sum has to start from 0.
+    """
+    own = counters.own_use(group.record, group.now)
+    again = {get_event(counter) for counter, whole in group.use.items() if whole is None and together}
+    for counter, whole in group.use.items():
+        yield counter, own[counter] if whole is None or get_event(counter) in again else whole
 
 
-def _count_states(seen: Inventory) -> dict[str, int]:
+def _list_unlisted(group: Group) -> Iterator[tuple[str, int | None]]:
+    """The counters of events that are not in EVENTS: the use of the present incarnation, if it is a number."""
+    for counter, text in group.now.items():
+        if counters.event_of(counter) is None and counter in group.begin:
+            yield counter, counters.used(counter, group.begin[counter], text)
+
+
+def _identify(key: Key, former: Former) -> Labels:
+    """The labels of a key. `namespace`, `pod` and `container` are always there, empty if need be.
+
+    Without them Prometheus would give the series those of the pod in which the exporter runs. A key that is a container
+    without members has its name from the samples before: one series stays one.
+    """
+    state, container = key.state, ""
+    if state.kind == "container" and state.pod_name:
+        known = next((member.name for member in state.members.values() if member.name), None)
+        container = former.containers.get(state.key, "") if known is None else printable(known)
+    kind = "uid" if state.kind == "pod" else f"{state.kind}_id" if state.pod_name else "key"
+    return (
+        ("namespace", printable(state.pod_namespace or "")),
+        ("pod", printable(state.pod_name or "")),
+        ("container", container),
+        (kind, state.key),
+    )
+
+
+# --- How the hook is
+
+
+def _one(value: float | None) -> Values:
+    """A metric without labels; None: no sample."""
+    return {} if value is None else {(): round(value * MILLION)}
+
+
+def _by(label: str, counts: dict[str, int]) -> Values:
+    return {((label, printable(name)),): count * MILLION for name, count in counts.items()}
+
+
+def _count_states(seen: Inventory) -> Values:
     counts = {"live": 0, "lingering": 0, "completed": 0, "recovering": 0, "unreadable": len(seen.unreadable)}
     for key in seen.keys:
         counts[key.condition if key.condition in counts else "live"] += 1  # a missing group is made again
-    return counts
+    return _by("state", counts)
 
 
-def _count_reasons(seen: Inventory) -> dict[str, int]:
+def _count_members(seen: Inventory) -> Values:
+    alive = sum(len(key.list_alive()) for key in seen.keys)
+    dead = sum(len(key.dead) for key in seen.keys) - alive
+    return _by("state", {"alive": alive, "dead": dead} if seen.host_pids else {})
+
+
+def _count_reasons(seen: Inventory) -> Values:
     counts = dict.fromkeys(_REASONS, 0)
     for failure in seen.failures:
         if not failure.monitored:
             reason = printable(failure.reason)
             counts[reason] = counts.get(reason, 0) + 1
-    return counts
+    return _by("reason", counts)
 
 
-def _make_single(value: int) -> Values:
-    return {(): value * MILLION}
+def _count_taken(seen: Inventory) -> Values:
+    return _one(sum(who.taken_from is not None for key in seen.keys for who in key.state.members.values()))
 
 
-def _make_labelled(label: str, counts: dict[str, int]) -> Values:
-    return {((label, printable(name)),): count * MILLION for name, count in counts.items()}
+def _count_runs(seen: Inventory) -> Values:
+    return {
+        (("stage", printable(stage)), ("result", printable(result))): count * MILLION
+        for (stage, result), count in seen.runs.items()
+    }
 
 
-def _format_family(family: Family) -> Iterator[str]:
-    yield f"# HELP {family.name} {family.meaning}."
-    yield f"# TYPE {family.name} {family.kind}"
-    for labels, value in sorted(family.samples.items()):
-        yield f"{format_series(family.name, labels)} {counters.text_of(value)}"
+def _each_verb(counts: dict[str, int]) -> Values:
+    return _by("verb", {**dict.fromkeys(VERBS, 0), **counts})
+
+
+Measure = Callable[[Inventory], Values]
+
+
+def _of_rmids(measure: Callable[[Rmids], Values]) -> Measure:
+    return lambda seen: {} if seen.rmids is None else measure(seen.rmids)
+
+
+def _of_unhooked(measure: Callable[[Unhooked], Values]) -> Measure:
+    return lambda seen: {} if seen.unhooked is None else measure(seen.unhooked)
+
+
+def _of_reconcile(measure: Callable[[ReconcileRecord], Values]) -> Measure:
+    return lambda seen: {} if seen.reconciled is None else measure(seen.reconciled)
+
+
+def _of_watch(measure: Callable[[WatchRecord], Values]) -> Measure:
+    return lambda seen: {} if seen.watched is None else measure(seen.watched)
+
+
+HEALTH: dict[str, tuple[str, Measure]] = {
+    "keys": ("Keys on record, by state; unreadable counts records whose key is unknown", _count_states),
+    "members": ("Containers that are members of a key", _count_members),
+    "members_taken_from_others": ("Members that were in a mon_group of another tool before", _count_taken),
+    "rmids": ("RMIDs of the machine: the smallest of info/*/num_rmids", _of_rmids(lambda it: _one(it.limit))),
+    "rmids_in_use": (
+        "RMIDs in use, one for each group; ours are the mon_groups of keys",
+        _of_rmids(lambda it: _by("owner", {"ours": it.ours, "others": it.others})),
+    ),
+    "orphan_groups": (
+        "mon_groups with our prefix, but without a record and a live member",
+        lambda seen: _one(len(seen.orphans) if seen.rmids is not None and seen.host_pids else None),
+    ),
+    "unmonitored_containers": ("Containers on record as not monitored, by reason", _count_reasons),
+    "unrecorded_failures": (
+        "Failures since boot that could not be recorded: at least so many",
+        lambda seen: _one(seen.unrecorded),
+    ),
+    "run_directory_full": (
+        "Whether the file system of the run directory is full: records may be missing",
+        lambda seen: _one(seen.is_full),
+    ),
+    "unhooked_containers": (
+        "Running containers that never got the hook, as of the last reconcile",
+        _of_unhooked(lambda it: _one(len(it.containers))),
+    ),
+    "unchecked_containers": (
+        "Containers without a record that the last reconcile could not check",
+        _of_unhooked(lambda it: _one(it.unchecked)),
+    ),
+    "hook_runs_total": ("Runs of the hook, by stage and result", _count_runs),
+    "reconcile_start_timestamp_seconds": (
+        "Unix time at which reconcile last started",
+        _of_reconcile(lambda it: _one(it.started_at)),
+    ),
+    "reconcile_end_timestamp_seconds": (
+        "Unix time at which reconcile last ended without an error",
+        _of_reconcile(lambda it: _one(it.ended_at)),
+    ),
+    "reconcile_duration_seconds": (
+        "Duration of the reconcile that last ended",
+        _of_reconcile(lambda it: _one(it.seconds if it.ended_at is not None else None)),
+    ),
+    "reconcile_undone": (
+        "What the reconcile that last ended left: failed actions, and problems of others",
+        _of_reconcile(lambda it: _by("kind", {"failed": it.failed, "left": it.left})),
+    ),
+    "outside_threads": (
+        "Threads of monitored containers that the last reconcile left outside their group",
+        _of_reconcile(lambda it: _one(it.outside_total)),
+    ),
+    "reconcile_actions_total": (
+        "Actions of reconcile that were done, by verb",
+        _of_reconcile(lambda it: _each_verb(it.actions)),
+    ),
+    "reconcile_failures_total": (
+        "Actions of reconcile that failed, by verb",
+        _of_reconcile(lambda it: _each_verb(it.failures)),
+    ),
+    "late_cpu_seconds_total": (
+        "CPU time that tasks used before reconcile or watch moved them in",
+        _of_reconcile(lambda it: _one(it.late_cpu)),
+    ),
+    "watch_start_timestamp_seconds": (
+        "Unix time at which the watch that runs started",
+        _of_watch(lambda it: _one(it.started_at)),
+    ),
+    "watch_alive_timestamp_seconds": (
+        "Unix time at which watch last wrote its record, once a minute",
+        _of_watch(lambda it: _one(it.alive_at)),
+    ),
+    "watch_moved_tasks_total": ("Tasks that watch moved in, since its start", _of_watch(lambda it: _one(it.moved))),
+    "watch_failures_total": (
+        "Processes that watch could not move in, since its start",
+        _of_watch(lambda it: _one(it.failed)),
+    ),
+    "watch_overflows_total": (
+        "Times that watch lost execs, since its start",
+        _of_watch(lambda it: _one(it.overflows)),
+    ),
+    "mounted": (
+        "Whether resctrl is mounted and supports monitoring",
+        lambda seen: _one(seen.rmids is not None),
+    ),
+    "build_info": (
+        "1, with the version of resctrl-mon-hook",
+        lambda _seen: _by("version", {__version__: 1}),
+    ),
+}
+"""How the hook is: for each metric what it means, and how it is found."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes a snapshot of a node: its keys and their use, its RMIDs, and containers that are not monitored.
+"""Takes a snapshot of a node: its keys and their counters, its RMIDs, and containers that are not monitored.
 
 It takes no lock and writes nothing, so the node changes meanwhile. State files are replaced at once: each read is
 consistent, and so are counters that are read between two equal reads. A record that vanishes in between is left out, an
@@ -8,29 +8,35 @@ invalid one is reported.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hook.base import all_groups, counters, procfs, system
 from hook.base.errors import HookError
-from hook.base.models import KeyState
+from hook.base.models import Failure, KeyState, MonGroup, ReconcileRecord, WatchRecord
 from hook.base.resctrl import Resctrl
 from hook.node import podman_names
 from hook.observe import hardware
-from hook.state.records import Records, Unreadable
+from hook.observe.hardware import AssignableCounters, Rmids
+from hook.state.records import Records, Unhooked, Unreadable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import TypeVar
 
-    from hook.base.models import Failure, Member, MonGroup, Options, ReconcileRecord, WatchRecord
-    from hook.observe.hardware import AssignableCounters
-    from hook.state.records import Unhooked
+    from hook.base.models import Options
 
     _T = TypeVar("_T")
 
 _MOST_READS = 5
+Readings = dict[str, tuple[float, dict[str, str]]]
+"""Counters by the path of their mon_group, and system.monotonic() of the read."""
+Uncharged = dict[str, dict[str, "int | None"]]
+"""What tasks outside of all mon_groups used, which is charged to no pod, by ctrl_group (`/`: the root one) and counter.
+
+In millionths; None: no number. A ctrl_group whose mon_groups change faster than they can be read is left out.
+"""
 
 
 @dataclass(frozen=True)
@@ -55,13 +61,25 @@ class Group:
         return counters.at_least(self.record, self.now)
 
     @property
+    def begin(self) -> dict[str, str]:
+        """The initial counters; empty if they are unknown."""
+        return self.record.begin or {}
+
+    @property
     def is_over(self) -> bool:
         """Whether this incarnation has ended."""
         return self.record.end is not None
 
     def list_counters(self) -> list[str]:
         """The names of all its counters, in order."""
-        return sorted({**(self.record.begin or {}), **self.now, **self.record.before})
+        return sorted({**self.begin, **self.now, **self.record.before})
+
+    def list_gauges(self) -> Iterator[tuple[str, int | None]]:
+        """The counters that mean something by themselves, while the group exists; None: no number."""
+        for counter, text in {} if self.is_over else self.now.items():
+            event = counters.event_of(counter)
+            if event is not None and event.gauge:
+                yield counter, counters.number(text)
 
 
 @dataclass(frozen=True)
@@ -115,62 +133,6 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Total:
-    """A sum of counters, in millionths. `unknown`: of how many a part, or all, is unknown.
-
-    `from_nothing`: how many initial values were not a number and count as 0 (counters.starts_from_nothing).
-    """
-
-    known: int = 0
-    counted: int = 0
-    unknown: int = 0
-    from_nothing: int = 0
-
-    def add(self, value: int | None, *, in_part: bool = False, from_nothing: bool = False) -> Total:
-        """Add a counter, whose value may be unknown, or known `in_part`."""
-        return Total(
-            self.known + (value or 0),
-            self.counted + (value is not None),
-            self.unknown + (in_part or value is None),
-            self.from_nothing + from_nothing,
-        )
-
-    def __add__(self, other: Total) -> Total:
-        return Total(
-            self.known + other.known,
-            self.counted + other.counted,
-            self.unknown + other.unknown,
-            self.from_nothing + other.from_nothing,
-        )
-
-    @property
-    def at_least(self) -> bool:
-        """Whether the value is only a part of the sum."""
-        return self.unknown > 0 and self.counted > 0
-
-    @property
-    def value(self) -> int | None:
-        """The sum of the known values; None if there is none."""
-        return self.known if self.counted else None
-
-
-@dataclass(frozen=True)
-class Rmids:
-    """The RMIDs of the machine. `limit`: the smallest of info/*/num_rmids, None if there is none.
-
-    `ours`, `others`: RMIDs in use, one for each group. Ours are mon_groups with our prefix or on record. Where each
-    ctrl_group has RMIDs of its own (arm64): `each`, how many; `full`, the ctrl_groups that have none left; `limit`,
-    those of the ctrl_groups that exist.
-    """
-
-    limit: int | None
-    ours: int
-    others: int
-    each: int | None = None
-    full: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class Inventory:
     """A snapshot. `rmids`: None if resctrl is not mounted. `orphans`: paths of mon_groups.
 
@@ -179,6 +141,7 @@ class Inventory:
     `watched`: what the `watch` that runs has done. `host_pids`: whether this is the host's pid namespace; elsewhere
     dead members cannot be recognized, and `orphans` is empty. `assignable`: None if each group has its own hardware
     counters. `is_full`, `unrecorded`: whether records of failures may be missing, and how many are at least.
+    `uncharged`: empty if it was not asked for.
     """
 
     at: float
@@ -196,6 +159,7 @@ class Inventory:
     assignable: AssignableCounters | None
     is_full: bool
     unrecorded: int
+    uncharged: Uncharged
 
     @property
     def unassigned(self) -> list[str]:
@@ -208,131 +172,79 @@ class Inventory:
         return [*self.unreadable, *self.unreadable_failures]
 
 
-def take_snapshot(options: Options) -> Inventory:
-    """Take a snapshot. Raises HookError `io` if the run directory is unreadable."""
+def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory:
+    """Take a snapshot. `has_uncharged`: also of what is charged to no pod, which reads the counters of all groups.
+
+    Raises HookError `io` if the run directory is unreadable.
+    """
     at = system.monotonic()
     kernel = Resctrl(options.resctrl_root)
+    host_pids = procfs.in_host_pid_namespace()
     with Records(options.run_dir) as records:
         # The groups first: createRuntime records a member before it makes the group.
         ctrl_groups = all_groups.list_ctrl_groups(kernel.root) if kernel.is_mounted() else {}
-        keys, unreadable = _split_unreadable(read_key(records, kernel, name) for name in records.recorded())
+        states = {name: records.state(name) for name in records.recorded()}
+        uncharged, readings = _read_all(kernel, ctrl_groups) if has_uncharged else ({}, {})
+        found = (read_key(records, kernel, name, state, readings) for name, state in states.items())
+        keys, unreadable = _split_unreadable(found)
         failures, broken = _split_unreadable(records.failure(name) for name in records.failed())
-        runs = records.runs()
-        reconciled, watched = records.reconciled(), records.watched()
         unhooked = records.unhooked()
-        is_full, unrecorded = records.is_full(), records.unrecorded()
         if unhooked is not None:
             unhooked = unhooked.without({*records.indexed(), *records.failed()})
-    keys = add_podman_names(keys)
-    prefix = options.group_prefix
-    mon_groups = [path for paths in ctrl_groups.values() for path in paths]
-    recorded = {group.record.path for key in keys for group in key.groups if not group.is_over}
-    ours = sum(path in recorded or _base_name(path).startswith(prefix) for path in mon_groups)
-    rmids = _count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None
-    orphans = _find_orphans(
-        (path for path in mon_groups if _base_name(path).startswith(prefix)), prefix, keys, unreadable
-    )
-    host_pids = procfs.in_host_pid_namespace()
-    orphans = orphans if host_pids else []
-    assignable = hardware.read_assignable(kernel.root)
-    return Inventory(
-        at,
-        keys,
-        unreadable,
-        failures,
-        broken,
-        rmids,
-        orphans,
-        runs,
-        unhooked,
-        reconciled,
-        watched,
-        host_pids,
-        assignable,
-        is_full,
-        unrecorded,
-    )
+        ours, orphans = _find_ours(ctrl_groups, options.group_prefix, keys, unreadable)
+        return Inventory(
+            at,
+            keys=add_podman_names(keys),
+            unreadable=unreadable,
+            failures=failures,
+            unreadable_failures=broken,
+            rmids=hardware.count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None,
+            orphans=orphans if host_pids else [],
+            runs=records.runs(),
+            unhooked=unhooked,
+            reconciled=records.reconciled(),
+            watched=records.watched(),
+            host_pids=host_pids,
+            assignable=hardware.read_assignable(kernel.root),
+            is_full=records.is_full(),
+            unrecorded=records.unrecorded(),
+            uncharged=uncharged,
+        )
 
 
-def read_key(records: Records, kernel: Resctrl, name: str) -> Key | Unreadable | None:
-    """A key with its counters; None if it does not exist."""
+def read_key(
+    records: Records,
+    kernel: Resctrl,
+    name: str,
+    state: KeyState | Unreadable | None,
+    readings: Readings | None = None,
+) -> Key | Unreadable | None:
+    """A key with its counters; None if it does not exist. `state`: what was recorded before `readings` were taken.
+
+    Counters are read between two equal reads of the state, so that they belong to its incarnations. Compared with the
+    initial value of another incarnation they would show use that never happened.
+    """
     for _ in range(_MOST_READS):
-        state = records.state(name)
         if not isinstance(state, KeyState):
             return state
-        groups = [_read_group(kernel, group) for group in state.groups]
-        # If the state is unchanged, the counters belong to its incarnations. Compared with the initial value of another
-        # incarnation they would show use that never happened.
-        after = records.state(name)
-        if isinstance(after, KeyState) and after.groups == state.groups:
+        groups = [_read_group(kernel, group, readings or {}) for group in state.groups]
+        before, state, readings = state, records.state(name), None
+        if isinstance(state, KeyState) and state.groups == before.groups:
             is_known = procfs.in_host_pid_namespace()
-            return Key(after, groups, {it: _is_dead(who) if is_known else None for it, who in after.members.items()})
+            members = state.members.items()
+            return Key(
+                state, groups, {it: procfs.is_dead(who.pid, who.starttime) if is_known else None for it, who in members}
+            )
     return Unreadable(name, records.file(name), "it changes faster than it can be read")
 
 
-def add_podman_names(keys: list[Key]) -> list[Key]:
-    """The keys with the names that Podman has given. Reads its storage only if there is a key without a pod."""
-    if all(it.state.kind == "pod" for it in keys):
-        return keys
-    given = podman_names.read_names()
-    return [replace(it, names=_only(given, [it.state.key, *it.state.members])) for it in keys]
-
-
-def _only(given: dict[str, str], wanted: Iterable[str]) -> dict[str, str]:
-    return {container: given[container] for container in wanted if container in given}
-
-
-def sum_by_event(groups: Iterable[Group]) -> dict[str, Total]:
-    """The lifetime use of all these groups and domains, by event. An event without any counter is absent."""
-    found: dict[str, Total] = {}
-    for group in groups:
-        begin = group.record.begin or {}
-        for counter, use in group.use.items():
-            from_nothing = counters.starts_from_nothing(counter, begin.get(counter))
-            event, known = _base_name(counter), group.known[counter]
-            found[event] = found.get(event, Total()).add(known, in_part=use is None, from_nothing=from_nothing)
-    return found
-
-
-def add_up(uses: Iterable[dict[str, Total]]) -> dict[str, Total]:
-    """The sums of these uses, by event."""
-    found: dict[str, Total] = {}
-    for use in uses:
-        for event, total in use.items():
-            found[event] = found.get(event, Total()) + total
-    return found
-
-
-def to_number(millionths: int | None) -> int | float | None:
-    """Millionths as a number of whole units, as exact as JSON readers allow."""
-    if millionths is None:
-        return None
-    return millionths / counters.MILLION if millionths % counters.MILLION else millionths // counters.MILLION
-
-
-def _count_rmids(root: str, ctrl_groups: dict[str, list[str]], ours: int) -> Rmids:
-    others = len(ctrl_groups) + sum(map(len, ctrl_groups.values())) - ours
-    if not hardware.is_arm64():
-        return Rmids(all_groups.read_rmid_limit(root), ours, others)
-    each = hardware.read_rmids_of_ctrl_group(root)
-    if each is None:
-        return Rmids(None, ours, others)
-    full = [path for path, mon_groups in ctrl_groups.items() if 1 + len(mon_groups) >= each]
-    return Rmids(each * len(ctrl_groups), ours, others, each, tuple(path[len(root) + 1 :] or "/" for path in full))
-
-
-def _base_name(path: str) -> str:
-    return path.rpartition("/")[2]
-
-
-def _is_dead(member: Member) -> bool | None:
-    return procfs.is_dead(member.pid, member.starttime)
-
-
-def _read_group(kernel: Resctrl, record: MonGroup) -> Group:
-    read_at = system.monotonic()
+def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
     if record.end is not None:
-        return Group(record, exists=False, read_at=read_at, now=record.end)
+        return Group(record, exists=False, read_at=system.monotonic(), now=record.end)
+    if record.path in readings:
+        read_at, now = readings[record.path]
+        return Group(record, exists=True, read_at=read_at, now=now)
+    read_at = system.monotonic()
     try:
         now = kernel.counters(record.path)
     except HookError:
@@ -340,17 +252,29 @@ def _read_group(kernel: Resctrl, record: MonGroup) -> Group:
     return Group(record, exists=system.is_directory(record.path), read_at=read_at, now=now)
 
 
-def _find_orphans(paths: Iterable[str], prefix: str, keys: list[Key], unreadable: list[Unreadable]) -> list[str]:
-    """Our groups without a record and without a live member, if they still exist.
+def add_podman_names(keys: list[Key]) -> list[Key]:
+    """The keys with the names that Podman has given. Reads its storage only if there is a key without a pod."""
+    if all(it.state.kind == "pod" for it in keys):
+        return keys
+    given = podman_names.read_names()
+    return [replace(it, names={id_: given[id_] for id_ in [it.state.key, *it.dead] if id_ in given}) for it in keys]
+
+
+def _find_ours(
+    ctrl_groups: dict[str, list[str]], prefix: str, keys: list[Key], unreadable: list[Unreadable]
+) -> tuple[int, list[str]]:
+    """How many mon_groups are ours, and the orphans: those with our prefix, without a record and a live member.
 
     A group whose members are all dead is not an orphan: its key may linger, or wait for a restart (CrashLoopBackOff);
-    otherwise reconcile ends it. Any group may belong to an unreadable key.
+    otherwise reconcile ends it. Any group may belong to an unreadable key. An orphan still exists.
     """
-    known = {group.record.path for key in keys for group in key.groups if not group.is_over}
-    known |= {key.state.members[container].group for key in keys for container in key.list_alive()}
+    recorded = {group.record.path for key in keys for group in key.groups if not group.is_over}
+    lived_in = {key.state.members[container].group for key in keys for container in key.list_alive()}
     uncertain = {it.name for it in unreadable} | {key.state.key for key in keys if key.state.recovering}
-    lone = (path for path in paths if path not in known and _base_name(path)[len(prefix) :] not in uncertain)
-    return [path for path in lone if system.is_directory(path)]
+    names = {path: path.rpartition("/")[2] for paths in ctrl_groups.values() for path in paths}
+    ours = [path for path, name in names.items() if path in recorded or name.startswith(prefix)]
+    lone = [path for path in ours if path not in recorded | lived_in and names[path][len(prefix) :] not in uncertain]
+    return len(ours), [path for path in lone if system.is_directory(path)]
 
 
 def _split_unreadable(found: Iterable[_T | Unreadable | None]) -> tuple[list[_T], list[Unreadable]]:
@@ -363,3 +287,48 @@ def _split_unreadable(found: Iterable[_T | Unreadable | None]) -> tuple[list[_T]
         elif it is not None:
             readable.append(it)
     return readable, unreadable
+
+
+# --- What is charged to no pod
+#
+# A ctrl_group's counters are the sum over its own RMID and those of its mon_groups (resctrl.rst, "mon_data").
+# When a mon_group is removed, its count vanishes from the sum; when one gets an RMID that another one had, the former
+# count appears in it. So the sum is no counter, but what is left without the mon_groups is one.
+
+
+def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str]) -> tuple[Uncharged, Readings]:
+    """What each ctrl_group's own tasks used, and the readings of the mon_groups, each taken once."""
+    uncharged: Uncharged = {}
+    readings: Readings = {}
+    for path in ctrl_groups:
+        for _ in range(_MOST_READS):
+            before = _list_inodes(kernel, path)
+            try:
+                # The sum first: what is used meanwhile makes the difference too low; the next read catches up.
+                whole = kernel.counters(path)
+                parts = {it: (system.monotonic(), kernel.counters(it)) for it in before}
+            except HookError:
+                continue
+            if _list_inodes(kernel, path) == before:
+                own = {counter: _subtract(counter, text, parts) for counter, text in whole.items()}
+                uncharged["/" if path == kernel.root else path.rpartition("/")[2]] = own
+                readings.update(parts)
+                break
+    return uncharged, readings
+
+
+def _list_inodes(kernel: Resctrl, path: str) -> dict[str, int | None]:
+    """The mon_groups of a ctrl_group, with the numbers that tell them from others of the same names."""
+    top = path + "/mon_groups"
+    try:
+        names = system.list_directory(top)
+    except OSError:
+        return {}
+    return {f"{top}/{name}": kernel.inode(f"{top}/{name}") for name in names}
+
+
+def _subtract(counter: str, whole: str, parts: Readings) -> int | None:
+    """The kernel leaves what is no number out of the sum."""
+    total = counters.number(whole)
+    others = (counters.number(part.get(counter)) for _, part in parts.values())
+    return None if total is None else max(0, total - sum(it for it in others if it is not None))

@@ -6,16 +6,13 @@ The unit of a column is in its head.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hook.base.counters import EVENTS, MILLION
 from hook.base.text import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from hook.observe.snapshot import Key, Total
+from hook.observe.snapshot import Key
+from hook.observe.use import Total
 
 _GAP = "  "
 _CUT = "..."
@@ -162,14 +159,12 @@ def mark(text: str, *, at_least: bool, from_nothing: bool) -> str:
 def explain_marks(cells: Iterable[str]) -> list[str]:
     """The legend of the marks in these cells, after an empty line; none without marks."""
     found = list(cells)
-    legend = [f"{_AT_LEAST}  at least that much: a part is unknown"] if any(map(_is_at_least, found)) else []
+    legend = [""]
+    if any(cell.startswith(_AT_LEAST) for cell in found):
+        legend.append(f"{_AT_LEAST}  at least that much: a part is unknown")
     if any(cell.endswith(_FROM_NOTHING) for cell in found):
         legend.append(f"{_FROM_NOTHING}   counted from 0, without an initial value")
-    return ["", *legend] if legend else []
-
-
-def _is_at_least(cell: str) -> bool:
-    return cell.startswith(_AT_LEAST)
+    return legend if len(legend) > 1 else []
 
 
 def format_number(value: float, *, binary: bool = False) -> str:

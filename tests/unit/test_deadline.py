@@ -27,7 +27,7 @@ from hook.doctor.finding import FAILURE, OK, Finding
 from hook.doctor.site import Site
 from hook.node import programs
 from hook.node.paths import Places
-from hook.observe import listen
+from hook.observe import serve
 from hook.reconcile import reconcile
 
 Capture = pytest.CaptureFixture[str]
@@ -265,7 +265,7 @@ def test_only_reconcile_and_doctor_have_the_exit_status_1() -> None:
 def test_metrics_that_are_served_have_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     former = signal.getsignal(signal.SIGTERM)
     seen: list[object] = []
-    monkeypatch.setattr(listen, "serve", lambda *_: seen.append(signal.getsignal(signal.SIGTERM)))
+    monkeypatch.setattr(serve, "serve", lambda *_: seen.append(signal.getsignal(signal.SIGTERM)))
     assert commands.main(["metrics", "--listen=9753"]) == 0
     assert seen == [former]
 

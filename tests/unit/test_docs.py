@@ -28,7 +28,7 @@ from hook.base.models import KeyState, MonGroup, Options
 from hook.base.reasons import Reason
 from hook.cli import commands, help_text, parser
 from hook.node.paths import Places
-from hook.observe import connections, hardware, prometheus, snapshot
+from hook.observe import hardware, prometheus, serve, snapshot
 from hook.reconcile import plan
 from hook.stages import context, entry
 from hook.state.consumer_view import View
@@ -313,12 +313,12 @@ def test_metrics_has_no_metric_that_does_not_exist() -> None:
 
 def test_metrics_has_the_limits_of_connections() -> None:
     text = " ".join(page("docs/metrics.md", "Slow clients").split())
-    assert f"A connection lasts {connections._PATIENCE:.0f} seconds at most" in text
-    assert f"its request has {connections._LONGEST_REQUEST >> 10} KiB at most" in text
-    assert f"There are {connections._MOST} connections at most" in text
-    assert f"Of one address, {connections._MOST_ASKING} at most have not asked yet" in text
-    assert ("for half a second" in text, connections._STALLED) == (True, 0.5)
-    assert {f"`{reason}`" for reason in connections.REASONS} <= {*re.findall("`[a-z_]+`", text)}
+    assert f"A connection lasts {serve._PATIENCE:.0f} seconds at most" in text
+    assert f"its request has {serve._LONGEST_REQUEST >> 10} KiB at most" in text
+    assert f"There are {serve._MOST} connections at most" in text
+    assert f"Of one address, {serve._MOST_ASKING} at most have not asked yet" in text
+    assert ("for half a second" in text, serve._STALLED) == (True, 0.5)
+    assert {f"`{reason}`" for reason in serve.REASONS} <= {*re.findall("`[a-z_]+`", text)}
 
 
 # --- docs/reconcile.md

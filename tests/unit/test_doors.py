@@ -45,7 +45,7 @@ BEHIND = ("host", "reconcile", "watch", "observe", "install", "doctor", "cli")
 OF_THE_KERNEL = {
     "doctor/kernel": "resctrl's info",
     "observe/hardware": "resctrl's info",
-    "observe/node_counters": "resctrl's counters",
+    "observe/snapshot": "the mon_groups",
     "reconcile/rebuild": "the ctrl_groups",
     "reconcile/repeated": "a record of ours",
 }

@@ -21,7 +21,8 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from hook.observe import node_counters, prometheus, use_series
+from hook.base.counters import EVENTS
+from hook.observe import prometheus
 from hook.observe.snapshot import take_snapshot
 from tests.unit.nodes import NodeFiles
 
@@ -113,7 +114,7 @@ def test_an_expression_is_about_labels_that_its_metrics_have(expression: str, tm
     node = NodeFiles(tmp_path)
     node.live("c1", kind="pod", pod_namespace="n", pod_name="p")
     event = "mon_PERF_PKG_00/core_energy"
-    every = {f"mon_L3_00/{name}": "1" for name in use_series.SERIES}
+    every = {f"mon_L3_00/{name}": "1" for name in EVENTS}
     path = node.make("oci-c2", counters=every)
     node.record("c2", groups=[{"path": path, "ctrl_group": "/", "begin": {**every, event: "9"}}])
     node.write("runs", "poststop-ok", ".")
@@ -121,9 +122,9 @@ def test_an_expression_is_about_labels_that_its_metrics_have(expression: str, tm
     node.reconciled(started_at=1.0, ended_at=2.0)
     node.watched()
     node.count_whole(every)
-    uncharged = node_counters.read_uncharged(str(node.root))
-    families = {it.name: it for it in prometheus.make_families(take_snapshot(node.options), uncharged=uncharged)}
-    assert set(families) == set(prometheus.list_names()) - {use_series.PREFIX + name for name in prometheus.ENDPOINT}
+    seen = take_snapshot(node.options, has_uncharged=True)
+    families = {it.name: it for it in prometheus.make_families(seen)}
+    assert set(families) == set(prometheus.list_names()) - {prometheus.PREFIX + prometheus.DROPPED[0]}
     grouped = re.findall(r"\bby \(([^)]*)\)", expression)
     selected = re.findall(r"[{,](\w+)=", expression) + re.findall(r"label_values\(.*, (\w+)\)", expression)
     asked = {label.strip() for group in grouped for label in group.split(",")} | set(selected)
@@ -144,9 +145,9 @@ def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:
     shown = set().union(*map(named, EXPRESSIONS))
     events = ("core_energy", "mbm_total_bytes", "mbm_local_bytes", "llc_occupancy")
     assert shown >= {
-        use_series.name_event(event, prefix) for event in events for prefix in (use_series.PREFIX, use_series.NODE)
+        prometheus.name_event(event, prefix) for event in events for prefix in (prometheus.PREFIX, prometheus.NODE)
     }
-    assert shown >= {use_series.PREFIX + name for name in prometheus.HEALTH}
+    assert shown >= {prometheus.PREFIX + name for name in prometheus.HEALTH}
     assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == [
         "Energy",
         "Memory bandwidth",

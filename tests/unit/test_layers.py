@@ -116,14 +116,13 @@ def test_no_modules_import_each_other_when_they_are_imported() -> None:
 def test_system_calls_are_made_in_one_module() -> None:
     assert users({"posix", "fcntl", "time"}) == {"base/system"}
     assert users({"select", "termios"}) == {"base/system", "cli/top_command"}
-    assert users({"selectors"}) == {"cli/deadline", "node/programs", "observe/connections"}
+    assert users({"selectors"}) == {"cli/deadline", "node/programs", "observe/serve"}
 
 
 def test_the_http_server_is_imported_only_to_listen() -> None:
-    assert users({"http", "socketserver"}) == {"observe/listen"}
+    assert users({"http", "socketserver"}) == {"observe/serve"}
     at_first = {module: set().union(*map(imported, at_start(TREES[module]))) for module in MODULES}
-    assert [module for module, names in at_first.items() if "hook.observe.listen" in names] == []
-    assert [module for module, names in at_first.items() if "hook.observe.connections" in names] == ["observe/listen"]
+    assert [module for module, names in at_first.items() if "hook.observe.serve" in names] == []
 
 
 def test_pydantic_is_known_to_the_models_alone() -> None:
@@ -175,7 +174,7 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
         "reconcile/naming": fields,
         "observe/prometheus": shown,
     }
-    other |= dict.fromkeys(("cli/commands", "cli/help_text", "cli/parser", "observe/as_json"), shown)
+    other |= dict.fromkeys(("cli/commands", "cli/help_text", "cli/parser", "observe/screens"), shown)
     other |= {"doctor/examine": {"/proc"}, "doctor/kernel": {"/proc"}}  # the subject of a finding
     found = {
         module

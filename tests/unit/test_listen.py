@@ -21,7 +21,7 @@ import pytest
 from hook.base import system
 from hook.base.errors import HookError
 from hook.base.reasons import Reason
-from hook.observe import connections, listen
+from hook.observe import serve
 from tests.unit.documents import ROOT
 
 DEADLINE = 300
@@ -35,8 +35,8 @@ class _EndOfTest(Exception):
 
 
 @contextmanager
-def serving(measure: Callable[[], str], address: tuple[str, int] = LOCAL) -> Iterator[listen._Server]:
-    server = listen._Server(address, measure)
+def serving(measure: Callable[[], str], address: tuple[str, int] = LOCAL) -> Iterator[serve._Server]:
+    server = serve._Server(address, measure)
 
     def run() -> None:
         with suppress(_EndOfTest):
@@ -63,7 +63,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def connect(server: listen._Server, source: str = "127.0.0.1", read_ahead: int | None = None) -> socket.socket:
+def connect(server: serve._Server, source: str = "127.0.0.1", read_ahead: int | None = None) -> socket.socket:
     """A connection from this address, whose kernel takes so many bytes before they are read."""
     client = socket.socket(socket.AF_INET6 if ":" in server.address[0] else socket.AF_INET)
     client.settimeout(DEADLINE)
@@ -75,7 +75,7 @@ def connect(server: listen._Server, source: str = "127.0.0.1", read_ahead: int |
     return client
 
 
-def get(server: listen._Server, path: str = "/metrics", method: str = "GET") -> tuple[int, str | None, str]:
+def get(server: serve._Server, path: str = "/metrics", method: str = "GET") -> tuple[int, str | None, str]:
     host, port = server.address
     with closing(http.client.HTTPConnection(str(host), port, timeout=DEADLINE)) as connection:
         connection.request(method, path)
@@ -104,13 +104,13 @@ def send(it: socket.socket, data: bytes) -> None:
         it.sendall(data)
 
 
-def count_dropped(server: listen._Server) -> dict[str, float]:
+def count_dropped(server: serve._Server) -> dict[str, float]:
     """The server's own counter, as it serves it."""
     lines = [line for line in get(server)[2].splitlines() if line.startswith("resctrl_mon_endpoint_dropped")]
     return {line.split('"')[1]: float(line.split()[-1]) for line in lines}
 
 
-def wait_for_a_turn(server: listen._Server) -> None:
+def wait_for_a_turn(server: serve._Server) -> None:
     """The server's loop has done by then what it could do before."""
     turned = threading.Event()
     server.connections.call(turned.set)
@@ -243,7 +243,7 @@ def test_a_broken_request_harms_no_other(request_: bytes, capfd: pytest.CaptureF
 
 
 def test_a_defect_costs_its_own_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen, "_PAGE", None)
+    monkeypatch.setattr(serve, "_PAGE", None)
     with serving(lambda: "x 1\n") as server:
         with pytest.raises(http.client.RemoteDisconnected):
             get(server, "/")
@@ -253,7 +253,7 @@ def test_a_defect_costs_its_own_connection_only(monkeypatch: pytest.MonkeyPatch)
 def test_of_a_request_that_is_too_long_the_beginning_counts() -> None:
     begin = ASK[:-2] + b"A: "
     with serving(lambda: "x 1\n") as server, connect(server) as client:
-        send(client, begin + b"b" * (connections._LONGEST_REQUEST - len(begin)))
+        send(client, begin + b"b" * (serve._LONGEST_REQUEST - len(begin)))
         assert b"\r\n\r\nx 1\n" in read_all(client)
 
 
@@ -261,18 +261,18 @@ def test_an_address_that_is_taken_is_an_error_with_its_name() -> None:
     with serving(lambda: "") as server:
         port = server.address[1]
         with pytest.raises(HookError, match=rf"cannot listen on 127\.0\.0\.1:{port}.*EADDRINUSE"):
-            listen.serve(("127.0.0.1", port), lambda: "", lambda _text: None)
+            serve.serve(("127.0.0.1", port), lambda: "", lambda _text: None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_server_that_measures(number: int) -> None:
     code = """if True:
         import sys, threading
-        from hook.observe import listen
+        from hook.observe import serve
         def measure():
             print("measures", flush=True)
             threading.Event().wait()
-        listen.serve(("127.0.0.1", 0), measure, sys.stdout.write)
+        serve.serve(("127.0.0.1", 0), measure, sys.stdout.write)
     """
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-uc", code], cwd=ROOT, stdout=pipe, text=True) as process:
@@ -291,7 +291,7 @@ def test_a_signal_ends_a_server_that_measures(number: int) -> None:
 class Slow:
     """Clients that are slow to ask or to read, and come again at once when they are cut off."""
 
-    def __init__(self, server: listen._Server, way: str, sources: list[str]) -> None:
+    def __init__(self, server: serve._Server, way: str, sources: list[str]) -> None:
         self._server = server
         self._way = way
         self._clients = {number: (source, self._begin(source)) for number, source in enumerate(sources)}
@@ -327,12 +327,12 @@ WAYS = ("sends nothing", "sends half", "asks", "reads", "reads nothing")
 
 @pytest.mark.parametrize("sources", [["127.0.0.1"] * 16, [f"127.0.1.{it}" for it in range(2, 18)]], ids=["one", "many"])
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("limit", [connections._MOST, 8], ids=["as shipped", "more than there is room for"])
+@pytest.mark.parametrize("limit", [serve._MOST, 8], ids=["as shipped", "more than there is room for"])
 def test_slow_clients_keep_no_scraper_waiting(
     way: str, sources: list[str], limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "_MOST", limit)
-    monkeypatch.setattr(connections, "_PATIENCE", float(DEADLINE))
+    monkeypatch.setattr(serve, "_MOST", limit)
+    monkeypatch.setattr(serve, "_PATIENCE", float(DEADLINE))
     body = "x" * (1 << 20) + "\n"
     with serving(lambda: body) as server, closing(Slow(server, way, sources)) as slow:
         for _ in range(SCRAPES):
@@ -375,13 +375,13 @@ def test_half_open_connections_keep_no_scraper_waiting(sources: int, start: str)
             assert clients.stdout is not None
             assert clients.stdout.readline() == "connected\n"
             assert [get(server)[0] for _ in range(SCRAPES)] == [200] * SCRAPES
-            assert len(server.connections._all) <= connections._MOST
-            kept = connections._MOST_ASKING if sources == 1 else connections._MOST
+            assert len(server.connections._all) <= serve._MOST
+            kept = serve._MOST_ASKING if sources == 1 else serve._MOST
             assert number - kept <= count_dropped(server)["too_many"] <= number - kept + 1
 
 
 def test_the_oldest_of_an_address_makes_room_for_its_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_MOST_ASKING", 2)
+    monkeypatch.setattr(serve, "_MOST_ASKING", 2)
     with serving(lambda: "x 1\n") as server:
         other = connect(server, "127.0.0.3")
         clients = [connect(server, "127.0.0.2") for _ in range(5)]
@@ -399,7 +399,7 @@ def test_the_address_with_most_clients_makes_room_if_there_are_too_many(
     sources: str, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its oldest one does; the oldest of all, if others have as many."""
-    monkeypatch.setattr(connections, "_MOST", 4)
+    monkeypatch.setattr(serve, "_MOST", 4)
     with serving(lambda: "x 1\n") as server:
         clients = [connect(server, f"127.0.0.{source}") for source in sources]
         assert is_cut_off(clients[first])
@@ -411,8 +411,8 @@ def test_the_address_with_most_clients_makes_room_if_there_are_too_many(
 
 
 def test_a_request_that_has_come_is_answered_however_many_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "_AT_ONCE", 9)
-    monkeypatch.setattr(connections, "_MOST_ASKING", 2)
+    monkeypatch.setattr(serve, "_AT_ONCE", 9)
+    monkeypatch.setattr(serve, "_MOST_ASKING", 2)
     blocked = threading.Event()
     with serving(lambda: "x 1\n") as server:
         server.connections.call(partial(_wait_for, blocked))
@@ -427,7 +427,7 @@ def test_a_request_that_has_come_is_answered_however_many_come_after_it(monkeypa
 
 def test_a_connection_that_is_cut_off_leaves_nothing_in_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """No answer that waits for its client, no TIME_WAIT: the client sees a reset."""
-    monkeypatch.setattr(connections, "_MOST_ASKING", 1)
+    monkeypatch.setattr(serve, "_MOST_ASKING", 1)
     reset = pytest.raises(ConnectionResetError)
     with serving(lambda: "x 1\n") as server, connect(server) as first, connect(server), reset:
         first.recv(9)
@@ -435,7 +435,7 @@ def test_a_connection_that_is_cut_off_leaves_nothing_in_the_kernel(monkeypatch: 
 
 def test_a_scrape_that_takes_long_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither for connections that ask nothing, nor for more requests than there is room for: these wait."""
-    monkeypatch.setattr(connections, "_MOST", 8)
+    monkeypatch.setattr(serve, "_MOST", 8)
     begun, go_on = threading.Event(), threading.Event()
 
     def measure() -> str:
@@ -464,16 +464,16 @@ def test_a_scrape_that_takes_long_is_not_cut_off(monkeypatch: pytest.MonkeyPatch
 
 def test_a_client_that_reads_is_not_cut_off(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     """However long that takes in all, up to its deadline."""
-    monkeypatch.setattr(connections, "_MOST", 1)
+    monkeypatch.setattr(serve, "_MOST", 1)
     body = b"x" * (2 << 20)
-    piece = 8 * connections._IN_THE_KERNEL  # more than the kernels keep: to read it, the server has to go on
+    piece = 8 * serve._IN_THE_KERNEL  # more than the kernels keep: to read it, the server has to go on
     with serving(body.decode) as server, connect(server, read_ahead=4096) as slow:
         send(slow, ASK)
         found, newer = b"", []
         while data := slow.recv(piece - len(found) % piece):
             found += data
             if len(found) % piece == 0:
-                clock[0] += 0.8 * connections._STALLED
+                clock[0] += 0.8 * serve._STALLED
                 newer.append(connect(server))
                 wait_for_a_turn(server)
         assert body in found
@@ -489,7 +489,7 @@ def test_the_kernel_keeps_little_of_an_answer_that_is_not_read() -> None:
         assert deaf.recv(15) == b"HTTP/1.0 200 OK"
         wait_for_a_turn(server)
         ((connection, _),) = server.connections._answering.items()
-        assert len(body) - sum(map(len, connection.answer)) < 4 * connections._IN_THE_KERNEL
+        assert len(body) - sum(map(len, connection.answer)) < 4 * serve._IN_THE_KERNEL
 
 
 def test_an_answer_that_is_not_read_keeps_its_place(clock: list[float]) -> None:
@@ -519,7 +519,7 @@ def test_a_connection_ends_at_its_deadline(clock: list[float]) -> None:
         send(slow, b"G")
         while not server.connections._all:
             wait_for_a_turn(server)
-        clock[0] += connections._PATIENCE + 1
+        clock[0] += serve._PATIENCE + 1
         send(slow, b"E")
         assert is_cut_off(slow)
         assert count_dropped(server) == {"too_many": 0, "too_slow": 1}
@@ -553,13 +553,13 @@ def test_a_lack_of_descriptors_costs_no_time(clock: list[float]) -> None:
                 raise OSError(errno.EMFILE, "Too many open files")
             return self._listener.accept()
 
-    class Server(listen._Server):
+    class Server(serve._Server):
         def __init__(self, address: tuple[str, int], measure: Callable[[], str]) -> None:
             super().__init__(address, measure)
             self.connections._listener = self.listener = Listener(self.connections._listener)  # type: ignore[assignment]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listen, "_Server", Server)
+        patch.setattr(serve, "_Server", Server)
         with serving(lambda: "x 1\n") as server, connect(server) as client:
             send(client, ASK)
             listener = server.connections._listener

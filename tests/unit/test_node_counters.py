@@ -10,8 +10,8 @@ import pytest
 
 from hook.base.counters import MILLION
 from hook.base.resctrl import Resctrl
-from hook.observe.hold import Former
-from hook.observe.node_counters import read_uncharged
+from hook.observe.prometheus import Former
+from hook.observe.snapshot import Uncharged, take_snapshot
 from tests.unit.nodes import NodeFiles
 
 ENERGY = "mon_PERF_PKG_00/core_energy"
@@ -23,6 +23,10 @@ def node(tmp_path: Path) -> NodeFiles:
     return NodeFiles(tmp_path)
 
 
+def read_uncharged(node: NodeFiles) -> Uncharged:
+    return take_snapshot(node.options, has_uncharged=True).uncharged
+
+
 def test_what_mon_groups_count_is_taken_off(node: NodeFiles) -> None:
     """Also what those of other tools do: it is not the ctrl_group's own."""
     node.make("oci-a", counters={ENERGY: "10.5", OCCUPANCY: "64"})
@@ -30,7 +34,7 @@ def test_what_mon_groups_count_is_taken_off(node: NodeFiles) -> None:
     node.count_whole({ENERGY: "20", OCCUPANCY: "100"})
     node.make("oci-a", "gold", {ENERGY: "3"})
     node.count_whole({ENERGY: "5"}, "gold")
-    assert read_uncharged(str(node.root)) == {
+    assert read_uncharged(node) == {
         "/": {ENERGY: 8_500_000, OCCUPANCY: 36 * MILLION},
         "gold": {ENERGY: 2 * MILLION},
     }
@@ -39,12 +43,12 @@ def test_what_mon_groups_count_is_taken_off(node: NodeFiles) -> None:
 def test_what_is_no_number_is_none_and_nothing_is_negative(node: NodeFiles) -> None:
     node.make("oci-a", counters={OCCUPANCY: "64"})
     node.count_whole({ENERGY: "Unavailable", OCCUPANCY: "1"})
-    assert read_uncharged(str(node.root)) == {"/": {ENERGY: None, OCCUPANCY: 0}}
+    assert read_uncharged(node) == {"/": {ENERGY: None, OCCUPANCY: 0}}
 
 
 def test_without_a_mount_there_is_nothing(node: NodeFiles) -> None:
     shutil.rmtree(node.root)
-    assert read_uncharged(str(node.root)) == {}
+    assert read_uncharged(node) == {}
 
 
 @pytest.mark.parametrize("times", [1, 99])
@@ -63,7 +67,7 @@ def test_a_group_that_comes_meanwhile_is_not_taken_for_tasks_without_a_group(
         return read(kernel, path)
 
     monkeypatch.setattr(Resctrl, "counters", read_while_groups_come)
-    assert read_uncharged(str(node.root)) == ({"/": {ENERGY: 20 * MILLION}} if times == 1 else {})
+    assert read_uncharged(node) == ({"/": {ENERGY: 20 * MILLION}} if times == 1 else {})
 
 
 def test_a_group_that_goes_meanwhile_is_read_again(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +83,7 @@ def test_a_group_that_goes_meanwhile_is_read_again(node: NodeFiles, monkeypatch:
         return found
 
     monkeypatch.setattr(Resctrl, "counters", read_while_a_group_goes)
-    assert read_uncharged(str(node.root)) == {"/": {ENERGY: 8 * MILLION}}
+    assert read_uncharged(node) == {"/": {ENERGY: 8 * MILLION}}
 
 
 @pytest.mark.parametrize(("now", "held"), [(90, 100), (None, 100), (110, 110), (3, 3)])

@@ -23,9 +23,9 @@ from hook.base.counters import EVENTS, MILLION
 from hook.base.models import MonGroup, Options
 from hook.base.reasons import Reason
 from hook.cli import commands
-from hook.observe import node_counters, prometheus, use_series
+from hook.observe import prometheus
+from hook.observe.prometheus import Choice
 from hook.observe.snapshot import Group, take_snapshot
-from hook.observe.use_series import Choice
 from hook.state import accounting, transitions
 from tests.unit.nodes import BEGIN, NOW, NodeFiles, alive, dead
 
@@ -50,8 +50,7 @@ def parsed(text: str) -> Samples:
 
 
 def families_of(node: NodeFiles, choice: Choice | None = None) -> list[prometheus.Family]:
-    uncharged = node_counters.read_uncharged(node.options.resctrl_root)
-    return prometheus.make_families(take_snapshot(node.options), None, choice, uncharged)
+    return prometheus.make_families(take_snapshot(node.options, has_uncharged=True), None, choice)
 
 
 def text_of(node: NodeFiles, choice: Choice | None = None) -> str:
@@ -139,7 +138,7 @@ def test_prometheus_never_adds_up_more_than_was_used(lives: list[tuple[int, int,
         base = 1000 * at
         begun = MonGroup(**{**dict(here), "begin": {counter: str(base)}})
         now = {counter: str(base + until)}
-        ((_, sample),) = use_series.list_counted(Group(begun, exists=True, read_at=0.0, now=now))
+        ((_, sample),) = prometheus.list_counted(Group(begun, exists=True, read_at=0.0, now=now))
         assert sample is not None
         samples.append(sample // MILLION)
         over = transitions.ended(begun, {counter: str(base + until + after)} if is_read else {})
@@ -180,15 +179,11 @@ def test_each_ctrl_group_has_its_series(node: NodeFiles) -> None:
 
 
 def test_each_event_has_a_metric_of_its_kind_and_unit() -> None:
-    assert set(use_series.SERIES) == set(EVENTS)
-    for event, name in use_series.SERIES.items():
-        assert name.endswith("_total") is not EVENTS[event].gauge
-        assert re.search(rf"{EVENTS[event].unit}|uops", name), "the unit is part of the name"
-    assert (
-        len(set(prometheus.list_names()))
-        == len(prometheus.list_names())
-        == 2 * len(use_series.SERIES) + len(prometheus.HEALTH) + len(prometheus.ENDPOINT)
-    )
+    for event in EVENTS.values():
+        assert event.metric.endswith("_total") is not event.gauge
+        assert re.search(rf"{event.unit}|uops", event.metric), "the unit is part of the name"
+    names = prometheus.list_names()
+    assert len(set(names)) == len(names) == 2 * len(EVENTS) + len(prometheus.HEALTH) + 2
 
 
 def test_each_event_metric_has_a_sample(node: NodeFiles) -> None:
@@ -196,7 +191,7 @@ def test_each_event_metric_has_a_sample(node: NodeFiles) -> None:
     path = node.make("oci-c1", counters=dict.fromkeys(every, "3"))
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": every}])
     found = scraped(node.options)
-    got = {event: value(found, name) for event, name in use_series.SERIES.items()}
+    got = {event: value(found, it.metric) for event, it in EVENTS.items()}
     assert got == {event: 3 if EVENTS[event].gauge else 2 for event in EVENTS}
 
 
@@ -328,8 +323,8 @@ def test_every_metric_has_one_header_followed_by_its_samples(node: NodeFiles) ->
 
 def absent_names() -> set[str]:
     had = {counter.split("/")[1] for counter in NOW}
-    absent = {name for event, name in use_series.SERIES.items() if event not in had}
-    return absent | {f"node_{name}" for name in absent} | set(prometheus.ENDPOINT)
+    absent = {it.metric for event, it in EVENTS.items() if event not in had}
+    return absent | {f"node_{name}" for name in absent} | {prometheus.DROPPED[0]}
 
 
 def test_the_text_is_in_a_stable_order(node: NodeFiles) -> None:

@@ -26,8 +26,7 @@ from hook.doctor.records import check_records
 from hook.doctor.site import Site
 from hook.node import podman_names
 from hook.node.paths import Places
-from hook.observe import list_screen, show_screen, snapshot, table
-from hook.observe.selection import Selection
+from hook.observe import screens, snapshot, table
 from hook.observe.table import Screen
 from hook.stages import failures
 from hook.state.records import Records
@@ -43,6 +42,10 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
     found = NodeFiles(tmp_path)
     found.run.mkdir()
     return found
+
+
+def listed(seen: snapshot.Inventory, screen: Screen) -> list[str]:
+    return screens.format_list(seen, screens.select_keys(seen.keys, [], [], "energy"), None, screen)
 
 
 @pytest.fixture
@@ -279,7 +282,7 @@ def test_on_a_narrow_terminal_names_are_cut_and_numbers_are_not(node: NodeFiles)
     pod = "checkout-service-with-a-long-name-7c9f6d5b8-x2x4k"
     node.live(UID, kind="pod", pod_namespace="observability", pod_name=pod)
     seen = snapshot.take_snapshot(node.options)
-    narrow, wide = (list_screen.format_list(seen, Selection(), Screen(width)) for width in (80, 200))
+    narrow, wide = (listed(seen, Screen(width)) for width in (80, 200))
     assert max(map(len, narrow)) <= 80
     assert narrow[3].split() == ["observ...name-7c9f6d5b8-x2x4k", UID[:8], "live", "1/1", "?", "3.25", "3.91Ki"]
     assert wide[3].split() == [f"observability/{pod}", UID, "live", "/", "1/1", "?", "3.25", "3.91Ki"]
@@ -290,7 +293,7 @@ def test_a_line_of_failures_fits_the_terminal(node: NodeFiles) -> None:
         node.fail(f"c{at}", namespace="shop", pod=f"cart-{at:03}", name="app")
     seen = snapshot.take_snapshot(node.options)
     for width in (20, 60, 80, 200):
-        (line,) = [it for it in list_screen.format_list(seen, Selection(), Screen(width)) if "no_rmids" in it]
+        (line,) = [it for it in listed(seen, Screen(width)) if "no_rmids" in it]
         assert len(line) <= max(width, len("  no_rmids: 30 containers"))
         assert line.startswith("  no_rmids: 30 containers")
 
@@ -730,8 +733,8 @@ def test_text_of_a_tenant_stays_inside_its_cell_or_line(
         node.fail("c1", problem=words[2], hint="h")
         seen = snapshot.take_snapshot(node.options)
         whole = Screen()
-        lines = list_screen.format_list(seen, Selection(), whole) + list_screen.format_unmonitored(seen)
-        texts.append([*lines, *show_screen.format_key(seen.keys[0], seen.failures, whole, is_wide=True)])
+        lines = listed(seen, whole) + screens.format_unmonitored(seen)
+        texts.append([*lines, *screens.format_key(seen.keys[0], seen.failures, whole, is_wide=True)])
     hostile, plain = texts
     assert len(hostile) == len(plain)
     assert all(line.isascii() and line.isprintable() for line in hostile)

@@ -16,8 +16,10 @@ from hook.base.errors import HookError
 from hook.base.models import KeyState
 from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
-from hook.observe import rates
-from hook.observe.snapshot import Inventory, Key, Rmids, Total, sum_by_event, take_snapshot
+from hook.observe.hardware import Rmids
+from hook.observe.screens import rates_to_json
+from hook.observe.snapshot import Inventory, Key, take_snapshot
+from hook.observe.use import Rates, Total, compare, sum_use
 from hook.state import records
 from hook.state.records import Records
 from tests.support.hook import snapshot
@@ -69,7 +71,7 @@ def test_an_ended_group_has_its_final_counters(node: NodeFiles) -> None:
     node.make("oci-c1", counters={"mon_PERF_PKG_00/core_energy": "99"})
     key = only(take_snapshot(node.options))
     assert (key.condition, key.groups[0].is_over, key.groups[0].now) == ("completed", True, NOW)
-    assert sum_by_event(key.groups)["core_energy"] == Total(known=3_250_000, counted=1)
+    assert sum_use(key.groups)["core_energy"] == Total(known=3_250_000, counted=1)
 
 
 def test_a_removed_group_is_missing_and_its_use_unknown(node: NodeFiles) -> None:
@@ -77,7 +79,7 @@ def test_a_removed_group_is_missing_and_its_use_unknown(node: NodeFiles) -> None
     node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": BEGIN}], members={"c1": alive(path)})
     key = only(take_snapshot(node.options))
     assert key.condition == "group missing"
-    assert sum_by_event(key.groups)["core_energy"] == Total(unknown=1)
+    assert sum_use(key.groups)["core_energy"] == Total(unknown=1)
 
 
 def test_a_key_is_live_after_one_of_its_groups_ended(node: NodeFiles) -> None:
@@ -98,7 +100,7 @@ def test_without_snapshots_use_is_unknown(node: NodeFiles) -> None:
     path = node.make("oci-c1", counters=NOW)
     node.record("c1", groups=[{"path": path, "ctrl_group": "/"}], members={"c1": alive(path)})
     key = only(take_snapshot(node.options))
-    assert (key.groups[0].now, sum_by_event(key.groups)) == (NOW, {})
+    assert (key.groups[0].now, sum_use(key.groups)) == (NOW, {})
 
 
 def test_totals_sum_all_domains_and_ctrl_groups_and_count_unknown_values(node: NodeFiles) -> None:
@@ -113,7 +115,7 @@ def test_totals_sum_all_domains_and_ctrl_groups_and_count_unknown_values(node: N
             {"path": second, "ctrl_group": "gold", "begin": {energy(0): "1"}},
         ],
     )
-    found = sum_by_event(only(take_snapshot(node.options)).groups)
+    found = sum_use(only(take_snapshot(node.options)).groups)
     assert found == {"core_energy": Total(known=17_500_000, counted=3, unknown=1, from_nothing=1)}
     assert found["core_energy"].value == 17_500_000
     assert Total(unknown=2).value is None
@@ -168,7 +170,7 @@ def test_a_new_incarnation_has_its_own_initial_counters(node: NodeFiles, monkeyp
     path = node.live("c1").groups[0].path
     again = {"path": path, "ctrl_group": "/", "begin": NOW, "before": {"mon_PERF_PKG_00/core_energy": "3.25"}}
     read = when_counted(monkeypatch, lambda: node.record("c1", groups=[again]))
-    assert sum_by_event(only(take_snapshot(node.options)).groups)["core_energy"] == Total(known=3_250_000, counted=1)
+    assert sum_use(only(take_snapshot(node.options)).groups)["core_energy"] == Total(known=3_250_000, counted=1)
     assert len(read) == 2
 
 
@@ -208,7 +210,7 @@ def test_a_file_removed_after_the_listing_is_left_out(node: NodeFiles, monkeypat
 def test_unreadable_counters_make_use_unknown(node: NodeFiles) -> None:
     node.live("c1")
     (node.path("oci-c1") / "mon_data/mon_PERF_PKG_00/core_energy").unlink()
-    found = sum_by_event(only(take_snapshot(node.options)).groups)
+    found = sum_use(only(take_snapshot(node.options)).groups)
     assert (found["core_energy"], found["mbm_total_bytes"].known) == (Total(unknown=1), 4000 * MILLION)
 
 
@@ -404,14 +406,14 @@ def test_a_group_removed_with_its_key_is_not_an_orphan(node: NodeFiles, monkeypa
 # --- Rates
 
 
-def two_looks(node: NodeFiles, monkeypatch: pytest.MonkeyPatch, change: object) -> rates.Rates:
+def two_looks(node: NodeFiles, monkeypatch: pytest.MonkeyPatch, change: object) -> Rates:
     """The rates between two looks, 2 seconds apart, with a change between them."""
     now = [10.0]
     monkeypatch.setattr(system, "monotonic", lambda: now[0])
-    first = rates.Look(take_snapshot(node.options), {})
+    first = take_snapshot(node.options)
     change()  # type: ignore[operator]
     now[0] = 12.0
-    return rates.compare(first, rates.Look(take_snapshot(node.options), {}), "now")
+    return compare(first, take_snapshot(node.options), "now")
 
 
 def test_rates_are_use_per_second(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -442,7 +444,7 @@ def test_rates_are_sorted_by_use(node: NodeFiles, monkeypatch: pytest.MonkeyPatc
         node.count("oci-reader", {"mon_L3_00/mbm_total_bytes": "6000"})
 
     found = two_looks(node, monkeypatch, work)
-    assert [rate.key.state.key for rate in found.keys] == ["busy", "reader", "idle", "other"]
+    assert [it["key"] for it in rates_to_json(found)["keys"]] == ["busy", "reader", "idle", "other"]
 
 
 def test_a_key_in_only_one_snapshot_has_no_rate(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:

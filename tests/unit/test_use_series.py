@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from hook.base.counters import MILLION
-from hook.observe import node_counters, prometheus
-from hook.observe.hold import Former, parse_former
+from hook.observe import prometheus
+from hook.observe.prometheus import Choice, Former, parse_former, sum_series
 from hook.observe.snapshot import take_snapshot
-from hook.observe.use_series import Choice, sum_use
 from tests.unit.nodes import BEGIN, NOW, NodeFiles, alive
 
 ENERGY = "core_energy"
@@ -25,7 +24,7 @@ def node(tmp_path: Path) -> NodeFiles:
 
 
 def use(node: NodeFiles, event: str = ENERGY, **choice: Any) -> dict[tuple[tuple[str, str], ...], int]:  # noqa: ANN401
-    used, _ = sum_use(take_snapshot(node.options).keys, Choice(**choice), Former())
+    used, _ = sum_series(take_snapshot(node.options).keys, Choice(**choice), Former())
     return used.get(event, {})
 
 
@@ -67,7 +66,7 @@ def test_a_container_keeps_its_series_when_its_key_has_no_member_any_more(node: 
     node.record("c1", members={"c1": alive(path, name=name)}, groups=[group], **pod)
     text = prometheus.format_text(prometheus.make_families(take_snapshot(node.options)))
     node.completed("c1", **pod)
-    used, _ = sum_use(take_snapshot(node.options).keys, Choice(), parse_former(text, 1.0))
+    used, _ = sum_series(take_snapshot(node.options).keys, Choice(), parse_former(text, 1.0))
     assert [dict(labels)["container"] for labels in used[ENERGY]] == [name]
     assert labels_of(node)["container"] == ""
 
@@ -80,8 +79,7 @@ def test_an_event_that_is_not_known_has_its_own_name(node: NodeFiles) -> None:
     group = {"path": path, "ctrl_group": "/", "begin": {"mon_L3_00/stalls_memrd": "5", "mon_L3_00/new": "1"}}
     node.record("c1", groups=[group])
     node.count_whole({"mon_L3_00/stalls_memrd": "40"})
-    uncharged = node_counters.read_uncharged(str(node.root))
-    families = prometheus.make_families(take_snapshot(node.options), uncharged=uncharged)
+    families = prometheus.make_families(take_snapshot(node.options, has_uncharged=True))
     found = {it.name: (it.kind, [*it.samples.values()]) for it in families if "stalls" in it.name or "new" in it.name}
     assert found == {
         "resctrl_mon_stalls_memrd_total": ("counter", [12 * MILLION]),
@@ -94,8 +92,7 @@ def test_events_can_be_chosen(node: NodeFiles) -> None:
     node.count("oci-c1", {"mon_PERF_PKG_00/core_energy": "Error", "mon_L3_00/mbm_total_bytes": "Error"})
     node.count_whole(NOW)
     choice = Choice(events=frozenset({"llc_occupancy", ENERGY}))
-    uncharged = node_counters.read_uncharged(str(node.root))
-    families = prometheus.make_families(take_snapshot(node.options), None, choice, uncharged)
+    families = prometheus.make_families(take_snapshot(node.options, has_uncharged=True), None, choice)
     samples = {it.name: it.samples for it in families}
     of_use = {name for name in samples if "bytes" in name or "joules" in name}
     expected = {"llc_occupancy_bytes", "node_llc_occupancy_bytes", "node_core_energy_joules_total"}

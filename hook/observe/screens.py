@@ -1,0 +1,487 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `list`, `show` and `top` print: lines for people, and objects for JSON.
+
+Text that a tenant can write (pod names, text quoted in a failure) is escaped by `printable`, and in a table it is one
+word, so that it never spans two cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from hook.base import counters, names, procfs, system
+from hook.base.counters import EVENTS
+from hook.base.models import Failure
+from hook.base.text import printable, who
+from hook.observe import hardware
+from hook.observe.snapshot import Group, Inventory, Key
+from hook.observe.table import (
+    LEAST_NAME,
+    NOTHING,
+    SHORT_KEY,
+    UNKNOWN,
+    Column,
+    Screen,
+    explain_marks,
+    format_age,
+    format_name,
+    format_sum,
+    lay_out,
+    mark,
+    numbers,
+    to_word,
+    unit_of,
+    words,
+)
+from hook.observe.use import KeyUse, Rates, Total, Uses, add_up, sum_gauges, sum_use, to_number
+from hook.state.records import Unhooked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+STATES = {
+    "live": "live",
+    "missing": "group missing",
+    "recovering": "recovering",
+    "lingering": "lingering",
+    "completed": "completed",
+}
+"""Words for Key.condition, in the order in which keys are shown: what runs before what is over."""
+LIST_SORTS = ("energy", "memory", "age", "name")
+"""By what `list` can sort."""
+TOP_SORTS = ("energy", "memory", "cache", "name")
+"""By what `top` can sort, each by its first letter on a terminal."""
+_ORDERS: dict[str, Callable[[KeyUse], Any]] = {
+    "energy": lambda it: (-it.get_known("core_energy"), -it.get_known("mbm_total_bytes")),
+    "memory": lambda it: -it.get_known("mbm_total_bytes"),
+    "cache": lambda it: -it.get_known("llc_occupancy"),
+    "age": lambda it: it.key.age if it.key.age is not None else float("inf"),
+    "name": lambda it: format_name(it.key),
+}
+_LIST_HEADS = {"core_energy": "ENERGY", "mbm_total_bytes": "MEMORY"}
+_TOP_HEADS = {
+    "core_energy": "POWER(W)",
+    "mbm_total_bytes": "MEMORY(B/s)",
+    "mbm_local_bytes": "LOCAL(B/s)",
+    "llc_occupancy": "CACHE(B)",
+}
+_TOP_FIELDS = {
+    "core_energy": "watts",
+    "mbm_total_bytes": "memory_bytes_per_second",
+    "mbm_local_bytes": "memory_local_bytes_per_second",
+    "llc_occupancy": "llc_occupancy_bytes",
+}
+_OTHER_LINES = 10  # around the keys of `top`: title, notes, heads, the node, no pod, the legend of marks, the cursor's
+_NAMED = 20  # pods, where a line may be as long as it likes
+
+
+# --- list
+
+
+def select_keys(keys: Iterable[Key], namespaces: Sequence[str], states: Sequence[str], sort: str) -> list[KeyUse]:
+    """The keys of these namespaces and states (words of STATES; none: all), in order, with their use."""
+    order, conditions = _ORDERS[sort], [*STATES.values()]
+    wanted = [STATES[word] for word in states or STATES]
+    found = [
+        KeyUse(key, sum_use(key.groups))
+        for key in keys
+        if key.condition in wanted and (not namespaces or key.state.pod_namespace in namespaces)
+    ]
+    found.sort(key=lambda it: (conditions.index(it.key.condition), order(it), format_name(it.key), it.key.state.key))
+    return found
+
+
+def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, screen: Screen) -> list[str]:
+    """The lines of `list`: at most `limit` of the selected keys, RMIDs, and in short what is not monitored."""
+    shown = selected[:limit]
+    lines = [_format_rmids(seen), *([] if seen.host_pids else [procfs.NOT_HOST_PIDS]), ""]
+    lines += _format_table(selected, shown, screen)
+    if len(shown) < len(seen.keys):
+        lines += ["", f"{len(shown)} of {len(seen.keys)} shown"]
+    lines += [f"unreadable: {printable(f'{it.file}: {it.problem}')}" for it in seen.list_unreadable()]
+    uncounted = hardware.explain_unassigned(seen.unassigned, seen.assignable), hardware.explain_full(seen.rmids)
+    lines += _format_section("", [printable(f"{it[0]}; remedy: {it[1]}") for it in uncounted if it is not None], screen)
+    lines += _sum_up_failures(seen.failures, screen) + _sum_up_outside(seen, screen)
+    lines += _sum_up_unhooked(seen.unhooked, screen)
+    return lines + _format_section("", [screen.red(line) for line in format_missing(seen)], screen)
+
+
+def format_unmonitored(seen: Inventory) -> list[str]:
+    """The lines of `list unmonitored`: each container that is not monitored, and why."""
+    failures = sorted(seen.failures, key=lambda it: (it.reason, _name_failed(it)))
+    lines = [line for failure in failures for line in format_failure(failure)]
+    unhooked = seen.unhooked.names() if seen.unhooked is not None else []
+    if seen.unhooked is not None and unhooked:
+        lines += [f"without the hook, as of {seen.unhooked.since} (see doctor):", *(f"  {it}" for it in unhooked)]
+    return lines + format_missing(seen) or ["none"]
+
+
+def format_missing(seen: Inventory) -> list[str]:
+    """A line for each reason why records of failures are missing, or may be."""
+    lines = []
+    if seen.is_full:
+        remedy = "free space or inodes there (df -h /run, df -i /run)"
+        lines.append(f"more containers may be unmonitored: the file system of the run directory is full; {remedy}")
+    if seen.unrecorded:
+        count = _count(seen.unrecorded, "failure")
+        lines.append(f"at least {count} since boot could not be recorded: see journalctl -t resctrl-mon-hook")
+    return lines
+
+
+def format_failure(failure: Failure) -> list[str]:
+    """A line with the problem and its time, and one for each further detail."""
+    but = ", but monitored" if failure.monitored else ""
+    about = f"({failure.stage}, {failure.time or '?'}{but})"
+    head = f"{_name_failed(failure)}: {failure.reason}: {failure.problem} {about}"
+    more = {"tried": failure.tried, "kernel": failure.kernel, "hint": failure.hint}
+    return [printable(head)] + [f"  {name}: {printable(text)}" for name, text in more.items() if text]
+
+
+def _name_failed(failure: Failure) -> str:
+    return who(failure.container, failure.namespace, failure.pod, failure.name)
+
+
+def _format_rmids(seen: Inventory) -> str:
+    if seen.rmids is None:
+        return "resctrl is not mounted, or does not support monitoring"
+    in_use = seen.rmids.ours + seen.rmids.others
+    limit = UNKNOWN if seen.rmids.limit is None else seen.rmids.limit
+    orphans = f"; orphans: {len(seen.orphans)}" if seen.orphans else ""
+    return f"RMIDs: {in_use} in use of {limit} ({seen.rmids.ours} ours, {seen.rmids.others} of others){orphans}"
+
+
+def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Screen) -> list[str]:
+    """The rows that are shown, and a sum of all that match."""
+    keys, uses, end, none = [it.key for it in shown], [it.use for it in shown], list[str](), list[str]()
+    if len(found) > 1:
+        uses.append(add_up(part for it in found for part in it.use.items()))
+        end, none = ["total"], [""]
+    ids = [key.state.key for key in keys] + none
+    short_states = {condition: word for word, condition in STATES.items()} | {"": ""}
+    states = [key.condition for key in keys] + none
+    ctrl_groups = [to_word(",".join(it.record.ctrl_group for it in key.groups)) or NOTHING for key in keys] + none
+    sums = [
+        numbers(f"{head}({unit_of(event)})", [format_sum(use.get(event), event) for use in uses])
+        for event, head in _LIST_HEADS.items()
+    ]
+    columns = [
+        words("NAME", [*map(format_name, keys), *end], least=LEAST_NAME),
+        Column("KEY", ids, [key[:SHORT_KEY] for key in ids]),
+        Column("STATE", states, [short_states[state] for state in states]),
+        Column("CTRL_GROUPS", ctrl_groups, None),
+        numbers("ALIVE", [*map(_format_members, keys), *none]),
+        numbers("AGE", [format_age(key.age) for key in keys] + none),
+        *sums,
+    ]
+    lines = lay_out(columns, screen)
+    over = [screen.faint(line) if key.state.completed_at else line for line, key in zip(lines[1:], keys)]
+    marks = explain_marks(cell for column in sums for cell in column.cells)
+    return [lines[0], *over, *lines[1 + len(shown) :], *marks]
+
+
+def _format_members(key: Key) -> str:
+    """Live members of all."""
+    alive, dead = key.count_members()
+    return UNKNOWN if alive is None or dead is None else f"{alive}/{alive + dead}"
+
+
+def _sum_up_failures(failures: Sequence[Failure], screen: Screen) -> list[str]:
+    """A line for each reason, with the number of containers and their names."""
+    lines: list[str] = []
+    for is_monitored, head in ((False, "not monitored"), (True, "monitored, with problems")):
+        by_reason: dict[str, list[str]] = {}
+        for failure in failures:
+            if failure.monitored is is_monitored:
+                by_reason.setdefault(to_word(failure.reason), []).append(_name_failed(failure))
+        found = [_name_some(f"  {reason}", sorted(those), screen) for reason, those in sorted(by_reason.items())]
+        lines += _format_section(f"{head} (see list unmonitored):", found, screen)
+    return lines
+
+
+def _sum_up_outside(seen: Inventory, screen: Screen) -> list[str]:
+    """What the last reconcile could not move into its group."""
+    record = seen.reconciled
+    if record is None or not record.outside_total:
+        return []
+    called = {
+        container: who(container, state.pod_namespace, state.pod_name, member.name)
+        for state in (key.state for key in seen.keys)
+        for container, member in state.members.items()
+    }
+    found = [f"{called.get(it, who(it))}: {number}" for it, number in record.outside.items()]
+    line = _name_some(f"  {_count(record.outside_total, 'thread')}", found, screen)
+    return _format_section("outside of their group, as of the last reconcile:", [line], screen)
+
+
+def _sum_up_unhooked(seen: Unhooked | None, screen: Screen) -> list[str]:
+    if seen is None:
+        return []
+    called = seen.names()
+    found = [_name_some("  never hooked", called, screen)] if called else []
+    lines = _format_section(f"without the hook, as of {seen.since} (see doctor, and list unmonitored):", found, screen)
+    if seen.unchecked:
+        lines += ["", f"could not check {seen.unchecked} containers without a record, as of {seen.since}"]
+    return lines
+
+
+def _format_section(head: str, lines: Sequence[str], screen: Screen) -> list[str]:
+    """The lines after an empty one and a head; nothing if there are none."""
+    return ["", *([screen.red(head)] if head else []), *lines] if lines else []
+
+
+def _name_some(head: str, called: Sequence[str], screen: Screen) -> str:
+    """`head: 236 containers: a, b, c, and 233 more`: as many names as fit."""
+    start = f"{head}: {_count(len(called), 'container')}"
+    for number in range(min(len(called), _NAMED), 0, -1):
+        more = f", and {len(called) - number} more" if number < len(called) else ""
+        line = f"{start}: {', '.join(called[:number])}{more}"
+        if screen.width is None or len(line) <= screen.width:
+            return line
+    return start
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+# --- show
+
+
+def format_key(key: Key, failures: Iterable[Failure], screen: Screen, *, is_wide: bool = False) -> list[str]:
+    """The lines of `show`: a key, its use in all, its containers, its life. `is_wide`: with each counter as it is."""
+    state = key.state
+    facts = {
+        "key": state.key,
+        "kind": state.kind,
+        "pod" if state.kind == "pod" else "name": format_name(key),
+        "state": key.condition,
+        "age": format_age(key.age),
+        "generation": str(state.generation),
+        "late CPU": f"{state.late_cpu:.2f} s before its tasks were in its groups",
+    }
+    lines = [f"{name:<11} {printable(value)}" for name, value in facts.items()]
+    lines += _format_sums(key, screen)
+    lines += ["", "containers:"] if state.members else []
+    for container in state.members:
+        lines += _format_member(key, container)
+    lines += _format_life(key)
+    for group in key.groups:
+        lines += _format_group(group, is_wide=is_wide)
+    if is_wide:
+        lines += explain_marks(_format_use(group, counter) for group in key.groups for counter in group.use)
+    for failure in failures:
+        lines += ["", "failure:", *("  " + line for line in format_failure(failure))]
+    return lines
+
+
+def _format_sums(key: Key, screen: Screen) -> list[str]:
+    """The sum of each event over all domains and ctrl_groups; of a gauge, its present value."""
+    sums = {**sum_use(key.groups), **sum_gauges(key.groups)}
+    events = [event for event in EVENTS if event in sums]
+    if not events:
+        return []
+    cells = [format_sum(sums[event], event) for event in events]
+    columns = [words("EVENT", events), numbers("USE", cells), words("UNIT", [unit_of(event) for event in events])]
+    return ["", *lay_out(columns, screen), *explain_marks(cells)]
+
+
+def _format_member(key: Key, container: str) -> list[str]:
+    member = key.state.members[container]
+    life = {True: "alive", False: "dead", None: "alive or dead is unknown in this pid namespace"}
+    facts = {
+        "ID": container,
+        "earlier": "a new container has the same ID" if names.container_of(container) != container else None,
+        "group": member.group,
+        "cgroup": member.cgroup,
+        "taken from": member.taken_from,
+    }
+    return [
+        f"  {_name_member(key, container)}: {life[key.is_alive(container)]}, pid {member.pid}",
+        *(f"    {name:<10} {printable(text)}" for name, text in facts.items() if text),
+    ]
+
+
+def _name_member(key: Key, container: str) -> str:
+    name = key.state.members[container].name or key.names.get(container)
+    return who(names.container_of(container), name=name)
+
+
+def _format_life(key: Key) -> list[str]:
+    """What happened when, as far as it is on record, the earliest first."""
+    state, booted = key.state, system.unix_time() - system.boottime()
+    events = [(state.created_at, "created"), (state.completed_at, "completed")]
+    for container, member in state.members.items():
+        started = system.format_utc(booted + member.starttime / procfs.TICKS)
+        events.append((started, f"{_name_member(key, container)} started"))
+    if state.lingering_since is not None:
+        events.append((system.format_utc(booted + state.lingering_since), "last container gone: lingering"))
+    known = sorted((at, what) for at, what in events if at)
+    return ["", "life:", *(f"  {at}  {what}" for at, what in known)] if known else []
+
+
+def _format_group(group: Group, *, is_wide: bool) -> list[str]:
+    record = group.record
+    status = "over" if group.is_over else "there" if group.exists else "missing"
+    lines = ["", printable(f"ctrl_group {record.ctrl_group}: {record.path} ({status})")]
+    if record.begin is None:
+        lines.append("  no initial counters: its use is unknown")
+    listed = group.list_counters()
+    if not (is_wide and listed):
+        return lines
+    texts = {"BEGIN": group.begin, "END" if group.is_over else "NOW": group.now, "BEFORE": record.before}
+    events = [counters.event_of(it) for it in listed]
+    columns = [
+        words("COUNTER", [to_word(it) for it in listed]),
+        words("UNIT", [event.unit if event else UNKNOWN for event in events]),
+        *(numbers(head, [to_word(of[it]) if it in of else NOTHING for it in listed]) for head, of in texts.items()),
+        numbers("USE", [_format_use(group, it) for it in listed]),
+    ]
+    return lines + ["  " + line for line in lay_out(columns, Screen())]
+
+
+def _format_use(group: Group, counter: str) -> str:
+    if counter not in group.use:
+        return NOTHING
+    known = group.known[counter]
+    if known is None:
+        return UNKNOWN
+    from_nothing = counters.starts_from_nothing(counter, group.begin.get(counter))
+    return mark(counters.text_of(known), at_least=group.use[counter] is None, from_nothing=from_nothing)
+
+
+# --- top
+
+
+def format_rates(rates: Rates, sort: str, screen: Screen, notes: str = "") -> list[str]:
+    """The lines of one table of `top`: the node, what is charged to no pod, and the keys. `notes`: for who watches."""
+    listed = sorted(rates.keys, key=lambda it: (_ORDERS[sort](it), it.key.state.key))
+    shown = listed if screen.height is None else listed[: max(1, screen.height - _OTHER_LINES)]
+    of_all = f"{len(shown)} of {len(listed)} keys" if len(shown) < len(listed) else f"{len(listed)} keys"
+    keys = ["", "", *(it.key.state.key for it in shown)]
+    uses = [rates.node, rates.rest, *(it.use for it in shown)]
+    sums = [numbers(head, [format_sum(use.get(event), event) for use in uses]) for event, head in _TOP_HEADS.items()]
+    columns = [
+        words("NAME", ["node", "no pod", *(format_name(it.key) for it in shown)], least=LEAST_NAME),
+        Column("KEY", keys, [key[:SHORT_KEY] for key in keys]),
+        *sums,
+    ]
+    title = f"{rates.time}  over {rates.seconds:.1f} s, {of_all}"
+    marks = explain_marks(cell for column in sums for cell in column.cells)
+    return [title, *([screen.faint(notes)] if notes else []), "", *lay_out(columns, screen), *marks]
+
+
+# --- The same with --json
+
+
+def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
+    """`list --json`."""
+    rmids, unhooked = seen.rmids, seen.unhooked
+    return {
+        "mounted": rmids is not None,
+        "rmids": rmids and {"limit": rmids.limit, "ours": rmids.ours, "others": rmids.others},
+        "keys": [_summary_to_json(it.key, it.use) for it in selected],
+        "unreadable": [{"file": it.file, "problem": it.problem} for it in seen.list_unreadable()],
+        "unmonitored": [failure.model_dump() for failure in seen.failures],
+        "unhooked": unhooked
+        and {
+            "since": unhooked.since,
+            "unchecked": unhooked.unchecked,
+            "containers": [{"container": it, **pod} for it, pod in sorted(unhooked.containers.items())],
+        },
+        "outside": dict(seen.reconciled.outside) if seen.reconciled is not None else {},
+        "unassigned": seen.unassigned,
+        "run_dir_full": seen.is_full,
+        "unrecorded": seen.unrecorded,
+    }
+
+
+def key_to_json(key: Key, failures: Iterable[Failure]) -> dict[str, Any]:
+    """`show --json`: the fields of `list --json`, and more."""
+    members = {
+        container: {**member.model_dump(), "alive": key.is_alive(container)}
+        for container, member in key.state.members.items()
+    }
+    return {
+        **_summary_to_json(key, sum_use(key.groups)),
+        "generation": key.state.generation,
+        "late_cpu_seconds": key.state.late_cpu,
+        "members": members,
+        "groups": [_group_to_json(group) for group in key.groups],
+        "failures": [failure.model_dump() for failure in failures],
+    }
+
+
+def _group_to_json(group: Group) -> dict[str, Any]:
+    record = group.record
+    return {
+        "path": record.path,
+        "ctrl_group": record.ctrl_group,
+        "over": group.is_over,
+        "exists": group.exists,
+        "counters": {counter: _counter_to_json(group, counter) for counter in group.list_counters()},
+    }
+
+
+def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
+    begin, event = group.begin.get(counter), counters.event_of(counter)
+    return {
+        "begin": begin,
+        "end" if group.is_over else "now": group.now.get(counter),
+        "before": group.record.before.get(counter),
+        "use": to_number(group.use.get(counter)),
+        "known": to_number(group.known.get(counter)),
+        "from_nothing": counters.starts_from_nothing(counter, begin),
+        "unit": event.unit if event else None,
+    }
+
+
+def rates_to_json(rates: Rates) -> dict[str, Any]:
+    """One object of `top --json`."""
+    keys = sorted(rates.keys, key=lambda it: (_ORDERS["energy"](it), it.key.state.key))
+    return {
+        "time": rates.time,
+        "seconds": round(rates.seconds, 3),
+        "node": _speeds_to_json(rates.node),
+        "no_pod": _speeds_to_json(rates.rest),
+        "keys": [{**_identity_to_json(it.key), **_speeds_to_json(it.use)} for it in keys],
+    }
+
+
+def _speeds_to_json(use: Uses) -> dict[str, Any]:
+    there = {name: use[event] for event, name in _TOP_FIELDS.items() if event in use}
+    return {
+        **{name: to_number(there.get(name, Total()).value) for name in _TOP_FIELDS.values()},
+        "partial": sorted(name for name, total in there.items() if total.unknown or total.from_nothing),
+        "at_least": sorted(name for name, total in there.items() if total.at_least),
+    }
+
+
+def _identity_to_json(key: Key) -> dict[str, Any]:
+    state = key.state
+    pod = {"namespace": state.pod_namespace, "pod": state.pod_name}
+    return {"key": state.key, "kind": state.kind, **pod, "name": key.name}
+
+
+def _summary_to_json(key: Key, use: Uses) -> dict[str, Any]:
+    alive, dead = key.count_members()
+    return {
+        **_identity_to_json(key),
+        "state": key.condition,
+        "created_at": key.state.created_at or None,
+        "completed_at": key.state.completed_at,
+        "age_seconds": None if key.age is None else round(key.age, 3),
+        "members_alive": alive,
+        "members_dead": dead,
+        "ctrl_groups": [group.record.ctrl_group for group in key.groups],
+        "use": {
+            event: {
+                "value": to_number(total.value),
+                "at_least": total.at_least,
+                "unit": EVENTS[event].unit,
+                "unknown": total.unknown,
+                "from_nothing": total.from_nothing,
+            }
+            for event, total in use.items()
+        },
+    }

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How use adds up, over domains, groups and keys; and how fast it grows between two snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from hook.base import counters
+from hook.observe.snapshot import Group, Inventory, Key
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    _Name = TypeVar("_Name")
+
+Uses = dict[str, "Total"]
+"""Totals by event; an event without any counter is absent."""
+_CACHE = "llc_occupancy"
+
+
+@dataclass
+class Total:
+    """A sum of counters, in millionths. `counted`: of how many a value is known; `unknown`: of how many a part is not.
+
+    `from_nothing`: how many initial values were not a number and count as 0 (counters.starts_from_nothing).
+    """
+
+    known: int = 0
+    counted: int = 0
+    unknown: int = 0
+    from_nothing: int = 0
+
+    @property
+    def at_least(self) -> bool:
+        """Whether the value is only a part of the sum."""
+        return self.unknown > 0 and self.counted > 0
+
+    @property
+    def value(self) -> int | None:
+        """The sum of the known values; None if there is none."""
+        return self.known if self.counted else None
+
+
+@dataclass(frozen=True)
+class KeyUse:
+    """A key and its use, or how fast that grows."""
+
+    key: Key
+    use: Uses
+
+    def get_known(self, event: str) -> int:
+        """What is known of its use of an event; 0: nothing."""
+        return self.use[event].known if event in self.use else 0
+
+
+def make_total(value: int | None, *, in_part: bool = False, from_nothing: bool = False) -> Total:
+    """That of one counter, whose value may be unknown (None), or known `in_part`."""
+    return Total(value or 0, int(value is not None), int(in_part or value is None), int(from_nothing))
+
+
+def add_up(parts: Iterable[tuple[_Name, Total]]) -> dict[_Name, Total]:
+    """The sum of the parts that have the same name."""
+    found: dict[_Name, Total] = {}
+    for name, part in parts:
+        if name in found:
+            total = found[name]
+            total.known += part.known
+            total.counted += part.counted
+            total.unknown += part.unknown
+            total.from_nothing += part.from_nothing
+        else:
+            found[name] = Total(part.known, part.counted, part.unknown, part.from_nothing)
+    return found
+
+
+def sum_use(groups: Iterable[Group]) -> Uses:
+    """The lifetime use of all these groups and domains."""
+    return add_up(
+        (get_event(counter), make_total(group.known[counter], in_part=use is None, from_nothing=from_nothing))
+        for group in groups
+        for counter, use in group.use.items()
+        for from_nothing in [counters.starts_from_nothing(counter, group.begin.get(counter))]
+    )
+
+
+def sum_gauges(groups: Iterable[Group]) -> Uses:
+    """The present values of what is no use, but means something by itself."""
+    return add_up((get_event(counter), make_total(value)) for group in groups for counter, value in group.list_gauges())
+
+
+def get_event(counter: str) -> str:
+    """The event of a counter `<domain>/<event>`."""
+    return counter.rpartition("/")[2]
+
+
+def to_number(millionths: int | None) -> int | float | None:
+    """Millionths as a number of whole units, as exact as JSON readers allow."""
+    if millionths is None:
+        return None
+    return millionths / counters.MILLION if millionths % counters.MILLION else millionths // counters.MILLION
+
+
+# --- Rates
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The rates of the keys that are not completed, in millionths per second; of the cache, what is in use now.
+
+    `rest`: of what is charged to no key; `node`: the same and all keys. `seconds`: between the snapshots. `time`:
+    RFC 3339, UTC.
+    """
+
+    time: str
+    seconds: float
+    keys: list[KeyUse]
+    rest: Uses
+    node: Uses
+
+
+def compare(first: Inventory, second: Inventory, time: str) -> Rates:
+    """The rates between two snapshots; none for a key that only one of them has."""
+    former = {(key.state.key, group.record.path): group for key in first.keys for group in key.groups}
+    rates = [
+        KeyUse(key, add_up(part for group in key.groups for part in _list_speeds(key, group, former)))
+        for key in second.keys
+        if key.state.completed_at is None
+    ]
+    seconds = second.at - first.at
+    rest = add_up(_list_speeds_of_rest(first, second, seconds))
+    node = add_up(part for use in (rest, *(rate.use for rate in rates)) for part in use.items())
+    return Rates(time, seconds, rates, rest, node)
+
+
+def _list_speeds_of_rest(first: Inventory, second: Inventory, seconds: float) -> Iterator[tuple[str, Total]]:
+    for path, of_group in second.uncharged.items():
+        for counter, now in of_group.items():
+            before, event = first.uncharged.get(path, {}).get(counter), get_event(counter)
+            if counters.is_cumulative(counter) and seconds > 0:
+                # Less than before: the ctrl_group is another one.
+                used = None if now is None or before is None or now < before else now - before
+                yield event, make_total(None if used is None else round(used / seconds))
+            elif event == _CACHE:
+                yield event, make_total(now)
+
+
+def _list_speeds(key: Key, group: Group, former: dict[tuple[str, str], Group]) -> Iterator[tuple[str, Total]]:
+    """The use of each counter per second since the snapshot before; none in another incarnation."""
+    earlier = former.get((key.state.key, group.record.path))
+    if earlier is not None and (earlier.record != group.record or group.read_at <= earlier.read_at):
+        earlier = None
+    for counter, text in {} if group.is_over else group.now.items():
+        event = get_event(counter)
+        if counters.is_cumulative(counter) and earlier is not None:
+            begin = earlier.now.get(counter)
+            used = counters.used(counter, begin, text)
+            speed = None if used is None else round(used / (group.read_at - earlier.read_at))
+            yield event, make_total(speed, from_nothing=counters.starts_from_nothing(counter, begin))
+        elif event == _CACHE:
+            yield event, make_total(counters.number(text))
