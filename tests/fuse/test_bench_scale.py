@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import scale
-from tests.bench.busy_node import BusyNode, busy_node
+from tests.bench.busy_node import BusyNode
 from tests.bench.common import CannotMeasure
 from tests.kernel.inside import REAL_ROOT
 
@@ -40,14 +40,3 @@ def test_a_reconcile_that_does_not_do_its_work_is_not_measured(monkeypatch: pyte
     monkeypatch.setattr(BusyNode, "wipe", lambda _self: None)
     with pytest.raises(CannotMeasure, match="after a wipe did 0 actions"):
         list(scale.measure(SMALL))
-
-
-def test_a_node_has_its_processes_in_cgroups_and_leaves_nothing() -> None:
-    with busy_node(2, 5, 1) as node:
-        assert (len(node.members), len(node.others), len(set(node.pids))) == (2, 1, 5)
-        places = [Path(f"/proc/{it.pid}/cgroup").read_text() for it in [*node.members, *node.others]]
-        pids, run_dir = node.pids, node.run_dir
-        if node.members[0].cgroup is not None:
-            assert all(it.name in text for it, text in zip([*node.members, *node.others], places))
-    assert not run_dir.exists()
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests import provision
-from tests.bench import plain_node, speed
+from tests.bench import speed
 from tests.bench.common import CannotMeasure
-from tests.bench.figures import Figure
+from tests.bench.figures import Figure, Table
 from tests.bench.speed_hooks import TARGETS
 from tests.support.hook import Hook
 from tests.support.interpreters import python_name
@@ -52,15 +52,12 @@ def test_a_hook_that_does_nothing_is_not_measured(monkeypatch: pytest.MonkeyPatc
         figures("starts")
 
 
-def test_a_node_has_as_many_groups_as_it_is_to_have_and_mounts_nothing_here() -> None:
-    with plain_node.plain_node(groups=5) as node:
-        assert len(node.hook().groups()) == 5
-        assert len(list((node.run_dir / "groups").glob("*.json"))) == 5
-        assert node.left() == set()
-        key = node.new_key()
-        group = node.root / "mon_groups" / f"oci-{key}"
-        assert len(list(group.glob("mon_data/*/*"))) == plain_node.COUNTERS
-        assert str(node.run_dir.parent) not in Path("/proc/self/mounts").read_text()
-        group.rmdir()
-        assert node.left() == set()
-    assert not node.run_dir.exists()
+@pytest.mark.parametrize(("value", "status"), [(1.5, 0), (1.6, 1)])
+def test_exit_status_is_1_if_a_target_is_missed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], value: float, status: int
+) -> None:
+    monkeypatch.setattr(speed, "measure", lambda _plan: iter([Table("t", [Figure("r", "c", [value], 1.5)])]))
+    assert speed.main([]) == status
+    out, err = capsys.readouterr()
+    assert ("(!)" in out) == bool(status)
+    assert err == ("speed: t: r, c: 1.600, target 1.5\n" if status else "")

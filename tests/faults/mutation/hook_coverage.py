@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # What runs little or nothing of the hook path, or takes its time and goes by chance.
 LEFT_OUT = {
-    "tests/unit": "archive bench_speed build bytecode fuzz grafana interpreters layers linters provision readme"
+    "tests/unit": "archive build bytecode fuzz grafana interpreters layers linters provision readme"
     " resctrl_model systemd tiers",
     "tests/fuse": "bench_speed faults imports mutants resctrlfs soak storm",
 }
