@@ -6,10 +6,10 @@
 The parts, by the package that they are in, each of which has a README.md:
   injection  `syscalls` (every system call fails), `kills` (killed at every one that has an effect, and again while that
              is repaired), `installs` (install and uninstall, killed so), `broken` (full, read-only, torn, hidden)
-  load       `crowds` (many hooks at once), `soak` (a hundred thousand pods on one node, two thousand on real resctrl)
+  load       `soak` (a hundred thousand pods on one node, two thousand on real resctrl)
   fuzzing    `fuzz` (a million hostile inputs to all that parses, and to the whole hook)
   mutation   `coverage` (each branch of the hook path is run by a test), `mutants` (each change of it fails one)
-Injection and crowds work on the model of resctrl, with the shipped .pyz; what must hold is in tests/support/oracle.py,
-the same for all of them (but for `installs`, which have nothing to do with resctrl). The others look after themselves;
+Injection works on the model of resctrl, with the shipped .pyz; what must hold is in tests/support/oracle.py, the same
+for all of them (but for `installs`, which have nothing to do with resctrl). The others look after themselves;
 coverage and mutants are about the tests.
 """

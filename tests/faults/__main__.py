@@ -16,7 +16,7 @@ from tests import faults, provision
 from tests.faults.campaign import Campaign
 from tests.faults.fuzzing import fuzz
 from tests.faults.injection import broken_nodes, failing_syscalls, killed_installs, sigkill
-from tests.faults.load import crowds, soak
+from tests.faults.load import soak
 from tests.faults.mutation import hook_coverage, judge
 from tests.support.tables import as_markdown, as_text
 
@@ -30,7 +30,6 @@ PARTS: dict[str, Callable[[Campaign], None]] = {
     "kills": sigkill.run,
     "installs": killed_installs.run,
     "broken": broken_nodes.run,
-    "crowds": crowds.run,
     "fuzz": fuzz.run,
     "soak": soak.run,
     "coverage": hook_coverage.run,

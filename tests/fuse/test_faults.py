@@ -16,7 +16,6 @@ from tests.faults import strace
 from tests.faults.campaign import Campaign
 from tests.faults.injection import broken_nodes, failing_syscalls, killed_installs, sigkill
 from tests.faults.injection.stages import RECONCILES, STAGES
-from tests.faults.load import crowds
 from tests.faults.strace import Call
 from tests.kernel.inside import REAL_ROOT
 from tests.support import machine
@@ -69,11 +68,6 @@ def test_some_are_killed(tmp_path: Path) -> None:
 def test_some_nodes_are_broken(tmp_path: Path) -> None:
     with some(tmp_path, "broken", 1) as run:
         broken_nodes.run(run)
-
-
-def test_some_come_and_go_at_once(tmp_path: Path) -> None:
-    with some(tmp_path, "crowds", 24) as run:
-        crowds.run(run, size=8, pods=4)
 
 
 def test_some_installs_are_killed(tmp_path: Path) -> None:

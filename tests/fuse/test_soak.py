@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.campaign import Campaign
 from tests.faults.load import soak
-from tests.faults.load.soak_node import Size, Soak, SoakFailed, is_flat
+from tests.faults.load.soak import Size, Soak, SoakFailed, is_flat
 from tests.support.hook import Hook, created, end, stopped, task
 
 if TYPE_CHECKING:
