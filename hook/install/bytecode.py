@@ -10,20 +10,15 @@ from __future__ import annotations
 import __future__
 
 import ast
-import base64
 import importlib.util
 import itertools
-import json
 import marshal
 import sys
 import zipfile
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from types import CodeType
-    from typing import Any
+from types import CodeType
+from typing import Any
 
 START = "hook.stages.entry"
 """The module whose start() runs the program."""
@@ -60,23 +55,14 @@ def make_header(size: int, build_id: bytes, magic: bytes, file_size: int) -> byt
     return marshal.dumps((size, (build_id, magic, file_size)), 2)
 
 
-def make_command(interpreter: str, place: str) -> list[str]:
-    """The command that compiles with an interpreter. `place`: a .pyz, or a directory with this package.
-
-    It compiles the modules in the .pyz; with a directory, those on stdin, as JSON.
-    """
-    return [interpreter, *_OPTIONS, _CODE, place]
-
-
-def select_texts(contents: Mapping[str, bytes]) -> dict[str, str]:
-    """The texts of the modules in a zip, by path."""
-    return {name: text.decode() for name, text in contents.items() if name.endswith(".py") and "/" in name}
+def make_command(interpreter: str, compiler: str, program: str) -> list[str]:
+    """The command that compiles the modules in a .pyz, `program`. `compiler`: the same, or a directory with hook/."""
+    return [interpreter, *_OPTIONS, _CODE, compiler, program]
 
 
 def parse_answer(output: str) -> Bytecode:
-    """The result of the command. Raises ValueError, TypeError for other output."""
-    tag, magic, version, size, content = json.loads(output)
-    return Bytecode(tag, base64.b64decode(magic), tuple(version), size, base64.b64decode(content))
+    """The result of the command. Raises ValueError, TypeError, SyntaxError for other output."""
+    return Bytecode(*ast.literal_eval(output))
 
 
 # --- What the interpreter does
@@ -84,17 +70,10 @@ def parse_answer(output: str) -> Bytecode:
 
 def main() -> None:
     """See make_command."""
-    size, content = make(_read_texts(sys.argv[1]))
-    magic, code = (base64.b64encode(it).decode() for it in (importlib.util.MAGIC_NUMBER, content))
-    print(json.dumps([sys.implementation.cache_tag, magic, list(sys.version_info[:3]), size, code]))
-
-
-def _read_texts(place: str) -> dict[str, str]:
-    if not zipfile.is_zipfile(place):
-        texts: dict[str, str] = json.load(sys.stdin)
-        return texts
-    with zipfile.ZipFile(place) as file:
-        return select_texts({name: file.read(name) for name in file.namelist()})
+    with zipfile.ZipFile(sys.argv[2]) as file:
+        names = [name for name in file.namelist() if name.endswith(".py") and "/" in name]
+        size, content = make({name: file.read(name).decode() for name in names})
+    print((sys.implementation.cache_tag, importlib.util.MAGIC_NUMBER, sys.version_info[:3], size, content))
 
 
 def make(texts: Mapping[str, str]) -> tuple[int, bytes]:

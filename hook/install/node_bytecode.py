@@ -49,13 +49,13 @@ def compile_program(program: str, pyz: PyzFile, python: Interpreter) -> Step:
             with tempfile.NamedTemporaryFile(suffix=".pyz") as copy:  # the program may be replaced meanwhile
                 copy.write(pyz.data)
                 copy.flush()
-                ended = programs.run(bytecode.make_command(python.path, copy.name))
+                ended = programs.run(bytecode.make_command(python.path, copy.name, copy.name))
             if ended.problem is not None:
                 return f"cannot compile with {python.path}: {ended.problem}"
             write(path, bytecode.parse_answer(ended.output).make_file(pyz.build_id)).do()
         except OSError as error:
             return f"cannot write {path}: {error.strerror or error}"
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, SyntaxError):
             return f"cannot compile with {python.path}: unexpected output"
         is_right = is_current(program, pyz, python)
         return None if is_right else f"{python.path} compiled for another Python than {python.tag}"

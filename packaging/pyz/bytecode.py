@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import zipfile
 from collections.abc import Iterable, Mapping
 
 from hook.install import bytecode
@@ -18,24 +19,23 @@ MINORS = range(9, 15)  # of the CPythons 3.x that the file is made for
 
 
 def compile_all(contents: Mapping[str, bytes], interpreters: Iterable[str]) -> list[Bytecode]:
-    """The bytecode of the interpreters, in the order of their versions; of two of one version the first counts."""
+    """The bytecode that the interpreters make of what the zip holds; of two of one version the first counts."""
     found: dict[str, Bytecode] = {}
-    for interpreter in interpreters:
-        compiled = compile_by(interpreter, contents)
-        found.setdefault(compiled.tag, compiled)
+    with tempfile.NamedTemporaryFile(suffix=".zip") as program:
+        with zipfile.ZipFile(program, "w") as file:
+            for name, content in contents.items():
+                file.writestr(name, content)
+        program.flush()
+        for interpreter in interpreters:
+            command = bytecode.make_command(interpreter, str(ROOT), program.name)
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+            except (OSError, subprocess.SubprocessError) as error:
+                why = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
+                raise BuildError(f"{interpreter} cannot compile: {why}") from error
+            compiled = bytecode.parse_answer(done.stdout)
+            found.setdefault(compiled.tag, compiled)
     return sorted(found.values(), key=lambda compiled: compiled.version)
-
-
-def compile_by(interpreter: str, contents: Mapping[str, bytes]) -> Bytecode:
-    """The bytecode that an interpreter makes of what the zip holds."""
-    command = bytecode.make_command(interpreter, str(ROOT))
-    request = json.dumps(bytecode.select_texts(contents))
-    try:
-        done = subprocess.run(command, input=request, capture_output=True, text=True, check=True, timeout=120)
-    except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()[-1]
-        raise BuildError(f"{interpreter} cannot compile: {said}") from error
-    return bytecode.parse_answer(done.stdout)
 
 
 def find_interpreters() -> list[str]:

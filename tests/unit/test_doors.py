@@ -34,7 +34,7 @@ BY_DOOR = ("door", "files", "self.files", "self", "HOST")
 """What a function of that name is called on, where it is the door's."""
 ELSEWHERE = {
     "node/pyz_file": {"ZipFile"},  # of bytes that came through the door
-    "install/bytecode": {"ZipFile", "is_zipfile"},  # of the program itself, in the interpreter that compiles it
+    "install/bytecode": {"ZipFile"},  # of the program itself, in the interpreter that compiles it
     "install/node_bytecode": {"NamedTemporaryFile"},  # a copy of the program for that interpreter
     "image/host": {"pathlib"},  # Path: names, and the age of a file
 }

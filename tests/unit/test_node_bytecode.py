@@ -64,7 +64,7 @@ def node(made: NodeProgram, tmp_path: Path) -> NodeProgram:
 
 
 def test_file_holds_what_the_build_would_ship(made: NodeProgram, source: Path) -> None:
-    shipped = bytecode.compile_by(made.python, archive.read_sources(source))
+    (shipped,) = bytecode.compile_all(archive.read_sources(source), [made.python])
     assert made.file.name == f"x.pyz.{shipped.tag}"
     assert made.file.read_bytes()[HEADER_SIZE:] == shipped.content
     assert stat.S_IMODE(made.file.stat().st_mode) == 0o644
