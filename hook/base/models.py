@@ -25,6 +25,7 @@ __all__ = [
     "Index",
     "IntelRdt",
     "KeyState",
+    "LeftUndone",
     "Linux",
     "Member",
     "Model",
@@ -32,6 +33,8 @@ __all__ = [
     "Options",
     "ReconcileRecord",
     "State",
+    "Unhooked",
+    "UnhookedContainer",
     "ValidationError",
     "WatchRecord",
 ]
@@ -276,6 +279,40 @@ class WatchRecord(Model):
     moved: Natural = 0
     failed: Natural = 0
     overflows: Natural = 0
+
+
+class LeftUndone(Model):
+    """`left-undone.json`: what the last run of reconcile left undone, so that the next one prints only what changed.
+
+    `failures`: the reason of each action that failed, by its ID (plan.Action.id); `left`: as in outcome.Result.
+    """
+
+    version: Version = 1
+    failures: dict[str, str] = {}
+    left: list[str] = []
+
+
+class UnhookedContainer(Model):
+    """What is known of a container that was never hooked: its pod's names, and its own in the pod."""
+
+    namespace: str | None = None
+    pod: str | None = None
+    name: str | None = None
+
+
+class Unhooked(Model):
+    """`unhooked.json`: what reconcile last found of containers that run and were never hooked.
+
+    `since`: when it looked. `containers`: by ID. `unchecked`: how many it could not ask a runtime about. `others`:
+    those that are not meant to be hooked, by the `rules` of then.
+    """
+
+    version: Version = 1
+    since: str
+    containers: dict[Key, UnhookedContainer]
+    unchecked: Natural
+    rules: str
+    others: list[str]
 
 
 class HookProgram(Model):

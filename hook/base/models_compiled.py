@@ -41,6 +41,7 @@ __all__ = [
     "Index",
     "IntelRdt",
     "KeyState",
+    "LeftUndone",
     "Linux",
     "Member",
     "Model",
@@ -48,6 +49,8 @@ __all__ = [
     "Options",
     "ReconcileRecord",
     "State",
+    "Unhooked",
+    "UnhookedContainer",
     "ValidationError",
     "WatchRecord",
 ]
@@ -222,6 +225,39 @@ WatchRecord = Form(
         ("moved", "moved", 0, NO_TYPE, (check_int, 0, 9223372036854775807)),
         ("failed", "failed", 0, NO_TYPE, (check_int, 0, 9223372036854775807)),
         ("overflows", "overflows", 0, NO_TYPE, (check_int, 0, 9223372036854775807)),
+    ),
+)
+LeftUndone = Form(
+    "LeftUndone",
+    (
+        ("version", "version", 1, NO_TYPE, (check_int, 1, 1)),
+        ("failures", "failures", {}, NO_TYPE, (check_texts,)),
+        ("left", "left", [], NO_TYPE, (check_list, (check_str,))),
+    ),
+)
+UnhookedContainer = Form(
+    "UnhookedContainer",
+    (
+        ("namespace", "namespace", None, STR_OR_NONE, (check_nullable, (check_str,))),
+        ("pod", "pod", None, STR_OR_NONE, (check_nullable, (check_str,))),
+        ("name", "name", None, STR_OR_NONE, (check_nullable, (check_str,))),
+    ),
+)
+Unhooked = Form(
+    "Unhooked",
+    (
+        ("version", "version", 1, NO_TYPE, (check_int, 1, 1)),
+        ("since", "since", ABSENT, STR, (check_str,)),
+        (
+            "containers",
+            "containers",
+            ABSENT,
+            NO_TYPE,
+            (check_dict, (check_named, names.container_id), (check_model, UnhookedContainer)),
+        ),
+        ("unchecked", "unchecked", ABSENT, NO_TYPE, (check_int, 0, 9223372036854775807)),
+        ("rules", "rules", ABSENT, STR, (check_str,)),
+        ("others", "others", ABSENT, NO_TYPE, (check_list, (check_str,))),
     ),
 )
 HookProgram = Form(

@@ -22,6 +22,14 @@ def container_id(text: str) -> str:
     return text
 
 
+def is_container_id(text: str) -> bool:
+    """Whether `container_id` accepts a text."""
+    try:
+        return bool(container_id(text))
+    except ValueError:
+        return False
+
+
 def former_life(container: str, pid: int, starttime: int) -> str:
     """The name of a member whose ID another live process has been given since: not an ID, so it is no container's."""
     return f"{container}@{pid}-{starttime}"

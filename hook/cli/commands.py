@@ -67,7 +67,7 @@ def _list(options: Options, given: argparse.Namespace) -> None:
 def _show(options: Options, given: argparse.Namespace) -> None:
     with Records(options.run_dir) as records:
         (key,) = snapshot.add_podman_names([find_key(records, Resctrl(options.resctrl_root), given.key)])
-        found = (records.failure(name) for name in records.failed())
+        found = (records.failure(name) for name in records.names(Failure))
         of_key = [
             it for it in found if isinstance(it, Failure) and (it.key == key.state.key or it.container in key.dead)
         ]

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from hook.base import names
-from hook.base.models import Failure, KeyState
+from hook.base.models import Failure, Index, KeyState
 from hook.base.text import who
 from hook.cli.status import Usage
 from hook.node import podman_names
 from hook.observe import snapshot
-from hook.state.records import Records, Unreadable
+from hook.state.records import Broken, Records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def find_key(records: Records, kernel: Resctrl, name: str) -> snapshot.Key:
         raise Usage(f"{len(found)} keys match {name[:80]!r}: {', '.join(list(found.values())[:_MOST])}{more}")
     only = next(iter(found), "")
     key = snapshot.read_key(records, kernel, only, records.state(only)) if found else None
-    if isinstance(key, Unreadable):
+    if isinstance(key, Broken):
         raise Usage(f"{key.file}: {key.problem}")
     if key is None:
         raise Usage(_explain_unknown(records, name))
@@ -37,17 +37,17 @@ def find_key(records: Records, kernel: Resctrl, name: str) -> snapshot.Key:
 
 def _find(records: Records, name: str) -> dict[str, str]:
     """The keys that a name stands for, each with what it is called: those whose name it is, else that begin so."""
-    known = records.recorded()
+    known = records.names(KeyState)
     if not name:
         return {}
     if name in known:
         return {name: name}
     try:
-        indexed = records.key_of(names.container_id(name))
+        index = records.glance(Index, names.container_id(name))
     except ValueError:  # a pod's name, for one
-        indexed = None
-    if indexed is not None:
-        return {indexed: indexed}
+        index = None
+    if index is not None:
+        return {index.key: index.key}
     states = {key: records.state(key) for key in known}
     given = podman_names.read_names()
     called = [(key, text) for key, state in states.items() for text in _list_names(key, state, given)]
@@ -56,7 +56,7 @@ def _find(records: Records, name: str) -> dict[str, str]:
     return {key: _describe(key, states[key]) for key in dict.fromkeys(matching)}
 
 
-def _list_names(key: str, state: KeyState | Unreadable | None, given: dict[str, str]) -> Iterator[str]:
+def _list_names(key: str, state: KeyState | Broken | None, given: dict[str, str]) -> Iterator[str]:
     """What a key can be called."""
     yield key
     if not isinstance(state, KeyState):
@@ -71,7 +71,7 @@ def _list_names(key: str, state: KeyState | Unreadable | None, given: dict[str, 
         yield given[key]
 
 
-def _describe(key: str, state: KeyState | Unreadable | None) -> str:
+def _describe(key: str, state: KeyState | Broken | None) -> str:
     return who(key, state.pod_namespace, state.pod_name) if isinstance(state, KeyState) else key
 
 

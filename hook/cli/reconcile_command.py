@@ -12,12 +12,12 @@ import sys
 from functools import partial
 
 from hook.base import system
+from hook.base.models import LeftUndone
 from hook.base.text import printable
 from hook.cli.deadline import Ended
 from hook.node import oci_runtimes
 from hook.reconcile import reconcile, repeated
 from hook.reconcile.outcome import Follower, Result, format_left, format_outcome
-from hook.reconcile.repeated import LeftUndone
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,8 +90,9 @@ class Output(Follower):
         if outcome is None:
             return
         self._outcomes.append(outcome)
-        self.now.add(outcome)
-        if not self._last.has(outcome):
+        if outcome.has_failed:
+            self.now.failures[outcome.action.id] = outcome.reason or ""
+        if not repeated.is_known(self._last, outcome):
             self._print(format_outcome(outcome))
 
     def finish(self, result: Result) -> None:

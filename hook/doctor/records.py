@@ -6,13 +6,14 @@ from __future__ import annotations
 import os
 
 from hook.base import cgroups, system
+from hook.base.models import Failure, Index, ReconcileRecord, WatchRecord
 from hook.base.text import who
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
 from hook.doctor.site import names_hook
 from hook.node import machine, oci_runtimes, programs
 from hook.node.paths import NAME
 from hook.observe import snapshot
-from hook.state.records import Records
+from hook.state.records import Records, name_unhooked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def check_containers(site: Site) -> Iterator[Finding]:
     """Report live containers without the hook, or with the hook but without a record."""
     states, problems = site.states
     with Records(site.options.run_dir) as records:
-        recorded = {*records.indexed(), *records.failed()}
+        recorded = {*records.names(Index), *records.names(Failure)}
     hooked = [state["id"] for state in states if names_hook(site, f"{state['bundle']}/config.json")]
     lost = [container for container in hooked if container not in recorded]
     unhooked = [it["id"] for it in states if it["id"] not in recorded and it["id"] not in hooked]
@@ -111,7 +112,7 @@ def check_lost_containers(site: Site) -> Iterator[Finding]:
 def check_reconcile(site: Site) -> Iterator[Finding]:
     """Report a reconcile that does not run, does not end, or fails."""
     with Records(site.options.run_dir) as records:
-        seen = records.reconciled()
+        seen = records.glance(ReconcileRecord)
     if seen is None:
         return
     remedy = f"run {NAME} reconcile; with the timer, see journalctl -u {NAME}-reconcile.service"
@@ -131,7 +132,7 @@ def check_unhooked(site: Site) -> Iterator[Finding]:
     seen = snapshot.take_snapshot(site.options).unhooked
     if seen is None:
         return
-    names = seen.names()
+    names = name_unhooked(seen)
     if names:
         found = f"{len(names)} running containers never got the hook, as of {seen.since}: {name_first(names)}"
         remedy = (
@@ -169,5 +170,5 @@ def check_watch(site: Site) -> Iterator[Finding]:
 def _is_running(site: Site) -> bool:
     """Whether a watch has renewed its record lately, on the host or in the chart's pod. SIGTERM removes the record."""
     with Records(site.options.run_dir) as records:
-        seen = records.watched()
+        seen = records.glance(WatchRecord)
     return seen is not None and system.unix_time() - seen.alive_at < _SILENCE

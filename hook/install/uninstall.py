@@ -199,7 +199,7 @@ def _list_recorded(options: Options) -> dict[str, str]:
     """The recorded members that are not known to be dead, and the key of each."""
     found: dict[str, str] = {}
     with Records(options.run_dir) as records:
-        for key in records.recorded():
+        for key in records.names(KeyState):
             state = records.state(key)
             if isinstance(state, KeyState):
                 members = state.members.items()

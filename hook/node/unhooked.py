@@ -11,18 +11,17 @@ from __future__ import annotations
 import hashlib
 
 from hook.base import cgroups, jsontext, system
-from hook.base.models import Annotations, Config, State, ValidationError
+from hook.base.models import Annotations, Config, Failure, Index, State, Unhooked, UnhookedContainer, ValidationError
 from hook.node import containerd, door, hooksd, oci_runtimes, runtime_config
 from hook.node.container_config import find_arguments, list_hooks, read_hooks
 from hook.node.paths import PROGRAM
 from hook.stages import identity
 from hook.stages.context import parse
-from hook.state.records import UNHOOKED, Records, Unhooked
+from hook.state.records import Records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from hook.base.container_tasks import Processes
     from hook.base.models import Options
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from hook.stages.identity import Pod
 
 _STARTED = ("running", "paused")  # a `created` one may still run its createRuntime hooks
-_TEMPORARY = f".{UNHOOKED}.tmp"
 
 
 def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
@@ -41,33 +39,34 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     """
     rules = _Rules(context.options)
     if not rules.exist:
-        system.unlink(UNHOOKED, context.run.descriptor)
+        context.run.remove(Unhooked)
         return None
     with Records(context.run.path) as records:
-        former = records.unhooked()
+        former = records.glance(Unhooked)
         running = set(map(cgroups.container_id, processes.cgroups()))
-        candidates = {it for it in running if it is not None} - {*records.indexed(), *records.failed()}
+        recorded = {*records.names(Index), *records.names(Failure)}
+        candidates = {it for it in running if it is not None} - recorded
         same = former is not None and former.rules == rules.text
         known = {it: former.containers[it] for it in candidates & former.containers.keys()} if former and same else {}
-        others = candidates & former.others if former and same else set()
+        others = candidates.intersection(former.others) if former and same else set()
         found, unchecked = _ask_runtimes(candidates - known.keys() - others, rules, others)
         # Read the records again: a hook that was running at the first read has written its record by now.
-        fresh = {*records.indexed(), *records.failed()} if found else set()
+        fresh = {*records.names(Index), *records.names(Failure)} if found else set()
     found = {**known, **{container: pod for container, pod in found.items() if container not in fresh}}
-    seen = Unhooked(system.now_utc(), found, unchecked, rules.text, frozenset(others))
-    _save(context, seen)
+    seen = Unhooked(
+        since=system.now_utc(), containers=found, unchecked=unchecked, rules=rules.text, others=sorted(others)
+    )
+    context.run.write(Unhooked, "", seen)
     return seen
 
 
-def _ask_runtimes(
-    candidates: set[str], rules: _Rules, others: set[str]
-) -> tuple[dict[str, dict[str, str | None]], int]:
+def _ask_runtimes(candidates: set[str], rules: _Rules, others: set[str]) -> tuple[dict[str, UnhookedContainer], int]:
     """Those that run and should have the hook, and how many could not be checked. Adds the rest to `others`."""
     if candidates and not oci_runtimes.has_roots():
         return {}, len(candidates)
     states, unanswered = oci_runtimes.find_states(candidates)
     unchecked = len(unanswered)
-    found: dict[str, dict[str, str | None]] = {}
+    found: dict[str, UnhookedContainer] = {}
     for container, state in states.items():
         try:
             checked = State.model_validate(state)
@@ -77,7 +76,7 @@ def _ask_runtimes(
             if pod is None:
                 others.add(container)
             else:
-                found[container] = {"namespace": pod.namespace, "pod": pod.name, "name": pod.container}
+                found[container] = UnhookedContainer(namespace=pod.namespace, pod=pod.name, name=pod.container)
         except (ValidationError, OSError, ValueError):  # for example, its bundle is gone
             unchecked += 1
     return found, unchecked
@@ -134,13 +133,3 @@ def _calls_hook(spec: str) -> bool:
         return bool(find_arguments(read_hooks(spec)))
     except (OSError, ValueError):
         return False
-
-
-def _save(context: Context, seen: Unhooked) -> None:
-    """Replace the file at once: a reader, or a crash, sees the old or the new content."""
-    record: dict[str, Any] = {**vars(seen), "others": sorted(seen.others)}
-    system.write_new(_TEMPORARY, jsontext.dumps(record) + "\n", context.run.descriptor)
-    try:
-        system.rename(_TEMPORARY, UNHOOKED, context.run.descriptor)
-    except FileNotFoundError:  # another reconcile renamed it: its result is as good
-        pass

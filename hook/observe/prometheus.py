@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from hook import __version__
 from hook.base import counters, system
 from hook.base.counters import EVENTS, MILLION
-from hook.base.models import ReconcileRecord, WatchRecord
+from hook.base.models import ReconcileRecord, Unhooked, WatchRecord
 from hook.base.reasons import Reason
 from hook.base.text import printable
 from hook.node import door, files
@@ -25,7 +25,6 @@ from hook.observe.hardware import Rmids
 from hook.observe.snapshot import Group, Inventory, Key
 from hook.observe.use import add_up, get_event, make_total, to_number
 from hook.reconcile.plan import VERBS
-from hook.state.records import Unhooked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

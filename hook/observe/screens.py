@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hook.base import counters, names, procfs, system
 from hook.base.counters import EVENTS
-from hook.base.models import Failure
+from hook.base.models import Failure, Unhooked
 from hook.base.text import printable, who
 from hook.observe import hardware
 from hook.observe.snapshot import Group, Inventory, Key
@@ -34,7 +34,7 @@ from hook.observe.table import (
     words,
 )
 from hook.observe.use import KeyUse, Rates, Total, Uses, add_up, sum_gauges, sum_use, to_number
-from hook.state.records import Unhooked
+from hook.state.records import name_unhooked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def format_unmonitored(seen: Inventory) -> list[str]:
     """The lines of `list unmonitored`: each container that is not monitored, and why."""
     failures = sorted(seen.failures, key=lambda it: (it.reason, _name_failed(it)))
     lines = [line for failure in failures for line in format_failure(failure)]
-    unhooked = seen.unhooked.names() if seen.unhooked is not None else []
+    unhooked = name_unhooked(seen.unhooked) if seen.unhooked is not None else []
     if seen.unhooked is not None and unhooked:
         lines += [f"without the hook, as of {seen.unhooked.since} (see doctor):", *(f"  {it}" for it in unhooked)]
     return lines + format_missing(seen) or ["none"]
@@ -217,7 +217,7 @@ def _sum_up_outside(seen: Inventory, screen: Screen) -> list[str]:
 def _sum_up_unhooked(seen: Unhooked | None, screen: Screen) -> list[str]:
     if seen is None:
         return []
-    called = seen.names()
+    called = name_unhooked(seen)
     found = [_name_some("  never hooked", called, screen)] if called else []
     lines = _format_section(f"without the hook, as of {seen.since} (see doctor, and list unmonitored):", found, screen)
     if seen.unchecked:
@@ -387,7 +387,7 @@ def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
         and {
             "since": unhooked.since,
             "unchecked": unhooked.unchecked,
-            "containers": [{"container": it, **pod} for it, pod in sorted(unhooked.containers.items())],
+            "containers": [{"container": it, **dict(pod)} for it, pod in sorted(unhooked.containers.items())],
         },
         "outside": dict(seen.reconciled.outside) if seen.reconciled is not None else {},
         "unassigned": seen.unassigned,

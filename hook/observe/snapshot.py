@@ -14,12 +14,13 @@ from functools import cached_property
 
 from hook.base import all_groups, counters, procfs, system
 from hook.base.errors import HookError
-from hook.base.models import Failure, KeyState, MonGroup, ReconcileRecord, WatchRecord
+from hook.base.models import Failure, Index, KeyState, MonGroup, ReconcileRecord, Unhooked, WatchRecord
 from hook.base.resctrl import Resctrl
 from hook.node import podman_names
 from hook.observe import hardware
 from hook.observe.hardware import AssignableCounters, Rmids
-from hook.state.records import Records, Unhooked, Unreadable
+from hook.state import lives
+from hook.state.records import Broken, Records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,9 +147,9 @@ class Inventory:
 
     at: float
     keys: list[Key]
-    unreadable: list[Unreadable]
+    unreadable: list[Broken]
     failures: list[Failure]
-    unreadable_failures: list[Unreadable]
+    unreadable_failures: list[Broken]
     rmids: Rmids | None
     orphans: list[str]
     runs: dict[tuple[str, str], int]
@@ -167,7 +168,7 @@ class Inventory:
         groups = (group for key in self.keys for group in key.groups if group.exists)
         return [group.record.path for group in groups if hardware.UNASSIGNED in group.now.values()]
 
-    def list_unreadable(self) -> list[Unreadable]:
+    def list_unreadable(self) -> list[Broken]:
         """The records that cannot be understood."""
         return [*self.unreadable, *self.unreadable_failures]
 
@@ -183,14 +184,16 @@ def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory
     with Records(options.run_dir) as records:
         # The groups first: createRuntime records a member before it makes the group.
         ctrl_groups = all_groups.list_ctrl_groups(kernel.root) if kernel.is_mounted() else {}
-        states = {name: records.state(name) for name in records.recorded()}
+        states = {name: records.state(name) for name in records.names(KeyState)}
         uncharged, readings = _read_all(kernel, ctrl_groups) if has_uncharged else ({}, {})
         found = (read_key(records, kernel, name, state, readings) for name, state in states.items())
         keys, unreadable = _split_unreadable(found)
-        failures, broken = _split_unreadable(records.failure(name) for name in records.failed())
-        unhooked = records.unhooked()
+        failures, broken = _split_unreadable(records.failure(name) for name in records.names(Failure))
+        unhooked = records.glance(Unhooked)
         if unhooked is not None:
-            unhooked = unhooked.without({*records.indexed(), *records.failed()})
+            recorded = {*records.names(Index), *records.names(Failure)}
+            rest = {it: names for it, names in unhooked.containers.items() if it not in recorded}
+            unhooked = lives.replace(unhooked, containers=rest)
         ours, orphans = _find_ours(ctrl_groups, options.group_prefix, keys, unreadable)
         return Inventory(
             at,
@@ -202,8 +205,8 @@ def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory
             orphans=orphans if host_pids else [],
             runs=records.runs(),
             unhooked=unhooked,
-            reconciled=records.reconciled(),
-            watched=records.watched(),
+            reconciled=records.glance(ReconcileRecord),
+            watched=records.glance(WatchRecord),
             host_pids=host_pids,
             assignable=hardware.read_assignable(kernel.root),
             is_full=records.is_full(),
@@ -216,9 +219,9 @@ def read_key(
     records: Records,
     kernel: Resctrl,
     name: str,
-    state: KeyState | Unreadable | None,
+    state: KeyState | Broken | None,
     readings: Readings | None = None,
-) -> Key | Unreadable | None:
+) -> Key | Broken | None:
     """A key with its counters; None if it does not exist. `state`: what was recorded before `readings` were taken.
 
     Counters are read between two equal reads of the state, so that they belong to its incarnations. Compared with the
@@ -235,7 +238,7 @@ def read_key(
             return Key(
                 state, groups, {it: procfs.is_dead(who.pid, who.starttime) if is_known else None for it, who in members}
             )
-    return Unreadable(name, records.file(name), "it changes faster than it can be read")
+    return Broken(name, records.file(name), "it changes faster than it can be read")
 
 
 def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
@@ -261,7 +264,7 @@ def add_podman_names(keys: list[Key]) -> list[Key]:
 
 
 def _find_ours(
-    ctrl_groups: dict[str, list[str]], prefix: str, keys: list[Key], unreadable: list[Unreadable]
+    ctrl_groups: dict[str, list[str]], prefix: str, keys: list[Key], unreadable: list[Broken]
 ) -> tuple[int, list[str]]:
     """How many mon_groups are ours, and the orphans: those with our prefix, without a record and a live member.
 
@@ -277,12 +280,12 @@ def _find_ours(
     return len(ours), [path for path in lone if system.is_directory(path)]
 
 
-def _split_unreadable(found: Iterable[_T | Unreadable | None]) -> tuple[list[_T], list[Unreadable]]:
+def _split_unreadable(found: Iterable[_T | Broken | None]) -> tuple[list[_T], list[Broken]]:
     """The readable and the unreadable ones; a vanished one is in neither."""
     readable: list[_T] = []
-    unreadable: list[Unreadable] = []
+    unreadable: list[Broken] = []
     for it in found:
-        if isinstance(it, Unreadable):
+        if isinstance(it, Broken):
             unreadable.append(it)
         elif it is not None:
             readable.append(it)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from hook.base import all_groups, cgroups, names, procfs, system
 from hook.base.errors import HookError
+from hook.base.models import Failure, KeyState
 from hook.base.reasons import Reason, WrongCtrlGroup
 from hook.reconcile.chase import Chase, StillOutside
 from hook.reconcile.plan import names_process
@@ -22,17 +23,17 @@ from hook.reconcile.survey import (
 )
 from hook.stages import create, failures, misidentity, retire
 from hook.stages.identity import Container, Key
-from hook.state import contents, damage
+from hook.state import damage, records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hook.base.models import KeyState, Member
+    from hook.base.models import Member
     from hook.reconcile.plan import Action
     from hook.reconcile.survey import Survey
     from hook.stages.context import Context
-    from hook.state.rundir import LockedKey
+    from hook.state.store import LockedKey
 
 _SECONDS = 10.0
 
@@ -97,7 +98,7 @@ def _is_in_place(context: Context, state: KeyState, container: str, member: Memb
     """Whether a member's init is in its group, with initial counters and an index entry. The caller holds the lock."""
     there = {tid for it in state.groups if it.path == member.group for tid in read_tasks(context, it) or ()}
     is_in = member.pid in there and is_in_parent_of(context, member.group, member.pid)
-    return is_in and _has_begun(context, state, container) and context.run.key_of(container) == state.key
+    return is_in and _has_begun(context, state, container) and records.glance_key(context.run, container) == state.key
 
 
 def _remove_old_group(context: Context, key: str, path: str) -> None:
@@ -133,8 +134,10 @@ def start(context: Context, container: Container, seen: Survey) -> None:
 
 def _find_recorded_key(context: Context, container: str) -> Key | None:
     """The key that a container is indexed under."""
-    key = context.run.key_of(container)
-    return Key(key, (contents.glance(context.run, key) or damage.unknown_state(key)).kind) if key is not None else None
+    key = context.run.find_key(container)
+    if key is None:
+        return None
+    return Key(key, (context.run.glance(KeyState, key) or damage.unknown_state(key)).kind)
 
 
 def _monitor(context: Context, container: Container, seen: Survey, key: Key | None, *, was_in: bool = False) -> None:
@@ -167,7 +170,7 @@ def _monitor(context: Context, container: Container, seen: Survey, key: Key | No
         raise
     problem = container.problem(key) if key is not None else None
     if problem is None:
-        context.run.remove_failure(container.id)
+        context.run.remove(Failure, container.id)
     else:
         _record(context, container, problem, key, is_monitored=True)
     found.check()  # last: it is monitored, and no hook's failure
@@ -184,7 +187,7 @@ def _show_again(context: Context, key: str) -> None:
 
 def _has_group(context: Context, key: Key) -> bool:
     """Whether a key has a group already, so that a further container needs no RMID."""
-    state = contents.glance(context.run, key.name)
+    state = context.run.glance(KeyState, key.name)
     return state is not None and any(context.resctrl.inode(group.path) is not None for group in state.groups)
 
 
@@ -195,7 +198,7 @@ def _record(context: Context, container: Container, error: HookError, key: Key |
 def retry(context: Context, action: Action, seen: Survey) -> bool:
     """Retry a failed createRuntime with its recorded key. Returns whether the container still needed it."""
     name = action.container
-    failure = context.run.failure_of(name)
+    failure = context.run.glance(Failure, name)
     if failure is None or failure.monitored or not names_process(failure) or has_dead_container(failure):
         return False
     container = make_container(name, failure.pid or 0, failure.bundle or "", None)
@@ -278,7 +281,7 @@ def _bring_in(context: Context, key: str, container: str, seen: Survey, *, was_i
 
 
 def _find_live(context: Context, key: str, container: str) -> Member | None:
-    state = contents.glance(context.run, key)
+    state = context.run.glance(KeyState, key)
     member = state.members.get(container) if state is not None else None
     return None if member is None or procfs.is_dead(member.pid, member.starttime) else member
 

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 from hook.base import system
-from hook.base.models import KeyState, Member
 from hook.base.names import container_of
 from hook.node import kubelet_logs
+from hook.state.lives import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from hook.base.models import KeyState
     from hook.reconcile.plan import Action
     from hook.reconcile.survey import Survey
     from hook.stages.context import Context
@@ -51,11 +52,9 @@ def name(context: Context, action: Action, seen: Survey) -> bool:
 
 def _fill(state: KeyState, pod: tuple[str | None, str | None], containers: Mapping[str, str | None]) -> KeyState:
     """The record with these names, where it has none."""
-    fields = dict(state)
-    if state.pod_name is None:
-        fields["pod_namespace"], fields["pod_name"] = pod
-    fields["members"] = {
-        it: Member(**{**dict(member), "name": member.name or containers.get(container_of(it))})
+    namespace, name = pod if state.pod_name is None else (state.pod_namespace, state.pod_name)
+    members = {
+        it: replace(member, name=member.name or containers.get(container_of(it)))
         for it, member in state.members.items()
     }
-    return KeyState(**fields)
+    return replace(state, pod_namespace=namespace, pod_name=name, members=members)

@@ -9,15 +9,14 @@ from hook.base.models import KeyState, Member, MonGroup
 from hook.base.reasons import Reason
 from hook.reconcile.owners import find_containers, find_owner
 from hook.stages import create, orphans
-from hook.state import damage, transitions
-from hook.state.rundir import changed
+from hook.state import damage, lives, records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.reconcile.plan import Action
     from hook.reconcile.survey import Survey
     from hook.stages.context import Context
-    from hook.state.rundir import LockedKey
+    from hook.state.store import LockedKey
 
 
 def rebuild(context: Context, action: Action, seen: Survey) -> bool:
@@ -40,7 +39,7 @@ def rebuild(context: Context, action: Action, seen: Survey) -> bool:
         state = locked.state
         if _has_unknown(context, state, seen):
             raise HookError(Reason.IO, "its group has tasks that match no known container")
-        locked.commit(transitions.recovered(state))
+        locked.commit(lives.replace(state, recovering=False))
         return True
 
 
@@ -56,7 +55,7 @@ def _find_members(context: Context, locked: LockedKey, state: KeyState, seen: Su
     found: dict[str, Member] = {}
     for group in groups:
         found = {**_list_members(context, state.key, group.path, seen), **found}
-    state = changed(state, groups=groups, members={**found, **state.members})
+    state = lives.change(state, groups, members={**found, **state.members})
     locked.commit(state)
     return state
 
@@ -104,7 +103,7 @@ def _list_members(context: Context, key: str, path: str, seen: Survey) -> dict[s
     """The live containers of a key, by the index and by the tasks in one of its groups."""
     found = {}
     for name, init in find_containers(context, path, seen.index, seen.processes).items():
-        if (context.run.key_of(name) or key) == key:  # a hook may have recorded it since the survey
+        if (records.glance_key(context.run, name) or key) == key:  # a hook may have recorded it since the survey
             cgroup = procfs.own_cgroup(list(init.cgroups), name)
             found[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)
             context.run.write_index(name, key)

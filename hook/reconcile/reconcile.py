@@ -14,7 +14,7 @@ from functools import partial
 from hook.base import container_tasks, procfs, system
 from hook.base.errors import HookError
 from hook.base.explain import explain, known, refused
-from hook.base.models import State, ValidationError
+from hook.base.models import Failure, Index, KeyState, State, ValidationError
 from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.node import unhooked
@@ -23,11 +23,10 @@ from hook.reconcile.chase import StillOutside
 from hook.reconcile.outcome import Follower, Outcome, Result
 from hook.reconcile.plan import Action
 from hook.reconcile.survey import Survey, add_late_counters, find_live_members, has_dead_container, survey_node
+from hook.reconcile.tally import Tally
 from hook.stages import failures, orphans, remove, retire
 from hook.stages.context import Context, open_run_dir
-from hook.state import contents, log_limit
-from hook.state.reconcile_record import Tally
-from hook.state.rundir import changed
+from hook.state import damage, lives, records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     from hook.base.container_tasks import Processes
     from hook.base.models import Options
-    from hook.state.rundir import LockedKey
+    from hook.state.store import LockedKey
 
 _MOST_PASSES = 3
 _MOST_CHASES = 10  # passes, after the first ones only for threads outside their group, ...
@@ -72,7 +71,7 @@ def run(
     context = _open_node(options, longest_linger)
     with Tally(context.run, context.late_cpu) as tally:
         tally.start()
-        for line in log_limit.collect(context.run):
+        for line in damage.sum_up_failures(context.run):
             failures.log(line)
         outcomes: list[Outcome] = []
         tried: set[Action] = set()
@@ -142,7 +141,7 @@ def _list_unhooked(context: Context, processes: Processes) -> list[str]:
         seen = unhooked.find_unhooked(context, processes)
     except (HookError, OSError) as error:
         return [f"cannot look for containers that never got the hook: {error}"]
-    names = seen.names() if seen is not None else []
+    names = records.name_unhooked(seen) if seen is not None else []
     return [f"{len(names)} running containers never got the hook (see doctor): {', '.join(names)}"] if names else []
 
 
@@ -151,7 +150,7 @@ def adopt(
 ) -> Result:
     """Monitor running containers that never got the hook, from their OCI states. Raises HookError, OSError."""
     context = _open_node(options)
-    recorded = list(filter(None, (contents.glance(context.run, key) for key in contents.recorded_keys(context.run))))
+    recorded = context.run.list_states()
     known = {container for state in recorded for container in state.members}
     seen = Survey(system.boottime(), context.resctrl.is_mounted(), container_tasks.look())
     seen.processes.add(it for state in recorded for it in find_live_members(state, seen.processes).items())
@@ -278,7 +277,7 @@ def _show(context: Context, locked: LockedKey, _action: Action) -> bool:
     state = locked.state
     if state is None:
         return False
-    locked.commit(changed(state, groups=[add_late_counters(context, group) for group in state.groups]))
+    locked.commit(lives.change(state, [add_late_counters(context, group) for group in state.groups]))
     if locked.state is None or context.view.is_current(locked.state):
         return False
     context.show(locked.state)
@@ -296,9 +295,10 @@ def _tidy(context: Context, locked: LockedKey, action: Action) -> bool:
     if action.path:
         system.remove_tree(action.path, context.run.descriptor)
         return True
-    if state is not None and state.completed_at is None and not contents.has_leftovers(context.run, state):
+    if state is not None and state.completed_at is None and not records.has_leftovers(context.run, state):
         return False
-    contents.tidy(context.run, key)
+    for model in (KeyState, Index):
+        records.remove_half_written(context.run, model, key)
     context.view.tidy(key)
     if state is None or not state.generation:
         context.view.remove(key)
@@ -308,21 +308,21 @@ def _tidy(context: Context, locked: LockedKey, action: Action) -> bool:
 def _forget(context: Context, action: Action) -> bool:
     """Remove a failure record, or, with a key, an index entry."""
     if not action.key:
-        contents.remove_half_failure(context.run, action.container)
-        failure = context.run.failure_of(
-            action.container
-        )  # again: the container may have been restarted and failed again
+        records.remove_half_written(context.run, Failure, action.container)
+        # Again: the container may have been restarted and failed again.
+        failure = context.run.glance(Failure, action.container)
         is_over = failure is not None and has_dead_container(failure)
         names_none = failure is None or failure.pid is None
-        if is_over or (names_none and contents.has_old_failure(context.run, action.container)):
-            context.run.remove_failure(action.container)
+        if is_over or (names_none and records.has_old_failure(context.run, action.container)):
+            context.run.remove(Failure, action.container)
         return True
     with context.run.lock(action.key, system.monotonic()) as locked:
         state = locked.state
         is_member = state is not None and (state.recovering or action.container in state.members)
-        if is_member or context.run.key_of(action.container) != action.key:  # it may belong to another key by now
+        # The container may belong to another key by now.
+        if is_member or records.glance_key(context.run, action.container) != action.key:
             return False
-        context.run.remove_index(action.container)
+        context.run.remove(Index, action.container)
         return True
 
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from hook.base import cgroups, container_tasks, names, procfs, system
 from hook.base.errors import HookError
-from hook.base.models import Failure, KeyState
+from hook.base.models import Failure, Index, KeyState
 from hook.base.reasons import UNNAMED
 from hook.reconcile.owners import find_owner
 from hook.stages import orphans, remove, retire
-from hook.state import contents, transitions
-from hook.state.records import Records, Unreadable
+from hook.state import lives, records
+from hook.state.records import Broken, Records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Survey:
     gone: set[str] = field(default_factory=set)
     """Containers with a failure record that are gone."""
     outdated_failures: list[str] = field(default_factory=list)
-    """Containers that do not run, and whose failure record has no pid and is old (contents.has_old_failure)."""
+    """Containers that do not run, and whose failure record has no pid and is old (records.has_old_failure)."""
     set_aside: list[tuple[str, str]] = field(default_factory=list)
     """Unreadable files that were set aside a day ago: the key of each, and its path."""
     lost: dict[str, str] = field(default_factory=dict)
@@ -89,37 +89,35 @@ class Survey:
 def survey_node(context: Context) -> Survey:
     """Survey the node. Raises HookError `io` if the run directory is unreadable."""
     found = Survey(system.boottime(), context.resctrl.is_mounted())
-    with Records(context.run.path) as records:
-        for key in records.recorded():
-            state = records.state(key)
+    with Records(context.run.path) as run:
+        for key in run.names(KeyState):
+            state = run.state(key)
             if isinstance(state, KeyState):
                 found.states[key] = state
-            elif isinstance(state, Unreadable):
+            elif isinstance(state, Broken):
                 found.unreadable.append(key)
-        _look_at_failures(records, found)
-        _look_at_index(records, found)
+        _look_at_failures(run, found)
+        _look_at_index(run, found)
         # A failure of a container with an index entry is handled with its membership.
-        failed = [name for name in records.failed() if records.key_of(name) is None]
+        failed = [name for name in run.names(Failure) if records.glance_key(run, name) is None]
     # After the records, so that the init of each member is among the processes.
     found.processes = container_tasks.look()
     live = {key: _look_at_members(context, found, key, state) for key, state in found.states.items()}
     found.processes.add(place for members in live.values() for place in members.items())
     known = {failure.container for failure in found.failures if failure.pid is not None} | found.gone
     nameless = [name for name in failed if name not in known]
-    found.outdated_failures = _find_outdated(
-        found, [it for it in nameless if contents.has_old_failure(context.run, it)]
-    )
-    found.set_aside = contents.find_old_asides(context.run)
+    found.outdated_failures = _find_outdated(found, [it for it in nameless if records.has_old_failure(context.run, it)])
+    found.set_aside = records.find_old_asides(context.run)
     if found.mounted:
         for key, members in live.items():
             if found.states[key].completed_at is None:
                 _look_at_groups(context, found, found.states[key], members)
         _look_at_orphans(context, found)
     unfinished = {key for key, it in found.states.items() if it.completed_at is None}
-    found.leftovers = contents.find_leftovers(context.run, unfinished)
+    found.leftovers = records.find_leftovers(context.run, unfinished)
     due = {key for key, state in found.states.items() if state.generation} | {*found.unreadable, *found.leftovers}
     found.leftovers += [key for key in context.view.shown() if key not in due]
-    found.half_failures = contents.find_half_failures(context.run)
+    found.half_failures = records.find_half_written(context.run, Failure)
     there = _list_counters(context) if found.mounted else set()
     found.stale_views = [
         key
@@ -163,13 +161,13 @@ def _has_late(context: Context, state: KeyState, there: set[str]) -> bool:
     return any(add_late_counters(context, group) is not group for group in groups)
 
 
-def _look_at_failures(records: Records, found: Survey) -> None:
-    for container in records.failed():
-        failure = records.failure(container)
+def _look_at_failures(run: Records, found: Survey) -> None:
+    for container in run.names(Failure):
+        failure = run.failure(container)
         if isinstance(failure, Failure):
             found.failures.append(failure)
             # A poststop's record is removed with the membership.
-            if has_dead_container(failure) and (failure.pid is not None or records.key_of(container) is None):
+            if has_dead_container(failure) and (failure.pid is not None or records.glance_key(run, container) is None):
                 found.gone.add(container)
 
 
@@ -183,8 +181,8 @@ def has_dead_container(failure: Failure) -> bool:
     return is_dead is True
 
 
-def _look_at_index(records: Records, found: Survey) -> None:
-    noted = found.index = {container: records.key_of(container) for container in records.indexed()}
+def _look_at_index(run: Records, found: Survey) -> None:
+    noted = found.index = {container: records.glance_key(run, container) for container in run.names(Index)}
     members = ((key, container) for key, state in found.states.items() for container in state.members)
     # A former life of a container has no index entry (names.former_life).
     found.unindexed = {(key, it) for key, it in members if it == names.container_of(it) and noted.get(it) is None}
@@ -241,7 +239,7 @@ def _look_at_groups(context: Context, found: Survey, state: KeyState, live: dict
         strangers = find_strangers((there or set()) - owned[path], live, found.processes)
         if strangers:
             # The record was read before the tasks. A container may have joined in between: check again with a new one.
-            now = contents.glance(context.run, state.key)
+            now = context.run.glance(KeyState, state.key)
             strangers = find_strangers(strangers, find_live_members(now), found.processes) if now is not None else set()
         if strangers:
             found.strangers[state.key, path] = strangers
@@ -338,6 +336,6 @@ def add_late_counters(context: Context, group: MonGroup) -> MonGroup:
     if group.begin is None or group.end is not None or context.resctrl.inode(group.path) != group.inode:
         return group
     try:
-        return transitions.with_late(group, context.resctrl.counters(group.path))
+        return lives.add_late(group, context.resctrl.counters(group.path))
     except HookError:  # removed meanwhile
         return group

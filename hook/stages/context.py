@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from hook.base.models import Options, ValidationError
-from hook.state.consumer_view import View
-from hook.state.rundir import RunDir
+from hook.state.store import RunDir
+from hook.state.view import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from hook.base.models import KeyState, Model
     from hook.base.resctrl import Resctrl
-    from hook.state.rundir import LockedKey
+    from hook.state.store import LockedKey
 
     ModelT = TypeVar("ModelT", bound=Model)
 
@@ -24,7 +24,7 @@ _NUMBER = "0123456789."  # what int and float take besides (signs, 1_0, other sc
 class Context:
     """The kernel's groups, our records, and the administrator's options. `freed` counts the RMIDs given back.
 
-    `late_cpu`: by key, CPU seconds that tasks had used before they were moved in; reconcile_record saves them.
+    `late_cpu`: by key, CPU seconds that tasks had used before they were moved in; Tally saves them.
     `longest_linger`: the most seconds for which a key may linger, whatever its record says; None: no such limit.
     """
 

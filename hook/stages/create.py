@@ -11,15 +11,14 @@ from hook.base import jsontext, names, procfs, system
 from hook.base.errors import HookError
 from hook.base.models import Config, KeyState, Member, MonGroup
 from hook.stages import identity
-from hook.state import transitions
-from hook.state.rundir import changed
+from hook.state import lives
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.stages.context import Context
     from hook.stages.create_retry import Retry
     from hook.stages.identity import Container, Key
-    from hook.state.rundir import LockedKey
+    from hook.state.store import LockedKey
 
 
 def create_runtime(context: Context, container: Container) -> Key | None:
@@ -46,7 +45,11 @@ def monitor(context: Context, container: Container, ctrl_group: str | None = Non
         from hook.base import refusals
 
         raise refusals.of_mount(context.resctrl)
-    former = context.run.key_of(container.id)
+    try:
+        former = context.run.find_key(container.id)
+    except HookError as error:
+        context.run.complaints.append(error)
+        former = None
     if former is not None and former != key.name:
         # Before the index names the new key: killed in between, the former membership can still be found.
         from hook.stages import retire
@@ -119,7 +122,7 @@ def _join(attempt: Attempt) -> None:
             attempt.made.add(group.path)
         elif not is_known and context.resctrl.has_live_task(group.path):
             # The key's record was lost while a container of it lived: reconcile finds out which.
-            locked.commit(transitions.unsure(joined))
+            locked.commit(lives.replace(joined, recovering=True))
         # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
         begin(context, locked, group.path, made=made, empty=was_empty)
         # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
@@ -144,19 +147,17 @@ def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: 
     place = [group.path for group in groups].index(path)
     group, inode = groups[place], context.resctrl.inode(path)
     if group.begin is not None and not empty and (group.inode != inode or made):
-        from hook.state import accounting
-
-        group = accounting.remade(group, inode)
+        group = lives.remake_group(group, inode)
     elif group.inode != inode or made:
-        group = _begun(group, inode, None)
+        group = lives.begin_group(group, inode, None)
     if group.begin is None and context.options.snapshot_ttl:
         group = _read_begin(context, state, group, made=made)
     if group.last is not None:
-        group = transitions.left(group, None)
+        group = lives.replace(group, last=None)
     try:
         if group != groups[place]:
             groups[place] = group
-            locked.commit(changed(state, groups=groups))
+            locked.commit(lives.change(state, groups))
     except OSError as error:  # the container is monitored all the same
         context.complain(f"could not save the initial counters of key {state.key}; its use will be unknown", error)
     # After the commit: killed in between, the next hook of this key finds the view older than the state.
@@ -167,15 +168,8 @@ def _read_begin(context: Context, state: KeyState, group: MonGroup, *, made: boo
     """Read the begin of a group. If it has members already, or may have, what they used until now is unknown."""
     counters = context.resctrl.counters(group.path)
     if state.recovering or (not made and context.resctrl.has_live_task(group.path)):
-        from hook.state import accounting
-
-        return accounting.begun_late(group, group.inode, counters)
-    return _begun(group, group.inode, counters)
-
-
-def _begun(group: MonGroup, inode: int | None, begin: dict[str, str] | None) -> MonGroup:
-    path, ctrl_group, before, known = group.path, group.ctrl_group, group.before, group.known
-    return MonGroup(path=path, ctrl_group=ctrl_group, inode=inode, begin=begin, before=before, known=known)
+        return lives.begin_group_late(group, counters)
+    return lives.begin_group(group, group.inode, counters)
 
 
 def _hide(context: Context, key: str) -> None:
@@ -254,22 +248,23 @@ def _member(container: Container, former: Member | None, group: MonGroup, mon_gr
 def _joined(state: KeyState, container: Container, member: Member, group: MonGroup) -> KeyState:
     """Put this member, and its group, into the state; and its pod's names, which a rebuilt record lacks."""
     if state.completed_at is not None:
-        from hook.state import accounting
-
-        state = accounting.resumed(state, group)
+        state = lives.resume(state, [lives.inherit(group, state.groups)])
     members, former = state.members, state.members.get(container.id)
     if is_another_process(former, container):
-        members = transitions.displaced(members, container.id)
+        members = lives.displace(members, container.id)
     members = {**members, container.id: member}
     members.pop(names.former_life(container.id, member.pid, member.starttime), None)  # of two, the first calls again
-    fields = dict(state)
-    if group.path not in [it.path for it in state.groups]:
-        fields["groups"] = [*state.groups, group]
-    fields.update(members=members, lingering_since=None, lingering_until=None)
-    fields["cgroup"] = (identity.of_pod(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup
-    fields["pod_namespace"] = state.pod_namespace or container.pod.namespace
-    fields["pod_name"] = state.pod_name or container.pod.name
-    return KeyState(**fields)
+    is_new = group.path not in [it.path for it in state.groups]
+    return lives.replace(
+        state,
+        groups=[*state.groups, group] if is_new else state.groups,
+        members=members,
+        lingering_since=None,
+        lingering_until=None,
+        cgroup=(identity.of_pod(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup,
+        pod_namespace=state.pod_namespace or container.pod.namespace,
+        pod_name=state.pod_name or container.pod.name,
+    )
 
 
 def is_of(member: Member | None, container: Container) -> bool:

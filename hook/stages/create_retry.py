@@ -9,14 +9,13 @@ from hook.base.explain import known, refused
 from hook.base.reasons import GroupGone, InLimbo, Reason, WrongCtrlGroup
 from hook.stages import reclaim, remove, retire
 from hook.stages.create import is_another_process
-from hook.state import accounting
-from hook.state.rundir import changed
+from hook.state import lives
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.stages.context import Context
     from hook.stages.create import Attempt
-    from hook.state.rundir import LockedKey
+    from hook.state.store import LockedKey
 
 _LIMBO_POLL = 0.05
 _MOST_RETURNS = 3
@@ -97,8 +96,8 @@ def withdraw(context: Context, locked: LockedKey, made: set[str]) -> None:
         groups = [group for group in state.groups if group not in vain or group in kept]
         gone = [group for group in vain if group not in kept]
         if any(group.before for group in gone) and groups:
-            groups[0] = accounting.inherited(groups[0], [accounting.unused(group) for group in gone])
-        locked.commit(changed(state, groups=groups))
+            groups[0] = lives.inherit(groups[0], [lives.end_unused_group(group) for group in gone])
+        locked.commit(lives.change(state, groups))
         context.show(locked.state or state)
     except OSError as error:
         refusal = refused("could not clean up a mon_group created by a failed attempt", error)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import sys
 
 from hook.base import jsontext, names, procfs, resctrl, system
-from hook.base.models import State
+from hook.base.models import Failure, State
 from hook.stages import create, identity, remove
 from hook.stages.context import Context, open_run_dir, parse
-from hook.state import rundir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from hook.base.errors import HookError
     from hook.base.models import Options
+    from hook.state.store import RunDir
 
 _STAGES = ("hook", "createRuntime", "poststop")
 
@@ -74,7 +74,7 @@ class Call:
         self.container_id: str | None = None
         self.bundle: str | None = None
         self.container: identity.Container | None = None
-        self.run_dir: rundir.RunDir | None = None
+        self.run_dir: RunDir | None = None
 
 
 def run(call: Call, arguments: list[str]) -> int:
@@ -97,7 +97,7 @@ def run(call: Call, arguments: list[str]) -> int:
 
         failures.complain(call, is_monitored=is_monitored)
     if call.run_dir is not None:
-        call.run_dir.count_run(call.stage, "monitored" if is_monitored else "done")
+        call.run_dir.count_run(f"{call.stage}-{'monitored' if is_monitored else 'done'}")
     return 0
 
 
@@ -130,7 +130,7 @@ def _act(call: Call) -> bool:
         return False  # a failure on record may be of the call that this container is for
     problem = call.container.problem(key)
     if problem is None:
-        context.run.remove_failure(state.id)
+        context.run.remove(Failure, state.id)
     else:
         from hook.stages import failures
 

@@ -14,16 +14,16 @@ from hook.base.reasons import UNNAMED, Reason
 from hook.base.text import printable, who
 from hook.stages import identity
 from hook.stages.context import open_run_dir
+from hook.state import lives
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.base.models import Options
     from hook.stages.entry import Call
     from hook.stages.identity import Container, Key
-    from hook.state.rundir import RunDir
+    from hook.state.store import RunDir
 
 _IDENTIFIER = "resctrl-mon-hook"
-_UNRECORDED = "runs/unrecorded"  # records.UNRECORDED, which would cost another import
 _PRIORITY = 3 << 3 | 4  # LOG_DAEMON, LOG_WARNING: syslog(3)
 
 
@@ -44,7 +44,7 @@ def report(call: Call, error: BaseException) -> int:
     _report(call, known("a file could not be read or written", error), is_monitored=False)
     complain(call, is_monitored=False)
     if call.run_dir is not None:
-        call.run_dir.count_run(call.stage, "failed")
+        call.run_dir.count_run(call.stage + "-failed")
     return 1 if call.options.strict and call.stage == "createRuntime" else 0
 
 
@@ -71,7 +71,7 @@ def say_once(call: Call, what: str, text: str) -> None:
     """Log one line per boot, as far as the run directory allows to remember it."""
     try:
         call.run_dir = call.run_dir or open_run_dir(call.options)
-        is_first = call.run_dir.first_time(what)
+        is_first = call.run_dir.is_first(what)
     except HookError:
         is_first = True
     if is_first:
@@ -105,22 +105,22 @@ def _report(call: Call, error: HookError, *, is_monitored: bool) -> None:
     to_syslog = True
     try:
         call.run_dir = call.run_dir or open_run_dir(call.options)
-        to_syslog = error.reason != Reason.NOT_MOUNTED or call.run_dir.first_time("not-mounted")
+        to_syslog = error.reason != Reason.NOT_MOUNTED or call.run_dir.is_first("not-mounted")
     except Exception:  # noqa: BLE001, S110  then there is no record, but the two other traces
         pass
     _say_of(call, error, to_syslog=to_syslog)
     if call.run_dir is not None and call.stage == "poststop" and error.reason == Reason.BAD_STATE:
-        call.run_dir.remove_failure(name)  # the container goes, and its record with it
+        call.run_dir.remove(Failure, name)  # the container goes, and its record with it
         return
     key = find_key(call.options, call.container) if call.container is not None else None
     failure = failure_of(error, call.stage, call.container or name, key, is_monitored=is_monitored)
     if call.container is None and call.bundle is not None:
-        failure = Failure(**{**dict(failure), "bundle": call.bundle})
+        failure = lives.replace(failure, bundle=call.bundle)
     record(call.run_dir, failure)
 
 
 def _say_of(call: Call, error: HookError, *, to_syslog: bool = True) -> None:
-    """Report a failure; to syslog, only the first ones a minute of its reason (log_limit)."""
+    """Report a failure; to syslog, only the first ones a minute of its reason (damage.count_failure)."""
     to_syslog = to_syslog and (call.run_dir is None or _may_log(call.run_dir, error.reason))
     say(f"{call.stage} {_who(call)}: {error.reason}: {error}", to_syslog=to_syslog)
 
@@ -133,9 +133,9 @@ def _who(call: Call) -> str:
 
 def _may_log(run: RunDir, reason: str) -> bool:
     try:
-        from hook.state import log_limit
+        from hook.state import damage
 
-        may_log, counts = log_limit.count(run, reason)
+        may_log, counts = damage.count_failure(run, reason)
         for line in counts:
             log(line)
     except Exception:  # noqa: BLE001  no trace depends on another one
@@ -191,19 +191,11 @@ def record(run: RunDir | None, failure: Failure) -> None:
     """Write the record that `list`, `doctor` and `metrics` show, if there is a run directory to hold it."""
     try:
         if run is not None:
-            run.write_failure(failure)
+            run.write(Failure, failure.container, failure)
     except Exception as error:  # noqa: BLE001  a full /run, for one: reported, and survived
         say(f"could not write the record of this failure: {error}")
-        _count_unrecorded(run)
-
-
-def _count_unrecorded(run: RunDir | None) -> None:
-    """Count it, for `list` to say that a record is missing: a byte often fits where a record does not."""
-    try:
         if run is not None:
-            system.append(_UNRECORDED, ".", run.descriptor)
-    except Exception:  # noqa: BLE001, S110  as above
-        pass
+            run.count_run("unrecorded")  # for `list`: a byte often fits where a record does not
 
 
 def failure_of(

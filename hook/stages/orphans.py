@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from hook.base import all_groups, names, system
-from hook.state import contents
+from hook.base.models import KeyState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from hook.base.models import KeyState
     from hook.stages.context import Context
 
 
@@ -53,13 +52,14 @@ def remove_orphan(context: Context, path: str) -> bool:
 
 def _recorded_paths(context: Context) -> set[str]:
     """Read the groups of all keys that are not over, whatever prefix they were made with."""
-    states = [contents.glance(context.run, key) for key in contents.recorded_keys(context.run)]
-    return {it.path for state in states if state and state.completed_at is None for it in state.groups}
+    states = context.run.list_states()
+    return {it.path for state in states if state.completed_at is None for it in state.groups}
 
 
 def is_recorded(context: Context, path: str) -> bool:
     """Whether a group is on record of the key in its name."""
-    return _is_on(path, contents.glance(context.run, key_of(context, path) or ""))
+    key = key_of(context, path)
+    return key is not None and _is_on(path, context.run.glance(KeyState, key))
 
 
 def _is_on(path: str, state: KeyState | None) -> bool:

@@ -11,13 +11,12 @@ from __future__ import annotations
 from hook.base import procfs, system
 from hook.base.errors import HookError
 from hook.base.explain import known
+from hook.base.models import Index, KeyState
 from hook.base.reasons import Reason
 from hook.stages import orphans, remove
-from hook.state import contents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.base.models import KeyState
     from hook.stages.context import Context
 
 _MOST = 32
@@ -72,10 +71,10 @@ def reclaim(context: Context, own: str) -> bool:
 def _end_dead(context: Context, own: str, effort: _Effort) -> list[KeyState]:
     """End keys as long as one may; returns those seen that may still linger."""
     waiting = []
-    for key in contents.recorded_keys(context.run):
+    for key in context.run.names(KeyState):
         if effort.is_over():
             break
-        state = contents.glance(context.run, key) if key != own else None
+        state = context.run.glance(KeyState, key) if key != own else None
         if state is None or not is_deserted(state):
             continue
         if _waits(context, state):
@@ -115,6 +114,6 @@ def _end(context: Context, key: str, *, waiting: bool = False) -> None:
             if state is not None and is_deserted(state) and (waiting or not _waits(context, state)):
                 remove.end(context, locked, state)
                 for container in state.members:
-                    context.run.remove_index(container)
+                    context.run.remove(Index, container)
     except HookError:
         pass  # busy, or the kernel has something against it: it stays on record

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from hook.base import cgroup_mounts, procfs, system
 from hook.base.errors import HookError
+from hook.base.models import Failure, Index
 from hook.stages import identity
-from hook.state import transitions
-from hook.state.rundir import changed
+from hook.state import lives
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.base.models import KeyState, Member, MonGroup
     from hook.stages.context import Context
-    from hook.state.rundir import LockedKey
+    from hook.state.store import LockedKey
 
 
 def poststop(context: Context, container_id: str) -> None:
@@ -27,13 +27,11 @@ def poststop(context: Context, container_id: str) -> None:
     Podman may call this late, beside the next life of the same container; two runtimes, or two root directories of one,
     may each have a container of this ID. Raises HookError.
     """
-    failure = context.run.failure_of(container_id)
+    failure = context.run.glance(Failure, container_id)
     if failure is None or failure.pid is None or procfs.is_dead(failure.pid, failure.starttime) is not False:
-        context.run.remove_failure(container_id)
-    key = context.run.key_of(container_id)
+        context.run.remove(Failure, container_id)
+    key = context.run.find_key(container_id)
     if key is None:
-        if context.run.complaints:  # there is an index, which cannot be read
-            raise context.run.complaints.pop()
         return
     with context.run.lock(key, system.monotonic() + context.options.lock_timeout) as locked:
         members = locked.state.members if locked.state else {}
@@ -69,15 +67,15 @@ def drop(
     state = locked.state
     members: dict[str, Member] = {}
     if state is not None:
-        members = transitions.without(state.members, containers)
+        members = lives.without(state.members, containers)
         if members or state.recovering:
-            locked.commit(changed(state, members=members))
+            locked.commit(lives.replace(state, members=members))
         elif not context.options.linger or not _linger(context, locked, state, vain):
             end(context, locked, state, vain=vain, own_poststop=own_poststop)
     # Last: killed before it, poststop when called again finds the key, and no member in it.
     for container_id in containers:
         if container_id not in members:
-            context.run.remove_index(container_id)
+            context.run.remove(Index, container_id)
 
 
 def end(
@@ -96,7 +94,7 @@ def end(
     """
     going = [group for group in state.groups if own_poststop or not context.resctrl.has_live_task(group.path)]
     if state.groups and not going:
-        locked.commit(changed(state, members={}))
+        locked.commit(lives.replace(state, members={}))
         return
     over = [group if group.end else _ended(context, group, vain) for group in going]  # it has one: killed after it
     if len(going) == len(state.groups) and _keeps_snapshot(context, over, vain):
@@ -126,7 +124,7 @@ def _complete(context: Context, locked: LockedKey, state: KeyState, over: list[M
     """Put what a key used on record, and show it. A full /run costs that record, but must not cost RMIDs."""
     try:
         if state.completed_at is None:
-            locked.commit(transitions.completed(state, over, system.now_utc(), system.boottime()))
+            locked.commit(lives.complete(state, over, system.now_utc(), system.boottime()))
     except OSError as error:
         context.complain(f"could not save the final counters of key {state.key}; its use is lost", error)
     else:
@@ -136,11 +134,9 @@ def _complete(context: Context, locked: LockedKey, state: KeyState, over: list[M
 def _ended(context: Context, group: MonGroup, vain: frozenset[str]) -> MonGroup:
     """Give a group its counters as they are now, as far as they can be read."""
     if group.path in vain:
-        from hook.state import accounting
-
-        return accounting.unused(group)
+        return lives.end_unused_group(group)
     # One whose begin was lost is over as well: else the key's next life would take it, and its `before`, once more.
-    return transitions.ended(group, read_end(context, group) if group.begin is not None else {})
+    return lives.end_group(group, read_end(context, group) if group.begin is not None else {})
 
 
 def read_end(context: Context, group: MonGroup) -> dict[str, str]:
@@ -178,8 +174,9 @@ def _linger(context: Context, locked: LockedKey, state: KeyState, vain: frozense
         return False  # in another pid namespace neither reclaim nor reconcile would ever end it
     if state.lingering_since is None or state.members:
         now = system.boottime()
-        groups = [transitions.left(group, read_end(context, group)) for group in state.groups]
-        locked.commit(transitions.lingering(state, groups, now, now + context.options.linger))
+        groups = [lives.replace(group, last=read_end(context, group)) for group in state.groups]
+        until = now + context.options.linger
+        locked.commit(lives.change(state, groups, members={}, lingering_since=now, lingering_until=until))
     return True
 
 

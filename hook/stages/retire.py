@@ -6,15 +6,14 @@ from __future__ import annotations
 from hook.base import system
 from hook.stages import remove
 from hook.stages.create import is_another_process
-from hook.state import accounting, transitions
-from hook.state.rundir import changed
+from hook.state import lives
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.base.models import KeyState, MonGroup
     from hook.stages.context import Context
     from hook.stages.identity import Container
-    from hook.state.rundir import LockedKey
+    from hook.state.store import LockedKey
 
 
 def give_up(context: Context, key: str, container: Container) -> None:
@@ -23,7 +22,7 @@ def give_up(context: Context, key: str, container: Container) -> None:
         state = locked.state
         member = state.members.get(container.id) if state else None
         if state is not None and is_another_process(member, container):
-            locked.commit(changed(state, members=transitions.displaced(state.members, container.id)))
+            locked.commit(lives.replace(state, members=lives.displace(state.members, container.id)))
         else:
             remove.drop(context, locked, [container.id])
 
@@ -40,8 +39,8 @@ def retire(context: Context, locked: LockedKey, *, left: str | None = None) -> N
     gone = [group for group in state.groups if is_retired(context, state, group, left=left)]
     kept = [group for group in state.groups if group not in gone]
     if gone and kept:
-        over = [transitions.ended(group, remove.read_end(context, group)) if group.begin else group for group in gone]
-        locked.commit(changed(state, groups=[accounting.inherited(kept[0], over), *kept[1:]]))
+        over = [lives.end_group(group, remove.read_end(context, group)) if group.begin else group for group in gone]
+        locked.commit(lives.change(state, [lives.inherit(kept[0], over), *kept[1:]]))
         context.show(locked.state or state)
         if left in [group.path for group in gone]:
             # After the record and the view, whose links would dangle. Killed before it: an empty group that is on no
@@ -61,5 +60,5 @@ def keep_survivors(
 ) -> None:
     """Keep on record, and show, a key whose last member is gone, but not all of its groups."""
     gone = [group for group in over if group.path not in [it.path for it in kept]]
-    locked.commit(accounting.surviving(state, kept, gone))
+    locked.commit(lives.resume(state, [lives.inherit(kept[0], gone), *kept[1:]]))
     context.show(locked.state or state)

@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run directory when something in it is broken, or in the way. Imported when that is so."""
+"""The run directory when something failed: what is broken in it or in the way, and how much of it is logged.
+
+    logged-<reason>-<minute>      as many bytes as there were failures (minutes on CLOCK_BOOTTIME)
+
+Imported when that is so, and by reconcile.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +19,19 @@ from hook.base.reasons import Reason
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.base.models import Kind
-    from hook.state.rundir import RunDir
+    from hook.state.store import RunDir
 
 ASIDE = ".json.unreadable-"
 """Between a key and an inode: the name of a record that could not be understood."""
-_UNREADABLE = (errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENXIO)  # a link, a directory, a giant, a socket
+IN_THE_WAY = (errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENXIO)
+"""What a link, a directory, a giant and a socket in the place of a record give."""
+MOST = 10
+"""Lines a minute, for each reason."""
+_LOGGED = "logged-"
+_MINUTE = 60.0
 
 
-def of_owner(path: str, owner: int, mode: int) -> HookError:
+def owner_error(path: str, owner: int, mode: int) -> HookError:
     """`io`: a user other than root could plant files in the run directory, or this is no root."""
     if owner == 0 and not mode & 0o022:
         return HookError(Reason.IO, f"the run directory {path} is root's", hint="run it as root")
@@ -30,7 +40,7 @@ def of_owner(path: str, owner: int, mode: int) -> HookError:
     return HookError(Reason.IO, problem, hint=hint)
 
 
-def of_lock(run_dir: str, key: str) -> HookError:
+def lock_error(run_dir: str, key: str) -> HookError:
     """`lock_timeout`."""
     return HookError(
         Reason.LOCK_TIMEOUT,
@@ -40,11 +50,24 @@ def of_lock(run_dir: str, key: str) -> HookError:
     )
 
 
-def of_index(run_dir: str, container: str, error: Exception) -> HookError:
+def index_error(run_dir: str, container: str, error: Exception) -> HookError:
     """`io`: which key a container belongs to cannot be read."""
     problem = f"the index of container {container} cannot be read ({_explain(error)})"
     hint = f"`reconcile` drops its member once it is dead; the file is {run_dir}/members/{container}.json"
     return HookError(Reason.IO, problem, hint=hint)
+
+
+def make_way(run: RunDir, path: str, error: OSError) -> None:
+    """Make room for a record that could not be written, for another try. Raises the error if none can help.
+
+    ENOENT: the run directory's maker was killed before it had made its parts, or another writer took the file.
+    """
+    if isinstance(error, FileNotFoundError):
+        run.make_parts()
+    elif error.errno not in IN_THE_WAY:
+        raise error
+    elif isinstance(error, IsADirectoryError):
+        system.remove_tree(path, run.descriptor)
 
 
 def set_aside(run: RunDir, key: str, error: Exception) -> KeyState:
@@ -52,7 +75,7 @@ def set_aside(run: RunDir, key: str, error: Exception) -> KeyState:
 
     OSError for a record that cannot be read for another reason than what it is.
     """
-    if isinstance(error, OSError) and error.errno not in _UNREADABLE:
+    if isinstance(error, OSError) and error.errno not in IN_THE_WAY:
         raise error
     path = f"groups/{key}.json"
     # No two files have the same inode at a time, so this name is free, or a name of this very file already.
@@ -66,7 +89,7 @@ def set_aside(run: RunDir, key: str, error: Exception) -> KeyState:
     except PermissionError:  # a directory has one name only
         system.rename(path, aside, run.descriptor)
     state = unknown_state(key)
-    run.write_key(state)
+    run.write(KeyState, key, state)
     problem = f"the state of key {key} cannot be read ({_explain(error)})"
     hint = f"it is kept for a day as {run.path}/{aside}; `reconcile` rebuilds the key"
     run.complaints.append(HookError(Reason.IO, problem, hint=hint))
@@ -87,3 +110,46 @@ def unknown_state(key: str) -> KeyState:
 
 def _explain(error: Exception) -> str:
     return explain(error.errors()) if isinstance(error, ValidationError) else str(error)
+
+
+# --- How many failures of one reason there were in a minute, so that a log gets the first ones and then a count
+
+
+def count_failure(run: RunDir, reason: str) -> tuple[bool, list[str]]:
+    """Count a failure. Returns whether to log it, and a line for each count of an earlier minute.
+
+    True where it cannot be counted, and where another process took the count away meanwhile: no failure is lost.
+    No lock: an append has one place, which is the failure's number.
+    """
+    try:
+        number, is_kept = system.append_numbered(f"{_LOGGED}{reason}-{_this_minute()}", ".", run.descriptor)
+    except OSError:
+        return True, []
+    return number <= MOST or not is_kept, sum_up_failures(run) if number == 1 else []
+
+
+def sum_up_failures(run: RunDir) -> list[str]:
+    """Remove the counts of earlier minutes. Returns a line for each with more failures than were logged."""
+    lines = []
+    try:
+        for name in system.list_directory(".", run.descriptor):
+            reason, _, minute = name[len(_LOGGED) :].rpartition("-")
+            if name.startswith(_LOGGED) and minute != str(_this_minute()):
+                more = _take(run, name) - MOST
+                if more > 0:
+                    lines.append(f"{reason}: and {more} more failures within a minute; see resctrl-mon-hook list")
+    except OSError:
+        pass
+    return lines
+
+
+def _take(run: RunDir, name: str) -> int:
+    """Remove a count and return it; 0 if another process has."""
+    try:
+        return system.remove_and_measure(name, run.descriptor)
+    except OSError:
+        return 0
+
+
+def _this_minute() -> int:
+    return int(system.boottime() / _MINUTE)

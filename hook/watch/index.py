@@ -10,14 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hook.base import cgroups, names
-from hook.state import contents
+from hook.base.models import KeyState
+from hook.state import records
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hook.base.models import Member
-    from hook.state.rundir import RunDir
+    from hook.state.store import RunDir
 
 _MOST_KEPT = 4096
 
@@ -41,7 +42,7 @@ class Index:
 
     def find(self, places: list[str]) -> Place | None:
         """The container whose own cgroup holds a process, the innermost one. `places`: as from procfs.cgroups."""
-        version = contents.version(self._run)
+        version = records.version(self._run)
         if version != self._version or len(self._found) >= _MOST_KEPT:
             self._found.clear()
             self._version = version
@@ -49,25 +50,18 @@ class Index:
         if name in self._found:
             return self._found[name]
         found = next((it for place in places for it in self._look_up(place)), None)
-        self._run.complaints.clear()  # an unreadable index entry: reconcile reports it
-        if contents.is_settled(self._run):
+        if records.is_settled(self._run):
             self._found[name] = found
         return found
 
     def _look_up(self, cgroup: str) -> Iterator[Place]:
         for name in reversed(cgroups.possible_ids(cgroup)):
-            key = self._find_key(name)
-            state = contents.glance(self._run, key) if key is not None else None
+            key = records.glance_key(self._run, name) if names.is_container_id(name) else None
+            state = self._run.glance(KeyState, key) if key is not None else None
             # By the ID itself: a former life of it (names.former_life) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
             if key is not None and member is not None and _holds(member.cgroup, name, cgroup):
                 yield Place(key, name, member)
-
-    def _find_key(self, name: str) -> str | None:
-        try:
-            return self._run.key_of(names.container_id(name))
-        except ValueError:
-            return None
 
 
 def _holds(own: str | None, container: str, cgroup: str) -> bool:

@@ -12,7 +12,7 @@ import signal
 from hook.base import system
 from hook.base.errors import HookError
 from hook.reconcile import move_in, plan, survey
-from hook.state.reconcile_record import Tally
+from hook.reconcile.tally import Tally
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from hook.base import cgroups, procfs, system
 from hook.base.errors import HookError
 from hook.reconcile.chase import StillOutside
 from hook.reconcile.survey import is_in
-from hook.state import contents
+from hook.state import records
 from hook.watch import bring_in
 from hook.watch.index import Place
 
@@ -95,10 +95,10 @@ class Pursuit:
     def _list_places(self) -> list[Place]:
         """Every member that has a cgroup of its own."""
         run = self._context.run
-        version = contents.version(run)
-        if version != self._version or not contents.is_settled(run):
-            states = [contents.glance(run, key) for key in contents.recorded_keys(run)]
-            members = ((state.key, *it) for state in states if state is not None for it in state.members.items())
+        version = records.version(run)
+        if version != self._version or not records.is_settled(run):
+            states = run.list_states()
+            members = ((state.key, *it) for state in states for it in state.members.items())
             self._places = [Place(*it) for it in members if cgroups.is_own(it[2].cgroup, it[1])]
             self._version = version
         return self._places.copy()

@@ -16,10 +16,9 @@ from hook.base.models import WatchRecord
 from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.reconcile import namespaces
+from hook.reconcile.tally import Tally
 from hook.stages.context import Context, open_run_dir
 from hook.state import damage
-from hook.state.reconcile_record import Tally, replace_record
-from hook.state.records import WATCHED
 from hook.watch import connector
 from hook.watch.bring_in import bring_in
 from hook.watch.connector import Connector, Lost
@@ -140,15 +139,15 @@ class Watch:
             overflows=self._overflows,
         )
         try:
-            replace_record(self._context.run, WATCHED, record)
+            self._context.run.write(WatchRecord, "", record)
         except OSError as error:  # its last one gets old, which raises the alert
-            self._log.say(f"cannot write {WATCHED} in {self._context.run.path}: {error}")
+            self._log.say(f"cannot write watch.json in {self._context.run.path}: {error}")
 
     def stop(self) -> NoReturn:
         """End the process at once, with status 0, and without a record: that it ended is no failure."""
         self.looks.stop()
         try:
-            system.unlink(WATCHED, self._context.run.descriptor)
+            self._context.run.remove(WatchRecord)
         except OSError:
             pass
         system.leave(0)

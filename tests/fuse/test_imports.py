@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 OURS = {
     "base": "cgroup_mounts errors jsontext models names procfs resctrl system validation",
-    "state": "consumer_view rundir transitions",
+    "state": "lives store view",
     "stages": "context create entry identity remove",
 }
 """Of hook/: a module more costs each container a hundredth of Python's start, or three."""

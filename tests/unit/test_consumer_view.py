@@ -21,7 +21,7 @@ from hook.stages import create
 from hook.stages.context import Context
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
-from hook.state import contents
+from hook.state import records
 from tests.support.consumers import Entry, read, read_by_path
 from tests.unit.faults import Faults, Killed, fails
 from tests.unit.test_create import GROUP, UID, MachineOnDisk, container, machine
@@ -235,7 +235,7 @@ class ViewChange:
             at_call, calls = 0, 0
             while calls >= at_call:
                 at_call += 1
-                contents.tidy(self.node.run, UID)
+                records.remove_half_written(self.node.run, KeyState, UID)
                 self.node.view.tidy(UID)
                 self.show(self.live)
                 pauses = calls = 0

@@ -12,8 +12,19 @@ from hypothesis import strategies as st
 
 from hook.base import counters
 from hook.base.models import KeyState, MonGroup
-from hook.state import accounting, transitions
-from hook.state.rundir import changed
+from hook.state.lives import (
+    _carry,
+    add_late,
+    begin_group,
+    begin_group_late,
+    change,
+    complete,
+    end_group,
+    inherit,
+    remake_group,
+    replace,
+    resume,
+)
 
 ENERGY = "mon_PERF_PKG_00/core_energy"
 TRAFFIC = "mon_L3_00/mbm_total_bytes"
@@ -98,27 +109,22 @@ def test_occupancy_and_what_nothing_is_known_of_do_not_add_up() -> None:
     assert set(counters.lifetime(group(begin=begin), dict.fromkeys(begin, "2"))) == {TRAFFIC}
 
 
-def begun(of: MonGroup, inode: int, begin: dict[str, str]) -> MonGroup:
-    """The group with its begin, as createRuntime reads it."""
-    return MonGroup(path=of.path, ctrl_group=of.ctrl_group, inode=inode, begin=begin, before=of.before, known=of.known)
-
-
 @given(st.lists(st.tuples(amounts, amounts), min_size=1, max_size=6))
 def test_use_adds_up_over_lives(lives: list[tuple[int, int]]) -> None:
     here = group()
     for begin, more in lives:
-        here = begun(accounting.inherited(group(), [here]), 5, {TRAFFIC: str(begin)})
-        here = transitions.ended(here, {TRAFFIC: str(begin + more)})
+        here = begin_group(inherit(group(), [here]), 5, {TRAFFIC: str(begin)})
+        here = end_group(here, {TRAFFIC: str(begin + more)})
     assert counters.lifetime(here, here.end or {}) == {TRAFFIC: sum(more for _, more in lives) * counters.MILLION}
 
 
 def test_what_is_unknown_once_stays_unknown_and_the_known_part_goes_on() -> None:
-    lost = accounting.remade(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "100"}), 7)
+    lost = remake_group(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "100"}), 7)
     assert (lost.before, lost.known) == ({TRAFFIC: counters.UNKNOWN}, {TRAFFIC: "100"})
-    again = transitions.ended(begun(lost, 5, {TRAFFIC: "1"}), {TRAFFIC: "3"})
+    again = end_group(begin_group(lost, 5, {TRAFFIC: "1"}), {TRAFFIC: "3"})
     assert counters.lifetime(again, again.end or {}) == {TRAFFIC: None}
     assert counters.at_least(again, again.end or {}) == {TRAFFIC: 102 * counters.MILLION}
-    third = begun(accounting.inherited(group(), [again]), 5, {TRAFFIC: "8"})
+    third = begin_group(inherit(group(), [again]), 5, {TRAFFIC: "8"})
     assert (third.before, third.known) == ({TRAFFIC: counters.UNKNOWN}, {TRAFFIC: "102"})
     assert counters.at_least(third, {TRAFFIC: "9"}) == {TRAFFIC: 103 * counters.MILLION}
 
@@ -127,8 +133,8 @@ def test_what_is_unknown_once_stays_unknown_and_the_known_part_goes_on() -> None
 def test_what_is_known_adds_up_over_lives_whose_end_was_read(lives: list[tuple[int, bool]]) -> None:
     here = group(begin={TRAFFIC: "0"}, end={TRAFFIC: "0"})
     for more, is_read in lives:
-        here = begun(accounting.inherited(group(), [here]), 5, {TRAFFIC: "7"})
-        here = transitions.ended(here, {TRAFFIC: str(7 + more)} if is_read else {})
+        here = begin_group(inherit(group(), [here]), 5, {TRAFFIC: "7"})
+        here = end_group(here, {TRAFFIC: str(7 + more)} if is_read else {})
     read = sum(more for more, is_read in lives if is_read) * counters.MILLION
     assert counters.at_least(here, here.end or {}) == {TRAFFIC: read}
     is_whole = all(is_read for _, is_read in lives)
@@ -141,27 +147,27 @@ def test_of_a_use_without_any_known_part_nothing_is_known() -> None:
 
 
 def test_what_was_used_before_a_late_begin_is_unknown() -> None:
-    late = accounting.begun_late(group(), 5, {TRAFFIC: "1", OCCUPANCY: "1"})
+    late = begin_group_late(group(), {TRAFFIC: "1", OCCUPANCY: "1"})
     assert late.before == {TRAFFIC: counters.UNKNOWN}
 
 
 def test_several_ctrl_groups_become_one_sum() -> None:
     one = group(begin={TRAFFIC: "1"}, end={TRAFFIC: "3"})
     two = group(begin={TRAFFIC: "10"}, end={TRAFFIC: "15"}, before={TRAFFIC: "100"})
-    assert accounting.carry([one, two]) == {"before": {TRAFFIC: "107"}, "known": {}}
-    assert accounting.inherited(group(before={TRAFFIC: "1000"}), [one, two]).before == {TRAFFIC: "1107"}
+    assert _carry([one, two]) == {"before": {TRAFFIC: "107"}, "known": {}}
+    assert inherit(group(before={TRAFFIC: "1000"}), [one, two]).before == {TRAFFIC: "1107"}
 
 
 def test_each_change_of_what_is_shown_is_a_generation() -> None:
     state = KeyState(key="c1", kind="container")
-    made = changed(state, groups=[group()])
+    made = change(state, [group()])
     assert made.generation == 0
-    begun = changed(made, groups=[group(begin={TRAFFIC: "1"})])
+    begun = change(made, [group(begin={TRAFFIC: "1"})])
     assert begun.generation == 1
-    assert changed(begun, members={}).generation == 1
-    done = transitions.completed(begun, [group(begin={TRAFFIC: "1"}, end={TRAFFIC: "2"})], "now", 5.0)
+    assert replace(begun, members={}).generation == 1
+    done = complete(begun, [group(begin={TRAFFIC: "1"}, end={TRAFFIC: "2"})], "now", 5.0)
     assert (done.generation, done.completed_at, done.members) == (2, "now", {})
-    back = accounting.resumed(done, group())
+    back = resume(done, [inherit(group(), done.groups)])
     assert (back.generation, back.completed_at, back.groups[0].before) == (3, None, {TRAFFIC: "1"})
 
 
@@ -173,20 +179,20 @@ def test_every_event_has_a_unit_and_a_meaning() -> None:
 def test_a_counter_that_came_after_the_begin_makes_its_use_unknown() -> None:
     here = group(begin={TRAFFIC: "1"})
     assert counters.lifetime(here, {TRAFFIC: "3", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
-    over = transitions.ended(here, {TRAFFIC: "3", ENERGY: "5"})
+    over = end_group(here, {TRAFFIC: "3", ENERGY: "5"})
     assert (over.begin, over.before) == ({TRAFFIC: "1", ENERGY: "5"}, {ENERGY: counters.UNKNOWN})
-    again = begun(accounting.inherited(group(), [over]), 5, {TRAFFIC: "1", ENERGY: "5"})
+    again = begin_group(inherit(group(), [over]), 5, {TRAFFIC: "1", ENERGY: "5"})
     assert counters.lifetime(again, {TRAFFIC: "1", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
 
 
 def test_use_after_a_counter_came_late_is_known() -> None:
     here = group(begin={TRAFFIC: "1"}, before={ENERGY: "7"})
-    marked = transitions.with_late(here, {TRAFFIC: "3", ENERGY: "5", OCCUPANCY: "4096"})
+    marked = add_late(here, {TRAFFIC: "3", ENERGY: "5", OCCUPANCY: "4096"})
     assert marked.begin == {TRAFFIC: "1", ENERGY: "5", OCCUPANCY: "4096"}
     assert (marked.before, marked.known) == ({ENERGY: counters.UNKNOWN}, {ENERGY: "7"})
     assert counters.at_least(marked, {TRAFFIC: "3", ENERGY: "6"})[ENERGY] == 8 * counters.MILLION
     assert counters.lifetime(marked, {TRAFFIC: "3", ENERGY: "6"})[ENERGY] is None
-    assert transitions.with_late(marked, {TRAFFIC: "4", ENERGY: "9"}) is marked
+    assert add_late(marked, {TRAFFIC: "4", ENERGY: "9"}) is marked
 
 
 def test_a_counter_of_earlier_lives_that_came_late_is_unknown() -> None:

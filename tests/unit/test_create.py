@@ -23,8 +23,7 @@ from hook.stages.context import Context
 from hook.stages.create import create_runtime
 from hook.stages.identity import Container
 from hook.stages.remove import poststop
-from hook.state import contents
-from hook.state.rundir import RunDir
+from hook.state.store import LockedKey, RunDir
 from tests.unit.faults import Clock, Faults, Killed, Manner, each_call_fails, fails
 from tests.unit.test_rundir import clock, directories, names_in
 
@@ -816,7 +815,7 @@ def test_a_failed_undo_is_reported_beside_the_failure(machine: MachineOnDisk, mo
 def test_the_record_of_a_failure_goes_when_its_container_goes(machine: MachineOnDisk) -> None:
     failure = Failure(container="c1", stage="createRuntime", reason="io", problem="p", pid=7, starttime=100)
     machine.spawn(7)
-    machine.node().run.write_failure(failure)
+    machine.node().run.write(Failure, failure.container, failure)
     poststop(machine.node(), "c1")
     assert machine.leftovers() == {"unmonitored/c1.json"}, "of the next life: Podman's clean-up can come late"
     machine.die(7)
@@ -827,7 +826,7 @@ def test_the_record_of_a_failure_goes_when_its_container_goes(machine: MachineOn
 def test_the_record_of_a_failure_goes_when_its_pid_is_anothers(machine: MachineOnDisk) -> None:
     failure = Failure(container="c1", stage="createRuntime", reason="io", problem="p", pid=7, starttime=100)
     machine.spawn(7, born=200)
-    machine.node().run.write_failure(failure)
+    machine.node().run.write(Failure, failure.container, failure)
     poststop(machine.node(), "c1")
     assert machine.leftovers() == set()
 
@@ -976,7 +975,7 @@ def test_use_is_not_counted_twice_when_a_return_fails_before_its_begin(
         with pytest.raises(OSError, match="open files"):
             create_runtime(machine.node(), container("c1", 8))
     create_runtime(machine.node(), container("c1", 8))
-    state = contents.glance(machine.node().run, UID)
+    state = machine.node().run.glance(KeyState, UID)
     assert state is not None
     assert [group.before for group in state.groups] == [{"mon_PERF_PKG_00/core_energy": "2"}]
 
@@ -986,16 +985,16 @@ def test_an_unrecorded_begin_is_not_read_later_with_tasks_in_the_group(
 ) -> None:
     """What they had used by then would have been nobody's, and nothing would have said so."""
     machine.spawn(7)
-    write_key, kept = RunDir.write_key, []
+    commit, kept = LockedKey.commit, []
 
-    def full(run: RunDir, state: KeyState) -> None:
+    def full(locked: LockedKey, state: KeyState) -> None:
         if any(group.begin is not None for group in state.groups):
             raise OSError(errno.ENOSPC, "No space left on device")
         kept.append(state)
-        write_key(run, state)
+        commit(locked, state)
 
     with monkeypatch.context() as broken:
-        broken.setattr(RunDir, "write_key", full)
+        broken.setattr(LockedKey, "commit", full)
         node = machine.node()
         create_runtime(node, container("c1", 7))
     assert kept
@@ -1004,7 +1003,7 @@ def test_an_unrecorded_begin_is_not_read_later_with_tasks_in_the_group(
     ]
     machine.spawn(8)
     create_runtime(machine.node(), container("c2", 8))
-    state = contents.glance(machine.node().run, UID)
+    state = machine.node().run.glance(KeyState, UID)
     assert state is not None
     assert [group.before for group in state.groups] == [{"mon_PERF_PKG_00/core_energy": "Unavailable"}]
 
@@ -1055,7 +1054,7 @@ def test_poststop_of_one_of_two_containers_of_an_id_keeps_the_other_in_its_group
     other = 15 - first_to_go
     assert machine.groups() == {"oci-x": {other}}
     assert members(machine, "x") == {"x": other}
-    assert machine.node().run.key_of("x") == "x"
+    assert machine.node().run.find_key("x") == "x"
     machine.die(other)
     poststop(machine.node(), "x")
     machine.assert_clean()
@@ -1085,7 +1084,7 @@ def test_a_start_that_fails_gives_the_id_back_to_the_live_container_that_had_it(
     machine.refusals["put"] = [errno.EIO]
     refused(lambda: create_runtime(machine.node(), container("x", 8, None)))
     assert members(machine, "x") == {"x": 7}
-    assert machine.node().run.key_of("x") == "x"
+    assert machine.node().run.find_key("x") == "x"
     assert machine.groups() == {"oci-x": {7}}
 
 

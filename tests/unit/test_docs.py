@@ -31,8 +31,8 @@ from hook.node.paths import Places
 from hook.observe import hardware, prometheus, serve, snapshot
 from hook.reconcile import plan
 from hook.stages import context, entry
-from hook.state.consumer_view import View
-from hook.state.rundir import RunDir
+from hook.state.store import RunDir
+from hook.state.view import View
 from tests.conftest import TIERS
 from tests.faults.__main__ import PARTS
 from tests.unit.documents import PAGES, ROOT, anchors, blocks, code, first_words, page, rows
@@ -186,7 +186,7 @@ def test_install_says_of_each_record_with_a_version_what_a_downgrade_does() -> N
         model for model in vars(models).values() if hasattr(model, "model_fields") and "version" in model.model_fields
     ]
     records = {(model.__doc__ or "").split("`")[1] for model in versioned if model is not models.HookFile}
-    assert len(records) == 5
+    assert len(records) == 7
     assert {re.sub(r"<[\w-]+>", "", name) for name in records} == documented
 
 

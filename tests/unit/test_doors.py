@@ -47,7 +47,6 @@ OF_THE_KERNEL = {
     "observe/hardware": "resctrl's info",
     "observe/snapshot": "the mon_groups",
     "reconcile/rebuild": "the ctrl_groups",
-    "reconcile/repeated": "a record of ours",
 }
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from hook.base import procfs, system
+from hook.base.models import Failure
 from hook.stages import context, entry, failures
-from hook.state import rundir
+from hook.state import store
 
 
 @pytest.fixture(autouse=True)
@@ -77,9 +78,9 @@ def test_failure_to_open_the_run_directory_is_recorded_with_the_process(
 ) -> None:
     """Without it reconcile would never try again."""
     attempts = [OSError(errno.EMFILE, "Too many open files")]
-    real = rundir.RunDir
+    real = store.RunDir
 
-    def open_later(path: str) -> rundir.RunDir:
+    def open_later(path: str) -> store.RunDir:
         if attempts:
             raise attempts.pop()
         return real(path)
@@ -87,6 +88,6 @@ def test_failure_to_open_the_run_directory_is_recorded_with_the_process(
     monkeypatch.setattr(context, "RunDir", open_later)
     arrives({"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": os.getpid(), "bundle": "/b"}, monkeypatch)
     assert entry.main(["createRuntime", f"--run-dir={tmp_path}/run", f"--resctrl-root={tmp_path}"]) == 0
-    failure = real(f"{tmp_path}/run").failure_of("c1")
+    failure = real(f"{tmp_path}/run").glance(Failure, "c1")
     assert failure is not None
     assert (failure.reason, failure.pid, failure.starttime) == ("io", os.getpid(), procfs.starttime(os.getpid()))

@@ -24,7 +24,7 @@ from hook.base.text import printable
 from hook.stages import failures
 from hook.stages.identity import Container, Key, Pod
 from hook.state.records import Records
-from hook.state.rundir import RunDir
+from hook.state.store import RunDir
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 
@@ -48,7 +48,7 @@ class Traces:
         self._try("stderr")
         self.stderr.append(line)
 
-    def write_failure(self, failure: Failure) -> None:
+    def write(self, _model: object, _name: str, failure: Failure) -> None:
         self._try("record")
         self.records.append(failure)
 
@@ -85,7 +85,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> Traces:
 
 
 def as_run(traces: Traces) -> Any:  # noqa: ANN401  stands for a RunDir
-    return SimpleNamespace(write_failure=traces.write_failure)
+    return SimpleNamespace(write=traces.write, count_run=lambda _name: None)
 
 
 def test_a_line_on_stderr_and_one_in_syslog(traces: Traces) -> None:
@@ -138,7 +138,7 @@ def test_a_record_that_cannot_be_written_is_counted(
     run.make_parts()
     with Records(run.path) as records:
         assert records.unrecorded() == 0
-        monkeypatch.setattr(RunDir, "write_failure", refuse)
+        monkeypatch.setattr(RunDir, "write", refuse)
         if not has_room:  # the file is made, as on tmpfs, but gets no page
             monkeypatch.setattr(posix, "write", refuse)
         failures.record(run, failure)
@@ -253,7 +253,7 @@ def test_a_record_comes_back_from_the_run_directory(tmp_path: Path) -> None:
     run = RunDir(str(tmp_path / "run"))
     failure = failures.failure_of(HookError(Reason.IO, "\udcff\n\u2028"), "createRuntime", container(), KEY)
     failures.record(run, failure)
-    assert run.failure_of("c1") == failure
+    assert run.glance(Failure, "c1") == failure
 
 
 def fail(error: BaseException) -> Callable[[], None]:

@@ -22,7 +22,7 @@ PACKAGES = re.findall(r"^    (\w+)  ", hook.__doc__ or "", re.MULTILINE)
 MODULES = [name for name in TREES if not name.endswith("__init__") and name != "__main__"]
 HOOK_PATH = [name for name in MODULES if name.split("/")[0] in ("base", "state", "stages")]
 FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {"base/cgroup_threads", "base/container_tasks"}
-FOR_PEOPLE |= {"state/records", "state/contents", "state/reconcile_record"}
+FOR_PEOPLE |= {"state/records"}
 """Never imported by a start or an end that succeeds."""
 PYDANTIC = {"base/models"}  # in the .pyz base/models_compiled stands under this name
 CHANGES = {"doctor/self_test", "node/files", "node/unhooked", "observe/prometheus"}
@@ -155,13 +155,13 @@ def test_os_is_for_people() -> None:
         (r"^/dev/log", {"doctor/installation", "stages/failures"}),
         (
             r"(^|/)(last_cmd_status|tasks)$",
-            {"base/cgroup_threads", "base/refusals", "base/resctrl", "state/consumer_view"},
+            {"base/cgroup_threads", "base/refusals", "base/resctrl", "state/view"},
         ),
         (
             r"^(groups|members|unmonitored|locks)(/|$)",
-            {"state/contents", "state/damage", "state/records", "state/rundir"},
+            {"state/damage", "state/records", "state/store"},
         ),
-        (r"^said-|^freed$", {"state/rundir"}),
+        (r"^said-|^freed$", {"state/store"}),
     ],
 )
 def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> None:
@@ -170,7 +170,7 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
     shown = {*fields, "unmonitored"}  # what JSON and metrics for people call the same
     other = {
         "stages/create": fields,
-        "state/accounting": fields,
+        "state/lives": fields,
         "reconcile/naming": fields,
         "observe/prometheus": shown,
     }
@@ -214,7 +214,7 @@ def test_no_lock_is_taken_for_people_who_look() -> None:
         if module.split("/")[0] in ("observe", "doctor", "cli")
         for name in imports_of(module)
     }
-    assert not every & {"state/rundir", "stages/create", "stages/remove", "state/consumer_view", "stages/entry"}
+    assert not every & {"state/store", "stages/create", "stages/remove", "state/view", "stages/entry"}
 
 
 def test_watch_loads_nothing_of_the_other_commands() -> None:

@@ -16,8 +16,8 @@ from hook.base.models import Options
 from hook.reconcile import reconcile
 from hook.stages import failures
 from hook.stages.entry import Call
-from hook.state import log_limit
-from hook.state.rundir import RunDir
+from hook.state import damage
+from hook.state.store import RunDir
 
 REASON = "no_rmids"
 
@@ -92,7 +92,7 @@ def test_few_failures_leave_no_count(run: RunDir, clock: list[float], lines: lis
     for number in range(10):
         fail(run, number)
     clock[0] += 60
-    assert log_limit.collect(run) == []
+    assert damage.sum_up_failures(run) == []
     assert len(lines) == 10
 
 
@@ -103,7 +103,7 @@ def test_a_failure_is_logged_whatever_stops_the_count(
     def count(*_arguments: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(log_limit, "count", count)
+    monkeypatch.setattr(damage, "count_failure", count)
     fail(run, 1)
     assert lines == ["createRuntime c1: no_rmids: the problem"]
 
@@ -130,14 +130,14 @@ def test_what_is_in_the_place_of_a_count_stops_nothing(
         fail(run, number)
     assert len(lines) == 12
     clock[0] += 60
-    assert log_limit.collect(run) == [": and 89 more failures within a minute; see resctrl-mon-hook list"]
+    assert damage.sum_up_failures(run) == [": and 89 more failures within a minute; see resctrl-mon-hook list"]
     assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.usefixtures("clock")
 def test_a_failure_whose_count_was_taken_away_meanwhile_is_logged(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(11):
-        log_limit.count(run, REASON)
+        damage.count_failure(run, REASON)
     real = posix.write
 
     def removed_before(descriptor: int, data: bytes) -> int:
@@ -145,12 +145,12 @@ def test_a_failure_whose_count_was_taken_away_meanwhile_is_logged(run: RunDir, m
         return real(descriptor, data)
 
     monkeypatch.setattr(posix, "write", removed_before)
-    assert log_limit.count(run, REASON) == (True, [])
+    assert damage.count_failure(run, REASON) == (True, [])
 
 
 def count_many(path: str, told: multiprocessing.SimpleQueue[int]) -> None:
     run = RunDir(path)
-    told.put(sum(log_limit.count(run, REASON)[0] for _ in range(100)))
+    told.put(sum(damage.count_failure(run, REASON)[0] for _ in range(100)))
 
 
 @pytest.mark.usefixtures("clock")
@@ -164,4 +164,4 @@ def test_of_many_hooks_at_once_ten_are_logged(run: RunDir, clock: list[float]) -
     for hook in hooks:
         hook.join()
     clock[0] += 60
-    assert log_limit.collect(run) == ["no_rmids: and 390 more failures within a minute; see resctrl-mon-hook list"]
+    assert damage.sum_up_failures(run) == ["no_rmids: and 390 more failures within a minute; see resctrl-mon-hook list"]

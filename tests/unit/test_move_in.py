@@ -16,7 +16,7 @@ from hook.reconcile import reconcile
 from hook.reconcile.outcome import Result
 from hook.stages.create import create_runtime
 from hook.stages.identity import Container
-from hook.state.rundir import RunDir
+from hook.state.store import RunDir
 from tests.unit.test_create import UID, MachineOnDisk, machine
 from tests.unit.test_rundir import clock, directories
 
@@ -64,7 +64,7 @@ def adopt(machine: MachineOnDisk, bundle: str, annotations: dict[str, str] | Non
 
 def retry(machine: MachineOnDisk, bundle: str, **known: Any) -> Result:  # noqa: ANN401
     fields = {"reason": "io", "problem": "", "pid": 7, "starttime": 100, "bundle": bundle, **known}
-    RunDir(str(machine.run)).write_failure(Failure(container=ID, stage="createRuntime", **fields))
+    RunDir(str(machine.run)).write(Failure, ID, Failure(container=ID, stage="createRuntime", **fields))
     return reconcile.run(options(machine))
 
 
@@ -185,7 +185,7 @@ def test_a_key_of_a_container_needs_no_pod(machine: MachineOnDisk, path: str | N
     enters(machine, f"/tenant/pod{VICTIM}")
     assert adopt(machine, bundle_of(machine, path), CLAIM, key="container").is_whole
     assert machine.groups() == {f"oci-{ID}": {7}}
-    assert machine.node().run.failure_of(ID) is None
+    assert machine.node().run.glance(Failure, ID) is None
 
 
 @each_unsaid
@@ -197,7 +197,7 @@ def test_adopt_goes_by_the_index_where_the_bundle_does_not_say(machine: MachineO
     state = machine.node().run.read_key(UID)
     assert state is not None
     assert state.kind == "pod"
-    assert machine.node().run.failure_of(ID) is None
+    assert machine.node().run.glance(Failure, ID) is None
 
 
 @each_unsaid
@@ -205,7 +205,7 @@ def test_retry_goes_by_the_recorded_key(machine: MachineOnDisk, path: str | None
     enters(machine, f"/tenant/pod{VICTIM}")
     assert retry(machine, bundle_of(machine, path, CLAIM), key=UID, kind="pod").is_whole
     assert machine.groups() == {f"oci-{UID}": {7}}
-    assert machine.node().run.failure_of(ID) is None
+    assert machine.node().run.glance(Failure, ID) is None
 
 
 @pytest.mark.parametrize("starttime", [99, 101])

@@ -153,7 +153,7 @@ def test_process_that_is_gone_leads_to_a_look_at_all_containers(
 def test_container_that_was_recorded_meanwhile_is_looked_at(
     machine: MachineOnDisk, node: Context, files: CgroupFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hook.state.contents.is_settled", lambda _run: True)
+    monkeypatch.setattr("hook.state.records.is_settled", lambda _run: True)
     settle(machine)
     it = pursue(node)
     it.follow(GONE)

@@ -17,7 +17,7 @@ import pytest
 
 from hook.base import container_tasks, system
 from hook.base.errors import HookError
-from hook.base.models import Failure, Options
+from hook.base.models import Failure, Options, ReconcileRecord
 from hook.cli.deadline import Ended
 from hook.node import oci_runtimes
 from hook.reconcile import chase, move_in, reconcile
@@ -29,7 +29,7 @@ from hook.stages.context import Context
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
 from hook.state.records import Records
-from hook.state.rundir import LockedKey, RunDir
+from hook.state.store import LockedKey, RunDir
 from tests.unit.faults import Clock
 from tests.unit.test_create import UID, MachineOnDisk, container, machine
 from tests.unit.test_rundir import clock, directories
@@ -192,7 +192,7 @@ def test_a_run_that_is_ended_counts_what_it_has_done_and_the_next_one_does_the_r
         run(options, follower=follower)
     assert follower.seen == ["1/3 drop", "2/3 drop", "3/3 drop"]
     with Records(options.run_dir) as records:
-        found = records.reconciled()
+        found = records.glance(ReconcileRecord)
     assert found is not None
     assert (found.actions, found.ended_at) == ({"drop": 2}, None)
     assert [str(it.action)[:7] for it in run(options).outcomes] == ["drop c9"]
@@ -220,7 +220,7 @@ def at(
 def failed(machine: MachineOnDisk, name: str, torn: bool) -> Path:
     """The record of a createRuntime whose state was none: nothing is known of its process."""
     record = Failure(container=name, stage="createRuntime", reason="bad_state", problem="no state")
-    RunDir(str(machine.run)).write_failure(record)
+    RunDir(str(machine.run)).write(Failure, record.container, record)
     path = machine.run / "unmonitored" / f"{name}.json"
     if torn:
         path.write_text("{")
@@ -272,7 +272,7 @@ def test_a_failure_record_is_kept_while_its_process_lives(
 ) -> None:
     machine.spawn(7)
     known = Failure(container=ID, stage="createRuntime", reason="bad_key", problem="", pid=7, starttime=100)
-    RunDir(str(machine.run)).write_failure(known)
+    RunDir(str(machine.run)).write(Failure, known.container, known)
     assert at(machine, 10 * DAY, monkeypatch) == []
     machine.die(7)
     assert at(machine, 0, monkeypatch) == [("forget", ID)]
@@ -427,7 +427,7 @@ def test_an_index_entry_that_got_its_member_after_the_plan_is_kept(
     """Without it a poststop that comes without annotations finds no key."""
     machine.node().run.write_index("c1", UID)
     assert reconcile_after(lambda: start_container(machine, "c1", 9), machine, monkeypatch) == []
-    assert machine.node().run.key_of("c1") == UID
+    assert machine.node().run.find_key("c1") == UID
 
 
 # --- A program that lives as a chain of forks
@@ -510,7 +510,7 @@ def put_right(machine: MachineOnDisk) -> Result:
 
 def count_outside(machine: MachineOnDisk) -> tuple[dict[str, int], int]:
     with Records(str(machine.run)) as records:
-        found = records.reconciled()
+        found = records.glance(ReconcileRecord)
     assert found is not None
     return found.outside, found.outside_total
 

@@ -11,10 +11,10 @@ from contextlib import suppress
 import pytest
 
 from hook.base import system
+from hook.base.models import LeftUndone
 from hook.cli.reconcile_command import Output
 from hook.reconcile.outcome import Outcome, Result
 from hook.reconcile.plan import Action
-from hook.reconcile.repeated import LeftUndone
 
 Capture = pytest.CaptureFixture[str]
 DROP = Action("drop", "k", "c1", why="its process is dead")

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from hook.base import system
-from hook.base.models import KeyState, Options
+from hook.base.models import Options
 from hook.reconcile import reconcile
 from hook.reconcile.outcome import Result
 from hook.stages import orphans, reclaim, retire
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
-from hook.state import contents
-from hook.state.rundir import RunDir
+from hook.state.store import RunDir
 from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails, fails
 from tests.unit.test_create import GROUP, UID, MachineOnDisk, container, live_and_die, machine, refused, with_faults
 from tests.unit.test_rundir import clock, directories
@@ -251,13 +250,13 @@ def test_a_node_where_looking_takes_long_frees_one_all_the_same(
         live(machine, f"c{number}", 10 + number, None)
     for name in dead:
         machine.die(10 + int(name[1:]))
-    real = contents.glance
+    real = RunDir.glance
 
-    def glance(run: RunDir, key: str) -> KeyState | None:
+    def glance(*arguments: Any) -> Any:  # noqa: ANN401  those of RunDir.glance
         clock.sleep(0.5)
-        return real(run, key)
+        return real(*arguments)
 
-    monkeypatch.setattr(contents, "glance", glance)
+    monkeypatch.setattr(RunDir, "glance", glance)
     exhausted(machine)
     live(machine, "new", 30, None)
     assert machine.groups()["oci-new"] == {30}
@@ -333,7 +332,7 @@ def test_what_another_hook_has_locked_is_not_waited_for(machine: MachineOnDisk, 
 def test_records_that_cannot_be_listed_are_reported_and_nothing_is_freed(
     machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "recorded_keys", fails(errno.EIO))
+    monkeypatch.setattr(RunDir, "names", fails(errno.EIO))
     exhausted(machine)
     machine.spawn(8)
     node = machine.node()
@@ -362,15 +361,15 @@ def test_a_key_that_comes_back_as_it_is_to_be_ended_stays(
 ) -> None:
     live(machine, "c1", 7)
     machine.die(7)
-    real = contents.glance
+    real = RunDir.glance
 
-    def glance(run: RunDir, key: str) -> KeyState | None:
-        state = real(run, key)
-        monkeypatch.setattr(contents, "glance", real)
+    def glance(*arguments: Any) -> Any:  # noqa: ANN401  those of RunDir.glance
+        state = real(*arguments)
+        monkeypatch.setattr(RunDir, "glance", real)
         live(machine, "c1", 9)
         return state
 
-    monkeypatch.setattr(contents, "glance", glance)
+    monkeypatch.setattr(RunDir, "glance", glance)
     node = machine.node()
     assert not reclaim.reclaim(node, OTHER)
     assert machine.groups() == {GROUP: {9}}

@@ -9,46 +9,32 @@ from typing import Any
 import pytest
 
 from hook.base import system
-from hook.base.models import Options
-from hook.base.resctrl import Resctrl
-from hook.node import unhooked
-from hook.stages.context import Context
-from hook.state.records import UNHOOKED, Records, Unhooked
-from hook.state.rundir import RunDir
+from hook.base.models import Unhooked, UnhookedContainer
+from hook.state.records import Records, name_unhooked
+from hook.state.store import RunDir
 
 ID = "5f3c" * 16
-POD: dict[str, str | None] = {"namespace": "shop", "pod": "web-0", "name": "app"}
-SEEN = Unhooked("2026-01-02T03:04:05Z", {ID: POD}, 1, "rules", frozenset({"a" * 64}))
+POD = UnhookedContainer(namespace="shop", pod="web-0", name="app")
+SEEN = Unhooked(since="2026-01-02T03:04:05Z", containers={ID: POD}, unchecked=1, rules="rules", others=["a" * 64])
 
 
-@pytest.fixture
-def context(tmp_path: Path) -> Context:
-    options = Options(run_dir=str(tmp_path / "run"), resctrl_root=str(tmp_path))
-    return Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
-
-
-def test_the_saved_result_is_read_back(context: Context) -> None:
-    unhooked._save(context, SEEN)
-    with Records(context.run.path) as records:
-        assert records.unhooked() == SEEN
-
-
-def test_two_reconciles_that_save_at_once_do_no_harm(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = system.rename
+def test_two_reconciles_that_save_at_once_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = system.rename, []
 
     def other_first(*arguments: Any) -> None:  # noqa: ANN401  system.rename's
+        calls.append(arguments)
         real(*arguments)
-        real(*arguments)
+        if len(calls) == 1:
+            real(*arguments)
 
     monkeypatch.setattr(system, "rename", other_first)
-    unhooked._save(context, SEEN)
-    assert Path(context.run.path, UNHOOKED).stat().st_mode & 0o777 == 0o600
+    RunDir(str(tmp_path / "run")).write(Unhooked, "", SEEN)
+    with Records(str(tmp_path / "run")) as records:
+        assert records.glance(Unhooked) == SEEN
+    assert (tmp_path / "run" / "unhooked.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_names_of_containers_are_one_printable_line() -> None:
-    hostile: dict[str, dict[str, str | None]] = {
-        ID: {"namespace": "a\n", "pod": "\x1b[2J", "name": "\xe9"},
-        "b" * 64: dict.fromkeys(POD, None),
-    }
-    names = Unhooked("", hostile, 0, "", frozenset()).names()
-    assert names == ["bbbbbbbbbbbb", "a\\n/\\x1b[2J \\xe9 (5f3c5f3c5f3c)"]
+    hostile = {ID: UnhookedContainer(namespace="a\n", pod="\x1b[2J", name="\xe9"), "b" * 64: UnhookedContainer()}
+    seen = Unhooked(since="", containers=hostile, unchecked=0, rules="", others=[])
+    assert name_unhooked(seen) == ["bbbbbbbbbbbb", "a\\n/\\x1b[2J \\xe9 (5f3c5f3c5f3c)"]

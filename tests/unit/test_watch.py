@@ -7,6 +7,7 @@ import fcntl
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,9 @@ from hook.reconcile.survey import Survey
 from hook.stages.context import Context
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
-from hook.state import contents
+from hook.state import records
 from hook.state.records import Records
-from hook.state.rundir import RunDir
+from hook.state.store import RunDir
 from hook.watch import look, watch
 from hook.watch.bring_in import bring_in
 from hook.watch.connector import Lost
@@ -279,13 +280,14 @@ def test_torn_index_entry_is_no_container_and_piles_up_nothing(machine: MachineO
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The records that were read."""
     found: list[str] = []
-    real = contents.glance
+    real = RunDir.glance
 
-    def glance(run: RunDir, key: str) -> KeyState | None:
-        found.append(key)
-        return real(run, key)
+    def glance(run: RunDir, model: Any, name: str) -> Any:  # noqa: ANN401  any record
+        if model is KeyState:
+            found.append(name.removeprefix("groups/"))
+        return real(run, model, name)
 
-    monkeypatch.setattr(contents, "glance", glance)
+    monkeypatch.setattr(RunDir, "glance", glance)
     return found
 
 
@@ -297,7 +299,7 @@ def settle(machine: MachineOnDisk) -> None:
 def test_records_are_read_once_until_one_changes(
     machine: MachineOnDisk, node: Context, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "is_settled", lambda _run: True)
+    monkeypatch.setattr(records, "is_settled", lambda _run: True)
     settle(machine)
     index = Index(node.run)
     for _ in range(3):
@@ -316,7 +318,7 @@ def test_records_are_read_again_while_the_version_may_be_that_of_an_earlier_comm
     node: Context, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = Index(node.run)
-    monkeypatch.setattr(contents, "is_settled", lambda _run: False)
+    monkeypatch.setattr(records, "is_settled", lambda _run: False)
     assert index.find([":" + own()]) == index.find([":" + own()])
     assert reads == [UID, UID]
 
@@ -325,13 +327,13 @@ def test_a_version_is_settled_when_its_commit_is_a_while_ago(node: Context, monk
     (Path(node.run.path) / "groups" / "new").touch()
     now = os.stat(Path(node.run.path) / "groups").st_ctime
     monkeypatch.setattr(system, "time", SimpleNamespace(time=lambda: now + 0.01))
-    assert not contents.is_settled(node.run)
+    assert not records.is_settled(node.run)
     monkeypatch.setattr(system, "time", SimpleNamespace(time=lambda: now + 1))
-    assert contents.is_settled(node.run)
+    assert records.is_settled(node.run)
 
 
 def test_index_does_not_grow_with_what_it_was_asked(node: Context, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "is_settled", lambda _run: True)
+    monkeypatch.setattr(records, "is_settled", lambda _run: True)
     index = Index(node.run)
     for number in range(5000):
         assert index.find([f":/system.slice/{number}.service"]) is None
@@ -401,14 +403,14 @@ def test_late_cpu_time_is_saved_once_a_minute(node: Context, clock: Clock) -> No
     clock.now += 61
     loop.step()
     assert not node.late_cpu
-    state = contents.glance(node.run, UID)
+    state = node.run.glance(KeyState, UID)
     assert state is not None
     assert state.late_cpu == 0.25
 
 
 def recorded(node: Context) -> WatchRecord | None:
     with Records(node.run.path) as records:
-        return records.watched()
+        return records.glance(WatchRecord)
 
 
 def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(
@@ -498,7 +500,7 @@ def test_a_look_moves_in_what_no_event_told_of(
     assert look.adopt_all(node, Log()) == 1
     assert adopted == ["adopt"]
     assert machine.groups() == {GROUP: {7, 8}}
-    state = contents.glance(node.run, UID)
+    state = node.run.glance(KeyState, UID)
     assert state is not None
     assert set(state.members) == {ID, dead}, "a look judges nobody dead"
 

@@ -243,10 +243,11 @@ def records(program: Program, texts: Texts) -> object:
 def _read(program: Program) -> list[str]:
     """What both kinds of readers make of the file."""
     with program.records.Records(RUN) as seen:
-        found = [seen.state(CONTAINER), seen.failure(CONTAINER), seen.key_of(CONTAINER)]
-    run = program.rundir.RunDir(RUN)
-    found += [program.contents.glance(run, CONTAINER), run.read_key(CONTAINER), run.read_key(CONTAINER)]
-    found += [run.key_of(CONTAINER), run.failure_of(CONTAINER), *map(str, run.complaints)]
+        found = [seen.state(CONTAINER), seen.failure(CONTAINER), program.records.glance_key(seen, CONTAINER)]
+    run = program.store.RunDir(RUN)
+    found += [run.glance(program.models.KeyState, CONTAINER), run.read_key(CONTAINER)]
+    found += [run.read_key(CONTAINER), program.records.glance_key(run, CONTAINER)]
+    found += [run.glance(program.models.Failure, CONTAINER), *map(str, run.complaints)]
     return [repr(it.model_dump()) if hasattr(it, "model_dump") else repr(it) for it in found]
 
 

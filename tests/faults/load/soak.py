@@ -30,7 +30,6 @@ from pathlib import Path
 from random import Random
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from hook.state.records import UNHOOKED
 from pyz import archive
 from tests.faults.load import zygote
 from tests.kernel import kernel
@@ -285,7 +284,7 @@ def _same(what: str, found: object, wanted: object) -> None:
 
 def _size(top: Path) -> Size:
     """Without what reconcile finds on the machine: its other containers are not this node's."""
-    found = [it.stat(follow_symlinks=False) for it in _below(top) if it.name != UNHOOKED]
+    found = [it.stat(follow_symlinks=False) for it in _below(top) if it.name != "unhooked.json"]
     return Size(len(found), sum(it.st_blocks for it in found) * 512)
 
 

@@ -7,19 +7,17 @@ error, has a start without an end. Counts are added to those on record, under a 
 
 from __future__ import annotations
 
-from hook.base import jsontext, system
+from hook.base import system
 from hook.base.errors import HookError
-from hook.base.models import KeyState, ReconcileRecord
-from hook.state.records import RECONCILED
+from hook.base.models import ReconcileRecord
+from hook.state import lives
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from hook.base.models import Model
-    from hook.state.rundir import RunDir
+    from hook.state.store import RunDir
 
-_LIMIT = 1 << 16
 _LOCK = "reconcile.lock"
 _PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
 # What the models allow for counts and for seconds. Only a damaged record gets there, and then it starts from 0 again.
@@ -93,11 +91,10 @@ class Tally:
         try:
             # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
             system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + patience)
-            former = _read(run)
+            former = run.glance(ReconcileRecord) or ReconcileRecord()
             sums = {"actions": _add(former.actions, self._actions), "failures": _add(former.failures, self._failures)}
             late_cpu = (former.late_cpu + late) % _SECONDS_FULL
-            record = ReconcileRecord(**{**dict(former), **sums, "late_cpu": late_cpu, **fields})
-            replace_record(run, RECONCILED, record)
+            run.write(ReconcileRecord, "", lives.replace(former, **sums, late_cpu=late_cpu, **fields))
         finally:
             system.close(descriptor)
 
@@ -112,31 +109,11 @@ def _save_late(run: RunDir, late_cpu: dict[str, float], key: str) -> float:
             seconds = late_cpu.pop(key)
             if locked.state is not None:
                 total = (locked.state.late_cpu + seconds) % _SECONDS_FULL
-                locked.commit(KeyState(**{**dict(locked.state), "late_cpu": total}))
+                locked.commit(lives.replace(locked.state, late_cpu=total))
     except (HookError, OSError):
         return 0.0
     return seconds
 
 
-def _read(run: RunDir) -> ReconcileRecord:
-    """Read the record; what cannot be understood is as none."""
-    try:
-        return ReconcileRecord.model_validate(jsontext.loads(system.read_file(RECONCILED, _LIMIT, run.descriptor)))
-    except (OSError, ValueError):
-        return ReconcileRecord()
-
-
 def _add(former: dict[str, int], more: dict[str, int]) -> dict[str, int]:
     return {verb: (former.get(verb, 0) + more.get(verb, 0)) % _FULL for verb in {**former, **more}}
-
-
-def replace_record(run: RunDir, name: str, record: Model) -> None:
-    """Replace the file of a record at once: a reader, or a crash, sees the old or the new content. Raises OSError."""
-    temporary = f".{name}.tmp"
-    system.remove_tree(temporary, run.descriptor)  # whatever is in its place
-    system.write_new(temporary, jsontext.dumps(record) + "\n", run.descriptor)
-    try:
-        system.rename(temporary, name, run.descriptor)
-    except IsADirectoryError:
-        system.remove_tree(name, run.descriptor)
-        system.rename(temporary, name, run.descriptor)

@@ -12,20 +12,18 @@ import pytest
 
 from hook.base import procfs, system
 from hook.base.errors import HookError
-from hook.base.models import KeyState, Options
+from hook.base.models import KeyState, Options, ReconcileRecord
 from hook.doctor.records import check_reconcile
 from hook.doctor.site import Site
 from hook.node.paths import Places
 from hook.reconcile import reconcile, survey
-from hook.state.reconcile_record import Tally
+from hook.reconcile.tally import Tally
 from hook.state.records import Records
-from hook.state.rundir import RunDir
+from hook.state.store import RunDir
 from tests.unit.nodes import NodeFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from hook.base.models import ReconcileRecord
 
 
 @pytest.fixture
@@ -44,7 +42,7 @@ def run(tmp_path: Path) -> RunDir:
 
 def record(run: RunDir) -> ReconcileRecord:
     with Records(run.path) as records:
-        found = records.reconciled()
+        found = records.glance(ReconcileRecord)
     assert found is not None
     return found
 
@@ -104,7 +102,7 @@ def put_directory(place: Path, text: str) -> None:
 
 
 @pytest.mark.usefixtures("clock")
-@pytest.mark.parametrize("name", ["reconcile.json", ".reconcile.json.tmp", "reconcile.lock"])
+@pytest.mark.parametrize("name", ["reconcile.json", ".reconcile.tmp", "reconcile.lock"])
 @pytest.mark.parametrize("put", [put_text, put_link, put_directory, lambda place, _text: os.mkfifo(place)])
 @pytest.mark.parametrize("text", ["{", '{"version": 1, "actions": {"adopt": "many"}}', '{"version": 2}'])
 def test_a_torn_or_hostile_file_is_replaced(
@@ -123,7 +121,7 @@ def test_a_torn_or_hostile_file_is_replaced(
 
 @pytest.mark.usefixtures("clock")
 def test_a_record_at_its_limits_goes_on_anew(run: RunDir) -> None:
-    run.write_key(KeyState(key="c1", kind="container", late_cpu=1e12))
+    run.write(KeyState, "c1", KeyState(key="c1", kind="container", late_cpu=1e12))
     full = {"version": 1, "actions": {"adopt": 2**63 - 1}, "failures": {"adopt": 2**63 - 1}, "late_cpu": 1e12}
     Path(run.path, "reconcile.json").write_text(json.dumps(full))
     tally = Tally(run, {"c1": 1.5})
@@ -148,7 +146,7 @@ def test_a_full_run_directory_stops_no_run(run: RunDir, monkeypatch: pytest.Monk
 def test_reconcile_records_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = Options(run_dir=str(tmp_path / "run"), resctrl_root=str(tmp_path))
     run = RunDir(options.run_dir)
-    run.write_key(KeyState(key="c1", kind="container"))
+    run.write(KeyState, "c1", KeyState(key="c1", kind="container"))
     reconcile.plan_actions(options)
     assert not Path(options.run_dir, "reconcile.json").exists()
     reconcile.run(options)
@@ -174,7 +172,7 @@ def test_reconcile_records_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_late_cpu_time_is_in_the_key_and_in_the_sum(run: RunDir) -> None:
-    run.write_key(KeyState(key="c1", kind="container"))
+    run.write(KeyState, "c1", KeyState(key="c1", kind="container"))
     for seconds in (1.5, 0.25):
         late = {"c1": seconds, "gone": 1.0}
         Tally(run, late).save()
@@ -186,7 +184,7 @@ def test_late_cpu_time_is_in_the_key_and_in_the_sum(run: RunDir) -> None:
 
 
 def test_a_busy_key_is_added_at_the_next_save(run: RunDir) -> None:
-    run.write_key(KeyState(key="c1", kind="container"))
+    run.write(KeyState, "c1", KeyState(key="c1", kind="container"))
     late = {"c1": 1.5}
     with run.lock("c1", system.monotonic()):
         Tally(run, late).save()

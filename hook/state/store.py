@@ -1,33 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run directory, key by key: its lock, its record, the index, and the records of failures. No listing: `contents`.
+"""The run directory: its records, each a model in a JSON file, and the lock of each key.
 
-    groups/<key>.json             what is recorded of a key (models.KeyState), written whole and renamed
+    groups/<key>.json             what is recorded of a key (models.KeyState)
     groups/<key>.json.unreadable-<inode>  what was found in its place and not understood (`damage`), for a day
     locks/<key>                   its flock; the holder that empties the key unlinks it
     members/<container>.json      the index: which key a container belongs to
     unmonitored/<container>.json  why a container is not monitored
-    runs/<stage>-<result>         as many bytes as there were hooks of that stage with that result (`run_counters`)
+    reconcile.json, watch.json, unhooked.json, left-undone.json     what reconcile and watch have done and found
+    runs/<stage>-<result>         as many bytes as there were hooks of that stage with that result
     runs/unrecorded               as many bytes as there were failures that could not be recorded
     freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
     said-<what>                   that a line was logged already in this boot
 
 Everything is opened relative to the run directory, which must be root's and writable by root alone, so that no other
-user can plant a link below it.
+user can plant a link below it. For readers that need no lock: `records`.
 """
 
 from __future__ import annotations
 
 from hook.base import jsontext, names, system
-from hook.base.models import Failure, Index, KeyState, Member, MonGroup
+from hook.base.models import Failure, Index, KeyState, LeftUndone, ReconcileRecord, Unhooked, WatchRecord
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import TypeVar
 
     from hook.base.errors import HookError
+    from hook.base.models import Model
 
+    ModelT = TypeVar("ModelT", bound=Model)
+
+PLACES = {
+    KeyState: "groups/",
+    Index: "members/",
+    Failure: "unmonitored/",
+    ReconcileRecord: "reconcile",
+    WatchRecord: "watch",
+    Unhooked: "unhooked",
+    LeftUndone: "left-undone",
+}
+"""Where the records of each model are; each of the last four has one record, whose name is empty."""
 PARTS = ("groups", "members", "unmonitored", "runs", "locks")  # where locks is, the others are
-STATE_LIMIT = 16 << 20
+_LIMIT = 16 << 20
 
 
 class RunDir:
@@ -50,12 +65,73 @@ class RunDir:
         if owner != system.user_id() or mode & 0o022:
             from hook.state import damage
 
-            raise damage.of_owner(path, owner, mode)
+            raise damage.owner_error(path, owner, mode)
 
     def make_parts(self) -> None:
         """Make what is missing of its directories."""
         for part in PARTS:
             _make_directory(part, 0o700, self.descriptor)
+
+    # --- Records
+
+    def read(self, model: type[ModelT], name: str = "") -> ModelT | None:
+        """Read a record; None: there is none. OSError, ValueError: it is unreadable."""
+        try:
+            text = system.read_file(f"{PLACES[model]}{name}.json", _LIMIT, self.descriptor)
+        except FileNotFoundError:
+            return None
+        return model.model_validate(jsontext.loads(text))
+
+    def glance(self, model: type[ModelT], name: str = "") -> ModelT | None:
+        """Read a record that may be outdated by now, for its lock is not held. None: nothing readable."""
+        try:
+            return self.read(model, name)
+        except (OSError, ValueError):
+            return None
+
+    def write(self, model: type[ModelT], name: str, record: ModelT, owner: str = "") -> None:
+        """Write a record whole, whatever is in its place: a reader, or a crash, sees the old one or all of this.
+
+        `owner`: the key whose lock makes the temporary name ours, if that is not the record's own name.
+        """
+        path = f"{PLACES[model]}{name}.json"
+        part, slash, own = path.rpartition("/")
+        temporary = f"{part}{slash}.{owner or own[: -len('.json')]}.tmp"
+        try:
+            self._replace(path, temporary, record)
+        except OSError as error:
+            from hook.state import damage
+
+            damage.make_way(self, path, error)
+            self._replace(path, temporary, record)
+
+    def _replace(self, path: str, temporary: str, record: Model) -> None:
+        try:
+            system.write_new(temporary, jsontext.dumps(record) + "\n", self.descriptor)
+            system.rename(temporary, path, self.descriptor)
+        except BaseException:
+            system.remove_tree(temporary, self.descriptor)
+            raise
+
+    def remove(self, model: type[Model], name: str = "") -> None:
+        """Remove a record, if there is one."""
+        system.unlink(f"{PLACES[model]}{name}.json", self.descriptor)
+
+    def names(self, model: type[Model]) -> list[str]:
+        """List the keys, or containers, of the records of a model. A file whose name is no ID is none of ours."""
+        try:
+            files = system.list_directory(PLACES[model].rstrip("/"), self.descriptor)
+        except FileNotFoundError:
+            return []
+        found = [name[: -len(".json")] for name in files if name.endswith(".json")]
+        return [name for name in found if names.is_container_id(name)]
+
+    # --- Keys
+
+    def list_states(self) -> list[KeyState]:
+        """Read the states of all keys, as far as they are readable. It grows with the node."""
+        states = [self.glance(KeyState, key) for key in self.names(KeyState)]
+        return [state for state in states if state is not None]
 
     def lock(self, key: str, deadline: float) -> LockedKey:
         """Take a key's lock, waiting until `deadline` (system.monotonic) at the most: HookError `lock_timeout` then.
@@ -65,7 +141,11 @@ class RunDir:
         """
         path = "locks/" + key
         while True:
-            descriptor = self._open_lock(path)
+            try:
+                descriptor = system.open_lock(path, self.descriptor)
+            except FileNotFoundError:  # the maker of the run directory was killed before it had made its parts
+                self.make_parts()
+                descriptor = system.open_lock(path, self.descriptor)
             try:
                 is_ours = system.try_flock(descriptor) or system.wait_for_flock(descriptor, deadline)
                 if is_ours and system.same_file(descriptor, path, self.descriptor):
@@ -77,22 +157,7 @@ class RunDir:
             if not is_ours or system.monotonic() >= deadline:
                 from hook.state import damage
 
-                raise damage.of_lock(self.path, key)
-
-    def _open_lock(self, path: str) -> int:
-        try:
-            return system.open_lock(path, self.descriptor)
-        except FileNotFoundError:  # the maker of the run directory was killed before it had made its parts
-            self.make_parts()
-            return system.open_lock(path, self.descriptor)
-
-    def unlock(self, key: str, descriptor: int, *, unlink: bool) -> None:
-        """Give a lock back. Its file goes first if the key is empty: the other way round could unlink another's."""
-        try:
-            if unlink:
-                system.unlink("locks/" + key, self.descriptor)
-        finally:
-            system.close(descriptor)
+                raise damage.lock_error(self.path, key)
 
     def read_key(self, key: str) -> KeyState | None:
         """Read what is recorded of a key, or None. Call it under the key's lock.
@@ -101,72 +166,35 @@ class RunDir:
         lost, and the key goes on as *recovering*: it may have members that we do not know of.
         """
         try:
-            text = system.read_file(f"groups/{key}.json", STATE_LIMIT, self.descriptor)
-            state = KeyState.model_validate(jsontext.loads(text))
-            if state.key == key:
+            state = self.read(KeyState, key)
+            if state is None or state.key == key:
                 return state
             error: Exception = ValueError(f"it is of {state.key!r}")
-        except FileNotFoundError:
-            return None
         except (OSError, ValueError) as caught:
             error = caught
         from hook.state import damage
 
         return damage.set_aside(self, key, error)
 
-    def write_key(self, state: KeyState) -> None:
-        """Commit what is known of a key. To be called under its lock."""
-        self._replace(f"groups/{state.key}.json", f"groups/.{state.key}.tmp", state)
-
-    def remove_key(self, key: str) -> None:
-        """Forget a key. To be called under its lock."""
-        system.unlink(f"groups/{key}.json", self.descriptor)
-
-    def key_of(self, container: str) -> str | None:
-        """Find the key that a container is indexed under, or None."""
+    def find_key(self, container: str) -> str | None:
+        """Find the key that a container is indexed under, or None. HookError `io` if its index is unreadable."""
         try:
-            text = system.read_file(f"members/{container}.json", dir_fd=self.descriptor)
-            return Index.model_validate(jsontext.loads(text)).key
-        except FileNotFoundError:
-            return None
+            index = self.read(Index, container)
         except (OSError, ValueError) as error:
             from hook.state import damage
 
-            self.complaints.append(damage.of_index(self.path, container, error))
-            return None
+            raise damage.index_error(self.path, container, error) from error
+        return index.key if index is not None else None
 
     def write_index(self, container: str, key: str) -> None:
-        """Note that a container belongs to a key. Under that key's lock, which also makes the temporary name ours.
+        """Note that a container belongs to a key, under that key's lock.
 
         Not for a former life (names.former_life): poststop comes by the container's ID, which is another member's.
         """
         if names.container_of(container) == container:
-            self._replace(f"members/{container}.json", f"members/.{key}.tmp", Index(key=key))
+            self.write(Index, container, Index(key=key), owner=key)
 
-    def remove_index(self, container: str) -> None:
-        """Forget which key a container belongs to."""
-        system.unlink(f"members/{container}.json", self.descriptor)
-
-    def failure_of(self, container: str) -> Failure | None:
-        """The record of why a container is not monitored, or None."""
-        try:
-            text = system.read_file(f"unmonitored/{container}.json", dir_fd=self.descriptor)
-            return Failure.model_validate(jsontext.loads(text))
-        except (OSError, ValueError):
-            return None
-
-    def write_failure(self, failure: Failure) -> None:
-        """Record why a container is not monitored."""
-        place = f"unmonitored/{failure.container}.json"
-        try:
-            self._replace(place, f"unmonitored/.{failure.container}.tmp", failure)
-        except FileNotFoundError:
-            self.make_parts()
-            self._replace(place, f"unmonitored/.{failure.container}.tmp", failure)
-
-    def remove_failure(self, container: str) -> None:
-        """Forget why a container is not monitored."""
-        system.unlink(f"unmonitored/{container}.json", self.descriptor)
+    # --- Marks, which are no records
 
     def note_freed(self) -> None:
         """Note that an RMID was just given back: a hook that meets EBUSY soon knows that waiting helps.
@@ -178,13 +206,6 @@ class RunDir:
         except OSError:
             pass
 
-    def count_run(self, stage: str, result: str) -> None:
-        """Count this hook for `metrics`: a byte more in a file needs no lock, and costs next to nothing."""
-        try:
-            system.append(f"runs/{stage}-{result}", ".", self.descriptor)
-        except OSError:
-            pass
-
     def freed_within(self, seconds: float) -> bool:
         """Whether one of our hooks gave an RMID back that lately."""
         try:
@@ -193,8 +214,15 @@ class RunDir:
             return False
         return system.boottime() - freed <= seconds
 
-    def first_time(self, what: str) -> bool:
-        """Whether this is the first time in this boot that `what` is to be said: /run does not outlive it."""
+    def count_run(self, name: str) -> None:
+        """Count for `metrics`: a byte more in a file needs no lock, and costs next to nothing."""
+        try:
+            system.append("runs/" + name, ".", self.descriptor)
+        except OSError:
+            pass
+
+    def is_first(self, what: str) -> bool:
+        """Whether this is the first time in this boot that `what` is to be logged: /run does not outlive it."""
         try:
             system.create_exclusively("said-" + what, self.descriptor)
         except FileExistsError:
@@ -202,15 +230,6 @@ class RunDir:
         except OSError:
             return True
         return True
-
-    def _replace(self, path: str, temporary: str, record: KeyState | Index | Failure) -> None:
-        """Write a file whole: a reader, or a crash, sees what was there before or all of this."""
-        try:
-            system.write_new(temporary, jsontext.dumps(record) + "\n", self.descriptor)
-            system.rename(temporary, path, self.descriptor)
-        except BaseException:
-            system.unlink(temporary, self.descriptor)
-            raise
 
 
 class LockedKey:
@@ -225,12 +244,12 @@ class LockedKey:
     def commit(self, state: KeyState) -> None:
         """Make `state` what is recorded of the key: one step of its life."""
         if state != self.state:
-            self._run.write_key(state)
+            self._run.write(KeyState, self._key, state)
             self.state = state
 
     def clear(self) -> None:
         """Forget the key; its lock goes with it when it is given back."""
-        self._run.remove_key(self._key)
+        self._run.remove(KeyState, self._key)
         self.state = None
 
     def __enter__(self) -> LockedKey:
@@ -239,8 +258,12 @@ class LockedKey:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        over = self.state is None or self.state.completed_at is not None
-        self._run.unlock(self._key, self._descriptor, unlink=over)
+        try:
+            if self.state is None or self.state.completed_at is not None:
+                # Before the lock is given back: the other way round this could unlink another hook's.
+                system.unlink("locks/" + self._key, self._run.descriptor)
+        finally:
+            system.close(self._descriptor)
 
 
 def _make_directory(path: str, mode: int, dir_fd: int | None = None) -> None:
@@ -248,33 +271,3 @@ def _make_directory(path: str, mode: int, dir_fd: int | None = None) -> None:
         system.mkdir(path, mode, dir_fd)
     except FileExistsError:
         pass
-
-
-def changed(
-    state: KeyState,
-    *,
-    groups: list[MonGroup] | None = None,
-    members: dict[str, Member] | None = None,
-) -> KeyState:
-    """Return the state with other groups or members, as valid as any: the models check what is written, too.
-
-    `generation` goes up with each change of what consumers see.
-    """
-    fields = dict(state)
-    if members is not None:
-        fields["members"] = members
-    if groups is not None and groups is not state.groups:
-        fields["groups"] = groups
-        if _shown(groups) != _shown(state.groups):
-            fields["generation"] = next_generation(state)
-    return KeyState(**fields)
-
-
-def next_generation(state: KeyState) -> int:
-    """Count one change. After the highest number that a record may hold, which only damage reaches, comes 1."""
-    return state.generation % (2**63 - 1) + 1
-
-
-def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
-    """What consumers see of groups."""
-    return [(it.path, it.inode, it.begin, it.end, it.before, it.known) for it in groups if it.begin is not None]

@@ -27,7 +27,7 @@ from hook.base import names, system
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.base.models import KeyState, MonGroup
-    from hook.state.rundir import RunDir
+    from hook.state.store import RunDir
 
 _PLACE = "mon_groups"
 _BUILDING = "building"  # what lies there is of a hook that works at it, or was killed at it
