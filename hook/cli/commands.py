@@ -69,7 +69,7 @@ def _show(options: Options, given: argparse.Namespace) -> None:
         (key,) = snapshot.add_podman_names([find_key(records, Resctrl(options.resctrl_root), given.key)])
         found = (records.failure(name) for name in records.names(Failure))
         of_key = [
-            it for it in found if isinstance(it, Failure) and (it.key == key.state.key or it.container in key.dead)
+            it for it in found if isinstance(it, Failure) and (it.key == key.state.key or it.container in key.alive)
         ]
     if given.json:
         print_answer(screens.key_to_json(key, of_key))

@@ -90,7 +90,7 @@ def check_lost_containers(site: Site) -> Iterator[Finding]:
         container: key.state
         for key in snapshot.take_snapshot(site.options).keys
         for container, member in key.state.members.items()
-        if key.dead[container] is False and cgroups.is_own(member.cgroup, container)
+        if key.alive[container] and cgroups.is_own(member.cgroup, container)
     }
     if bundles.keys().isdisjoint(live):
         return

@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from hook import __version__
 from hook.base import counters, system
 from hook.base.counters import EVENTS, MILLION
-from hook.base.models import ReconcileRecord, Unhooked, WatchRecord
+from hook.base.models import ReconcileRecord
 from hook.base.reasons import Reason
 from hook.base.text import printable
 from hook.node import door, files
-from hook.observe.hardware import Rmids
 from hook.observe.snapshot import Group, Inventory, Key
 from hook.observe.use import add_up, get_event, make_total, to_number
 from hook.reconcile.plan import VERBS
@@ -33,14 +32,13 @@ if TYPE_CHECKING:
 Labels = tuple[tuple[str, str], ...]
 Values = dict[Labels, int]
 """The samples of one metric by their labels, in millionths, as in `counters`."""
+Numbers = dict[Labels, "int | float"]
+"""The same in whole units."""
 Parts = Iterable[tuple[str, Labels, "int | None"]]
 """What is summed up by event and labels; None: unknown."""
 PREFIX = "resctrl_mon_"
 NODE = PREFIX + "node_"
 """Of what is charged to no pod."""
-USE_UNKNOWN = ("use_unknown", "1 for each use of which a part, or all, is unknown")
-DROPPED = ("endpoint_dropped_connections_total", "Connections that the endpoint cut off, by reason")
-"""What `metrics --listen` counts itself, since its start: in its own answers only."""
 _REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper())
 _LIMIT = 64 << 20
 _TEXT = r'"((?:[^"\\]|\\.)*)"'
@@ -84,20 +82,21 @@ def make_families(seen: Inventory, former: Former | None = None, choice: Choice 
     used, unknown = sum_series(seen.keys, choice, former)
     found = [*_make_event_families(used, PREFIX, "")]
     found += _make_event_families(_sum_uncharged(seen, choice, former), NODE, ", of tasks in no mon_group")
-    found.append(Family(PREFIX + USE_UNKNOWN[0], USE_UNKNOWN[1], unknown))
-    found += [Family(PREFIX + name, meaning, measure(seen)) for name, (meaning, measure) in HEALTH.items()]
+    found.append(Family(PREFIX + "use_unknown", "1 for each use of which a part, or all, is unknown", unknown))
+    for name, meaning, measured in _measure_health(seen):
+        numbers: Numbers = measured if isinstance(measured, dict) else {} if measured is None else {(): measured}
+        found.append(_make_family(name, meaning, numbers))
     return [family for family in found if family.samples]
 
 
 def count_dropped(counts: dict[str, int]) -> Family:
     """The metric of the connections that the endpoint cut off, by reason."""
-    return Family(PREFIX + DROPPED[0], DROPPED[1], _by("reason", counts))
+    name, meaning = "endpoint_dropped_connections_total", "Connections that the endpoint cut off, by reason"
+    return _make_family(name, meaning, _by("reason", counts))
 
 
-def list_names() -> list[str]:
-    """The names of all metrics."""
-    events = [name_event(event, prefix) for prefix in (PREFIX, NODE) for event in EVENTS]
-    return events + [PREFIX + name for name in (USE_UNKNOWN[0], *HEALTH, DROPPED[0])]
+def _make_family(name: str, meaning: str, numbers: Numbers) -> Family:
+    return Family(PREFIX + name, meaning, {labels: round(it * MILLION) for labels, it in numbers.items()})
 
 
 def format_text(families: Iterable[Family]) -> str:
@@ -339,158 +338,81 @@ def _identify(key: Key, former: Former) -> Labels:
 # --- How the hook is
 
 
-def _one(value: float | None) -> Values:
-    """A metric without labels; None: no sample."""
-    return {} if value is None else {(): round(value * MILLION)}
+def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float | None]]:
+    """For each metric its name, what it means, and its samples; a number is the only one, None is none."""
+    yield "keys", "Keys on record, by state; unreadable counts records whose key is unknown", _count_states(seen)
+    alive = sum(len(key.list_alive()) for key in seen.keys)
+    counted = {"alive": alive, "dead": sum(len(key.alive) for key in seen.keys) - alive}
+    yield "members", "Containers that are members of a key", _by("state", counted) if seen.host_pids else None
+    taken = sum(member.taken_from is not None for key in seen.keys for member in key.state.members.values())
+    yield "members_taken_from_others", "Members that were in a mon_group of another tool before", taken
+    if (rmids := seen.rmids) is not None:
+        yield "rmids", "RMIDs of the machine: the smallest of info/*/num_rmids", rmids.limit
+        in_use = _by("owner", {"ours": rmids.ours, "others": rmids.others})
+        yield "rmids_in_use", "RMIDs in use, one for each group; ours are the mon_groups of keys", in_use
+        orphans = len(seen.orphans) if seen.host_pids else None
+        yield "orphan_groups", "mon_groups with our prefix, but without a record and a live member", orphans
+    yield "unmonitored_containers", "Containers on record as not monitored, by reason", _count_reasons(seen)
+    meaning = "Failures since boot that could not be recorded: at least so many"
+    yield "unrecorded_failures", meaning, seen.unrecorded
+    meaning = "Whether the file system of the run directory is full: records may be missing"
+    yield "run_directory_full", meaning, seen.is_full
+    if (unhooked := seen.unhooked) is not None:
+        meaning = "Running containers that never got the hook, as of the last reconcile"
+        yield "unhooked_containers", meaning, len(unhooked.containers)
+        meaning = "Containers without a record that the last reconcile could not check"
+        yield "unchecked_containers", meaning, unhooked.unchecked
+    runs: Numbers = {
+        (("stage", printable(it[0])), ("result", printable(it[1]))): count for it, count in seen.runs.items()
+    }
+    yield "hook_runs_total", "Runs of the hook, by stage and result", runs
+    if seen.reconciled is not None:
+        yield from _measure_reconcile(seen.reconciled)
+    if (watch := seen.watched) is not None:
+        yield "watch_start_timestamp_seconds", "Unix time at which the watch that runs started", watch.started_at
+        meaning = "Unix time at which watch last wrote its record, once a minute"
+        yield "watch_alive_timestamp_seconds", meaning, watch.alive_at
+        yield "watch_moved_tasks_total", "Tasks that watch moved in, since its start", watch.moved
+        yield "watch_failures_total", "Processes that watch could not move in, since its start", watch.failed
+        yield "watch_overflows_total", "Times that watch lost execs, since its start", watch.overflows
+    yield "mounted", "Whether resctrl is mounted and supports monitoring", seen.rmids is not None
+    yield "build_info", "1, with the version of resctrl-mon-hook", _by("version", {__version__: 1})
 
 
-def _by(label: str, counts: dict[str, int]) -> Values:
-    return {((label, printable(name)),): count * MILLION for name, count in counts.items()}
+def _measure_reconcile(record: ReconcileRecord) -> Iterator[tuple[str, str, Numbers | float | None]]:
+    has_ended, every = record.ended_at is not None, dict.fromkeys(VERBS, 0)
+    yield "reconcile_start_timestamp_seconds", "Unix time at which reconcile last started", record.started_at
+    meaning = "Unix time at which reconcile last ended without an error"
+    yield "reconcile_end_timestamp_seconds", meaning, record.ended_at
+    meaning = "Duration of the reconcile that last ended"
+    yield "reconcile_duration_seconds", meaning, record.seconds if has_ended else None
+    meaning = "What the reconcile that last ended left: failed actions, and problems of others"
+    yield "reconcile_undone", meaning, _by("kind", {"failed": record.failed, "left": record.left})
+    meaning = "Threads of monitored containers that the last reconcile left outside their group"
+    yield "outside_threads", meaning, record.outside_total
+    meaning = "Actions of reconcile that were done, by verb"
+    yield "reconcile_actions_total", meaning, _by("verb", {**every, **record.actions})
+    meaning = "Actions of reconcile that failed, by verb"
+    yield "reconcile_failures_total", meaning, _by("verb", {**every, **record.failures})
+    meaning = "CPU time that tasks used before reconcile or watch moved them in"
+    yield "late_cpu_seconds_total", meaning, record.late_cpu
 
 
-def _count_states(seen: Inventory) -> Values:
+def _by(label: str, counts: dict[str, int]) -> Numbers:
+    return {((label, printable(name)),): count for name, count in counts.items()}
+
+
+def _count_states(seen: Inventory) -> Numbers:
     counts = {"live": 0, "lingering": 0, "completed": 0, "recovering": 0, "unreadable": len(seen.unreadable)}
     for key in seen.keys:
         counts[key.condition if key.condition in counts else "live"] += 1  # a missing group is made again
     return _by("state", counts)
 
 
-def _count_members(seen: Inventory) -> Values:
-    alive = sum(len(key.list_alive()) for key in seen.keys)
-    dead = sum(len(key.dead) for key in seen.keys) - alive
-    return _by("state", {"alive": alive, "dead": dead} if seen.host_pids else {})
-
-
-def _count_reasons(seen: Inventory) -> Values:
+def _count_reasons(seen: Inventory) -> Numbers:
     counts = dict.fromkeys(_REASONS, 0)
     for failure in seen.failures:
         if not failure.monitored:
             reason = printable(failure.reason)
             counts[reason] = counts.get(reason, 0) + 1
     return _by("reason", counts)
-
-
-def _count_taken(seen: Inventory) -> Values:
-    return _one(sum(who.taken_from is not None for key in seen.keys for who in key.state.members.values()))
-
-
-def _count_runs(seen: Inventory) -> Values:
-    return {
-        (("stage", printable(stage)), ("result", printable(result))): count * MILLION
-        for (stage, result), count in seen.runs.items()
-    }
-
-
-def _each_verb(counts: dict[str, int]) -> Values:
-    return _by("verb", {**dict.fromkeys(VERBS, 0), **counts})
-
-
-Measure = Callable[[Inventory], Values]
-
-
-def _of_rmids(measure: Callable[[Rmids], Values]) -> Measure:
-    return lambda seen: {} if seen.rmids is None else measure(seen.rmids)
-
-
-def _of_unhooked(measure: Callable[[Unhooked], Values]) -> Measure:
-    return lambda seen: {} if seen.unhooked is None else measure(seen.unhooked)
-
-
-def _of_reconcile(measure: Callable[[ReconcileRecord], Values]) -> Measure:
-    return lambda seen: {} if seen.reconciled is None else measure(seen.reconciled)
-
-
-def _of_watch(measure: Callable[[WatchRecord], Values]) -> Measure:
-    return lambda seen: {} if seen.watched is None else measure(seen.watched)
-
-
-HEALTH: dict[str, tuple[str, Measure]] = {
-    "keys": ("Keys on record, by state; unreadable counts records whose key is unknown", _count_states),
-    "members": ("Containers that are members of a key", _count_members),
-    "members_taken_from_others": ("Members that were in a mon_group of another tool before", _count_taken),
-    "rmids": ("RMIDs of the machine: the smallest of info/*/num_rmids", _of_rmids(lambda it: _one(it.limit))),
-    "rmids_in_use": (
-        "RMIDs in use, one for each group; ours are the mon_groups of keys",
-        _of_rmids(lambda it: _by("owner", {"ours": it.ours, "others": it.others})),
-    ),
-    "orphan_groups": (
-        "mon_groups with our prefix, but without a record and a live member",
-        lambda seen: _one(len(seen.orphans) if seen.rmids is not None and seen.host_pids else None),
-    ),
-    "unmonitored_containers": ("Containers on record as not monitored, by reason", _count_reasons),
-    "unrecorded_failures": (
-        "Failures since boot that could not be recorded: at least so many",
-        lambda seen: _one(seen.unrecorded),
-    ),
-    "run_directory_full": (
-        "Whether the file system of the run directory is full: records may be missing",
-        lambda seen: _one(seen.is_full),
-    ),
-    "unhooked_containers": (
-        "Running containers that never got the hook, as of the last reconcile",
-        _of_unhooked(lambda it: _one(len(it.containers))),
-    ),
-    "unchecked_containers": (
-        "Containers without a record that the last reconcile could not check",
-        _of_unhooked(lambda it: _one(it.unchecked)),
-    ),
-    "hook_runs_total": ("Runs of the hook, by stage and result", _count_runs),
-    "reconcile_start_timestamp_seconds": (
-        "Unix time at which reconcile last started",
-        _of_reconcile(lambda it: _one(it.started_at)),
-    ),
-    "reconcile_end_timestamp_seconds": (
-        "Unix time at which reconcile last ended without an error",
-        _of_reconcile(lambda it: _one(it.ended_at)),
-    ),
-    "reconcile_duration_seconds": (
-        "Duration of the reconcile that last ended",
-        _of_reconcile(lambda it: _one(it.seconds if it.ended_at is not None else None)),
-    ),
-    "reconcile_undone": (
-        "What the reconcile that last ended left: failed actions, and problems of others",
-        _of_reconcile(lambda it: _by("kind", {"failed": it.failed, "left": it.left})),
-    ),
-    "outside_threads": (
-        "Threads of monitored containers that the last reconcile left outside their group",
-        _of_reconcile(lambda it: _one(it.outside_total)),
-    ),
-    "reconcile_actions_total": (
-        "Actions of reconcile that were done, by verb",
-        _of_reconcile(lambda it: _each_verb(it.actions)),
-    ),
-    "reconcile_failures_total": (
-        "Actions of reconcile that failed, by verb",
-        _of_reconcile(lambda it: _each_verb(it.failures)),
-    ),
-    "late_cpu_seconds_total": (
-        "CPU time that tasks used before reconcile or watch moved them in",
-        _of_reconcile(lambda it: _one(it.late_cpu)),
-    ),
-    "watch_start_timestamp_seconds": (
-        "Unix time at which the watch that runs started",
-        _of_watch(lambda it: _one(it.started_at)),
-    ),
-    "watch_alive_timestamp_seconds": (
-        "Unix time at which watch last wrote its record, once a minute",
-        _of_watch(lambda it: _one(it.alive_at)),
-    ),
-    "watch_moved_tasks_total": ("Tasks that watch moved in, since its start", _of_watch(lambda it: _one(it.moved))),
-    "watch_failures_total": (
-        "Processes that watch could not move in, since its start",
-        _of_watch(lambda it: _one(it.failed)),
-    ),
-    "watch_overflows_total": (
-        "Times that watch lost execs, since its start",
-        _of_watch(lambda it: _one(it.overflows)),
-    ),
-    "mounted": (
-        "Whether resctrl is mounted and supports monitoring",
-        lambda seen: _one(seen.rmids is not None),
-    ),
-    "build_info": (
-        "1, with the version of resctrl-mon-hook",
-        lambda _seen: _by("version", {__version__: 1}),
-    ),
-}
-"""How the hook is: for each metric what it means, and how it is found."""

@@ -60,17 +60,11 @@ _ORDERS: dict[str, Callable[[KeyUse], Any]] = {
     "name": lambda it: format_name(it.key),
 }
 _LIST_HEADS = {"core_energy": "ENERGY", "mbm_total_bytes": "MEMORY"}
-_TOP_HEADS = {
-    "core_energy": "POWER(W)",
-    "mbm_total_bytes": "MEMORY(B/s)",
-    "mbm_local_bytes": "LOCAL(B/s)",
-    "llc_occupancy": "CACHE(B)",
-}
-_TOP_FIELDS = {
-    "core_energy": "watts",
-    "mbm_total_bytes": "memory_bytes_per_second",
-    "mbm_local_bytes": "memory_local_bytes_per_second",
-    "llc_occupancy": "llc_occupancy_bytes",
+_TOP_HEADS = {  # in the table, and in JSON
+    "core_energy": ("POWER(W)", "watts"),
+    "mbm_total_bytes": ("MEMORY(B/s)", "memory_bytes_per_second"),
+    "mbm_local_bytes": ("LOCAL(B/s)", "memory_local_bytes_per_second"),
+    "llc_occupancy": ("CACHE(B)", "llc_occupancy_bytes"),
 }
 _OTHER_LINES = 10  # around the keys of `top`: title, notes, heads, the node, no pod, the legend of marks, the cursor's
 _NAMED = 20  # pods, where a line may be as long as it likes
@@ -297,7 +291,7 @@ def _format_member(key: Key, container: str) -> list[str]:
         "taken from": member.taken_from,
     }
     return [
-        f"  {_name_member(key, container)}: {life[key.is_alive(container)]}, pid {member.pid}",
+        f"  {_name_member(key, container)}: {life[key.alive[container]]}, pid {member.pid}",
         *(f"    {name:<10} {printable(text)}" for name, text in facts.items() if text),
     ]
 
@@ -360,7 +354,9 @@ def format_rates(rates: Rates, sort: str, screen: Screen, notes: str = "") -> li
     of_all = f"{len(shown)} of {len(listed)} keys" if len(shown) < len(listed) else f"{len(listed)} keys"
     keys = ["", "", *(it.key.state.key for it in shown)]
     uses = [rates.node, rates.rest, *(it.use for it in shown)]
-    sums = [numbers(head, [format_sum(use.get(event), event) for use in uses]) for event, head in _TOP_HEADS.items()]
+    sums = [
+        numbers(head, [format_sum(use.get(event), event) for use in uses]) for event, (head, _) in _TOP_HEADS.items()
+    ]
     columns = [
         words("NAME", ["node", "no pod", *(format_name(it.key) for it in shown)], least=LEAST_NAME),
         Column("KEY", keys, [key[:SHORT_KEY] for key in keys]),
@@ -399,7 +395,7 @@ def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
 def key_to_json(key: Key, failures: Iterable[Failure]) -> dict[str, Any]:
     """`show --json`: the fields of `list --json`, and more."""
     members = {
-        container: {**member.model_dump(), "alive": key.is_alive(container)}
+        container: {**member.model_dump(), "alive": key.alive[container]}
         for container, member in key.state.members.items()
     }
     return {
@@ -449,9 +445,9 @@ def rates_to_json(rates: Rates) -> dict[str, Any]:
 
 
 def _speeds_to_json(use: Uses) -> dict[str, Any]:
-    there = {name: use[event] for event, name in _TOP_FIELDS.items() if event in use}
+    there = {name: use[event] for event, (_, name) in _TOP_HEADS.items() if event in use}
     return {
-        **{name: to_number(there.get(name, Total()).value) for name in _TOP_FIELDS.values()},
+        **{name: to_number(there.get(name, Total()).value) for _, name in _TOP_HEADS.values()},
         "partial": sorted(name for name, total in there.items() if total.unknown or total.from_nothing),
         "at_least": sorted(name for name, total in there.items() if total.at_least),
     }

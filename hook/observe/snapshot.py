@@ -14,7 +14,7 @@ from functools import cached_property
 
 from hook.base import all_groups, counters, procfs, system
 from hook.base.errors import HookError
-from hook.base.models import Failure, Index, KeyState, MonGroup, ReconcileRecord, Unhooked, WatchRecord
+from hook.base.models import Failure, Index, KeyState, Member, MonGroup, ReconcileRecord, Unhooked, WatchRecord
 from hook.base.resctrl import Resctrl
 from hook.node import podman_names
 from hook.observe import hardware
@@ -85,14 +85,14 @@ class Group:
 
 @dataclass(frozen=True)
 class Key:
-    """A key. `dead`: by container, whether that member is dead; None if unknown in this pid namespace.
+    """A key. `alive`: by container, whether that member is; None if unknown, as in another pid namespace.
 
     `names`: those that Podman has given to the key and its members, by ID.
     """
 
     state: KeyState
     groups: list[Group]
-    dead: dict[str, bool | None]
+    alive: dict[str, bool | None]
     names: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -119,18 +119,13 @@ class Key:
 
     def list_alive(self) -> list[str]:
         """The members that are not known to be dead."""
-        return [container for container, dead in self.dead.items() if dead is not True]
-
-    def is_alive(self, container: str) -> bool | None:
-        """Whether a member is alive; None if unknown in this pid namespace."""
-        dead = self.dead[container]
-        return None if dead is None else not dead
+        return [container for container, alive in self.alive.items() if alive is not False]
 
     def count_members(self) -> tuple[int | None, int | None]:
         """The numbers of live and dead members; None if unknown for any member."""
-        if None in self.dead.values():
+        if None in self.alive.values():
             return None, None
-        return len(self.list_alive()), len(self.dead) - len(self.list_alive())
+        return len(self.list_alive()), len(self.alive) - len(self.list_alive())
 
 
 @dataclass(frozen=True)
@@ -233,12 +228,15 @@ def read_key(
         groups = [_read_group(kernel, group, readings or {}) for group in state.groups]
         before, state, readings = state, records.state(name), None
         if isinstance(state, KeyState) and state.groups == before.groups:
-            is_known = procfs.in_host_pid_namespace()
-            members = state.members.items()
-            return Key(
-                state, groups, {it: procfs.is_dead(who.pid, who.starttime) if is_known else None for it, who in members}
-            )
+            return Key(state, groups, _find_alive(state.members))
     return Broken(name, records.file(name), "it changes faster than it can be read")
+
+
+def _find_alive(members: dict[str, Member]) -> dict[str, bool | None]:
+    if not procfs.in_host_pid_namespace():
+        return dict.fromkeys(members)
+    dead = {container: procfs.is_dead(member.pid, member.starttime) for container, member in members.items()}
+    return {container: None if it is None else not it for container, it in dead.items()}
 
 
 def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
@@ -260,7 +258,7 @@ def add_podman_names(keys: list[Key]) -> list[Key]:
     if all(it.state.kind == "pod" for it in keys):
         return keys
     given = podman_names.read_names()
-    return [replace(it, names={id_: given[id_] for id_ in [it.state.key, *it.dead] if id_ in given}) for it in keys]
+    return [replace(it, names={id_: given[id_] for id_ in [it.state.key, *it.alive] if id_ in given}) for it in keys]
 
 
 def _find_ours(

@@ -51,7 +51,7 @@ def test_a_live_key_has_its_groups_and_members(node: NodeFiles, monkeypatch: pyt
     state = node.live("c1", created_boottime=100.0)
     monkeypatch.setattr(system, "boottime", lambda: 160.0)
     key = only(take_snapshot(node.options))
-    assert (key.state, key.condition, key.dead, key.age) == (state, "live", {"c1": False}, 60.0)
+    assert (key.state, key.condition, key.alive, key.age) == (state, "live", {"c1": True}, 60.0)
     (group,) = key.groups
     assert (group.exists, group.is_over, group.now) == (True, False, NOW)
     assert group.use == {"mon_L3_00/mbm_total_bytes": 4000 * MILLION, "mon_PERF_PKG_00/core_energy": 3_250_000}
@@ -125,7 +125,7 @@ def test_members_are_dead_alive_or_unknown(node: NodeFiles, monkeypatch: pytest.
     path = node.make("oci-c1")
     node.record("c1", members={"a": alive(path), "b": dead(path), "c": {**alive(path), "pid": 2**31 - 1}})
     key = only(take_snapshot(node.options))
-    assert (key.dead, key.list_alive()) == ({"a": False, "b": True, "c": True}, ["a"])
+    assert (key.alive, key.list_alive()) == ({"a": True, "b": False, "c": False}, ["a"])
     monkeypatch.setattr(procfs, "is_dead", lambda _pid, _born: None)
     assert only(take_snapshot(node.options)).list_alive() == ["a", "b", "c"]
 
