@@ -16,7 +16,10 @@ import pytest
 
 import hook
 from hook.base import system
+from hook.base.text import printable
+from hook.cli import deadline
 from hook.node.door import Tree
+from hook.stages import failures
 from pyz import archive
 from tests.unit.files import FOUND, ROOT
 from tests.unit.nodes import PID, FakePosix, NodeFiles, add_process
@@ -43,6 +46,7 @@ def fs(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, _whole_hook: None) -
     ENAMETOOLONG.
     """
     monkeypatch.setattr(system, "posix", FakePosix(fs))
+    monkeypatch.setattr(deadline, "LIMITS", {})  # its pipe is of the real system
     return fs
 
 
@@ -54,6 +58,19 @@ def node(fs: FakeFilesystem) -> NodeFiles:
     add_process(1)
     add_process(PID)
     return NodeFiles(pid=PID)
+
+
+@pytest.fixture
+def complaints(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a command prints on stderr, line by line. Pytest's own capfd cannot work while `fs` is there."""
+    lines: list[str] = []
+
+    def say(text: str, *, to_syslog: bool) -> None:
+        assert not to_syslog
+        lines.append(printable(text))
+
+    monkeypatch.setattr(failures, "say", say)
+    return lines
 
 
 @pytest.fixture(autouse=True)

@@ -28,7 +28,7 @@ from hook.base.models import KeyState, MonGroup, Options
 from hook.base.reasons import Reason
 from hook.cli import commands, help_text, parser
 from hook.node.paths import Places
-from hook.observe import hardware, prometheus, serve, snapshot
+from hook.observe import hardware, serve, snapshot
 from hook.reconcile import plan
 from hook.stages import context, entry
 from hook.state.store import RunDir
@@ -36,6 +36,7 @@ from hook.state.view import View
 from tests.conftest import TIERS
 from tests.faults.__main__ import PARTS
 from tests.unit.documents import PAGES, ROOT, anchors, blocks, code, first_words, page, rows
+from tests.unit.metrics import FAMILIES
 
 BOOK = [name for name in PAGES if not name.startswith("tests/")]
 """The pages for readers; those in tests/ are notes beside what they are about."""
@@ -302,13 +303,8 @@ def test_commands_explains_every_state() -> None:
 # --- docs/metrics.md
 
 
-@pytest.mark.parametrize("name", prometheus.list_names())
-def test_metrics_has_every_metric(name: str) -> None:
-    assert name in first_words(page("docs/metrics.md"), "metric")
-
-
-def test_metrics_has_no_metric_that_does_not_exist() -> None:
-    assert set(first_words(page("docs/metrics.md"), "metric")) <= set(prometheus.list_names())
+def test_metrics_has_every_metric_and_no_other() -> None:
+    assert set(first_words(page("docs/metrics.md"), "metric")) == set(FAMILIES)
 
 
 def test_metrics_has_the_limits_of_connections() -> None:

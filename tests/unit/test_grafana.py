@@ -21,10 +21,8 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from hook.base.counters import EVENTS
 from hook.observe import prometheus
-from hook.observe.snapshot import take_snapshot
-from tests.unit.nodes import NodeFiles
+from tests.unit.metrics import FAMILIES, OF_EVENTS
 
 DASHBOARD: dict[str, Any] = json.loads(
     (Path(__file__).resolve().parents[2] / "packaging/grafana/resctrl-mon-hook.json").read_text(encoding="utf-8")
@@ -105,31 +103,17 @@ def test_every_panel_asks_the_data_source_that_is_chosen() -> None:
 @pytest.mark.parametrize("expression", EXPRESSIONS + QUERIES)
 def test_an_expression_is_about_metrics_that_there_are(expression: str) -> None:
     assert named(expression)
-    assert named(expression) <= set(prometheus.list_names())
+    assert named(expression) <= set(FAMILIES)
     assert set(re.findall(r"\$(\w+)", expression)) <= set(VARIABLES) | BUILT_IN
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS + QUERIES)
-def test_an_expression_is_about_labels_that_its_metrics_have(expression: str, tmp_path: Path) -> None:
-    node = NodeFiles(tmp_path)
-    node.live("c1", kind="pod", pod_namespace="n", pod_name="p")
-    event = "mon_PERF_PKG_00/core_energy"
-    every = {f"mon_L3_00/{name}": "1" for name in EVENTS}
-    path = node.make("oci-c2", counters=every)
-    node.record("c2", groups=[{"path": path, "ctrl_group": "/", "begin": {**every, event: "9"}}])
-    node.write("runs", "poststop-ok", ".")
-    node.unhooked("c3")
-    node.reconciled(started_at=1.0, ended_at=2.0)
-    node.watched()
-    node.count_whole(every)
-    seen = take_snapshot(node.options, has_uncharged=True)
-    families = {it.name: it for it in prometheus.make_families(seen)}
-    assert set(families) == set(prometheus.list_names()) - {prometheus.PREFIX + prometheus.DROPPED[0]}
+def test_an_expression_is_about_labels_that_its_metrics_have(expression: str) -> None:
     grouped = re.findall(r"\bby \(([^)]*)\)", expression)
     selected = re.findall(r"[{,](\w+)=", expression) + re.findall(r"label_values\(.*, (\w+)\)", expression)
     asked = {label.strip() for group in grouped for label in group.split(",")} | set(selected)
     for name in named(expression):
-        has = {label for labels in families[name].samples for label, _ in labels}
+        has = {label for labels in FAMILIES[name].samples for label, _ in labels}
         assert asked <= has | ADDED_BY_PROMETHEUS | ({"owner"} if "rmids" in expression else set())
 
 
@@ -147,7 +131,7 @@ def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:
     assert shown >= {
         prometheus.name_event(event, prefix) for event in events for prefix in (prometheus.PREFIX, prometheus.NODE)
     }
-    assert shown >= {prometheus.PREFIX + name for name in prometheus.HEALTH}
+    assert shown >= FAMILIES.keys() - OF_EVENTS - {"resctrl_mon_endpoint_dropped_connections_total"}
     assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == [
         "Energy",
         "Memory bandwidth",

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from hook.base import system
 from hook.base.models import Options
-from hook.base.text import printable
 from hook.cli import commands, output, top_command
 from hook.doctor.finding import FAILURE, OK, WARNING
 from hook.doctor.records import check_records
@@ -28,7 +27,6 @@ from hook.node import podman_names
 from hook.node.paths import Places
 from hook.observe import screens, snapshot, table
 from hook.observe.table import Screen
-from hook.stages import failures
 from hook.state.records import Records
 from tests.unit.nodes import BEGIN, NOW, NodeFiles, alive, dead
 
@@ -46,19 +44,6 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
 
 def listed(seen: snapshot.Inventory, screen: Screen) -> list[str]:
     return screens.format_list(seen, screens.select_keys(seen.keys, [], [], "energy"), None, screen)
-
-
-@pytest.fixture
-def complaints(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What people are told on stderr, line by line."""
-    lines: list[str] = []
-
-    def say(text: str, *, to_syslog: bool) -> None:
-        assert not to_syslog
-        lines.append(printable(text))
-
-    monkeypatch.setattr(failures, "say", say)
-    return lines
 
 
 @pytest.fixture

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every metric that there is: those of a snapshot in which nothing is missing."""
+
+from __future__ import annotations
+
+from hook.base.counters import EVENTS
+from hook.base.models import Failure, KeyState, MonGroup, ReconcileRecord, Unhooked, WatchRecord
+from hook.observe.hardware import Rmids
+from hook.observe.prometheus import PREFIX, count_dropped, make_families
+from hook.observe.snapshot import Group, Inventory, Key
+
+_COUNTERS = dict.fromkeys((f"mon_L3_00/{event}" for event in EVENTS), "1")
+_GROUP = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={**_COUNTERS, "mon_PERF_PKG_00/core_energy": "9"})
+
+
+def _make_key(state: KeyState) -> Key:
+    return Key(state, [Group(_GROUP, exists=True, read_at=0.0, now=_COUNTERS)], {})
+
+
+EVERYTHING = Inventory(
+    at=0.0,
+    keys=[
+        _make_key(KeyState(key="c1", kind="pod", pod_namespace="n", pod_name="p")),
+        _make_key(KeyState(key="c2", kind="container")),
+    ],
+    unreadable=[],
+    failures=[Failure(container="c4", stage="createRuntime", reason="io", problem="no", time="")],
+    unreadable_failures=[],
+    rmids=Rmids(limit=8, ours=1, others=1),
+    orphans=[],
+    runs={("poststop", "ok"): 1},
+    unhooked=Unhooked(since="", containers={}, unchecked=0, rules="", others=[]),
+    reconciled=ReconcileRecord(started_at=1.0, ended_at=2.0),
+    watched=WatchRecord(),
+    host_pids=True,
+    assignable=None,
+    is_full=False,
+    unrecorded=0,
+    uncharged={"/": dict.fromkeys(_COUNTERS, 1)},
+)
+FAMILIES = {family.name: family for family in [*make_families(EVERYTHING), count_dropped({"too_many": 1})]}
+OF_EVENTS = {PREFIX + part + event.metric for event in EVENTS.values() for part in ("", "node_")}
