@@ -26,7 +26,7 @@ from hook.cli import commands
 from hook.observe import prometheus
 from hook.observe.prometheus import Choice, Former, make_families, parse_former
 from hook.observe.snapshot import Group, Key, take_snapshot
-from hook.state import accounting, transitions
+from hook.state import lives as state_lives
 from tests.unit.metrics import EVERYTHING, FAMILIES, OF_EVENTS
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
 
@@ -147,8 +147,8 @@ def test_prometheus_never_adds_up_more_than_was_used(lives: list[tuple[int, int,
         ((_, sample),) = prometheus.list_counted(Group(begun, exists=True, read_at=0.0, now=now))
         assert sample is not None
         samples.append(sample // MILLION)
-        over = transitions.ended(begun, {ENERGY: str(base + until + after)} if is_read else {})
-        here = accounting.inherited(MonGroup(path=here.path, ctrl_group="/"), [over])
+        over = state_lives.end_group(begun, {ENERGY: str(base + until + after)} if is_read else {})
+        here = state_lives.inherit(MonGroup(path=here.path, ctrl_group="/"), [over])
     used = sum(until + after for until, after, _ in lives)
     assert added_up(samples) <= used
     assert added_up(samples) == used - lives[-1][1] or not all(is_read for _, _, is_read in lives[:-1])
