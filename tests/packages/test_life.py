@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of a .deb on a fresh Debian, with containers that outlive some of its states."""
+"""The lives of the .deb and the RPM on a fresh Debian, with containers that outlive some of their states."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
@@ -31,10 +32,45 @@ FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).r
 PODMAN = f"/usr/share/containers/oci/hooks.d/10-{NAME}-podman.json"
 
 
+class Manager(NamedTuple):
+    """dpkg or rpm, on a machine that has Python."""
+
+    machine: Machine
+    kind: str
+
+    def command(self, packages: Packages | None = None) -> list[str]:
+        """The command on the host that installs a package, whatever version is there; without one, that removes it."""
+        if self.kind == "deb":
+            words = ["-r", NAME] if packages is None else ["-i", "--force-downgrade", f"{SHARED}/{packages.deb.name}"]
+            return ["chroot", self.machine.root, "dpkg", *words]
+        shared = self.machine.shared
+        words = ["-e", NAME] if packages is None else ["-U", "--oldpackage", str(shared / packages.rpm.name)]
+        return ["rpm", *self.machine.rpm_options, "--nodeps", *words]
+
+    def install(self, packages: Packages) -> None:
+        self.machine.from_outside(*self.command(packages))
+
+    def remove(self) -> str:
+        return self.machine.from_outside(*self.command()).stdout
+
+
+@pytest.fixture(params=["deb", "rpm"])
+def manager(request: pytest.FixtureRequest, machine: Machine) -> Iterator[Manager]:
+    yield Manager(machine, request.param)
+    if request.param == "rpm":  # of a .deb the machine's fixture takes care
+        machine.podman_rm()
+        machine.rpm("-e", NAME, check=False)
+        machine.run("rm", "-rf", PROGRAM, f"/etc/{NAME}")
+
+
 def ours(machine: Machine) -> list[str]:
-    """Every file of the machine's that is named after us, or stands in a directory that is."""
-    podmans = ["-not", "-path", "/var/lib/containers/*"]
+    """Every file of the machine's that is named after us, or lies in a directory that is."""
+    podmans = ["-not", "-path", "/var/lib/containers/*", "-not", "-path", "/var/lib/rpm/*"]
     return machine.run("find", "/", "/run", "-xdev", "-path", f"*{NAME}*", *podmans).stdout.split()
+
+
+def in_usr(machine: Machine) -> list[str]:
+    return [path for path in ours(machine) if path.startswith("/usr/")]
 
 
 def is_enabled(machine: Machine) -> bool:
@@ -80,69 +116,70 @@ def test_on_a_fresh_debian_the_words_of_the_readme_lead_to_joules(fresh: Machine
     assert ours(fresh) == []
 
 
-def test_the_timer_is_enabled(machine: Machine, packages: Packages) -> None:
-    machine.dpkg("-i", packages.deb.name)
-    assert is_enabled(machine)
-
-
-def test_a_timer_that_was_disabled_stays_so(machine: Machine, packages: Packages, newer: Packages) -> None:
-    machine.dpkg("-i", packages.deb.name)
-    machine.run("systemctl", "disable", TIMER)
-    machine.dpkg("-i", newer.deb.name)
-    assert not is_enabled(machine)
-
-
 def test_an_upgrade_leaves_a_live_container_in_its_group_and_its_poststop_is_the_new_one(
-    machine: Machine, packages: Packages, newer: Packages
+    manager: Manager, packages: Packages, newer: Packages
 ) -> None:
-    machine.dpkg("-i", packages.deb.name)
+    machine = manager.machine
+    manager.install(packages)
+    assert is_enabled(machine)
     container = machine.podman_run("web")
+    assert machine.groups() == {f"oci-{container}": [machine.pid("web")]}
     before = machine.resctrl.groups()[f"/mon_groups/oci-{container}"]
-    machine.dpkg("-i", newer.deb.name)
+    manager.install(newer)
     assert machine.run(NAME, "--version").stdout == f"{NAME} {newer.version}\n"
     assert machine.resctrl.groups()[f"/mon_groups/oci-{container}"] == before
     machine.podman_rm("web")
     assert machine.groups() == {}
 
 
-def test_a_removal_keeps_the_file_for_those_who_call_it(machine: Machine, packages: Packages) -> None:
-    machine.dpkg("-i", packages.deb.name)
+def test_a_removal_keeps_the_program_for_containers_that_call_it(
+    manager: Manager, packages: Packages, newer: Packages
+) -> None:
+    machine = manager.machine
+    manager.install(packages)
     container = machine.podman_run("web")
-    said = machine.dpkg("-r", NAME)
-    assert f"kept: container {container} calls the program" in said
-    assert [path for path in ours(machine) if path.startswith("/usr/")] == [PROGRAM]
+    assert f"kept: container {container} calls the program" in manager.remove()
+    assert in_usr(machine) == [PROGRAM]
     machine.podman_run("later")
     assert set(machine.groups()) == {f"oci-{container}"}
+    machine.podman_rm("later")
+    manager.install(newer)  # the program is the package's again
+    machine.podman_rm("web")
+    assert machine.groups() == {}
+    manager.remove()
+    assert in_usr(machine) == []
+
+
+def test_what_a_removal_keeps_uninstall_removes(manager: Manager, newer: Packages) -> None:
+    """With the bytecode that was made here."""
+    machine = manager.machine
+    manager.install(newer)
+    machine.podman_run("web")
+    manager.remove()
+    assert not machine.runs_sources()
     machine.podman_rm("web")
     assert machine.groups() == {}
     machine.run(PROGRAM, "uninstall")
-    assert not machine.at(PROGRAM).exists()
+    assert in_usr(machine) == []
 
 
-def test_a_removal_that_nobody_minds_leaves_nothing_in_usr_and_no_group(machine: Machine, packages: Packages) -> None:
-    machine.dpkg("-i", packages.deb.name)
+def test_a_removal_without_live_containers_leaves_the_administrators_files_alone(
+    manager: Manager, packages: Packages
+) -> None:
+    machine = manager.machine
+    manager.install(packages)
+    conf = machine.at("/etc") / NAME / "reconcile.conf"
+    conf.write_text("OPTIONS=--linger=5\n")
     hooks = machine.at(PODMAN)
     hooks.write_text(hooks.read_text().replace('"--containers=podman"', '"--containers=podman", "--linger=600"'))
     container = machine.podman_run("web")
     machine.podman_rm("web")
     assert machine.groups() == {f"oci-{container}": []}, "it is to linger"
-    machine.dpkg("-r", NAME)
+    manager.remove()
     assert machine.groups() == {}
-    assert [path for path in ours(machine) if path.startswith("/usr/")] == []
+    assert in_usr(machine) == []
     assert not machine.at(HOOKS).exists()
-
-
-def test_what_a_removal_kept_is_the_packages_again_once_it_is_back(
-    machine: Machine, packages: Packages, newer: Packages
-) -> None:
-    machine.dpkg("-i", packages.deb.name)
-    machine.podman_run("web")
-    machine.dpkg("-r", NAME)
-    machine.dpkg("-i", newer.deb.name)
-    machine.podman_rm("web")
-    assert machine.groups() == {}
-    machine.dpkg("-r", NAME)
-    assert not machine.at(PROGRAM).exists()
+    assert conf.read_text() == "OPTIONS=--linger=5\n"
 
 
 def test_a_removal_that_does_not_come_about_changes_nothing(machine: Machine, packages: Packages) -> None:
@@ -154,131 +191,120 @@ def test_a_removal_that_does_not_come_about_changes_nothing(machine: Machine, pa
     assert is_enabled(machine)
 
 
-def test_a_purge_leaves_no_file_of_ours_whoever_lives(machine: Machine, packages: Packages) -> None:
-    machine.dpkg("-i", packages.deb.name)
+def test_a_purge_leaves_no_file_of_ours_whatever_container_lives(machine: Machine, newer: Packages) -> None:
+    machine.dpkg("-i", newer.deb.name)
     machine.podman_run("web")
-    conf = machine.at("/etc") / NAME / "reconcile.conf"
-    conf.write_text("OPTIONS=--linger=5\n")
+    (machine.at("/etc") / NAME / "reconcile.conf").write_text("OPTIONS=--linger=5\n")
     machine.dpkg("-r", NAME)
-    assert conf.read_text() == "OPTIONS=--linger=5\n"
     machine.dpkg("--purge", NAME)
     assert ours(machine) == []
 
 
-# --- Bytecode, which the newer package does not contain
-
-
-def test_an_installation_makes_bytecode_that_hooks_run(machine: Machine, newer: Packages) -> None:
-    machine.dpkg("-i", newer.deb.name)
-    found = machine.bytecode().stat()
-    assert (found.st_uid, found.st_gid, found.st_mode) == (0, 0, 0o100644)
-    assert not machine.runs_sources()
-    assert "this node has compiled the program for it" in machine.run(NAME, "doctor", check=False).stdout
-    assert machine.run("dpkg", "--verify", NAME).stdout == ""
-    assert f"oci-{machine.podman_run('web')}" in machine.groups()
-
-
-def test_a_package_that_contains_bytecode_makes_none(machine: Machine, packages: Packages, newer: Packages) -> None:
-    machine.dpkg("-i", newer.deb.name)
-    machine.dpkg("-i", "--force-downgrade", packages.deb.name)
-    assert list(machine.at(HOOKS).glob("*.cpython-*")) == []
-    assert not machine.runs_sources()
-
-
-def test_another_python_has_bytecode_made_again(machine: Machine, newer: Packages) -> None:
-    """As far as dpkg can tell, a package that is unpacked again brings another one."""
-    machine.dpkg("-i", newer.deb.name)
-    made = machine.bytecode()
-    right = made.read_bytes()
-    made.rename(made.with_name(f"{NAME}.pyz.cpython-38"))
-    assert machine.runs_sources()
-    machine.apt("install", "--reinstall", "python3-minimal")
-    assert machine.bytecode() == made
-    assert made.read_bytes() == right
-
-
-@pytest.mark.parametrize("words", [("-r",), ("--purge",)], ids=" ".join)
-def test_a_removal_takes_the_bytecode_along(machine: Machine, newer: Packages, words: tuple[str, ...]) -> None:
-    machine.dpkg("-i", newer.deb.name)
-    machine.dpkg(*words, NAME)
-    assert not machine.at(HOOKS).exists()
-
-
-def test_a_removal_keeps_the_bytecode_with_the_program(machine: Machine, newer: Packages) -> None:
-    machine.dpkg("-i", newer.deb.name)
-    machine.podman_run("web")
-    machine.dpkg("-r", NAME)
-    assert not machine.runs_sources()
-    machine.podman_rm("web")
-    machine.dpkg("--purge", NAME)
-    assert ours(machine) == []
-
-
-BASE_SPEC = {"hooks": {"createRuntime": [{"path": PROGRAM}]}}
-
-
-def test_a_removal_keeps_the_file_for_a_containerd_that_imports_a_file_that_names_it(
+def test_a_removal_keeps_the_program_for_a_containerd_whose_imported_file_names_it(
     machine: Machine, packages: Packages
 ) -> None:
     """It would start no container any more."""
     machine.dpkg("-i", packages.deb.name)
     conf = machine.at("/etc") / "containerd"
-    conf.mkdir()
+    (conf / "more").mkdir(parents=True)
     (conf / "config.toml").write_text('imports = ["more/*.toml"]\n')
-    (conf / "more").mkdir()
     (conf / "more/hook.toml").write_text('base_runtime_spec = "/etc/containerd/spec.json"\n')
-    (conf / "spec.json").write_text(json.dumps(BASE_SPEC))
-    assert "kept: base_runtime_spec /etc/containerd/spec.json of containerd calls the program" in machine.dpkg(
-        "-r", NAME
-    )
+    (conf / "spec.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": PROGRAM}]}}))
+    said = machine.dpkg("-r", NAME)
+    assert "kept: base_runtime_spec /etc/containerd/spec.json of containerd calls the program" in said
     assert machine.at(PROGRAM).exists()
     shutil.rmtree(conf)
     machine.run(PROGRAM, "uninstall")
     assert not machine.at(PROGRAM).exists()
 
 
+def test_the_program_is_there_before_the_json_and_gone_after_it(manager: Manager, packages: Packages) -> None:
+    for command, direction in (manager.command(packages), 1), (manager.command(), -1):
+        order = manager.machine.changes(*command)[::direction]
+        assert order.index(f"{NAME}.pyz") < order.index(f"10-{NAME}-podman.json")
+
+
+# --- Bytecode, which the newer package does not contain
+
+
+def test_an_installation_makes_bytecode_that_hooks_run_unless_the_package_has_it(
+    manager: Manager, packages: Packages, newer: Packages
+) -> None:
+    machine = manager.machine
+    manager.install(newer)
+    found = machine.bytecode().stat()
+    assert (found.st_uid, found.st_gid, found.st_mode) == (0, 0, 0o100644)
+    assert not machine.runs_sources()
+    assert "this node has compiled the program for it" in machine.run(NAME, "doctor", check=False).stdout
+    assert f"oci-{machine.podman_run('web')}" in machine.groups()
+    machine.podman_rm("web")
+    manager.install(packages)
+    assert list(machine.at(HOOKS).glob("*.cpython-*")) == []
+    assert not machine.runs_sources()
+    manager.install(newer)
+    manager.remove()
+    assert not machine.at(HOOKS).exists()
+
+
+PYTHON = """
+Name: python3
+Version: 4
+Release: 1
+Summary: Stands for another Python
+License: None
+BuildArch: noarch
+%description
+A file of its standard library.
+%install
+mkdir -p %{buildroot}/usr/lib64/python3.99
+touch %{buildroot}/usr/lib64/python3.99/os.py
+%files
+/usr/lib64/python3.99/os.py
+"""
+
+
+def test_another_python_has_bytecode_made_again(manager: Manager, newer: Packages, tmp_path: Path) -> None:
+    """For dpkg, a package that is unpacked again is as good as another one."""
+    machine = manager.machine
+    manager.install(newer)
+    made = machine.bytecode()
+    right = made.read_bytes()
+    made.rename(made.with_name(f"{NAME}.pyz.cpython-38"))
+    assert machine.runs_sources()
+    if manager.kind == "deb":
+        machine.apt("install", "--reinstall", "python3-minimal")
+    else:
+        (tmp_path / "python3.spec").write_text(PYTHON)
+        build = ["rpmbuild", "-bb", "--target=noarch", f"--define=_topdir {tmp_path}", f"{tmp_path}/python3.spec"]
+        subprocess.run(build, check=True, capture_output=True, timeout=300)
+        machine.rpm("-i", str(*tmp_path.glob("RPMS/noarch/*.rpm")))
+        machine.rpm("-e", "python3")
+    assert machine.bytecode() == made
+    assert made.read_bytes() == right
+
+
 # --- Whose the files are
 
 
-@pytest.mark.parametrize("words", [("install", "--for=both"), ("uninstall",)], ids=" ".join)
-def test_what_the_package_owns_is_left_alone(machine: Machine, packages: Packages, words: tuple[str, ...]) -> None:
-    machine.dpkg("-i", packages.deb.name)
-    before = ours(machine)
-    done = machine.run(NAME, *words, check=False)
-    assert done.returncode == 2
-    assert f"was installed by the package {NAME}; remedy: apt remove {NAME} first, or --force" in done.stdout
-    assert ours(machine) == before
-    assert machine.run("dpkg", "--verify", NAME).stdout == ""
-    assert f"installed by: the package {NAME}" in machine.run(NAME, "doctor", check=False).stdout
-
-
-def test_with_force_they_are_taken_away_all_the_same(machine: Machine, packages: Packages) -> None:
-    machine.dpkg("-i", packages.deb.name)
-    machine.run(NAME, "uninstall", "--force")
-    assert not machine.at(PROGRAM).exists()
-
-
-def test_files_of_the_chart_are_the_packages_from_then_on(machine: Machine, packages: Packages) -> None:
+def test_the_files_are_the_packages(manager: Manager, packages: Packages) -> None:
+    """Also where the chart had them before."""
+    machine = manager.machine
     owner = machine.at("/usr/libexec") / f"oci/hooks.d/{NAME}.owner"
     owner.parent.mkdir(parents=True)
     owner.write_text("chart\n")
-    machine.dpkg("-i", packages.deb.name)
-    assert owner.read_text() == "deb\n"
-
-
-# --- In which order
-
-
-def test_the_program_is_there_before_the_json(machine: Machine, packages: Packages) -> None:
-    """Also in an upgrade: that is the same."""
-    order = machine.changes("chroot", machine.root, "dpkg", "-i", f"{SHARED}/{packages.deb.name}")
-    assert order.index(f"{NAME}.pyz") < order.index(f"10-{NAME}-podman.json")
-
-
-def test_the_json_is_gone_before_the_program(machine: Machine, packages: Packages) -> None:
-    machine.dpkg("-i", packages.deb.name)
-    order = machine.changes("chroot", machine.root, "dpkg", "-r", NAME)
-    assert order.index(f"10-{NAME}-podman.json") < order.index(f"{NAME}.pyz")
+    manager.install(packages)
+    assert owner.read_text() == f"{manager.kind}\n"
+    before = ours(machine)
+    away = f"{'apt' if manager.kind == 'deb' else 'dnf'} remove {NAME}"
+    for words in ("install", "--for=both"), ("uninstall",):
+        done = machine.run(NAME, *words, check=False)
+        assert done.returncode == 2
+        assert f"was installed by the package {NAME}; remedy: {away} first, or --force" in done.stdout
+    assert ours(machine) == before
+    assert manager.kind == "rpm" or machine.run("dpkg", "--verify", NAME).stdout == ""
+    assert f"installed by: the package {NAME}" in machine.run(NAME, "doctor", check=False).stdout
+    machine.run(NAME, "uninstall", "--force")
+    assert not machine.at(PROGRAM).exists()
 
 
 # --- Where systemd runs
@@ -326,7 +352,7 @@ def test_what_a_removal_leaves_has_a_timer_until_the_next_boot(
     program.unlink()
 
 
-def test_a_disabled_timer_is_not_started(
+def test_a_timer_that_was_disabled_stays_so(
     machine: Machine, systemctl: Path, packages: Packages, newer: Packages
 ) -> None:
     machine.dpkg("-i", packages.deb.name)
@@ -334,3 +360,4 @@ def test_a_disabled_timer_is_not_started(
     systemctl.write_text("")
     machine.dpkg("-i", newer.deb.name)
     assert f"restart {TIMER}\n" not in systemctl.read_text()
+    assert not is_enabled(machine)
