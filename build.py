@@ -64,7 +64,18 @@ def compile_verb(arguments: Sequence[str]) -> int:
 def test_verb(arguments: Sequence[str]) -> int:
     """The tests, of the .pyz as well as of the sources; pytest's exit status."""
     _under(lambda it: it.ensure(apt=it.TEST))
+    from tests.support import leftovers  # noqa: PLC0415  as above
+
     _build_for_all()
+    os.environ[leftovers.MARK] = str(os.getpid())
+    before = leftovers.MachineState.now()
+    status = _run_tests(arguments)
+    left = before.left()
+    print(*(f"LEFT: {line}" for line in left), sep="\n", end="\n" * bool(left))
+    return status or int(bool(left and os.environ.get("CI")))
+
+
+def _run_tests(arguments: Sequence[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     if arguments:
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode

@@ -3,10 +3,14 @@
 
 Where RESCTRL_MON_HOOK_TEST_ROOT names a real one (in the guest of tests/kernel), `hook` works on that, cleaned of all
 groups before and after. What needs the model itself, for its faults and its log of events, asks for `resctrl`.
+
+On the model, this machine's own containers do not show: reconcile would ask their runtimes for them, which come and go
+as other tests have it. So where only this tier runs, it has a /run of its own.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +24,22 @@ from tests.support.hook import PYZ, Hook, task
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
+
+
+HERE = Path(__file__).parent
+CLONE_NEWNS, MS_REC, MS_SLAVE = 0x20000, 0x4000, 0x80000
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    is_alone = all(item.path.is_relative_to(HERE) for item in session.items)
+    if is_alone and REAL_ROOT is None and os.geteuid() == 0 and not session.config.option.collectonly:
+        libc = ctypes.CDLL(None, use_errno=True)
+        done = [
+            libc.unshare(CLONE_NEWNS),
+            libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None),
+            libc.mount(b"tmpfs", b"/run", b"tmpfs", 0, b"mode=755"),
+        ]
+        assert not any(done), os.strerror(ctypes.get_errno())
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DEADLINE = 300.0
+_made_above: set[Path] = set()
+"""Cgroups that were made for others to lie in."""
 
 
 def mount_point() -> Path:
@@ -28,6 +30,7 @@ class Cgroup:
     def __init__(self, path: str) -> None:
         self.path = path
         self.directory = mount_point() / path.lstrip("/")
+        _made_above.update(above for above in self.directory.parents if not above.exists())
         self.directory.mkdir(parents=True)
 
     def add(self, pid: int) -> None:
@@ -50,7 +53,7 @@ class Cgroup:
             time.sleep(0.01)
 
     def remove(self) -> None:
-        """Remove it, with what is below it; what is in it is killed first."""
+        """Remove it, with what is below it, and those above it that were made for it; what is in it is killed first."""
         if self.directory.exists():
             for below in [path for path in self.directory.iterdir() if path.is_dir()]:
                 child = Cgroup.__new__(Cgroup)
@@ -58,6 +61,11 @@ class Cgroup:
                 child.remove()
             self.kill()
             self.directory.rmdir()
+        for above in self.directory.parents:
+            if above not in _made_above or any(path.is_dir() for path in above.iterdir()):
+                break
+            above.rmdir()
+            _made_above.remove(above)
 
 
 def enter_cgroup(own: Cgroup) -> list[str]:
