@@ -7,7 +7,7 @@ from hook.base import names
 from hook.base.models import Failure, Index, KeyState
 from hook.base.text import who
 from hook.cli.status import Usage
-from hook.node import podman_names
+from hook.node import config
 from hook.observe import snapshot
 from hook.state.records import Broken, Records
 
@@ -49,7 +49,7 @@ def _find(records: Records, name: str) -> dict[str, str]:
     if index is not None:
         return {index.key: index.key}
     states = {key: records.state(key) for key in known}
-    given = podman_names.read_names()
+    given = config.read_podman_names()
     called = [(key, text) for key, state in states.items() for text in _list_names(key, state, given)]
     # The beginning counts only for what no name is whole.
     matching = [key for key, text in called if text == name] or [key for key, text in called if text.startswith(name)]

@@ -19,9 +19,8 @@ from hook.install import install as installing
 from hook.install import node_bytecode, steps
 from hook.install import uninstall as uninstalling
 from hook.install.steps import Refused, Taken
-from hook.node import hooksd, machine, runtime_config
-from hook.node.paths import NAME, USR, Places, choose_hooks_dir, find_prefix
-from hook.node.pyz_file import PyzFile
+from hook.node import config, hooksd, place
+from hook.node.place import NAME, USR, Places, PyzFile, choose_hooks_dir, find_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,16 +29,16 @@ if TYPE_CHECKING:
 
     from hook.base.models import Options
 
-TARGETS = {**{target: (target,) for target in machine.TARGETS}, "both": machine.TARGETS}
+TARGETS = {**{target: (target,) for target in place.TARGETS}, "both": place.TARGETS}
 """The values of --for."""
 
 
 def install(options: Options, given: argparse.Namespace) -> list[str] | dict[str, Any]:
     """Install. `given.words`: the options of the hook. Raises Refused, OSError."""
     places = _choose_places(given, USR)
-    targets = TARGETS[given.targets] if given.targets else tuple(machine.find_targets(places.top))
+    targets = TARGETS[given.targets] if given.targets else tuple(place.find_targets(places.top))
     if not targets:
-        raise Refused(f"found none of {', '.join(machine.RUNTIMES)}; remedy: use --for=kubernetes, podman or both")
+        raise Refused(f"found none of {', '.join(place.RUNTIMES)}; remedy: use --for=kubernetes, podman or both")
     wanted = installing.Wanted(
         _open_pyz(), places, targets, tuple(given.words), options, given.adopt, given.python, given.force, given.watch
     )
@@ -83,9 +82,7 @@ def doctor(options: Options, given: argparse.Namespace) -> tuple[list[str] | dic
         findings = list(run_self_test(options.resctrl_root))
     else:
         places = Places(prefix, choose_hooks_dir(prefix))
-        usual = dict.fromkeys(
-            [*hooksd.READERS, *runtime_config.read_crio_hooks_dirs(), *runtime_config.read_podman_hooks_dirs()]
-        )
+        usual = dict.fromkeys([*hooksd.READERS, *config.read_crio_hooks_dirs(), *config.read_podman_hooks_dirs()])
         site = Site(places, options, tuple(given.hooks_dir or usual))
         findings = _examine(site)
     is_well = all(it.level != FAILURE for it in findings)
@@ -115,8 +112,8 @@ def _escape(lines: list[str]) -> list[str]:
 def base_runtime_spec(options: Options, given: argparse.Namespace) -> dict[str, Any]:
     """The specification on stdin with the hook that install would write. Raises Refused."""
     places = Places(given.prefix or _find_own_prefix())
-    wanted = installing.Wanted(_open_pyz(), places, (machine.KUBERNETES,), tuple(given.words), options)
-    hook = json.loads(installing.make_hook_file(wanted, machine.KUBERNETES))["hook"]
+    wanted = installing.Wanted(_open_pyz(), places, (place.KUBERNETES,), tuple(given.words), options)
+    hook = json.loads(installing.make_hook_file(wanted, place.KUBERNETES))["hook"]
     try:
         return installing.add_hook(jsontext.loads(sys.stdin.read()), hook)
     except ValueError as error:

@@ -15,7 +15,7 @@ from hook.base import system
 from hook.base.models import LeftUndone
 from hook.base.text import printable
 from hook.cli.deadline import Ended
-from hook.node import oci_runtimes
+from hook.node import runtimes
 from hook.reconcile import reconcile, repeated
 from hook.reconcile.outcome import Follower, Result, format_left, format_outcome
 
@@ -56,7 +56,7 @@ def run(options: Options, given: argparse.Namespace, live: Collection[str] | Non
 
 
 def _adopt(options: Options, given: argparse.Namespace, follower: Follower) -> Result:
-    states, problems = oci_runtimes.list_states(further=given.runtime_root)
+    states, problems = runtimes.find_runtimes(given.runtime_root).list_states()
     return reconcile.adopt(options, states, dry_run=given.dry_run, follower=follower) + Result(left=problems)
 
 

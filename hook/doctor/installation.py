@@ -9,11 +9,11 @@ import stat
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
 from hook.install import install, node_bytecode
 from hook.install.steps import Refused
-from hook.node import door, hooksd, machine, programs, runtime_config
+from hook.node import config, door, hooksd, programs
 from hook.node.door import Unreadable
-from hook.node.machine import KUBERNETES, PODMAN, Interpreter
-from hook.node.paths import INSTALL, NAME, PROGRAM
-from hook.node.pyz_file import PyzFile
+from hook.node.hooksd import PROGRAM
+from hook.node.place import INSTALL, KUBERNETES, NAME, PODMAN, PyzFile
+from hook.node.programs import Interpreter
 from hook.stages.context import parse
 
 TYPE_CHECKING = False
@@ -59,12 +59,12 @@ def _check_program(site: Site, path: str) -> Iterator[Finding]:
 
 
 def _check_python(shipped: PyzFile) -> Iterator[Finding]:
-    found = machine.ask_interpreter(shipped.python)
+    found = programs.ask_interpreter(shipped.python)
     if not isinstance(found, Interpreter):
         yield Finding(FAILURE, "Python", found, "install that Python, or use install --python=PATH")
         return
     version = ".".join(map(str, found.version))
-    if found.version < machine.OLDEST:
+    if found.version < programs.OLDEST:
         yield Finding(
             FAILURE, "Python", f"{found.path} is version {version}, which is too old", "use install --python=PATH"
         )
@@ -81,7 +81,7 @@ def check_timer(site: Site) -> Iterator[Finding]:
     if not site.origin.timer:
         return  # the chart's pod runs reconcile: check_reconcile goes by its record
     timer = os.path.basename(site.places.timer)
-    if not machine.has_systemd():
+    if not programs.has_systemd():
         remedy = f"run `{NAME} reconcile` every minute, for example from cron"
         yield Finding(WARNING, "timer", "systemd is not running", remedy)
         return
@@ -161,8 +161,8 @@ def _check_duplicates(ours: list[Entry]) -> Iterator[Finding]:
 
 def _check_override(entry: Entry, earlier: Entry) -> Iterator[Finding]:
     directory = os.path.dirname(entry.path)
-    readers = {"podman": ("Podman", runtime_config.read_podman_hooks_dirs())} if PODMAN in entry.name else {}
-    readers |= {"crio": ("CRI-O", runtime_config.read_crio_hooks_dirs())} if KUBERNETES in entry.name else {}
+    readers = {"podman": ("Podman", config.read_podman_hooks_dirs())} if PODMAN in entry.name else {}
+    readers |= {"crio": ("CRI-O", config.read_crio_hooks_dirs())} if KUBERNETES in entry.name else {}
     yield Finding(OK, "hooks.d", f"{entry.path} overrides {earlier.path} for programs that read both")
     for program, (who, reads) in readers.items():
         if programs.find(program) and directory not in reads:

@@ -8,8 +8,9 @@ import os
 from hook.base import all_groups, names, procfs, system
 from hook.base.resctrl import Resctrl
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
-from hook.node import machine
-from hook.node.paths import NAME
+from hook.node import door
+from hook.node.door import Unreadable
+from hook.node.place import NAME
 from hook.observe import hardware, snapshot
 
 TYPE_CHECKING = False
@@ -29,6 +30,7 @@ _NO_MONITORING_ARM64 = (
     '`dyndbg="file mpam_resctrl.c +pl"`, and see its Documentation/arch/arm64/mpam.rst'
 )
 _TRAFFIC = "memory traffic"
+_LIMIT = 16 << 20  # bytes of a file of the kernel's: /proc/self/mounts has a line for each mount
 _NEEDS_MBM = "needs a CPU with MBM; look for rdt= and clearcpuid= on the kernel command line"
 _NEEDS_MBWU = (
     "needs MPAM bandwidth monitors (MBWU) on or behind the L3 cache, and a kernel that uses them: "
@@ -151,7 +153,7 @@ def _guess_owner(name: str) -> str:
 
 
 def check_processes(site: Site) -> Iterator[Finding]:
-    if not machine.shows_processes():
+    if not os.path.isdir("/proc/1"):
         yield Finding(FAILURE, "/proc", "process information is not readable", "mount /proc without hidepid=")
     elif not procfs.in_host_pid_namespace():
         yield Finding(FAILURE, "/proc", procfs.NOT_HOST_PIDS, procfs.PID_HINT)
@@ -162,12 +164,28 @@ def check_processes(site: Site) -> Iterator[Finding]:
         yield Finding(WARNING, "/proc", "no /proc/PID/cpu_resctrl_groups", remedy)
     else:
         yield Finding(OK, "/proc", "process information is readable")
-    version = machine.find_cgroup_version()
+    version = _find_cgroup_version()
     if version is None:
         remedy = "mount cgroups: they show which processes and which pod belong to a container"
         yield Finding(FAILURE, "cgroups", "not mounted", remedy)
     else:
         yield Finding(OK, "cgroups", version)
+
+
+def _find_cgroup_version() -> str | None:
+    """`v1`, `v2` or `v1 and v2`; None if no cgroups are mounted."""
+    lines = door.read("/proc/self/mounts", _LIMIT).decode("utf-8", "replace").splitlines()
+    kinds = {line.split(" ")[2] for line in lines}
+    found = [version for kind, version in (("cgroup", "v1"), ("cgroup2", "v2")) if kind in kinds]
+    return " and ".join(found) or None
+
+
+def has_process_connector() -> bool:
+    """Whether the kernel tells of execs here: with CONFIG_PROC_EVENTS, in the host's network namespace."""
+    try:
+        return "cn_proc" in door.read_text("/proc/net/connector", _LIMIT)
+    except Unreadable:
+        return False
 
 
 # --- Memory traffic: not every CPU counts it, and some have fewer counters than groups

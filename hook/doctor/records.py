@@ -9,9 +9,10 @@ from hook.base import cgroups, system
 from hook.base.models import Failure, Index, ReconcileRecord, WatchRecord
 from hook.base.text import who
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
+from hook.doctor.kernel import has_process_connector
 from hook.doctor.site import names_hook
-from hook.node import machine, oci_runtimes, programs
-from hook.node.paths import NAME
+from hook.node import programs, runtimes
+from hook.node.place import NAME
 from hook.observe import snapshot
 from hook.state.records import Records, name_unhooked
 
@@ -94,7 +95,7 @@ def check_lost_containers(site: Site) -> Iterator[Finding]:
     }
     if bundles.keys().isdisjoint(live):
         return
-    newer, unanswered = oci_runtimes.find_states(live.keys() - bundles.keys())
+    newer, unanswered = runtimes.find_runtimes().find_states(live.keys() - bundles.keys())
     bundles.update({container: str(state["bundle"]) for container, state in newer.items()})
     for container, state in live.items():
         name = who(container, state.pod_namespace, state.pod_name, state.members[container].name)
@@ -154,12 +155,12 @@ def check_unhooked(site: Site) -> Iterator[Finding]:
 def check_watch(site: Site) -> Iterator[Finding]:
     unit = os.path.basename(site.places.watch)
     is_running = _is_running(site)
-    is_wanted = machine.has_systemd() and programs.run(["systemctl", "is-enabled", "--quiet", unit]).status == 0
+    is_wanted = programs.has_systemd() and programs.run(["systemctl", "is-enabled", "--quiet", unit]).status == 0
     if is_running:
         yield Finding(OK, "watch", "running")
     elif not is_wanted:
         yield Finding(OK, "watch", _OFF)
-    elif not machine.has_process_connector():
+    elif not has_process_connector():
         found = f"{unit} is enabled, but this kernel has no process connector, or this is not the host's network"
         remedy = f"use a kernel with CONFIG_PROC_EVENTS, or systemctl disable --now {unit}"
         yield Finding(WARNING, "watch", found, remedy)

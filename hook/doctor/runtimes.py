@@ -7,10 +7,9 @@ import os
 
 from hook.doctor.finding import FAILURE, OK, WARNING, Finding
 from hook.doctor.site import names_hook
-from hook.node import containerd, hooksd, host_processes, machine, programs, runtime_config
-from hook.node.container_config import find_arguments, read_hooks
-from hook.node.machine import KUBERNETES, PODMAN
-from hook.node.paths import NAME
+from hook.node import config, hooksd, host, place, programs
+from hook.node.hooksd import find_arguments, read_hooks
+from hook.node.place import KUBERNETES, NAME, PODMAN
 from hook.stages.context import parse
 from hook.stages.identity import OPT
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from hook.doctor.site import Site
-    from hook.node.containerd import Configuration
+    from hook.node.config import Configuration
 
 # Other programs that make or remove mon_groups, by the names of their processes, and what to do about each.
 _OTHER_TOOLS = {
@@ -33,22 +32,22 @@ _CONTAINERDS = frozenset(("containerd", "k3s", "rke2"))
 
 
 def check_runtimes(site: Site) -> Iterator[Finding]:
-    found = [name for name in machine.RUNTIMES if programs.find(name)]
+    found = [name for name in place.RUNTIMES if programs.find(name)]
     if not found:
         yield Finding(
             WARNING,
             "runtimes",
-            f"found none of {', '.join(machine.RUNTIMES)}",
+            f"found none of {', '.join(place.RUNTIMES)}",
             "install CRI-O, Podman or containerd: Docker does not support OCI hooks",
         )
         return
     yield Finding(OK, "runtimes", ", ".join(found))
     directories = {os.path.dirname(entry.path) for entry in site.ours}
     if "crio" in found:
-        yield from _check_hooks_dirs("CRI-O", runtime_config.read_crio_hooks_dirs(), directories)
+        yield from _check_hooks_dirs("CRI-O", config.read_crio_hooks_dirs(), directories)
         yield from _check_rdt_config()
     if "podman" in found and any(PODMAN in entry.name for entry in site.ours):
-        yield from _check_hooks_dirs("Podman", runtime_config.read_podman_hooks_dirs(), directories)
+        yield from _check_hooks_dirs("Podman", config.read_podman_hooks_dirs(), directories)
     if "crio" not in found and not _CONTAINERDS.isdisjoint(found):
         yield from _check_containerd(site)
 
@@ -62,7 +61,7 @@ def _check_hooks_dirs(who: str, reads: list[str], directories: set[str]) -> Iter
 
 
 def _check_rdt_config() -> Iterator[Finding]:
-    path = runtime_config.read_rdt_config_file()
+    path = config.read_rdt_config_file()
     if path is not None:
         found = (
             f"rdt_config_file is {path}: each start of CRI-O removes empty groups, and ctrl_groups missing in that file"
@@ -72,7 +71,7 @@ def _check_rdt_config() -> Iterator[Finding]:
 
 def _check_containerd(site: Site) -> Iterator[Finding]:
     """containerd does not read hooks.d: the NRI hook-injector does, or a base_runtime_spec names the hook."""
-    found, injectors = containerd.read_configuration(), host_processes.find_injectors()
+    found, injectors = config.read_containerd(), host.find_injectors()
     specs = [it for it in found.specs if names_hook(site, it.path, it.files)]
     in_force = [it.path for it in specs if it.in_force]
     yield from report_claims()
@@ -96,7 +95,7 @@ def _check_containerd(site: Site) -> Iterator[Finding]:
 
 def report_claims() -> Iterator[Finding]:
     """Report what may be an injector in a pod: it proves nothing, and so changes no other finding."""
-    for pid in host_processes.find_injector_claims()[:1]:
+    for pid in host.find_injector_claims()[:1]:
         found = f"unproven: process {pid} in a pod has the name of a hook-injector, as any tenant's process can"
         yield Finding(OK, "containerd", f"{found}; `list` counts the containers that never got the hook")
 
@@ -124,7 +123,7 @@ def check_pod_annotations(site: Site) -> Iterator[Finding]:
     if programs.find("crio") or not any(map(programs.find, _CONTAINERDS)):
         return
     calls: list[Sequence[str]] = [it.file.hook.args or [] for it in site.ours if it.file and KUBERNETES in it.name]
-    configuration = containerd.read_configuration()
+    configuration = config.read_containerd()
     named = [it for it in configuration.specs if names_hook(site, it.path, it.files)]
     calls += [it for spec in named for it in find_arguments(read_hooks(spec.path, spec.files))]
     needed = set()
@@ -143,7 +142,7 @@ def check_pod_annotations(site: Site) -> Iterator[Finding]:
 
 def check_other_tools(site: Site) -> Iterator[Finding]:
     """Report those that run on the host itself. `check_rmids` reports the groups of all."""
-    running = host_processes.find(lambda words: _find_tool(words) is not None)
+    running = host.find(lambda words: _find_tool(words) is not None)
     for name in sorted({_find_tool(words) or "" for words in running.words.values()}):
         remedy = _OTHER_TOOLS[name].format(run_dir=site.options.run_dir)
         yield Finding(WARNING, "other resctrl tools", f"{name} runs", remedy)

@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 
-from hook.node import door, hooksd, oci_runtimes
-from hook.node.container_config import read_programs
-from hook.node.paths import PROGRAM, Origin, Places, find_origin, find_prefix
+from hook.node import door, hooksd, runtimes
+from hook.node.hooksd import PROGRAM, read_programs
+from hook.node.place import Origin, Places, find_origin, find_prefix
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Site:
     @cached_property
     def states(self) -> tuple[list[dict[str, Any]], list[str]]:
         """The states of the running containers, and a line for each problem with a runtime."""
-        return oci_runtimes.list_states()
+        return runtimes.find_runtimes().list_states()
 
     @property
     def programs(self) -> list[str]:

@@ -18,10 +18,10 @@ from typing import Any
 from hook.base.models import Options
 from hook.install import node_bytecode, steps
 from hook.install.steps import Refused, Step, Taken, remove, write
-from hook.node import hooksd, machine, programs, runtime_config
-from hook.node.machine import KUBERNETES, PODMAN, TARGETS, Interpreter
-from hook.node.paths import CONF_MARK, NAME, PROGRAM, Places
-from hook.node.pyz_file import PyzFile
+from hook.node import config, hooksd, place, programs
+from hook.node.hooksd import PROGRAM
+from hook.node.place import CONF_MARK, KUBERNETES, NAME, PODMAN, TARGETS, Places, PyzFile
+from hook.node.programs import Interpreter
 
 LEFT = f"{NAME}-left"
 LEFT_TIMER = f"{LEFT}.timer"
@@ -149,7 +149,7 @@ def _adapt_file(wanted: Wanted, directory: str, path: str) -> str:
 
 def _plan_activation(wanted: Wanted) -> list[Step]:
     places, watch = wanted.places, os.path.basename(wanted.places.watch)
-    if places.top or not machine.has_systemd():
+    if places.top or not programs.has_systemd():
         return []
     return [
         steps.run("systemd-tmpfiles", "--create", places.tmpfiles),
@@ -165,7 +165,7 @@ def _plan_activation(wanted: Wanted) -> list[Step]:
 
 def plan_stop_of_left_timer() -> list[Step]:
     """Stop the timer that uninstall left running: see uninstall.plan_left_timer."""
-    return [steps.run("systemctl", "stop", LEFT_TIMER)] if machine.has_transient(LEFT_TIMER) else []
+    return [steps.run("systemctl", "stop", LEFT_TIMER)] if programs.has_transient(LEFT_TIMER) else []
 
 
 # --- What prevents an installation
@@ -204,11 +204,11 @@ def _check_words(wanted: Wanted) -> list[str]:
 
 def find_python(path: str) -> Interpreter:
     """The Python of a path. Raises Refused if the program cannot run on it."""
-    found = machine.ask_interpreter(path)
+    found = programs.ask_interpreter(path)
     if not isinstance(found, Interpreter):
         raise Refused(f"{found}; remedy: install it, or name another one with --python=PATH")
-    if found.version < machine.OLDEST:
-        version, oldest = (".".join(map(str, it)) for it in (found.version, machine.OLDEST))
+    if found.version < programs.OLDEST:
+        version, oldest = (".".join(map(str, it)) for it in (found.version, programs.OLDEST))
         raise Refused(f"{path} is Python {version}, but {oldest} or newer is required; remedy: use --python=PATH")
     return found
 
@@ -242,7 +242,7 @@ def _list_remarks(wanted: Wanted) -> list[str]:
     found = _find_non_readers(places, wanted.targets)
     if places.is_foreign(places.conf):
         found.append(f"keeping {places.at(places.conf)}, which the administrator wrote")
-    if not places.top and not machine.has_systemd():
+    if not places.top and not programs.has_systemd():
         found.append(f"systemd is not running: run `{NAME} reconcile` every minute, for example from cron")
     if not wanted.shipped.needs_new_kernel(wanted.interpreter):
         return found
@@ -251,9 +251,9 @@ def _list_remarks(wanted: Wanted) -> list[str]:
 
 def _find_non_readers(places: Places, targets: Sequence[str]) -> list[str]:
     """A line for each runtime whose configuration does not include the directory of our files."""
-    reads = {"Podman": runtime_config.read_podman_hooks_dirs(places.top)} if PODMAN in targets else {}
+    reads = {"Podman": config.read_podman_hooks_dirs(places.top)} if PODMAN in targets else {}
     if KUBERNETES in targets and programs.find("crio", places.top):
-        reads["CRI-O"] = runtime_config.read_crio_hooks_dirs(places.top)
+        reads["CRI-O"] = config.read_crio_hooks_dirs(places.top)
     return [
         f"{who} reads {', '.join(directories)}, not {places.hooks_dir}: add that to its hooks_dir"
         for who, directories in reads.items()
@@ -273,8 +273,8 @@ def try_program(path: str) -> None:
             ended = programs.run([path, "hook", f"--run-dir={scratch}/run"], stdin=_NOBODY)
         problem = ended.problem or ended.error.strip() or None
     if problem is not None:
-        raise Refused(f"{path} does not run: {problem}; remedy: {machine.list_blockers(path) or 'see the system log'}")
-    if wrong := machine.find_label_problem(path):
+        raise Refused(f"{path} does not run: {problem}; remedy: {place.list_blockers(path) or 'see the system log'}")
+    if wrong := place.find_label_problem(path):
         raise Refused(wrong)
 
 

@@ -16,8 +16,8 @@ from hook.base import system
 from hook.install import bytecode
 from hook.install.steps import Step, remove, write
 from hook.node import door, programs
-from hook.node.machine import Interpreter
-from hook.node.pyz_file import PyzFile
+from hook.node.place import PyzFile
+from hook.node.programs import Interpreter
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hook.base import system
-from hook.node import door, files, programs
-from hook.node.paths import INSTALL, NAME, Places, find_origin
+from hook.node import door, programs
+from hook.node.place import INSTALL, NAME, Places, find_origin
 
 
 class Refused(Exception):
@@ -60,7 +60,7 @@ def write(path: str, content: bytes, mode: int = 0o644, check: Callable[[str], N
 
     def do() -> None:
         with _replace(path) as temporary:
-            files.write_new(temporary, content, mode)
+            door.write_new(temporary, content, mode)
             if check is not None and os.path.lexists(path):
                 check(temporary)
 
@@ -96,7 +96,7 @@ def remove(path: str) -> Step:
         for it in both:
             with suppress(FileNotFoundError):
                 os.unlink(it)
-                files.sync_directory(os.path.dirname(it))
+                door.sync_directory(os.path.dirname(it))
 
     return Step("remove", path, do, lambda: not any(map(os.path.lexists, both)))
 
@@ -163,14 +163,14 @@ def make_directory(path: str) -> None:
     make_directory(above)
     with suppress(FileExistsError):
         os.mkdir(path, 0o755)
-    files.sync_directory(above)
+    door.sync_directory(above)
 
 
 @contextmanager
 def _replace(path: str) -> Iterator[str]:
     """The temporary name at which to make what then takes the place of a file."""
     make_directory(os.path.dirname(path))
-    with files.replace(path, _name_temporary(path)) as temporary:
+    with door.replace_file(path, _name_temporary(path)) as temporary:
         yield temporary
 
 

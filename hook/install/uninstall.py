@@ -19,10 +19,10 @@ from hook.base.reasons import Reason
 from hook.install import node_bytecode, steps
 from hook.install.install import LEFT, LEFT_TIMER, plan_stop_of_left_timer
 from hook.install.steps import Step, Taken, remove
-from hook.node import containerd, door, machine, oci_runtimes
-from hook.node.container_config import read_programs
+from hook.node import config, door, place, programs, runtimes
 from hook.node.door import Unreadable
-from hook.node.paths import NAME, Places
+from hook.node.hooksd import read_programs
+from hook.node.place import NAME, Places
 from hook.reconcile import reconcile
 from hook.state.records import Records
 
@@ -52,7 +52,7 @@ class Removal:
 
 
 def uninstall(places: Places, options: Options, roots: Sequence[str] = (), *, force: bool, dry_run: bool) -> Removal:
-    """Uninstall. `roots`: see oci_runtimes.list_states. Raises Refused, HookError."""
+    """Uninstall. `roots`: see runtimes.find_runtimes. Raises Refused, HookError."""
     if not (force or places.top):
         steps.refuse_others(places)
     if not places.top and os.path.isdir(options.run_dir) and not procfs.in_host_pid_namespace():
@@ -64,7 +64,7 @@ def uninstall(places: Places, options: Options, roots: Sequence[str] = (), *, fo
         return steps.take_steps([it for it in planned if it.what not in strange], dry_run=dry_run)
 
     with steps.lock_directory(places.at(places.program_dir)):
-        taken = take([remove(places.at(places.json(target))) for target in machine.TARGETS])
+        taken = take([remove(places.at(places.json(target))) for target in place.TARGETS])
         # Only now: a container whose creation began before the JSON was removed may have the hook.
         found = Callers() if force or places.top else find_callers(places, options, roots)
         program = places.at(places.program)
@@ -78,7 +78,7 @@ def plan_left_timer(places: Places, options: Options) -> list[Step]:
 
     If a package removed its timer, start a transient one. It lasts until the next boot, which ends all containers.
     """
-    if not machine.has_systemd() or os.path.exists(places.timer) or machine.has_transient(LEFT_TIMER):
+    if not programs.has_systemd() or os.path.exists(places.timer) or programs.has_transient(LEFT_TIMER):
         return []
     words = [f"--resctrl-root={options.resctrl_root}", f"--run-dir={options.run_dir}"]
     words.append(f"--group-prefix={options.group_prefix}")
@@ -88,7 +88,7 @@ def plan_left_timer(places: Places, options: Options) -> list[Step]:
 
 def plan_rest(places: Places, options: Options) -> list[Step]:
     """The steps after the last caller is gone."""
-    here = not places.top and machine.has_systemd()
+    here = not places.top and programs.has_systemd()
     active = (places.timer, places.watch, places.textfile_timer, places.metrics_service)
     units = [os.path.basename(path) for path in active if here and os.path.exists(path)]
     return [
@@ -138,7 +138,7 @@ def format_removal(removal: Removal) -> list[str]:
     lines += [f"kept: could not check for remaining users: {line}" for line in kept.untold]
     remedy = "remove that from its configuration and restart containerd"
     lines += [f"kept: base_runtime_spec {it} of containerd calls the program: {remedy}" for it in kept.specs]
-    if machine.has_systemd():
+    if programs.has_systemd():
         lines.append("kept: the timer, which ends lingering groups until the program is removed")
     if kept.specs:
         return [*lines, "then run uninstall again; with --force containerd can no longer start such containers"]
@@ -162,7 +162,7 @@ def find_callers(places: Places, options: Options, roots: Sequence[str] = ()) ->
     reconcile adopts containers without it.
     """
     names = {places.program, places.link}
-    states, untold = oci_runtimes.list_states(further=roots, stopped=True)
+    states, untold = runtimes.find_runtimes(roots).list_states(stopped=True)
     found = []
     for state in states:
         try:
@@ -181,7 +181,7 @@ def find_calling_specs(names: set[str], top: str = "") -> tuple[list[str], list[
 
     `top`: the directory below which we see the program. A containerd in a container may see another file at that path.
     """
-    found = containerd.read_configuration()
+    found = config.read_containerd()
     calling, untold = [], list(found.unclear)
     for spec in found.specs:
         try:

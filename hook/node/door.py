@@ -13,16 +13,13 @@ import fnmatch
 import os
 import re
 import stat
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 from hook.base import jsontext
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 CONFIGURATION = 4 << 20
 """Bytes of a configuration file: a thousand times as many as one has."""
@@ -162,17 +159,17 @@ class Tree:
         tops = self.match(directory, budget)
         if not _IS_PATTERN.search(name):
             return [path for path in (os.path.join(top, name) for top in tops) if self.stat(path) is not None]
-        return [os.path.join(top, it) for top in tops for it in self._match_names(top, name, budget)]
-
-    def _match_names(self, directory: str, pattern: str, budget: Budget) -> list[str]:
-        try:
-            names = self.list_names(directory)
-        except Unreadable as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR):
-                return []
-            raise
-        budget.spend(directory, len(names))
-        return [it for it in names if fnmatch.fnmatchcase(it, pattern.replace("[^", "[!"))]
+        found = []
+        for top in tops:
+            try:
+                names = self.list_names(top)
+            except Unreadable as error:
+                if error.errno in (errno.ENOENT, errno.ENOTDIR):
+                    continue
+                raise
+            budget.spend(top, len(names))
+            found += [os.path.join(top, it) for it in names if fnmatch.fnmatchcase(it, name.replace("[^", "[!"))]
+        return found
 
 
 class Budget:
@@ -254,14 +251,45 @@ def _failing(path: str) -> Iterator[None]:
         raise Unreadable(ascii(path), str(error)) from None
 
 
-# --- What `install` and `uninstall` change
+# --- Files that are replaced: a reader, or a crash, sees the old or the new content, never a part of it
+
+
+@contextmanager
+def replace_file(path: str, temporary: str) -> Iterator[str]:
+    """Rename `temporary`, which the caller makes, to `path`. After an exception `path` is unchanged.
+
+    Both are in the same directory. First removes what a process that was killed left at `temporary`.
+    """
+    with suppress(FileNotFoundError):
+        os.unlink(temporary)
+    try:
+        yield temporary
+        os.rename(temporary, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+    sync_directory(os.path.dirname(path))
+
+
+def write_new(path: str, content: bytes, mode: int) -> None:
+    """Write a new file to the disk. FileExistsError if there is one, or a link."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fchmod(file.fileno(), mode)
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: str) -> None:
+    """Write the names in a directory to the disk."""
+    descriptor = open_directory(path)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def open_directory(path: str) -> int:
     """A descriptor of a directory, to lock it or to write its names to the disk. Raises OSError."""
     return os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
-def create(path: str) -> int:
-    """A descriptor to write a new file by. FileExistsError if there is one, or a link."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads hooks.d like CRI-O, Podman and the NRI hook-injector: which files are there, and which of them are invalid.
+"""Reads who calls the hook: the files of hooks.d, and the hooks in a config.json.
 
-Source: oci-hooks(5), and pkg/hooks of containers/common. With one invalid file, Podman starts no container, and
+hooks.d is read like CRI-O, Podman and the NRI hook-injector do. With one invalid file, Podman starts no container, and
 CRI-O and the hook-injector do not start. A file whose program is missing is skipped without a message.
+Source: oci-hooks(5), pkg/hooks of containers/common; config.md of the runtime specification.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from hook.base.explain import explain
-from hook.base.models import HookFile, ValidationError
+from hook.base.models import HookFile, HookProgram, ValidationError
 from hook.node import door
-from hook.node.door import Unreadable
+from hook.node.door import Tree, Unreadable
 
+PROGRAM = "resctrl-mon-hook.pyz"
+"""The name of our program in each path by which it is called."""
 SYSTEM = "/usr/share/containers/oci/hooks.d"
 ADMINISTRATOR = "/etc/containers/oci/hooks.d"
 READERS = {
@@ -74,7 +78,7 @@ def read(path: str) -> Entry:
         return Entry(path, problem="hook.path is empty")
     if not os.path.exists(file.hook.path):
         return Entry(path, file, remark=f"its program {file.hook.path} is missing, so readers skip the file")
-    return Entry(path, file, remark=next(filter(None, map(_check_pattern, list_patterns(file))), None))
+    return Entry(path, file, remark=next(filter(None, map(check_pattern, list_patterns(file))), None))
 
 
 def read_directory(directory: str) -> list[Entry]:
@@ -93,7 +97,8 @@ def list_patterns(file: HookFile) -> list[str]:
     return [it for pair in (file.when.annotations or {}).items() for it in pair] + list(file.when.commands or [])
 
 
-def _check_pattern(pattern: str) -> str | None:
+def check_pattern(pattern: str) -> str | None:
+    """Why readers may reject a regular expression; None if it has the same meaning in Go and Python."""
     if not _SHARED.fullmatch(pattern):
         return f"cannot check the syntax of the regular expression {pattern!r}: readers may reject it"
     try:
@@ -101,3 +106,30 @@ def _check_pattern(pattern: str) -> str | None:
     except re.error as error:
         return f"{pattern!r} is not a valid regular expression: {error}"
     return None
+
+
+# --- The hooks in a config.json: that of a container, or a base_runtime_spec of containerd
+
+
+def read_hooks(path: str, files: Tree = door.HOST) -> dict[str, list[HookProgram]]:
+    """The hooks of each stage. Raises Unreadable, also if its hooks are invalid."""
+    return list_hooks(path, files.read_json(path, door.BUNDLE))
+
+
+def list_hooks(path: str, config: Any) -> dict[str, list[HookProgram]]:  # noqa: ANN401  any JSON
+    """The same of a config.json that was read from this path."""
+    try:
+        stages = config.get("hooks") or {}
+        return {stage: [HookProgram.model_validate(it) for it in found or []] for stage, found in stages.items()}
+    except (AttributeError, TypeError, ValidationError) as error:
+        raise Unreadable(path, f"invalid hooks: {error!r}") from None
+
+
+def read_programs(path: str, files: Tree = door.HOST) -> set[str]:
+    """The programs of all hooks in a config.json. Raises Unreadable."""
+    return {hook.path for hooks in read_hooks(path, files).values() for hook in hooks}
+
+
+def find_arguments(hooks: dict[str, list[HookProgram]]) -> list[list[str]]:
+    """The arguments of each createRuntime hook that is ours."""
+    return [it.args or [] for it in hooks.get("createRuntime", []) if os.path.basename(it.path) == PROGRAM]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program to its end. It cannot hang the caller, print without limit or leave children behind."""
+"""Finds programs, and runs one to its end: it cannot hang the caller, print without limit or leave children behind."""
 
 from __future__ import annotations
 
@@ -7,23 +7,48 @@ import os
 import selectors
 import signal
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import IO
 
 from hook.base import system
 from hook.base.explain import errno_name
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+OLDEST = (3, 9)
+"""The first CPython that the program runs on."""
 _TIMEOUT = 60.0
 _LONGEST_OUTPUT = 16 << 20
 _LONGEST_REMARK = 200
+_PRINT_VERSION = (
+    "import sys,importlib.util as u;"
+    "print(*sys.version_info[:2],sys.implementation.cache_tag,int.from_bytes(u.MAGIC_NUMBER,'little'))"
+)
+
+
+def find(name: str, top: str = "") -> str | None:
+    """The path of a program as seen below `top`; None if it is not installed."""
+    paths = (f"{directory}/{name}" for directory in PATH.split(":"))
+    return next((path for path in paths if is_program(top + path)), None)
+
+
+def is_program(path: str) -> bool:
+    """Whether a path names a file that may be run."""
+    return os.path.isfile(path) and os.access(path, os.X_OK)
+
+
+def has_systemd() -> bool:
+    """Whether systemd is the running init: sd_booted(3)."""
+    return os.path.isdir("/run/systemd/system")
+
+
+def has_transient(unit: str) -> bool:
+    """Whether a unit made by systemd-run exists; it lasts until the next boot."""
+    return os.path.exists(f"/run/systemd/transient/{unit}")
 
 
 @dataclass(frozen=True)
-class Ended:
+class Exit:
     """How a program ended. `status`: None if it did not start, timed out or printed too much; `error` then says which.
 
     Otherwise `error` is the end of what it wrote to stderr.
@@ -41,17 +66,16 @@ class Ended:
         return None if self.status == 0 else f"exit status {self.status}: {_last_line(self.error)}"
 
 
-def find(name: str, top: str = "") -> str | None:
-    """The path of a program as seen below `top`; None if it is not installed."""
-    paths = (f"{directory}/{name}" for directory in PATH.split(":"))
-    return next((path for path in paths if os.access(top + path, os.X_OK) and os.path.isfile(top + path)), None)
+def _last_line(text: str) -> str:
+    last = next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "no error message")
+    return "".join(it if it.isprintable() else "?" for it in last[:_LONGEST_REMARK])
 
 
 is_starting = False
 """Whether a program is being started. An exception that a signal raises now would leave it behind: see cli/deadline."""
 
 
-def run(command: Sequence[str], stdin: str = "", seconds: float = _TIMEOUT) -> Ended:
+def run(command: Sequence[str], stdin: str = "", seconds: float = _TIMEOUT) -> Exit:
     """Run a program in the environment of a service. `stdin` must fit in a pipe (64 KiB)."""
     global is_starting  # noqa: PLW0603  a handler of signals asks for it
     deadline = system.monotonic() + seconds
@@ -59,6 +83,7 @@ def run(command: Sequence[str], stdin: str = "", seconds: float = _TIMEOUT) -> E
     try:
         program = subprocess.Popen(
             command,
+            bufsize=0,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -67,49 +92,43 @@ def run(command: Sequence[str], stdin: str = "", seconds: float = _TIMEOUT) -> E
             start_new_session=True,  # it is killed together with all its children
         )
     except OSError as error:
-        return Ended(None, "", f"cannot start: {errno_name(error)}")
+        return Exit(None, "", f"cannot start: {errno_name(error)}")
     finally:
         is_starting = False
     try:
-        _write(program, stdin)
-        output, error_output = _read(program, deadline)
+        output, error_output = _talk(program, stdin, deadline)
         status = program.wait(max(0.0, deadline - system.monotonic()))
+        return Exit(status, output.decode("utf-8", "replace"), error_output.decode("utf-8", "replace"))
     except _TooLongError:
-        _kill(program)
-        return Ended(None, "", f"printed more than {_LONGEST_OUTPUT >> 20} MiB")
+        return Exit(None, "", f"printed more than {_LONGEST_OUTPUT >> 20} MiB")
     except subprocess.TimeoutExpired:
-        _kill(program)
-        return Ended(None, "", f"timed out after {seconds:.2g} s")
-    except BaseException:
-        _kill(program)
-        raise
+        return Exit(None, "", f"timed out after {seconds:.2g} s")
     finally:
-        for stream in (program.stdout, program.stderr):
-            if stream is not None:
-                stream.close()
-    return Ended(status, output.decode("utf-8", "replace"), error_output.decode("utf-8", "replace"))
+        for stream in _list_streams(program):
+            stream.close()
+        if program.returncode is None:  # it was not reaped, so its pid is not another program's
+            _kill(program)
 
 
 class _TooLongError(Exception):
     """The program printed more than _LONGEST_OUTPUT."""
 
 
-def _write(program: subprocess.Popen[bytes], text: str) -> None:
-    if program.stdin is not None:
-        try:
-            program.stdin.write(text.encode())
-            program.stdin.close()
-        except BrokenPipeError:  # it does not read its stdin
-            pass
+def _talk(program: subprocess.Popen[bytes], stdin: str, deadline: float) -> tuple[bytes, bytes]:
+    """All of stdout, and the end of stderr. Popen.communicate would keep all of both, however much that is.
 
-
-def _read(program: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, bytes]:
-    """All of stdout, and the end of stderr. Raises subprocess.TimeoutExpired if one is still open at the deadline."""
+    Raises subprocess.TimeoutExpired if one is still open at the deadline.
+    """
+    to_program, *outputs = _list_streams(program)
+    try:
+        to_program.write(stdin.encode())
+        to_program.close()
+    except BrokenPipeError:  # it does not read its stdin
+        pass
     output, error_output = bytearray(), bytearray()
     with selectors.DefaultSelector() as selector:
-        for stream, kept in ((program.stdout, output), (program.stderr, error_output)):
-            if stream is not None:
-                selector.register(stream, selectors.EVENT_READ, kept)
+        for stream, kept in zip(outputs, (output, error_output)):
+            selector.register(stream, selectors.EVENT_READ, kept)
         while selector.get_map():
             left = deadline - system.monotonic()
             ready = selector.select(left) if left > 0 else []
@@ -126,8 +145,12 @@ def _read(program: subprocess.Popen[bytes], deadline: float) -> tuple[bytes, byt
     return bytes(output), bytes(error_output)
 
 
+def _list_streams(program: subprocess.Popen[bytes]) -> list[IO[bytes]]:
+    return [stream for stream in (program.stdin, program.stdout, program.stderr) if stream is not None]
+
+
 def _kill(program: subprocess.Popen[bytes]) -> None:
-    """Kill a program and its children. The program was not reaped yet, so its pid is not reused."""
+    """Kill a program and its children."""
     try:
         os.killpg(program.pid, signal.SIGKILL)
         program.wait(1.0)
@@ -135,7 +158,24 @@ def _kill(program: subprocess.Popen[bytes]) -> None:
         pass  # a program in an uninterruptible system call ends later
 
 
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.split("\n")]
-    last = next((line for line in reversed(lines) if line), "no error message")
-    return "".join(it if it.isprintable() else "?" for it in last[:_LONGEST_REMARK])
+# --- Interpreters
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python. `tag` names its bytecode (sys.implementation.cache_tag), which begins with `magic`."""
+
+    path: str
+    version: tuple[int, int]
+    tag: str
+    magic: bytes
+
+
+def ask_interpreter(path: str) -> Interpreter | str:
+    """Which Python a path is, or why it is unusable."""
+    ended = run([path, "-ISc", _PRINT_VERSION])
+    try:
+        major, minor, tag, magic = ended.output.split()
+        return Interpreter(path, (int(major), int(minor)), tag, int(magic).to_bytes(4, "little"))
+    except (ValueError, OverflowError):
+        return f"cannot run {path} as Python: {ended.problem or 'it does not print its version'}"

@@ -12,9 +12,8 @@ import hashlib
 
 from hook.base import cgroups, jsontext, system
 from hook.base.models import Annotations, Config, Failure, Index, State, Unhooked, UnhookedContainer, ValidationError
-from hook.node import containerd, door, hooksd, oci_runtimes, runtime_config
-from hook.node.container_config import find_arguments, list_hooks, read_hooks
-from hook.node.paths import PROGRAM
+from hook.node import config, door, hooksd, runtimes
+from hook.node.hooksd import PROGRAM, find_arguments, list_hooks, read_hooks
 from hook.stages import identity
 from hook.stages.context import parse
 from hook.state.records import Records
@@ -62,9 +61,10 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
 
 def _ask_runtimes(candidates: set[str], rules: _Rules, others: set[str]) -> tuple[dict[str, UnhookedContainer], int]:
     """Those that run and should have the hook, and how many could not be checked. Adds the rest to `others`."""
-    if candidates and not oci_runtimes.has_roots():
+    installed = runtimes.find_runtimes()
+    if candidates and not installed.roots:
         return {}, len(candidates)
-    states, unanswered = oci_runtimes.find_states(candidates)
+    states, unanswered = installed.find_states(candidates)
     unchecked = len(unanswered)
     found: dict[str, UnhookedContainer] = {}
     for container, state in states.items():
@@ -72,7 +72,7 @@ def _ask_runtimes(candidates: set[str], rules: _Rules, others: set[str]) -> tupl
             checked = State.model_validate(state)
             if checked.status not in _STARTED:
                 continue
-            pod = None if oci_runtimes.is_sandbox(checked) else rules.match(checked)
+            pod = None if runtimes.is_sandbox(checked) else rules.match(checked)
             if pod is None:
                 others.add(container)
             else:
@@ -92,13 +92,13 @@ class _Rules:
     def __init__(self, options: Options) -> None:
         directories = {
             *hooksd.READERS,
-            *runtime_config.read_crio_hooks_dirs(),
-            *runtime_config.read_podman_hooks_dirs(),
+            *config.read_crio_hooks_dirs(),
+            *config.read_podman_hooks_dirs(),
         }
         entries = [entry for directory in sorted(directories) for entry in hooksd.read_directory(directory)]
         self._files = [it for it in entries if it.calls(PROGRAM) and _parse_options(it).run_dir == options.run_dir]
         self._run_dir = options.run_dir
-        specs = sorted({spec.path for spec in containerd.read_usual_files().specs if _calls_hook(spec.path)})
+        specs = sorted({spec.path for spec in config.read_containerd(is_running=False).specs if _calls_hook(spec.path)})
         self.exist = bool(self._files or specs)
         self.text = hashlib.sha256(jsontext.dumps([[it.file for it in self._files], specs]).encode()).hexdigest()[:16]
 

@@ -20,7 +20,7 @@ from hook.base.counters import EVENTS, MILLION
 from hook.base.models import ReconcileRecord
 from hook.base.reasons import Reason
 from hook.base.text import printable
-from hook.node import door, files
+from hook.node import door
 from hook.observe.snapshot import Group, Inventory, Key
 from hook.observe.use import add_up, get_event, make_total, to_number
 from hook.reconcile.plan import VERBS
@@ -142,8 +142,8 @@ def write_textfile(path: str, text: str) -> None:
     The temporary name does not end in .prom, so node_exporter ignores it.
     """
     directory, name = os.path.split(path)
-    with files.replace(path, os.path.join(directory, f".{name}.{os.getpid()}.tmp")) as temporary:
-        files.write_new(temporary, text.encode("ascii"), 0o644)  # readable by the exporter's own user
+    with door.replace_file(path, os.path.join(directory, f".{name}.{os.getpid()}.tmp")) as temporary:
+        door.write_new(temporary, text.encode("ascii"), 0o644)  # readable by the exporter's own user
 
 
 # --- What was exported before

@@ -16,7 +16,7 @@ from hook.base import all_groups, counters, procfs, system
 from hook.base.errors import HookError
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup, ReconcileRecord, Unhooked, WatchRecord
 from hook.base.resctrl import Resctrl
-from hook.node import podman_names
+from hook.node import config
 from hook.observe import hardware
 from hook.observe.hardware import AssignableCounters, Rmids
 from hook.state import lives
@@ -257,7 +257,7 @@ def add_podman_names(keys: list[Key]) -> list[Key]:
     """The keys with the names that Podman has given. Reads its storage only if there is a key without a pod."""
     if all(it.state.kind == "pod" for it in keys):
         return keys
-    given = podman_names.read_names()
+    given = config.read_podman_names()
     return [replace(it, names={id_: given[id_] for id_ in [it.state.key, *it.alive] if id_ in given}) for it in keys]
 
 

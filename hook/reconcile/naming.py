@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hook.base import system
 from hook.base.names import container_of
-from hook.node import kubelet_logs
+from hook.node import config
 from hook.state.lives import replace
 
 TYPE_CHECKING = False
@@ -25,8 +25,8 @@ def find_names(states: Iterable[KeyState]) -> dict[str, KeyState]:
     """
     live = (it for it in states if it.kind == "pod" and it.members and not it.recovering and it.completed_at is None)
     nameless = [it for it in live if it.pod_name is None or _has_nameless(it)]
-    pods = kubelet_logs.read_pods() if any(it.pod_name is None for it in nameless) else {}
-    containers = kubelet_logs.read_containers() if any(map(_has_nameless, nameless)) else {}
+    pods = config.read_pod_names() if any(it.pod_name is None for it in nameless) else {}
+    containers = config.read_container_names() if any(map(_has_nameless, nameless)) else {}
     if not pods and not containers:
         return {}
     filled = ((it, _fill(it, pods.get(it.key, (None, None)), containers)) for it in nameless)

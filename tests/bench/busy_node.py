@@ -31,8 +31,7 @@ SLEEP = ("/bin/sleep", "3600")
 LOOK_MS = 3_600_000  # nothing is forked here that matters, and the model looks again for a pid that it does not know
 RUNC = """\
 #!/bin/sh
-[ "$3" = list ] && exec cat "$2/answer"
-exit 1
+exec cat "$2/$4/answer"
 """
 
 
@@ -110,7 +109,7 @@ class BusyNode:
         self._ended.clear()
 
     def write_runtime(self, top: Path) -> None:
-        """Make a runc, below /usr of a scratch machine, that lists `others`."""
+        """Make a runc, below /usr of a scratch machine, that knows the states of `others`."""
         program, root = top / "usr/local/sbin/runc", top / "run/runc"
         for directory in (program.parent, root):
             directory.mkdir(parents=True)
@@ -122,7 +121,7 @@ class BusyNode:
             it.bundle = f"/run/runc/{it.name}"  # as it is seen there
             place = it.cgroup.path if it.cgroup is not None else f"/{it.pod}/{it.name}"
             (root / it.name / "config.json").write_text(json.dumps({"linux": {"cgroupsPath": place}}))
-        (root / "answer").write_text(json.dumps([it.state("running") for it in self.others]))
+            (root / it.name / "answer").write_text(json.dumps(it.state("running")))
 
 
 @contextmanager

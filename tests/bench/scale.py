@@ -10,7 +10,7 @@ a target that is missed; the exit status is 1 then. The targets are for the defa
 
 nothing to do   `reconcile` right after another one
 after a wipe    all groups were removed: each is made again, and the tasks moved in
---adopt         further containers run that were never hooked; a runc of ours lists them
+--adopt         further containers run that were never hooked; a runc of ours knows them
 growth          the CPU time with all members, by that with a quarter of the members and of the processes
 hooks           wall time of createRuntime and poststop, alone, and beside a `reconcile` after a wipe
 """

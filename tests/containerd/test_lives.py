@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hook.node import containerd as configuration
-from hook.node import host_processes
-from hook.node.host_processes import Found
+from hook.node import config, host
+from hook.node.host import Found
 from tests.containerd.conftest import CONTAINERDS
 from tests.containerd.node import PLAIN, RUNTIMES, UID, Pod
 from tests.support.containers import HOOK
@@ -36,7 +35,7 @@ def hard_limit_on_files(pid: int) -> str:
 def believe(node: ContainerdNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the node's containerd for the host's, which it is not on this machine."""
     running = Found({node.containerd.pid: node.containerd.words})
-    monkeypatch.setattr(host_processes, "find", lambda _is_wanted: running)
+    monkeypatch.setattr(host, "find", lambda _is_wanted: running)
 
 
 @pytest.fixture(params=itertools.product(CONTAINERDS, RUNTIMES), ids="-".join)
@@ -80,7 +79,7 @@ def test_base_runtime_spec_in_an_imported_file_of_a_running_containerd_is_found(
     spec = str(node.containerd.base / "base-runtime-spec.json")
 
     def specs() -> list[str]:
-        return [it.path for it in configuration.read_configuration().specs]
+        return [it.path for it in config.read_containerd().specs]
 
     node.assert_placed(node.pod().start("web"))
     assert spec in specs()
@@ -184,5 +183,5 @@ def test_annotations_are_passed_on_as_doctor_has_it(start_node: StartNode, monke
     base = node.containerd.base
     config = json.loads((base / f"state/io.containerd.runtime.v2.task/k8s.io/{web.id}/config.json").read_text())
     passed = [key for key in keys if key in config["annotations"]]
-    assert passed == [key for key in keys if configuration.read_configuration().passes_on(key)]
+    assert passed == [key for key in keys if config.read_containerd().passes_on(key)]
     assert passed == ["monitor.resctrl-mon.io", "monitor.resctrl-mon.io/web", "plain"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
 
-from hook.node.machine import has_process_connector
+from hook.doctor.kernel import has_process_connector
 from pyz import archive
 from tests.resctrlfs import mounted
 from tests.support import machine

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from hook.base.models import State
-from hook.node import oci_runtimes
-from hook.node.oci_runtimes import Runtime
+from hook.node import runtimes
+from hook.node.runtimes import Runtimes
 from tests.support.containers import CRUN, Lab, missing, task
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ class Unhooked:
         assert done.returncode == 0, f"{name} {' '.join(words)}: {log.read_text()}"
 
     def states(self, *names: str) -> tuple[dict[str, dict[str, Any]], list[str]]:
-        asked = [Runtime(self.programs[name], str(self.root)) for name in names]
-        found, complaints = oci_runtimes.list_states(asked)
+        asked = Runtimes([str(self.root)], [self.programs[name] for name in names])
+        found, complaints = asked.list_states()
         assert len({it["id"] for it in found}) == len(found)
         return {it["id"]: it for it in found}, complaints
 
@@ -182,12 +182,12 @@ def test_a_container_of_podman_is_found_where_podman_has_it(lab: Lab) -> None:
     """By default, and beside whatever else runs on this machine."""
     lab.run("web", "--annotation=a=b")
     container = lab.container_id("web")
-    found, _ = oci_runtimes.list_states()
+    found, _ = runtimes.find_runtimes().list_states()
     (state,) = [it for it in found if it["id"] == container]
     assert State.model_validate(state).pid == lab.init("web").pid
     assert state["annotations"]["a"] == "b"
     lab.podman("rm", "-f", "-t", "0", "web")
-    assert container not in [it["id"] for it in oci_runtimes.list_states()[0]]
+    assert container not in [it["id"] for it in runtimes.find_runtimes().list_states()[0]]
 
 
 @needs_crun
@@ -198,7 +198,7 @@ def test_what_crun_needs_of_its_caller(unhooked: Unhooked, tmp_path: Path, capab
     program = tmp_path / "crun"
     drop = ["setpriv", "--no-new-privs", f"--inh-caps={capabilities}", f"--bounding-set={capabilities}"]
     write_script(program, [*CRUN[:-1], *drop, "crun"])
-    found, complaints = oci_runtimes.list_states([Runtime(str(program), str(unhooked.root))])
+    found, complaints = Runtimes([str(unhooked.root)], [str(program)]).list_states()
     assert [it["id"] for it in found] == (["web"] if told else [])
     assert bool(complaints) is not told
 

@@ -16,7 +16,7 @@ import pytest
 
 import pyz as made
 from hook.cli import help_text
-from hook.node.pyz_file import PyzFile
+from hook.node.place import PyzFile
 from hook.stages import entry
 from pyz import BuildError, archive
 from tests.support import interpreters

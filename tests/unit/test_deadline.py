@@ -26,7 +26,7 @@ from hook.doctor import examine
 from hook.doctor.finding import FAILURE, OK, Finding
 from hook.doctor.site import Site
 from hook.node import programs
-from hook.node.paths import Places
+from hook.node.place import Places
 from hook.observe import serve
 from hook.reconcile import reconcile
 

@@ -27,7 +27,7 @@ from hook.base import models
 from hook.base.models import KeyState, MonGroup, Options
 from hook.base.reasons import Reason
 from hook.cli import commands, help_text, parser
-from hook.node.paths import Places
+from hook.node.place import Places
 from hook.observe import hardware, serve, snapshot
 from hook.reconcile import plan
 from hook.stages import context, entry

@@ -17,7 +17,7 @@ import pytest
 
 from hook.base import procfs, system
 from hook.cli import commands, top_command
-from hook.node import podman_names
+from hook.node import config
 from hook.observe.table import Screen
 from tests.unit.documents import page, record, screen
 from tests.unit.nodes import NodeFiles
@@ -52,7 +52,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
     monkeypatch.setattr(system, "unix_time", lambda: BEGUN + 1000.0)
     monkeypatch.setattr(procfs, "in_host_pid_namespace", lambda: True)
     monkeypatch.setattr(procfs, "is_dead", lambda _pid, _starttime=None: False)
-    monkeypatch.setattr(podman_names, "read_names", lambda: {DATABASE: "db"})
+    monkeypatch.setattr(config, "read_podman_names", lambda: {DATABASE: "db"})
     found = NodeFiles(tmp_path)
     used = {ENERGY: "22.313000", TOTAL: "48640000000", LOCAL: "36480000000", CACHE: "3145728"}
     nothing = {ENERGY: "Unavailable", TOTAL: "0", LOCAL: "0"}

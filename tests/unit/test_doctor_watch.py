@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from hook.base import system
+from hook.doctor import records
 from hook.doctor.records import check_watch
 from hook.doctor.site import Site
-from hook.node import machine, programs
-from hook.node.paths import Places
+from hook.node import programs
+from hook.node.place import Places
 from tests.unit.nodes import NodeFiles
 
 
@@ -38,16 +39,16 @@ def test_watch_is_running_off_or_failing_by_its_own_record(
 ) -> None:
     asked: list[list[str]] = []
 
-    def run(words: list[str]) -> programs.Ended:
+    def run(words: list[str]) -> programs.Exit:
         asked.append(words)
-        return programs.Ended(0 if enabled else 1, "", "")
+        return programs.Exit(0 if enabled else 1, "", "")
 
     node = NodeFiles(tmp_path)
     node.run.mkdir()
     if silent is not None:
         node.watched(alive_at=system.unix_time() - silent)
-    monkeypatch.setattr(machine, "has_systemd", lambda: True)
-    monkeypatch.setattr(machine, "has_process_connector", lambda: connector)
+    monkeypatch.setattr(programs, "has_systemd", lambda: True)
+    monkeypatch.setattr(records, "has_process_connector", lambda: connector)
     monkeypatch.setattr(programs, "run", run)
     (found,) = check_watch(Site(Places(), node.options))
     assert (found.level, found.subject) == (level, "watch")

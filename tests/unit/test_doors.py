@@ -33,14 +33,14 @@ MODULES = {"glob", "pathlib", "shutil", "linecache", "fileinput", "codecs", "tok
 BY_DOOR = ("door", "files", "self.files", "self", "HOST")
 """What a function of that name is called on, where it is the door's."""
 ELSEWHERE = {
-    "node/pyz_file": {"ZipFile"},  # of bytes that came through the door
+    "node/place": {"ZipFile"},  # of bytes that came through the door
     "install/bytecode": {"ZipFile"},  # of the program itself, in the interpreter that compiles it
     "install/node_bytecode": {"NamedTemporaryFile"},  # a copy of the program for that interpreter
     "image/host": {"pathlib"},  # Path: names, and the age of a file
 }
 OWN = {"read_file", "read_counter", "list_directory", "open_directory"}
 """What `system` opens without a look at what it is: a file of ours or of the kernel's."""
-BEHIND = ("host", "reconcile", "watch", "observe", "install", "doctor", "cli")
+BEHIND = ("node", "reconcile", "watch", "observe", "install", "doctor", "cli")
 """The packages that are not on the hook path."""
 OF_THE_KERNEL = {
     "doctor/kernel": "resctrl's info",

@@ -83,7 +83,7 @@ def test_the_shipped_files_have_no_questionable_pattern(path: Path) -> None:
     file = hooksd.read(str(path)).file
     assert file is not None
     assert hooksd.list_patterns(file)
-    assert [hooksd._check_pattern(it) for it in hooksd.list_patterns(file)] == [None, None]
+    assert [hooksd.check_pattern(it) for it in hooksd.list_patterns(file)] == [None, None]
 
 
 # --- In which order

@@ -12,9 +12,10 @@ import pytest
 from hook.base import container_tasks
 from hook.base.container_tasks import Process
 from hook.install.steps import Refused
-from hook.node import hooksd, host_processes, machine
+from hook.node import hooksd
+from hook.node import host as of_host
 from hook.node.door import Tree
-from hook.node.host_processes import Found
+from hook.node.host import Found
 from pyz import archive
 
 import host
@@ -368,9 +369,9 @@ def test_a_base_runtime_spec_that_names_it_is_waited_for(root: Path, monkeypatch
     (config.parent / "x.toml").write_text('base_runtime_spec = "/etc/spec.json"\n')
     at(root, "/etc/spec.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": PROGRAM}]}}))
     running = Found({os.getpid(): ["/usr/bin/containerd"]})
-    monkeypatch.setattr(host_processes, "find", lambda _is_wanted: running)
-    monkeypatch.setattr(host_processes, "see_files", lambda _pid: Tree(str(root)))
-    monkeypatch.setattr(machine, "read_start_time", lambda _pid: float("inf"))
+    monkeypatch.setattr(of_host, "find", lambda _is_wanted: running)
+    monkeypatch.setattr(of_host, "see_files", lambda _pid: Tree(str(root)))
+    monkeypatch.setattr(of_host, "read_start_time", lambda _pid: float("inf"))
     remedy = "take it out of the configuration and restart containerd"
     assert node().specs() == [f"containerd's base_runtime_spec /etc/spec.json calls {PROGRAM}: {remedy}"]
     (config.parent / "x.toml").unlink()

@@ -25,7 +25,7 @@ FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {"base/cgroup
 FOR_PEOPLE |= {"state/records"}
 """Never imported by a start or an end that succeeds."""
 PYDANTIC = {"base/models"}  # in the .pyz base/models_compiled stands under this name
-CHANGES = {"doctor/self_test", "node/files", "node/unhooked", "observe/prometheus"}
+CHANGES = {"doctor/self_test", "node/door", "node/unhooked", "observe/prometheus"}
 LOOKS_ONLY = [name for name in MODULES if name.split("/")[0] in ("node", "observe", "doctor")]
 each_module = pytest.mark.parametrize("module", MODULES)
 
@@ -142,15 +142,15 @@ def test_os_is_for_people() -> None:
                 "base/container_tasks",
                 "base/procfs",
                 "base/system",
+                "doctor/kernel",
                 "node/door",
-                "node/host_processes",
-                "node/machine",
+                "node/host",
             },
         ),
-        (r"^/sys/", {"base/cgroup_mounts", "base/models", "base/models_compiled", "node/machine"}),
+        (r"^/sys/", {"base/cgroup_mounts", "base/models", "base/models_compiled", "node/place"}),
         (
             r"^/run/",
-            {"base/models", "base/models_compiled", "node/machine", "node/oci_runtimes"},
+            {"base/models", "base/models_compiled", "node/place", "node/programs", "node/runtimes"},
         ),
         (r"^/dev/log", {"doctor/installation", "stages/failures"}),
         (
@@ -191,11 +191,11 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
     [
         name
         for name in LOOKS_ONLY
-        if name not in ("doctor/self_test", "node/files", "node/unhooked", "observe/prometheus")
+        if name not in ("doctor/self_test", "node/door", "node/unhooked", "observe/prometheus")
     ],
 )
 def test_module_that_looks_changes_nothing(module: str) -> None:
-    """`prometheus` writes the file that its option names, `unhooked` keeps what it found, `files` is for install.
+    """`prometheus` writes the file that its option names, `unhooked` keeps what it found, `door` is for install, too.
 
     `self_test` makes a group of its own, and removes it.
     """

@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [ROOT / "build.py", *(path for top in ("hook", "packaging", "tests") for path in (ROOT / top).rglob("*.py"))]
-OF_OTHERS = {"resctrl.rst", "text.strip", "resctrl.control", "resctrl.events"}
+OF_OTHERS = {"config.md", "config.toml", "resctrl.rst", "text.strip", "resctrl.control", "resctrl.events"}
 """Looks like a name of ours, and is none: a document of the kernel's, methods, files of the model of resctrl."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hook.base.models import Failure, Options
-from hook.node import oci_runtimes
+from hook.node import runtimes
 from hook.reconcile import reconcile
 from hook.reconcile.outcome import Result
 from hook.stages.create import create_runtime
@@ -34,7 +34,7 @@ below = pytest.mark.parametrize("gone_to", BELOW)
 
 @pytest.fixture(autouse=True)
 def no_runtimes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oci_runtimes, "has_roots", lambda: False)
+    monkeypatch.setattr(runtimes, "_ROOTS", ())
 
 
 def enters(machine: MachineOnDisk, cgroup: str, pid: int = 7) -> None:

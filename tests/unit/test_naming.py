@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hook.base.models import Options
-from hook.node import kubelet_logs, oci_runtimes
+from hook.node import config, runtimes
 from hook.reconcile import reconcile
 from hook.stages.create import create_runtime
 from hook.stages.identity import Container
@@ -28,8 +28,9 @@ NAMES = {"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": "web"}
 @pytest.fixture
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that is read instead of /var/log: the logs of the tests' pod."""
-    monkeypatch.setattr(kubelet_logs, "_LOGS", str(tmp_path / "log"))
-    monkeypatch.setattr(oci_runtimes, "has_roots", lambda: False)
+    real = config._list_names
+    monkeypatch.setattr(config, "_list_names", lambda path: real(path.replace("/var/log", str(tmp_path / "log"), 1)))
+    monkeypatch.setattr(runtimes, "_ROOTS", ())
     (tmp_path / "log/pods" / f"shop_web_{UID}").mkdir(parents=True)
     (tmp_path / "log/containers").mkdir()
     for name, container in zip(("app", "side-car"), IDS):
@@ -111,13 +112,13 @@ def test_each_name_is_taken_as_far_as_it_is_known(machine: MachineOnDisk, logs: 
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is listed of the kubelet's from now on."""
     found: list[str] = []
-    real = kubelet_logs._list
+    real = config._list_names
 
     def note(directory: str) -> list[str]:
         found.append(directory)
         return real(directory)
 
-    monkeypatch.setattr(kubelet_logs, "_list", note)
+    monkeypatch.setattr(config, "_list_names", note)
     return found
 
 
@@ -132,7 +133,7 @@ def test_logs_are_listed_only_for_a_live_pod_without_names(
     assert (verbs(machine), found) == ([], [])
     start(machine, *IDS, said={**SAID, **NAMES})
     assert verbs(machine) == ["name"]
-    assert found == ["containers"]
+    assert found == ["/var/log/containers"]
 
 
 @pytest.mark.usefixtures("logs")

@@ -15,9 +15,9 @@ import pytest
 
 from hook.install import node_bytecode
 from hook.install.bytecode import HEADER_SIZE
-from hook.node import machine
-from hook.node.machine import Interpreter
-from hook.node.pyz_file import PyzFile
+from hook.node import programs
+from hook.node.place import PyzFile
+from hook.node.programs import Interpreter
 from pyz import archive, bytecode
 from tests.unit.files import FOUND, imported, loaded, start
 
@@ -40,7 +40,7 @@ class NodeProgram(NamedTuple):
 
     def is_current(self) -> bool:
         """What doctor and install hold of the bytecode."""
-        python = machine.ask_interpreter(self.python)
+        python = programs.ask_interpreter(self.python)
         assert isinstance(python, Interpreter)
         return node_bytecode.is_current(str(self.pyz), PyzFile(str(self.pyz)), python)
 
@@ -214,7 +214,7 @@ def test_a_python_that_does_not_compile_is_named(source: Path, tmp_path: Path, p
 
 def test_bytecode_that_cannot_be_written_stops_nothing(source: Path, tmp_path: Path) -> None:
     program = archive.build(root=source, output=tmp_path / "x.pyz")
-    python = machine.ask_interpreter(sys.executable)
+    python = programs.ask_interpreter(sys.executable)
     assert isinstance(python, Interpreter)
     step = node_bytecode.compile_program(str(tmp_path / "x.pyz/no directory"), PyzFile(str(program)), python)
     assert "Not a directory" in str(step.do())

@@ -19,7 +19,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.node.paths import OWNERS, Places
+from hook.node.place import OWNERS, Places
 from pyz import archive
 from tests.support import interpreters
 

@@ -19,7 +19,7 @@ from hook.base import container_tasks, system
 from hook.base.errors import HookError
 from hook.base.models import Failure, Options, ReconcileRecord
 from hook.cli.deadline import Ended
-from hook.node import oci_runtimes
+from hook.node import runtimes
 from hook.reconcile import chase, move_in, reconcile
 from hook.reconcile.outcome import Follower, Outcome, Result
 from hook.reconcile.plan import Action
@@ -99,7 +99,7 @@ def test_a_busy_key_is_left_for_the_next_reconcile(completed: MachineOnDisk, mon
 def cost(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, reads: list[bytes], expected: set[str]) -> int:
     """How often a reconcile that does these actions opens something in /proc. It lists /proc itself once a pass."""
     reads.clear()
-    monkeypatch.setattr(oci_runtimes, "has_roots", lambda: False)
+    monkeypatch.setattr(runtimes, "_ROOTS", ())
     done = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
     assert {it.action.verb for it in done.outcomes if it.problem is None} == expected
     assert reads.count(b"/proc") <= 1 + len(expected)
@@ -146,7 +146,7 @@ def test_the_cost_grows_with_members_and_processes_and_not_with_their_product(
 
 def test_a_key_whose_group_cannot_be_made_stays_shown(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was hidden by the last try, after its view had been made again in the same run."""
-    monkeypatch.setattr(oci_runtimes, "has_roots", lambda: False)
+    monkeypatch.setattr(runtimes, "_ROOTS", ())
     machine.spawn(7)
     create_runtime(machine.node(), container("c1", 7))
     (group,) = (machine.resctrl / "mon_groups").iterdir()
@@ -517,7 +517,7 @@ def count_outside(machine: MachineOnDisk) -> tuple[dict[str, int], int]:
 
 @pytest.fixture
 def no_runtimes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oci_runtimes, "has_roots", lambda: False)
+    monkeypatch.setattr(runtimes, "_ROOTS", ())
 
 
 @pytest.mark.usefixtures("no_runtimes")

@@ -23,8 +23,8 @@ from hook.cli import commands, output, top_command
 from hook.doctor.finding import FAILURE, OK, WARNING
 from hook.doctor.records import check_records
 from hook.doctor.site import Site
-from hook.node import podman_names
-from hook.node.paths import Places
+from hook.node import config
+from hook.node.place import Places
 from hook.observe import screens, snapshot, table
 from hook.observe.table import Screen
 from hook.state.records import Records
@@ -508,7 +508,7 @@ def test_a_name_of_two_pods_is_told_with_both(node: NodeFiles, complaints: list[
 def podman(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The names of Podman's containers, by ID."""
     names: dict[str, str] = {}
-    monkeypatch.setattr(podman_names, "read_names", lambda: names)
+    monkeypatch.setattr(config, "read_podman_names", lambda: names)
     return names
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from hook.base.models import Options
 from hook.cli import commands, deadline, parser
-from hook.node import oci_runtimes
+from hook.node import runtimes
 from hook.stages import context
 
 import node
@@ -126,7 +126,7 @@ def test_metrics_listens_where_only_this_machine_asks_unless_an_administrator_sa
 def test_one_is_over_before_the_next_is_due() -> None:
     longest = seconds(SERVICE, "Service", "TimeoutStartSec") + seconds(SERVICE, "Service", "TimeoutStopSec")
     assert longest < seconds(TIMER, "Timer", "OnUnitActiveSec")
-    asked = oci_runtimes._PATIENCE_IN_ALL + oci_runtimes._PATIENCE_FOR_SOME
+    asked = runtimes._PATIENCE_IN_ALL + runtimes._PATIENCE_FOR_SOME
     assert deadline.LIMITS["reconcile"].seconds >= asked + 10  # the rest of reconcile's
 
 

@@ -15,7 +15,7 @@ from hook.base.errors import HookError
 from hook.base.models import KeyState, Options, ReconcileRecord
 from hook.doctor.records import check_reconcile
 from hook.doctor.site import Site
-from hook.node.paths import Places
+from hook.node.place import Places
 from hook.reconcile import reconcile, survey
 from hook.reconcile.tally import Tally
 from hook.state.records import Records

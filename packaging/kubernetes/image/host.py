@@ -24,9 +24,8 @@ from hook.install import uninstall as uninstalling
 from hook.install.steps import Refused, Step, remove, write
 from hook.node import door, hooksd
 from hook.node.door import Unreadable
-from hook.node.machine import KUBERNETES, OLDEST
-from hook.node.paths import Places, read_owner
-from hook.node.pyz_file import PyzFile
+from hook.node.place import KUBERNETES, Places, PyzFile, read_owner
+from hook.node.programs import OLDEST
 from hook.stages.context import parse as parse_options
 
 PYZ = "/app/resctrl-mon-hook.pyz"

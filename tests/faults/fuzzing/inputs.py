@@ -52,8 +52,6 @@ def _seeds(program: Program) -> dict[str, Sequence[tuple[bytes, ...]]]:
     states = [path.read_bytes() for path in sorted(STATES.glob("*.json"))]
     config = json.dumps({"linux": {"intelRdt": {"closID": "gold"}}, "annotations": {"a": "b"}}).encode()
     records = [(part.encode(), text) for part, text in _recorded(program)]
-    entries = [{**created(name, 7), "status": "running"} for name in ("c1", "c2")]
-    listed = json.dumps([*entries, {"id": "web", "status": "created", "pid": 9}]).encode()
     process = [tuple(PROCESS.values()), (STAT.replace(b") S ", b") Z "), CGROUPS_V1, b"res:gold\nmon:x\n", b"0 1000 1")]
     texts = [UID, UID.upper(), UID.replace("-", ""), "a" * 200, "/r/gold/mon_groups/oci-1", "oci-", "..", "/"]
     return {
@@ -68,7 +66,7 @@ def _seeds(program: Program) -> dict[str, Sequence[tuple[bytes, ...]]]:
         ],
         "counters": [(b"1000", b"5000", b"7"), (b"Unavailable", b"8.750000", b"0.5"), (b"9" * 30, b"Error", b"-1")],
         "names": [(it.encode(),) for it in texts],
-        "runtimes": [(listed, json.dumps(created("web", 9)).encode()), (b"null", states[0]), (b"[]", states[1])],
+        "runtimes": [(json.dumps(created("web", 9)).encode(),), (b"null",), (states[0],)],
         "whole": [*_lives(states, config, dict(records))],
     }
 

@@ -30,7 +30,7 @@ CONTAINER = "c1"
 RUN = "/run/resctrl-mon-hook"
 NOT_IMPORTED = ("__init__", "loader", "models_compiled")
 """Packages; what runs as it is imported; what is `models` in the .pyz."""
-MODULES = ["host.oci_runtimes"] + [
+MODULES = ["node.runtimes"] + [
     f"{package}.{path.stem}"
     for package in ("base", "state", "stages")
     for path in (ROOT / "hook" / package).glob("*.py")
@@ -360,29 +360,15 @@ def names(program: Program, texts: Texts) -> object:
 
 
 def runtimes(program: Program, texts: Texts) -> object:
-    """What a runtime's `list` prints, and its `state`."""
+    """What a runtime's `state` prints."""
     program.on(MachineInMemory())
-    here = program.oci_runtimes
-    survey = here._Survey("/run/runc", ["runc"], 0.0, {*here._LIVE})
-    survey._pending = {"c1", "c2", "web"}
-    answers = {"list": _text(texts, 0), "state": _text(texts, 1)}
-    survey._call = lambda _program, verb, *_: _answer(program, answers[verb])
-    survey._exists = lambda _container: True
-    survey._list("runc")
-    for container in sorted(survey._pending):
-        survey._ask_for("runc", container)
-    for container, found in survey.found.items():
-        checked = program.models.State.model_validate(found)
-        assert checked.id == container
-        assert checked.pid
-    return sorted(survey.found.items()), sorted(survey._pending), survey.list_problems()
-
-
-def _answer(program: Program, text: str) -> Any:  # noqa: ANN401  JSON
+    here = program.runtimes
     try:
-        return program.jsontext.loads(text)
-    except ValueError as error:
-        raise program.oci_runtimes._Unanswered(str(error)) from None
+        found = here.parse_state(_text(texts, 0), "web")
+    except here.Unanswered as error:
+        return str(error)
+    assert program.models.State.model_validate(found).id == "web"
+    return found
 
 
 # --- The hook as a whole

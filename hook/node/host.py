@@ -11,22 +11,20 @@ is believed. Source: namespaces(7), and "Ptrace access mode checking" of ptrace(
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from hook.base import cgroups, container_tasks
+from hook.base import cgroups, container_tasks, procfs
+from hook.base.container_tasks import Process
 from hook.node import door
 from hook.node.door import Tree, Unreadable
 from hook.stages import identity
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from hook.base.container_tasks import Process
-
 _NAMESPACES = ("pid", "mnt", "user")
 _HEAD = 4096  # bytes: a process makes its command line as long as it wants
+_LIMIT = 16 << 20  # bytes of a file of the kernel's: /proc/stat has a line for each CPU
 _INJECTOR = "hook-injector"
 _IN_AN_IMAGE = "plugin"  # the name of every plugin's program in upstream's images
 
@@ -43,9 +41,9 @@ def find(is_wanted: Callable[[list[str]], bool]) -> Found:
     """The processes of the host whose words are those of a wanted program."""
     found = Found()
     for it in container_tasks.table().values():
-        if is_in_container(it.cgroups) or not is_wanted(words := read_words(it.pid)):
+        if _is_in_container(it.cgroups) or not is_wanted(words := _read_words(it.pid)):
             continue
-        is_hosts = is_of_host(it)
+        is_hosts = _is_of_host(it)
         if is_hosts:
             found.words[it.pid] = words
         elif is_hosts is None:
@@ -55,10 +53,8 @@ def find(is_wanted: Callable[[list[str]], bool]) -> Found:
     return found
 
 
-def is_of_host(process: Process) -> bool | None:
-    """Whether a process is the host's own; None if its namespaces cannot be read."""
-    if is_in_container(process.cgroups):
-        return False
+def _is_of_host(process: Process) -> bool | None:
+    """Whether a process outside of containers is the host's own; None if its namespaces cannot be read."""
     try:
         return all(os.path.samefile(f"/proc/{process.pid}/ns/{it}", f"/proc/1/ns/{it}") for it in _NAMESPACES)
     except OSError:  # also of a process that is just ending, which then is not there any more
@@ -66,12 +62,12 @@ def is_of_host(process: Process) -> bool | None:
         return None if now is not None and now.starttime == process.starttime else False
 
 
-def is_in_container(places: Iterable[str]) -> bool:
+def _is_in_container(places: Iterable[str]) -> bool:
     """Whether one of these cgroups is a container's or a pod's. `places`: as procfs.cgroups returns them."""
     return any(cgroups.container_id(it) is not None or identity.pod_uid(it) is not None for it in places)
 
 
-def read_words(pid: int) -> list[str]:
+def _read_words(pid: int) -> list[str]:
     """The command line of a process as words, as far as it is short; without any, one empty word.
 
     Not for a process of a container: the page that holds its words can be one that never comes (userfaultfd, FUSE).
@@ -90,6 +86,21 @@ def see_files(pid: int) -> Tree:
     return Tree("" if is_ours else root, cwd)
 
 
+def is_running(pid: int) -> bool:
+    """Whether the process exists."""
+    return os.path.isdir(f"/proc/{pid}")
+
+
+def read_start_time(pid: int) -> float:
+    """When a process started, by the clock of file times. Raises OSError."""
+    born = procfs.starttime(pid)
+    if born is None:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    lines = door.read_text("/proc/stat", _LIMIT).split("\n")
+    booted = next(int(line.split()[1]) for line in lines if line.startswith("btime "))
+    return booted + born / procfs.TICKS
+
+
 # --- NRI's hook-injector
 #
 # Upstream deploys it as a pod, whose author could be any: such a process is a claim, and nothing of it is read.
@@ -105,4 +116,4 @@ def find_injector_claims() -> list[int]:
     """The pids of processes in pods that have an injector's name, which proves nothing."""
     processes = container_tasks.table().values()
     named = [it for it in processes if it.name.endswith(_INJECTOR) or it.name == _IN_AN_IMAGE]
-    return sorted(it.pid for it in named if is_in_container(it.cgroups))
+    return sorted(it.pid for it in named if _is_in_container(it.cgroups))

@@ -1,44 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd's configuration, read from trees as real nodes have them: what names the hook is found, or said."""
+"""The files of container engines as nodes have them: what names the hook is found or reported; names of containers."""
 
 from __future__ import annotations
 
+import json
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from hook.node import containerd, door, host_processes, machine
-from hook.node.containerd import Configuration
+from hook.node import config, door, host
+from hook.node.config import Configuration
 from hook.node.door import Tree
-from hook.node.host_processes import Found
+from hook.node.hooksd import SYSTEM
+from hook.node.host import Found
+
+if TYPE_CHECKING:
+    from pyfakefs.fake_filesystem import FakeFilesystem
 
 CONFIG = "/etc/containerd/config.toml"
-PLACES = containerd._PLACES
 K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
 OLD = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\n'
 NEW = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.rmh]\n"
 SPEC = '  base_runtime_spec = "/etc/x.json"\n'
 VALIDATOR = "[plugins.'io.containerd.nri.v1.nri'.default_validator]\n"
+UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
+ID = "5f3c" * 16
+STORAGE = "/var/lib/containers/storage"
 
 
 class ContainerdFiles:
-    """The files of a containerd that runs, below a directory."""
+    """A containerd that runs on the host, pid 7, and its files. `started`: when it started."""
 
-    def __init__(self, top: Path) -> None:
-        self.top = top
+    def __init__(self, fs: FakeFilesystem) -> None:
+        self.fs = fs
         self.words = ["/usr/bin/containerd"]
+        self.others: list[str] = []
+        self.started = float("inf")
+        self.write("/etc/x.json", "{}")
+        self.write("/etc/y.json", "{}")
 
     def write(self, path: str, text: str) -> None:
-        place = self.top / path.lstrip("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
+        self.fs.create_file(path, contents=text)
 
     def look(self, *words: str) -> Configuration:
         self.words[1:] = words
-        return containerd.read_configuration()
+        return config.read_containerd()
 
     def specs(self, *words: str) -> list[str]:
         """The base_runtime_specs of a configuration that is clear."""
@@ -46,29 +55,23 @@ class ContainerdFiles:
         assert found.unclear == []
         return [it.path for it in found.specs]
 
-
-def run_on_host(
-    monkeypatch: pytest.MonkeyPatch, processes: dict[int, list[str]], unclear: list[str] | None = None
-) -> None:
-    """Make these the processes of the host."""
-
-    def find(is_wanted: Callable[[list[str]], bool]) -> Found:
-        return Found({pid: words for pid, words in processes.items() if is_wanted(words)}, unclear or [])
-
-    monkeypatch.setattr(host_processes, "find", find)
+    def find(self, is_wanted: Callable[[list[str]], bool]) -> Found:
+        """In place of host.find."""
+        running = {7: self.words, 8: ["/bin/sh", "containerd"]} if self.words else {}
+        return Found({pid: words for pid, words in running.items() if is_wanted(words)}, self.others)
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ContainerdFiles:
-    node = ContainerdFiles(tmp_path / "root")
-    node.write("/etc/x.json", "{}")
-    node.write("/etc/y.json", "{}")
-    monkeypatch.setattr(containerd, "_PLACES", ())  # this machine's own
-    run_on_host(monkeypatch, {7: node.words, 8: ["/bin/sh", "containerd"]})
-    monkeypatch.setattr(host_processes, "see_files", lambda _pid: Tree(str(node.top), "/work"))
-    monkeypatch.setattr(machine, "read_start_time", lambda _pid: float("inf"))
-    monkeypatch.setattr(machine, "is_running", lambda pid: pid == 7)
+def node(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> ContainerdFiles:
+    node = ContainerdFiles(fs)
+    fs.create_dir("/proc/7")
+    monkeypatch.setattr(host, "find", node.find)
+    monkeypatch.setattr(host, "see_files", lambda _pid: Tree("", "/work"))
+    monkeypatch.setattr(host, "read_start_time", lambda _pid: node.started)
     return node
+
+
+# --- containerd: which files are read
 
 
 def test_without_a_configuration_file_there_is_no_spec(node: ContainerdFiles) -> None:
@@ -78,8 +81,6 @@ def test_without_a_configuration_file_there_is_no_spec(node: ContainerdFiles) ->
 def test_the_spec_of_the_default_file_is_found(node: ContainerdFiles) -> None:
     node.write(CONFIG, "version = 2\n" + OLD + SPEC)
     assert node.specs() == ["/etc/x.json"]
-    (spec,) = node.look().specs
-    assert spec.files.at(spec.path) == f"{node.top}/etc/x.json"
 
 
 @pytest.mark.parametrize(
@@ -95,10 +96,10 @@ def test_the_spec_of_the_default_file_is_found(node: ContainerdFiles) -> None:
     ids=" ".join,
 )
 def test_the_file_on_the_command_line_is_read(node: ContainerdFiles, words: tuple[str, ...]) -> None:
-    (node.top / "work").mkdir()
+    node.fs.create_dir("/work")
     node.write(CONFIG, OLD + '  base_runtime_spec = "/etc/y.json"\n')
     node.write("/opt/c.toml", OLD + SPEC)
-    assert node.specs(*words) == ["/etc/x.json"]
+    assert node.specs(*words) == ["/etc/y.json", "/etc/x.json"], "the first is that of a usual file"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +139,7 @@ def test_nested_and_circular_imports_are_read_once(node: ContainerdFiles) -> Non
 
 
 def test_too_many_imports_are_reported(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containerd, "_MOST_FILES", 3)
+    monkeypatch.setattr(config, "_MOST_FILES", 3)
     node.write(CONFIG, 'imports = ["a.toml", "b.toml", "c.toml"]\n')
     for name in "abc":
         node.write(f"/etc/containerd/{name}.toml", "")
@@ -160,45 +161,53 @@ def test_the_drop_ins_of_containerd_2_2_are_read_without_a_file(node: Containerd
 
 
 @pytest.mark.parametrize("root", ["k3s", "rke2"])
-def test_files_of_a_stopped_containerd_are_read(
-    node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch, root: str
-) -> None:
-    run_on_host(monkeypatch, {})
-    monkeypatch.setattr(containerd, "_PLACES", [f"{node.top}{it}" for it in PLACES])
+def test_files_of_a_stopped_containerd_are_read(node: ContainerdFiles, root: str) -> None:
+    node.words.clear()
     node.write(f"/var/lib/rancher/{root}/agent/etc/containerd/config-v3.toml.d/a.toml", NEW + SPEC)
-    assert node.specs() == ["/etc/x.json"]
-    assert containerd.read_usual_files() == node.look()
+    assert [it.path for it in config.read_containerd().specs] == ["/etc/x.json"]
+    assert config.read_containerd(is_running=False) == config.read_containerd()
 
 
 def test_the_usual_files_alone_are_read_whatever_runs(node: ContainerdFiles) -> None:
-    node.write(CONFIG, OLD + SPEC)
-    assert containerd.read_usual_files() == Configuration()
+    node.write("/opt/c.toml", OLD + SPEC)
+    node.words[1:] = ["-c", "/opt/c.toml"]
+    assert config.read_containerd(is_running=False) == Configuration()
 
 
-def test_a_process_that_may_be_the_hosts_is_reported_and_not_read(
-    node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_on_host(monkeypatch, {}, ["process 7 calls itself containerd"])
-    node.write(CONFIG, OLD + SPEC)
-    assert node.look() == Configuration(unclear=["process 7 calls itself containerd"])
+def test_a_process_that_may_be_the_hosts_is_reported_and_not_read(node: ContainerdFiles) -> None:
+    node.words.clear()
+    node.others.append("process 7 calls itself containerd")
+    assert config.read_containerd() == Configuration(unclear=["process 7 calls itself containerd"])
+
+
+def test_links_below_another_root_resolve_as_for_containerd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("etc/containerd", "opt"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "opt/real.toml").write_text(OLD + SPEC)
+    (tmp_path / CONFIG[1:]).symlink_to("/opt/link.toml")
+    (tmp_path / "opt/link.toml").symlink_to("../opt/real.toml")
+    monkeypatch.setattr(host, "find", lambda _is_wanted: Found({os.getpid(): ["containerd"]}))
+    monkeypatch.setattr(host, "see_files", lambda _pid: Tree(str(tmp_path)))
+    (spec,) = config.read_containerd().specs
+    assert spec.files.at(spec.path) == f"{tmp_path}/etc/x.json"
 
 
 @pytest.mark.parametrize(
-    ("make", "why"),
+    ("content", "why"),
     [
-        (os.mkfifo, "not a regular file"),
-        (lambda path: path.mkdir(), "not a regular file"),
-        (lambda path: path.write_bytes(b"\xff"), "not UTF-8 at byte 0"),
-        (lambda path: path.write_bytes(bytes((4 << 20) + 1)), "larger than 4194304 bytes"),
+        (None, "not a regular file"),
+        (b"\xff", "not UTF-8 at byte 0"),
+        (bytes((4 << 20) + 1), "larger than 4194304 bytes"),
     ],
-    ids=["FIFO", "directory", "no text", "huge"],
+    ids=["directory", "no text", "huge"],
 )
-def test_a_file_that_is_no_configuration_is_reported(
-    node: ContainerdFiles, make: Callable[[Path], object], why: str
-) -> None:
-    (node.top / "etc/containerd").mkdir()
-    make(node.top / CONFIG.lstrip("/"))
-    assert f"cannot read {CONFIG} of containerd's configuration: {why}" in node.look("-c", CONFIG).unclear
+def test_a_file_that_is_no_configuration_is_reported(node: ContainerdFiles, content: bytes | None, why: str) -> None:
+    """More of what a path may name is in test_door."""
+    if content is None:
+        node.fs.create_dir(CONFIG)
+    else:
+        node.fs.create_file(CONFIG, contents=content)
+    assert node.look().unclear == [f"cannot read {CONFIG} of containerd's configuration: {why}"]
 
 
 def test_a_pattern_for_the_whole_machine_is_given_up(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,14 +216,6 @@ def test_a_pattern_for_the_whole_machine_is_given_up(node: ContainerdFiles, monk
     (line,) = node.look().unclear
     assert line.startswith("cannot list /")
     assert line.endswith("of containerd's configuration: not listed: the patterns already match 3 names")
-
-
-def test_links_resolve_as_for_containerd(node: ContainerdFiles) -> None:
-    node.write("/opt/real.toml", OLD + SPEC)
-    (node.top / "etc/containerd").mkdir()
-    (node.top / "etc/containerd/config.toml").symlink_to("/opt/link.toml")
-    (node.top / "opt/link.toml").symlink_to("../opt/real.toml")
-    assert node.specs() == ["/etc/x.json"]
 
 
 # --- How it may be written
@@ -291,40 +292,35 @@ def test_unreadable_files_of_containerd_are_reported(node: ContainerdFiles, monk
     def refuse(_pid: int) -> Tree:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(host_processes, "see_files", refuse)
+    monkeypatch.setattr(host, "see_files", refuse)
     expected = "cannot read the files of containerd (pid 7): EACCES"
     assert node.look().unclear == [expected]
-    monkeypatch.setattr(machine, "is_running", lambda _pid: False)
+    node.fs.rmdir("/proc/7")
     assert node.look().unclear == [], "it has ended meanwhile"
 
 
 @pytest.mark.parametrize("changed", [CONFIG, "/etc/containerd/more", "/etc/containerd/more/a.toml", "/etc/x.json"])
-def test_a_change_since_containerd_started_is_reported(
-    node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch, changed: str
-) -> None:
+def test_a_change_since_containerd_started_is_reported(node: ContainerdFiles, changed: str) -> None:
     """It goes by what it has read then: a line that is taken out is in force until it is restarted."""
     node.write(CONFIG, 'imports = ["more/*.toml"]\n')
     node.write("/etc/containerd/more/a.toml", OLD + SPEC)
-    started = 4e9
-    monkeypatch.setattr(machine, "read_start_time", lambda _pid: started)
+    node.started = started = 4e9
     assert node.specs() == ["/etc/x.json"]
-    os.utime(f"{node.top}{changed}", (started + 60, started + 60))
+    os.utime(changed, (started + 60, started + 60))
     (line,) = node.look().unclear
     assert line == f"{changed} was changed after containerd (pid 7) started; restart containerd"
 
 
-def test_a_removed_drop_in_is_still_in_force(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = 4e9
-    monkeypatch.setattr(machine, "read_start_time", lambda _pid: started)
-    directory = node.top / "etc/containerd/conf.d"
-    directory.mkdir(parents=True)
-    os.utime(directory, (started + 60, started + 60))
+def test_a_removed_drop_in_is_still_in_force(node: ContainerdFiles) -> None:
+    node.started = started = 4e9
+    node.fs.create_dir("/etc/containerd/conf.d")
+    os.utime("/etc/containerd/conf.d", (started + 60, started + 60))
     assert "/etc/containerd/conf.d was changed after containerd (pid 7) started" in node.look().unclear[0]
 
 
 def test_a_removed_spec_is_still_in_force(node: ContainerdFiles) -> None:
     node.write(CONFIG, OLD + SPEC)
-    (node.top / "etc/x.json").unlink()
+    node.fs.remove("/etc/x.json")
     assert "/etc/x.json was changed after containerd (pid 7) started" in node.look().unclear[0]
 
 
@@ -366,10 +362,106 @@ def test_a_validator_that_rejects_hooks_is_found(node: ContainerdFiles, text: st
     assert node.look().rejecting == ([CONFIG] if rejects else [])
 
 
-# --- A process's files
+# --- CRI-O and Podman
 
 
-def test_the_files_of_this_process_are_ours() -> None:
-    files = host_processes.see_files(os.getpid())
-    assert files == Tree("", os.getcwd())
-    assert 0 < machine.read_start_time(os.getpid()) <= time.time() + 1
+@pytest.mark.parametrize(
+    ("path", "text", "expected"),
+    [
+        ("/etc/crio/other", "hooks_dir = ['/a']", [SYSTEM]),
+        ("/etc/crio/crio.conf", "[crio.runtime]\nhooks_dir = [\n  '/a/', # one\n  \"/b\",\n]\n", ["/a", "/b"]),
+        ("/etc/crio/crio.conf.d/.x", "# hooks_dir = ['/b']\nhooks_dir = ['/a']", ["/a"]),
+        ("/etc/crio/crio.conf", "hooks_dir = []", []),
+        ("/etc/crio/crio.conf", "crio.runtime.hooks_dir = ['/a']\nother = {hooks_dir = ['/b']}", ["/a"]),
+    ],
+)
+def test_the_hooks_dirs_of_crio_are_found(fs: FakeFilesystem, path: str, text: str, expected: list[str]) -> None:
+    fs.create_file(path, contents=text)
+    fs.create_file("/host" + path, contents=text)
+    assert config.read_crio_hooks_dirs() == config.read_crio_hooks_dirs("/host") == expected
+
+
+def test_a_later_file_of_podman_replaces_or_adds_to_the_hooks_dirs(fs: FakeFilesystem) -> None:
+    assert config.read_podman_hooks_dirs() == [SYSTEM]
+    fs.create_file("/usr/share/containers/containers.conf", contents='[engine]\nhooks_dir = ["/a"]\n')
+    fs.create_file("/etc/containers/containers.conf.d/b.conf", contents='hooks_dir = ["/b", {append = true}]\n')
+    assert config.read_podman_hooks_dirs() == ["/a", "/b"]
+    fs.create_file("/etc/containers/containers.conf.d/c.conf", contents='hooks_dir = ["/c"]\n')
+    fs.create_dir("/etc/containers/containers.conf.d/d.conf")
+    assert config.read_podman_hooks_dirs() == ["/c"]
+
+
+def test_the_file_of_ctrl_groups_is_the_last_that_crio_names(fs: FakeFilesystem) -> None:
+    assert config.read_rdt_config_file() is None
+    fs.create_file("/etc/crio/crio.conf", contents='# rdt_config_file = "no"\nrdt_config_file = "/etc/rdt.yaml"\n')
+    assert config.read_rdt_config_file() == "/etc/rdt.yaml"
+    fs.create_file("/etc/crio/crio.conf.d/x", contents='rdt_config_file = ""\n')
+    assert config.read_rdt_config_file() is None
+
+
+# --- Names
+
+
+def write_containers(fs: FakeFilesystem, path: str, *containers: dict[str, object]) -> None:
+    fs.create_file(path, contents=json.dumps(containers))
+
+
+def test_names_are_those_of_all_drivers_and_of_containers_that_do_not_outlive_a_boot(fs: FakeFilesystem) -> None:
+    assert config.read_podman_names() == {}
+    overlay, vfs = f"{STORAGE}/overlay-containers", f"{STORAGE}/vfs-containers"
+    write_containers(fs, f"{overlay}/containers.json", {"id": "b"}, {"id": "a", "names": ["db", "other"]})
+    write_containers(fs, f"{overlay}/volatile-containers.json", {"id": "c", "names": ["build"]})
+    write_containers(fs, f"{vfs}/containers.json", {"id": "d", "names": ["web-infra"]}, {"id": "e", "names": []})
+    assert config.read_podman_names() == {"a": "db", "c": "build", "d": "web"}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '[{"id": 1, "names": ["x"]}]', '[{"id": "a", "names": [1]}]', "{}"])
+def test_what_is_no_list_of_containers_is_skipped(fs: FakeFilesystem, text: str) -> None:
+    fs.create_file("/etc/containers/storage.conf", contents='[storage]\n# graphroot = "/x"\ngraphroot = "/srv/s/"\n')
+    fs.create_file("/srv/s/overlay-containers/containers.json", contents=text)
+    write_containers(fs, "/srv/s/vfs-containers/containers.json", {"id": "d", "names": ["web"]})
+    assert config.read_podman_names() == {"d": "web"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (f"shop_web-0_{UID}", {UID: ("shop", "web-0")}),
+        (f"kube-system_etcd-node.example.com_{UID.replace('-', '')}", {UID: ("kube-system", "etcd-node.example.com")}),
+        (f"shop_{UID}", {}),
+        (f"_web_{UID}", {}),
+        (f"shop__{UID}", {}),
+        (f"shop_web_x_{UID}", {}),
+        ("shop_web_0", {}),
+        (f"{UID}.log", {}),
+    ],
+)
+def test_pods_are_named_by_the_kubelets_directories(
+    fs: FakeFilesystem, entry: str, expected: dict[str, tuple[str, str]]
+) -> None:
+    assert config.read_pod_names() == {}
+    fs.create_dir(f"/var/log/pods/{entry}")
+    assert config.read_pod_names() == expected
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        (f"web-0_shop_app-{ID}.log", {ID: "app"}),
+        (f"web-0_shop_side-car-{ID}.log", {ID: "side-car"}),
+        (f"web-0_shop_app-{ID}", {}),
+        (f"web-0_shop_{ID}.log", {}),
+        (f"{'p' * 200}_shop_app-{ID}"[:251] + ".log", {ID[:41]: "app"}),  # the kubelet cuts names after 251 characters
+    ],
+)
+def test_containers_are_named_by_the_kubelets_links(fs: FakeFilesystem, entry: str, expected: dict[str, str]) -> None:
+    fs.create_symlink(f"/var/log/containers/{entry}", "nowhere")
+    assert config.read_container_names() == expected
+
+
+def test_a_directory_with_more_entries_than_a_node_has_pods_names_nothing(
+    fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs.create_file(f"/var/log/containers/web_shop_app-{ID}.log")
+    monkeypatch.setattr(door.Tree.list_names, "__defaults__", (0,))
+    assert config.read_container_names() == {}

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the files of container engines: settings of CRI-O, Podman and containerd, names of pods and containers.
+
+The settings are TOML, which Python cannot parse before 3.11. Those that matter here are found by their names if each is
+on a line of its own, with plain strings. Any other notation (an inline table, a string with escapes) is not parsed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain, starmap
+from typing import NamedTuple
+
+from hook.base import names
+from hook.base.explain import errno_name
+from hook.node import door, hooksd, host
+from hook.node.door import CONFIGURATION, Budget, Tree, Unreadable
+
+# A comment after strings that end on its line. A comment after a multi-line string stays, which is harmless.
+_COMMENT = re.compile(r"""^((?:[^"'#\n]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')*)#.*$""", re.MULTILINE)
+_TEXT = r"""(?:"[^"\\\n]*"|'[^'\n]*')"""
+_TEXTS = rf"\[(?:\s|,|{_TEXT}|\{{[^{{}}\n]*\}})*\]"
+_TABLE = r"\[[ \t]*(?P<table>[^\[\]\n].*)\]"
+_SETTING = rf"(?P<above>[^\s=][^\n=]*\.[ \t]*)?[\"']?(?P<name>\w+)[\"']?[ \t]*=[ \t]*(?P<value>{_TEXTS}|[^\n]*?)"
+_LINE = re.compile(rf"^[ \t]*(?:{_TABLE}|{_SETTING})[ \t]*\r?$", re.MULTILINE)
+
+
+class Setting(NamedTuple):
+    """A setting on a line of its own. `table`: its table, and what is before a dot in its own name."""
+
+    table: str
+    name: str
+    value: str
+
+    @property
+    def texts(self) -> list[str]:
+        """The strings in its value."""
+        return [it[1:-1] for it in re.findall(_TEXT, self.value)]
+
+
+def _parse_settings(text: str) -> list[Setting]:
+    """The settings of a file. `text`: without comments."""
+    found, table = [], ""
+    for it in _LINE.finditer(text):
+        if it["name"] is None:
+            table = it["table"]
+        else:
+            found.append(Setting(f"{table}.{it['above'] or ''}", it["name"], it["value"]))
+    return found
+
+
+# --- CRI-O and Podman
+
+_CRIO = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*")
+_PODMAN = (
+    "/usr/share/containers/containers.conf",
+    "/etc/containers/containers.conf",
+    "/etc/containers/containers.conf.d/*.conf",
+)
+_STORAGE = ("/usr/share/containers/storage.conf", "/etc/containers/storage.conf")
+
+
+def read_crio_hooks_dirs(top: str = "") -> list[str]:
+    """The hooks directories in CRI-O's configuration below `top`. A later one takes precedence."""
+    return _read_hooks_dirs(_CRIO, top)
+
+
+def read_podman_hooks_dirs(top: str = "") -> list[str]:
+    """The same for Podman, without its option --hooks-dir."""
+    return _read_hooks_dirs(_PODMAN, top)
+
+
+def read_rdt_config_file() -> str | None:
+    """The file by which CRI-O makes ctrl_groups, if any."""
+    return _read_text(_CRIO, "rdt_config_file") or None
+
+
+def _read_hooks_dirs(patterns: tuple[str, ...], top: str) -> list[str]:
+    directories = [hooksd.SYSTEM]
+    for it in _find_settings([top + pattern for pattern in patterns], "hooks_dir"):
+        texts = [text.rstrip("/") for text in it.texts]
+        directories = [*directories, *texts] if re.search(r"append\s*=\s*true", it.value) else texts
+    return directories
+
+
+def _read_text(patterns: Sequence[str], name: str) -> str:
+    """The string that a setting has at last; empty if it is nowhere set."""
+    return next((it.texts[0] for it in reversed(_find_settings(patterns, name)) if it.texts), "")
+
+
+def _find_settings(patterns: Sequence[str], name: str) -> list[Setting]:
+    """A setting wherever it is set; the last one takes precedence. Skips unreadable files."""
+    texts = []
+    for pattern in patterns:
+        with suppress(Unreadable):
+            for path in door.match(pattern, Budget()):
+                with suppress(Unreadable):
+                    texts.append(_COMMENT.sub(r"\1", door.read_text(path, CONFIGURATION)))
+    return [it for text in texts for it in _parse_settings(text) if it.name == name]
+
+
+# --- Names. No hook gets those of Podman's containers; a record that was rebuilt from the kernel has none
+#
+# Podman: containers/storage, `containers.json` and `volatile-containers.json` (containers that a reboot removes).
+# kubelet, pkg/kubelet/kuberuntime: directories `/var/log/pods/<namespace>_<pod>_<uid>`, and for readers of logs links
+# `/var/log/containers/<pod>_<namespace>_<container>-<container ID>.log`. No name has a `_` in it (RFC 1123).
+
+_GRAPH_ROOT = "/var/lib/containers/storage"
+_LISTS = ("containers.json", "volatile-containers.json")
+_LIST_LIMIT = 64 << 20
+_INFRA = "-infra"  # the end of the name of the container that holds a pod's namespaces
+
+
+def read_podman_names() -> dict[str, str]:
+    """The name of each container by its ID; a pod's own container has the name of the pod. Skips unreadable files."""
+    root = _read_text(_STORAGE, "graphroot").rstrip("/") or _GRAPH_ROOT
+    drivers = [it for it in _list_names(root) if it.endswith("-containers")]  # one for each storage driver ever used
+    found: dict[str, str] = {}
+    for path in [f"{root}/{driver}/{name}" for driver in drivers for name in _LISTS]:
+        with suppress(Unreadable):
+            listed = door.read_json(path, _LIST_LIMIT)
+            for it in listed if isinstance(listed, list) else ():
+                container, given = (it.get("id"), it.get("names")) if isinstance(it, dict) else (None, None)
+                if isinstance(container, str) and isinstance(given, list) and given and isinstance(given[0], str):
+                    found[container] = given[0].removesuffix(_INFRA)
+    return found
+
+
+def read_pod_names() -> dict[str, tuple[str, str]]:
+    """The namespace and the name of each pod, by its UID. Empty where the kubelet's logs are not to be seen."""
+    found = {}
+    for entry in _list_names("/var/log/pods"):
+        namespace, _, rest = entry.partition("_")
+        pod, _, uid = rest.partition("_")
+        if namespace and pod:
+            with suppress(ValueError):
+                found[names.pod_uid(uid)] = namespace, pod
+    return found
+
+
+def read_container_names() -> dict[str, str]:
+    """The name of each container in its pod, by its ID; not of one whose names are so long that its link is cut."""
+    found = {}
+    for entry in _list_names("/var/log/containers"):
+        name, _, container = entry.removesuffix(".log").rpartition("_")[2].rpartition("-")
+        if name and entry.endswith(".log"):
+            found[container] = name
+    return found
+
+
+def _list_names(directory: str) -> list[str]:
+    try:
+        return door.list_names(directory)
+    except Unreadable:  # not there, as in the chart, or more entries than any node has
+        return []
+
+
+# --- containerd
+#
+# A base_runtime_spec can name the hook; without the program no container of that runtime starts. So every file that may
+# name one is read, and a file that cannot be read or parsed is a line of `unclear`.
+# Source: containerd-config.toml(5), and LoadConfig and resolveImports of containerd's cmd/containerd/server/config.
+
+_CONTAINERD = "/etc/containerd/config.toml"
+_DROP_INS = "/etc/containerd/conf.d/*.toml"  # imported by default since containerd 2.2
+_PLACES = (
+    _CONTAINERD,
+    _DROP_INS,
+    "/var/lib/rancher/*/agent/etc/containerd/config*.toml",  # k3s, RKE2
+    "/var/lib/rancher/*/agent/etc/containerd/config*.toml.d/*.toml",
+)
+_MOST_FILES = 1000  # in one configuration: a file may import itself
+_SLACK = 2.0  # seconds: btime in /proc/stat has whole seconds
+# With version 3 or newer containerd ignores the tables of its older CRI plugin.
+_NEW_VERSION = re.compile(r"[3-9]|[1-9]\d+")
+_OLD_PLUGIN = "io.containerd.grpc.v1.cri"
+# The forms in which a setting is understood.
+_FORMS = {"base_runtime_spec": re.compile(_TEXT), "imports": re.compile(_TEXTS)}
+_REJECTS = re.compile(r"""\breject_oci_hook_adjustment["']?[ \t]*=[ \t]*true\b""")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A base_runtime_spec. `path`: in containerd's `files`; `in_force`: whether containerd uses its table."""
+
+    path: str
+    files: Tree
+    in_force: bool
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The settings for hooks. `unclear`: a line for each file that was not read or not understood.
+
+    `rejecting`: the files by which containerd rejects each container to which an NRI plugin adds a hook.
+    `pod_annotations`: the patterns of the pods' annotations that a runtime passes on to containers.
+    """
+
+    specs: list[Spec] = field(default_factory=list)
+    rejecting: list[str] = field(default_factory=list)
+    unclear: list[str] = field(default_factory=list)
+    pod_annotations: list[str] = field(default_factory=list)
+
+    def passes_on(self, key: str) -> bool:
+        """Whether a runtime passes a pod's annotation with this key on to its containers.
+
+        Source: containerd's docs/cri/config.md, pod_annotations. Its wildcards are those of Go's path.Match, where `*`
+        does not match a slash.
+        """
+        wild = {r"\*": "[^/]*", r"\?": "[^/]"}
+        expressions = [re.sub(r"\\[*?]", lambda it: wild[it[0]], re.escape(it)) for it in self.pod_annotations]
+        return any(re.fullmatch(expression, key) for expression in expressions)
+
+
+def read_containerd(*, is_running: bool = True) -> Configuration:
+    """Read the files at the usual paths and, unless `is_running` is False, those of each containerd of the host."""
+    reader = _Reader(door.HOST)
+    for path in [path for place in _PLACES for path in reader.list_matching(place)]:
+        if os.path.lexists(path):
+            reader.read(path)
+    if not is_running:
+        return _join([reader.found])
+    running = host.find(lambda words: os.path.basename(words[0]) == "containerd")
+    return _join([reader.found, Configuration(unclear=running.unclear), *starmap(_read_running, running.words.items())])
+
+
+def _join(parts: Sequence[Configuration]) -> Configuration:
+    """All of these settings, each of them once."""
+    specs = {(it.files.at(it.path), it.in_force): it for part in parts for it in part.specs}
+    lines = zip(*((it.rejecting, it.unclear, it.pod_annotations) for it in parts))
+    return Configuration([*specs.values()], *([*dict.fromkeys(chain.from_iterable(it))] for it in lines))
+
+
+def _read_running(pid: int, words: Sequence[str]) -> Configuration:
+    """Read the files of a running containerd, which uses their content at the time it started."""
+    found = Configuration()
+    try:
+        reader = _Reader(host.see_files(pid), pid)
+        found, path = reader.found, _find_file(words)
+        if path != _CONTAINERD or reader.files.stat(path) is not None:
+            reader.read(path)
+        for drop_in in reader.list_matching(_DROP_INS):
+            reader.read(drop_in)
+    except OSError as error:
+        found.unclear.append(f"cannot read the files of containerd (pid {pid}): {errno_name(error)}")
+    return found if host.is_running(pid) else Configuration()
+
+
+def _find_file(words: Sequence[str]) -> str:
+    """The configuration file on the command line of a containerd, or the default."""
+    path, waiting = "", list(words[:0:-1])
+    while waiting:
+        word = waiting.pop()
+        name, has_value, value = word.lstrip("-").partition("=")
+        if word.startswith("-") and name in ("c", "config"):
+            path = value if has_value else waiting.pop() if waiting else ""
+    return path or _CONTAINERD
+
+
+class _Reader:
+    """Reads files and their imports to `found`. `pid`: the running containerd that uses them; None if none runs."""
+
+    def __init__(self, files: Tree, pid: int | None = None) -> None:
+        self.found = Configuration()
+        self.files = files
+        self._pid = pid
+        self._started = host.read_start_time(pid) if pid is not None else None
+        self._read: set[str] = set()
+        self._budget = Budget()
+
+    def read(self, path: str) -> None:
+        waiting = [path]
+        while waiting:
+            path = waiting.pop(0)
+            if path in self._read:
+                continue
+            if len(self._read) == _MOST_FILES:
+                self._complain(f"did not read {path}: containerd's configuration has more than {_MOST_FILES} files")
+                return
+            self._read.add(path)
+            waiting += self._read_one(path)
+
+    def _read_one(self, path: str) -> list[str]:
+        """Note the settings of a file; returns its imports."""
+        try:
+            text = _COMMENT.sub(r"\1", self.files.read_text(path, CONFIGURATION))
+        except Unreadable as error:
+            self._complain(f"cannot read {path} of containerd's configuration: {error.why}")
+            return []
+        self._note_change(path)
+        settings = _parse_settings(text)
+        parsed = {
+            name: [it for it in settings if it.name == name and form.fullmatch(it.value)]
+            for name, form in _FORMS.items()
+        }
+        if any(len(re.findall(rf"\b{name}[\"']?[ \t]*=", text)) != len(found) for name, found in parsed.items()):
+            what = "cannot parse base_runtime_spec or imports"
+            self._complain(f"{path}: {what}; write each on a line of its own, with plain strings")
+        if _rejects_hooks(settings):
+            self.found.rejecting.append(path)
+        self.found.pod_annotations.extend(text for it in settings if it.name == "pod_annotations" for text in it.texts)
+        is_new = any((it.table, it.name) == (".", "version") and _NEW_VERSION.fullmatch(it.value) for it in settings)
+        for it in parsed["base_runtime_spec"]:
+            for spec in filter(None, it.texts):
+                self.found.specs.append(Spec(spec, self.files, not (is_new and _OLD_PLUGIN in it.table)))
+                self._note_change(spec)
+        return [it for setting in parsed["imports"] for text in setting.texts for it in self._list_imports(path, text)]
+
+    def _list_imports(self, parent: str, path: str) -> list[str]:
+        """A relative path starts at the file; in containerd 1 a pattern starts at containerd's current directory."""
+        beside = os.path.join(os.path.dirname(parent), path)
+        if "*" not in path:
+            return [beside]
+        return [it for pattern in dict.fromkeys((beside, path)) for it in self.list_matching(pattern)]
+
+    def list_matching(self, pattern: str) -> list[str]:
+        """The files that a pattern matches. A removed one shows in the modification time of their directory."""
+        directory = os.path.dirname(pattern)
+        if self.files.stat(directory) is not None:
+            self._note_change(directory)
+        try:
+            return self.files.match(pattern, self._budget)
+        except Unreadable as error:
+            where = f"{error.filename} for {pattern}"
+            self._complain(f"cannot list {where} of containerd's configuration: {error.why}")
+            return []
+
+    def _note_change(self, path: str) -> None:
+        """Note a file that changed after the running containerd read it."""
+        if self._started is None:
+            return
+        found = self.files.stat(path)
+        if found is None or max(found.st_mtime, found.st_ctime) > self._started + _SLACK:
+            self._complain(f"{path} was changed after containerd (pid {self._pid}) started; restart containerd")
+
+    def _complain(self, line: str) -> None:
+        self.found.unclear.append(line)
+
+
+def _rejects_hooks(settings: Sequence[Setting]) -> bool:
+    """Whether NRI's default validator rejects hooks, and is not disabled."""
+    rejecting = {it.table for it in settings if _REJECTS.search(f"{it.name}={it.value}")}
+    return bool(rejecting - {it.table for it in settings if it.name == "enable" and it.value == "false"})

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The place of an installation: its paths, the .pyz and how to recognize its files, and what can block a program."""
+
+from __future__ import annotations
+
+import io
+import marshal
+import os
+import zipfile
+from dataclasses import dataclass
+
+from hook.node import door, hooksd, programs
+from hook.node.door import Unreadable
+from hook.node.hooksd import PROGRAM
+
+NAME = "resctrl-mon-hook"
+CONF_MARK = f"# Made by `{NAME} install`"
+OWNER_FILE = f"{NAME}.owner"
+USR = "/usr"
+
+KUBERNETES, PODMAN = "kubernetes", "podman"
+TARGETS = (KUBERNETES, PODMAN)
+"""The values of `install --for`: Kubernetes with any runtime, and Podman."""
+RUNTIMES = {"crio": KUBERNETES, "containerd": KUBERNETES, "k3s": KUBERNETES, "rke2": KUBERNETES, "podman": PODMAN}
+"""The programs that start containers, and the target of each."""
+
+
+def find_targets(top: str = "") -> list[str]:
+    """The targets whose programs are installed."""
+    found = [target for name, target in RUNTIMES.items() if programs.find(name, top)]
+    return [target for target in TARGETS if target in found]
+
+
+def choose_hooks_dir(prefix: str) -> str:
+    """The default directory of the JSON: the administrator's, unless the prefix is /usr."""
+    return hooksd.SYSTEM if prefix == USR else hooksd.ADMINISTRATOR
+
+
+def find_prefix(program: str) -> str | None:
+    """The prefix of an installed program; None if it is not at a path of an installation."""
+    end = Places("").program
+    return program[: -len(end)] if program.endswith(end) else None
+
+
+@dataclass(frozen=True)
+class Places:
+    """The paths of an installation on the system where it runs. `top`: the directory that has them now (--destdir)."""
+
+    prefix: str = USR
+    hooks_dir: str = hooksd.SYSTEM
+    top: str = ""
+
+    @property
+    def program_dir(self) -> str:
+        return f"{self.prefix}/libexec/oci/hooks.d"
+
+    @property
+    def program(self) -> str:
+        return f"{self.program_dir}/{PROGRAM}"
+
+    @property
+    def owner(self) -> str:
+        """The file that names the owner of the installation; `install` itself makes none."""
+        return f"{self.program_dir}/{OWNER_FILE}"
+
+    @property
+    def link(self) -> str:
+        return f"{self.prefix}/bin/{NAME}"
+
+    @property
+    def link_target(self) -> str:
+        """Relative, so that it is valid below any `top`."""
+        return os.path.relpath(self.program, os.path.dirname(self.link))
+
+    def _place_configuration(self, name: str) -> str:
+        """In /usr/lib, like a package, if the prefix is /usr; else in /etc, like an administrator."""
+        return f"/usr/lib/{name}" if self.prefix == USR else f"/etc/{name}"
+
+    def _place_unit(self, name: str) -> str:
+        return self._place_configuration(f"systemd/system/{NAME}-{name}")
+
+    @property
+    def service(self) -> str:
+        return self._place_unit("reconcile.service")
+
+    @property
+    def timer(self) -> str:
+        return self._place_unit("reconcile.timer")
+
+    @property
+    def watch(self) -> str:
+        """The unit of `watch`, which is enabled only if it is asked for."""
+        return self._place_unit("watch.service")
+
+    @property
+    def textfile_timer(self) -> str:
+        """The timer of `metrics --textfile`, which only an administrator enables."""
+        return self._place_unit("textfile.timer")
+
+    @property
+    def metrics_service(self) -> str:
+        """The unit of `metrics --listen`, which only an administrator enables."""
+        return self._place_unit("metrics.service")
+
+    @property
+    def units(self) -> list[str]:
+        """All units."""
+        textfile = [self._place_unit("textfile.service"), self.textfile_timer]
+        return [self.service, self.timer, self.watch, *textfile, self.metrics_service]
+
+    @property
+    def tmpfiles(self) -> str:
+        return self._place_configuration(f"tmpfiles.d/{NAME}.conf")
+
+    @property
+    def conf_dir(self) -> str:
+        return f"/etc/{NAME}"
+
+    @property
+    def conf(self) -> str:
+        """The options of the timer's reconcile."""
+        return f"{self.conf_dir}/reconcile.conf"
+
+    def json(self, target: str) -> str:
+        """The hooks.d file for a target."""
+        return f"{self.hooks_dir}/10-{NAME}-{target}.json"
+
+    def at(self, path: str) -> str:
+        """A path with `top` before it."""
+        return self.top + path
+
+    def files(self) -> list[str]:
+        """All files that an installation may have."""
+        others = [self.tmpfiles, self.conf]
+        return [self.program, self.link, *self.units, *others, *(self.json(target) for target in TARGETS)]
+
+    def is_foreign(self, path: str) -> bool:
+        """Whether a file at this path exists and was not installed by us."""
+        found = self.at(path)
+        if not os.path.lexists(found):
+            return False
+        if path == self.link:
+            return not os.path.islink(found) or os.path.basename(os.readlink(found)) != PROGRAM
+        if os.path.islink(found) or not os.path.isfile(found):
+            return True
+        try:
+            if path == self.program:
+                PyzFile(found)
+                return False
+            if path.endswith(".json"):
+                return not hooksd.read(found).calls(PROGRAM)
+            mark = CONF_MARK if path == self.conf else NAME
+            return mark.encode() not in door.read(found, door.CONFIGURATION)
+        except (Unreadable, ValueError):
+            return True
+
+
+# --- Owners
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The owner of an installation. `again`: how to install its files again; `away`: how to remove them.
+
+    `link`, `timer`: whether the installation has them.
+    """
+
+    name: str
+    again: str
+    away: str
+    link: bool = True
+    timer: bool = True
+
+
+INSTALL = Origin("`install`", f"{NAME}.pyz install", f"{NAME} uninstall")
+_PACKAGE = f"the package {NAME}"
+OWNERS = {
+    "deb": Origin(_PACKAGE, f"apt install --reinstall {NAME}", f"apt remove {NAME}"),
+    "rpm": Origin(_PACKAGE, f"dnf reinstall {NAME}", f"dnf remove {NAME}"),
+    "chart": Origin(
+        "the Helm chart",
+        "kubectl describe the chart's pod on this node; set options in the chart's values",
+        "helm uninstall",
+        link=False,
+        timer=False,
+    ),
+    "machineconfig": Origin(
+        "a MachineConfig", "apply the MachineConfig again", "remove it (see the documentation on OpenShift)", link=False
+    ),
+}
+"""The owners that this project makes, by the word in their file. Others may use words of their own."""
+
+
+def find_origin(places: Places) -> Origin:
+    """The owner named beside the program of these paths, or beside one that their hooks.d files call.
+
+    The owner writes the files again: dpkg and rpm with the next version, the chart's pod when it starts. So `install`
+    and `uninstall` do not change files of another owner, and the remedies of `doctor` depend on the owner.
+    """
+    called = [hooksd.read(places.json(target)).file for target in TARGETS]
+    paths = [places.program, *(file.hook.path for file in called if file is not None)]
+    words = [read_owner(f"{os.path.dirname(it)}/{OWNER_FILE}") for it in paths]
+    word = next((it for it in words if it is not None), None)
+    if word is None:
+        return INSTALL
+    return OWNERS.get(word, Origin(word, f"install it again with {word}", f"remove it with {word}"))
+
+
+def read_owner(path: str) -> str | None:
+    """The line in an owner's file; None if there is no file. One that cannot be read has an unknown owner."""
+    if not os.path.lexists(path):
+        return None
+    try:
+        return door.read_text(path, door.CONFIGURATION).strip() or "an unknown owner"
+    except Unreadable:
+        return "an unknown owner"
+
+
+# --- The .pyz as a file: its interpreter, and the files in it that `install` copies
+
+# As in packaging/pyz: how much the kernel reads of the first line, since Linux 5.1 and before.
+_LONGEST_LINE = 255
+_LONGEST_OLD_LINE = 127
+_LIMIT = 64 << 20  # bytes: twenty times as many as it has
+_FOR_PEOPLE = b"if atexit."  # begins the part of that line which kernels before 5.1 do not see
+_BUILD_ID = "bytecode/build-id"
+_PROGRAM, _DOCSTRING = "hook/__init__.py", b'"""resctrl-mon-hook:'
+
+
+class PyzFile:
+    """A .pyz. Raises ValueError for any other file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.data = door.read(path, _LIMIT)
+        try:
+            with zipfile.ZipFile(io.BytesIO(self.data)) as archive:
+                self._entries = {name: archive.read(name) for name in archive.namelist()}
+        except zipfile.BadZipFile as error:
+            raise ValueError(f"{path} is not a .pyz: {error}") from None
+        if not self.data.startswith(b"#!/") or _DOCSTRING not in self._entries.get(_PROGRAM, b""):
+            raise ValueError(f"{path} is not a .pyz of resctrl-mon-hook")
+
+    @property
+    def python(self) -> str:
+        """The interpreter in its first line."""
+        return self._read_first_line()[2:].partition(b" ")[0].decode("utf-8", "surrogateescape")
+
+    def with_python(self, python: str) -> bytes:
+        """Its bytes with another interpreter. Raises ValueError for a path that the kernel rejects.
+
+        The rest is unchanged: neither the zip nor the second line has offsets from the start of the file.
+        """
+        if not python.startswith("/") or len(python.split()) != 1 or not (python.isprintable() and python.isascii()):
+            raise ValueError(f"must be an absolute path without blanks, not {python!r}")
+        line = self._read_first_line()
+        boot, begin, rest = line[line.index(b" ") :].partition(_FOR_PEOPLE)
+        changed = (b"#!" + python.encode("ascii") + boot.rstrip(b" ")).ljust(_LONGEST_OLD_LINE) + begin + rest
+        if len(changed) > _LONGEST_LINE:
+            raise ValueError(
+                f"too long: the first line would have {len(changed)} bytes, and the kernel reads {_LONGEST_LINE}"
+            )
+        return changed + self.data[len(line) :]
+
+    def needs_new_kernel(self, python: str) -> bool:
+        """Whether the first line is too long for kernels before Linux 5.1."""
+        return self.with_python(python).index(_FOR_PEOPLE) > _LONGEST_OLD_LINE
+
+    def has_bytecode(self, magic: bytes) -> bool:
+        """Whether it has bytecode for a Python (`magic`: what that begins with, importlib.util.MAGIC_NUMBER)."""
+        end_of_second_line = self.data.index(b"\n", len(self._read_first_line()))
+        return magic in marshal.loads(self.data[end_of_second_line + 1 :])  # noqa: S302  as trusted as the program
+
+    @property
+    def build_id(self) -> bytes:
+        """The digest of its sources."""
+        return self._entries[_BUILD_ID]
+
+    def text(self, name: str) -> str:
+        """The text of a file of the repository in it."""
+        return self._entries[name].decode()
+
+    def _read_first_line(self) -> bytes:
+        return self.data[: self.data.index(b"\n") + 1]
+
+
+# --- What can block a program
+
+_ENFORCE = "/sys/fs/selinux/enforce"
+_FAPOLICYD = ("/run/fapolicyd/fapolicyd.fifo", "/run/fapolicyd.pid")  # one is there while it runs
+# SELinux types of files that are not programs: a runtime may not start one of these, root may.
+_NO_PROGRAM_TYPES = ("admin_home_t", "data_home_t", "default_t", "tmp_t", "unlabeled_t", "user_home_t", "user_tmp_t")
+
+
+def list_blockers(path: str) -> str:
+    """Known causes why a program may not run, each with its remedy; empty if none applies."""
+    reasons = []
+    if os.statvfs(path).f_flag & os.ST_NOEXEC:
+        reasons.append(f"the file system of {path} is mounted noexec: choose another --prefix")
+    if _is_selinux_enforcing():
+        reasons.append(f"SELinux: {path} has type {_read_label(path)}: run restorecon on it, or see ausearch -m avc")
+    if any(map(os.path.exists, _FAPOLICYD)):
+        reasons.append(f"fapolicyd: run fapolicyd-cli --file add {path} && fapolicyd-cli --update")
+    return "; ".join(reasons)
+
+
+def find_label_problem(path: str) -> str | None:
+    """Why a runtime may not start a program with this SELinux label, though root's shell may; None if it may."""
+    found = _read_label(path) if _is_selinux_enforcing() else None
+    if found not in _NO_PROGRAM_TYPES:
+        return None
+    remedy = f"semanage fcontext -a -t bin_t {path} && restorecon {path}"
+    return f"SELinux: {path} has type {found}, which runtimes may not start; remedy: {remedy}"
+
+
+def _is_selinux_enforcing() -> bool:
+    try:
+        return door.read_text(_ENFORCE, 64).strip() == "1"
+    except Unreadable:  # SELinux is off
+        return False
+
+
+def _read_label(path: str) -> str | None:
+    """The SELinux type of a file; None if it has none."""
+    try:
+        context = os.getxattr(path, "security.selinux").decode("utf-8", "replace").rstrip("\0")
+    except OSError:
+        return None
+    parts = context.split(":")
+    return parts[2] if len(parts) > 2 else None

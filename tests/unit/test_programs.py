@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that are run to their end: those that fail, hang or print without end."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hook.node import programs
+from hook.node.programs import Exit, Interpreter
+
+HANGS = 3600
+"""Seconds for which a program hangs here."""
+DEADLINE = 300.0
+"""Seconds: a machine may be busy."""
+
+
+def program(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_program_that_succeeds_has_no_problem(tmp_path: Path) -> None:
+    ended = programs.run([program(tmp_path / "x", "cat; echo $PWD $HOME; echo x >&2")], stdin="hello\n")
+    assert ended == Exit(0, "hello\n/\n", "x\n")
+    assert ended.problem is None
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("echo first >&2; echo last >&2; exit 3", "exit status 3: last"),
+        ("printf 'la\\tst\\n\\n' >&2; exit 3", "exit status 3: la?st"),
+        ("exit 3", "exit status 3: no error message"),
+        ("kill -9 $$", "exit status -9: no error message"),
+        ("head -c 3000000 /dev/zero >&2; exit 1", "exit status 1: " + 200 * "?"),
+        ("head -c 3000000 /dev/zero >&2", None),
+        ("exec yes", "printed more than 1 MiB"),
+    ],
+)
+def test_a_program_that_fails_has_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, problem: str | None
+) -> None:
+    monkeypatch.setattr(programs, "_LONGEST_OUTPUT", 1 << 20)
+    before = os.listdir("/proc/self/fd")
+    assert programs.run([program(tmp_path / "x", text)], stdin="not read").problem == problem
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+@pytest.mark.parametrize(("text", "problem"), [("#!/nowhere\n", "ENOENT"), ("", "ENOEXEC"), (None, "ENOENT")])
+def test_a_program_that_cannot_start_has_a_problem(tmp_path: Path, text: str | None, problem: str) -> None:
+    if text is not None:
+        (tmp_path / "x").write_text(text)
+        (tmp_path / "x").chmod(0o755)
+    assert programs.run([str(tmp_path / "x")]).problem == f"cannot start: {problem}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"exec sleep {HANGS}",
+        f"sleep {HANGS}",  # its child holds the pipe
+        f"exec sleep {HANGS} >&- 2>&-",
+        "trap '' TERM HUP INT; echo '['; while :; do sleep 1; done",
+        f"sleep {HANGS} & echo '[]'",  # the answer is there, but who knows whether it is all
+        "while :; do echo >&2; done",
+    ],
+)
+def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path, text: str) -> None:
+    began = time.monotonic()
+    assert programs.run([program(tmp_path / "x", f"echo $$ >{tmp_path}/pid\n{text}")], seconds=1.0) == Exit(
+        None, "", "timed out after 1 s"
+    )
+    assert time.monotonic() - began < DEADLINE
+    group = int((tmp_path / "pid").read_text())
+    while members_of(group):  # what is killed takes its time to go
+        assert time.monotonic() - began < DEADLINE, members_of(group)
+
+
+def members_of(group: int) -> list[str]:
+    """The processes of a process group that are not dead."""
+    fields = {path.parent.name: stat_of(path) for path in Path("/proc").glob("[0-9]*/stat")}
+    return [pid for pid, it in fields.items() if len(it) > 2 and it[2] == str(group) and it[0] not in "ZX"]
+
+
+def stat_of(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def test_an_interpreter_prints_its_version_and_tag() -> None:
+    tag = sys.implementation.cache_tag
+    expected = Interpreter(sys.executable, sys.version_info[:2], tag, importlib.util.MAGIC_NUMBER)
+    assert programs.ask_interpreter(sys.executable) == expected
+    assert programs.ask_interpreter("/bin/true") == "cannot run /bin/true as Python: it does not print its version"

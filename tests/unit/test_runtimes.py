@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answers of OCI runtimes, and what becomes of them. Those here are scripts; the real ones are in tests/podman."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hook.base import procfs
+from hook.base.models import State
+from hook.node import runtimes
+from hook.node.runtimes import Runtimes
+
+if TYPE_CHECKING:
+    from pyfakefs.fake_filesystem import FakeFilesystem
+
+PID = 4711
+ID = 64 * "c"
+SANDBOX = "io.kubernetes.cri.container-type"
+OF_CRIO = "io.kubernetes.cri-o.ContainerType"
+# Notes the question, and prints the file of the answer
+ANSWERS = """\
+#!/bin/sh
+cd "${0%/*}/$(basename "$0").d" || exit 9
+echo "$1 $3 $4" >>asked
+exec cat "state-$4"
+"""
+
+
+def state(container: str = "web", **changes: object) -> dict[str, Any]:
+    """A state as runc prints it; None takes a field away."""
+    whole = {
+        "ociVersion": "1.0.2-dev",
+        "id": container,
+        "pid": PID,
+        "status": "running",
+        "bundle": f"/bundles/{container}",
+        "annotations": {"a": "b"},
+        **changes,
+    }
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+class NodeWithRuntimes:
+    """A machine with one root directory and as many fake runtimes as are made."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.root = directory / "root"
+        self.root.mkdir()
+
+    def container(self, *names: str, file: str = "state.json", root: Path | None = None) -> None:
+        """Let containers be in the root directory."""
+        for name in names:
+            directory = (root or self.root) / name
+            directory.mkdir(parents=True)
+            (directory / file).touch()
+
+    def script(self, text: str, name: str = "runc") -> str:
+        program = self.directory / name
+        program.write_text(text)
+        program.chmod(0o755)
+        return str(program)
+
+    def runtime(self, *answers: dict[str, Any], name: str = "runc") -> str:
+        """A runtime that knows these states."""
+        directory = self.directory / f"{name}.d"
+        directory.mkdir()
+        for answer in answers:
+            (directory / f"state-{answer['id']}").write_text(json.dumps(answer))
+        return self.script(ANSWERS, name)
+
+    def asked(self, name: str = "runc") -> list[str]:
+        """About which containers a runtime was asked."""
+        file = self.directory / f"{name}.d" / "asked"
+        lines = file.read_text().splitlines() if file.exists() else []
+        assert all(line.startswith("--root state ") for line in lines)
+        return [line.split()[-1] for line in lines]
+
+    def list_states(self, *paths: str, roots: tuple[Path, ...] = (), **how: Any) -> tuple[list[Any], list[str]]:  # noqa: ANN401
+        """What these programs say of the root directories."""
+        return Runtimes([str(root) for root in roots or (self.root,)], paths).list_states(**how)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> NodeWithRuntimes:
+    return NodeWithRuntimes(tmp_path)
+
+
+def test_each_container_of_a_root_is_asked_about(node: NodeWithRuntimes) -> None:
+    node.container("web", "known")
+    node.container("db", file="status")
+    (node.root / "leftover").mkdir()  # of an interrupted create or delete
+    both = [state("db", status="created"), state("web", rootfs="/rootfs")]
+    assert node.list_states(node.runtime(*both), known={"known"}) == (both, [])
+    assert node.asked() == ["db", "web"]
+
+
+def test_runtimes_are_called_with_root_a_fixed_path_and_an_empty_stdin(
+    node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/nowhere")
+    node.container("web")
+    node.list_states(node.script(f'#!/bin/sh\necho "$@" "$(cat)" >{node.directory}/words\nenv >{node.directory}/env\n'))
+    assert (node.directory / "words").read_text() == f"--root {node.root} state web \n"
+    environment = (node.directory / "env").read_text()
+    assert "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n" in environment
+    assert "XDG" not in environment
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_listed", "is_listed_if_stopped"),
+    [
+        ({"status": "created"}, True, True),
+        ({"status": "running"}, True, True),
+        ({"status": "paused"}, True, True),
+        ({"status": "stopped", "pid": 0}, False, True),
+        ({"status": "stopped"}, False, True),
+        ({"status": "creating"}, False, False),
+        ({"pid": 0}, False, False),
+        ({"pid": None}, False, False),
+        # Sandboxes
+        ({"annotations": {OF_CRIO: "sandbox", "io.container.manager": "cri-o"}}, False, False),
+        ({"annotations": {OF_CRIO: "sandbox", "io.container.manager": "cri-o", SANDBOX: "container"}}, False, False),
+        ({"annotations": {OF_CRIO: "sandbox"}}, False, False),
+        ({"annotations": {SANDBOX: "sandbox"}}, False, False),
+        ({"annotations": {SANDBOX: "sandbox", OF_CRIO: "container"}}, False, False),
+        # Containers of pods. A pod's author writes the key of the other runtime, to evade: CRI-O passes on containerd's
+        ({"annotations": {}}, True, True),
+        ({"annotations": {OF_CRIO: "container", "io.container.manager": "cri-o"}}, True, True),
+        ({"annotations": {SANDBOX: "container"}}, True, True),
+        ({"annotations": {OF_CRIO: "container", "io.container.manager": "cri-o", SANDBOX: "sandbox"}}, True, True),
+        ({"annotations": {SANDBOX: "container", OF_CRIO: "sandbox"}}, True, True),
+    ],
+)
+def test_live_containers_that_are_no_sandboxes_are_listed(
+    node: NodeWithRuntimes, changes: dict[str, Any], is_listed: bool, is_listed_if_stopped: bool
+) -> None:
+    node.container("web")
+    answer = state(**changes)
+    program = node.runtime(answer)
+    assert node.list_states(program) == ([answer] if is_listed else [], [])
+    assert node.list_states(program, stopped=True) == ([answer] if is_listed_if_stopped else [], [])
+
+
+def test_a_missing_root_is_not_asked_and_an_unreadable_one_is_reported(node: NodeWithRuntimes) -> None:
+    """runc and crun would make a missing one."""
+    (node.directory / "file").touch()
+    roots = (node.directory / "none", node.directory / "file")
+    assert node.list_states(node.runtime(), roots=roots) == ([], [f"cannot read {node.directory}/file: ENOTDIR"])
+    assert not (node.directory / "none").exists()
+    assert node.asked() == []
+
+
+# --- Several runtimes, several roots
+
+
+def test_a_root_shared_by_runc_and_crun_is_asked_of_both(node: NodeWithRuntimes) -> None:
+    """As containerd's is: each is asked first about its own containers, and that no other knows them is no problem."""
+    node.container("web", "odd")
+    node.container("db", file="status")
+    states = [state("db"), state("odd"), state("web")]
+    pair = [node.runtime(state("web")), node.runtime(state("db"), state("odd"), name="crun")]
+    assert node.list_states(*pair) == (states, [])
+    assert node.asked() == ["odd", "web"]
+    assert node.asked("crun") == ["db", "odd"]
+
+
+@pytest.mark.parametrize("first", [state(), state(status="stopped", pid=0)])
+def test_an_id_in_two_roots_is_listed_once_and_if_it_runs_in_either(
+    node: NodeWithRuntimes, first: dict[str, Any]
+) -> None:
+    roots = (node.root, node.directory / "other")
+    node.container("web")
+    node.container("web", root=roots[1])
+    for root, answer in zip(roots, (first, state(pid=PID + 1))):
+        (root / "web/answer").write_text(json.dumps(answer))
+    expected = first if first["pid"] else state(pid=PID + 1)
+    assert node.list_states(node.script('#!/bin/sh\nexec cat "$2/$4/answer"\n'), roots=roots) == ([expected], [])
+
+
+def test_a_broken_runtime_loses_only_its_own_containers(node: NodeWithRuntimes) -> None:
+    node.container("web", "db")
+    bad = node.script("#!/bin/sh\necho 'first line' >&2; echo 'cannot\trun' >&2; exit 1\n", "bad")
+    found, (line,) = node.list_states(node.runtime(state("db")), bad)
+    assert found == [state("db")]
+    assert line == f"{bad} --root {node.root} state web: exit status 1: cannot?run"
+    assert node.list_states(bad, node.runtime(state("db"), state("web"), name="crun"))[1] == [], "the next one answers"
+
+
+# --- Answers that are none
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        ("", "not JSON: no value at character 0"),
+        ("{", "Expecting property name"),
+        ("runc: command not found", "not JSON"),
+        ("[" * 100_000, "nested too deeply"),
+        ('{"pid": ' + "9" * 500 + "}", "a number of 500 characters"),
+        ("null", "all of it"),
+        ("[]", "all of it"),
+        (json.dumps(state(pid="1")), "pid"),
+        (json.dumps(state(pid=-1)), "pid"),
+        (json.dumps(state(pid=True)), "pid"),
+        (json.dumps(state(pid=2**31)), "pid"),
+        (json.dumps(state(status=["running"])), "status"),
+        (json.dumps(state(bundle=7)), "bundle"),
+        (json.dumps(state(annotations={"a": 7})), "annotations"),
+        (json.dumps(state(annotations=["a"])), "annotations"),
+        (json.dumps(state(ociVersion=None)), "ociVersion"),
+        (json.dumps(state("other")), "gave the state of 'other'"),
+    ],
+)
+def test_an_invalid_state_is_reported(node: NodeWithRuntimes, answer: str, problem: str) -> None:
+    node.container("web")
+    program = node.runtime()
+    (node.directory / "runc.d/state-web").write_text(answer)
+    found, (line,) = node.list_states(program)
+    assert found == []
+    assert line.startswith(f"{program} --root {node.root} state web: ")
+    assert problem in line
+    assert "\n" not in line
+
+
+def test_invalid_utf8_is_replaced(node: NodeWithRuntimes) -> None:
+    node.container("web")
+    program = node.runtime(state(annotations={"a": "X"}))
+    path = node.directory / "runc.d/state-web"
+    path.write_bytes(path.read_bytes().replace(b"X", b"\xff"))
+    ((found,), _) = node.list_states(program)
+    assert found["annotations"] == {"a": "\ufffd"}
+
+
+@pytest.mark.parametrize("name", ["-rf", "a" * 201, "a b"])
+def test_what_is_no_id_is_not_asked_about(node: NodeWithRuntimes, name: str) -> None:
+    node.container(name)
+    assert node.list_states(node.runtime()) == ([], [])
+    assert node.asked() == []
+
+
+def test_a_runtime_that_does_not_run_is_reported(node: NodeWithRuntimes) -> None:
+    """How else a program can fail is in test_programs."""
+    node.container("web")
+    assert node.list_states("/nowhere/runc")[1] == [f"/nowhere/runc --root {node.root} state web: cannot start: ENOENT"]
+
+
+def test_a_runtime_that_hangs_leaves_time_for_others(node: NodeWithRuntimes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtimes, "_PATIENCE", 0.2)
+    monkeypatch.setattr(runtimes, "_PATIENCE_IN_ALL", 0.5)
+    node.container(*(f"web{number:02}" for number in range(20)))
+    calls = node.directory / "calls"
+    calls.touch()  # on a busy machine a shell takes longer to start than it has
+    found, lines = node.list_states(node.script(f"#!/bin/sh\necho >>{calls}\nexec sleep 3600\n"))
+    assert found == []
+    assert len(calls.read_text().splitlines()) <= 4
+    assert lines[0].endswith("timed out after 0.2 s")
+    assert lines[-2].endswith("skipped: the time limit was used up by other runtimes")
+    assert lines[-1] == f"{node.root}: the same problem with 10 more containers"
+
+
+def test_a_container_that_vanishes_meanwhile_is_no_problem(node: NodeWithRuntimes) -> None:
+    node.container("web", "db")
+    program = node.runtime(state("db"))
+    node.script(ANSWERS.replace("exec cat", f"rm -rf {node.root}/web; exec cat"))
+    assert node.list_states(program, program) == ([state("db")], [])
+    assert node.asked() == ["db"]
+
+
+# --- What is installed
+
+
+def test_without_any_runtime_containers_are_reported(node: NodeWithRuntimes) -> None:
+    assert node.list_states() == ([], [])
+    node.container("web", "db")
+    assert node.list_states() == ([], [f"{node.root}: found no runtime to ask for the state of 2 containers"])
+
+
+def test_the_installed_runtimes_are_found(fs: FakeFilesystem) -> None:
+    """Where they are was measured, or is in the sources of those who make them."""
+    assert runtimes.find_runtimes() == Runtimes([], [])
+    roots = ["/run/runc", "/run/crun", "/run/containerd/runc/k8s.io", "/run/containerd/runc/default", "/more"]
+    for root in roots[1:]:
+        fs.create_dir(root)
+    for path in ("/usr/sbin/runc", "/usr/libexec/crio/crun", "/var/lib/rancher/k3s/data/current/bin/runc"):
+        fs.create_file(path, st_mode=0o100755)
+    fs.create_symlink("/usr/bin/runc", "/usr/sbin/runc")
+    fs.create_file("/usr/bin/crun", st_mode=0o100644)  # is no program
+    paths = ["/usr/sbin/runc", "/var/lib/rancher/k3s/data/current/bin/runc", "/usr/libexec/crio/crun"]
+    assert runtimes.find_runtimes(["/more", "/none"]) == Runtimes(["/more", *roots[1:4]], paths)
+
+
+def test_only_the_given_containers_are_asked_for(node: NodeWithRuntimes) -> None:
+    """Whatever their status, sandboxes too; what no runtime has is another tool's, or gone."""
+    node.container("web", "pause", "mute", "other")
+    answers = [state("web", status="created"), state("pause", annotations={SANDBOX: "sandbox"})]
+    asked = Runtimes([str(node.root), "/nowhere"], [node.runtime(*answers)])
+    found, unanswered = asked.find_states({"web", "pause", "mute", "docker", "../x"})
+    assert [found["web"], found["pause"]] == answers
+    assert unanswered == {"mute"}
+    assert node.asked() == ["mute", "pause", "web"]
+
+
+@pytest.mark.parametrize(
+    ("place", "of_its_runtime", "of_the_other"),
+    [
+        (f":/kubepods/podx/{ID}", "io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType"),
+        (f":/kubepods/podx/crio-{ID}", "io.kubernetes.cri-o.ContainerType", "io.kubernetes.cri.container-type"),
+    ],
+)
+@pytest.mark.parametrize("manager", ["cri-o", "libpod", None])
+def test_a_pods_author_cannot_make_a_container_a_sandbox(
+    monkeypatch: pytest.MonkeyPatch, place: str, of_its_runtime: str, of_the_other: str, manager: str | None
+) -> None:
+    monkeypatch.setattr(procfs, "cgroups", lambda _pid: [place])
+    claims = {of_the_other: "sandbox", **({"io.container.manager": manager} if manager else {})}
+
+    def says(kind: str) -> bool:
+        annotations = {**claims, of_its_runtime: kind}
+        state = {
+            "ociVersion": "1.0",
+            "id": ID,
+            "status": "running",
+            "pid": 7,
+            "bundle": "/",
+            "annotations": annotations,
+        }
+        return runtimes.is_sandbox(State.model_validate(state))
+
+    assert not says("container")
+    assert says("sandbox")
