@@ -10,19 +10,19 @@ import json
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
+from pyfakefs.fake_filesystem_unittest import Pause
 
-from hook.base import procfs, system
+from hook.base import system
 from hook.cli import commands, top_command
 from hook.node import config
 from hook.observe.table import Screen
 from tests.unit.documents import page, record, screen
-from tests.unit.nodes import NodeFiles
+from tests.unit.nodes import NodeFiles, add_process
 
-KERNEL = "/sys/fs/resctrl"
 ENERGY, TOTAL, LOCAL, CACHE = (
     "mon_PERF_PKG_00/core_energy",
     "mon_L3_00/mbm_total_bytes",
@@ -46,56 +46,53 @@ def member(path: str, pid: int, name: str | None = None, cgroup: str | None = No
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
+def node(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
     """A pod with two containers, one in a ctrl_group, one that is over, one of Podman's containers, and a failure."""
     monkeypatch.setattr(system, "boottime", lambda: 1000.0)
     monkeypatch.setattr(system, "unix_time", lambda: BEGUN + 1000.0)
-    monkeypatch.setattr(procfs, "in_host_pid_namespace", lambda: True)
-    monkeypatch.setattr(procfs, "is_dead", lambda _pid, _starttime=None: False)
+    for pid in (33, 60, 62, 71):
+        add_process(pid, starttime=92000 + pid)
     monkeypatch.setattr(config, "read_podman_names", lambda: {DATABASE: "db"})
-    found = NodeFiles(tmp_path)
     used = {ENERGY: "22.313000", TOTAL: "48640000000", LOCAL: "36480000000", CACHE: "3145728"}
     nothing = {ENERGY: "Unavailable", TOTAL: "0", LOCAL: "0"}
-    path = found.make("oci-" + KEY, counters=used)
+    path = node.make("oci-" + KEY, counters=used)
     members = {
         WEB: member(path, 60, "web", f":/kubepods.slice/kubepods-pod87a3fb58.slice/crio-{WEB[:12]}.scope"),
         LOGS: member(path, 62, "logs"),
     }
     groups = [{"path": path, "ctrl_group": "/", "begin": nothing}]
     times = {"created_at": system.format_utc(BEGUN + 920.0), "created_boottime": 920.0, "generation": 1}
-    found.record(KEY, **pod("shop", "web-7c9f6d5b8-x2x4k"), **times, groups=groups, members=members)
-    job = found.make("oci-1f0d3a52-9c1b-4f6e-8a57-2b1c6f0e9d44", "gold", {ENERGY: "6.5", TOTAL: "14280000000"})
-    found.record(
+    node.record(KEY, **pod("shop", "web-7c9f6d5b8-x2x4k"), **times, groups=groups, members=members)
+    job = node.make("oci-1f0d3a52-9c1b-4f6e-8a57-2b1c6f0e9d44", "gold", {ENERGY: "6.5", TOTAL: "14280000000"})
+    node.record(
         "1f0d3a52-9c1b-4f6e-8a57-2b1c6f0e9d44",
         **pod("batch", "report-28914-jw5sn"),
         created_boottime=992.0,
         groups=[{"path": job, "ctrl_group": "gold", "begin": {ENERGY: "0", TOTAL: "0"}}],
         members={"d" * 64: member(job, 71, "report")},
     )
-    found.completed(
-        "5b6cb0a4-51b6-4fd0-8a3e-0d9f3f2f7a11", **pod("batch", "report-28913-8kq2m"), created_boottime=700.0
-    )
-    path = found.make("oci-" + DATABASE, counters={ENERGY: "310.25", TOTAL: "912000000"})
+    node.completed("5b6cb0a4-51b6-4fd0-8a3e-0d9f3f2f7a11", **pod("batch", "report-28913-8kq2m"), created_boottime=700.0)
+    path = node.make("oci-" + DATABASE, counters={ENERGY: "310.25", TOTAL: "912000000"})
     groups = [{"path": path, "ctrl_group": "/", "begin": {ENERGY: "0", TOTAL: "0"}}]
-    found.record(DATABASE, created_boottime=10.0, groups=groups, members={DATABASE: member(path, 33)})
-    tried = f"mkdir {KERNEL}/mon_groups/oci-c41d8cd9-8f00-4b20-9980-0998ecf8427e: ENOSPC"
+    node.record(DATABASE, created_boottime=10.0, groups=groups, members={DATABASE: member(path, 33)})
+    tried = "mkdir /sys/fs/resctrl/mon_groups/oci-c41d8cd9-8f00-4b20-9980-0998ecf8427e: ENOSPC"
     few = "info/*/num_rmids; on arm64 the PMGs of one ctrl_group"
     hint = f"more groups than RMIDs ({few}), or groups that others leaked"
     why = {"problem": "no RMID is left for this key", "tried": tried, "kernel": "Out of RMIDs", "hint": hint}
-    found.fail("9e107d9d372b" + 52 * "e", namespace="shop", pod="cart-0", name="app", **why)
-    found.fail("e4d909c290d0" + 52 * "f", namespace="shop", pod="cart-1", name="app", **why)
-    return found
+    node.fail("9e107d9d372b" + 52 * "e", namespace="shop", pod="cart-0", name="app", **why)
+    node.fail("e4d909c290d0" + 52 * "f", namespace="shop", pod="cart-1", name="app", **why)
+    return node
 
 
 @pytest.fixture
 def run(node: NodeFiles, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """What a command prints, on a terminal of 80 columns, as if resctrl were where it usually is."""
+    """What a command prints, on a terminal of 80 columns."""
     for module in (commands, top_command):
         monkeypatch.setattr(module, "get_screen", lambda *, is_wide=False: Screen(None if is_wide else 80))
 
     def run(*arguments: str) -> str:
         assert commands.main([arguments[0], *node.places, *arguments[1:]]) == 0
-        return capsys.readouterr().out.replace(str(node.root), KERNEL)
+        return capsys.readouterr().out
 
     return run
 
@@ -104,12 +101,9 @@ def run(node: NodeFiles, capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 def while_top_waits(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node uses something while `top` waits for 2 seconds."""
     waits: list[float] = []
-    root = node.root / "mon_data"
 
     def count(energy: float, traffic: int) -> None:
-        for counter, text in {ENERGY: f"{energy}", TOTAL: str(traffic), LOCAL: str(traffic), CACHE: "9000000"}.items():
-            (root / counter).parent.mkdir(exist_ok=True)
-            (root / counter).write_text(text)
+        node.count_whole({ENERGY: f"{energy}", TOTAL: str(traffic), LOCAL: str(traffic), CACHE: "9000000"})
 
     def sleep(interval: float) -> None:
         waits.append(interval)
@@ -134,11 +128,13 @@ def while_top_waits(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("while_top_waits")
-def test_a_document_shows_what_a_command_prints(run: Run, name: str, command: str) -> None:
+def test_a_document_shows_what_a_command_prints(run: Run, fs: FakeFilesystem, name: str, command: str) -> None:
     printed = run(*command.split())
-    if os.environ.get("RECORD_SCREENS"):
-        record(name, f"resctrl-mon-hook {command}", printed)
-    assert screen(name, f"resctrl-mon-hook {command}") == printed
+    with Pause(fs):
+        if os.environ.get("RECORD_SCREENS"):
+            record(name, f"resctrl-mon-hook {command}", printed)
+        shown = screen(name, f"resctrl-mon-hook {command}")
+    assert shown == printed
     wide = "-o wide" in command or "unmonitored" in command
     assert wide or max(map(len, printed.splitlines())) <= 80 or command.startswith("show")
 
@@ -155,11 +151,14 @@ def fields_of(value: object) -> set[str]:
     return set()
 
 
-def test_commands_has_every_field_of_the_json(node: NodeFiles, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_has_every_field_of_the_json(
+    node: NodeFiles, run: Run, fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node.fail("c9", key=KEY)
     node.write("groups", "torn.json", "")
     node.unhooked("c3")
-    named = set(re.findall(r"`(\w+)`", page("docs/commands.md", "JSON")))
+    with Pause(fs):
+        named = set(re.findall(r"`(\w+)`", page("docs/commands.md", "JSON")))
     commands = (["list"], ["show", KEY], ["show", "5b6cb0a4"], ["metrics"])
     lists = [json.loads(run(*command, "--json")) for command in commands]
     monkeypatch.setattr(system, "sleep", lambda _seconds: None)
