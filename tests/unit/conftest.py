@@ -10,9 +10,10 @@ import pkgutil
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, AnyStr
 
 import pytest
+from pyfakefs.fake_os import FakeOsModule
 
 import hook
 from hook.base import system
@@ -47,6 +48,22 @@ def fs(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, _whole_hook: None) -
     """
     monkeypatch.setattr(system, "posix", FakePosix(fs))
     monkeypatch.setattr(deadline, "LIMITS", {})  # its pipe is of the real system
+    open_ = FakeOsModule.open
+
+    def open_as_it_is(
+        fake: FakeOsModule, path: AnyStr, flags: int, mode: int | None = None, *, dir_fd: int | None = None
+    ) -> int:
+        """pyfakefs gives each file that is opened a new mode, and has no /proc/self/fd."""
+        by_descriptor = re.fullmatch(r"/proc/self/fd/(\d+)", os.fsdecode(path))
+        if by_descriptor:
+            opened: Any = fs.get_open_file(int(by_descriptor[1])).get_object()
+            path = opened.path
+        whole = fake._path_with_dir_fd(path, fake.open, dir_fd)
+        if fs.exists(whole):
+            mode = fs.resolve(whole).st_mode & 0o7777
+        return open_(fake, whole, flags, mode)
+
+    monkeypatch.setattr(FakeOsModule, "open", open_as_it_is)
     return fs
 
 

@@ -1,123 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the chart's containers do to a host's files: a directory tree stands for the host."""
+"""What the chart's containers do to a host's files, which pyfakefs has below /host."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from hook.base import container_tasks
-from hook.base.container_tasks import Process
 from hook.install.steps import Refused
 from hook.node import hooksd
-from hook.node import host as of_host
-from hook.node.door import Tree
-from hook.node.host import Found
 from pyz import archive
+from tests.unit.nodes import add_process
 
 import host
 
+if TYPE_CHECKING:
+    from pyfakefs.fake_filesystem import FakeFilesystem
+
 PREFIX, HOOKS_DIR = "/usr", "/usr/share/containers/oci/hooks.d"
 PROGRAM = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
-MARK = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.owner"
+OWNER = "/usr/libexec/oci/hooks.d/resctrl-mon-hook.owner"
 JSON = f"{HOOKS_DIR}/10-resctrl-mon-hook-kubernetes.json"
 OURS = "--containers=kubernetes"
 
 
 @pytest.fixture(scope="module")
-def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("image") / "resctrl-mon-hook.pyz"
-    archive.build(output=path)
-    return path
+def pyz(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return archive.build(output=tmp_path_factory.mktemp("image") / "resctrl-mon-hook.pyz").read_bytes()
 
 
-@pytest.fixture
-def root(tmp_path: Path, pyz: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A host with Python 3.11, and with the directories that are mounted."""
-    root = tmp_path / "host"
-    for directory in (os.path.dirname(PROGRAM), HOOKS_DIR, "/usr/lib/python3.11", "/usr/bin"):
-        Path(f"{root}{directory}").mkdir(parents=True)
-    (root / "usr/lib/python3.11/os.py").touch()
-    (root / "usr/lib/os-release").write_text('NAME=Some\nPRETTY_NAME="Some Linux 12"\n')
-    (root / "usr/bin/python3.11").touch(0o755)
-    (root / "usr/bin/python3").symlink_to("python3.11")
-    (tmp_path / "resctrl").mkdir()
-    monkeypatch.setattr(host, "RESCTRL", str(tmp_path / "resctrl"))
-    monkeypatch.setattr(host, "HOST", str(root))
-    monkeypatch.setattr(host, "PYZ", str(pyz))
-    monkeypatch.setattr(host, "BUNDLES", str(tmp_path / "bundles"))
-    return root
+@pytest.fixture(autouse=True)
+def _host(fs: FakeFilesystem, pyz: bytes) -> None:
+    """A host with Python 3.11, as far as a container has it mounted."""
+    root = host.HOST
+    for path in (os.path.dirname(PROGRAM), HOOKS_DIR):
+        fs.create_dir(f"{root}{path}")
+    fs.create_file(f"{root}/usr/lib/python3.11/os.py")
+    fs.create_file(f"{root}/usr/lib/os-release", contents='NAME=Some\nPRETTY_NAME="Some Linux 12"\n')
+    fs.create_file(f"{root}/usr/bin/python3.11", st_mode=0o100755)
+    fs.create_symlink(f"{root}/usr/bin/python3", "python3.11")
+    fs.create_dir(host.RESCTRL)
+    fs.create_file(host.PYZ, contents=pyz)
+    fs.create_file("/proc/self/ns/pid").st_ino = host._FIRST_PID_NAMESPACE
 
 
 def node(*words: str) -> host.Host:
     return host.Host(PREFIX, HOOKS_DIR, words)
 
 
-def files(root: Path) -> list[str]:
+def at(path: str) -> Path:
+    return Path(f"{host.HOST}{path}")
+
+
+def files() -> list[str]:
     """Everything of ours and of others in the two directories."""
-    found = [
-        f"{directory}/{name}"
-        for directory in (os.path.dirname(PROGRAM), HOOKS_DIR)
-        for name in os.listdir(f"{root}{directory}")
-    ]
-    return sorted(found)
+    directories = (os.path.dirname(PROGRAM), HOOKS_DIR)
+    return sorted(f"{directory}/{name}" for directory in directories for name in os.listdir(at(directory)))
 
 
-def at(root: Path, path: str) -> Path:
-    return Path(f"{root}{path}")
-
-
-def test_the_program_and_the_json_are_put_in_place_and_nothing_else(root: Path, pyz: Path) -> None:
+def test_the_program_and_the_json_are_put_in_place_and_nothing_else(pyz: bytes) -> None:
     assert not node().is_installed()
     node("--linger=5").install()
-    assert files(root) == sorted([MARK, PROGRAM, JSON])
-    assert at(root, PROGRAM).read_bytes() == pyz.read_bytes()
-    assert at(root, PROGRAM).stat().st_mode & 0o7777 == 0o755
-    assert at(root, JSON).stat().st_mode & 0o7777 == 0o644
-    file = hooksd.read(str(at(root, JSON))).file
+    assert files() == sorted([OWNER, PROGRAM, JSON])
+    assert at(PROGRAM).read_bytes() == pyz
+    assert at(OWNER).read_text() == "chart\n"
+    assert {path: at(path).stat().st_mode & 0o7777 for path in files()} == {OWNER: 0o644, PROGRAM: 0o755, JSON: 0o644}
+    file = hooksd.read(str(at(JSON))).file
     assert file is not None
     assert (file.hook.path, file.hook.args) == (PROGRAM, ["resctrl-mon-hook", "hook", OURS, "--linger=5"])
     assert node("--linger=5").is_installed()
 
 
-def test_the_json_comes_last(root: Path) -> None:
+def test_the_json_comes_last() -> None:
     """Runtimes read it as soon as it is there, and each container would then be without its hook."""
-    assert node().install() == [f"write {at(root, path)}" for path in (MARK, PROGRAM, JSON)]
+    assert node().install() == [f"write {at(path)}" for path in (OWNER, PROGRAM, JSON)]
 
 
-def test_installed_is_what_this_version_and_these_options_are(root: Path) -> None:
+def test_installed_is_what_this_version_and_these_options_are() -> None:
     node().install()
     assert not node("--monitor=opt-in").is_installed()
     node("--monitor=opt-in").install()
     assert node("--monitor=opt-in").is_installed()
-    with at(root, PROGRAM).open("ab") as file:
+    with at(PROGRAM).open("ab") as file:
         file.write(b"\n")
     assert not node("--monitor=opt-in").is_installed()
 
 
-def test_to_install_again_changes_nothing(root: Path) -> None:
+def test_to_install_again_changes_nothing() -> None:
     node().install()
-    before = identities(root)
+    before = [at(path).stat().st_ino for path in files()]
     assert node().install() == []
-    assert identities(root) == before
+    assert [at(path).stat().st_ino for path in files()] == before
 
 
-def identities(root: Path) -> list[tuple[int, int, int]]:
-    """Of all files; when they were read last is not asked."""
-    found = [os.stat(f"{root}{path}") for path in files(root)]
-    return [(it.st_ino, it.st_mode, it.st_ctime_ns) for it in found]
-
-
-@pytest.mark.usefixtures("root")
 def test_reconcile_gets_the_options_of_the_json() -> None:
     assert node("--monitor=opt-in").options == [OURS, "--linger=600", "--monitor=opt-in"]
     assert node("--linger=5").options == [OURS, "--linger=5"]
 
 
-@pytest.mark.usefixtures("root")
 def test_a_wrong_option_is_refused_before_each_container_complains() -> None:
     with pytest.raises(Refused, match="unknown option '--lingr'"):
         node("--lingr=5")
@@ -125,111 +110,97 @@ def test_a_wrong_option_is_refused_before_each_container_complains() -> None:
 
 # --- Hosts that cannot run hooks
 
+PYTHON, REAL, LIBRARY = "/usr/bin/python3", "/usr/bin/python3.11", "/usr/lib/python3.11/os.py"
 
-def refusal(root: Path) -> str:
-    with pytest.raises(Refused) as refused:
+
+@pytest.mark.parametrize(
+    ("link", "gone", "said"),
+    [
+        (None, PYTHON, "Some Linux 12 has no /usr/bin/python3: hooks cannot run there"),
+        *(
+            (target, None, "Python 3.9 or newer")
+            for target in ("python3.6", "python3.8", "pypy3", "/usr/bin/python2.7")
+        ),
+        (None, LIBRARY, "not its standard library"),
+        # RHEL 8 leads there, which is not mounted
+        ("/etc/alternatives/python3", None, "leads to /etc/alternatives/python3, which is not in sight"),
+        ("/usr/bin/python3", None, "has no /usr/bin/python3"),  # in a circle
+    ],
+)
+def test_a_host_without_a_python_that_runs_hooks_is_refused(link: str | None, gone: str | None, said: str) -> None:
+    if link is not None:
+        at(PYTHON).unlink()
+        at(PYTHON).symlink_to(link)
+        if link not in ("/etc/alternatives/python3", PYTHON):
+            (at("/usr/bin") / os.path.basename(link)).touch(0o755)
+    if gone is not None:
+        at(gone).unlink()
+    with pytest.raises(Refused, match=re.escape(said)):
         node().install()
-    assert files(root) == []
-    return str(refused.value)
+    assert files() == []
 
 
-def test_without_python_nothing_is_installed(root: Path) -> None:
-    for path in (root / "usr/bin").iterdir():
-        path.unlink()
-    (root / "usr/lib/os-release").write_text('PRETTY_NAME="Fedora CoreOS 43"\n')
-    told = refusal(root)
-    assert "Fedora CoreOS 43 has no /usr/bin/python3: hooks cannot run there" in told
-    assert "remedy" in told
-
-
-def test_without_resctrl_nothing_is_installed(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "resctrl").rmdir()
-    assert "Some Linux 12: its CPU or its kernel has no resctrl" in refusal(root)
-
-
-@pytest.mark.parametrize("target", ["python3.6", "python3.8", "pypy3", "/usr/bin/python2.7"])
-def test_with_another_python_nothing_is_installed(root: Path, target: str) -> None:
-    link = root / "usr/bin/python3"
-    link.unlink()
-    link.symlink_to(target)
-    (root / "usr/bin" / os.path.basename(target)).touch(0o755)
-    assert "Python 3.9 or newer" in refusal(root)
-
-
-def test_a_python_without_its_library_is_none(root: Path) -> None:
-    (root / "usr/lib/python3.11/os.py").unlink()
-    assert "not its standard library" in refusal(root)
-
-
-def test_a_python_that_is_not_in_sight_is_not_taken_for_one(root: Path) -> None:
-    """RHEL 8 leads to /etc/alternatives, which is not mounted."""
-    (root / "usr/bin/python3").unlink()
-    (root / "usr/bin/python3").symlink_to("/etc/alternatives/python3")
-    assert "leads to /etc/alternatives/python3, which is not in sight" in refusal(root)
-
-
-def test_links_of_the_host_are_the_hosts(root: Path) -> None:
-    (root / "usr/bin/python3").unlink()
-    (root / "usr/bin/python3").symlink_to("/usr/bin/python3.11")
+def test_links_of_the_host_are_the_hosts() -> None:
+    at(PYTHON).unlink()
+    at(PYTHON).symlink_to(REAL)
     node().install()
     assert node().is_installed()
 
 
-def test_links_in_a_circle_are_no_python(root: Path) -> None:
-    (root / "usr/bin/python3.11").unlink()
-    (root / "usr/bin/python3.11").symlink_to("python3")
-    assert "has no /usr/bin/python3" in refusal(root)
+def test_without_resctrl_nothing_is_installed() -> None:
+    os.rmdir(host.RESCTRL)
+    with pytest.raises(Refused, match="Some Linux 12: its CPU or its kernel has no resctrl"):
+        node().install()
+    assert files() == []
 
 
 # --- Files of others
 
 
 @pytest.mark.parametrize("path", [PROGRAM, "/usr/local/libexec/oci/hooks.d/resctrl-mon-hook.pyz"])
-def test_a_package_that_is_installed_already_is_left_alone(root: Path, path: str) -> None:
+def test_a_package_that_is_installed_already_is_left_alone(path: str) -> None:
     """Also one whose files are where the chart's would be."""
-    packaged = json.dumps(
-        {"version": "1.0.0", "hook": {"path": path}, "when": {"always": True}, "stages": ["poststop"]}
-    )
-    at(root, JSON).write_text(packaged)
+    hook_file = {"version": "1.0.0", "hook": {"path": path}, "when": {"always": True}, "stages": ["poststop"]}
+    at(JSON).write_text(json.dumps(hook_file))
     with pytest.raises(Refused, match="was installed by other means"):
         node().install()
     node().remove_json()
-    assert files(root) == [JSON]
-    assert at(root, JSON).read_text() == packaged
+    assert files() == [JSON]
+    assert json.loads(at(JSON).read_text()) == hook_file
 
 
-def test_a_program_that_a_package_has_left_to_its_containers_is_left_alone(root: Path) -> None:
-    at(root, PROGRAM).write_text("theirs")
+def test_a_program_that_a_package_has_left_to_its_containers_is_left_alone() -> None:
+    at(PROGRAM).write_text("theirs")
     with pytest.raises(Refused, match=r"hook\.pyz is not the chart's"):
         node().install()
     assert node().is_needed(), "a removal does not wait for those who call it, either"
     assert node().remove_program() == []
-    assert at(root, PROGRAM).read_text() == "theirs"
+    assert at(PROGRAM).read_text() == "theirs"
 
 
-def test_a_package_that_was_put_over_the_chart_is_left_alone_from_then_on(root: Path) -> None:
+def test_a_package_that_was_put_over_the_chart_is_left_alone_from_then_on() -> None:
     """It brings an owner's file of its own."""
     node().install()
-    at(root, MARK).write_text("deb\n")
+    at(OWNER).write_text("deb\n")
     assert not node().is_installed()
     with pytest.raises(Refused, match="was installed by other means"):
         node().install()
     assert node().remove_json() == node().remove_program() == []
 
 
-def test_an_installation_that_was_killed_goes_on(root: Path) -> None:
+def test_an_installation_that_was_killed_goes_on() -> None:
     node().install()
     for path in (JSON, PROGRAM):
-        at(root, path).unlink()
+        at(path).unlink()
         node().install()
         assert node().is_installed()
 
 
-def test_what_is_called_from_a_second_directory_is_refused(root: Path) -> None:
+def test_what_is_called_from_a_second_directory_is_refused() -> None:
     node().install()
-    other = root / "etc/containers/oci/hooks.d"
+    other = at("/etc/containers/oci/hooks.d")
     other.mkdir(parents=True)
-    at(root, JSON).rename(other / "50-mine.json")
+    at(JSON).rename(other / "50-mine.json")
     with pytest.raises(Refused, match="already calls the hook"):
         node().install()
 
@@ -237,30 +208,16 @@ def test_what_is_called_from_a_second_directory_is_refused(root: Path) -> None:
 # --- The end
 
 
-def bundle(
-    directory: Path,
-    *parts: str,
-    path: str = PROGRAM,
-    text: str | None = None,
-    annotations: dict[str, str] | None = None,
-) -> None:
-    config = directory.joinpath("bundles", *parts, "config.json")
-    config.parent.mkdir(parents=True)
-    hooks = {"createRuntime": [{"path": "/bin/x"}], "poststop": [{"path": path}]}
-    config.write_text(text or json.dumps({"hooks": hooks, "annotations": annotations}))
-
-
-def test_the_json_is_removed_first_and_the_program_only_on_request(root: Path) -> None:
+def test_the_json_is_removed_first_and_the_program_only_on_request() -> None:
     node().install()
     node().remove_json()
-    assert files(root) == [MARK, PROGRAM]
+    assert files() == [OWNER, PROGRAM]
     assert node().remove_json() == []
     node().remove_program()
-    assert files(root) == []
+    assert files() == []
     assert node().remove_program() == []
 
 
-@pytest.mark.usefixtures("root")
 def test_a_program_that_was_installed_again_stays() -> None:
     """A removal may wait for months, and the chart may be there again before it is done."""
     node().install()
@@ -283,34 +240,32 @@ CONTAINERD = {
     "io.kubernetes.cri.sandbox-name": "job-2",
     "io.kubernetes.cri.container-name": "main",
 }
+NAMED = "?/? ? (b2b2b2b2b2b2)"
 
 
-@pytest.fixture
-def cgroups(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The cgroups that have processes."""
-    places = [":/kubepods.slice/kubepods-pod1.slice/crio-" + LIVE + ".scope", ":/user.slice"]
-    monkeypatch.setattr(container_tasks, "table", lambda: {7: Process(7, 1, 1, tuple(places))})
-    assert root.exists()
-    return places
+def bundle(
+    *parts: str, path: str = PROGRAM, text: str = "", annotations: dict[str, str] | None = None, age: int = 86400
+) -> None:
+    """The configuration of a container that was made some seconds ago."""
+    config = Path(host.BUNDLES, *parts, "config.json")
+    config.parent.mkdir(parents=True)
+    hooks = {"createRuntime": [{"path": "/bin/x"}], "poststop": [{"path": path}]}
+    config.write_text(text or json.dumps({"hooks": hooks, "annotations": annotations}))
+    os.utime(config, (time.time() - age,) * 2)
 
 
-def old(directory: Path) -> None:
-    """Every bundle is of yesterday."""
-    for config in directory.glob("bundles/**/config.json"):
-        os.utime(config, (config.stat().st_mtime - 86400,) * 2)
-
-
-@pytest.mark.usefixtures("cgroups")
-def test_users_of_the_program_are_live_containers_only(tmp_path: Path) -> None:
+def test_live_containers_that_call_the_program_keep_it() -> None:
     assert node().callers() == ([], [])
-    bundle(tmp_path, LIVE, "userdata", annotations=CRIO)
-    bundle(tmp_path, ENDED, annotations=CONTAINERD)
-    bundle(tmp_path, "hooked-by-others", path="/usr/bin/other")
-    bundle(tmp_path, "not-hooked", text='{"hooks": null}')
-    bundle(tmp_path, TORN, text='{"hooks": {"po')
-    bundle(tmp_path, ODD, text="[]")
-    old(tmp_path)
-    bundle(tmp_path, YOUNG)
+    add_process(7, cgroup=f"/kubepods.slice/kubepods-pod1.slice/crio-{LIVE}.scope")
+    bundle(LIVE, "userdata", annotations=CRIO)
+    bundle(ENDED, annotations=CONTAINERD)
+    bundle("hooked-by-others", path="/usr/bin/other")
+    bundle("not-hooked", text='{"hooks": null}')
+    bundle(TORN, text='{"hooks": {"po')
+    bundle(ODD, text="[]")
+    bundle(YOUNG, age=1)
+    Path(host.BUNDLES, "gone").mkdir()
+    Path(host.BUNDLES, "gone/config.json").symlink_to("nowhere")
     live, ended = node().callers()
     assert live == [r"shop/web-1 app\nroot (a1a1a1a1a1a1)", "?/? ? (c3c3c3c3c3c3)"]
     unknown = "whose config.json cannot be understood"
@@ -318,60 +273,49 @@ def test_users_of_the_program_are_live_containers_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "place",
+    ("cgroup", "is_live"),
     [
-        ":/kubepods/burstable/pod1/" + ENDED,
-        ":/kubepods.slice/pod1.slice/cri-containerd-" + ENDED + ".scope",
-        "name=systemd:/system.slice/kubelet.slice/pod1.slice:cri-containerd:" + ENDED,
-        ":/libpod-" + ENDED + "/container",
+        ("/kubepods/burstable/pod1/" + ENDED, True),
+        ("/kubepods.slice/pod1.slice/cri-containerd-" + ENDED + ".scope", True),
+        ("/system.slice/kubelet.slice/pod1.slice:cri-containerd:" + ENDED, True),
+        ("/libpod-" + ENDED + "/container", True),
+        (f"/libpod-{LIVE}.scope/libpod-{ENDED}.scope", False),  # another container named it so
+        ("/user.slice", False),
     ],
 )
-def test_a_container_lives_as_long_as_its_cgroup_has_processes(cgroups: list[str], tmp_path: Path, place: str) -> None:
-    bundle(tmp_path, ENDED)
-    old(tmp_path)
-    assert node().callers() == ([], ["?/? ? (b2b2b2b2b2b2)"])
-    cgroups.append(place)
-    assert node().callers() == (["?/? ? (b2b2b2b2b2b2)"], [])
+def test_a_container_lives_as_long_as_its_cgroup_has_processes(cgroup: str, is_live: bool) -> None:
+    bundle(ENDED)
+    assert node().callers() == ([], [NAMED])
+    add_process(7, cgroup=cgroup)
+    assert node().callers() == (([NAMED], []) if is_live else ([], [NAMED]))
 
 
-def test_a_cgroup_that_another_container_named_after_it_keeps_no_container_alive(
-    cgroups: list[str], tmp_path: Path
-) -> None:
-    bundle(tmp_path, ENDED)
-    old(tmp_path)
-    cgroups.append(f":/libpod-{LIVE}.scope/libpod-{ENDED}.scope")
-    assert node().callers() == ([], ["?/? ? (b2b2b2b2b2b2)"])
+def test_in_a_pid_namespace_of_its_own_it_takes_no_container_for_ended(fs: FakeFilesystem) -> None:
+    fs.get_object("/proc/self/ns/pid").st_ino = 1
+    bundle(ENDED)
+    assert node().callers() == ([NAMED], [])
 
 
-@pytest.mark.usefixtures("cgroups")
-def test_in_a_pid_namespace_of_its_own_it_takes_no_container_for_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host, "_FIRST_PID_NAMESPACE", 1)
-    bundle(tmp_path, ENDED)
-    old(tmp_path)
-    assert node().callers() == (["?/? ? (b2b2b2b2b2b2)"], [])
-
-
-@pytest.mark.usefixtures("root")
-def test_a_bundle_that_vanishes_meanwhile_is_ignored(tmp_path: Path) -> None:
-    (tmp_path / "bundles/gone").mkdir(parents=True)
-    (tmp_path / "bundles/gone/config.json").symlink_to("nowhere")
-    assert node().callers() == ([], [])
-
-
-def test_a_base_runtime_spec_that_names_it_is_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_base_runtime_spec_that_names_it_is_waited_for(fs: FakeFilesystem) -> None:
     """containerd would start no container without it. Its files are looked at as it sees them."""
     node().install()
-    config = at(root, "/etc/containerd/config.toml")
+    config = at("/etc/containerd/config.toml")
     config.parent.mkdir(parents=True)
     config.write_text('imports = ["x.toml"]\n')
     (config.parent / "x.toml").write_text('base_runtime_spec = "/etc/spec.json"\n')
-    at(root, "/etc/spec.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": PROGRAM}]}}))
-    running = Found({os.getpid(): ["/usr/bin/containerd"]})
-    monkeypatch.setattr(of_host, "find", lambda _is_wanted: running)
-    monkeypatch.setattr(of_host, "see_files", lambda _pid: Tree(str(root)))
-    monkeypatch.setattr(of_host, "read_start_time", lambda _pid: float("inf"))
+    at("/etc/spec.json").write_text(json.dumps({"hooks": {"createRuntime": [{"path": PROGRAM}]}}))
+    for pid in (1, 42):
+        add_process(pid)
+        for name in ("pid", "mnt", "user"):
+            Path(f"/proc/{pid}/ns").mkdir(exist_ok=True)
+            if pid == 1:
+                fs.create_file(f"/proc/1/ns/{name}")
+            else:
+                os.link(f"/proc/1/ns/{name}", f"/proc/{pid}/ns/{name}")
+    Path("/proc/42/cmdline").write_bytes(b"/usr/bin/containerd\0")
+    Path("/proc/42/root").symlink_to(host.HOST)
+    Path("/proc/42/cwd").symlink_to("/")
+    Path("/proc/stat").write_text(f"btime {2**40}\n")
     remedy = "take it out of the configuration and restart containerd"
     assert node().specs() == [f"containerd's base_runtime_spec /etc/spec.json calls {PROGRAM}: {remedy}"]
     (config.parent / "x.toml").unlink()
