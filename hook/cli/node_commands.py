@@ -11,10 +11,9 @@ from hook.base import jsontext
 from hook.base.text import printable
 from hook.cli.deadline import Ended
 from hook.cli.output import format_plan
-from hook.doctor.examine import CHECKS, run_check
-from hook.doctor.finding import FAILURE, Finding, format_findings, to_json
-from hook.doctor.self_test import run_self_test
-from hook.doctor.site import Site
+from hook.doctor import CHECKS, run_check
+from hook.doctor.finding import FAILURE, Finding, Site, failure, format_findings, to_objects
+from hook.doctor.kernel import run_self_test
 from hook.install import install as installing
 from hook.install import node_bytecode, steps
 from hook.install import uninstall as uninstalling
@@ -87,7 +86,7 @@ def doctor(options: Options, given: argparse.Namespace) -> tuple[list[str] | dic
         findings = _examine(site)
     is_well = all(it.level != FAILURE for it in findings)
     if given.json:
-        return {"well": is_well, "findings": to_json(findings)}, is_well
+        return {"well": is_well, "findings": to_objects(findings)}, is_well
     return _escape(format_findings(findings)), is_well
 
 
@@ -100,7 +99,7 @@ def _examine(site: Site) -> list[Finding]:
                 findings.append(finding)
         except Ended as error:
             remedy = "see why this takes so long; this check and those after it are not complete"
-            return [*findings, Finding(FAILURE, name, f"doctor ended {error}, during this check", remedy)]
+            return [*findings, failure(name, f"doctor ended {error}, during this check", remedy)]
     return findings
 
 

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check reports, and how findings are printed."""
+"""What a check looks at, an installation, and what it reports, findings."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
+from hook.base.models import Options
+from hook.node import door, hooksd, runtimes
+from hook.node.config import Configuration, read_containerd
+from hook.node.door import Tree
+from hook.node.hooksd import Entry, read_programs
+from hook.node.place import Origin, Places, find_origin, find_prefix
+from hook.observe.snapshot import Inventory, take_snapshot
 
 _MOST_NAMED = 5
 OK, WARNING, FAILURE = "ok", "warning", "FAIL"
@@ -24,21 +31,30 @@ class Finding:
     remedy: str = ""
 
 
+def ok(subject: str, found: str) -> Finding:
+    return Finding(OK, subject, found)
+
+
+def warning(subject: str, found: str, remedy: str) -> Finding:
+    return Finding(WARNING, subject, found, remedy)
+
+
+def failure(subject: str, found: str, remedy: str) -> Finding:
+    return Finding(FAILURE, subject, found, remedy)
+
+
 def format_findings(findings: Iterable[Finding]) -> list[str]:
     """A line for each finding, and one for its remedy."""
     lines = []
     for it in findings:
         lines.append(f"{it.level:<8} {it.subject}: {it.found}")
-        lines += [f"{'':<8}   {it.remedy}"] if it.remedy and it.level != OK else []
+        lines += [f"{'':<8}   {it.remedy}"] if it.remedy else []
     return lines
 
 
-def to_json(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+def to_objects(findings: Iterable[Finding]) -> list[dict[str, Any]]:
     """The same as objects for JSON."""
-    return [
-        {"level": it.level.lower(), "subject": it.subject, "found": it.found, "remedy": it.remedy or None}
-        for it in findings
-    ]
+    return [{**vars(it), "level": it.level.lower(), "remedy": it.remedy or None} for it in findings]
 
 
 def name_first(names: Iterable[str]) -> str:
@@ -46,3 +62,52 @@ def name_first(names: Iterable[str]) -> str:
     found = list(names)
     more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
     return ", ".join(found[:_MOST_NAMED]) + more
+
+
+@dataclass(frozen=True)
+class Site:
+    """The installation to check. `hooks_dirs`: the hooks.d directories, in the order of precedence."""
+
+    places: Places
+    options: Options
+    hooks_dirs: tuple[str, ...] = tuple(hooksd.READERS)
+
+    @cached_property
+    def ours(self) -> list[Entry]:
+        """The hooks.d files that call the hook. Raises OSError."""
+        entries = (it for directory in self.hooks_dirs for it in hooksd.read_directory(directory))
+        return [it for it in entries if it.own is not None]
+
+    @cached_property
+    def origin(self) -> Origin:
+        """The owner of the installation that hooks.d calls, or of `places` if it calls none. Raises OSError."""
+        called = [(it.path, find_prefix(it.own.path)) for it in self.ours if it.own is not None]
+        places = [Places(prefix, os.path.dirname(path)) for path, prefix in called if prefix is not None]
+        return find_origin(next(iter(places), self.places))
+
+    @cached_property
+    def states(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """The states of the running containers, and a line for each problem with a runtime."""
+        return runtimes.find_runtimes().list_states()
+
+    @cached_property
+    def containerd(self) -> Configuration:
+        """The configuration of containerd."""
+        return read_containerd()
+
+    @cached_property
+    def snapshot(self) -> Inventory:
+        """The node as `list` shows it. Raises HookError, OSError."""
+        return take_snapshot(self.options)
+
+    @property
+    def programs(self) -> list[str]:
+        """The programs that hooks.d calls, or that of `places` if it calls none. Raises OSError."""
+        return sorted({it.own.path for it in self.ours if it.own is not None}) or [self.places.program]
+
+    def is_called_by(self, path: str, files: Tree = door.HOST) -> bool:
+        """Whether a container's config.json (or a base_runtime_spec) has the hook; False if it is unreadable."""
+        try:
+            return not read_programs(path, files).isdisjoint((*self.programs, self.places.link))
+        except OSError:
+            return False

@@ -4,20 +4,18 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 
 from hook.base import all_groups, names, procfs, system
+from hook.base.errors import HookError
+from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
-from hook.doctor.finding import FAILURE, OK, WARNING, Finding, name_first
+from hook.doctor.finding import Finding, Site, failure, name_first, ok, warning
 from hook.node import door
 from hook.node.door import Unreadable
 from hook.node.place import NAME
-from hook.observe import hardware, snapshot
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from hook.doctor.site import Site
+from hook.observe import hardware
 
 _NO_RESCTRL_X86 = "resctrl needs Intel RDT or AMD QoS, and CONFIG_X86_CPU_RESCTRL; most VMs have none"
 _NO_RESCTRL_ARM64 = (
@@ -40,16 +38,12 @@ _NEEDS_MBWU = (
 
 def check_root(_site: Site) -> Iterator[Finding]:
     if procfs.in_user_namespace():
-        yield Finding(
-            FAILURE,
-            "root",
-            "only inside a user namespace (rootless)",
-            "run it as root on the host: rootless containers cannot be monitored",
-        )
+        remedy = "run it as root on the host: rootless containers cannot be monitored"
+        yield failure("root", "only inside a user namespace (rootless)", remedy)
     elif system.user_id() != 0:
-        yield Finding(FAILURE, "root", "not running as root", "run doctor as root: most other checks need it")
+        yield failure("root", "not running as root", "run doctor as root: most other checks need it")
     else:
-        yield Finding(OK, "root", "yes")
+        yield ok("root", "yes")
 
 
 def check_resctrl(site: Site) -> Iterator[Finding]:
@@ -58,13 +52,13 @@ def check_resctrl(site: Site) -> Iterator[Finding]:
     if not kernel.exists():
         found = f"no {root}: the kernel or the CPU does not support resctrl"
         remedy = _NO_RESCTRL_ARM64 if hardware.is_arm64() else _NO_RESCTRL_X86
-        yield Finding(FAILURE, "resctrl", found, remedy)
+        yield failure("resctrl", found, remedy)
     elif not kernel.is_mounted():
         yield _find_mount_problem(root)
     else:
-        yield Finding(OK, "resctrl", f"mounted on {root}")
+        yield ok("resctrl", f"mounted on {root}")
         if os.statvfs(root).f_flag & os.ST_RDONLY:
-            yield Finding(FAILURE, "resctrl", "mounted read-only", f"mount -o remount,rw {root}")
+            yield failure("resctrl", "mounted read-only", f"mount -o remount,rw {root}")
         yield from _check_counters(root)
         yield from _check_limbo(root)
 
@@ -72,21 +66,21 @@ def check_resctrl(site: Site) -> Iterator[Finding]:
 def _find_mount_problem(root: str) -> Finding:
     if system.is_directory(root + "/info"):
         remedy = _NO_MONITORING_ARM64 if hardware.is_arm64() else _NO_MONITORING_X86
-        return Finding(FAILURE, "resctrl", f"{root} is mounted but does not support monitoring: no mon_groups", remedy)
+        return failure("resctrl", f"{root} is mounted but does not support monitoring: no mon_groups", remedy)
     if procfs.resctrl_groups(system.process_id()) is not None:
         remedy = "stop the processes of that namespace (lsns -t mnt; a container with the mount), then mount it here"
-        return Finding(FAILURE, "resctrl", "mounted in another mount namespace, not in this one", remedy)
+        return failure("resctrl", "mounted in another mount namespace, not in this one", remedy)
     remedy = f"mount -t resctrl resctrl {root}; for each boot: `resctrl {root} resctrl defaults 0 0` in /etc/fstab"
-    return Finding(FAILURE, "resctrl", f"not mounted on {root}", remedy)
+    return failure("resctrl", f"not mounted on {root}", remedy)
 
 
 def _check_counters(root: str) -> Iterator[Finding]:
     kinds = [name for name in system.list_directory(root + "/info") if name.endswith("_MON")]
     if "PERF_PKG_MON" in kinds:
-        yield Finding(OK, "counters", ", ".join(kinds))
+        yield ok("counters", ", ".join(kinds))
     else:
         remedy = f"energy needs an Intel CPU with AET, and kernel support for it; {_name_counted(root)} without it"
-        yield Finding(WARNING, "counters", f"{', '.join(kinds) or 'none'}; no energy (PERF_PKG_MON)", remedy)
+        yield warning("counters", f"{', '.join(kinds) or 'none'}; no energy (PERF_PKG_MON)", remedy)
 
 
 def _name_counted(root: str) -> str:
@@ -104,11 +98,11 @@ def _check_limbo(root: str) -> Iterator[Finding]:
     except (OSError, ValueError):
         return
     if threshold == 0:
-        yield Finding(WARNING, "limbo", f"{path} is 0: the kernel never reuses a freed RMID", f"echo 65536 > {path}")
+        yield warning("limbo", f"{path} is 0: the kernel never reuses a freed RMID", f"echo 65536 > {path}")
 
 
 def check_rmids(site: Site) -> Iterator[Finding]:
-    seen = snapshot.take_snapshot(site.options)
+    seen = site.snapshot
     if seen.rmids is None:
         return
     limit, ours, others = seen.rmids.limit, seen.rmids.ours, seen.rmids.others
@@ -117,17 +111,15 @@ def check_rmids(site: Site) -> Iterator[Finding]:
     fewer = "pods or ctrl_groups" if seen.rmids.each is None else "pods in each ctrl_group"
     remedy = f"use fewer {fewer}, or remove groups of other tools; `{NAME} reconcile` frees those of dead pods"
     if free is not None and free <= 0:
-        yield Finding(FAILURE, "RMIDs", f"{found}: none left", remedy)
+        yield failure("RMIDs", f"{found}: none left", remedy)
     elif free is not None and free * 10 < (limit or 0):
-        yield Finding(WARNING, "RMIDs", f"{found}: few left", remedy)
+        yield warning("RMIDs", f"{found}: few left", remedy)
     else:
-        yield Finding(OK, "RMIDs", found)
+        yield ok("RMIDs", found)
     if (full := hardware.explain_full(seen.rmids)) is not None:
-        yield Finding(FAILURE, "RMIDs", *full)
+        yield failure("RMIDs", *full)
     if seen.orphans:
-        yield Finding(
-            WARNING, "RMIDs", f"orphaned groups (no live container): {name_first(seen.orphans)}", f"{NAME} reconcile"
-        )
+        yield warning("RMIDs", f"orphaned groups (no live container): {name_first(seen.orphans)}", f"{NAME} reconcile")
     yield from _check_other_groups(site)
 
 
@@ -140,7 +132,7 @@ def _check_other_groups(site: Site) -> Iterator[Finding]:
             found.setdefault(_guess_owner(name), []).append(path)
     for maker, paths in found.items():
         remedy = "each group takes an RMID; remove unused ones with rmdir"
-        yield Finding(WARNING, "RMIDs", f"{len(paths)} groups {maker}: {name_first(paths)}", remedy)
+        yield warning("RMIDs", f"{len(paths)} groups {maker}: {name_first(paths)}", remedy)
 
 
 def _guess_owner(name: str) -> str:
@@ -154,30 +146,22 @@ def _guess_owner(name: str) -> str:
 
 def check_processes(site: Site) -> Iterator[Finding]:
     if not os.path.isdir("/proc/1"):
-        yield Finding(FAILURE, "/proc", "process information is not readable", "mount /proc without hidepid=")
+        yield failure("/proc", "process information is not readable", "mount /proc without hidepid=")
     elif not procfs.in_host_pid_namespace():
-        yield Finding(FAILURE, "/proc", procfs.NOT_HOST_PIDS, procfs.PID_HINT)
+        yield failure("/proc", procfs.NOT_HOST_PIDS, procfs.PID_HINT)
     elif procfs.resctrl_groups(system.process_id()) is None and Resctrl(site.options.resctrl_root).is_mounted():
-        remedy = (
-            "needs CONFIG_PROC_CPU_RESCTRL; without it the hook takes a container's ctrl_group from its config.json"
-        )
-        yield Finding(WARNING, "/proc", "no /proc/PID/cpu_resctrl_groups", remedy)
+        found = "no /proc/PID/cpu_resctrl_groups"
+        remedy = "without it the hook takes a container's ctrl_group from its config.json"
+        yield warning("/proc", found, f"needs CONFIG_PROC_CPU_RESCTRL; {remedy}")
     else:
-        yield Finding(OK, "/proc", "process information is readable")
-    version = _find_cgroup_version()
-    if version is None:
-        remedy = "mount cgroups: they show which processes and which pod belong to a container"
-        yield Finding(FAILURE, "cgroups", "not mounted", remedy)
-    else:
-        yield Finding(OK, "cgroups", version)
-
-
-def _find_cgroup_version() -> str | None:
-    """`v1`, `v2` or `v1 and v2`; None if no cgroups are mounted."""
+        yield ok("/proc", "process information is readable")
     lines = door.read("/proc/self/mounts", _LIMIT).decode("utf-8", "replace").splitlines()
     kinds = {line.split(" ")[2] for line in lines}
-    found = [version for kind, version in (("cgroup", "v1"), ("cgroup2", "v2")) if kind in kinds]
-    return " and ".join(found) or None
+    if versions := [version for kind, version in (("cgroup", "v1"), ("cgroup2", "v2")) if kind in kinds]:
+        yield ok("cgroups", " and ".join(versions))
+    else:
+        remedy = "mount cgroups: they show which processes and which pod belong to a container"
+        yield failure("cgroups", "not mounted", remedy)
 
 
 def has_process_connector() -> bool:
@@ -198,12 +182,76 @@ def check_traffic(site: Site) -> Iterator[Finding]:
         return
     if not events & set(hardware.TRAFFIC):
         found = f"not counted: the kernel offers {', '.join(sorted(events))}"
-        yield Finding(WARNING, _TRAFFIC, found, _NEEDS_MBWU if hardware.is_arm64() else _NEEDS_MBM)
+        yield warning(_TRAFFIC, found, _NEEDS_MBWU if hardware.is_arm64() else _NEEDS_MBM)
     elif (counters := hardware.read_assignable(root)) is not None:
-        seen = snapshot.take_snapshot(site.options)
-        problems = [hardware.explain_unassigned(seen.unassigned, counters), hardware.explain_shortage(counters)]
-        found_any = [it for it in problems if it is not None]
-        for found, remedy in found_any:
-            yield Finding(WARNING, _TRAFFIC, found, remedy)
-        if not found_any:
-            yield Finding(OK, _TRAFFIC, hardware.format_free(counters))
+        unassigned = hardware.explain_unassigned(site.snapshot.unassigned, counters)
+        problems = [*filter(None, (unassigned, hardware.explain_shortage(counters)))]
+        for found, remedy in problems:
+            yield warning(_TRAFFIC, found, remedy)
+        if not problems:
+            yield ok(_TRAFFIC, hardware.format_free(counters))
+
+
+# --- `doctor --self-test`: makes a group, moves a child into it, reads its counters and removes it
+
+_PREFIX = "self-test-of-resctrl-mon-hook-"  # not the prefix of our groups: reconcile must ignore it
+_SECONDS = 1.0
+
+
+def run_self_test(root: str) -> Iterator[Finding]:
+    """Make a group, move a child into it, read its counters, remove it. A step that fails is the last finding."""
+    try:
+        for line in _use_a_group(root):
+            yield ok("self-test", line)
+    except (HookError, OSError) as error:
+        yield failure("self-test", str(error), "run doctor without --self-test, which checks the causes")
+
+
+def _use_a_group(root: str) -> Iterator[str]:
+    """A line for each step that worked. Raises HookError, OSError for one that failed. Always cleans up."""
+    kernel = Resctrl(root)
+    if not kernel.is_mounted():
+        raise HookError(Reason.NOT_MOUNTED, f"{root} is not mounted, or does not support monitoring")
+    path = kernel.path("/", f"{_PREFIX}{system.process_id()}")
+    kernel.make(path)
+    child = 0
+    try:
+        yield f"made {path}"
+        before = kernel.counters(path)
+        yield f"read {len(before)} counters"
+        child = _start_load()
+        kernel.put(path, child)
+        if child not in (kernel.tasks(path) or ()):
+            raise HookError(Reason.IO, f"moved process {child} to the group, but it is not in it")
+        yield f"moved process {child} to it; /proc shows {procfs.resctrl_groups(child)}"
+        growth = _measure_growth(kernel, path, before)
+        yield f"its counters after {_SECONDS:.0f} s: {growth or 'unchanged'}"
+    finally:
+        if child:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        kernel.remove(path)
+    if system.is_directory(path):
+        raise HookError(Reason.IO, f"removed {path}, but it still exists")
+    yield "removed it"
+
+
+def _start_load() -> int:
+    """Fork a child that uses CPU and memory until it is killed."""
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.alarm(60)
+            while True:
+                bytearray(1 << 22)
+        finally:
+            os._exit(1)
+    return child
+
+
+def _measure_growth(kernel: Resctrl, path: str, before: dict[str, str]) -> str:
+    deadline = system.monotonic() + _SECONDS
+    while system.monotonic() < deadline:
+        system.sleep(deadline - system.monotonic())
+    now = kernel.counters(path)
+    return ", ".join(f"{name} {before.get(name)} -> {text}" for name, text in now.items() if text != before.get(name))

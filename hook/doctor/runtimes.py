@@ -4,21 +4,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 
-from hook.doctor.finding import FAILURE, OK, WARNING, Finding
-from hook.doctor.site import names_hook
+from hook.doctor.finding import Finding, Site, failure, ok, warning
 from hook.node import config, hooksd, host, place, programs
-from hook.node.hooksd import find_arguments, read_hooks
+from hook.node.config import Configuration
+from hook.node.hooksd import find_own_hooks, parse_options, read_hooks
 from hook.node.place import KUBERNETES, NAME, PODMAN
-from hook.stages.context import parse
 from hook.stages.identity import OPT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from hook.doctor.site import Site
-    from hook.node.config import Configuration
 
 # Other programs that make or remove mon_groups, by the names of their processes, and what to do about each.
 _OTHER_TOOLS = {
@@ -32,20 +25,19 @@ _CONTAINERDS = frozenset(("containerd", "k3s", "rke2"))
 
 
 def check_runtimes(site: Site) -> Iterator[Finding]:
-    found = [name for name in place.RUNTIMES if programs.find(name)]
+    found = [name for name in place.RUNTIMES if programs.find_program(name)]
     if not found:
-        yield Finding(
-            WARNING,
-            "runtimes",
-            f"found none of {', '.join(place.RUNTIMES)}",
-            "install CRI-O, Podman or containerd: Docker does not support OCI hooks",
-        )
+        remedy = "install CRI-O, Podman or containerd: Docker does not support OCI hooks"
+        yield warning("runtimes", f"found none of {', '.join(place.RUNTIMES)}", remedy)
         return
-    yield Finding(OK, "runtimes", ", ".join(found))
+    yield ok("runtimes", ", ".join(found))
     directories = {os.path.dirname(entry.path) for entry in site.ours}
     if "crio" in found:
         yield from _check_hooks_dirs("CRI-O", config.read_crio_hooks_dirs(), directories)
-        yield from _check_rdt_config()
+        if (path := config.read_rdt_config_file()) is not None:
+            found_in = f"rdt_config_file is {path}: each start of CRI-O removes empty groups"
+            remedy = "keep the timer running: reconcile makes the removed groups again"
+            yield warning("CRI-O", f"{found_in}, and ctrl_groups missing in that file", remedy)
     if "podman" in found and any(PODMAN in entry.name for entry in site.ours):
         yield from _check_hooks_dirs("Podman", config.read_podman_hooks_dirs(), directories)
     if "crio" not in found and not _CONTAINERDS.isdisjoint(found):
@@ -54,50 +46,39 @@ def check_runtimes(site: Site) -> Iterator[Finding]:
 
 def _check_hooks_dirs(who: str, reads: list[str], directories: set[str]) -> Iterator[Finding]:
     if not directories or directories & set(reads):
-        yield Finding(OK, who, f"reads {', '.join(reads)}")
+        yield ok(who, f"reads {', '.join(reads)}")
     else:
         remedy = f"install --hooks-dir={reads[-1] if reads else hooksd.SYSTEM}, or add our directory to its hooks_dir"
-        yield Finding(FAILURE, who, f"reads {', '.join(reads) or 'no hooks.d'}, which has none of our files", remedy)
-
-
-def _check_rdt_config() -> Iterator[Finding]:
-    path = config.read_rdt_config_file()
-    if path is not None:
-        found = (
-            f"rdt_config_file is {path}: each start of CRI-O removes empty groups, and ctrl_groups missing in that file"
-        )
-        yield Finding(WARNING, "CRI-O", found, "keep the timer running: reconcile makes the removed groups again")
+        yield failure(who, f"reads {', '.join(reads) or 'no hooks.d'}, which has none of our files", remedy)
 
 
 def _check_containerd(site: Site) -> Iterator[Finding]:
     """containerd does not read hooks.d: the NRI hook-injector does, or a base_runtime_spec names the hook."""
-    found, injectors = config.read_containerd(), host.find_injectors()
-    specs = [it for it in found.specs if names_hook(site, it.path, it.files)]
+    found, injectors = site.containerd, host.find_injectors()
+    specs = [it for it in found.specs if site.is_called_by(it.path, it.files)]
     in_force = [it.path for it in specs if it.in_force]
     yield from report_claims()
     yield from _check_rejections(found, bool(injectors or not in_force))
     if injectors and in_force:
         remedy = "remove one of the two: each hook runs twice, which is harmless but takes time"
-        yield Finding(WARNING, "containerd", f"the NRI hook-injector runs, and {in_force[0]} names the hook", remedy)
+        yield warning("containerd", f"the NRI hook-injector runs, and {in_force[0]} names the hook", remedy)
     elif injectors or in_force:
-        yield Finding(OK, "containerd", "the NRI hook-injector runs" if injectors else f"{in_force[0]} names the hook")
+        yield ok("containerd", "the NRI hook-injector runs" if injectors else f"{in_force[0]} names the hook")
     elif specs:
         remedy = "with version = 3, use the table plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes"
         found_in = f"{specs[0].path} names the hook, but its base_runtime_spec is in a table that containerd ignores"
-        yield Finding(FAILURE, "containerd", found_in, remedy)
+        yield failure("containerd", found_in, remedy)
     elif any(KUBERNETES in entry.name for entry in site.ours):
         found_none = "no NRI hook-injector runs on the host, and no base_runtime_spec names the hook"
-        remedy = (
-            f"run the hook-injector of containerd/nri, or use {NAME} base-runtime-spec; ask Kubernetes for one in a pod"
-        )
-        yield Finding(WARNING, "containerd", found_none, remedy)
+        remedy = f"run the hook-injector of containerd/nri, or use {NAME} base-runtime-spec"
+        yield warning("containerd", found_none, f"{remedy}; ask Kubernetes for one in a pod")
 
 
 def report_claims() -> Iterator[Finding]:
     """Report what may be an injector in a pod: it proves nothing, and so changes no other finding."""
     for pid in host.find_injector_claims()[:1]:
         found = f"unproven: process {pid} in a pod has the name of a hook-injector, as any tenant's process can"
-        yield Finding(OK, "containerd", f"{found}; `list` counts the containers that never got the hook")
+        yield ok("containerd", f"{found}; `list` counts the containers that never got the hook")
 
 
 def _check_rejections(found: Configuration, is_injected: bool) -> Iterator[Finding]:
@@ -105,47 +86,38 @@ def _check_rejections(found: Configuration, is_injected: bool) -> Iterator[Findi
     if is_injected:
         for path in found.rejecting:
             text = f"{path}: NRI's default_validator has reject_oci_hook_adjustment = true"
-            remedy = (
-                "set it to false, or remove the hook: containers that get the hook from the hook-injector do not start"
-            )
-            yield Finding(FAILURE, "containerd", text, remedy)
+            remedy = "containers that get the hook from the hook-injector do not start"
+            yield failure("containerd", text, f"set it to false, or remove the hook: {remedy}")
     for line in found.unclear:
-        yield Finding(
-            WARNING,
-            "containerd",
-            line,
-            "fix this file: doctor cannot see whether it names the hook, and uninstall keeps the program",
-        )
+        remedy = "fix this file: doctor cannot see whether it names the hook, and uninstall keeps the program"
+        yield warning("containerd", line, remedy)
 
 
 def check_pod_annotations(site: Site) -> Iterator[Finding]:
     """Report options that need pod annotations which containerd does not pass on."""
-    if programs.find("crio") or not any(map(programs.find, _CONTAINERDS)):
+    if programs.find_program("crio") or not any(map(programs.find_program, _CONTAINERDS)):
         return
-    calls: list[Sequence[str]] = [it.file.hook.args or [] for it in site.ours if it.file and KUBERNETES in it.name]
-    configuration = config.read_containerd()
-    named = [it for it in configuration.specs if names_hook(site, it.path, it.files)]
-    calls += [it for spec in named for it in find_arguments(read_hooks(spec.path, spec.files))]
+    calls = [it.own for it in site.ours if it.own is not None and KUBERNETES in it.name]
+    configuration = site.containerd
+    named = [it for it in configuration.specs if site.is_called_by(it.path, it.files)]
+    calls += [it for spec in named for it in find_own_hooks(read_hooks(spec.path, spec.files))]
     needed = set()
-    for arguments in calls:
-        options, _ = parse(list(arguments)[2:])
+    for options, _complaints in map(parse_options, calls):
         needed |= {key for key in options.annotation if not key.startswith("io.kubernetes.cri.")}
         needed |= {OPT, f"{OPT}/CONTAINER"} if options.monitor != "all" else set()
     lacking = sorted(key for key in needed if not configuration.passes_on(key))
     if lacking:
         found = f"does not pass on {', '.join(lacking)}: the hook's --monitor and --annotation never see them"
-        remedy = (
-            f'set pod_annotations = ["{OPT}", "{OPT}/*"] in the runtime\'s table (config.toml), and restart containerd'
-        )
-        yield Finding(WARNING, "containerd", found, remedy)
+        remedy = f'set pod_annotations = ["{OPT}", "{OPT}/*"] in the runtime\'s table (config.toml)'
+        yield warning("containerd", found, f"{remedy}, and restart containerd")
 
 
 def check_other_tools(site: Site) -> Iterator[Finding]:
     """Report those that run on the host itself. `check_rmids` reports the groups of all."""
-    running = host.find(lambda words: _find_tool(words) is not None)
+    running = host.find_processes(lambda words: _find_tool(words) is not None)
     for name in sorted({_find_tool(words) or "" for words in running.words.values()}):
         remedy = _OTHER_TOOLS[name].format(run_dir=site.options.run_dir)
-        yield Finding(WARNING, "other resctrl tools", f"{name} runs", remedy)
+        yield warning("other resctrl tools", f"{name} runs", remedy)
 
 
 def _find_tool(words: Sequence[str]) -> str | None:

@@ -19,7 +19,6 @@ from hook.base.models import Options
 from hook.install import node_bytecode, steps
 from hook.install.steps import Refused, Step, Taken, remove, write
 from hook.node import config, hooksd, place, programs
-from hook.node.hooksd import PROGRAM
 from hook.node.place import CONF_MARK, KUBERNETES, NAME, PODMAN, TARGETS, Places, PyzFile
 from hook.node.programs import Interpreter
 
@@ -220,7 +219,7 @@ def _find_other_callers(places: Places) -> list[str]:
         if os.path.realpath(places.at(directory)) == os.path.realpath(places.at(places.hooks_dir)):
             continue
         for entry in hooksd.read_directory(places.at(directory)):
-            if entry.calls(PROGRAM):
+            if entry.own is not None:
                 remedy = f"remove it, or its package, or uninstall --hooks-dir={directory}"
                 problems.append(f"{entry.path} already calls the hook; remedy: {remedy}")
     return problems
@@ -252,7 +251,7 @@ def _list_remarks(wanted: Wanted) -> list[str]:
 def _find_non_readers(places: Places, targets: Sequence[str]) -> list[str]:
     """A line for each runtime whose configuration does not include the directory of our files."""
     reads = {"Podman": config.read_podman_hooks_dirs(places.top)} if PODMAN in targets else {}
-    if KUBERNETES in targets and programs.find("crio", places.top):
+    if KUBERNETES in targets and programs.find_program("crio", places.top):
         reads["CRI-O"] = config.read_crio_hooks_dirs(places.top)
     return [
         f"{who} reads {', '.join(directories)}, not {places.hooks_dir}: add that to its hooks_dir"
@@ -266,11 +265,11 @@ def _find_non_readers(places: Places, targets: Sequence[str]) -> list[str]:
 
 def try_program(path: str) -> None:
     """Run the program like a runtime. Raises Refused if it fails, since containers would fail, too."""
-    version = programs.run([path, "--version"])
+    version = programs.run_program([path, "--version"])
     problem = version.problem or (None if version.output.startswith(f"{NAME} ") else "it does not print its version")
     if problem is None:
         with tempfile.TemporaryDirectory(prefix=NAME) as scratch:
-            ended = programs.run([path, "hook", f"--run-dir={scratch}/run"], stdin=_NOBODY)
+            ended = programs.run_program([path, "hook", f"--run-dir={scratch}/run"], stdin=_NOBODY)
         problem = ended.problem or ended.error.strip() or None
     if problem is not None:
         raise Refused(f"{path} does not run: {problem}; remedy: {place.list_blockers(path) or 'see the system log'}")

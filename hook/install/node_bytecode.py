@@ -49,7 +49,7 @@ def compile_program(program: str, pyz: PyzFile, python: Interpreter) -> Step:
             with tempfile.NamedTemporaryFile(suffix=".pyz") as copy:  # the program may be replaced meanwhile
                 copy.write(pyz.data)
                 copy.flush()
-                ended = programs.run(bytecode.make_command(python.path, copy.name, copy.name))
+                ended = programs.run_program(bytecode.make_command(python.path, copy.name, copy.name))
             if ended.problem is not None:
                 return f"cannot compile with {python.path}: {ended.problem}"
             write(path, bytecode.parse_answer(ended.output).make_file(pyz.build_id)).do()

@@ -113,7 +113,7 @@ def remove_directory(path: str) -> Step:
 
 def run(*command: str) -> Step:
     """Run a program of the system. Its failure is reported and does not stop later steps."""
-    return Step("run", shlex.join(command), lambda: programs.run(command).problem)
+    return Step("run", shlex.join(command), lambda: programs.run_program(command).problem)
 
 
 def take_steps(steps: Iterable[Step], *, dry_run: bool) -> Taken:

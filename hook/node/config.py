@@ -118,7 +118,7 @@ _INFRA = "-infra"  # the end of the name of the container that holds a pod's nam
 def read_podman_names() -> dict[str, str]:
     """The name of each container by its ID; a pod's own container has the name of the pod. Skips unreadable files."""
     root = _read_text(_STORAGE, "graphroot").rstrip("/") or _GRAPH_ROOT
-    drivers = [it for it in _list_names(root) if it.endswith("-containers")]  # one for each storage driver ever used
+    drivers = [it for it in _list_if_there(root) if it.endswith("-containers")]  # one for each storage driver ever used
     found: dict[str, str] = {}
     for path in [f"{root}/{driver}/{name}" for driver in drivers for name in _LISTS]:
         with suppress(Unreadable):
@@ -133,7 +133,7 @@ def read_podman_names() -> dict[str, str]:
 def read_pod_names() -> dict[str, tuple[str, str]]:
     """The namespace and the name of each pod, by its UID. Empty where the kubelet's logs are not to be seen."""
     found = {}
-    for entry in _list_names("/var/log/pods"):
+    for entry in _list_if_there("/var/log/pods"):
         namespace, _, rest = entry.partition("_")
         pod, _, uid = rest.partition("_")
         if namespace and pod:
@@ -145,14 +145,14 @@ def read_pod_names() -> dict[str, tuple[str, str]]:
 def read_container_names() -> dict[str, str]:
     """The name of each container in its pod, by its ID; not of one whose names are so long that its link is cut."""
     found = {}
-    for entry in _list_names("/var/log/containers"):
+    for entry in _list_if_there("/var/log/containers"):
         name, _, container = entry.removesuffix(".log").rpartition("_")[2].rpartition("-")
         if name and entry.endswith(".log"):
             found[container] = name
     return found
 
 
-def _list_names(directory: str) -> list[str]:
+def _list_if_there(directory: str) -> list[str]:
     try:
         return door.list_names(directory)
     except Unreadable:  # not there, as in the chart, or more entries than any node has
@@ -223,12 +223,14 @@ def read_containerd(*, is_running: bool = True) -> Configuration:
         if os.path.lexists(path):
             reader.read(path)
     if not is_running:
-        return _join([reader.found])
-    running = host.find(lambda words: os.path.basename(words[0]) == "containerd")
-    return _join([reader.found, Configuration(unclear=running.unclear), *starmap(_read_running, running.words.items())])
+        return _merge([reader.found])
+    running = host.find_processes(lambda words: os.path.basename(words[0]) == "containerd")
+    return _merge(
+        [reader.found, Configuration(unclear=running.unclear), *starmap(_read_running, running.words.items())]
+    )
 
 
-def _join(parts: Sequence[Configuration]) -> Configuration:
+def _merge(parts: Sequence[Configuration]) -> Configuration:
     """All of these settings, each of them once."""
     specs = {(it.files.at(it.path), it.in_force): it for part in parts for it in part.specs}
     lines = zip(*((it.rejecting, it.unclear, it.pod_annotations) for it in parts))

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hook.base.explain import explain
-from hook.base.models import HookFile, HookProgram, ValidationError
+from hook.base.models import HookFile, HookProgram, Options, ValidationError
 from hook.node import door
 from hook.node.door import Tree, Unreadable
+from hook.stages.context import parse
 
 PROGRAM = "resctrl-mon-hook.pyz"
 """The name of our program in each path by which it is called."""
@@ -56,9 +57,14 @@ class Entry:
     def name(self) -> str:
         return os.path.basename(self.path)
 
-    def calls(self, program: str) -> bool:
-        """Whether it calls a program of this name."""
-        return self.file is not None and os.path.basename(self.file.hook.path) == program
+    @property
+    def own(self) -> HookProgram | None:
+        """What it calls, if that is our program."""
+        return self.file.hook if self.file is not None and _is_ours(self.file.hook) else None
+
+    def sorts_before(self, other: Entry) -> bool:
+        """Whether readers run its hooks before those of another file."""
+        return self.name.lower() < other.name.lower()
 
 
 def read(path: str) -> Entry:
@@ -130,6 +136,15 @@ def read_programs(path: str, files: Tree = door.HOST) -> set[str]:
     return {hook.path for hooks in read_hooks(path, files).values() for hook in hooks}
 
 
-def find_arguments(hooks: dict[str, list[HookProgram]]) -> list[list[str]]:
-    """The arguments of each createRuntime hook that is ours."""
-    return [it.args or [] for it in hooks.get("createRuntime", []) if os.path.basename(it.path) == PROGRAM]
+def find_own_hooks(hooks: dict[str, list[HookProgram]]) -> list[HookProgram]:
+    """The createRuntime hooks that are ours."""
+    return [it for it in hooks.get("createRuntime", []) if _is_ours(it)]
+
+
+def parse_options(hook: HookProgram) -> tuple[Options, list[str]]:
+    """The options of a hook that is ours, and what is wrong with them. Its first words are a name and the stage."""
+    return parse(list(hook.args or [])[2:])
+
+
+def _is_ours(hook: HookProgram) -> bool:
+    return os.path.basename(hook.path) == PROGRAM

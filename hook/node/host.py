@@ -37,7 +37,7 @@ class Found:
     unclear: list[str] = field(default_factory=list)
 
 
-def find(is_wanted: Callable[[list[str]], bool]) -> Found:
+def find_processes(is_wanted: Callable[[list[str]], bool]) -> Found:
     """The processes of the host whose words are those of a wanted program."""
     found = Found()
     for it in container_tasks.table().values():
@@ -109,7 +109,7 @@ def read_start_time(pid: int) -> float:
 
 def find_injectors() -> list[int]:
     """The pids of injectors that run on the host itself."""
-    return sorted(find(lambda words: os.path.basename(words[0]).endswith(_INJECTOR)).words)
+    return sorted(find_processes(lambda words: os.path.basename(words[0]).endswith(_INJECTOR)).words)
 
 
 def find_injector_claims() -> list[int]:

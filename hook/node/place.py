@@ -27,7 +27,7 @@ RUNTIMES = {"crio": KUBERNETES, "containerd": KUBERNETES, "k3s": KUBERNETES, "rk
 
 def find_targets(top: str = "") -> list[str]:
     """The targets whose programs are installed."""
-    found = [target for name, target in RUNTIMES.items() if programs.find(name, top)]
+    found = [target for name, target in RUNTIMES.items() if programs.find_program(name, top)]
     return [target for target in TARGETS if target in found]
 
 
@@ -148,7 +148,7 @@ class Places:
                 PyzFile(found)
                 return False
             if path.endswith(".json"):
-                return not hooksd.read(found).calls(PROGRAM)
+                return hooksd.read(found).own is None
             mark = CONF_MARK if path == self.conf else NAME
             return mark.encode() not in door.read(found, door.CONFIGURATION)
         except (Unreadable, ValueError):

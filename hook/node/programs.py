@@ -26,7 +26,7 @@ _PRINT_VERSION = (
 )
 
 
-def find(name: str, top: str = "") -> str | None:
+def find_program(name: str, top: str = "") -> str | None:
     """The path of a program as seen below `top`; None if it is not installed."""
     paths = (f"{directory}/{name}" for directory in PATH.split(":"))
     return next((path for path in paths if is_program(top + path)), None)
@@ -75,7 +75,7 @@ is_starting = False
 """Whether a program is being started. An exception that a signal raises now would leave it behind: see cli/deadline."""
 
 
-def run(command: Sequence[str], stdin: str = "", seconds: float = _TIMEOUT) -> Exit:
+def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEOUT) -> Exit:
     """Run a program in the environment of a service. `stdin` must fit in a pipe (64 KiB)."""
     global is_starting  # noqa: PLW0603  a handler of signals asks for it
     deadline = system.monotonic() + seconds
@@ -173,7 +173,7 @@ class Interpreter:
 
 def ask_interpreter(path: str) -> Interpreter | str:
     """Which Python a path is, or why it is unusable."""
-    ended = run([path, "-ISc", _PRINT_VERSION])
+    ended = run_program([path, "-ISc", _PRINT_VERSION])
     try:
         major, minor, tag, magic = ended.output.split()
         return Interpreter(path, (int(major), int(minor)), tag, int(magic).to_bytes(4, "little"))

@@ -169,7 +169,7 @@ def _ask_one(command: Sequence[str], container: str, deadline: float) -> dict[st
     seconds = min(_PATIENCE, deadline - system.monotonic())
     if seconds <= 0:
         raise Unanswered("skipped: the time limit was used up by other runtimes")
-    ended = programs.run(command, seconds=seconds)
+    ended = programs.run_program(command, seconds=seconds)
     if ended.problem is not None:
         raise Unanswered(ended.problem)
     return parse_state(ended.output, container)

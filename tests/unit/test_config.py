@@ -65,7 +65,7 @@ class ContainerdFiles:
 def node(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> ContainerdFiles:
     node = ContainerdFiles(fs)
     fs.create_dir("/proc/7")
-    monkeypatch.setattr(host, "find", node.find)
+    monkeypatch.setattr(host, "find_processes", node.find)
     monkeypatch.setattr(host, "see_files", lambda _pid: Tree("", "/work"))
     monkeypatch.setattr(host, "read_start_time", lambda _pid: node.started)
     return node
@@ -186,7 +186,7 @@ def test_links_below_another_root_resolve_as_for_containerd(tmp_path: Path, monk
     (tmp_path / "opt/real.toml").write_text(OLD + SPEC)
     (tmp_path / CONFIG[1:]).symlink_to("/opt/link.toml")
     (tmp_path / "opt/link.toml").symlink_to("../opt/real.toml")
-    monkeypatch.setattr(host, "find", lambda _is_wanted: Found({os.getpid(): ["containerd"]}))
+    monkeypatch.setattr(host, "find_processes", lambda _is_wanted: Found({os.getpid(): ["containerd"]}))
     monkeypatch.setattr(host, "see_files", lambda _pid: Tree(str(tmp_path)))
     (spec,) = config.read_containerd().specs
     assert spec.files.at(spec.path) == f"{tmp_path}/etc/x.json"

@@ -16,15 +16,14 @@ from typing import Any
 
 import pytest
 
+import hook.doctor
 from hook.base import system
 from hook.base.errors import HookError
 from hook.base.models import Options
 from hook.base.reasons import Reason
 from hook.cli import commands, deadline, node_commands
 from hook.cli.deadline import Ended, Limit
-from hook.doctor import examine
-from hook.doctor.finding import FAILURE, OK, Finding
-from hook.doctor.site import Site
+from hook.doctor.finding import FAILURE, OK, Finding, Site
 from hook.node import programs
 from hook.node.place import Places
 from hook.observe import serve
@@ -173,7 +172,7 @@ def test_a_program_that_it_runs_is_killed_with_it(tmp_path: Path) -> None:
 
     threading.Thread(target=end_it_once_it_runs).start()
     script = f"echo $$ >{path}; exec sleep {NEVER:.0f}"
-    assert deadline.run("metrics", lambda: programs.run(["sh", "-c", script]).status) == 2
+    assert deadline.run("metrics", lambda: programs.run_program(["sh", "-c", script]).status) == 2
     with pytest.raises(ProcessLookupError):
         os.kill(int(said[0]), 0)
 
@@ -204,8 +203,8 @@ def test_whether_a_program_is_being_started_is_known(monkeypatch: pytest.MonkeyP
         return popen(*words, **more)
 
     monkeypatch.setattr(subprocess, "Popen", start)
-    assert programs.run(["true"]).status == 0
-    assert programs.run(["/nonexistent"]).status is None
+    assert programs.run_program(["true"]).status == 0
+    assert programs.run_program(["/nonexistent"]).status is None
     assert (seen, programs.is_starting) == ([True, True], False)
 
 
@@ -301,7 +300,7 @@ def test_doctor_that_is_ended_has_its_findings_until_then_and_names_the_check(mo
         yield Finding(OK, "a", "well")
 
     checks = {"a": other, "b": check, "c": other}
-    for module in (examine, node_commands):
+    for module in (hook.doctor, node_commands):
         monkeypatch.setattr(module, "CHECKS", checks)
     *found, last = node_commands._examine(Site(Places("/usr", "/h"), Options(), ()))
     assert found == [Finding(OK, "a", "well"), Finding(OK, "b", "well")]

@@ -9,8 +9,8 @@ import pytest
 
 from hook.base import system
 from hook.doctor import records
+from hook.doctor.finding import Site
 from hook.doctor.records import check_watch
-from hook.doctor.site import Site
 from hook.node import programs
 from hook.node.place import Places
 from tests.unit.nodes import NodeFiles
@@ -49,7 +49,7 @@ def test_watch_is_running_off_or_failing_by_its_own_record(
         node.watched(alive_at=system.unix_time() - silent)
     monkeypatch.setattr(programs, "has_systemd", lambda: True)
     monkeypatch.setattr(records, "has_process_connector", lambda: connector)
-    monkeypatch.setattr(programs, "run", run)
+    monkeypatch.setattr(programs, "run_program", run)
     (found,) = check_watch(Site(Places(), node.options))
     assert (found.level, found.subject) == (level, "watch")
     assert text in found.found

@@ -49,7 +49,7 @@ class HostProcesses:
         self._fs.remove(f"/proc/{pid}/ns/pid")
 
     def find(self) -> host.Found:
-        return host.find(lambda words: os.path.basename(words[0]) == "containerd")
+        return host.find_processes(lambda words: os.path.basename(words[0]) == "containerd")
 
 
 @pytest.fixture

@@ -28,8 +28,8 @@ NAMES = {"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": "web"}
 @pytest.fixture
 def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory that is read instead of /var/log: the logs of the tests' pod."""
-    real = config._list_names
-    monkeypatch.setattr(config, "_list_names", lambda path: real(path.replace("/var/log", str(tmp_path / "log"), 1)))
+    real = config._list_if_there
+    monkeypatch.setattr(config, "_list_if_there", lambda path: real(path.replace("/var/log", str(tmp_path / "log"), 1)))
     monkeypatch.setattr(runtimes, "_ROOTS", ())
     (tmp_path / "log/pods" / f"shop_web_{UID}").mkdir(parents=True)
     (tmp_path / "log/containers").mkdir()
@@ -112,13 +112,13 @@ def test_each_name_is_taken_as_far_as_it_is_known(machine: MachineOnDisk, logs: 
 def listed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is listed of the kubelet's from now on."""
     found: list[str] = []
-    real = config._list_names
+    real = config._list_if_there
 
     def note(directory: str) -> list[str]:
         found.append(directory)
         return real(directory)
 
-    monkeypatch.setattr(config, "_list_names", note)
+    monkeypatch.setattr(config, "_list_if_there", note)
     return found
 
 

@@ -35,7 +35,7 @@ def test_targets_are_found_by_their_programs(fs: FakeFilesystem, top: str) -> No
     assert place.find_targets(top) == ["podman"]
     fs.create_file(f"{top}/usr/local/bin/k3s", st_mode=0o100755)
     assert place.find_targets(top) == ["kubernetes", "podman"]
-    assert programs.find("k3s", top) == "/usr/local/bin/k3s"
+    assert programs.find_program("k3s", top) == "/usr/local/bin/k3s"
 
 
 @pytest.mark.parametrize(

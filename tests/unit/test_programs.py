@@ -27,7 +27,7 @@ def program(path: Path, text: str) -> str:
 
 
 def test_a_program_that_succeeds_has_no_problem(tmp_path: Path) -> None:
-    ended = programs.run([program(tmp_path / "x", "cat; echo $PWD $HOME; echo x >&2")], stdin="hello\n")
+    ended = programs.run_program([program(tmp_path / "x", "cat; echo $PWD $HOME; echo x >&2")], stdin="hello\n")
     assert ended == Exit(0, "hello\n/\n", "x\n")
     assert ended.problem is None
 
@@ -49,7 +49,7 @@ def test_a_program_that_fails_has_a_problem(
 ) -> None:
     monkeypatch.setattr(programs, "_LONGEST_OUTPUT", 1 << 20)
     before = os.listdir("/proc/self/fd")
-    assert programs.run([program(tmp_path / "x", text)], stdin="not read").problem == problem
+    assert programs.run_program([program(tmp_path / "x", text)], stdin="not read").problem == problem
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
@@ -58,7 +58,7 @@ def test_a_program_that_cannot_start_has_a_problem(tmp_path: Path, text: str | N
     if text is not None:
         (tmp_path / "x").write_text(text)
         (tmp_path / "x").chmod(0o755)
-    assert programs.run([str(tmp_path / "x")]).problem == f"cannot start: {problem}"
+    assert programs.run_program([str(tmp_path / "x")]).problem == f"cannot start: {problem}"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_program_that_cannot_start_has_a_problem(tmp_path: Path, text: str | N
 )
 def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path, text: str) -> None:
     began = time.monotonic()
-    assert programs.run([program(tmp_path / "x", f"echo $$ >{tmp_path}/pid\n{text}")], seconds=1.0) == Exit(
+    assert programs.run_program([program(tmp_path / "x", f"echo $$ >{tmp_path}/pid\n{text}")], seconds=1.0) == Exit(
         None, "", "timed out after 1 s"
     )
     assert time.monotonic() - began < DEADLINE

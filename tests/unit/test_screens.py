@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from hook.base import system
 from hook.base.models import Failure, KeyState, Member, MonGroup
 from hook.cli import commands, output, top_command
-from hook.doctor.finding import FAILURE, OK, WARNING
+from hook.doctor.finding import FAILURE, OK, WARNING, Finding, Site
 from hook.doctor.records import check_records
-from hook.doctor.site import Site
 from hook.node import config
 from hook.node.place import Places
 from hook.observe import screens, snapshot, table
@@ -258,11 +257,13 @@ def test_list_does_not_say_none_while_the_run_directory_is_full(
 
 
 def test_doctor_says_that_records_may_be_missing(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site(Places("/usr", "/h"), node.options, ())
-    assert [it.level for it in check_records(site)] == [OK]
+    def check() -> list[Finding]:
+        return [*check_records(Site(Places("/usr", "/h"), node.options, ()))]
+
+    assert [it.level for it in check()] == [OK]
     node.write("runs", "unrecorded", "...")
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**ROOM, "f_bavail": 0}))
-    full, keys, unrecorded = check_records(site)
+    full, keys, unrecorded = check()
     assert (full.level, full.found, keys.level) == (FAILURE, f"the file system of {node.run} is full", OK)
     assert (unrecorded.level, unrecorded.found) == (WARNING, "at least 3 failures since boot could not be recorded")
 

@@ -13,8 +13,8 @@ import pytest
 from hook.base import procfs, system
 from hook.base.errors import HookError
 from hook.base.models import KeyState, Options, ReconcileRecord
+from hook.doctor.finding import Site
 from hook.doctor.records import check_reconcile
-from hook.doctor.site import Site
 from hook.node.place import Places
 from hook.reconcile import reconcile, survey
 from hook.reconcile.tally import Tally
