@@ -188,11 +188,7 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
 
 @pytest.mark.parametrize(
     "module",
-    [
-        name
-        for name in LOOKS_ONLY
-        if name not in ("doctor/kernel", "node/door", "node/unhooked", "observe/prometheus")
-    ],
+    [name for name in LOOKS_ONLY if name not in ("doctor/kernel", "node/door", "node/unhooked", "observe/prometheus")],
 )
 def test_module_that_looks_changes_nothing(module: str) -> None:
     """`prometheus` writes the file that its option names, `unhooked` keeps what it found, `door` is for install, too.
