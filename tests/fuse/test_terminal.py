@@ -25,7 +25,7 @@ import pytest
 
 from tests.kernel.inside import REAL_ROOT
 from tests.support.hook import DEADLINE, PYZ
-from tests.unit.nodes import NodeFiles, alive
+from tests.unit.nodes import NodeFiles
 
 pytestmark = pytest.mark.skipif(REAL_ROOT is not None or os.geteuid() != 0, reason="needs root, and no resctrl")
 CLEAR = "\x1b[H\x1b[2J"
@@ -115,7 +115,7 @@ def pods(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         for ctrl_group in ("/", "gold") if at % 10 == 5 else ("/",):
             path = node.make("oci-" + key, ctrl_group, used)
             groups.append({"path": path, "ctrl_group": ctrl_group, "begin": dict.fromkeys(used, "0")})
-        members = {f"{dice.getrandbits(256):064x}": alive(groups[0]["path"], name="app")}
+        members = {f"{dice.getrandbits(256):064x}": node.alive(groups[0]["path"], name="app")}
         if at % 10 == 7:
             about, members = {**about, "lingering_since": 1.0, "lingering_until": 1e9}, {}
         node.record(key, **about, groups=groups, members=members)

@@ -157,13 +157,3 @@ def add_process(pid: int, starttime: int = 100, cgroup: str = "/", parent: int =
     (directory / "stat").write_text(f"{pid} (app) {' '.join(map(str, fields))}\n")
     (directory / "cgroup").write_text(f"0::{cgroup}\n")
     (directory / f"task/{pid}").mkdir(parents=True)
-
-
-def alive(group: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
-    """A member whose process runs: this one."""
-    return {"pid": os.getpid(), "starttime": procfs.starttime(os.getpid()), "group": group, **fields}
-
-
-def dead(group: str) -> dict[str, Any]:
-    """A member whose process is gone: this pid is another one's now."""
-    return {"pid": os.getpid(), "starttime": 1, "group": group}

@@ -17,7 +17,7 @@ from hook.base import models
 from hook.base.models import Failure, Index, KeyState, ReconcileRecord, WatchRecord
 from hook.cli import commands
 from tests.unit import strategies
-from tests.unit.nodes import NOW, NodeFiles, alive
+from tests.unit.nodes import NOW, NodeFiles
 
 IDS = ("c1", "c2", "87a3fb58-4084-4186-9c0e-93cf8c32e2ce")
 STRAYS = ("c1@4711-99", "a b", "x" * 201, "é")
@@ -58,7 +58,7 @@ def written(directory: Path, found: dict[str, Any]) -> NodeFiles:
             groups = document.get("groups")
             if isinstance(groups, list) and groups and isinstance(groups[0], dict):
                 document["groups"] = [{**groups[0], "path": group}]
-                document["members"] = {IDS[0]: alive(group)}
+                document["members"] = {IDS[0]: node.alive(group)}
         node.write(part, name, json.dumps(strategies.realised(document, models), default=str))
     return node
 

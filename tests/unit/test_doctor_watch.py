@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from hook.base import system
@@ -29,7 +27,7 @@ from tests.unit.nodes import NodeFiles
     ],
 )
 def test_watch_is_running_off_or_failing_by_its_own_record(
-    tmp_path: Path,
+    node: NodeFiles,
     monkeypatch: pytest.MonkeyPatch,
     silent: int | None,
     enabled: bool,
@@ -43,7 +41,6 @@ def test_watch_is_running_off_or_failing_by_its_own_record(
         asked.append(words)
         return programs.Exit(0 if enabled else 1, "", "")
 
-    node = NodeFiles(tmp_path)
     node.run.mkdir()
     if silent is not None:
         node.watched(alive_at=system.unix_time() - silent)

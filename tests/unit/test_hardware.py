@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.observe import hardware
 
@@ -20,9 +21,9 @@ ABMC = {
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    (tmp_path / "info" / "L3_MON").mkdir(parents=True)
-    return tmp_path
+def root(fs: FakeFilesystem) -> Path:
+    fs.create_dir("/sys/fs/resctrl/info/L3_MON")
+    return Path("/sys/fs/resctrl")
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -55,8 +56,9 @@ def test_counters_that_are_no_numbers_are_none(root: Path, text: str) -> None:
     assert hardware.read_assignable(str(root)) is None
 
 
-def test_a_machine_without_the_files_has_none(tmp_path: Path) -> None:
-    root = str(tmp_path)
+@pytest.mark.usefixtures("fs")
+def test_a_machine_without_the_files_has_none() -> None:
+    root = "/sys/fs/resctrl"
     assert (hardware.read_assignable(root), hardware.read_events(root)) == (None, set())
 
 

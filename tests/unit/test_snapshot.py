@@ -1,41 +1,50 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A look at a node: what is there is seen, what vanishes is not, and nothing is changed."""
+"""A snapshot of a node: what is there is seen, what vanishes is not, each counter is read once, nothing is changed."""
 
 from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.base import counters, procfs, system
+from hook.base import procfs, system
+from hook.base.counters import MILLION
 from hook.base.errors import HookError
 from hook.base.models import KeyState, Model
 from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.observe.hardware import Rmids
 from hook.observe.screens import rates_to_json
-from hook.observe.snapshot import Inventory, Key, take_snapshot
+from hook.observe.snapshot import Inventory, Key, Uncharged, take_snapshot
 from hook.observe.use import Rates, Total, compare, sum_use
 from hook.state import records
 from hook.state.records import Records
-from tests.support.hook import snapshot
-from tests.unit.nodes import BEGIN, NOW, NodeFiles, alive, dead
+from tests.unit.nodes import BEGIN, NOW, NodeFiles
 
-MILLION = counters.MILLION
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> NodeFiles:
-    return NodeFiles(tmp_path)
+ENERGY, TRAFFIC, OCCUPANCY = "mon_PERF_PKG_00/core_energy", "mon_L3_00/mbm_total_bytes", "mon_L3_00/llc_occupancy"
+HERE: dict[str, Any] = {"path": "/sys/fs/resctrl/mon_groups/oci-c1", "ctrl_group": "/", "begin": BEGIN}
+OVER = {**HERE, "path": "/sys/fs/resctrl/mon_groups/their-own", "end": NOW}
+GOLD = {"path": "/sys/fs/resctrl/gold/mon_groups/oci-c1", "ctrl_group": "gold", "begin": {ENERGY: "1"}}
+MISSING = {**HERE, "path": "/sys/fs/resctrl/mon_groups/oci-x"}
 
 
 def only(seen: Inventory) -> Key:
     (key,) = seen.keys
     return key
+
+
+def list_files(fs: FakeFilesystem) -> dict[str, bytes | None]:
+    """All that is below /sys and /run, with what is in it."""
+    places = [f"{at}/{name}" for top in ("/sys", "/run") for at, _, names in os.walk(top) for name in ["", *names]]
+    return {it: fs.get_object(it).byte_contents if not it.endswith("/") else None for it in places}
 
 
 # --- Keys and what they used
@@ -54,76 +63,58 @@ def test_a_live_key_has_its_groups_and_members(node: NodeFiles, monkeypatch: pyt
     assert (key.state, key.condition, key.alive, key.age) == (state, "live", {"c1": True}, 60.0)
     (group,) = key.groups
     assert (group.exists, group.is_over, group.now) == (True, False, NOW)
-    assert group.use == {"mon_L3_00/mbm_total_bytes": 4000 * MILLION, "mon_PERF_PKG_00/core_energy": 3_250_000}
+    assert group.use == {TRAFFIC: 4000 * MILLION, ENERGY: 3_250_000}
 
 
-def test_a_snapshot_changes_nothing(node: NodeFiles) -> None:
+def test_a_snapshot_changes_nothing_and_leaves_no_descriptor_open(node: NodeFiles, fs: FakeFilesystem) -> None:
     node.live("c1")
     node.write("groups", "torn.json", "{")
     node.fail("c2")
-    before = snapshot(node.root, node.run), {path: path.read_bytes() for path in node.run.rglob("*.json")}
-    take_snapshot(node.options)
-    assert (snapshot(node.root, node.run), {path: path.read_bytes() for path in node.run.rglob("*.json")}) == before
+    before, opened = list_files(fs), [it for it in fs.open_files if it]
+    take_snapshot(node.options, has_uncharged=True)
+    assert (list_files(fs), [it for it in fs.open_files if it]) == (before, opened)
+    assert len(before) > 20
 
 
-def test_an_ended_group_has_its_final_counters(node: NodeFiles) -> None:
-    node.completed("c1")
-    node.make("oci-c1", counters={"mon_PERF_PKG_00/core_energy": "99"})
+@pytest.mark.parametrize(
+    ("fields", "condition", "energy"),
+    [
+        ({"groups": [HERE]}, "live", Total(known=3_250_000, counted=1)),
+        ({"groups": [MISSING]}, "group missing", Total(unknown=1)),
+        # The path of what is over may be another group's.
+        ({"groups": [OVER, GOLD]}, "live", Total(known=13_250_000, counted=2)),
+        ({"groups": [{**OVER, "path": HERE["path"]}], "completed_at": "x"}, "completed", Total(3_250_000, counted=1)),
+        ({"recovering": True, "completed_at": "x"}, "recovering", None),
+        ({"lingering_since": 1.0}, "lingering", None),
+        ({"groups": [{**HERE, "begin": None}]}, "live", None),
+        (
+            {"groups": [{**HERE, "begin": {ENERGY: "Unavailable"}, "before": {ENERGY: "0.5"}}]},
+            "live",
+            Total(known=9_250_000, counted=1, from_nothing=1),
+        ),
+        ({"groups": [{**HERE, "begin": {ENERGY: "Error"}}, GOLD]}, "live", Total(10 * MILLION, counted=1, unknown=1)),
+    ],
+    ids=["live", "missing", "one over", "over", "recovering", "lingering", "no begin", "from nothing", "unknown"],
+)
+def test_a_key_has_a_condition_and_a_sum_over_domains_and_groups(
+    node: NodeFiles, fields: dict[str, Any], condition: str, energy: Total | None
+) -> None:
+    node.make("oci-c1", counters=NOW)
+    node.make("oci-c1", "gold", {ENERGY: "11"})
+    node.record("c1", **fields)
     key = only(take_snapshot(node.options))
-    assert (key.condition, key.groups[0].is_over, key.groups[0].now) == ("completed", True, NOW)
-    assert sum_use(key.groups)["core_energy"] == Total(known=3_250_000, counted=1)
+    assert (key.condition, sum_use(key.groups).get("core_energy")) == (condition, energy)
 
 
-def test_a_removed_group_is_missing_and_its_use_unknown(node: NodeFiles) -> None:
-    path = str(node.path("oci-c1"))
-    node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": BEGIN}], members={"c1": alive(path)})
-    key = only(take_snapshot(node.options))
-    assert key.condition == "group missing"
-    assert sum_use(key.groups)["core_energy"] == Total(unknown=1)
-
-
-def test_a_key_is_live_after_one_of_its_groups_ended(node: NodeFiles) -> None:
-    over = {"path": node.make("their-own", counters=NOW), "ctrl_group": "/", "begin": BEGIN, "end": NOW}
-    path = node.make("oci-c1", "gold", NOW)
-    node.record("c1", groups=[over, {"path": path, "ctrl_group": "gold", "begin": BEGIN}], members={"c1": alive(path)})
-    seen = take_snapshot(node.options)
-    assert only(seen).condition == "live"
-    assert seen.rmids == Rmids(limit=8, ours=1, others=2 + 1)
-
-
-def test_recovering_takes_precedence(node: NodeFiles) -> None:
-    node.record("c1", recovering=True)
-    assert only(take_snapshot(node.options)).condition == "recovering"
-
-
-def test_without_snapshots_use_is_unknown(node: NodeFiles) -> None:
-    path = node.make("oci-c1", counters=NOW)
-    node.record("c1", groups=[{"path": path, "ctrl_group": "/"}], members={"c1": alive(path)})
-    key = only(take_snapshot(node.options))
-    assert (key.groups[0].now, sum_use(key.groups)) == (NOW, {})
-
-
-def test_totals_sum_all_domains_and_ctrl_groups_and_count_unknown_values(node: NodeFiles) -> None:
-    energy = "mon_PERF_PKG_0{}/core_energy".format
-    first = node.make("oci-c1", counters={energy(0): "3", energy(1): "5", energy(2): "7"})
-    second = node.make("oci-c1", "gold", {energy(0): "11"})
-    begin = {energy(0): "1", energy(1): "Unavailable", energy(2): "Error"}
-    node.record(
-        "c1",
-        groups=[
-            {"path": first, "ctrl_group": "/", "begin": begin, "before": {energy(0): "0.5"}},
-            {"path": second, "ctrl_group": "gold", "begin": {energy(0): "1"}},
-        ],
-    )
-    found = sum_use(only(take_snapshot(node.options)).groups)
-    assert found == {"core_energy": Total(known=17_500_000, counted=3, unknown=1, from_nothing=1)}
-    assert found["core_energy"].value == 17_500_000
-    assert Total(unknown=2).value is None
+def test_a_sum_without_a_known_part_has_no_value() -> None:
+    assert [Total(unknown=2).value, Total(known=5, counted=1, unknown=1).value] == [None, 5]
 
 
 def test_members_are_dead_alive_or_unknown(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.make("oci-c1")
-    node.record("c1", members={"a": alive(path), "b": dead(path), "c": {**alive(path), "pid": 2**31 - 1}})
+    node.record(
+        "c1", members={"a": node.alive(path), "b": node.dead(path), "c": {**node.alive(path), "pid": 2**31 - 1}}
+    )
     key = only(take_snapshot(node.options))
     assert (key.alive, key.list_alive()) == ({"a": True, "b": False, "c": False}, ["a"])
     monkeypatch.setattr(procfs, "is_dead", lambda _pid, _born: None)
@@ -131,20 +122,17 @@ def test_members_are_dead_alive_or_unknown(node: NodeFiles, monkeypatch: pytest.
 
 
 def test_an_age_is_never_negative_and_may_be_unknown(node: NodeFiles) -> None:
-    node.record("c1", created_boottime=1e12)
-    assert only(take_snapshot(node.options)).age == 0
-    node.record("c1")
-    assert only(take_snapshot(node.options)).age is None
+    for born, age in ((1e12, 0), (None, None)):
+        node.record("c1", created_boottime=born)
+        assert only(take_snapshot(node.options)).age == age
 
 
 # --- What changes meanwhile
 
 
-def when_counted(monkeypatch: pytest.MonkeyPatch, *happenings: object) -> list[str]:
-    """Something happens each time that a mon_group's counters have been read."""
-    waiting = list(happenings)
-    real = Resctrl.counters
-    read: list[str] = []
+def when_counted(monkeypatch: pytest.MonkeyPatch, *happenings: Callable[[], object]) -> list[str]:
+    """Something happens each time that a group's counters have been read; the paths of these groups."""
+    waiting, real, read = list(happenings), Resctrl.counters, list[str]()
 
     def counted(self: Resctrl, path: str) -> dict[str, str]:
         read.append(path)
@@ -152,26 +140,25 @@ def when_counted(monkeypatch: pytest.MonkeyPatch, *happenings: object) -> list[s
             return real(self, path)
         finally:
             if waiting:
-                waiting.pop(0)()  # type: ignore[operator]
+                waiting.pop(0)()
 
     monkeypatch.setattr(Resctrl, "counters", counted)
     return read
 
 
-def test_a_key_that_ends_while_it_is_read_is_read_again(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_uncharged", [False, True])
+def test_a_key_that_ends_while_it_is_read_is_read_again(
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch, has_uncharged: bool
+) -> None:
     """The counters of the next incarnation, set against this one's begin, would be use that never was."""
-    node.live("c1")
-    read = when_counted(monkeypatch, lambda: node.completed("c1"))
-    assert only(take_snapshot(node.options)).condition == "completed"
-    assert len(read) == 1
-
-
-def test_a_new_incarnation_has_its_own_initial_counters(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     path = node.live("c1").groups[0].path
-    again = {"path": path, "ctrl_group": "/", "begin": NOW, "before": {"mon_PERF_PKG_00/core_energy": "3.25"}}
+    again = {**HERE, "begin": NOW, "before": {ENERGY: "3.25"}}
     read = when_counted(monkeypatch, lambda: node.record("c1", groups=[again]))
-    assert sum_use(only(take_snapshot(node.options)).groups)["core_energy"] == Total(known=3_250_000, counted=1)
-    assert len(read) == 2
+    key = only(take_snapshot(node.options, has_uncharged=has_uncharged))
+    assert sum_use(key.groups)["core_energy"] == Total(known=3_250_000, counted=1)
+    assert read.count(path) == 2
+    when_counted(monkeypatch, lambda: node.completed("c1"))
+    assert only(take_snapshot(node.options, has_uncharged=has_uncharged)).condition == "completed"
 
 
 def test_a_key_removed_while_it_is_read_is_left_out(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,11 +169,8 @@ def test_a_key_removed_while_it_is_read_is_left_out(node: NodeFiles, monkeypatch
 
 
 def test_a_key_that_changes_at_each_read_is_reported(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = node.live("c1").groups[0].path
-    changes = [
-        lambda at=at: node.record("c1", groups=[{"path": path, "ctrl_group": "/", "begin": {"a/b": str(at)}}])
-        for at in range(9)
-    ]
+    node.live("c1")
+    changes = [lambda at=at: node.record("c1", groups=[{**HERE, "begin": {"a/b": str(at)}}]) for at in range(9)]
     when_counted(monkeypatch, *changes)
     (broken,) = take_snapshot(node.options).unreadable
     assert (broken.name, broken.problem) == ("c1", "it changes faster than it can be read")
@@ -209,7 +193,7 @@ def test_a_file_removed_after_the_listing_is_left_out(node: NodeFiles, monkeypat
 
 def test_unreadable_counters_make_use_unknown(node: NodeFiles) -> None:
     node.live("c1")
-    (node.path("oci-c1") / "mon_data/mon_PERF_PKG_00/core_energy").unlink()
+    (node.path("oci-c1") / "mon_data" / ENERGY).unlink()
     found = sum_use(only(take_snapshot(node.options)).groups)
     assert (found["core_energy"], found["mbm_total_bytes"].known) == (Total(unknown=1), 4000 * MILLION)
 
@@ -238,10 +222,8 @@ def test_a_broken_state_is_reported_beside_the_others(node: NodeFiles, text: str
 
 
 def test_other_files_are_not_read_as_states(node: NodeFiles) -> None:
-    node.write("groups", ".c1.tmp", "{")
-    node.write("groups", "c1.json.unreadable-7", "{")
-    node.write("groups", ".json", "{")
-    node.write("groups", "-odd.json", "{")
+    for name in (".c1.tmp", "c1.json.unreadable-7", ".json", "-odd.json"):
+        node.write("groups", name, "{")
     (node.run / "groups" / "link.json").symlink_to("/etc/hostname")
     (node.run / "groups" / "directory.json").mkdir()
     seen = take_snapshot(node.options)
@@ -252,9 +234,8 @@ def test_other_files_are_not_read_as_states(node: NodeFiles) -> None:
 @given(torn=st.integers(0, 400), junk=st.binary(max_size=30))
 @example(torn=0, junk=b"")
 @example(torn=400, junk=b"\x1b[2J\n")
-def test_a_snapshot_survives_any_file_content(tmp_path_factory: pytest.TempPathFactory, torn: int, junk: bytes) -> None:
-    node = NodeFiles(tmp_path_factory.mktemp("torn"))
-    node.live("c1")
+def test_a_snapshot_survives_any_file_content(node: NodeFiles, torn: int, junk: bytes) -> None:
+    node.record("c1", groups=[HERE])
     node.completed("whole")
     path = node.run / "groups" / "c1.json"
     path.write_bytes(path.read_bytes()[:torn] + junk)
@@ -267,19 +248,39 @@ def test_failures_are_read_and_broken_ones_reported(node: NodeFiles) -> None:
     failure = node.fail("c1")
     node.write("unmonitored", "c2.json", "[]")
     seen = take_snapshot(node.options)
-    assert seen.failures == [failure]
-    assert [it.name for it in seen.unreadable_failures] == ["c2"]
+    assert (seen.failures, [it.name for it in seen.unreadable_failures]) == ([failure], ["c2"])
 
 
 # --- The run directory
 
 
-def test_an_unreadable_run_directory_is_an_error(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def make_file(node: NodeFiles) -> None:
     node.run.write_text("")
-    with pytest.raises(HookError) as caught:
+
+
+def make_writable(node: NodeFiles) -> None:
+    node.run.mkdir()
+    node.run.chmod(0o777)
+
+
+def make_link(node: NodeFiles) -> None:
+    node.run.symlink_to("/tmp")
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"), [(make_file, "be read"), (make_writable, "not root's alone"), (make_link, "cannot be read")]
+)
+def test_a_run_directory_that_cannot_be_trusted_is_an_error(
+    node: NodeFiles, fs: FakeFilesystem, make: Callable[[NodeFiles], None], problem: str
+) -> None:
+    make(node)
+    opened = [it for it in fs.open_files if it]
+    with pytest.raises(HookError, match=problem) as caught:
         take_snapshot(node.options)
-    assert caught.value.reason == Reason.IO
-    node.run.unlink()
+    assert (caught.value.reason, [it for it in fs.open_files if it]) == (Reason.IO, opened)
+
+
+def test_a_part_of_it_that_cannot_be_read_is_an_error(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     node.record("c1")
 
     def denied(path: str, _dir_fd: int | None = None) -> list[str]:
@@ -288,29 +289,6 @@ def test_an_unreadable_run_directory_is_an_error(node: NodeFiles, monkeypatch: p
     monkeypatch.setattr(system, "list_directory", denied)
     with pytest.raises(HookError, match="groups cannot be read"):
         take_snapshot(node.options)
-
-
-def test_a_run_directory_writable_by_others_is_not_trusted(node: NodeFiles) -> None:
-    node.run.mkdir()
-    node.run.chmod(0o777)
-    before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(HookError, match="not root's alone"):
-        take_snapshot(node.options)
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_a_link_as_run_directory_is_not_followed(node: NodeFiles, tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    node.run.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(HookError, match="cannot be read"):
-        take_snapshot(node.options)
-
-
-def test_no_descriptor_is_left_open(node: NodeFiles) -> None:
-    node.live("c1")
-    before = len(os.listdir("/proc/self/fd"))
-    take_snapshot(node.options)
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_the_index_leads_from_a_container_to_its_key(node: NodeFiles) -> None:
@@ -322,10 +300,13 @@ def test_the_index_leads_from_a_container_to_its_key(node: NodeFiles) -> None:
 
 
 def test_runs_are_counted_by_the_size_of_their_file(node: NodeFiles) -> None:
-    node.write("runs", "createRuntime-ok", "." * 7)
-    node.write("runs", "poststop-lock_timeout", ".")
-    node.write("runs", "nonsense", "..")
-    node.write("runs", ".hidden-x", "..")
+    for name, text in {
+        "createRuntime-ok": 7 * ".",
+        "poststop-lock_timeout": ".",
+        "nonsense": "..",
+        ".x-x": "..",
+    }.items():
+        node.write("runs", name, text)
     (node.run / "runs" / "link-x").symlink_to("nonsense")
     assert take_snapshot(node.options).runs == {("createRuntime", "ok"): 7, ("poststop", "lock_timeout"): 1}
 
@@ -335,48 +316,48 @@ def test_runs_are_counted_by_the_size_of_their_file(node: NodeFiles) -> None:
 
 def test_rmids_in_use_are_those_of_all_groups(node: NodeFiles) -> None:
     node.live("c1")
-    node.make("oci-c2", "gold")
-    node.make("somebodys")
-    node.make("somebodys", "silver")
-    odd = node.make("odd-prefix")
-    node.record("c3", groups=[{"path": odd, "ctrl_group": "/"}])
+    for name, ctrl_group in (("oci-c2", "gold"), ("theirs", "/"), ("theirs", "silver"), ("odd-prefix", "/")):
+        node.make(name, ctrl_group)
+    node.record("c3", groups=[{"path": str(node.path("odd-prefix")), "ctrl_group": "/"}])
     (node.root / "no_group").mkdir()
-    rmids = take_snapshot(node.options).rmids
-    assert rmids == Rmids(limit=8, ours=3, others=2 + 3)
-
-
-def test_without_num_rmids_the_limit_is_unknown(node: NodeFiles) -> None:
+    assert take_snapshot(node.options).rmids == Rmids(limit=8, ours=3, others=2 + 3)
     for file in node.root.glob("info/*/num_rmids"):
         file.write_text("many")
-    assert take_snapshot(node.options).rmids == Rmids(limit=None, ours=0, others=1)
+    assert take_snapshot(node.options).rmids == Rmids(limit=None, ours=3, others=2 + 3)
 
 
 def test_without_resctrl_no_rmid_is_in_use(node: NodeFiles) -> None:
     node.live("c1")
-    seen = take_snapshot(node.options.model_copy(update={"resctrl_root": "/nowhere"}))
-    assert (seen.rmids, seen.orphans) == (None, [])
-    assert only(seen).condition == "live"
+    seen = take_snapshot(node.options.model_copy(update={"resctrl_root": "/nowhere"}), has_uncharged=True)
+    assert (seen.rmids, seen.orphans, seen.uncharged, only(seen).condition) == (None, [], {}, "live")
 
 
 def test_orphans_are_our_groups_without_a_record_and_a_live_member(node: NodeFiles) -> None:
+    """The group of a dead pod on record lingers, or waits for its next start, as in CrashLoopBackOff."""
     node.live("c1")
-    lone = node.make("oci-lone")
-    left = node.make("oci-over")
+    orphans = [node.make("oci-lone"), node.make("oci-over"), node.make("oci-c1", "gold")]
     node.completed("over")
-    elsewhere = node.make("oci-c1", "gold")
-    node.make("somebodys")
-    node.make("oci-torn")
+    for name in ("theirs", "oci-torn", "oci-back"):
+        node.make(name)
     node.write("groups", "torn.json", "{")
-    node.make("oci-back")
     node.record("back", recovering=True)
-    assert sorted(take_snapshot(node.options).orphans) == sorted([lone, left, elsewhere])
+    for key, fields in {"crashed": {}, "lingers": {"lingering_since": 1.0}}.items():
+        path = node.make(f"oci-{key}")
+        groups = [{"path": path, "ctrl_group": "/"}]
+        node.record(key, groups=groups, members={key: node.dead(path)}, **fields)
+    assert sorted(take_snapshot(node.options).orphans) == sorted(orphans)
 
 
-@pytest.mark.parametrize("fields", [{}, {"lingering_since": 1.0}])
-def test_the_group_of_a_dead_pod_on_record_is_not_an_orphan(node: NodeFiles, fields: dict[str, float]) -> None:
-    """It lingers, or waits for its next start, as in CrashLoopBackOff."""
-    path = node.make("oci-c1")
-    node.record("c1", groups=[{"path": path, "ctrl_group": "/"}], members={"c1": dead(path)}, **fields)
+def test_a_group_removed_with_its_key_is_not_an_orphan(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.live("c1")
+    real = Records.names
+
+    def later(self: Records, part: type[Model]) -> list[str]:
+        shutil.rmtree(node.path("oci-c1"), ignore_errors=True)
+        (node.run / "groups" / "c1.json").unlink(missing_ok=True)
+        return real(self, part)
+
+    monkeypatch.setattr(Records, "names", later)
     assert take_snapshot(node.options).orphans == []
 
 
@@ -386,54 +367,115 @@ def test_a_container_recorded_meanwhile_is_not_unhooked(node: NodeFiles) -> None
     node.fail("c2")
     seen = take_snapshot(node.options).unhooked
     assert seen is not None
-    assert list(seen.containers) == ["c3"]
-    assert records.name_unhooked(seen) == ["shop/web-0 app (c3)"]
+    assert (list(seen.containers), records.name_unhooked(seen)) == (["c3"], ["shop/web-0 app (c3)"])
 
 
-def test_a_group_removed_with_its_key_is_not_an_orphan(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.live("c1")
-    real = Records.names
+# --- What is charged to no pod
 
-    def later(self: Records, part: type[Model]) -> list[str]:
-        monkeypatch.undo()
-        (node.run / "groups" / "c1.json").unlink()
-        os.rename(node.path("oci-c1"), node.root / "gone")
-        return real(self, part)
 
-    monkeypatch.setattr(records.Records, "names", later)
-    assert take_snapshot(node.options).orphans == []
+def read_uncharged(node: NodeFiles) -> Uncharged:
+    return take_snapshot(node.options, has_uncharged=True).uncharged
+
+
+def test_what_mon_groups_count_is_taken_off_and_each_is_read_once(
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what those of other tools do: it is not the ctrl_group's own."""
+    node.make("oci-a", counters={ENERGY: "10.5", OCCUPANCY: "64"})
+    node.make("theirs", counters={ENERGY: "1", OCCUPANCY: "Unavailable"})
+    node.count_whole({ENERGY: "20", OCCUPANCY: "100"})
+    path = node.make("oci-a", "gold", {ENERGY: "3"})
+    node.record("a", groups=[{"path": path, "ctrl_group": "gold", "begin": {ENERGY: "1"}}])
+    node.count_whole({ENERGY: "5"}, "gold")
+    read = when_counted(monkeypatch)
+    seen = take_snapshot(node.options, has_uncharged=True)
+    assert seen.uncharged == {
+        "/": {ENERGY: 8_500_000, OCCUPANCY: 36 * MILLION},
+        "gold": {ENERGY: 2 * MILLION},
+    }
+    assert sum_use(only(seen).groups)["core_energy"].value == 2 * MILLION
+    assert (only(seen).groups[0].exists, len(read), set(Counter(read).values())) == (True, 5, {1})
+
+
+def test_what_is_no_number_is_none_and_nothing_is_negative(node: NodeFiles) -> None:
+    node.make("oci-a", counters={OCCUPANCY: "64"})
+    node.count_whole({ENERGY: "Unavailable", OCCUPANCY: "1"})
+    assert read_uncharged(node) == {"/": {ENERGY: None, OCCUPANCY: 0}}
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_group_that_comes_meanwhile_is_not_taken_for_tasks_without_a_group(
+    node: NodeFiles, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Its RMID counted for another one before: that is in the sum at once."""
+    node.count_whole({ENERGY: "20"})
+    read, left = Resctrl.counters, [times]
+
+    def read_while_groups_come(kernel: Resctrl, path: str) -> dict[str, str]:
+        if path == str(node.root) and left[0]:
+            left[0] -= 1
+            node.make(f"oci-{left[0]}", counters={ENERGY: "4000"})
+            node.count_whole({ENERGY: str(20 + 4000 * (times - left[0]))})
+        return read(kernel, path)
+
+    monkeypatch.setattr(Resctrl, "counters", read_while_groups_come)
+    assert read_uncharged(node) == ({"/": {ENERGY: 20 * MILLION}} if times == 1 else {})
+
+
+def test_a_group_that_goes_meanwhile_is_read_again(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.make("oci-a", counters={ENERGY: "12"})
+    node.count_whole({ENERGY: "20"})
+
+    def go() -> None:
+        shutil.rmtree(node.path("oci-a"))
+        node.count_whole({ENERGY: "8"})
+
+    when_counted(monkeypatch, go)
+    assert read_uncharged(node) == {"/": {ENERGY: 8 * MILLION}}
 
 
 # --- Rates
 
 
-def two_looks(node: NodeFiles, monkeypatch: pytest.MonkeyPatch, change: object) -> Rates:
+def two_looks(node: NodeFiles, monkeypatch: pytest.MonkeyPatch, change: Callable[[], object]) -> Rates:
     """The rates between two looks, 2 seconds apart, with a change between them."""
     now = [10.0]
     monkeypatch.setattr(system, "monotonic", lambda: now[0])
     first = take_snapshot(node.options)
-    change()  # type: ignore[operator]
+    change()
     now[0] = 12.0
     return compare(first, take_snapshot(node.options), "now")
 
 
-def test_rates_are_use_per_second(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.live("c1")
-    more = {"mon_L3_00/mbm_total_bytes": "7000", "mon_PERF_PKG_00/core_energy": "38.750000"}
-    found = two_looks(node, monkeypatch, lambda: node.count("oci-c1", more))
+CACHE = Total(known=4096 * MILLION, counted=1)
+
+
+@pytest.mark.parametrize(
+    ("fields", "first", "second", "expected"),
+    [
+        ({}, {}, {ENERGY: "38.75"}, {"core_energy": Total(15 * MILLION, 1), "mbm_total_bytes": Total(0, 1)}),
+        ({"begin": None}, {}, {ENERGY: "10.75"}, {"core_energy": Total(MILLION, 1), "mbm_total_bytes": Total(0, 1)}),
+        ({}, {ENERGY: "Unavailable"}, {ENERGY: "4"}, {"core_energy": Total(2 * MILLION, counted=1, from_nothing=1)}),
+        ({}, {}, {ENERGY: "1", TRAFFIC: "Error"}, dict.fromkeys(("core_energy", "mbm_total_bytes"), Total(unknown=1))),
+        ({"end": NOW}, {}, {}, None),
+    ],
+    ids=["per second", "no begin", "counted from 0", "ran backwards", "over"],
+)
+def test_a_rate_is_use_per_second(
+    node: NodeFiles,
+    monkeypatch: pytest.MonkeyPatch,
+    fields: dict[str, Any],
+    first: dict[str, str],
+    second: dict[str, str],
+    expected: dict[str, Total] | None,
+) -> None:
+    node.make("oci-c1", counters={**NOW, **first})
+    node.record("c1", groups=[{**HERE, **fields}])
+    found = two_looks(node, monkeypatch, lambda: node.count("oci-c1", second))
     (rate,) = found.keys
     assert found.seconds == 2.0
-    assert rate.use["core_energy"] == Total(known=15 * MILLION, counted=1)
-    assert rate.use["mbm_total_bytes"] == Total(known=1000 * MILLION, counted=1)
-    assert rate.use["llc_occupancy"] == Total(known=4096 * MILLION, counted=1)
-
-
-def test_rates_need_no_snapshots(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = node.make("oci-c1", counters=NOW)
-    node.record("c1", groups=[{"path": path, "ctrl_group": "/"}], members={"c1": alive(path)})
-    more = {"mon_PERF_PKG_00/core_energy": "10.750000"}
-    (rate,) = two_looks(node, monkeypatch, lambda: node.count("oci-c1", more)).keys
-    assert rate.use["core_energy"].value == MILLION
+    assert (rate.use == {}) if expected is None else (expected.items() <= rate.use.items())
+    assert rate.use.get("llc_occupancy") == (None if expected is None else CACHE)
 
 
 def test_rates_are_sorted_by_use(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,11 +483,11 @@ def test_rates_are_sorted_by_use(node: NodeFiles, monkeypatch: pytest.MonkeyPatc
         node.live(key)
 
     def work() -> None:
-        node.count("oci-busy", {"mon_PERF_PKG_00/core_energy": "9.75"})
-        node.count("oci-reader", {"mon_L3_00/mbm_total_bytes": "6000"})
+        node.count("oci-busy", {ENERGY: "9.75"})
+        node.count("oci-reader", {TRAFFIC: "6000"})
 
-    found = two_looks(node, monkeypatch, work)
-    assert [it["key"] for it in rates_to_json(found)["keys"]] == ["busy", "reader", "idle", "other"]
+    found = rates_to_json(two_looks(node, monkeypatch, work))
+    assert [it["key"] for it in found["keys"]] == ["busy", "reader", "idle", "other"]
 
 
 def test_a_key_in_only_one_snapshot_has_no_rate(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -462,28 +504,7 @@ def test_a_key_in_only_one_snapshot_has_no_rate(node: NodeFiles, monkeypatch: py
     assert all(rate.use.keys() == {"llc_occupancy"} for rate in found.values())
 
 
-def test_a_rate_counted_from_0_is_marked(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    energy = "mon_PERF_PKG_00/core_energy"
-    node.live("c1")
-    node.count("oci-c1", {energy: "Unavailable"})
-    (rate,) = two_looks(node, monkeypatch, lambda: node.count("oci-c1", {energy: "4"})).keys
-    assert rate.use["core_energy"] == Total(known=2 * MILLION, counted=1, from_nothing=1)
-
-
-def test_an_ended_group_has_no_rate(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.completed("c1", completed_at=None)
-    (rate,) = two_looks(node, monkeypatch, lambda: None).keys
-    assert rate.use == {}
-
-
-def test_a_counter_that_ran_backwards_has_an_unknown_rate(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    node.live("c1")
-    less = {"mon_PERF_PKG_00/core_energy": "1", "mon_L3_00/mbm_total_bytes": "Unavailable"}
-    (rate,) = two_looks(node, monkeypatch, lambda: node.count("oci-c1", less)).keys
-    assert rate.use["core_energy"] == rate.use["mbm_total_bytes"] == Total(unknown=1)
-
-
-def test_both_forms_of_a_state_read_the_same() -> None:
-    """look_at compares groups: two readings of one text are equal."""
-    fields = {"key": "c1", "kind": "pod", "groups": [{"path": "/r/mon_groups/x", "ctrl_group": "/", "begin": BEGIN}]}
+def test_two_readings_of_one_state_are_equal() -> None:
+    """read_key compares groups."""
+    fields = {"key": "c1", "kind": "pod", "groups": [HERE]}
     assert KeyState.model_validate(fields).groups == KeyState.model_validate(fields).groups
