@@ -27,7 +27,7 @@ EAGER, LATER = "MODULES", "PLACES"  # in the loader: what takes their place
 HEADER_SIZE = 66
 # Alone, so that nothing but its version and the texts has a part in the bytes.
 _OPTIONS = ("-I", "-S", "-B", "-X", "utf8", "-X", "no_debug_ranges", "-c")
-_CODE = "import sys; sys.path.insert(0, sys.argv[1]); from hook.install import bytecode; bytecode.main()"
+_CODE = "import sys; sys.path.insert(0, sys.argv[1]); from hook.install import bytecode; bytecode.print_bytecode()"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def parse_answer(output: str) -> Bytecode:
 # --- What the interpreter does
 
 
-def main() -> None:
+def print_bytecode() -> None:
     """See make_command."""
     with zipfile.ZipFile(sys.argv[2]) as file:
         names = [name for name in file.namelist() if name.endswith(".py") and "/" in name]

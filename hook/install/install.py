@@ -17,7 +17,7 @@ from typing import Any
 
 from hook.base.models import Options
 from hook.install import node_bytecode, steps
-from hook.install.steps import Refused, Step, Taken, remove, write
+from hook.install.steps import Refused, Step, Taken, remove_file, run_command, write_file
 from hook.node import config, hooksd, place, programs
 from hook.node.place import CONF_MARK, KUBERNETES, NAME, PODMAN, TARGETS, Places, PyzFile
 from hook.node.programs import Interpreter
@@ -88,20 +88,20 @@ def plan_install(wanted: Wanted) -> list[Step]:
         here.append(Step("try", places.program, lambda: try_program(places.program)))
     return [
         # Remove an unwanted JSON first, as in uninstall.
-        *(remove(at(places.json(target))) for target in TARGETS if target not in wanted.targets),
+        *(remove_file(at(places.json(target))) for target in TARGETS if target not in wanted.targets),
         # An upgrade tries the new program before it replaces the old one. A hook that starts meanwhile runs either.
         # No hooks.d file calls a first installation yet, so that one is tried in place.
-        write(at(places.program), wanted.program, 0o755, None if places.top else try_program),
+        write_file(at(places.program), wanted.program, 0o755, None if places.top else try_program),
         *here,
-        steps.link(at(places.link), places.link_target),
+        steps.make_link(at(places.link), places.link_target),
         # The timer before the JSON: a container with the hook needs reconcile.
-        *(write(at(unit), _adapt_file(wanted, "packaging/systemd/", unit).encode()) for unit in places.units),
-        write(at(places.tmpfiles), _adapt_file(wanted, "packaging/tmpfiles.d/", places.tmpfiles).encode()),
+        *(write_file(at(unit), _adapt_file(wanted, "packaging/systemd/", unit).encode()) for unit in places.units),
+        write_file(at(places.tmpfiles), _adapt_file(wanted, "packaging/tmpfiles.d/", places.tmpfiles).encode()),
         # One that the administrator wrote stays.
-        *([] if places.is_foreign(places.conf) else [write(at(places.conf), make_conf(wanted).encode())]),
+        *([] if places.is_foreign(places.conf) else [write_file(at(places.conf), make_conf(wanted).encode())]),
         *_plan_activation(wanted),
-        remove(at(places.owner)),  # with --force: the former owner has lost these files
-        *(write(at(places.json(target)), make_hook_file(wanted, target).encode()) for target in wanted.targets),
+        remove_file(at(places.owner)),  # with --force: the former owner has lost these files
+        *(write_file(at(places.json(target)), make_hook_file(wanted, target).encode()) for target in wanted.targets),
     ]
 
 
@@ -151,20 +151,20 @@ def _plan_activation(wanted: Wanted) -> list[Step]:
     if places.top or not programs.has_systemd():
         return []
     return [
-        steps.run("systemd-tmpfiles", "--create", places.tmpfiles),
-        steps.run("systemctl", "daemon-reload"),
-        steps.run("systemctl", "enable", "--now", os.path.basename(places.timer)),
+        run_command("systemd-tmpfiles", "--create", places.tmpfiles),
+        run_command("systemctl", "daemon-reload"),
+        run_command("systemctl", "enable", "--now", os.path.basename(places.timer)),
         # Services that run are restarted: they run the program that was there.
-        *([steps.run("systemctl", "enable", watch)] if wanted.watch else []),
-        steps.run("systemctl", "restart" if wanted.watch else "try-restart", watch),
-        steps.run("systemctl", "try-restart", os.path.basename(places.metrics_service)),
+        *([run_command("systemctl", "enable", watch)] if wanted.watch else []),
+        run_command("systemctl", "restart" if wanted.watch else "try-restart", watch),
+        run_command("systemctl", "try-restart", os.path.basename(places.metrics_service)),
         *plan_stop_of_left_timer(),
     ]
 
 
 def plan_stop_of_left_timer() -> list[Step]:
     """Stop the timer that uninstall left running: see uninstall.plan_left_timer."""
-    return [steps.run("systemctl", "stop", LEFT_TIMER)] if programs.has_transient(LEFT_TIMER) else []
+    return [run_command("systemctl", "stop", LEFT_TIMER)] if programs.has_transient(LEFT_TIMER) else []
 
 
 # --- What prevents an installation

@@ -14,7 +14,7 @@ import tempfile
 
 from hook.base import system
 from hook.install import bytecode
-from hook.install.steps import Step, remove, write
+from hook.install.steps import Step, remove_file, write_file
 from hook.node import door, programs
 from hook.node.place import PyzFile
 from hook.node.programs import Interpreter
@@ -37,7 +37,7 @@ def plan_bytecode(program: str, pyz: PyzFile, python: Interpreter) -> list[Step]
     """
     needed = [] if pyz.has_bytecode(python.magic) else [compile_program(program, pyz, python)]
     paths = {it.what for it in needed}
-    return [*needed, *(remove(path) for path in list_files(program) if path not in paths)]
+    return [*needed, *(remove_file(path) for path in list_files(program) if path not in paths)]
 
 
 def compile_program(program: str, pyz: PyzFile, python: Interpreter) -> Step:
@@ -52,7 +52,7 @@ def compile_program(program: str, pyz: PyzFile, python: Interpreter) -> Step:
                 ended = programs.run_program(bytecode.make_command(python.path, copy.name, copy.name))
             if ended.problem is not None:
                 return f"cannot compile with {python.path}: {ended.problem}"
-            write(path, bytecode.parse_answer(ended.output).make_file(pyz.build_id)).do()
+            write_file(path, bytecode.parse_answer(ended.output).make_file(pyz.build_id)).do()
         except OSError as error:
             return f"cannot write {path}: {error.strerror or error}"
         except (ValueError, TypeError, SyntaxError):

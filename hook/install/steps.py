@@ -55,7 +55,7 @@ Taken = list[tuple[Step, "str | None"]]
 """Steps that were taken, or are planned, each with the problem that it met."""
 
 
-def write(path: str, content: bytes, mode: int = 0o644, check: Callable[[str], None] | None = None) -> Step:
+def write_file(path: str, content: bytes, mode: int = 0o644, check: Callable[[str], None] | None = None) -> Step:
     """Write a file. Before it replaces an old one, `check` gets its temporary path and may raise Refused."""
 
     def do() -> None:
@@ -75,7 +75,7 @@ def write(path: str, content: bytes, mode: int = 0o644, check: Callable[[str], N
     return Step("write", path, do, is_done)
 
 
-def link(path: str, target: str) -> Step:
+def make_link(path: str, target: str) -> Step:
     """Make a symbolic link."""
 
     def do() -> None:
@@ -88,7 +88,7 @@ def link(path: str, target: str) -> Step:
     return Step("link", f"{path} -> {target}", do, is_done)
 
 
-def remove(path: str) -> Step:
+def remove_file(path: str) -> Step:
     """Remove a file or a link, and the temporary file of a step that was killed."""
     both = (path, _name_temporary(path))
 
@@ -111,7 +111,7 @@ def remove_directory(path: str) -> Step:
     return Step("remove", path, do, lambda: not os.path.lexists(path))
 
 
-def run(*command: str) -> Step:
+def run_command(*command: str) -> Step:
     """Run a program of the system. Its failure is reported and does not stop later steps."""
     return Step("run", shlex.join(command), lambda: programs.run_program(command).problem)
 

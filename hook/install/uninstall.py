@@ -18,7 +18,7 @@ from hook.base.models import KeyState, Options
 from hook.base.reasons import Reason
 from hook.install import node_bytecode, steps
 from hook.install.install import LEFT, LEFT_TIMER, plan_stop_of_left_timer
-from hook.install.steps import Step, Taken, remove
+from hook.install.steps import Step, Taken, remove_file, run_command
 from hook.node import config, door, place, programs, runtimes
 from hook.node.door import Unreadable
 from hook.node.hooksd import read_programs
@@ -64,7 +64,7 @@ def uninstall(places: Places, options: Options, roots: Sequence[str] = (), *, fo
         return steps.take_steps([it for it in planned if it.what not in strange], dry_run=dry_run)
 
     with steps.lock_directory(places.at(places.program_dir)):
-        taken = take([remove(places.at(places.json(target))) for target in place.TARGETS])
+        taken = take([remove_file(places.at(places.json(target))) for target in place.TARGETS])
         # Only now: a container whose creation began before the JSON was removed may have the hook.
         found = Callers() if force or places.top else find_callers(places, options, roots)
         program = places.at(places.program)
@@ -83,7 +83,7 @@ def plan_left_timer(places: Places, options: Options) -> list[Step]:
     words = [f"--resctrl-root={options.resctrl_root}", f"--run-dir={options.run_dir}"]
     words.append(f"--group-prefix={options.group_prefix}")
     every = ("--on-active=60", "--on-unit-active=60")
-    return [steps.run("systemd-run", "--quiet", f"--unit={LEFT}", *every, places.program, "reconcile", *words)]
+    return [run_command("systemd-run", "--quiet", f"--unit={LEFT}", *every, places.program, "reconcile", *words)]
 
 
 def plan_rest(places: Places, options: Options) -> list[Step]:
@@ -93,15 +93,15 @@ def plan_rest(places: Places, options: Options) -> list[Step]:
     units = [os.path.basename(path) for path in active if here and os.path.exists(path)]
     return [
         # Disable the units while they exist, so that systemd removes its links to them.
-        *([steps.run("systemctl", "disable", "--now", *units)] if units else []),
+        *([run_command("systemctl", "disable", "--now", *units)] if units else []),
         *(plan_stop_of_left_timer() if here else []),
-        *(remove(places.at(path)) for path in (*places.units, places.tmpfiles, places.conf)),
+        *(remove_file(places.at(path)) for path in (*places.units, places.tmpfiles, places.conf)),
         *([steps.remove_directory(places.at(places.conf_dir))] if _has_only_our_conf(places) else []),
-        *([steps.run("systemctl", "daemon-reload")] if here else []),
+        *([run_command("systemctl", "daemon-reload")] if here else []),
         *([] if places.top else [end_groups(options)]),
-        remove(places.at(places.link)),
-        *map(remove, node_bytecode.list_files(places.at(places.program))),
-        *(remove(places.at(path)) for path in (places.program, places.owner)),
+        remove_file(places.at(places.link)),
+        *map(remove_file, node_bytecode.list_files(places.at(places.program))),
+        *(remove_file(places.at(path)) for path in (places.program, places.owner)),
     ]
 
 

@@ -42,7 +42,6 @@ EVERYTHING: Object = {
 }
 FILES = {"install", "remove-json"}
 RECONCILES = {"reconcile", "remove-program"}
-WITH_CAPABILITIES = {*RECONCILES, "watch"}
 KEPT = {"DAC_OVERRIDE"}
 OF_WATCH = {"NET_ADMIN"}
 DROPPED_AT_ONCE = {"SETPCAP", "SYS_ADMIN", "SYS_PTRACE"}
@@ -101,12 +100,9 @@ def test_kubernetes_does_not_take_a_slip(defaults: list[Object]) -> None:
         kubernetes_validate.validate(slip, OLDEST, strict=True)
 
 
-def test_it_asks_for_the_oldest_kubernetes_that_has_all_of_it() -> None:
-    assert chart.load(chart.CHART / "Chart.yaml")["kubeVersion"] == f">={OLDEST}.0-0"
-
-
-def test_it_is_of_the_programs_version() -> None:
-    assert chart.load(chart.CHART / "Chart.yaml")["appVersion"] == __version__
+def test_it_is_of_the_programs_version_and_asks_for_the_oldest_kubernetes_that_has_all_of_it() -> None:
+    described = chart.load(chart.CHART / "Chart.yaml")
+    assert (described["appVersion"], described["kubeVersion"]) == (__version__, f">={OLDEST}.0-0")
 
 
 def test_names_stay_within_what_kubernetes_takes() -> None:
@@ -133,9 +129,25 @@ def schema(values: Object) -> None:
     jsonschema.validate(values, json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8")))
 
 
-def test_values_fit_their_schema() -> None:
+METRICS: Object = {"metrics": {"port": 19753, "events": ["core_energy", "c1_res"], "sumDomains": True}}
+LABELS = {"release": "prometheus"}
+WITH_OPERATOR: Object = {
+    "metrics": {
+        "podMonitor": {"enabled": True, "interval": "15s", "labels": LABELS},
+        "prometheusRule": {"enabled": True, "labels": LABELS},
+    }
+}
+PROMETHEUS: Object = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "prometheus"}}}
+
+
+def policy(**more: object) -> Object:
+    return {"metrics": {**WITH_OPERATOR["metrics"], "networkPolicy": {"enabled": True, **more}}}
+
+
+@pytest.mark.parametrize("values", [EVERYTHING, METRICS, WITH_OPERATOR, policy(**{"from": [PROMETHEUS]})])
+def test_values_fit_their_schema(values: Object) -> None:
     schema(chart.load(chart.VALUES))
-    schema(EVERYTHING)
+    schema(values)
 
 
 @pytest.mark.parametrize("name", sorted(Options.model_fields))
@@ -158,6 +170,12 @@ def test_every_option_can_be_given_but_those_that_name_mounts(name: str) -> None
         {"prefix": "usr"},
         {"hooksDir": "/a b"},
         {"image": {"digest": "latest"}},
+        {"metrics": {"port": 80}},
+        {"metrics": {"port": "9753"}},
+        {"metrics": {"events": ["a b"]}},
+        {"metrics": {"podMonitor": {"interval": "often"}}},
+        {"metrics": {"networkPolicy": {"from": []}}},
+        {"metrics": {"on": True}},
     ],
     ids=str,
 )
@@ -169,35 +187,27 @@ def test_values_that_cannot_be_meant_are_refused(values: Object) -> None:
 # --- Privileges
 
 
-def test_nothing_is_privileged_and_no_root_file_system_is_written_to(objects: list[Object]) -> None:
-    for name, it in containers(objects).items():
+def test_each_container_has_no_more_privileges_than_it_needs(objects: list[Object]) -> None:
+    """No end of a pod does anything, and a refusal can be read in its description."""
+    found = containers(objects)
+    capabilities = dict.fromkeys(RECONCILES, KEPT | DROPPED_AT_ONCE) | {"watch": KEPT | DROPPED_AT_ONCE | OF_WATCH}
+    for name, it in found.items():
         security = it["securityContext"]
         assert "privileged" not in security, name
         assert security["readOnlyRootFilesystem"] is True, name
         assert security["capabilities"]["drop"] == ["ALL"], name
+        assert set(security["capabilities"].get("add", [])) == capabilities.get(name, set()), name
+        assert security.get("allowPrivilegeEscalation") is (None if name in capabilities else False), name
         assert security["seccompProfile"] == {"type": "RuntimeDefault"}, name
-
-
-def test_only_reconcile_and_watch_have_capabilities(objects: list[Object]) -> None:
-    added = {
-        name: set(it["securityContext"]["capabilities"].get("add", [])) for name, it in containers(objects).items()
-    }
-    expected = dict.fromkeys(RECONCILES, KEPT | DROPPED_AT_ONCE)
-    if "watch" in added:
-        expected["watch"] = KEPT | DROPPED_AT_ONCE | OF_WATCH
-    assert {name: it for name, it in added.items() if it} == expected
+        assert it["resources"]["limits"] == {"memory": "1Gi"}, name
+        assert it["terminationMessagePolicy"] == "FallbackToLogsOnError", name
+        assert "lifecycle" not in it, name
+    assert set(found) >= RECONCILES
 
 
 def test_each_capability_has_its_reason() -> None:
     text = (chart.CHART / "templates" / "_helpers.tpl").read_text(encoding="utf-8")
     assert set(re.findall(r"^  ([A-Z_]+)  +\S", text, re.MULTILINE)) == KEPT | DROPPED_AT_ONCE | OF_WATCH
-
-
-def test_containers_without_capabilities_cannot_gain_any(objects: list[Object]) -> None:
-    for name, it in containers(objects).items():
-        assert it["securityContext"].get("allowPrivilegeEscalation") is (
-            None if name in WITH_CAPABILITIES else False
-        ), name
 
 
 def test_only_uninstall_speaks_to_the_api_server_without_rights_on_the_node(objects: list[Object]) -> None:
@@ -235,11 +245,8 @@ def test_no_host_namespace_but_that_of_pids_for_reconcile_and_of_the_network_for
         assert "hostIPC" not in pod
 
 
-def test_watch_is_off_by_default(defaults: list[Object]) -> None:
+def test_watch_is_off_by_default_and_sees_the_same_as_reconcile(defaults: list[Object]) -> None:
     assert "watch" not in containers(defaults)
-
-
-def test_watch_sees_the_same_as_reconcile() -> None:
     found = containers(render({"watch": True}))
     assert mounts(found["watch"]) == mounts(found["reconcile"])
 
@@ -253,11 +260,14 @@ def writable(objects: list[Object], name: str) -> set[str]:
 
 def test_what_can_be_written_to(defaults: list[Object]) -> None:
     programs, hooks = "/host/usr/libexec/oci/hooks.d", "/host/usr/share/containers/oci/hooks.d"
-    assert writable(defaults, "install") == {programs, hooks}
-    assert writable(defaults, "remove-json") == {hooks}
-    assert writable(defaults, "reconcile") == {Options().run_dir}
-    assert writable(defaults, "remove-program") == {Options().run_dir, programs}
-    assert writable(defaults, "uninstall") == set()
+    assert {name: writable(defaults, name) for name in containers(defaults)} == {
+        "install": {programs, hooks},
+        "remove-json": {hooks},
+        "reconcile": {Options().run_dir},
+        "remove-program": {Options().run_dir, programs},
+        "uninstall": set(),
+        "metrics": set(),
+    }
 
 
 def test_a_directory_is_mounted_at_the_path_that_it_has_on_the_host(objects: list[Object]) -> None:
@@ -309,11 +319,6 @@ def test_the_daemonset_is_on_every_node_that_runs_linux(defaults: list[Object]) 
     assert pod["priorityClassName"] == "system-node-critical"
 
 
-def test_every_container_has_a_limit_of_memory_and_none_of_cpu(objects: list[Object]) -> None:
-    limits = [it["resources"]["limits"] for it in containers(objects).values()]
-    assert limits == [{"memory": "1Gi"}] * len(limits)
-
-
 @pytest.mark.parametrize("name", ["system-node-critical", "system-cluster-critical"])
 @pytest.mark.parametrize(
     "resources", [None, {"limits": None}, {"limits": {"memory": None}}, {"limits": {"memory": 0}}], ids=str
@@ -323,14 +328,6 @@ def test_a_priority_of_the_systems_without_a_limit_of_memory_is_refused(name: st
     with pytest.raises(RuntimeError, match=r"resources\.limits\.memory is not set: with priorityClassName " + name):
         render(values)
     assert render({**values, "priorityClassName": "mine"})
-
-
-def test_no_end_of_a_pod_does_anything(objects: list[Object]) -> None:
-    assert not [name for name, it in containers(objects).items() if "lifecycle" in it]
-
-
-def test_a_refusal_can_be_read_in_the_description_of_the_pod(objects: list[Object]) -> None:
-    assert {it["terminationMessagePolicy"] for it in containers(objects).values()} == {"FallbackToLogsOnError"}
 
 
 def test_the_nodes_jobs_are_found_by_labels_of_theirs_alone(objects: list[Object]) -> None:
@@ -358,42 +355,30 @@ def metrics_arguments(values: Object | None = None) -> list[str]:
 
 def test_metrics_are_served_at_the_address_of_the_pod_alone() -> None:
     """With watch it has the host's network: there it must not listen on everything."""
-    given = parse("metrics", metrics_arguments())[1]
-    assert (given.listen, given.events, given.sum_domains) == (("10.1.2.3", 9753), None, False)
-    values = {"metrics": {"port": 19753, "events": ["core_energy", "c1_res"], "sumDomains": True}}
-    given = parse("metrics", metrics_arguments(values))[1]
-    assert (given.listen, given.events, given.sum_domains) == (("10.1.2.3", 19753), {"core_energy", "c1_res"}, True)
-    schema(values)
+    for values, expected in (
+        (None, (("10.1.2.3", 9753), None, False)),
+        (METRICS, (("10.1.2.3", 19753), {"core_energy", "c1_res"}, True)),
+    ):
+        given = parse("metrics", metrics_arguments(values))[1]
+        assert (given.listen, given.events, given.sum_domains) == expected
 
 
-def test_metrics_write_nothing_and_see_what_reconcile_does(defaults: list[Object]) -> None:
+def test_metrics_see_what_reconcile_does_and_can_be_off(defaults: list[Object]) -> None:
     found = containers(defaults)
-    assert writable(defaults, "metrics") == set()
     assert set(mounts(found["metrics"])) == set(mounts(found["reconcile"])) - {"/sys/fs/cgroup"}
-
-
-def test_metrics_can_be_off() -> None:
-    objects = render({"metrics": {"enabled": False, "podMonitor": {"enabled": True}}})
+    metrics = {"enabled": False, "podMonitor": {"enabled": True}, "networkPolicy": {"enabled": True}}
+    objects = render({"metrics": metrics})
     assert "metrics" not in containers(objects)
-    assert "PodMonitor" not in {it["kind"] for it in objects}
+    assert not {"PodMonitor", "NetworkPolicy"} & {it["kind"] for it in objects}
 
 
-def test_nothing_that_needs_a_custom_resource_is_there_by_default(defaults: list[Object]) -> None:
-    assert not {it["kind"] for it in defaults} & {"PodMonitor", "PrometheusRule"}
-
-
-WITH_OPERATOR: Object = {
-    "metrics": {
-        "podMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}},
-        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
-    }
-}
+def test_nothing_that_needs_a_custom_resource_or_a_policy_is_there_by_default(defaults: list[Object]) -> None:
+    assert not {it["kind"] for it in defaults} & {"PodMonitor", "PrometheusRule", "NetworkPolicy"}
 
 
 def test_a_pod_monitor_finds_the_pods_and_keeps_the_labels_of_the_series() -> None:
     objects = render(WITH_OPERATOR)
     monitor, daemonset = only(objects, "PodMonitor"), only(objects, "DaemonSet")
-    schema(WITH_OPERATOR)
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert monitor["metadata"]["namespace"] == daemonset["metadata"]["namespace"]
     assert monitor["spec"]["selector"] == daemonset["spec"]["selector"]
@@ -403,30 +388,20 @@ def test_a_pod_monitor_finds_the_pods_and_keeps_the_labels_of_the_series() -> No
     assert endpoint["honorLabels"] is True
 
 
-PROMETHEUS: Object = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "prometheus"}}}
-
-
 @pytest.mark.parametrize(
     ("more", "peers"), [({}, [{"podSelector": {}}]), ({"from": [PROMETHEUS]}, [PROMETHEUS])], ids=["default", "given"]
 )
 def test_a_network_policy_lets_only_its_peers_ask_for_metrics(more: Object, peers: list[Object]) -> None:
-    values: Object = {"metrics": {**WITH_OPERATOR["metrics"], "networkPolicy": {"enabled": True, **more}}}
-    schema(values)
-    objects = render(values)
-    policy, daemonset = only(objects, "NetworkPolicy"), only(objects, "DaemonSet")
-    kubernetes_validate.validate(policy, OLDEST, strict=True)
-    assert policy["metadata"]["namespace"] == daemonset["metadata"]["namespace"]
+    objects = render(policy(**more))
+    found, daemonset = only(objects, "NetworkPolicy"), only(objects, "DaemonSet")
+    kubernetes_validate.validate(found, OLDEST, strict=True)
+    assert found["metadata"]["namespace"] == daemonset["metadata"]["namespace"]
     (port,) = containers(objects)["metrics"]["ports"]
-    assert policy["spec"] == {
+    assert found["spec"] == {
         "podSelector": daemonset["spec"]["selector"],
         "policyTypes": ["Ingress"],
         "ingress": [{"from": peers, "ports": [{"protocol": "TCP", "port": port["name"]}]}],
     }
-
-
-def test_there_is_no_network_policy_by_default_or_without_metrics(defaults: list[Object]) -> None:
-    without = render({"metrics": {"enabled": False, "networkPolicy": {"enabled": True}}})
-    assert "NetworkPolicy" not in {it["kind"] for it in [*defaults, *without]}
 
 
 def test_a_network_policy_that_would_have_no_effect_is_refused() -> None:
@@ -439,20 +414,3 @@ def test_the_rules_are_those_that_promtool_tests() -> None:
     found = only(render(WITH_OPERATOR), "PrometheusRule")
     assert found["spec"] == rules
     assert found["metadata"]["labels"]["release"] == "prometheus"
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {"port": 80},
-        {"port": "9753"},
-        {"events": ["a b"]},
-        {"podMonitor": {"interval": "often"}},
-        {"networkPolicy": {"from": []}},
-        {"on": True},
-    ],
-    ids=str,
-)
-def test_wrong_values_of_metrics_are_refused(values: Object) -> None:
-    with pytest.raises(jsonschema.ValidationError):
-        schema({"metrics": values})

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from hook.install import steps
-from hook.install.steps import Refused, Step, link, lock_directory, remove, remove_directory, write
+from hook.install.steps import (
+    Refused,
+    Step,
+    lock_directory,
+    make_link,
+    remove_directory,
+    remove_file,
+    run_command,
+    write_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,10 +36,10 @@ def take(*which: Step) -> list[str]:
 @pytest.mark.parametrize(
     ("step", "line", "is_made"),
     [
-        (write(str(FILE), b"new", 0o755), f"write {FILE}", lambda: FILE.read_bytes() == b"new"),
-        (link(str(LINK), "../new"), f"link {LINK} -> ../new", lambda: os.readlink(LINK) == "../new"),
-        (remove(str(FILE)), f"remove {FILE}", lambda: not FILE.exists()),
-        (remove(str(LINK)), f"remove {LINK}", lambda: not LINK.is_symlink()),
+        (write_file(str(FILE), b"new", 0o755), f"write {FILE}", lambda: FILE.read_bytes() == b"new"),
+        (make_link(str(LINK), "../new"), f"link {LINK} -> ../new", lambda: os.readlink(LINK) == "../new"),
+        (remove_file(str(FILE)), f"remove {FILE}", lambda: not FILE.exists()),
+        (remove_file(str(LINK)), f"remove {LINK}", lambda: not LINK.is_symlink()),
     ],
     ids=str,
 )
@@ -41,8 +50,8 @@ def test_a_step_is_taken_once_whatever_was_there(
     victim = Path("/victim")
     victim.write_bytes(b"new")
     if before != "nothing":
-        take(write(str(FILE), b"old" if "content" in before else b"new", 0o600 if "mode" in before else 0o755))
-        take(link(str(LINK), "../old"))
+        take(write_file(str(FILE), b"old" if "content" in before else b"new", 0o600 if "mode" in before else 0o755))
+        take(make_link(str(LINK), "../old"))
     if before == "link":
         FILE.unlink()
         FILE.symlink_to(victim)
@@ -56,7 +65,9 @@ def test_a_step_is_taken_once_whatever_was_there(
 
 @FILES
 @pytest.mark.parametrize(
-    "step", [write(str(FILE), b"ours"), link(str(FILE), "ours"), remove(str(FILE))], ids=lambda step: step.verb
+    "step",
+    [write_file(str(FILE), b"ours"), make_link(str(FILE), "ours"), remove_file(str(FILE))],
+    ids=lambda step: step.verb,
 )
 @pytest.mark.parametrize("is_done", [False, True])
 def test_a_temporary_file_of_a_killed_step_is_removed(step: Step, is_done: bool) -> None:
@@ -91,16 +102,16 @@ def test_a_file_that_fails_its_check_replaces_nothing() -> None:
         assert Path(path).read_bytes() == b"new"
         raise Refused("no")
 
-    take(write(str(FILE), b"old", check=refuse))  # no hooks.d file calls it yet
+    take(write_file(str(FILE), b"old", check=refuse))  # no hooks.d file calls it yet
     with pytest.raises(Refused, match="no"):
-        take(write(str(FILE), b"new", check=refuse))
+        take(write_file(str(FILE), b"new", check=refuse))
     assert FILE.read_bytes() == b"old"
     assert os.listdir(DIRECTORY) == ["x"]
 
 
 def test_a_program_that_fails_does_not_stop_later_steps(tmp_path: Path) -> None:
-    last = write(str(tmp_path / "x"), b"")
-    assert take(steps.run("sh", "-c", "echo no luck >&2; exit 1"), last) == [
+    last = write_file(str(tmp_path / "x"), b"")
+    assert take(run_command("sh", "-c", "echo no luck >&2; exit 1"), last) == [
         "run sh -c 'echo no luck >&2; exit 1'",
         "  failed: exit status 1: no luck",
         f"write {tmp_path}/x",
@@ -111,13 +122,13 @@ def test_a_program_that_fails_does_not_stop_later_steps(tmp_path: Path) -> None:
 def test_a_step_that_fails_stops_later_steps() -> None:
     Path("/file").touch()
     with pytest.raises(Refused, match=r"^cannot write /file/x: .*; the steps after it were not taken"):
-        take(write("/file/x", b""), write(str(FILE), b""))
+        take(write_file("/file/x", b""), write_file(str(FILE), b""))
     assert not FILE.exists()
 
 
 @FILES
 def test_a_dry_run_takes_no_step() -> None:
-    which = [write(str(FILE), b""), Step("try", "/x", lambda: pytest.fail("it was tried"))]
+    which = [write_file(str(FILE), b""), Step("try", "/x", lambda: pytest.fail("it was tried"))]
     assert [str(step) for step, _ in steps.take_steps(which, dry_run=True)] == [f"write {FILE}", "try /x"]
     assert not FILE.exists()
 

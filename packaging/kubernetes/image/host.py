@@ -21,7 +21,7 @@ from hook.base.text import printable
 from hook.install import install as installing
 from hook.install import node_bytecode, steps
 from hook.install import uninstall as uninstalling
-from hook.install.steps import Refused, Step, remove, write
+from hook.install.steps import Refused, Step, remove_file, write_file
 from hook.node import door, hooksd
 from hook.node.door import Unreadable
 from hook.node.place import KUBERNETES, Places, PyzFile, read_owner
@@ -92,9 +92,9 @@ class Host:
         """
         owner, program, hook_file = self._paths
         return [
-            write(owner, f"{OWNER}\n".encode()),
-            write(program, self.wanted.program, 0o755),
-            write(hook_file, installing.make_hook_file(self.wanted, KUBERNETES).encode()),
+            write_file(owner, f"{OWNER}\n".encode()),
+            write_file(program, self.wanted.program, 0o755),
+            write_file(hook_file, installing.make_hook_file(self.wanted, KUBERNETES).encode()),
         ]
 
     def install(self) -> list[str]:
@@ -111,7 +111,7 @@ class Host:
 
     def remove_json(self) -> list[str]:
         """From then on no container is created with the hook. A file that calls another program stays."""
-        return [] if self._in_the_way() else _take([remove(self._paths[2])])
+        return [] if self._in_the_way() else _take([remove_file(self._paths[2])])
 
     def remove_program(self) -> list[str]:
         """Only once no container calls it: runtimes fail to remove a container whose hook is missing.
@@ -121,7 +121,7 @@ class Host:
         if self.is_needed():
             return []
         owner, program, _ = self._paths
-        return _take([remove(path) for path in (*node_bytecode.list_files(program), program, owner)])
+        return _take([remove_file(path) for path in (*node_bytecode.list_files(program), program, owner)])
 
     def is_needed(self) -> bool:
         """Whether a removal leaves the program: it is another owner's, or with a JSON it is installed again."""
