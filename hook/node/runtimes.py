@@ -68,23 +68,24 @@ class Runtimes:
         once. Containers that hold a pod's sandbox are left out, because no hook runs for them. Does not ask about
         `known` containers. Raises nothing.
         """
-        deadline = system.monotonic() + _PATIENCE_IN_ALL
-        found: dict[str, dict[str, Any]] = {}
+        containers: set[str] = set()
         problems: list[str] = []
         for root in self.roots:
             try:
-                containers = {it for it in door.list_names(root) if it not in known}
+                containers.update(door.list_names(root))
             except Unreadable as error:
                 problems += [] if error.is_missing else [f"cannot read {root}: {error.why}"]
-                continue
-            states, unanswered = self._ask(root, containers, deadline)
-            problems += self._sum_up(root, unanswered)
-            for container, state in states.items():
-                checked = State.model_validate(state)
-                is_live = checked.status in _LIVE and checked.pid
-                if (is_live or (stopped and checked.status == _STOPPED)) and not is_sandbox(checked):
-                    found.setdefault(container, state)
-        return list(found.values()), problems
+        states, unanswered = self._ask(containers.difference(known), _PATIENCE_IN_ALL)
+        found: dict[str, dict[str, Any]] = {}
+        for state in states:
+            checked = State.model_validate(state)
+            is_live = checked.status in _LIVE and checked.pid
+            if (is_live or (stopped and checked.status == _STOPPED)) and not is_sandbox(checked):
+                found.setdefault(checked.id, state)
+        lines = list(unanswered.values())
+        more = len(lines) - _MOST_PROBLEMS
+        tail = [f"the same problem with {more} more containers"] if more > 0 else []
+        return list(found.values()), [*problems, *lines[:_MOST_PROBLEMS], *tail]
 
     def find_states(self, containers: Collection[str]) -> tuple[dict[str, dict[str, Any]], set[str]]:
         """The states of these containers by ID, and the containers whose runtime did not answer in time.
@@ -92,53 +93,38 @@ class Runtimes:
         Any status, sandboxes included. A container that no runtime has is in neither: it is gone, or belongs to another
         tool. Does not ask about other containers. Raises nothing.
         """
-        deadline = system.monotonic() + _PATIENCE_FOR_SOME
-        found: dict[str, dict[str, Any]] = {}
-        unanswered: set[str] = set()
-        for root in self.roots:
-            states, failed = self._ask(root, containers - found.keys(), deadline)
-            found.update(states)
-            unanswered |= failed.keys()
-        return found, unanswered - found.keys()
+        states, unanswered = self._ask(containers, _PATIENCE_FOR_SOME)
+        found = {state["id"]: state for state in states}
+        return found, unanswered.keys() - found.keys()
 
-    def _ask(
-        self, root: str, containers: Iterable[str], deadline: float
-    ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-        """The states of those that are in a root directory, and a line for each without an answer, by ID."""
-        found: dict[str, dict[str, Any]] = {}
+    def _ask(self, containers: Iterable[str], seconds: float) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        """The states of these containers in any root directory, and a line for each one without an answer, by ID."""
+        deadline = system.monotonic() + seconds
+        found: list[dict[str, Any]] = []
         unanswered: dict[str, str] = {}
         for container in sorted(filter(_is_container_id, containers)):
-            try:
-                state = self._ask_each(root, container, deadline)
-            except Unanswered as error:
-                unanswered[container] = str(error)
-            else:
-                if state is not None:
-                    found[container] = state
+            for root in self.roots:
+                try:
+                    found += self._ask_programs(root, container, deadline)
+                except Unanswered as error:
+                    unanswered[container] = str(error)
         return found, unanswered
 
-    def _ask_each(self, root: str, container: str, deadline: float) -> dict[str, Any] | None:
-        """The state of a container; None if it is not in the root directory, or not any more."""
-        makers, problem = _find_makers(root, container), ""
+    def _ask_programs(self, root: str, container: str, deadline: float) -> list[dict[str, Any]]:
+        """The state of a container; none if it is not in the root directory, or not any more."""
+        makers = _find_makers(root, container)
+        problem = f"{root}: found no runtime to ask for the state of {container}"
         for program in sorted(self.programs, key=lambda it: os.path.basename(it) not in makers):
             if not _find_makers(root, container):
-                return None
+                return []
             command = [program, "--root", root, "state", container]
             try:
-                return _ask_one(command, container, deadline)
+                return [_ask_program(command, container, deadline)]
             except Unanswered as error:
                 problem = f"{' '.join(command)}: {error}"
         if _find_makers(root, container):
             raise Unanswered(problem)
-        return None
-
-    def _sum_up(self, root: str, unanswered: dict[str, str]) -> list[str]:
-        """The first lines on containers without an answer."""
-        if unanswered and not self.programs:
-            return [f"{root}: found no runtime to ask for the state of {len(unanswered)} containers"]
-        lines = list(unanswered.values())
-        more = len(lines) - _MOST_PROBLEMS
-        return lines[:_MOST_PROBLEMS] + ([f"{root}: the same problem with {more} more containers"] if more > 0 else [])
+        return []
 
 
 def find_runtimes(further: Sequence[str] = ()) -> Runtimes:
@@ -164,7 +150,7 @@ def _is_container_id(text: str) -> bool:
     return True
 
 
-def _ask_one(command: Sequence[str], container: str, deadline: float) -> dict[str, Any]:
+def _ask_program(command: Sequence[str], container: str, deadline: float) -> dict[str, Any]:
     """The valid state of a container, as its runtime prints it. Raises Unanswered."""
     seconds = min(_PATIENCE, deadline - system.monotonic())
     if seconds <= 0:

@@ -260,7 +260,7 @@ def test_a_runtime_that_hangs_leaves_time_for_others(node: NodeWithRuntimes, mon
     assert len(calls.read_text().splitlines()) <= 4
     assert lines[0].endswith("timed out after 0.2 s")
     assert lines[-2].endswith("skipped: the time limit was used up by other runtimes")
-    assert lines[-1] == f"{node.root}: the same problem with 10 more containers"
+    assert lines[-1] == "the same problem with 10 more containers"
 
 
 def test_a_container_that_vanishes_meanwhile_is_no_problem(node: NodeWithRuntimes) -> None:
@@ -277,7 +277,8 @@ def test_a_container_that_vanishes_meanwhile_is_no_problem(node: NodeWithRuntime
 def test_without_any_runtime_containers_are_reported(node: NodeWithRuntimes) -> None:
     assert node.list_states() == ([], [])
     node.container("web", "db")
-    assert node.list_states() == ([], [f"{node.root}: found no runtime to ask for the state of 2 containers"])
+    lines = [f"{node.root}: found no runtime to ask for the state of {it}" for it in ("db", "web")]
+    assert node.list_states() == ([], lines)
 
 
 def test_the_installed_runtimes_are_found(fs: FakeFilesystem) -> None:
