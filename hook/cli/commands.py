@@ -21,7 +21,7 @@ from hook.install.steps import Refused
 from hook.node import door
 from hook.node.door import Unreadable
 from hook.observe import prometheus, screens, snapshot
-from hook.reconcile import outcome
+from hook.reconcile import run as reconcile
 from hook.state.records import Records
 
 TYPE_CHECKING = False
@@ -104,10 +104,10 @@ def _reconcile(options: Options, given: argparse.Namespace) -> int:
     act = reconcile_command.plan if given.dry_run else reconcile_command.run
     result = act(options, given, live, longest)
     if given.json:
-        print_answer(outcome.to_json(result, dry_run=given.dry_run))
+        print_answer(reconcile.to_json(result, dry_run=given.dry_run))
     elif given.dry_run:
-        steps = [printable(line) for it in result.outcomes for line in outcome.format_outcome(it)]
-        print_answer([*format_plan(steps), *(printable(outcome.format_left(line)) for line in result.left)])
+        steps = [printable(line) for it in result.outcomes for line in reconcile.format_outcome(it)]
+        print_answer([*format_plan(steps), *(printable(reconcile.format_left(line)) for line in result.left)])
     return 0 if result.is_whole else 1
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import gc
 import sys
-from functools import partial
 
 from hook.base import system
 from hook.base.models import LeftUndone
 from hook.base.text import printable
 from hook.cli.deadline import Ended
 from hook.node import runtimes
-from hook.reconcile import reconcile, repeated
-from hook.reconcile.outcome import Follower, Result, format_left, format_outcome
+from hook.reconcile import repeated
+from hook.reconcile import run as reconcile
+from hook.reconcile.run import Follower, Result, format_left, format_outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from hook.base.models import Options
-    from hook.reconcile.outcome import Outcome
-    from hook.reconcile.plan import Action
+    from hook.reconcile.diagnose import Action
+    from hook.reconcile.run import ListStates, Outcome
 
 _ERASE = "\r\x1b[K"  # to the beginning of the line, and all of it erased: ECMA-48 EL
 _PATIENCE = 1.0  # seconds before a line of progress
@@ -35,8 +35,7 @@ _INTERVAL = 0.2  # seconds between two
 
 def plan(options: Options, given: argparse.Namespace, live: Collection[str] | None, longest: int | None) -> Result:
     """What `run` would do first. Raises HookError, OSError."""
-    result = reconcile.plan_actions(options, live, longest_linger=longest)
-    return result + _adopt(options, given, Follower()) if given.adopt else result
+    return reconcile.plan(options, live, longest_linger=longest, list_states=_find_runtimes(given))
 
 
 def run(options: Options, given: argparse.Namespace, live: Collection[str] | None, longest: int | None) -> Result:
@@ -44,9 +43,9 @@ def run(options: Options, given: argparse.Namespace, live: Collection[str] | Non
     gc.disable()  # to look for cycles among tens of thousands of records takes a quarter of the time, and finds none
     for_log = not (given.json or (sys.stdout is not None and sys.stdout.isatty()))
     output = Output(repeated.read(options.run_dir) if for_log else LeftUndone(), is_quiet=given.json)
-    adoption = partial(_adopt, options, given, output) if given.adopt else Result
+    asks = _find_runtimes(given)
     try:
-        result = reconcile.run(options, live, longest_linger=longest, follower=output, adoption=adoption)
+        result = reconcile.repair(options, live, longest_linger=longest, follower=output, list_states=asks)
     except Ended as error:
         return output.end_run(str(error))
     output.finish(result)
@@ -55,9 +54,9 @@ def run(options: Options, given: argparse.Namespace, live: Collection[str] | Non
     return result
 
 
-def _adopt(options: Options, given: argparse.Namespace, follower: Follower) -> Result:
-    states, problems = runtimes.find_runtimes(given.runtime_root).list_states()
-    return reconcile.adopt(options, states, dry_run=given.dry_run, follower=follower) + Result(left=problems)
+def _find_runtimes(given: argparse.Namespace) -> ListStates | None:
+    """What asks the OCI runtimes for running containers, with --adopt."""
+    return (lambda: runtimes.find_runtimes(given.runtime_root).list_states()) if given.adopt else None
 
 
 class Output(Follower):

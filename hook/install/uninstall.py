@@ -23,7 +23,7 @@ from hook.node import config, door, place, programs, runtimes
 from hook.node.door import Unreadable
 from hook.node.hooksd import read_programs
 from hook.node.place import NAME, Places
-from hook.reconcile import reconcile
+from hook.reconcile import run as reconcile
 from hook.state.records import Records
 
 
@@ -119,11 +119,11 @@ def end_groups(options: Options) -> Step:
         return set(_list_recorded(options).values())
 
     def do() -> str | None:
-        outcomes = reconcile.run(options, list_live_keys()).outcomes
+        outcomes = reconcile.repair(options, list_live_keys()).outcomes
         return "; ".join(f"{it.action}: {it.problem}" for it in outcomes if it.problem is not None) or None
 
     def is_done() -> bool:
-        return not os.path.isdir(options.run_dir) or not reconcile.plan_actions(options, list_live_keys()).outcomes
+        return not os.path.isdir(options.run_dir) or not reconcile.plan(options, list_live_keys()).outcomes
 
     return Step("end", "the groups without live containers", do, is_done)
 

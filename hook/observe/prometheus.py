@@ -23,7 +23,7 @@ from hook.base.text import printable
 from hook.node import door
 from hook.observe.snapshot import Group, Inventory, Key
 from hook.observe.use import add_up, get_event, make_total, to_number
-from hook.reconcile.plan import VERBS
+from hook.reconcile.diagnose import VERBS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

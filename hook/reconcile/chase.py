@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves what is in a container's own cgroup into its group, also a program that forks and ends faster than a look.
+"""Moves what is of a container into its group, also a program that forks and ends faster than a look.
 
 Each look reads all threads of the cgroup at once, and each thread outside is moved as soon as it is known to be. A look
 and a move take some 0.1 ms. Whatever a thread forks after its move is in the group by itself. What it was just forking
@@ -9,18 +9,13 @@ that begins when each thread that was moved has slept, ended, or run in user mod
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from hook.base import procfs, system
 from hook.base.errors import HookError
+from hook.base.models import Member
 from hook.base.reasons import Reason, WrongCtrlGroup
-from hook.reconcile.survey import is_in, is_movable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hook.base.cgroup_threads import Reading
-    from hook.base.models import Member
-    from hook.stages.context import Context
+from hook.stages.context import Context
 
 _FIRST_LOOK = 10.0  # seconds for moving what the first look finds: a container may have thousands of threads
 _CHASE = 0.2  # seconds for all that comes after it, ...
@@ -56,13 +51,13 @@ class Chase:
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
         self._running: dict[int, int] = {}  # those that were moved, and may be forking
 
-    def run(self, read: Callable[[], Reading | None]) -> None:
-        """Look and move until looks find none outside. Raises HookError if the kernel refuses.
+    def run(self, read: Callable[[], Collection[int]]) -> None:
+        """Look and move until looks find none outside. `read`: the container's threads as they are now.
 
-        Raises WrongCtrlGroup if the container's init is in another ctrl_group. Other threads in another one, and those
-        in another tool's group, stay there.
+        Raises HookError if the kernel refuses, and WrongCtrlGroup if the container's init is in another ctrl_group.
+        Other threads in another one, and those in another tool's group, stay there.
         """
-        self._look(read(), system.monotonic() + _FIRST_LOOK)
+        self.move(read())
         began = system.monotonic()
         looks = 0
         has_moved, may_fork = bool(self.moved), False
@@ -75,13 +70,14 @@ class Chase:
                 system.sleep(_PAUSE)
             before = self.moved
             may_fork = self._may_fork()  # asked before the look, which then shows all that they forked
-            self._look(read(), began + _LONGEST)
+            self.move(read(), began + _LONGEST)
             looks += 1
             has_moved = self.moved > before
 
-    def _look(self, reading: Reading | None, deadline: float) -> None:
-        """Move what one look finds outside. What has ended by now was outside, for all that is known."""
-        new = (reading.tids if reading is not None else set()) - self._settled
+    def move(self, tids: Collection[int], deadline: float | None = None) -> None:
+        """Move those of these threads that are outside. What has ended by now was outside, for all that is known."""
+        deadline = deadline or system.monotonic() + _FIRST_LOOK
+        new = {*tids} - self._settled
         if len(new) > 1 or not self._shows_groups:
             # Those that are inside are known by one read: before the last of many was asked, it would have ended.
             self._settled |= self._context.resctrl.tasks(self._member.group) or set()
@@ -129,3 +125,48 @@ def _read_user_time(tid: int) -> int | None:
     """
     fields = procfs.stat_fields(f"{tid}/task/{tid}")
     return int(fields[11]) if fields is not None and fields[0] in "RD" else None
+
+
+def add_late(context: Context, key: str, seconds: float) -> None:
+    """Count the CPU time that tasks had used before they were moved into a key's group."""
+    if seconds:
+        context.late_cpu[key] = context.late_cpu.get(key, 0.0) + seconds
+
+
+# --- Where a thread is, by the groups that the kernel shows of it
+
+
+def is_in(context: Context, groups: tuple[str, str], path: str) -> bool:
+    """Whether a thread that is in these groups is in the mon_group of this path."""
+    return groups[1] != "" and context.resctrl.path(*groups) == path
+
+
+def is_inside(context: Context, tid: int, path: str) -> bool:
+    """Whether a thread is in a mon_group, also where the kernel does not show the groups of a thread."""
+    groups = procfs.resctrl_groups(tid)
+    return is_in(context, groups, path) if groups is not None else tid in (context.resctrl.tasks(path) or ())
+
+
+def is_movable(context: Context, groups: tuple[str, str], path: str) -> bool:
+    """Whether a thread that is in these groups may be moved into a mon_group.
+
+    It may if it is in the ctrl_group of that, and in no group of another tool.
+    """
+    ctrl_group, mon_group = groups
+    is_free = not mon_group or mon_group.startswith(context.options.group_prefix)
+    return is_free and is_of_parent(context, path, ctrl_group)
+
+
+def is_of_parent(context: Context, path: str, ctrl_group: str) -> bool:
+    """Whether a mon_group is in this ctrl_group."""
+    return context.resctrl.path(ctrl_group, "").rstrip("/") == path.rpartition("/")[0]
+
+
+def check_namespaces() -> None:
+    """Raise HookError in a namespace that hides processes, or that hides which container a process is in."""
+    if not procfs.in_host_pid_namespace():
+        raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
+    if procfs.sees_other_cgroups():
+        problem = "running in a private cgroup namespace, where processes cannot be matched to containers"
+        hint = "run it in the host's cgroup namespace (nsenter -t 1 -C; podman run --cgroupns=host)"
+        raise HookError(Reason.DENIED, problem, hint=hint)

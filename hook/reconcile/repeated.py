@@ -17,7 +17,7 @@ from hook.state.store import RunDir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.reconcile.outcome import Outcome
+    from hook.reconcile.run import Outcome
 
 
 def is_known(last: LeftUndone, outcome: Outcome) -> bool:

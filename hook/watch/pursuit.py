@@ -1,79 +1,132 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks for what an exec brought in and what its event does not lead to: it may live on in what it forked.
+"""Moves a process that exec brought into a container, and what it forked meanwhile, into the container's group.
 
-* If some of it had ended before it could be moved, its container is chased at once.
-* If the process was gone before its container was known, the cgroups of all monitored containers are read: some 30 us
-  for each, and 15 us for each thread that is new since the last time.
-* If it was moved, the cgroup of its container is read a moment later: what it was just forking appears only then.
+The rules are those of reconcile: only what is in the container's own cgroup, in no group of another tool, and in the
+ctrl_group of the container's group. No lock is taken, so no hook ever waits for this. A container counts once its init
+is in its group, which is the last step of createRuntime: a start in flight is left to its hook, a container on its way
+out to its poststop, and a group that another tool removed to reconcile.
 
-All of it takes a twentieth of the time at the most, and waits until then.
+A process is moved as soon as its exec is known, and its container is chased a moment later: what the process was just
+forking appears only then. If some of it ended before it was moved, the container is chased at once. If the process was
+gone before its container was known, the cgroups of all containers are read: some 30 us for each, and 15 us for each
+thread that is new since the last time. All that takes a twentieth of the time at the most, and waits until then.
 """
 
 from __future__ import annotations
 
-from hook.base import cgroups, procfs, system
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from hook.base import cgroup_threads, cgroups, container_tasks, names, procfs, system
 from hook.base.errors import HookError
-from hook.reconcile.chase import StillOutside
-from hook.reconcile.survey import is_in
+from hook.base.models import KeyState, Member
+from hook.base.reasons import GroupGone, WrongCtrlGroup
+from hook.reconcile.chase import Chase, StillOutside, add_late, is_in, is_inside
+from hook.stages.context import Context
 from hook.state import records
-from hook.watch import bring_in
-from hook.watch.index import Place
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hook.stages.context import Context
-    from hook.watch.bring_in import Exec
-    from hook.watch.index import Index
 
 _SHARE = 20
 _SETTLING = 0.01  # seconds
 _SECONDS = 0.2  # that one look at the containers takes at the most; the next one goes on from there
 _REMEMBERED = 60.0  # seconds: within these no thread is taken for another one that has its number
+_MOST_KEPT = 4096
+
+
+@dataclass(frozen=True)
+class Place:
+    """A monitored container: its key, its ID, and what is recorded of it."""
+
+    key: str
+    container: str
+    member: Member
 
 
 class Pursuit:
     """`moved`: how many threads it has moved; `failed`: how many containers it could not bring in whole."""
 
-    def __init__(self, context: Context, index: Index, say: Callable[[str], object]) -> None:
+    def __init__(self, context: Context, say: Callable[[str], object]) -> None:
         self.moved = self.failed = 0
         self._context = context
-        self._index = index
         self._say = say
-        self._is_wanted = False
+        self._looks_at_all = False
         self._due = 0.0
-        self._places: list[Place] = []
-        self._version = 0
-        self._waiting: list[Place] = []
-        self._moved_into: dict[str, Place] = {}
+        self._waiting: dict[str, Place] = {}
         self._inside: dict[str, set[int]] = {}
         self._forget_at = 0.0
+        self._version = 0
+        self._found: dict[tuple[str, ...], Place | None] = {}
 
-    def follow(self, found: Exec) -> None:
-        """Follow what came of an exec, at once or when it is due."""
+    def bring_in(self, pid: int) -> None:
+        """Move a process in, if it belongs into a group and is outside. Raises HookError if the kernel refuses."""
+        places = procfs.cgroups(pid)
+        if not places:
+            self.look_at_all()
+            return
+        place = self.find(places)
+        if place is None or is_inside(self._context, pid, place.member.group) or not self._is_in_place(place):
+            return
+        chase = Chase(self._context, place.member)
+        try:
+            chase.move({pid})
+            has_vanished = chase.outside > 0
+            chase.move(container_tasks.list_threads(pid))
+        except (GroupGone, WrongCtrlGroup):  # removed, or its ctrl_group changed meanwhile: reconcile repairs it
+            return
+        self._count(place, chase)
+        # What a dead process had forked before it was moved is no child of its any more.
+        has_vanished = has_vanished or bool(chase.moved and procfs.is_dead(pid))
         now = system.monotonic()
-        if found.has_vanished and found.place is not None and now >= self._due:
-            self._take_time(self._chase, found.place)
-        elif found.has_vanished:
-            self._is_wanted = True
-        elif found.moved and found.place is not None:
+        if has_vanished and now >= self._due:
+            self._take_time(lambda: self._chase(place))
+        elif has_vanished or chase.moved:
             if self.wait() is None:
                 self._due = max(self._due, now + _SETTLING)
-            self._moved_into[found.place.container] = found.place
+            self._waiting[place.container] = place
+
+    def look_at_all(self) -> None:
+        """Have all containers looked at, when that is due."""
+        self._looks_at_all = True
 
     def wait(self) -> float | None:
         """Seconds until a look is due; None: there is nothing to look for."""
-        is_wanted = self._is_wanted or bool(self._waiting or self._moved_into)
-        return max(0.0, self._due - system.monotonic()) if is_wanted else None
+        return max(0.0, self._due - system.monotonic()) if self._looks_at_all or self._waiting else None
 
     def look(self) -> None:
-        """Look at the containers, and chase what is outside."""
+        """Look at the containers that wait for it, and chase what is outside."""
         self._take_time(self._look)
 
-    def _take_time(self, action: Callable[..., object], *arguments: object) -> None:
+    def find(self, places: list[str]) -> Place | None:
+        """The container whose own cgroup holds a process, the innermost one. `places`: as from procfs.cgroups.
+
+        Nothing here grows with the node: a lookup reads the index entry and the record of one key. Its result is kept
+        until the record of any key changes, which one stat(2) shows.
+        """
+        run = self._context.run
+        version = records.version(run)
+        if version != self._version or len(self._found) >= _MOST_KEPT:
+            self._found.clear()
+            self._version = version
+        name = tuple(places)
+        if name in self._found:
+            return self._found[name]
+        found = next((it for place in places for it in self._look_up(place)), None)
+        if records.is_settled(run):
+            self._found[name] = found
+        return found
+
+    def _look_up(self, cgroup: str) -> Iterator[Place]:
+        run = self._context.run
+        for name in reversed(cgroups.possible_ids(cgroup)):
+            key = records.glance_key(run, name) if names.is_container_id(name) else None
+            state = run.glance(KeyState, key) if key is not None else None
+            # By the ID itself: a former life of it (names.former_life) is in the same cgroup.
+            member = state.members.get(name) if state is not None else None
+            if key is not None and member is not None and _holds(member.cgroup, name, cgroup):
+                yield Place(key, name, member)
+
+    def _take_time(self, action: Callable[[], object]) -> None:
         began = system.monotonic()
-        action(*arguments)
+        action()
         now = system.monotonic()
         self._due = now + _SHARE * (now - began)
 
@@ -82,47 +135,63 @@ class Pursuit:
         if now >= self._forget_at:
             self._forget_at = now + _REMEMBERED
             self._inside.clear()
-        if self._is_wanted and not self._waiting:
-            self._is_wanted = False
-            self._waiting = self._list_places()
-        self._waiting += self._moved_into.values()
-        self._moved_into.clear()
+        if self._looks_at_all:
+            self._looks_at_all = False
+            self._waiting.update((it.container, it) for it in self._list_places())
         while self._waiting and system.monotonic() < now + _SECONDS:
-            place = self._waiting.pop()
+            _, place = self._waiting.popitem()
             if self._has_new_outside(place):
                 self._chase(place)
 
-    def _list_places(self) -> list[Place]:
+    def _list_places(self) -> Iterator[Place]:
         """Every member that has a cgroup of its own."""
-        run = self._context.run
-        version = records.version(run)
-        if version != self._version or not records.is_settled(run):
-            states = run.list_states()
-            members = ((state.key, *it) for state in states for it in state.members.items())
-            self._places = [Place(*it) for it in members if cgroups.is_own(it[2].cgroup, it[1])]
-            self._version = version
-        return self._places.copy()
+        for state in self._context.run.list_states():
+            for container, member in state.members.items():
+                if cgroups.is_own(member.cgroup, container):
+                    yield Place(state.key, container, member)
 
     def _has_new_outside(self, place: Place) -> bool:
         """Whether something in a container's cgroup is not in its group, for all that is known."""
-        cgroup = place.member.cgroup or ""
-        reading = bring_in.read_threads(self._index, place)
-        if reading is None:
-            return False
-        outside = {tid for tid in reading.tids - self._inside.get(cgroup, set()) if not self._is_inside(tid, place)}
-        self._inside[cgroup] = reading.tids - outside
+        tids = self._read_threads(place)
+        outside = {tid for tid in tids - self._inside.get(place.container, set()) if not self._is_shown_in(tid, place)}
+        self._inside[place.container] = tids - outside
         return bool(outside)
 
-    def _is_inside(self, tid: int, place: Place) -> bool:
+    def _is_shown_in(self, tid: int, place: Place) -> bool:
         groups = procfs.resctrl_groups(tid)
         return groups is not None and is_in(self._context, groups, place.member.group)
 
+    def _read_threads(self, place: Place) -> set[int]:
+        """The threads in a container's own cgroup."""
+        found = cgroup_threads.read_threads(place.member.cgroup or "", lambda below: self.find([below]) != place)
+        return found.tids if found is not None else set()
+
+    def _is_in_place(self, place: Place) -> bool:
+        """Whether a container's init lives, and is in its group."""
+        member = place.member
+        lives = not procfs.is_dead(member.pid, member.starttime)
+        return lives and is_inside(self._context, member.pid, member.group)
+
     def _chase(self, place: Place) -> None:
+        if not self._is_in_place(place):
+            return
+        chase = Chase(self._context, place.member)
         try:
-            moved, outside = bring_in.chase(self._context, self._index, place)
-            self.moved += moved
-            if outside:
-                raise StillOutside(outside, moved)
+            chase.run(lambda: self._read_threads(place))
+            if chase.outside:
+                raise StillOutside(chase.outside, chase.moved)
+        except (GroupGone, WrongCtrlGroup):  # as in bring_in
+            pass
         except (HookError, OSError) as error:
             self.failed += 1
             self._say(f"cannot move all of {place.container} into its group: {error}")
+        self._count(place, chase)
+
+    def _count(self, place: Place, chase: Chase) -> None:
+        self.moved += chase.moved
+        add_late(self._context, place.key, chase.late_cpu)
+
+
+def _holds(own: str | None, container: str, cgroup: str) -> bool:
+    """Whether a container's recorded cgroup is its own, and holds this one."""
+    return own is not None and cgroups.is_own(own, container) and cgroups.is_within(cgroup, own)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from hook.base import procfs
-from hook.base.cgroup_threads import Reading
 from hook.base.errors import HookError
 from hook.base.models import Member
 from hook.base.reasons import WrongCtrlGroup
@@ -42,14 +41,14 @@ class Chain:
         self.link = 1000
         machine.spawn(1000)
 
-    def __call__(self) -> Reading:
+    def __call__(self) -> set[int]:
         self.looks += 1
         self.clock.now += LOOK
         found = self.tids - self.hidden
         if self.ends_early:
             self.ends_early -= 1
             self.go_on()
-        return Reading(found, 0)
+        return found
 
     def go_on(self) -> None:
         """The link forks the next one, which is where it is, and ends."""
@@ -215,7 +214,7 @@ def test_looks_that_take_long_are_twenty_and_take_a_second_at_the_most(
         chain.ends_early = 10**6
         chain.looks = 0
 
-        def read(seconds: float = seconds) -> Reading:
+        def read(seconds: float = seconds) -> set[int]:
             clock.now += seconds
             return chain()
 
@@ -229,7 +228,7 @@ def test_look_that_moves_too_many_is_ended_and_the_rest_is_outside(
 ) -> None:
     """A program that makes threads faster than they are moved."""
 
-    def read() -> Reading:
+    def read() -> set[int]:
         chain.machine.says(1000, "/", "")
         for number in range(100):
             chain.fork(1000, 2000 + number + 100 * chain.looks)

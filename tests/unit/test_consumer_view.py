@@ -16,7 +16,7 @@ import pytest
 
 from hook.base import system
 from hook.base.models import KeyState, MonGroup
-from hook.reconcile.survey import may_move
+from hook.reconcile.chase import is_movable
 from hook.stages import create
 from hook.stages.context import Context
 from hook.stages.create import create_runtime
@@ -134,8 +134,7 @@ def test_a_key_without_a_record_begins_with_nothing(machine: MachineOnDisk) -> N
 def test_a_thread_is_moved_only_within_its_ctrl_group_and_from_own_groups(
     machine: MachineOnDisk, ctrl_group: str, mon_group: str, may: bool
 ) -> None:
-    machine.spawn(7, ctrl_group=ctrl_group, mon_group=mon_group)
-    assert may_move(machine.node(), 7, f"{machine.resctrl}/mon_groups/{GROUP}") is may
+    assert is_movable(machine.node(), (ctrl_group, mon_group), f"{machine.resctrl}/mon_groups/{GROUP}") is may
 
 
 def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(

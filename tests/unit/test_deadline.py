@@ -27,7 +27,7 @@ from hook.doctor.finding import FAILURE, OK, Finding, Site
 from hook.node import programs
 from hook.node.place import Places
 from hook.observe import serve
-from hook.reconcile import reconcile
+from hook.reconcile import run as reconcile
 
 Capture = pytest.CaptureFixture[str]
 ROOT = Path(__file__).resolve().parents[2]
@@ -282,7 +282,7 @@ def test_reconcile_that_is_ended_prints_what_it_has_done_and_exits_with_1(
     def run(*_arguments: object, **_more: object) -> None:
         raise Ended("after 45 s")
 
-    monkeypatch.setattr(reconcile, "run", run)
+    monkeypatch.setattr(reconcile, "repair", run)
     assert commands.main(["reconcile"]) == 1
     line = "ended after 45 s: 0 actions done, 0 left for the next run; it was looking for more\n"
     assert capsys.readouterr().out == line

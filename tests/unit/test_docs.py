@@ -29,7 +29,7 @@ from hook.base.reasons import Reason
 from hook.cli import commands, help_text, parser
 from hook.node.place import Places
 from hook.observe import hardware, serve, snapshot
-from hook.reconcile import plan
+from hook.reconcile.diagnose import VERBS
 from hook.stages import context, entry
 from hook.state.store import RunDir
 from hook.state.view import View
@@ -321,7 +321,7 @@ def test_metrics_has_the_limits_of_connections() -> None:
 
 
 def test_reconcile_has_every_action_and_no_other() -> None:
-    assert sorted(first_words(page("docs/reconcile.md"), "action")) == sorted(plan.VERBS)
+    assert sorted(first_words(page("docs/reconcile.md"), "action")) == sorted(VERBS)
 
 
 def test_reconcile_has_every_option_of_its_own() -> None:

@@ -46,7 +46,6 @@ OF_THE_KERNEL = {
     "doctor/kernel": "resctrl's info",
     "observe/hardware": "resctrl's info",
     "observe/snapshot": "the mon_groups",
-    "reconcile/rebuild": "the ctrl_groups",
 }
 
 

@@ -171,7 +171,7 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
     other = {
         "stages/create": fields,
         "state/lives": fields,
-        "reconcile/naming": fields,
+        "reconcile/diagnose": fields,
         "observe/prometheus": shown,
     }
     other |= dict.fromkeys(("cli/commands", "cli/help_text", "cli/parser", "observe/screens"), shown)

@@ -13,7 +13,7 @@ import pytest
 from hook.base import system
 from hook.base.errors import HookError
 from hook.base.models import Options
-from hook.reconcile import reconcile
+from hook.reconcile import run as reconcile
 from hook.stages import failures
 from hook.stages.entry import Call
 from hook.state import damage
@@ -78,12 +78,12 @@ def test_reconcile_logs_the_count(run: RunDir, clock: list[float], lines: list[s
     for number in range(12):
         fail(run, number)
     options = Options(run_dir=run.path, resctrl_root=str(tmp_path))
-    reconcile.run(options)
+    reconcile.repair(options)
     assert len(lines) == 10, "the minute is not over"
     clock[0] += 60
-    reconcile.run(options)
+    reconcile.repair(options)
     assert lines[10:] == ["no_rmids: and 2 more failures within a minute; see resctrl-mon-hook list"]
-    reconcile.run(options)
+    reconcile.repair(options)
     assert len(lines) == 11
     assert not [name for name in os.listdir(run.path) if name.startswith("logged-")]
 

@@ -12,8 +12,8 @@ import pytest
 
 from hook.base.models import Failure, Options
 from hook.node import runtimes
-from hook.reconcile import reconcile
-from hook.reconcile.outcome import Result
+from hook.reconcile import run as reconcile
+from hook.reconcile.run import Result
 from hook.stages.create import create_runtime
 from hook.stages.identity import Container
 from hook.state.store import RunDir
@@ -59,13 +59,14 @@ def options(machine: MachineOnDisk, **more: Any) -> Options:  # noqa: ANN401
 
 def adopt(machine: MachineOnDisk, bundle: str, annotations: dict[str, str] | None, **more: Any) -> Result:  # noqa: ANN401
     state = {"ociVersion": "1.0", "id": ID, "status": "running", "pid": 7, "bundle": bundle}
-    return reconcile.adopt(options(machine, **more), [{**state, "annotations": annotations} if annotations else state])
+    found = [{**state, "annotations": annotations} if annotations else state]
+    return reconcile.repair(options(machine, **more), list_states=lambda: (found, []))
 
 
 def retry(machine: MachineOnDisk, bundle: str, **known: Any) -> Result:  # noqa: ANN401
     fields = {"reason": "io", "problem": "", "pid": 7, "starttime": 100, "bundle": bundle, **known}
     RunDir(str(machine.run)).write(Failure, ID, Failure(container=ID, stage="createRuntime", **fields))
-    return reconcile.run(options(machine))
+    return reconcile.repair(options(machine))
 
 
 # --- A tenant with a writable cgroup moves his init below it
@@ -114,7 +115,7 @@ def test_rebuild_charges_a_container_that_moved_below_its_own_cgroup_to_itself(
     enters(machine, OWN + gone_to)
     shutil.rmtree(machine.run / "groups")
     (machine.run / "members" / f"{ID}.json").unlink()
-    assert {it.action.verb for it in reconcile.run(options(machine)).outcomes} >= {"rebuild"}
+    assert {it.action.verb for it in reconcile.repair(options(machine)).outcomes} >= {"rebuild"}
     assert machine.groups() == {f"oci-{ID}": {7}, f"oci-{OTHER}": {8}}
     states = [machine.node().run.read_key(name) for name in (ID, OTHER)]
     assert [(it.recovering, {name: m.pid for name, m in it.members.items()}) for it in states if it] == [
@@ -132,7 +133,7 @@ def test_rebuild_knows_a_container_of_a_plain_name_by_its_group(machine: Machine
     enters(machine, f"/plain/libpod-{OTHER}.scope")
     shutil.rmtree(machine.run / "groups")
     (machine.run / "members/plain.json").unlink()
-    reconcile.run(options(machine))
+    reconcile.repair(options(machine))
     assert machine.groups() == {"oci-plain": {7}, f"oci-{OTHER}": {8}}
     states = [machine.node().run.read_key(name) for name in ("plain", OTHER)]
     assert [[member.pid for member in it.members.values()] for it in states if it] == [[7], [8]]
@@ -189,10 +190,10 @@ def test_a_key_of_a_container_needs_no_pod(machine: MachineOnDisk, path: str | N
 
 
 @each_unsaid
-def test_adopt_goes_by_the_index_where_the_bundle_does_not_say(machine: MachineOnDisk, path: str | None) -> None:
+def test_retry_goes_by_the_index_where_the_bundle_does_not_say(machine: MachineOnDisk, path: str | None) -> None:
     enters(machine, f"/tenant/pod{VICTIM}")
     RunDir(str(machine.run)).write_index(ID, UID)
-    assert adopt(machine, bundle_of(machine, path), CLAIM).is_whole
+    assert retry(machine, bundle_of(machine, path, CLAIM)).is_whole
     assert machine.groups() == {f"oci-{UID}": {7}}
     state = machine.node().run.read_key(UID)
     assert state is not None
@@ -258,5 +259,5 @@ def test_a_container_whose_group_is_made_again_keeps_its_name(machine: MachineOn
     bundle = of_pod(machine)
     create_runtime(machine.node(), Container(ID, 7, bundle, SAID))
     shutil.rmtree(machine.resctrl / "mon_groups" / f"oci-{UID}")
-    assert [it.action.verb for it in reconcile.run(options(machine)).outcomes] == ["remake"]
+    assert [it.action.verb for it in reconcile.repair(options(machine)).outcomes] == ["remake"]
     assert names_of(machine) == ("shop", "web", "app")

@@ -12,7 +12,8 @@ import pytest
 
 from hook.base.models import Options
 from hook.node import config, runtimes
-from hook.reconcile import reconcile
+from hook.reconcile import act as acting
+from hook.reconcile import run as reconcile
 from hook.stages.create import create_runtime
 from hook.stages.identity import Container
 from tests.unit.test_create import UID, MachineOnDisk, machine
@@ -47,7 +48,7 @@ def start(machine: MachineOnDisk, *containers: str, said: dict[str, str] | None 
 
 
 def verbs(machine: MachineOnDisk) -> list[str]:
-    done = reconcile.run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
+    done = reconcile.repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
     assert not [it for it in done.outcomes if it.problem is not None]
     return [it.action.verb for it in done.outcomes]
 
@@ -75,7 +76,7 @@ def test_names_come_back_in_the_run_that_rebuilds_a_record(machine: MachineOnDis
 @pytest.mark.usefixtures("logs")
 def test_plan_of_naming_says_the_names(machine: MachineOnDisk) -> None:
     start(machine, IDS[0])
-    (planned,) = reconcile.plan_actions(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))).outcomes
+    (planned,) = reconcile.plan(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))).outcomes
     assert str(planned.action) == f"name shop/web ({UID}): the kubelet's logs name it"
     assert (planned.action.namespace, planned.action.pod) == ("shop", "web")
     assert named(machine) == (None, None, {IDS[0]: None})
@@ -151,14 +152,14 @@ def test_naming_looks_at_the_record_again_under_the_lock(
 ) -> None:
     """A hook named the pod, and brought another container, since the survey."""
     start(machine, IDS[0])
-    real = reconcile._apply
+    real = acting.act
 
     def apply(*given: Any) -> object:  # noqa: ANN401
-        monkeypatch.setattr(reconcile, "_apply", real)
+        monkeypatch.setattr("hook.reconcile.run.act", real)
         said = {"io.kubernetes.pod.name": "hooked", "io.kubernetes.pod.namespace": "ns"}
         start(machine, *IDS, said={**SAID, **said, "io.kubernetes.container.name": "new"})
         return real(*given)
 
-    monkeypatch.setattr(reconcile, "_apply", apply)
+    monkeypatch.setattr("hook.reconcile.run.act", apply)
     assert verbs(machine) == []
     assert named(machine) == ("ns", "hooked", {IDS[0]: "new", IDS[1]: "new"})

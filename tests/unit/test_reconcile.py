@@ -17,15 +17,13 @@ import pytest
 
 from hook.base import container_tasks, system
 from hook.base.errors import HookError
-from hook.base.models import Failure, Options, ReconcileRecord
+from hook.base.models import Failure, KeyState, Options, ReconcileRecord
 from hook.cli.deadline import Ended
 from hook.node import runtimes
-from hook.reconcile import chase, move_in, reconcile
-from hook.reconcile.outcome import Follower, Outcome, Result
-from hook.reconcile.plan import Action
-from hook.reconcile.reconcile import plan_actions, run
+from hook.reconcile import bring_in, chase
+from hook.reconcile.diagnose import Action
+from hook.reconcile.run import Follower, Outcome, Result, plan, repair
 from hook.reconcile.survey import Survey
-from hook.stages.context import Context
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
 from hook.state.records import Records
@@ -54,7 +52,7 @@ def pruned(machine: MachineOnDisk, seconds: float, monkeypatch: pytest.MonkeyPat
     now = system.boottime()
     monkeypatch.setattr(system, "boottime", lambda: now + seconds)
     monkeypatch.setattr(container_tasks, "table", dict)  # the machine's processes are made up
-    done = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), snapshot_ttl=TTL))
+    done = repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), snapshot_ttl=TTL))
     return [it.action.key for it in done.outcomes if it.action.verb == "prune" and it.problem is None]
 
 
@@ -100,7 +98,7 @@ def cost(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, reads: list[by
     """How often a reconcile that does these actions opens something in /proc. It lists /proc itself once a pass."""
     reads.clear()
     monkeypatch.setattr(runtimes, "_ROOTS", ())
-    done = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
+    done = repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
     assert {it.action.verb for it in done.outcomes if it.problem is None} == expected
     assert reads.count(b"/proc") <= 1 + len(expected)
     return len(reads)
@@ -153,7 +151,7 @@ def test_a_key_whose_group_cannot_be_made_stays_shown(machine: MachineOnDisk, mo
     shutil.rmtree(group)
     (machine.run / "mon_groups" / UID / "generation").unlink()
     machine.refusals["mkdir"] = [errno.ENOSPC] * 50
-    done = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
+    done = repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
     assert [it.action.verb for it in done.outcomes if it.problem] == ["remake", "retry"]
     assert (machine.run / "mon_groups" / UID / "generation").exists()
 
@@ -189,13 +187,13 @@ def test_a_run_that_is_ended_counts_what_it_has_done_and_the_next_one_does_the_r
     options = Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))
     follower = EndsAfter(2)
     with pytest.raises(Ended):
-        run(options, follower=follower)
+        repair(options, follower=follower)
     assert follower.seen == ["1/3 drop", "2/3 drop", "3/3 drop"]
     with Records(options.run_dir) as records:
         found = records.glance(ReconcileRecord)
     assert found is not None
     assert (found.actions, found.ended_at) == ({"drop": 2}, None)
-    assert [str(it.action)[:7] for it in run(options).outcomes] == ["drop c9"]
+    assert [str(it.action)[:7] for it in repair(options).outcomes] == ["drop c9"]
 
 
 # --- What people have a day to look at
@@ -212,7 +210,7 @@ def at(
     monkeypatch.setattr(system, "time", SimpleNamespace(**{**vars(time), "time": lambda: time.time() + seconds}))
     process = container_tasks.Process(9, 1, 100, (cgroup,))
     monkeypatch.setattr(container_tasks, "table", lambda: {9: process} if cgroup else {})
-    done = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
+    done = repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
     assert not [it for it in done.outcomes if it.problem is not None]
     return [(it.action.verb, it.action.key or it.action.container) for it in done.outcomes]
 
@@ -340,7 +338,7 @@ def reconcile_after(
 
     monkeypatch.setattr(container_tasks, "table", dict)
     monkeypatch.setattr(RunDir, "lock", lock)
-    done = run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
+    done = repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
     assert not waiting, "no action was planned"
     return [(it.action.verb, it.problem) for it in done.outcomes]
 
@@ -417,7 +415,9 @@ def test_a_key_that_another_reconcile_ended_after_the_plan_is_not_ended_again(
     options = Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))
     linger(machine)
     others: list[str] = []
-    done = reconcile_after(lambda: others.extend(it.action.verb for it in run(options).outcomes), machine, monkeypatch)
+    done = reconcile_after(
+        lambda: others.extend(it.action.verb for it in repair(options).outcomes), machine, monkeypatch
+    )
     assert (others, done) == (["end"], [])
 
 
@@ -493,19 +493,19 @@ class ChainOfForks:
 
 
 def after_each_adoption(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    real = move_in.adopt
+    real = bring_in.adopt
 
-    def adopt(node: Context, action: Action, seen: Survey) -> Action | bool:
+    def adopt(seen: Survey, state: KeyState, name: str) -> int:
         try:
-            return real(node, action, seen)
+            return real(seen, state, name)
         finally:
             act()
 
-    monkeypatch.setitem(reconcile._MOVING, "adopt", adopt)
+    monkeypatch.setattr(bring_in, "adopt", adopt)
 
 
 def put_right(machine: MachineOnDisk) -> Result:
-    return run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
+    return repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
 
 
 def count_outside(machine: MachineOnDisk) -> tuple[dict[str, int], int]:
@@ -587,7 +587,7 @@ def test_chain_that_is_inside_and_whose_links_end_before_they_are_asked_is_not_p
     chain.is_inside = True
     chain.ends_early = 3
     options = Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))
-    assert plan_actions(options).outcomes == []
+    assert plan(options).outcomes == []
     assert chain.ends_early == 0
 
 

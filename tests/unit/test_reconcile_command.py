@@ -13,8 +13,8 @@ import pytest
 from hook.base import system
 from hook.base.models import LeftUndone
 from hook.cli.reconcile_command import Output
-from hook.reconcile.outcome import Outcome, Result
-from hook.reconcile.plan import Action
+from hook.reconcile.diagnose import Action
+from hook.reconcile.run import Outcome, Result
 
 Capture = pytest.CaptureFixture[str]
 DROP = Action("drop", "k", "c1", why="its process is dead")

@@ -14,8 +14,8 @@ import pytest
 
 from hook.base import system
 from hook.base.models import Options
-from hook.reconcile import reconcile
-from hook.reconcile.outcome import Result
+from hook.reconcile import run as reconcile
+from hook.reconcile.run import Result
 from hook.stages import orphans, reclaim, retire
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
@@ -31,7 +31,7 @@ each_manner = pytest.mark.parametrize("manner", MANNERS)
 
 
 def put_right(machine: MachineOnDisk, **options: Any) -> Result:  # noqa: ANN401
-    return reconcile.run(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), **options))
+    return reconcile.repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), **options))
 
 
 def recorded(machine: MachineOnDisk, key: str = UID) -> dict[str, Any]:

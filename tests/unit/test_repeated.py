@@ -10,9 +10,9 @@ import pytest
 
 from hook.base.models import LeftUndone
 from hook.reconcile import repeated
-from hook.reconcile.outcome import Outcome
-from hook.reconcile.plan import Action
+from hook.reconcile.diagnose import Action
 from hook.reconcile.repeated import format_changes, is_known
+from hook.reconcile.run import Outcome
 
 
 def failed(verb: str, container: str, reason: str, recorded: str = "") -> Outcome:

@@ -16,7 +16,7 @@ from hook.base.models import KeyState, Options, ReconcileRecord
 from hook.doctor.finding import Site
 from hook.doctor.records import check_reconcile
 from hook.node.place import Places
-from hook.reconcile import reconcile, survey
+from hook.reconcile import run as reconcile
 from hook.reconcile.tally import Tally
 from hook.state.records import Records
 from hook.state.store import RunDir
@@ -147,21 +147,21 @@ def test_reconcile_records_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     options = Options(run_dir=str(tmp_path / "run"), resctrl_root=str(tmp_path))
     run = RunDir(options.run_dir)
     run.write(KeyState, "c1", KeyState(key="c1", kind="container"))
-    reconcile.plan_actions(options)
+    reconcile.plan(options)
     assert not Path(options.run_dir, "reconcile.json").exists()
-    reconcile.run(options)
+    reconcile.repair(options)
     found = record(run)
     assert found.started_at is not None
     assert found.ended_at is not None
     assert found.ended_at >= found.started_at
     assert found.actions == {"end": 1}
 
-    def broken(_node: object) -> survey.Survey:
+    def broken(*_arguments: object) -> None:
         raise HookError("io", "the run directory cannot be read")
 
-    monkeypatch.setattr(reconcile, "survey_node", broken)
+    monkeypatch.setattr(reconcile, "Survey", broken)
     with pytest.raises(HookError):
-        reconcile.run(options)
+        reconcile.repair(options)
     again = record(run)
     assert again.ended_at == found.ended_at
     assert again.started_at is not None

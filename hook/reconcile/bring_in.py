@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings in containers that run: does what createRuntime does, and moves all threads of each into its group."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hook.base import cgroups, names, procfs, system
+from hook.base.errors import HookError
+from hook.base.models import Failure, KeyState, Member
+from hook.base.reasons import GroupGone, Reason, WrongCtrlGroup
+from hook.reconcile.chase import Chase, StillOutside, add_late
+from hook.reconcile.diagnose import has_begun
+from hook.reconcile.survey import Survey
+from hook.stages import create, failures, misidentity, retire
+from hook.stages.context import Context
+from hook.stages.identity import Container, Key
+from hook.state import damage
+
+
+def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str] | None) -> Container:
+    """The container of a hook, for one that runs already. Raises ValueError if it is invalid.
+
+    The cgroup that its runtime was asked for says which pod it is of, never the one that its process is in by now:
+    that may be of the container's making. Without it a pod that annotations name is not believed. `annotations`: None:
+    those in its bundle's config.json, if that can be read.
+    """
+    if not pid:
+        raise ValueError("it has no process")
+    config = create.read_config(bundle) if bundle else None
+    if annotations is None and config is not None:
+        annotations = config.annotations or {}
+    place = cgroups.from_config(config.linux.cgroups_path) if config is not None and config.linux is not None else None
+    found = Container(names.container_id(name), pid, bundle, annotations, [place] if place is not None else [])
+    if place is None and (annotations is None or found.pod.uid is not None):
+        found.pod.uid, found.pod.problem = None, misidentity.of_cgroup(bundle)
+    return found
+
+
+def start(seen: Survey, container: Container) -> None:
+    """Do createRuntime for a running container, whichever hooks.d file matches it; else by the key in the index."""
+    options, run = seen.context.options, seen.context.run
+    key = None
+    if container.starttime is not None and failures.find_key(options, container) is None:
+        name = run.find_key(container.id)
+        key = Key(name, (run.glance(KeyState, name) or damage.unknown_state(name)).kind) if name is not None else None
+    _monitor(seen, container, key)
+
+
+def retry(seen: Survey, failure: Failure) -> bool:
+    """Retry a failed createRuntime with its recorded key. False: the container has ended meanwhile."""
+    container = make_container(failure.container, failure.pid or 0, failure.bundle or "", None)
+    pod = container.pod
+    pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
+    pod.container = pod.container or failure.name
+    if failure.key is not None and failure.kind is not None:
+        if failure.starttime not in (None, container.starttime):
+            return False
+        _monitor(seen, container, Key(failure.key, failure.kind))
+    elif container.annotations is not None:
+        start(seen, container)
+    else:
+        raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
+    return True
+
+
+def remake(seen: Survey, state: KeyState, name: str) -> bool:
+    """Make the group of a live member again, like createRuntime, and move all its tasks in. False: it has ended."""
+    context, member = seen.context, state.members[name]
+    _, mon_group = procfs.resctrl_groups(member.pid) or ("", "")
+    if mon_group and not mon_group.startswith(context.options.group_prefix):
+        problem = f"its process is in mon_group {mon_group[:80]!r} of another tool, and stays there"
+        raise HookError(Reason.IO, problem)
+    container = Container(name, member.pid, "", {}, [])
+    if container.starttime != member.starttime:
+        return False
+    try:
+        _monitor(seen, container, Key(state.key, state.kind), was_in=has_begun(state, name))
+    finally:  # also if the new group got no RMID: the old group may hold the last one
+        # If it is empty. After a kill before this, it stays on record and is removed with its key.
+        with context.run.lock(state.key, system.monotonic() + context.options.lock_timeout) as locked:
+            retire.retire(context, locked, left=member.group)
+    return True
+
+
+def adopt(seen: Survey, state: KeyState, name: str) -> int:
+    """Move the threads of a container that are outside its group in; returns how many."""
+    try:
+        moved, outside = _bring_in(seen, state.key, name)
+    except WrongCtrlGroup:  # its init is in another ctrl_group, on a kernel that does not show it
+        return int(remake(seen, state, name))
+    if outside:
+        raise StillOutside(outside, moved)
+    return moved
+
+
+def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> None:
+    """Monitor a container under this key (None: the one that createRuntime derives), and move all its tasks in.
+
+    A failure is recorded like that of a hook. `was_in`: the group is made again; what its tasks used is not all missed.
+    """
+    context, moved, outside = seen.context, 0, 0
+    used = 0.0 if was_in else procfs.cpu_seconds(container.pid)
+    ctrl_group = _find_ctrl_group(seen, container.pid) if procfs.resctrl_groups(container.pid) is None else None
+    try:
+        if seen.refusal is not None and key is not None and not _has_group(context, key):
+            raise seen.refusal
+        if key is None:
+            key = create.monitor(context, container, ctrl_group)
+        else:
+            create.enter(context, container, key, ctrl_group)
+        if key is not None:
+            add_late(context, key.name, used)
+            moved, outside = _bring_in(seen, key.name, container.id, was_in=was_in)
+    except HookError as error:
+        key = key or failures.find_key(context.options, container)
+        if error.reason == Reason.NO_RMIDS:  # not in limbo: that ends within seconds
+            seen.refusal = error
+        if key is not None:
+            _show_again(context, key.name)
+        _record(context, container, error, key, is_monitored=False)
+        raise
+    problem = container.problem(key) if key is not None else None
+    if problem is None:
+        context.run.remove(Failure, container.id)
+    else:
+        _record(context, container, problem, key, is_monitored=True)
+    if outside:  # last: it is monitored, and no hook's failure
+        raise StillOutside(outside, moved)
+
+
+def _record(context: Context, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:
+    failures.record(context.run, failures.failure_of(error, "reconcile", container, key, is_monitored=is_monitored))
+
+
+def _find_ctrl_group(seen: Survey, pid: int) -> str:
+    """The ctrl_group whose `tasks` lists a process, for kernels without /proc/PID/cpu_resctrl_groups."""
+    resctrl = seen.context.resctrl
+    found = (it for it in seen.ctrl_groups if it != resctrl.root and pid in (resctrl.tasks(it) or ()))
+    return next((path[len(resctrl.root) + 1 :] for path in found), "/")
+
+
+def _has_group(context: Context, key: Key) -> bool:
+    """Whether a key has a group already, so that a further container needs no RMID."""
+    state = context.run.glance(KeyState, key.name)
+    return state is not None and any(context.resctrl.inode(group.path) is not None for group in state.groups)
+
+
+def _show_again(context: Context, key: str) -> None:
+    """Show what is recorded of a key: before createRuntime tries to make a group again, it hides the former one."""
+    try:
+        locked = context.run.lock(key, system.monotonic())
+    except HookError as error:
+        if error.reason != Reason.LOCK_TIMEOUT:  # then the hook that holds it shows it
+            raise
+        return
+    with locked:
+        if locked.state is not None:
+            context.show(locked.state)
+
+
+def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -> tuple[int, int]:
+    """Move every thread of a container into its group; returns how many, and how many are still outside.
+
+    What is in its own cgroup, by the cgroup's own lists; what else there is of it, process by process.
+    """
+    context, processes = seen.context, seen.processes
+    state = context.run.glance(KeyState, key)
+    member = state.members.get(container) if state is not None else None
+    if member is None or procfs.is_dead(member.pid, member.starttime):
+        return 0, 0
+    processes.add([(container, member)])
+    own = processes.read_own_cgroup(member)
+    is_whole = own is not None and not own.unread
+    chase = Chase(context, member)
+    outside = 0
+    try:
+        if own is not None:
+            chase.run(partial(_read_own_cgroup, seen, member))
+            outside += chase.outside
+        if not is_whole or processes.beside_own_cgroup(member):
+            chase.run(partial(processes.look_again, member, beside_own_cgroup=is_whole))
+            outside += chase.outside
+    except GroupGone:
+        if not procfs.is_dead(member.pid, member.starttime):
+            raise
+    finally:
+        add_late(context, key, 0.0 if was_in else chase.late_cpu)
+    return chase.moved, outside
+
+
+def _read_own_cgroup(seen: Survey, member: Member) -> set[int]:
+    own = seen.processes.read_own_cgroup(member)
+    return own.tids if own is not None else set()

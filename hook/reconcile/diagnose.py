@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Says which actions the node needs. Changes nothing.
+
+Each rule is written here once. A pass asks for all actions, without a lock; an action asks again for those of its key,
+under the key's lock, and is done only if it is still among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from hook.base import names, procfs
+from hook.base.models import Failure, KeyState
+from hook.base.text import short_id, who
+from hook.reconcile.survey import Survey, Threads
+from hook.stages import orphans, remove, retire
+from hook.state import lives, records
+
+VERBS = (
+    "rebuild",
+    "drop",
+    "end",
+    "remove",
+    "evict",
+    "remake",
+    "adopt",
+    "retry",
+    "retire",
+    "forget",
+    "name",
+    "prune",
+    "show",
+    "tidy",
+)
+"""In the order of execution: actions that free RMIDs come before those that need one."""
+_NOT_AGAIN = ("usage", "bad_state", "bad_key")
+
+
+@dataclass(frozen=True)
+class Action:
+    """One repair: its verb, its object (`path`: a mon_group, or a file of the run directory), and why.
+
+    `reason`: of the failure that is tried again. `strangers`: the threads to move out. `namespace`, `pod`, `name`: what
+    is recorded of the pod, and of the container in it.
+    """
+
+    verb: str
+    key: str = ""
+    container: str = ""
+    path: str = ""
+    why: str = ""
+    reason: str = ""
+    strangers: tuple[int, ...] = ()
+    namespace: str | None = None
+    pod: str | None = None
+    name: str | None = None
+
+    @property
+    def id(self) -> str:
+        """What it does to what, whatever is known of names."""
+        return " ".join(word for word in (self.verb, self.container, self.key, self.path) if word)
+
+    def __str__(self) -> str:
+        about = self.path or who(self.container or self.key, self.namespace, self.pod, self.name)
+        of_key = f" of {short_id(self.key)}" if self.container and self.key and not self.path else ""
+        return f"{self.verb} {about}{of_key}: {self.why}"
+
+
+def diagnose(seen: Survey) -> list[Action]:
+    """All actions that the node needs, in the order of execution."""
+    actions = [it for key in seen.list_keys() for it in diagnose_key(seen, key, seen.states.get(key))]
+    actions += [it for path in seen.orphans for it in _diagnose_orphan(seen, path)]
+    actions += [it for container in seen.failed for it in diagnose_failure(seen, container)]
+    actions += [
+        Action("forget", container=container, why="its record is incomplete") for container in seen.half_failures
+    ]
+    return sorted(actions, key=lambda action: VERBS.index(action.verb))
+
+
+def diagnose_key(seen: Survey, key: str, state: KeyState | None, only: str = "") -> Iterator[Action]:
+    """The actions that a key needs. `state`: None: nothing readable is recorded of it.
+
+    `only`: one of its containers, of which alone actions are wanted. What costs most to find comes last.
+    """
+    yield from _name_actions(_diagnose_files(seen, key, state, only), state)
+    if state is not None:
+        yield from _name_actions(_diagnose_record(seen, state), state)
+        if state.completed_at is None:
+            yield from _name_actions(_diagnose_tasks(seen, state, only), state)
+
+
+def _name_actions(actions: Iterator[Action], state: KeyState | None) -> Iterator[Action]:
+    """Actions with the recorded names of their pod and container."""
+    for action in actions:
+        if state is None or action.verb == "name":
+            yield action
+        else:
+            member = state.members.get(action.container)
+            name = member.name if member is not None else None
+            yield replace(action, namespace=state.pod_namespace, pod=state.pod_name, name=name)
+
+
+def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
+    """What a key needs by the files that there are of it."""
+    rebuilds = state.recovering if state is not None else key in seen.unreadable
+    if rebuilds:
+        yield Action("rebuild", key, why=f"its record {'is unreadable' if state is None else 'may lack members'}")
+    for container in [only] if only else seen.indexed.get(key, ()):
+        is_member = state is not None and container in state.members
+        if not (rebuilds or is_member) and seen.index.get(container) == key:
+            yield Action("forget", key, container, why="it is in the index but not a member")
+    for path in seen.asides.get(key, ()):
+        yield Action("tidy", key, path=path, why="it was set aside a day ago")
+    is_over = state is None or state.completed_at is not None
+    if key in seen.leftovers and (state is None or is_over or records.has_leftovers(seen.context.run, state)):
+        yield Action("tidy", key, why="a hook that was killed left temporary files")
+
+
+def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
+    """What a key needs by its record."""
+    key, is_listed = state.key, seen.live is not None and state.key in seen.live
+    if not seen.context.view.is_current(state) or seen.has_late_counters(state):
+        yield Action("show", key, why="its published view is out of date")
+    if state.completed_at is not None:
+        # Or from the future: then it is from another boot, on a run directory that survives one.
+        if abs(seen.boottime - (state.completed_boottime or 0.0)) >= seen.context.options.snapshot_ttl:
+            yield Action("prune", key, why="its snapshot is older than --snapshot-ttl")
+    elif state.recovering:
+        return
+    elif state.members:
+        named = name_members(seen, state)
+        if named is not state:
+            names_of_pod = named.pod_namespace, named.pod_name
+            yield Action("name", key, "", "", "the kubelet's logs name it", "", (), *names_of_pod)
+    elif state.lingering_since is None and not is_listed:
+        yield Action("end", key, why="it has no members")
+    elif not is_listed and (seen.live is not None or remove.has_lingered(seen.context, state)):
+        yield Action("end", key, why="its linger time is over, or its pod is gone")
+
+
+def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action]:
+    """What a key that is not completed needs, by its processes and by the tasks in its groups."""
+    key, context = state.key, seen.context
+    threads = Threads(seen, state) if seen.is_mounted else None
+    if threads is not None and len({retire.is_retired(context, state, group) for group in state.groups}) > 1:
+        yield Action("retire", key, why="one of its groups is gone, and no member needs it")
+    for container in [only] if only in state.members else state.members:
+        action = _diagnose_member(seen, state, container, threads)
+        if action is not None and not state.recovering:
+            yield action
+    for group in state.groups if threads is not None and not only else ():
+        strangers = sorted(threads.find_strangers(group.path, seen.find_live(state))) if threads is not None else []
+        if strangers:
+            why = f"threads of none of its containers: {', '.join(map(str, strangers[:5]))}"
+            yield Action("evict", key, path=group.path, why=why, strangers=tuple(strangers))
+
+
+def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Threads | None) -> Action | None:
+    """What a container needs. Its threads are counted in any case, so that they are not taken for strangers."""
+    member, key = state.members[container], state.key
+    is_listed = seen.live is not None and key in seen.live
+    why = "its process is dead" if seen.live is None else "its key is not in the list of --live"
+    if seen.is_dead(member):
+        return None if is_listed else Action("drop", key, container, why=why)
+    is_in_place = threads is None or threads.is_in_place(member)
+    outside = threads.count_outside(container, member) if threads is not None and is_in_place else 0
+    if seen.live is not None and not is_listed:
+        return Action("drop", key, container, why=why)
+    if not is_in_place:
+        why = "its group is gone, or its process is in another ctrl_group"
+        return Action("remake", key, container, why=why)
+    # A former life of a container has no index entry (names.former_life).
+    if container == names.container_of(container) and seen.index.get(container) is None:
+        why = "its index entry is missing, so poststop cannot find the key"
+        return Action("remake", key, container, why=why)
+    if not outside:
+        return None
+    # The initial counters must be read before the first thread enters the group, as in createRuntime.
+    verb = "adopt" if has_begun(state, container) or not seen.context.options.snapshot_ttl else "remake"
+    return Action(verb, key, container, why=f"{outside} of its threads are not in its group")
+
+
+def _diagnose_orphan(seen: Survey, path: str) -> Iterator[Action]:
+    """What a group without a record needs."""
+    if seen.context.resctrl.has_live_task(path):
+        if path not in seen.completed_groups:  # else a task outlived the last member: the group is removed after it
+            yield Action("rebuild", path=path, why="this group has no record, and it has live tasks")
+    elif seen.live is None or orphans.key_of(seen.context, path) not in seen.live:
+        yield Action("remove", path=path, why="this group has no record, and it has no tasks")
+
+
+def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
+    """What a container needs that a failure is recorded of."""
+    failure = seen.context.run.glance(Failure, container)
+    is_lone = seen.index.get(container) is None  # else the record of a poststop's failure goes with the membership
+    if failure is None or (failure.pid is None and failure.stage != "poststop"):
+        if is_lone and records.has_old_failure(seen.context.run, container) and not seen.is_running(container):
+            yield Action("forget", container=container, why="its failure record has no pid, and is old")
+        return
+    named = failure.namespace, failure.pod, failure.name
+    if is_lone if failure.pid is None else has_dead_container(failure):
+        yield Action("forget", "", container, "", "it failed, and is gone", "", (), *named)
+    elif seen.is_mounted and _is_tried_again(failure):
+        why = f"it is running but not monitored ({failure.reason})"
+        yield Action("retry", "", container, "", why, failure.reason, (), *named)
+
+
+def _is_tried_again(failure: Failure) -> bool:
+    """Whether a failed createRuntime is worth another try. A pid alone may have been reused."""
+    names_process = failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
+    return names_process and not (failure.monitored or failure.reason in _NOT_AGAIN)
+
+
+def has_dead_container(failure: Failure) -> bool:
+    """Whether the process of a failure is dead."""
+    pid = failure.pid or 0
+    is_dead = procfs.is_dead(pid, failure.starttime)
+    if is_dead is False and failure.starttime is None and failure.boottime is not None:
+        return not procfs.had_pid(pid, failure.boottime)  # otherwise the kernel has reused the pid
+    return is_dead is True
+
+
+def has_begun(state: KeyState, container: str) -> bool:
+    """Whether the initial counters of a member's group were read."""
+    return any(it.path == state.members[container].group and it.begin is not None for it in state.groups)
+
+
+def name_members(seen: Survey, state: KeyState) -> KeyState:
+    """The record of a live pod with the names that the kubelet knows, where it has none.
+
+    A record that was rebuilt from the kernel has none. The kubelet's logs are listed only if some is missing.
+    """
+    if state.kind != "pod" or not state.members:
+        return state
+    pod = seen.pods.get(state.key) if state.pod_name is None else None
+    nameless = {it: names.container_of(it) for it, member in state.members.items() if member.name is None}
+    found = {it: seen.names[name] for it, name in nameless.items() if name in seen.names}
+    if pod is None and not found:
+        return state
+    named = {it: lives.replace(state.members[it], name=name) for it, name in found.items()}
+    namespace, name = pod or (state.pod_namespace, state.pod_name)
+    return lives.replace(state, pod_namespace=namespace, pod_name=name, members={**state.members, **named})

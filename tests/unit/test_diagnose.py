@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From facts to actions. What the facts are made of is shown by tests/fuse/test_reconcile.py."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hook.base import names, procfs, system
+from hook.base.models import Failure, KeyState, Member, MonGroup, Options
+from hook.reconcile import diagnose
+from hook.reconcile.diagnose import VERBS, Action
+from hook.stages import orphans
+from hook.state import records
+
+PATH = "/sys/fs/resctrl/mon_groups/oci-k"
+GONE = "/sys/fs/resctrl/gold/mon_groups/oci-k"
+NEW = MonGroup(path=PATH, ctrl_group="/")
+BEGUN = MonGroup(path=PATH, ctrl_group="/", begin={})
+
+
+class Facts:
+    """Stands for a Survey and its Threads: what is wrong is given.
+
+    `dead`, `vanished`: containers. `outside`: how many threads of each; `strangers`: by group. `orphans`: those groups
+    without a record, and whether they have a task. `failures`: by container, None: unreadable.
+    """
+
+    def __init__(
+        self,
+        *states: KeyState,
+        live: Collection[str] | None = None,
+        is_mounted: bool = True,
+        snapshot_ttl: int = 300,
+        dead: Collection[str] = (),
+        vanished: Collection[str] = (),
+        outside: dict[str, int] | None = None,
+        strangers: dict[str, set[int]] | None = None,
+        orphans: dict[str, bool] | None = None,
+        failures: dict[str, Failure | None] | None = None,
+        index: dict[str, str | None] | None = None,
+        **more: Any,  # noqa: ANN401
+    ) -> None:
+        self.states = {it.key: it for it in states}
+        self.live, self.is_mounted, self.boottime = live, is_mounted, 1000.0
+        self.dead, self.vanished = dead, vanished
+        self.outside, self.strangers = outside or {}, strangers or {}
+        self.orphans, self.failures, self.failed = orphans or {}, failures or {}, [*(failures or {})]
+        of_members = {container: it.key for it in states for container in it.members}
+        self.index: dict[str, str | None] = {**of_members, **(index or {})}
+        self.indexed: dict[str, list[str]] = {}
+        for container, key in self.index.items():
+            if key is not None:
+                self.indexed.setdefault(key, []).append(container)
+        self.stale_views: Collection[str] = more.pop("stale_views", ())
+        self.unreadable: Collection[str] = more.pop("unreadable", ())
+        self.leftovers: Collection[str] = more.pop("leftovers", ())
+        self.asides: dict[str, list[str]] = more.pop("asides", {})
+        self.half_failures: list[str] = more.pop("half_failures", [])
+        self.completed_groups: set[str] = more.pop("completed_groups", set())
+        self.running: Collection[str] = more.pop("running", ())
+        self.pods, self.names = more.pop("pods", {}), more.pop("names", {})
+        assert not more
+        self.context = SimpleNamespace(
+            options=Options(snapshot_ttl=snapshot_ttl),
+            run=SimpleNamespace(glance=lambda _model, name: self.failures[name]),
+            view=SimpleNamespace(is_current=lambda state: state.key not in self.stale_views),
+            resctrl=SimpleNamespace(
+                has_live_task=self.orphans.get,
+                is_mounted=lambda: is_mounted,
+                inode=lambda path: None if path == GONE else 7,
+            ),
+            longest_linger=None,
+        )
+
+    def list_keys(self) -> list[str]:
+        found = [*self.states, *self.unreadable, *self.indexed, *self.leftovers, *self.asides]
+        return sorted(dict.fromkeys(found))
+
+    def is_dead(self, member: Member) -> bool:
+        return member.name in self.dead
+
+    def find_live(self, state: KeyState) -> dict[str, Member]:
+        return state.members
+
+    def has_late_counters(self, _state: KeyState) -> bool:
+        return False
+
+    def is_running(self, container: str) -> bool:
+        return container in self.running
+
+    def is_in_place(self, member: Member) -> bool:
+        return member.name not in self.vanished
+
+    def count_outside(self, container: str, _member: Member) -> int:
+        return self.outside.get(container, 0)
+
+    def find_strangers(self, path: str, _live: object) -> set[int]:
+        return self.strangers.get(path, set())
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the failures, that of process 8 is of one that is dead; and what is old is called so."""
+    monkeypatch.setattr(diagnose, "Threads", lambda seen, _state: seen)
+    monkeypatch.setattr(orphans, "key_of", lambda _context, path: path.rpartition("oci-")[2])
+    monkeypatch.setattr(records, "has_leftovers", lambda _run, _state: True)
+    monkeypatch.setattr(records, "has_old_failure", lambda _run, name: name.startswith("old"))
+    monkeypatch.setattr(procfs, "is_dead", lambda pid, _born=None: pid == 8)
+    monkeypatch.setattr(procfs, "had_pid", lambda _pid, boottime: boottime > 0)
+    monkeypatch.setattr(system, "boottime", lambda: 1000.0)
+
+
+def state(*members: str, **fields: Any) -> KeyState:  # noqa: ANN401
+    found = {name: Member(pid=7, starttime=1, group=PATH, name=name) for name in members}
+    return KeyState(**{"key": "k", "kind": "container", "groups": [NEW], "members": found, **fields})
+
+
+def completed(**fields: Any) -> KeyState:  # noqa: ANN401
+    return state(completed_at="then", **fields)
+
+
+def failed(**fields: Any) -> Facts:  # noqa: ANN401
+    record = {
+        "container": "c1",
+        "stage": "createRuntime",
+        "reason": "no_rmids",
+        "problem": "",
+        "pid": 7,
+        "starttime": 1,
+    }
+    return Facts(failures={"c1": Failure(**{**record, **fields})}, index=fields.pop("index", None))
+
+
+def brief(facts: Facts) -> list[str]:
+    actions = diagnose.diagnose(facts)  # type: ignore[arg-type]
+    assert all(it.why and str(it).endswith(it.why) for it in actions)
+    order = [VERBS.index(it.verb) for it in actions]
+    assert order == sorted(order), "what frees RMIDs comes before what needs one"
+    return [it.id for it in actions]
+
+
+LINGERS = {"lingering_since": 1.0, "lingering_until": 2000.0}
+ENDED = {"lingering_since": 1.0, "lingering_until": 2.0}
+NO_PID = {"pid": None, "starttime": None}
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        (Facts(), []),
+        (Facts(state("c1", "c2")), []),
+        # Members
+        (Facts(state("c1", "c2"), dead=["c1"]), ["drop c1 k"]),
+        (Facts(state("c1"), dead=["c1"], vanished=["c1"]), ["drop c1 k"]),
+        (Facts(state("c1"), dead=["c1"], index={"c1": None}), ["drop c1 k"]),
+        (Facts(state("c1"), vanished=["c1"]), ["remake c1 k"]),
+        (Facts(state("c1"), index={"c1": None}), ["remake c1 k"]),
+        (Facts(state(names.former_life("c1", 7, 1)), index={names.former_life("c1", 7, 1): None}), []),
+        (Facts(state("c1", groups=[BEGUN]), outside={"c1": 3}), ["adopt c1 k"]),
+        (Facts(state("c1"), outside={"c1": 3}), ["remake c1 k"]),
+        # On a kernel that does not show its ctrl_group it would be made in the root one, where the task cannot go.
+        (Facts(state("c1"), outside={"c1": 3}, snapshot_ttl=0), ["adopt c1 k"]),
+        (Facts(state("c1"), is_mounted=False, vanished=["c1"], outside={"c1": 3}, strangers={PATH: {9}}), []),
+        (Facts(state("c1"), strangers={PATH: {9}}), [f"evict k {PATH}"]),
+        (Facts(state("c1", recovering=True), dead=["c1"], strangers={PATH: {9}}), ["rebuild k", f"evict k {PATH}"]),
+        (Facts(state("c1", groups=[NEW, MonGroup(path=GONE, ctrl_group="gold")])), ["retire k"]),
+        # Keys
+        (Facts(state()), ["end k"]),
+        (Facts(state(**LINGERS)), []),
+        (Facts(state(**ENDED)), ["end k"]),
+        (Facts(completed(completed_boottime=701.0)), []),
+        (Facts(completed(completed_boottime=700.0)), ["prune k"]),
+        (Facts(completed(completed_boottime=1001.0)), []),
+        (Facts(completed(completed_boottime=1e9)), ["prune k"]),
+        (Facts(completed()), ["prune k"]),
+        (Facts(state(recovering=True)), ["rebuild k"]),
+        (Facts(unreadable=["k"]), ["rebuild k"]),
+        (Facts(state("c1"), stale_views=["k"], leftovers=["k", "j"]), ["show k", "tidy j", "tidy k"]),
+        (Facts(asides={"k": ["groups/k"]}), ["tidy k groups/k"]),
+        (Facts(state("c1", kind="pod"), pods={"k": ("ns", "p")}), ["name k"]),
+        (Facts(state("c1", kind="pod", pod_name="q"), pods={"k": ("ns", "p")}), []),
+        (Facts(state("c1"), pods={"k": ("ns", "p")}), []),
+        # The index
+        (Facts(index={"c1": "k"}), ["forget c1 k"]),
+        (Facts(state("c1"), index={"c2": "k"}), ["forget c2 k"]),
+        (Facts(state(recovering=True), index={"c1": "k"}), ["rebuild k"]),
+        (Facts(unreadable=["k"], index={"c1": "k"}), ["rebuild k"]),
+        # Groups without a record
+        (Facts(orphans={PATH: False}), [f"remove {PATH}"]),
+        (Facts(orphans={PATH: True}), [f"rebuild {PATH}"]),
+        (Facts(orphans={PATH: True}, completed_groups={PATH}), []),
+        # Failures
+        (failed(), ["retry c1"]),
+        (failed(pid=8), ["forget c1"]),
+        (failed(**NO_PID), []),
+        (failed(**NO_PID, stage="poststop"), ["forget c1"]),
+        (failed(starttime=None), []),
+        (failed(starttime=None, boottime=5.0), ["retry c1"]),
+        (failed(starttime=None, boottime=0.0), ["forget c1"]),
+        (failed(monitored=True, reason="usage"), []),
+        (failed(reason="bad_state"), []),
+        (failed(reason="bad_key"), []),
+        (Facts(failures={"c1": None, "old1": None, "old2": None}, running=["old2"]), ["forget old1"]),
+        (Facts(failures={"old1": None}, index={"old1": "k"}, unreadable=["k"]), ["rebuild k"]),
+        (Facts(half_failures=["c1"]), ["forget c1"]),
+        # --live
+        (Facts(state("c1"), live={"k"}), []),
+        (Facts(state("c1"), live={"k"}, dead=["c1"]), []),
+        (Facts(state("c1"), live=set()), ["drop c1 k"]),
+        (Facts(state(), live={"k"}), []),
+        (Facts(state(), live=set()), ["end k"]),
+        (Facts(state(**LINGERS), live=set()), ["end k"]),
+        (Facts(state(**ENDED), live={"k"}), []),
+        (Facts(orphans={PATH: False}, live={"k"}), []),
+        (Facts(orphans={PATH: False}, live={"j"}), [f"remove {PATH}"]),
+    ],
+)
+def test_each_finding_has_its_action(facts: Facts, expected: list[str]) -> None:
+    assert brief(facts) == expected
+
+
+def test_without_a_mount_nothing_is_retried() -> None:
+    facts = failed()
+    facts.is_mounted = False
+    assert brief(facts) == []
+
+
+@given(st.sets(st.sampled_from(["c1", "c2", "c3"])), st.sets(st.sampled_from(["c1", "c2", "c3"])))
+def test_question_about_one_container_has_the_answer_that_the_plan_has(dead: set[str], outside: set[str]) -> None:
+    facts = Facts(state("c1", "c2", "c3"), dead=dead, outside=dict.fromkeys(outside, 1), strangers={PATH: {9}})
+    whole: list[Action] = diagnose.diagnose(facts)  # type: ignore[arg-type]
+    for container in ("c1", "c2", "c3"):
+        found = diagnose.diagnose_key(facts, "k", facts.states["k"], container)  # type: ignore[arg-type]
+        assert [*found] == [it for it in whole if it.container == container]
