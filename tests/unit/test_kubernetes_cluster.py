@@ -161,7 +161,9 @@ def api(kube: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[cluster.Api]
 
 
 def test_each_step_is_over_on_all_nodes_before_the_next_begins(api: cluster.Api, kube: Cluster) -> None:
+    before = json.dumps(PLAN)
     cluster.run(api, PLAN)
+    assert json.dumps(PLAN) == before
     kinds = ("remove-json", "remove-program")
     assert kube.events == [
         *(f"{kind} is to run on {name}" for name in NODES for kind in kinds),
@@ -174,17 +176,7 @@ def test_each_step_is_over_on_all_nodes_before_the_next_begins(api: cluster.Api,
     ]
     assert [node_of(it) for it in kube.jobs.values()] == NODES
     assert all(len(name) <= 63 for name in kube.jobs)
-
-
-def test_it_stays_in_its_namespace(api: cluster.Api, kube: Cluster) -> None:
-    cluster.run(api, PLAN)
     assert {path.split("/namespaces/")[1].split("/")[0] for path in kube.paths} == {"ns"}
-
-
-def test_the_plan_is_not_changed_by_it(api: cluster.Api) -> None:
-    before = json.dumps(PLAN)
-    cluster.run(api, PLAN)
-    assert json.dumps(PLAN) == before
 
 
 @pytest.mark.parametrize("request_", ["DELETE daemonsets", "PATCH jobs", "DELETE jobs"])
@@ -213,13 +205,8 @@ def test_a_node_without_resctrl_has_nothing_installed_and_no_job_could_run_there
 
 
 def test_a_pod_without_a_node_is_ignored(api: cluster.Api, kube: Cluster) -> None:
+    kube.pods = kube.pods[:1]
     kube.pods[0]["spec"] = {}
-    cluster.run(api, PLAN)
-    assert [node_of(it) for it in kube.jobs.values()] == NODES[1:]
-
-
-def test_no_node_at_all(api: cluster.Api, kube: Cluster) -> None:
-    kube.pods = []
     cluster.run(api, PLAN)
     assert kube.jobs == {}
 

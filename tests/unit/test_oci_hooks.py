@@ -79,73 +79,42 @@ def states_named(pattern: str) -> set[str]:
 
 
 def test_there_is_one_file_for_each_way_in() -> None:
-    assert HOOK_FILES == [KUBERNETES, PODMAN]
+    """Each one's call minds its own containers. Kubernetes lingers for longer than CrashLoopBackOff waits (300 s)."""
+    assert {path: load(path)["hook"]["args"] for path in HOOK_FILES} == {
+        KUBERNETES: ["resctrl-mon-hook", "hook", "--containers=kubernetes", "--linger=600"],
+        PODMAN: ["resctrl-mon-hook", "hook", "--containers=podman"],
+    }
 
 
 @each_file
-def test_only_keys_of_the_schema(path: Path) -> None:
-    content = load(path)
-    assert content["version"] == "1.0.0"
-    assert set(content) == ALLOWED[""]
-    assert set(content["hook"]) == ALLOWED["hook"]
-    assert set(content["when"]) == ALLOWED["when"]
-
-
-@each_file
-def test_name_is_read_and_sorts_first(path: Path) -> None:
-    """Readers take *.json only, in the order of the lower-cased names.
-
-    A digit in front: on runc another product's failing poststop that sorts before ours would keep ours from running.
-    """
+def test_keys_are_those_of_the_schema_and_their_values_spare_the_runtime(path: Path) -> None:
+    # Readers take *.json only, in the order of the lower-cased names. A digit in front: on runc another product's
+    # failing poststop that sorts before ours would keep ours from running.
     assert re.fullmatch(r"[0-9]{2}-[a-z-]+\.json", path.name)
-
-
-@each_file
-def test_both_stages_and_no_other(path: Path) -> None:
-    assert load(path)["stages"] == ["createRuntime", "poststop"]
-
-
-@each_file
-def test_path_is_where_the_hook_is_installed(path: Path) -> None:
-    assert load(path)["hook"]["path"] == "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
-
-
-def test_arguments() -> None:
-    """Each file's call minds its own containers. Kubernetes lingers, for longer than CrashLoopBackOff waits (300 s)."""
-    kubernetes = ["resctrl-mon-hook", "hook", "--containers=kubernetes", "--linger=600"]
-    assert load(KUBERNETES)["hook"]["args"] == kubernetes
-    assert load(PODMAN)["hook"]["args"] == ["resctrl-mon-hook", "hook", "--containers=podman"]
-
-
-@each_file
-def test_environment_is_set_and_has_only_absolute_directories(path: Path) -> None:
-    """Without `env` createRuntime would inherit conmon's environment, and poststop get none."""
-    (only,) = load(path)["hook"]["env"]
+    content = load(path)
+    hook = content["hook"]
+    assert {"": set(content), "hook": set(hook), "when": set(content["when"])} == ALLOWED
+    assert content["version"] == "1.0.0"
+    assert content["stages"] == ["createRuntime", "poststop"]
+    assert hook["path"] == "/usr/libexec/oci/hooks.d/resctrl-mon-hook.pyz"
+    # Without `env` createRuntime would inherit conmon's environment, and poststop get none.
+    (only,) = hook["env"]
     name, _, value = only.partition("=")
     assert name == "PATH"
     assert all(directory.startswith("/") for directory in value.split(":"))
+    # It spares a starved hook, and ends before the kubelet's own.
+    assert type(hook["timeout"]) is int
+    assert 10 * HOOK_WAITS < hook["timeout"] < KUBELET_TIMEOUT
 
 
 @each_file
-def test_timeout_spares_a_starved_hook_and_ends_before_kubelets(path: Path) -> None:
-    timeout = load(path)["hook"]["timeout"]
-    assert type(timeout) is int
-    assert 10 * HOOK_WAITS < timeout < KUBELET_TIMEOUT
-
-
-@each_file
-def test_regular_expressions_are_anchored_and_mean_the_same_in_go(path: Path) -> None:
-    for pattern in load(path)["when"]["annotations"]:
-        assert COMMON_REGEX.fullmatch(pattern), pattern
-
-
-@each_file
-def test_no_value_is_asked_for_that_an_author_could_spoil(path: Path) -> None:
+def test_the_pattern_is_anchored_and_its_value_none_that_an_author_could_spoil(path: Path) -> None:
     """Readers match a map in which the pod's annotations win; under Podman those of whoever starts a container do."""
-    assert set(load(path)["when"]["annotations"].values()) == {".*"}
-    (key,) = [it.strip("^$").replace("\\.", ".") for it in load(path)["when"]["annotations"]]
-    for value in ("", "no", "x\ny", "\u00e4", "0"):
-        assert matches(path, {key: value})
+    ((pattern, value),) = load(path)["when"]["annotations"].items()
+    assert COMMON_REGEX.fullmatch(pattern), pattern
+    assert value == ".*"
+    for spoilt in ("", "no", "x\ny", "\u00e4", "0"):
+        assert matches(path, {pattern.strip("^$").replace("\\.", "."): spoilt})
 
 
 def test_podman_matches_its_containers_and_not_its_build_steps() -> None:
