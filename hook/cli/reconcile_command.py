@@ -56,7 +56,7 @@ def run(options: Options, given: argparse.Namespace, live: Collection[str] | Non
 
 def _find_runtimes(given: argparse.Namespace) -> ListStates | None:
     """What asks the OCI runtimes for running containers, with --adopt."""
-    return (lambda: runtimes.find_runtimes(given.runtime_root).list_states()) if given.adopt else None
+    return runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
 
 
 class Output(Follower):

@@ -15,7 +15,7 @@ from hook.base.models import Options, State, ValidationError
 from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.base.text import short_id, who
-from hook.node import unhooked
+from hook.node import runtimes
 from hook.reconcile import bring_in
 from hook.reconcile.act import act
 from hook.reconcile.chase import StillOutside, check_namespaces
@@ -27,7 +27,7 @@ from hook.stages.context import Context, open_run_dir
 from hook.stages.identity import Container
 from hook.state import damage, records
 
-ListStates = Callable[[], tuple[list[dict[str, Any]], list[str]]]
+ListStates = Callable[[Collection[str]], tuple[list[dict[str, Any]], list[str]]]
 _MOST_PASSES = 3
 _MOST_CHASES = 10  # passes, after the first ones only for threads outside their group, ...
 _SECONDS = 4.0  # ... and only until then
@@ -110,7 +110,7 @@ def plan(
     planned = [Outcome(it) for it in diagnose(seen)]
     if list_states is None:
         return Result(planned, [*_list_left(seen)])
-    states, problems = list_states()
+    states, problems = list_states(_list_members(seen))
     adoptions = [it if isinstance(it, Outcome) else Outcome(it[0]) for it in _find_adoptions(seen, states)]
     return Result([*planned, *adoptions], [*_list_left(seen), *problems])
 
@@ -126,7 +126,7 @@ def repair(
     """Do all actions, and those that they make necessary. Raises HookError.
 
     `live`: the keys that live, instead of a look at their members. `longest_linger`: see Context. `list_states`: lists
-    the OCI states of running containers, of which those are adopted that never got the hook, and problems of that.
+    the OCI states of running containers, but for those given to it, and problems of that. The rest is adopted.
     """
     if list_states is None and not _has_work(options):
         return Result()
@@ -262,7 +262,7 @@ def _list_unhooked(seen: Survey) -> list[str]:
     if not seen.context.resctrl.exists():
         return []
     try:
-        found = unhooked.find_unhooked(seen.context, seen.processes)
+        found = runtimes.find_unhooked(seen.context, seen.processes)
     except (HookError, OSError) as error:
         return [f"cannot look for containers that never got the hook: {error}"]
     names = records.name_unhooked(found) if found is not None else []
@@ -271,7 +271,7 @@ def _list_unhooked(seen: Survey) -> list[str]:
 
 def _adopt(seen: Survey, list_states: ListStates, follower: Follower) -> Result:
     """Monitor those that run."""
-    states, problems = list_states()
+    states, problems = list_states(_list_members(seen))
     outcomes: list[Outcome] = []
     steps: list[tuple[Action, Callable[[], Action | None]]] = []
     for it in _find_adoptions(seen, states):
@@ -293,7 +293,7 @@ def _start(seen: Survey, action: Action, container: Container) -> Action:
 
 def _find_adoptions(seen: Survey, states: list[dict[str, Any]]) -> Iterator[tuple[Action, Container] | Outcome]:
     """What is to be done about these states; of an invalid one, the outcome."""
-    known = {container for state in seen.states.values() for container in state.members}
+    known = _list_members(seen)
     for found in states:
         try:
             state = State.model_validate(found)
@@ -306,6 +306,10 @@ def _find_adoptions(seen: Survey, states: list[dict[str, Any]]) -> Iterator[tupl
         if container.id not in known:
             action = Action("adopt", container=container.id, why="it is running, and is not in a group of ours")
             yield action, container
+
+
+def _list_members(seen: Survey) -> set[str]:
+    return {container for state in seen.states.values() for container in state.members}
 
 
 # --- As text and as JSON

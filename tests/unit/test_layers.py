@@ -25,7 +25,7 @@ FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {"base/cgroup
 FOR_PEOPLE |= {"state/records"}
 """Never imported by a start or an end that succeeds."""
 PYDANTIC = {"base/models"}  # in the .pyz base/models_compiled stands under this name
-CHANGES = {"doctor/kernel", "node/door", "node/unhooked", "observe/prometheus"}
+CHANGES = {"doctor/kernel", "node/door", "node/runtimes", "observe/prometheus"}
 LOOKS_ONLY = [name for name in MODULES if name.split("/")[0] in ("node", "observe", "doctor")]
 each_module = pytest.mark.parametrize("module", MODULES)
 
@@ -188,10 +188,10 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
 
 @pytest.mark.parametrize(
     "module",
-    [name for name in LOOKS_ONLY if name not in ("doctor/kernel", "node/door", "node/unhooked", "observe/prometheus")],
+    [name for name in LOOKS_ONLY if name not in ("doctor/kernel", "node/door", "node/runtimes", "observe/prometheus")],
 )
 def test_module_that_looks_changes_nothing(module: str) -> None:
-    """`prometheus` writes the file that its option names, `unhooked` keeps what it found, `door` is for install, too.
+    """`prometheus` writes the file that its option names, `runtimes` keeps what it found, `door` is for install, too.
 
     `kernel` makes a group of its own for --self-test, and removes it.
     """

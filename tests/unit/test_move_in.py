@@ -60,7 +60,7 @@ def options(machine: MachineOnDisk, **more: Any) -> Options:  # noqa: ANN401
 def adopt(machine: MachineOnDisk, bundle: str, annotations: dict[str, str] | None, **more: Any) -> Result:  # noqa: ANN401
     state = {"ociVersion": "1.0", "id": ID, "status": "running", "pid": 7, "bundle": bundle}
     found = [{**state, "annotations": annotations} if annotations else state]
-    return reconcile.repair(options(machine, **more), list_states=lambda: (found, []))
+    return reconcile.repair(options(machine, **more), list_states=lambda _known: (found, []))
 
 
 def retry(machine: MachineOnDisk, bundle: str, **known: Any) -> Result:  # noqa: ANN401
