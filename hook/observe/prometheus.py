@@ -25,10 +25,6 @@ from hook.observe.snapshot import Group, Inventory, Key
 from hook.observe.use import add_up, get_event, make_total, to_number
 from hook.reconcile.diagnose import VERBS
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 Labels = tuple[tuple[str, str], ...]
 Values = dict[Labels, int]
 """The samples of one metric by their labels, in millionths, as in `counters`."""
@@ -118,7 +114,7 @@ def format_series(name: str, labels: Labels) -> str:
     return f"{name}{{{inside}}}" if inside else name
 
 
-def to_json(families: Iterable[Family]) -> dict[str, Any]:
+def to_json(families: Iterable[Family]) -> dict[str, object]:
     """The metrics as an object for JSON."""
     return {
         "metrics": [

@@ -10,29 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from hook.base import counters, names, procfs, system
-from hook.base.counters import EVENTS
+from hook.base.counters import EVENTS, MILLION
 from hook.base.models import Failure, Unhooked
 from hook.base.text import printable, who
 from hook.observe import hardware
 from hook.observe.snapshot import Group, Inventory, Key
-from hook.observe.table import (
-    LEAST_NAME,
-    NOTHING,
-    SHORT_KEY,
-    UNKNOWN,
-    Column,
-    Screen,
-    explain_marks,
-    format_age,
-    format_name,
-    format_sum,
-    lay_out,
-    mark,
-    numbers,
-    to_word,
-    unit_of,
-    words,
-)
+from hook.observe.table import Column, Screen, lay_out, numbers, words
 from hook.observe.use import KeyUse, Rates, Total, Uses, add_up, sum_gauges, sum_use, to_number
 from hook.state.records import name_unhooked
 
@@ -68,6 +51,16 @@ _TOP_HEADS = {  # in the table, and in JSON
 }
 _OTHER_LINES = 10  # around the keys of `top`: title, notes, heads, the node, no pod, the legend of marks, the cursor's
 _NAMED = 20  # pods, where a line may be as long as it likes
+_NOTHING = "-"
+_UNKNOWN = "?"
+_SHORT_KEY = 8  # how many characters of a key a row shows beside its name, where there is no room for all
+_LEAST_NAME = 12  # a name is never cut to fewer characters
+_AT_LEAST = ">="
+_FROM_NOTHING = "*"
+_LONGEST_WORD = 253
+_DECIMAL = ("", "k", "M", "G", "T", "P", "E")
+_BINARY = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+_SYMBOLS = {"bytes": "B", "joules": "J", "farads": "F"}
 
 
 # --- list
@@ -140,7 +133,7 @@ def _format_rmids(seen: Inventory) -> str:
     if seen.rmids is None:
         return "resctrl is not mounted, or does not support monitoring"
     in_use = seen.rmids.ours + seen.rmids.others
-    limit = UNKNOWN if seen.rmids.limit is None else seen.rmids.limit
+    limit = _UNKNOWN if seen.rmids.limit is None else seen.rmids.limit
     orphans = f"; orphans: {len(seen.orphans)}" if seen.orphans else ""
     return f"RMIDs: {in_use} in use of {limit} ({seen.rmids.ours} ours, {seen.rmids.others} of others){orphans}"
 
@@ -154,14 +147,14 @@ def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Scre
     ids = [key.state.key for key in keys] + none
     short_states = {condition: word for word, condition in STATES.items()} | {"": ""}
     states = [key.condition for key in keys] + none
-    ctrl_groups = [to_word(",".join(it.record.ctrl_group for it in key.groups)) or NOTHING for key in keys] + none
+    ctrl_groups = [to_word(",".join(it.record.ctrl_group for it in key.groups)) or _NOTHING for key in keys] + none
     sums = [
         numbers(f"{head}({unit_of(event)})", [format_sum(use.get(event), event) for use in uses])
         for event, head in _LIST_HEADS.items()
     ]
     columns = [
-        words("NAME", [*map(format_name, keys), *end], least=LEAST_NAME),
-        Column("KEY", ids, [key[:SHORT_KEY] for key in ids]),
+        words("NAME", [*map(format_name, keys), *end], least=_LEAST_NAME),
+        Column("KEY", ids, [key[:_SHORT_KEY] for key in ids]),
         Column("STATE", states, [short_states[state] for state in states]),
         Column("CTRL_GROUPS", ctrl_groups, None),
         numbers("ALIVE", [*map(_format_members, keys), *none]),
@@ -177,7 +170,7 @@ def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Scre
 def _format_members(key: Key) -> str:
     """Live members of all."""
     alive, dead = key.count_members()
-    return UNKNOWN if alive is None or dead is None else f"{alive}/{alive + dead}"
+    return _UNKNOWN if alive is None or dead is None else f"{alive}/{alive + dead}"
 
 
 def _sum_up_failures(failures: Sequence[Failure], screen: Screen) -> list[str]:
@@ -327,8 +320,8 @@ def _format_group(group: Group, *, is_wide: bool) -> list[str]:
     events = [counters.event_of(it) for it in listed]
     columns = [
         words("COUNTER", [to_word(it) for it in listed]),
-        words("UNIT", [event.unit if event else UNKNOWN for event in events]),
-        *(numbers(head, [to_word(of[it]) if it in of else NOTHING for it in listed]) for head, of in texts.items()),
+        words("UNIT", [event.unit if event else _UNKNOWN for event in events]),
+        *(numbers(head, [to_word(of[it]) if it in of else _NOTHING for it in listed]) for head, of in texts.items()),
         numbers("USE", [_format_use(group, it) for it in listed]),
     ]
     return lines + ["  " + line for line in lay_out(columns, Screen())]
@@ -336,10 +329,10 @@ def _format_group(group: Group, *, is_wide: bool) -> list[str]:
 
 def _format_use(group: Group, counter: str) -> str:
     if counter not in group.use:
-        return NOTHING
+        return _NOTHING
     known = group.known[counter]
     if known is None:
-        return UNKNOWN
+        return _UNKNOWN
     from_nothing = counters.starts_from_nothing(counter, group.begin.get(counter))
     return mark(counters.text_of(known), at_least=group.use[counter] is None, from_nothing=from_nothing)
 
@@ -358,8 +351,8 @@ def format_rates(rates: Rates, sort: str, screen: Screen, notes: str = "") -> li
         numbers(head, [format_sum(use.get(event), event) for use in uses]) for event, (head, _) in _TOP_HEADS.items()
     ]
     columns = [
-        words("NAME", ["node", "no pod", *(format_name(it.key) for it in shown)], least=LEAST_NAME),
-        Column("KEY", keys, [key[:SHORT_KEY] for key in keys]),
+        words("NAME", ["node", "no pod", *(format_name(it.key) for it in shown)], least=_LEAST_NAME),
+        Column("KEY", keys, [key[:_SHORT_KEY] for key in keys]),
         *sums,
     ]
     title = f"{rates.time}  over {rates.seconds:.1f} s, {of_all}"
@@ -481,3 +474,74 @@ def _summary_to_json(key: Key, use: Uses) -> dict[str, Any]:
             for event, total in use.items()
         },
     }
+
+
+# --- Cells: how words, numbers and ages are printed
+
+
+def format_name(key: Key) -> str:
+    """`namespace/pod`, with the container where the key is one; a name that Podman has given; `-`: neither is known."""
+    state = key.state
+    if state.pod_namespace is None and state.pod_name is None:
+        return to_word(key.name) if key.name else _NOTHING
+    name = f"{to_word(state.pod_namespace)}/{to_word(state.pod_name)}"
+    members = {member.name for member in state.members.values() if member.name}
+    return f"{name}/{to_word(members.pop())}" if state.kind == "container" and len(members) == 1 else name
+
+
+def to_word(text: str | None) -> str:
+    """Any text as one escaped word of bounded length."""
+    safe = printable(text or "").replace(" ", "\\x20")
+    return safe if len(safe) <= _LONGEST_WORD else safe[:_LONGEST_WORD] + "..."
+
+
+def unit_of(event: str) -> str:
+    """The symbol of an event's unit, or its name."""
+    unit = EVENTS[event].unit
+    return _SYMBOLS.get(unit, unit)
+
+
+def format_sum(total: Total | None, event: str) -> str:
+    """`-`: no counter; `?`: no value is known; `>=`: a part is unknown; `*`: a part is counted from 0."""
+    if total is None:
+        return _NOTHING
+    if total.value is None:
+        return _UNKNOWN
+    text = format_number(total.value / MILLION, binary=EVENTS[event].unit == "bytes")
+    return mark(text, at_least=total.at_least, from_nothing=bool(total.from_nothing))
+
+
+def mark(text: str, *, at_least: bool, from_nothing: bool) -> str:
+    return (_AT_LEAST if at_least else "") + text + (_FROM_NOTHING if from_nothing else "")
+
+
+def explain_marks(cells: Iterable[str]) -> list[str]:
+    """The legend of the marks in these cells, after an empty line; none without marks."""
+    found = list(cells)
+    legend = [""]
+    if any(cell.startswith(_AT_LEAST) for cell in found):
+        legend.append(f"{_AT_LEAST}  at least that much: a part is unknown")
+    if any(cell.endswith(_FROM_NOTHING) for cell in found):
+        legend.append(f"{_FROM_NOTHING}   counted from 0, without an initial value")
+    return legend if len(legend) > 1 else []
+
+
+def format_number(value: float, *, binary: bool = False) -> str:
+    """A number with three digits and the prefix of its unit: `22.3`, `1.50k`; `binary`: `45.3Gi`."""
+    base, prefixes = (1024, _BINARY) if binary else (1000, _DECIMAL)
+    power = 0
+    while value >= base - 0.5 and power < len(prefixes) - 1:
+        value /= base
+        power += 1
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    whole = power == 0 and (binary or value == 0)
+    return f"{value:.{0 if whole else digits}f}{prefixes[power]}"
+
+
+def format_age(seconds: float | None) -> str:
+    if seconds is None:
+        return _UNKNOWN
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{unit}"
+    return f"{seconds:.0f}s"

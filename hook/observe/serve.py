@@ -30,10 +30,6 @@ from hook.base.explain import refused, unforeseen
 from hook.observe import prometheus
 from hook.stages import failures
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
-
 _SHARED = 1.0  # seconds for which a reading answers further requests
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
@@ -67,12 +63,12 @@ class Connections:
     """The connections to a listening socket.
 
     `take` is called with each connection whose request is complete, or as long as requests may be. It calls `reply`, or
-    notes in `waiting` what the connection waits for. `dropped`: how many were cut off, by reason.
+    notes in `waiting` the request and since when it waits. `dropped`: how many were cut off, by reason.
     """
 
     def __init__(self, listener: socket.socket, take: Callable[[Connection], None]) -> None:
         self.dropped = dict.fromkeys(REASONS, 0)
-        self.waiting: dict[Connection, Any] = {}
+        self.waiting: dict[Connection, tuple[_Request, float]] = {}
         self._listener = listener
         self._take = take
         self._most = min(_MOST, os.sysconf("SC_OPEN_MAX") // 2)
@@ -91,7 +87,7 @@ class Connections:
         listener.setblocking(False)
         listener.listen(_QUEUE)
 
-    def run(self) -> NoReturn:
+    def run(self) -> None:
         """Serve until a call raises."""
         while True:
             self._listen_if_there_is_room()
@@ -284,7 +280,7 @@ def serve(address: tuple[str, int], measure: Callable[[], str], say: Callable[[s
     `measure` returns the metrics; it is never called twice at once. Raises HookError if the address cannot be used.
     """
 
-    def stop(*_: object) -> NoReturn:
+    def stop(*_: object) -> None:
         raise _Stop
 
     try:
@@ -300,7 +296,7 @@ def serve(address: tuple[str, int], measure: Callable[[], str], say: Callable[[s
         pass
 
 
-def _name(address: Any) -> str:  # noqa: ANN401  a socket's address
+def _name(address: tuple[str, int]) -> str:
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

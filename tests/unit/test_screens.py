@@ -663,7 +663,7 @@ def test_without_stdout_nothing_is_printed(node: NodeFiles, monkeypatch: pytest.
     ("seconds", "text"), [(0.4, "0s"), (119, "119s"), (120, "2m"), (7199, "120m"), (7200, "2h"), (172800, "2d")]
 )
 def test_ages_have_one_unit(seconds: float, text: str) -> None:
-    assert table.format_age(seconds) == text
+    assert screens.format_age(seconds) == text
 
 
 NUMBERS = {0: "0", 0.004: "0.00", 3.25: "3.25", 99.96: "100", 999.4: "999", 999.6: "1.00k", 2.5e6: "2.50M"}
@@ -671,8 +671,8 @@ OF_BYTES = {1023: "1023", 1024: "1.00Ki", 45.3 * 2**30: "45.3Gi", 2**80: "104857
 
 
 def test_numbers_have_three_digits_and_a_prefix() -> None:
-    assert {value: table.format_number(value) for value in NUMBERS} == NUMBERS
-    assert {value: table.format_number(value, binary=True) for value in OF_BYTES} == OF_BYTES
+    assert {value: screens.format_number(value) for value in NUMBERS} == NUMBERS
+    assert {value: screens.format_number(value, binary=True) for value in OF_BYTES} == OF_BYTES
 
 
 @pytest.mark.parametrize(
