@@ -104,7 +104,7 @@ def _reconcile(options: Options, given: argparse.Namespace) -> int:
     act = reconcile_command.plan if given.dry_run else reconcile_command.run
     result = act(options, given, live, longest)
     if given.json:
-        print_answer(reconcile.to_json(result, dry_run=given.dry_run))
+        print_answer(reconcile.result_to_json(result, dry_run=given.dry_run))
     elif given.dry_run:
         steps = [printable(line) for it in result.outcomes for line in reconcile.format_outcome(it)]
         print_answer([*format_plan(steps), *(printable(reconcile.format_left(line)) for line in result.left)])

@@ -15,7 +15,6 @@ from hook.base.models import LeftUndone
 from hook.base.text import printable
 from hook.cli.deadline import Ended
 from hook.node import runtimes
-from hook.reconcile import repeated
 from hook.reconcile import run as reconcile
 from hook.reconcile.run import Follower, Result, format_left, format_outcome
 
@@ -35,14 +34,14 @@ _INTERVAL = 0.2  # seconds between two
 
 def plan(options: Options, given: argparse.Namespace, live: Collection[str] | None, longest: int | None) -> Result:
     """What `run` would do first. Raises HookError, OSError."""
-    return reconcile.plan(options, live, longest_linger=longest, list_states=_find_runtimes(given))
+    return reconcile.plan_repairs(options, live, longest_linger=longest, list_states=_find_runtimes(given))
 
 
 def run(options: Options, given: argparse.Namespace, live: Collection[str] | None, longest: int | None) -> Result:
     """Do all actions, and print them unless they are to be JSON. Raises HookError, OSError."""
     gc.disable()  # to look for cycles among tens of thousands of records takes a quarter of the time, and finds none
     for_log = not (given.json or (sys.stdout is not None and sys.stdout.isatty()))
-    output = Output(repeated.read(options.run_dir) if for_log else LeftUndone(), is_quiet=given.json)
+    output = Output(reconcile.read_left_undone(options.run_dir) if for_log else LeftUndone(), is_quiet=given.json)
     asks = _find_runtimes(given)
     try:
         result = reconcile.repair(options, live, longest_linger=longest, follower=output, list_states=asks)
@@ -50,7 +49,7 @@ def run(options: Options, given: argparse.Namespace, live: Collection[str] | Non
         return output.end_run(str(error))
     output.finish(result)
     if for_log:
-        repeated.write(options.run_dir, output.now)
+        reconcile.write_left_undone(options.run_dir, output.now)
     return result
 
 
@@ -91,14 +90,14 @@ class Output(Follower):
         self._outcomes.append(outcome)
         if outcome.has_failed:
             self.now.failures[outcome.action.id] = outcome.reason or ""
-        if not repeated.is_known(self._last, outcome):
+        if not reconcile.is_known(self._last, outcome):
             self._print(format_outcome(outcome))
 
     def finish(self, result: Result) -> None:
         """Print what stays as it is, if that has changed since the last run."""
         self.now.left.extend(result.left)
         self._print([format_left(line) for line in result.left if line not in self._last.left])
-        self._print(repeated.format_changes(self._last, self.now))
+        self._print(reconcile.format_changes(self._last, self.now))
         self._draw(_ERASE)
 
     def end_run(self, why: str) -> Result:

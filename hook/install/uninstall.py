@@ -123,7 +123,7 @@ def end_groups(options: Options) -> Step:
         return "; ".join(f"{it.action}: {it.problem}" for it in outcomes if it.problem is not None) or None
 
     def is_done() -> bool:
-        return not os.path.isdir(options.run_dir) or not reconcile.plan(options, list_live_keys()).outcomes
+        return not os.path.isdir(options.run_dir) or not reconcile.plan_repairs(options, list_live_keys()).outcomes
 
     return Step("end", "the groups without live containers", do, is_done)
 

@@ -30,6 +30,9 @@ def act(seen: Survey, action: Action) -> Action | None:
         return action if orphans.remove_orphan(seen.context, action.path) else None
     if action.verb == "rebuild" and action.path:
         return _rebuild_orphan(seen, action)
+    if action.verb == "adopt" and not action.key:
+        bring_in.adopt_running(seen, seen.adoptable[action.container])
+        return action
     if not action.key:
         return _act_on_failure(seen, action)
     run = seen.context.run
@@ -68,15 +71,7 @@ def _act_on_failure(seen: Survey, action: Action) -> Action | None:
     return found if found is not None and failure is not None and bring_in.retry(seen, failure) else None
 
 
-# --- The actions that hold the lock of their key. `state`: what is recorded of it, or could be
-
-
-def _drop(seen: Survey, locked: LockedKey, _state: KeyState, action: Action) -> None:
-    remove.drop(seen.context, locked, [action.container])
-
-
-def _end(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    remove.end(seen.context, locked, state)
+# --- The actions that hold the lock of their key
 
 
 def _evict(seen: Survey, _locked: LockedKey, _state: KeyState, action: Action) -> None:
@@ -93,29 +88,13 @@ def _evict(seen: Survey, _locked: LockedKey, _state: KeyState, action: Action) -
                 raise
 
 
-def _retire(seen: Survey, locked: LockedKey, _state: KeyState, _action: Action) -> None:
-    retire.retire(seen.context, locked)
-
-
-def _forget(seen: Survey, _locked: LockedKey, _state: KeyState, action: Action) -> None:
-    seen.context.run.remove(Index, action.container)
-
-
-def _name(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    locked.commit(name_members(seen, state))
-
-
-def _prune(seen: Survey, locked: LockedKey, _state: KeyState, _action: Action) -> None:
-    seen.context.forget(locked)
-
-
-def _show(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
+def _show_key(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
     now = lives.change(state, [add_late_counters(seen.context, group) for group in state.groups])
     locked.commit(now)
     seen.context.show(now)
 
 
-def _tidy(seen: Survey, _locked: LockedKey, state: KeyState, action: Action) -> None:
+def _tidy_key(seen: Survey, _locked: LockedKey, state: KeyState, action: Action) -> None:
     context = seen.context
     if action.path:
         system.remove_tree(action.path, context.run.descriptor)
@@ -210,15 +189,16 @@ def _is_of_other(seen: Survey, tid: int, key: str) -> bool:
     return any((seen.index.get(name) or key) != key for name in ids)
 
 
-_LOCKED: dict[str, Callable[[Survey, LockedKey, KeyState, Action], None]] = {
+_LOCKED: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
     "rebuild": _rebuild,
-    "drop": _drop,
-    "end": _end,
+    "drop": lambda seen, locked, _state, action: remove.drop(seen.context, locked, [action.container]),
+    "end": lambda seen, locked, state, _action: remove.end(seen.context, locked, state),
     "evict": _evict,
-    "retire": _retire,
-    "forget": _forget,
-    "name": _name,
-    "prune": _prune,
-    "show": _show,
-    "tidy": _tidy,
+    "retire": lambda seen, locked, _state, _action: retire.retire(seen.context, locked),
+    "forget": lambda seen, _locked, _state, action: seen.context.run.remove(Index, action.container),
+    "name": lambda seen, locked, state, _action: locked.commit(name_members(seen, state)),
+    "prune": lambda seen, locked, _state, _action: seen.context.forget(locked),
+    "show": _show_key,
+    "tidy": _tidy_key,
 }
+"""The actions that hold the lock of their key. The state: what is recorded of it, or could be."""

@@ -9,7 +9,7 @@ from hook.base import cgroups, names, procfs, system
 from hook.base.errors import HookError
 from hook.base.models import Failure, KeyState, Member
 from hook.base.reasons import GroupGone, Reason, WrongCtrlGroup
-from hook.reconcile.chase import Chase, StillOutside, add_late
+from hook.reconcile.chase import Chase, StillOutside, count_late_cpu
 from hook.reconcile.diagnose import has_begun
 from hook.reconcile.survey import Survey
 from hook.stages import create, failures, misidentity, retire
@@ -37,7 +37,7 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     return found
 
 
-def start(seen: Survey, container: Container) -> None:
+def adopt_running(seen: Survey, container: Container) -> None:
     """Do createRuntime for a running container, whichever hooks.d file matches it; else by the key in the index."""
     options, run = seen.context.options, seen.context.run
     key = None
@@ -58,7 +58,7 @@ def retry(seen: Survey, failure: Failure) -> bool:
             return False
         _monitor(seen, container, Key(failure.key, failure.kind))
     elif container.annotations is not None:
-        start(seen, container)
+        adopt_running(seen, container)
     else:
         raise HookError(Reason.IO, "cannot tell which pod it belongs to: its bundle is unreadable")
     return True
@@ -110,7 +110,7 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
         else:
             create.enter(context, container, key, ctrl_group)
         if key is not None:
-            add_late(context, key.name, used)
+            count_late_cpu(context, key.name, used)
             moved, outside = _bring_in(seen, key.name, container.id, was_in=was_in)
     except HookError as error:
         key = key or failures.find_key(context.options, container)
@@ -185,7 +185,7 @@ def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -
         if not procfs.is_dead(member.pid, member.starttime):
             raise
     finally:
-        add_late(context, key, 0.0 if was_in else chase.late_cpu)
+        count_late_cpu(context, key, 0.0 if was_in else chase.late_cpu)
     return chase.moved, outside
 
 

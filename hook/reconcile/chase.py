@@ -127,7 +127,7 @@ def _read_user_time(tid: int) -> int | None:
     return int(fields[11]) if fields is not None and fields[0] in "RD" else None
 
 
-def add_late(context: Context, key: str, seconds: float) -> None:
+def count_late_cpu(context: Context, key: str, seconds: float) -> None:
     """Count the CPU time that tasks had used before they were moved into a key's group."""
     if seconds:
         context.late_cpu[key] = context.late_cpu.get(key, 0.0) + seconds

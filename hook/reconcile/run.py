@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from hook.base import system
 from hook.base.errors import HookError
 from hook.base.explain import explain, known, refused
-from hook.base.models import Options, State, ValidationError
+from hook.base.models import LeftUndone, Options, State, ValidationError
 from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.base.text import short_id, who
@@ -24,8 +24,9 @@ from hook.reconcile.survey import Survey
 from hook.reconcile.tally import Tally
 from hook.stages import failures
 from hook.stages.context import Context, open_run_dir
-from hook.stages.identity import Container
 from hook.state import damage, records
+from hook.state.records import Records
+from hook.state.store import RunDir
 
 ListStates = Callable[[Collection[str]], tuple[list[dict[str, Any]], list[str]]]
 _MOST_PASSES = 3
@@ -96,7 +97,7 @@ class Follower:
         """An action was done, or has failed. None: it was no longer needed."""
 
 
-def plan(
+def plan_repairs(
     options: Options,
     live: Collection[str] | None = None,
     *,
@@ -107,12 +108,11 @@ def plan(
     if list_states is None and not _has_work(options):
         return Result()
     seen = Survey(_open_node(options, longest_linger), live)
-    planned = [Outcome(it) for it in diagnose(seen)]
-    if list_states is None:
-        return Result(planned, [*_list_left(seen)])
-    states, problems = list_states(_list_members(seen))
-    adoptions = [it if isinstance(it, Outcome) else Outcome(it[0]) for it in _find_adoptions(seen, states)]
-    return Result([*planned, *adoptions], [*_list_left(seen), *problems])
+    planned = diagnose(seen)
+    left = [*_list_left(seen)]
+    adopted, adoptions = _find_adoptions(seen, list_states) if list_states is not None else (Result(), [])
+    outcomes = [Outcome(it) for it in planned] + adopted.outcomes + [Outcome(it) for it in adoptions]
+    return Result(outcomes, left + adopted.left)
 
 
 def repair(
@@ -126,7 +126,7 @@ def repair(
     """Do all actions, and those that they make necessary. Raises HookError.
 
     `live`: the keys that live, instead of a look at their members. `longest_linger`: see Context. `list_states`: lists
-    the OCI states of running containers, but for those given to it, and problems of that. The rest is adopted.
+    the OCI states of running containers but those that are known, for adoption, and a line for each problem of that.
     """
     if list_states is None and not _has_work(options):
         return Result()
@@ -142,11 +142,11 @@ def repair(
         while True:
             seen = Survey(context, live)
             planned = diagnose(seen)
-            actions = _choose([it for it in planned if it not in tried], passes, began)
+            actions = _choose_actions([it for it in planned if it not in tried], passes, began)
             if not actions:
                 break
             passes += 1
-            done = _take(context, [(it, partial(act, seen, it)) for it in actions], follower, tally)
+            done = _do_actions(seen, actions, follower, tally)
             outcomes += done
             # Of what was adopted more may have come in meanwhile.
             moved = {it.action.id for it in done if it.action.verb == "adopt" and (it.outside or not it.problem)}
@@ -176,7 +176,7 @@ def _open_node(options: Options, longest_linger: int | None) -> Context:
     return context
 
 
-def _choose(actions: list[Action], passes: int, began: float) -> list[Action]:
+def _choose_actions(actions: list[Action], passes: int, began: float) -> list[Action]:
     """Those of these actions that are for the next pass, after so many; none if there is no next one."""
     if passes < _MOST_PASSES:
         return actions
@@ -186,14 +186,12 @@ def _choose(actions: list[Action], passes: int, began: float) -> list[Action]:
     return [it for it in actions if it.verb == "adopt"]
 
 
-def _take(
-    context: Context, steps: list[tuple[Action, Callable[[], Action | None]]], follower: Follower, tally: Tally
-) -> list[Outcome]:
-    """Do actions by their steps; returns the outcomes of those that were still needed."""
+def _do_actions(seen: Survey, actions: list[Action], follower: Follower, tally: Tally) -> list[Outcome]:
+    """Do actions; returns the outcomes of those that were still needed."""
     outcomes = []
-    for number, (action, step) in enumerate(steps, 1):
-        follower.begin(action, number, len(steps))
-        outcome = _attempt(context, action, step)
+    for number, action in enumerate(actions, 1):
+        follower.begin(action, number, len(actions))
+        outcome = _attempt(seen, action)
         if outcome is not None:
             outcomes.append(outcome)
             if not outcome.is_busy:
@@ -202,17 +200,18 @@ def _take(
     return outcomes
 
 
-def _attempt(context: Context, action: Action, step: Callable[[], Action | None]) -> Outcome | None:
-    """Do an action by its step. A failure is a problem of this action and does not stop the others.
+def _attempt(seen: Survey, action: Action) -> Outcome | None:
+    """Do an action. A failure is a problem of this action and does not stop the others.
 
     None if it was no longer needed: a hook ran since the survey.
     """
+    complaints = seen.context.run.complaints
     problem = reason = None
     is_busy = False
     outside = 0
     try:
-        done = step()
-        if done is None and not context.run.complaints:
+        done = act(seen, action)
+        if done is None and not complaints:
             return None
         action = done or action
     except (HookError, OSError) as error:
@@ -222,8 +221,8 @@ def _attempt(context: Context, action: Action, step: Callable[[], Action | None]
         if is_busy and action.verb not in _NAMED_IF_BUSY:
             return None
         problem, reason = _BUSY if is_busy else str(why), why.reason
-    remark = "; ".join(map(str, context.run.complaints)) or None
-    context.run.complaints.clear()
+    remark = "; ".join(map(str, complaints)) or None
+    complaints.clear()
     return Outcome(action, problem, remark, reason, is_busy, outside)
 
 
@@ -271,45 +270,30 @@ def _list_unhooked(seen: Survey) -> list[str]:
 
 def _adopt(seen: Survey, list_states: ListStates, follower: Follower) -> Result:
     """Monitor those that run."""
-    states, problems = list_states(_list_members(seen))
-    outcomes: list[Outcome] = []
-    steps: list[tuple[Action, Callable[[], Action | None]]] = []
-    for it in _find_adoptions(seen, states):
-        if isinstance(it, Outcome):
-            outcomes.append(it)
-            follower.end(it)
-        else:
-            steps.append((it[0], partial(_start, seen, *it)))
+    found, actions = _find_adoptions(seen, list_states)
+    for outcome in found.outcomes:
+        follower.end(outcome)
     with Tally(seen.context.run, seen.context.late_cpu) as tally:
-        outcomes += _take(seen.context, steps, follower, tally)
+        done = _do_actions(seen, actions, follower, tally)
         tally.save()
-    return Result(outcomes, problems)
+    return replace(found, outcomes=[*found.outcomes, *done])
 
 
-def _start(seen: Survey, action: Action, container: Container) -> Action:
-    bring_in.start(seen, container)
-    return action
-
-
-def _find_adoptions(seen: Survey, states: list[dict[str, Any]]) -> Iterator[tuple[Action, Container] | Outcome]:
-    """What is to be done about these states; of an invalid one, the outcome."""
-    known = _list_members(seen)
+def _find_adoptions(seen: Survey, list_states: ListStates) -> tuple[Result, list[Action]]:
+    """The actions for containers that are not in a group of ours, and what cannot be adopted."""
+    states, problems = list_states({container for state in seen.states.values() for container in state.members})
+    outcomes = []
     for found in states:
         try:
             state = State.model_validate(found)
             container = bring_in.make_container(state.id, state.pid or 0, state.bundle, state.annotations)
+            seen.adoptable[container.id] = container
         except (ValidationError, ValueError) as error:
             why = explain(error.errors()) if isinstance(error, ValidationError) else str(error)
             action = Action("adopt", container=str(found.get("id"))[:80], why="it is running")
-            yield Outcome(action, why, reason=Reason.BAD_STATE)
-            continue
-        if container.id not in known:
-            action = Action("adopt", container=container.id, why="it is running, and is not in a group of ours")
-            yield action, container
-
-
-def _list_members(seen: Survey) -> set[str]:
-    return {container for state in seen.states.values() for container in state.members}
+            outcomes.append(Outcome(action, why, reason=Reason.BAD_STATE))
+    why = "it is running, and is not in a group of ours"
+    return Result(outcomes, problems), [Action("adopt", container=it, why=why) for it in seen.adoptable]
 
 
 # --- As text and as JSON
@@ -326,7 +310,7 @@ def format_left(line: str) -> str:
     return f"left: {line}"
 
 
-def to_json(result: Result, *, dry_run: bool) -> dict[str, Any]:
+def result_to_json(result: Result, *, dry_run: bool) -> dict[str, Any]:
     """The same as an object for JSON."""
     actions = [_outcome_to_json(it) for it in result.outcomes]
     return {"dry_run": dry_run, "actions": actions, "left": result.left, "ended": result.ended, "undone": result.undone}
@@ -337,3 +321,47 @@ def _outcome_to_json(it: Outcome) -> dict[str, Any]:
     about = {name: getattr(action, name) or None for name in ("key", "container", "path")}
     named = {name: getattr(action, name) for name in ("namespace", "pod", "name", "why")}
     return {"action": action.verb, **about, **named, "problem": it.problem, "remark": it.remark}
+
+
+# --- What the last run left undone, so that the next one counts it instead of printing it again
+
+
+def is_known(last: LeftUndone, outcome: Outcome) -> bool:
+    """Whether an action has failed for the same reason: in the last run, or when the failure was recorded."""
+    reason = outcome.reason or ""
+    return outcome.has_failed and reason in (outcome.action.reason, last.failures.get(outcome.action.id))
+
+
+def _count_failures(undone: LeftUndone) -> Counter[tuple[str, str]]:
+    """How many actions failed, by verb and reason."""
+    return Counter((name.partition(" ")[0], reason) for name, reason in undone.failures.items())
+
+
+def format_changes(last: LeftUndone, now: LeftUndone) -> list[str]:
+    """A line for each verb and reason of which another number of actions fails than in the last run."""
+    before, after = _count_failures(last), _count_failures(now)
+    return [
+        f"{after[verb, reason]} containers still not monitored: {reason} (see list)"
+        if verb == "retry"
+        else f"{after[verb, reason]} actions still fail: {verb}, {reason} (see reconcile --json)"
+        for verb, reason in sorted({*before, *after})
+        if after[verb, reason] != before[verb, reason]
+    ]
+
+
+def read_left_undone(run_dir: str) -> LeftUndone:
+    """Read what the last run left undone."""
+    try:
+        with Records(run_dir) as found:
+            return found.glance(LeftUndone) or LeftUndone()
+    except HookError:
+        return LeftUndone()
+
+
+def write_left_undone(run_dir: str, now: LeftUndone) -> None:
+    """Replace what the last run left undone. If it cannot be written, the next run prints more than it has to."""
+    try:
+        if system.is_directory(run_dir):
+            RunDir(run_dir).write(LeftUndone, "", now)
+    except (HookError, OSError):
+        pass

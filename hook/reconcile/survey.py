@@ -19,6 +19,7 @@ from hook.node import config
 from hook.reconcile.chase import is_in, is_movable, is_of_parent
 from hook.stages import orphans
 from hook.stages.context import Context
+from hook.stages.identity import Container
 from hook.state import lives, records
 from hook.state.records import Broken, Records
 
@@ -44,7 +45,8 @@ class Survey:
 
     `live`: the keys that live, as --live says, instead of a look at their members; None: their members say it.
     `processes`: the only look at all processes in a pass. What follows looks again only at those that it is about.
-    `outside`: by key and container, what the last look at its threads found.
+    `outside`: by key and container, what the last look at its threads found. `adoptable`: containers that run and that
+    no hook has seen, with --adopt.
     `refusal`: why the kernel gave the last new group no RMID: no further one is tried in this pass, for each try looks
     at all keys for RMIDs to reclaim.
     """
@@ -57,6 +59,7 @@ class Survey:
         self.boottime = system.boottime()
         self.is_mounted = context.resctrl.is_mounted()
         self.outside: dict[Place, Outside] = {}
+        self.adoptable: dict[str, Container] = {}
         self.refusal: HookError | None = None
         with Records(run.path) as listed:
             found = {key: listed.state(key) for key in listed.names(KeyState)}

@@ -21,7 +21,7 @@ from hook.base import cgroup_threads, cgroups, container_tasks, names, procfs, s
 from hook.base.errors import HookError
 from hook.base.models import KeyState, Member
 from hook.base.reasons import GroupGone, WrongCtrlGroup
-from hook.reconcile.chase import Chase, StillOutside, add_late, is_in, is_inside
+from hook.reconcile.chase import Chase, StillOutside, count_late_cpu, is_in, is_inside
 from hook.stages.context import Context
 from hook.state import records
 
@@ -189,7 +189,7 @@ class Pursuit:
 
     def _count(self, place: Place, chase: Chase) -> None:
         self.moved += chase.moved
-        add_late(self._context, place.key, chase.late_cpu)
+        count_late_cpu(self._context, place.key, chase.late_cpu)
 
 
 def _holds(own: str | None, container: str, cgroup: str) -> bool:

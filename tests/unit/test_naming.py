@@ -76,7 +76,7 @@ def test_names_come_back_in_the_run_that_rebuilds_a_record(machine: MachineOnDis
 @pytest.mark.usefixtures("logs")
 def test_plan_of_naming_says_the_names(machine: MachineOnDisk) -> None:
     start(machine, IDS[0])
-    (planned,) = reconcile.plan(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))).outcomes
+    (planned,) = reconcile.plan_repairs(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))).outcomes
     assert str(planned.action) == f"name shop/web ({UID}): the kubelet's logs name it"
     assert (planned.action.namespace, planned.action.pod) == ("shop", "web")
     assert named(machine) == (None, None, {IDS[0]: None})

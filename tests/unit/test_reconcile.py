@@ -22,7 +22,7 @@ from hook.cli.deadline import Ended
 from hook.node import runtimes
 from hook.reconcile import bring_in, chase
 from hook.reconcile.diagnose import Action
-from hook.reconcile.run import Follower, Outcome, Result, plan, repair
+from hook.reconcile.run import Follower, Outcome, Result, plan_repairs, repair
 from hook.reconcile.survey import Survey
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
@@ -587,7 +587,7 @@ def test_chain_that_is_inside_and_whose_links_end_before_they_are_asked_is_not_p
     chain.is_inside = True
     chain.ends_early = 3
     options = Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))
-    assert plan(options).outcomes == []
+    assert plan_repairs(options).outcomes == []
     assert chain.ends_early == 0
 
 

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from hook.base.models import LeftUndone
-from hook.reconcile import repeated
 from hook.reconcile.diagnose import Action
-from hook.reconcile.repeated import format_changes, is_known
-from hook.reconcile.run import Outcome
+from hook.reconcile.run import Outcome, format_changes, is_known, read_left_undone, write_left_undone
 
 
 def failed(verb: str, container: str, reason: str, recorded: str = "") -> Outcome:
@@ -56,8 +54,8 @@ def test_a_number_is_printed_when_it_changes() -> None:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     now = LeftUndone(failures={"retry a": "no_rmids"}, left=["3 threads"])
-    repeated.write(str(tmp_path), now)
-    assert repeated.read(str(tmp_path)) == now
+    write_left_undone(str(tmp_path), now)
+    assert read_left_undone(str(tmp_path)) == now
     assert "left-undone.json" in os.listdir(tmp_path)
     assert (tmp_path / "left-undone.json").stat().st_mode & 0o777 == 0o600
 
@@ -67,13 +65,13 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 )
 def test_an_unreadable_file_is_as_if_it_were_not_there(tmp_path: Path, text: str) -> None:
     (tmp_path / "left-undone.json").write_text(text)
-    assert repeated.read(str(tmp_path)) == LeftUndone()
+    assert read_left_undone(str(tmp_path)) == LeftUndone()
 
 
 def test_a_link_is_not_followed_and_a_missing_directory_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "real.json").write_text('{"failures": {"retry a": "io"}, "left": []}')
     (tmp_path / "left-undone.json").symlink_to("real.json")
-    assert repeated.read(str(tmp_path)) == LeftUndone()
-    assert repeated.read(str(tmp_path / "none")) == LeftUndone()
-    repeated.write(str(tmp_path / "none"), LeftUndone())
+    assert read_left_undone(str(tmp_path)) == LeftUndone()
+    assert read_left_undone(str(tmp_path / "none")) == LeftUndone()
+    write_left_undone(str(tmp_path / "none"), LeftUndone())
     assert not (tmp_path / "none").exists()

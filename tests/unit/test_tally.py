@@ -147,7 +147,7 @@ def test_reconcile_records_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     options = Options(run_dir=str(tmp_path / "run"), resctrl_root=str(tmp_path))
     run = RunDir(options.run_dir)
     run.write(KeyState, "c1", KeyState(key="c1", kind="container"))
-    reconcile.plan(options)
+    reconcile.plan_repairs(options)
     assert not Path(options.run_dir, "reconcile.json").exists()
     reconcile.repair(options)
     found = record(run)
