@@ -60,7 +60,7 @@ def write_file(path: str, content: bytes, mode: int = 0o644, check: Callable[[st
 
     def do() -> None:
         with _replace(path) as temporary:
-            door.write_new(temporary, content, mode)
+            door.write_durably(temporary, content, mode)
             if check is not None and os.path.lexists(path):
                 check(temporary)
 
@@ -133,7 +133,7 @@ def take_steps(steps: Iterable[Step], *, dry_run: bool) -> Taken:
 def lock_directory(directory: str) -> Iterator[None]:
     """Keep other installs and uninstalls out of this directory. No lock if it does not exist."""
     try:
-        descriptor = door.open_directory(directory)
+        descriptor = door.open_to_lock(directory)
     except FileNotFoundError:
         yield
         return

@@ -14,7 +14,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -79,12 +79,11 @@ class Tree:
 
     def _open(self, path: str, kind: int) -> int:
         whole = os.path.join(self.cwd, path)
-        if self.root:
-            with closing(_Walk(self.root)) as walk:
-                walk.follow(whole)
-                _check_kind(os.fstat(walk.descriptor), kind)
-                return os.open(f"/proc/self/fd/{walk.descriptor}", _FLAGS)
         # Before it is opened, which starts some devices and wakes a FIFO's writer; and after: it may have changed.
+        if self.root:
+            with _walk(self.root, whole) as found:
+                _check_kind(os.fstat(found), kind)
+                return os.open(f"/proc/self/fd/{found}", _FLAGS)
         _check_kind(os.stat(whole), kind)
         descriptor = os.open(whole, _FLAGS)
         try:
@@ -96,12 +95,12 @@ class Tree:
 
     def stat(self, path: str) -> os.stat_result | None:
         """The status of what a path names; None: nothing is there, or it cannot be looked at."""
+        whole = os.path.join(self.cwd, path)
         try:
             if not self.root:
-                return os.stat(os.path.join(self.cwd, path))
-            with closing(_Walk(self.root)) as walk:
-                walk.follow(os.path.join(self.cwd, path))
-                return os.fstat(walk.descriptor)
+                return os.stat(whole)
+            with _walk(self.root, whole) as found:
+                return os.fstat(found)
         except (OSError, ValueError):
             return None
 
@@ -191,43 +190,37 @@ read, read_head, read_text, read_json = HOST.read, HOST.read_head, HOST.read_tex
 list_names, match = HOST.list_names, HOST.match
 
 
-class _Walk:
-    """A way from a root directory to one of its files. `descriptor`: where it is; for looking at, not for reading."""
-
-    def __init__(self, root: str) -> None:
-        self._open = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
-
-    @property
-    def descriptor(self) -> int:
-        return self._open[-1]
-
-    def follow(self, path: str) -> None:
-        """Go from the root to a path below it. Raises OSError."""
-        waiting = path.split("/")[::-1]
-        links = steps = 0
+@contextmanager
+def _walk(root: str, path: str) -> Iterator[int]:
+    """A descriptor, for looking at, of a path below a root directory, which no link leads out of. Raises OSError."""
+    way = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+    waiting = path.split("/")[::-1]
+    links = steps = 0
+    try:
         while waiting:
             name = waiting.pop()
             steps += 1
             if steps > _MOST_STEPS:
                 raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
             if name == "..":
-                self._back(max(len(self._open) - 1, 1))
+                _go_back(way, max(len(way) - 1, 1))
             elif name not in ("", "."):
-                self._open.append(os.open(name, _PATH, dir_fd=self.descriptor))
-                if stat.S_ISLNK(os.fstat(self.descriptor).st_mode):
+                way.append(os.open(name, _PATH, dir_fd=way[-1]))
+                if stat.S_ISLNK(os.fstat(way[-1]).st_mode):
                     links += 1
                     if links > _MOST_LINKS:
                         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                    target = os.readlink("", dir_fd=self.descriptor)
-                    self._back(1 if target.startswith("/") else len(self._open) - 1)
+                    target = os.readlink("", dir_fd=way[-1])
+                    _go_back(way, 1 if target.startswith("/") else len(way) - 1)
                     waiting += target.split("/")[::-1]
+        yield way[-1]
+    finally:
+        _go_back(way, 0)
 
-    def _back(self, depth: int) -> None:
-        while len(self._open) > depth:
-            os.close(self._open.pop())
 
-    def close(self) -> None:
-        self._back(0)
+def _go_back(way: list[int], depth: int) -> None:
+    while len(way) > depth:
+        os.close(way.pop())
 
 
 def _check_kind(found: os.stat_result, kind: int) -> None:
@@ -272,7 +265,7 @@ def replace_file(path: str, temporary: str) -> Iterator[str]:
     sync_directory(os.path.dirname(path))
 
 
-def write_new(path: str, content: bytes, mode: int) -> None:
+def write_durably(path: str, content: bytes, mode: int) -> None:
     """Write a new file to the disk. FileExistsError if there is one, or a link."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(content)
@@ -283,13 +276,13 @@ def write_new(path: str, content: bytes, mode: int) -> None:
 
 def sync_directory(path: str) -> None:
     """Write the names in a directory to the disk."""
-    descriptor = open_directory(path)
+    descriptor = open_to_lock(path)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def open_directory(path: str) -> int:
+def open_to_lock(path: str) -> int:
     """A descriptor of a directory, to lock it or to write its names to the disk. Raises OSError."""
     return os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

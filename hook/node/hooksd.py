@@ -67,7 +67,7 @@ class Entry:
         return self.name.lower() < other.name.lower()
 
 
-def read(path: str) -> Entry:
+def read_entry(path: str) -> Entry:
     """Parse and validate a file."""
     try:
         found = door.read_json(path, door.CONFIGURATION)
@@ -95,7 +95,7 @@ def read_directory(directory: str) -> list[Entry]:
         if error.is_missing:
             return []
         raise
-    return [read(f"{directory}/{name}") for name in sorted(names, key=str.lower) if name.endswith(".json")]
+    return [read_entry(f"{directory}/{name}") for name in sorted(names, key=str.lower) if name.endswith(".json")]
 
 
 def list_patterns(file: HookFile) -> list[str]:

@@ -148,7 +148,7 @@ class Places:
                 PyzFile(found)
                 return False
             if path.endswith(".json"):
-                return hooksd.read(found).own is None
+                return hooksd.read_entry(found).own is None
             mark = CONF_MARK if path == self.conf else NAME
             return mark.encode() not in door.read(found, door.CONFIGURATION)
         except (Unreadable, ValueError):
@@ -197,7 +197,7 @@ def find_origin(places: Places) -> Origin:
     The owner writes the files again: dpkg and rpm with the next version, the chart's pod when it starts. So `install`
     and `uninstall` do not change files of another owner, and the remedies of `doctor` depend on the owner.
     """
-    called = [hooksd.read(places.json(target)).file for target in TARGETS]
+    called = [hooksd.read_entry(places.json(target)).file for target in TARGETS]
     paths = [places.program, *(file.hook.path for file in called if file is not None)]
     words = [read_owner(f"{os.path.dirname(it)}/{OWNER_FILE}") for it in paths]
     word = next((it for it in words if it is not None), None)

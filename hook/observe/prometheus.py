@@ -139,7 +139,7 @@ def write_textfile(path: str, text: str) -> None:
     """
     directory, name = os.path.split(path)
     with door.replace_file(path, os.path.join(directory, f".{name}.{os.getpid()}.tmp")) as temporary:
-        door.write_new(temporary, text.encode("ascii"), 0o644)  # readable by the exporter's own user
+        door.write_durably(temporary, text.encode("ascii"), 0o644)  # readable by the exporter's own user
 
 
 # --- What was exported before

@@ -32,7 +32,7 @@ def write(directory: Path, name: str, text: object) -> Path:
 
 
 def test_a_valid_file_has_no_problem(tmp_path: Path) -> None:
-    entry = hooksd.read(str(write(tmp_path, "a.json", content())))
+    entry = hooksd.read_entry(str(write(tmp_path, "a.json", content())))
     assert (entry.problem, entry.remark) == (None, None)
     assert entry.file is not None
 
@@ -53,7 +53,7 @@ def test_a_valid_file_has_no_problem(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_file_has_a_problem(tmp_path: Path, text: object, problem: str) -> None:
-    entry = hooksd.read(str(write(tmp_path, "a.json", text)))
+    entry = hooksd.read_entry(str(write(tmp_path, "a.json", text)))
     assert entry.file is None
     assert entry.problem is not None
     assert problem in entry.problem
@@ -72,7 +72,7 @@ def test_an_invalid_file_has_a_problem(tmp_path: Path, text: object, problem: st
     ],
 )
 def test_a_questionable_file_has_a_remark(tmp_path: Path, text: object, remark: str) -> None:
-    entry = hooksd.read(str(write(tmp_path, "a.json", text)))
+    entry = hooksd.read_entry(str(write(tmp_path, "a.json", text)))
     assert entry.problem is None
     assert entry.remark is not None
     assert remark in entry.remark
@@ -80,7 +80,7 @@ def test_a_questionable_file_has_a_remark(tmp_path: Path, text: object, remark: 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "oci-hooks").glob("*.json")), ids=lambda path: path.name)
 def test_the_shipped_files_have_no_questionable_pattern(path: Path) -> None:
-    file = hooksd.read(str(path)).file
+    file = hooksd.read_entry(str(path)).file
     assert file is not None
     assert hooksd.list_patterns(file)
     assert [hooksd.check_pattern(it) for it in hooksd.list_patterns(file)] == [None, None]

@@ -70,7 +70,7 @@ def test_the_program_and_the_json_are_put_in_place_and_nothing_else(pyz: bytes) 
     assert at(PROGRAM).read_bytes() == pyz
     assert at(OWNER).read_text() == "chart\n"
     assert {path: at(path).stat().st_mode & 0o7777 for path in files()} == {OWNER: 0o644, PROGRAM: 0o755, JSON: 0o644}
-    file = hooksd.read(str(at(JSON))).file
+    file = hooksd.read_entry(str(at(JSON))).file
     assert file is not None
     assert (file.hook.path, file.hook.args) == (PROGRAM, ["resctrl-mon-hook", "hook", OURS, "--linger=5"])
     assert node("--linger=5").is_installed()

@@ -196,7 +196,7 @@ def test_module_that_looks_changes_nothing(module: str) -> None:
     `kernel` makes a group of its own for --self-test, and removes it.
     """
     changes = {"chmod", "create_exclusively", "link", "make", "mkdir", "open_lock", "put", "remove"}
-    changes |= {"remove_tree", "rename", "rmdir", "symlink", "try_flock", "unlink", "write_new"}
+    changes |= {"remove_tree", "rename", "rmdir", "symlink", "try_flock", "unlink", "write_durably", "write_new"}
     changes |= {"write_once", "makedirs", "mkstemp", "truncate"}
     called = {node.func for node in ast.walk(TREES[module]) if isinstance(node, ast.Call)}
     names = {func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "") for func in called}

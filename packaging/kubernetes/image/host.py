@@ -126,7 +126,7 @@ class Host:
     def is_needed(self) -> bool:
         """Whether a removal leaves the program: it is another owner's, or with a JSON it is installed again."""
         owner, _, hook_file = self._paths
-        found = hooksd.read(hook_file).file
+        found = hooksd.read_entry(hook_file).file
         return (found is not None and found.hook.path == self.program) or read_owner(owner) != OWNER
 
     def callers(self) -> tuple[list[str], list[str]]:
@@ -158,7 +158,7 @@ class Host:
         """What a package or `install` has put there, which has the same names."""
         owner, program, hook_file = self._paths
         remedy = "remedy: uninstall it on the node first, or keep the chart off the node"
-        found = hooksd.read(hook_file).file
+        found = hooksd.read_entry(hook_file).file
         if found is not None and found.hook.path != self.program:
             return [f"{hook_file} calls {found.hook.path}: the hook was installed by other means; {remedy}"]
         files = [path for path in (hook_file, program) if os.path.lexists(path)]

@@ -96,7 +96,7 @@ class InstalledMachine:
         expect = self._scene.expect
         there: list[Path] = list(self.node.path(HOOKS_DIR).glob("*.json"))
         for path in there:
-            entry = hooksd.read(str(path))
+            entry = hooksd.read_entry(str(path))
             expect(entry.file is not None, path, "is refused by its readers:", entry.problem)
             expect(entry.file is None or entry.file.hook.path == PROGRAM, path, "calls another program")
         program = self.node.path(PROGRAM)
