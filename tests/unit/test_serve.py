@@ -28,6 +28,8 @@ DEADLINE = 300
 LOCAL = ("127.0.0.1", 0)
 ASK = b"GET /metrics HTTP/1.0\r\n\r\n"
 SCRAPES = 20
+OPENED: list[socket.socket] = []
+"""The clients of the server that runs."""
 
 
 class _EndOfTest(Exception):
@@ -50,6 +52,8 @@ def serving(measure: Callable[[], str], address: tuple[str, int] = LOCAL) -> Ite
     try:
         yield server
     finally:
+        while OPENED:
+            OPENED.pop().close()
         server.connections.call(end)
         thread.join(DEADLINE)
         server.connections.close()
@@ -64,13 +68,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def connect(server: serve._Server, source: str = "127.0.0.1", read_ahead: int | None = None) -> socket.socket:
-    """A connection from this address, whose kernel takes so many bytes before they are read."""
-    client = socket.socket(socket.AF_INET6 if ":" in server.address[0] else socket.AF_INET)
+    """A connection from this address, whose kernel takes so many bytes before they are read; closed with the server."""
+    client = socket.socket()
+    OPENED.append(client)
     client.settimeout(DEADLINE)
     if read_ahead is not None:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, read_ahead)
-    if ":" not in server.address[0]:
-        client.bind((source, 0))
+    client.bind((source, 0))
     client.connect(server.address)
     return client
 
@@ -102,6 +106,12 @@ def is_cut_off(client: socket.socket) -> bool:
 def send(it: socket.socket, data: bytes) -> None:
     with suppress(OSError):  # it was closed to make room
         it.sendall(data)
+
+
+def ask(it: socket.socket) -> bytes:
+    """The first line of the answer's body."""
+    send(it, ASK)
+    return read_all(it).partition(b"\r\n\r\n")[2].partition(b"\n")[0]
 
 
 def count_dropped(server: serve._Server) -> dict[str, float]:
@@ -204,8 +214,6 @@ def test_requests_that_wait_share_a_measurement(clock: list[float]) -> None:
             wait_for_a_turn(server)
         go_on.set()
         found = [read_all(it).split(b"\r\n\r\n")[1].split(b"\n")[0] for it in clients]
-        for it in clients:
-            it.close()
     assert found == [b"x 1"] + [b"x 2"] * 5
 
 
@@ -317,10 +325,6 @@ class Slow:
                 client.close()
                 self._clients[number] = source, self._begin(source)
 
-    def close(self) -> None:
-        for _, client in self._clients.values():
-            client.close()
-
 
 WAYS = ("sends nothing", "sends half", "asks", "reads", "reads nothing")
 
@@ -334,7 +338,8 @@ def test_slow_clients_keep_no_scraper_waiting(
     monkeypatch.setattr(serve, "_MOST", limit)
     monkeypatch.setattr(serve, "_PATIENCE", float(DEADLINE))
     body = "x" * (1 << 20) + "\n"
-    with serving(lambda: body) as server, closing(Slow(server, way, sources)) as slow:
+    with serving(lambda: body) as server:
+        slow = Slow(server, way, sources)
         for _ in range(SCRAPES):
             slow.go_on()
             status, _, text = get(server)
@@ -387,11 +392,7 @@ def test_the_oldest_of_an_address_makes_room_for_its_next_one(monkeypatch: pytes
         clients = [connect(server, "127.0.0.2") for _ in range(5)]
         assert count_dropped(server) == {"too_many": 3, "too_slow": 0}
         assert all(is_cut_off(it) for it in clients[:3])
-        for it in (other, *clients[3:]):
-            send(it, ASK)
-            assert b"x 1" in read_all(it)
-        for it in (other, *clients):
-            it.close()
+        assert [ask(it) for it in (other, *clients[3:])] == [b"x 1"] * 3
 
 
 @pytest.mark.parametrize(("sources", "first"), [("32224", 1), ("23456", 0)], ids=["most", "as many as others"])
@@ -403,11 +404,7 @@ def test_the_address_with_most_clients_makes_room_if_there_are_too_many(
     with serving(lambda: "x 1\n") as server:
         clients = [connect(server, f"127.0.0.{source}") for source in sources]
         assert is_cut_off(clients[first])
-        for it in (*clients[:first], *clients[first + 1 :]):
-            send(it, ASK)
-            assert b"x 1" in read_all(it)
-        for it in clients:
-            it.close()
+        assert [ask(it) for it in (*clients[:first], *clients[first + 1 :])] == [b"x 1"] * 4
 
 
 def test_a_request_that_has_come_is_answered_however_many_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,8 +418,6 @@ def test_a_request_that_has_come_is_answered_however_many_come_after_it(monkeypa
         blocked.set()
         assert b"x 1" in read_all(clients[0])
         assert is_cut_off(clients[1])
-        for it in clients:
-            it.close()
 
 
 def test_a_connection_that_is_cut_off_leaves_nothing_in_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,8 +453,6 @@ def test_a_scrape_that_takes_long_is_not_cut_off(monkeypatch: pytest.MonkeyPatch
         go_on.set()
         for it in (first, *others):
             assert b"x 1" in read_all(it)
-        for it in (first, *idle, *others):
-            it.close()
 
 
 def test_a_client_that_reads_is_not_cut_off(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -478,8 +471,6 @@ def test_a_client_that_reads_is_not_cut_off(clock: list[float], monkeypatch: pyt
                 wait_for_a_turn(server)
         assert body in found
         assert len(newer) == 4
-        for it in newer:
-            it.close()
 
 
 def test_the_kernel_keeps_little_of_an_answer_that_is_not_read() -> None:
@@ -529,11 +520,10 @@ def test_half_of_the_descriptors_are_left(monkeypatch: pytest.MonkeyPatch) -> No
     """To measure with."""
     monkeypatch.setattr(os, "sysconf", lambda name: {"SC_OPEN_MAX": 64}[name])
     with serving(lambda: "x 1\n") as server:
-        clients = [connect(server, f"127.0.0.{number}") for number in range(2, 50)]
+        for number in range(2, 50):
+            connect(server, f"127.0.0.{number}")
         assert get(server)[0] == 200
         assert len(server.connections._all) <= 32
-        for it in clients:
-            it.close()
 
 
 def test_a_lack_of_descriptors_costs_no_time(clock: list[float]) -> None:
