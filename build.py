@@ -11,7 +11,8 @@
   python3 build.py package [deb] [rpm] [--check] [--release]
                              build, then pack it: dist/resctrl-mon-hook_VERSION_all.deb, which takes dpkg-deb, and
                              dist/*.noarch.rpm, which takes rpmbuild. --check: lintian and rpmlint have to accept them
-  python3 build.py compile   compile the pydantic models in hook/base/models.py to hook/base/models_compiled.py
+  python3 build.py compile   compile the pydantic models in hook/base/models.py and hook/cli/options.py to plain Python:
+                             models_compiled.py and options_compiled.py beside them
   python3 build.py test ...  build, then run the tests; what follows goes to pytest
                              (`test tests/unit -k shebang`; with CI set, or with `--require fuse,podman,kernel`, say, a
                              skip in those tiers is a failure)
@@ -32,6 +33,7 @@ other verbs first make ready what they need (a .venv beside this file; Debian pa
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -53,11 +55,12 @@ def compile_verb(arguments: Sequence[str]) -> int:
     if arguments:
         raise BuildError(f"one argument too many: {arguments[0]} (python3 build.py --help)")
     _under(lambda it: it.ensure())
-    from hook.base import models  # noqa: PLC0415  needs pydantic
-    from pyz import compile_models  # noqa: PLC0415
+    from pyz import compile_models  # noqa: PLC0415  needs pydantic
 
-    (ROOT / COMPILED).write_text(compile_models.compile_models(models), encoding="utf-8")
-    print(f"{COMPILED}: compiled")
+    for path, compiled in COMPILED.items():
+        module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+        (ROOT / compiled).write_text(compile_models.compile_models(module), encoding="utf-8")
+        print(f"{compiled}: compiled")
     return 0
 
 

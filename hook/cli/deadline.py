@@ -9,21 +9,22 @@ does not answer) ends with the process, after GRACE.
 from __future__ import annotations
 
 import os
-import selectors
+import select
 import signal
+import sys
 import threading
-from dataclasses import dataclass
 
 from hook.base import system
 from hook.base.errors import HookError
 from hook.base.reasons import Reason
-from hook.node import programs
 from hook.stages import failures
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
+
+    from hook.cli.verbs import Limit
 
 GRACE = 3.0  # seconds from the end of its time, or from a signal, in which a command says what it has not done
 _INTERVAL = 0.05  # seconds between two pokes
@@ -32,34 +33,13 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 _POKE = signal.SIGURG  # has no effect without a handler; SIGALRM is system.wait_for_flock's
 
 
-@dataclass(frozen=True)
-class Limit:
-    """How long a command may take, its exit status if it is ended, and what is then left undone."""
-
-    seconds: float
-    status: int
-    undone: str
-
-
-LIMITS = {
-    # The units and the chart end reconcile and metrics after 50 s. reconcile asks runtimes for 35 s at most.
-    "reconcile": Limit(45, 1, "the next run does the rest"),
-    "metrics": Limit(45, 2, "the metrics are not complete"),
-    "doctor": Limit(100, 1, "not everything was checked"),
-    "install": Limit(100, 2, "some steps are left; run it again, which does only these"),
-    "uninstall": Limit(100, 2, "some steps are left; run it again, which does only these"),
-    "bytecode": Limit(100, 2, "the program may still lack its bytecode; run it again"),
-}
-"""The commands that end by themselves, and that no person may be watching."""
-
-
 class Ended(BaseException):
     """The command has to end; the text says why. No error of a file: nothing that goes on after those catches it."""
 
 
-def run(verb: str, command: Callable[[], int | None]) -> int:
+def run(verb: str, limit: Limit, command: Callable[[], int | None]) -> int:
     """Run a command within its limit; returns its exit status. It may catch Ended to say what it has done."""
-    timer = _Timer(verb, LIMITS[verb])
+    timer = _Timer(verb, limit)
     try:
         timer.start()
         try:
@@ -67,12 +47,7 @@ def run(verb: str, command: Callable[[], int | None]) -> int:
         finally:
             timer.stop()
     except Ended as error:
-        return _complain(verb, str(error))
-
-
-def _complain(verb: str, why: str) -> int:
-    failures.say(f"{verb}: ended {why}: {LIMITS[verb].undone}", to_syslog=False)
-    return LIMITS[verb].status
+        return timer.complain(str(error))
 
 
 class _Timer:
@@ -80,7 +55,7 @@ class _Timer:
 
     def __init__(self, verb: str, limit: Limit) -> None:
         self._verb = verb
-        self._seconds = limit.seconds
+        self._seconds, self._status, self._undone = limit
         self._why = ""
         self._has_raised = False
         self._is_stopped = threading.Event()
@@ -111,6 +86,11 @@ class _Timer:
         os.close(self._signals)
         os.close(self._signalled)
 
+    def complain(self, why: str) -> int:
+        """Print that the command was ended; returns its exit status."""
+        failures.say(f"{self._verb}: ended {why}: {self._undone}", to_syslog=False)
+        return self._status
+
     def _end(self, number: int, _frame: FrameType | None) -> None:
         """The handler. Without a reason this is a poke that was faster than the handler of the signal.
 
@@ -118,7 +98,8 @@ class _Timer:
         """
         if number != _POKE and not self._why:
             self._why = f"by {signal.Signals(number).name}"
-        if self._why and not self._has_raised and not programs.is_starting:
+        programs = sys.modules.get("hook.node.programs")  # if the command runs any
+        if self._why and not self._has_raised and not (programs is not None and programs.is_starting):
             self._has_raised = True
             raise Ended(self._why)
 
@@ -133,20 +114,20 @@ class _Timer:
                 signal.pthread_kill(self._main, _POKE)
             if self._is_stopped.wait(_INTERVAL):
                 return
-        system.leave(_complain(self._verb, self._why))
+        system.leave(self.complain(self._why))
 
     def _has_to_end(self) -> bool:
         """Wait for the end of the time or for a signal; False if the command has ended before."""
         over = system.monotonic() + self._seconds
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._signals, selectors.EVENT_READ)
-            while (left := over - system.monotonic()) > 0:
-                numbers = set(os.read(self._signals, system.READ_SIZE) if selector.select(min(left, _LOOK)) else b"")
-                if self._is_stopped.is_set():
-                    return False
-                # Pending: the main thread waits for a file system, where only the end of the process interrupts it.
-                if ending := [it for it in _ENDING if it in numbers | signal.sigpending()]:
-                    self._why = self._why or f"by {ending[0].name}"
-                    return True
+        poller = select.poll()
+        poller.register(self._signals, select.POLLIN)
+        while (left := over - system.monotonic()) > 0:
+            numbers = set(os.read(self._signals, system.READ_SIZE) if poller.poll(min(left, _LOOK) * 1000) else b"")
+            if self._is_stopped.is_set():
+                return False
+            # Pending: the main thread waits for a file system, where only the end of the process interrupts it.
+            if ending := [it for it in _ENDING if it in numbers | signal.sigpending()]:
+                self._why = self._why or f"by {ending[0].name}"
+                return True
         self._why = self._why or f"after {self._seconds:.0f} s"
         return True

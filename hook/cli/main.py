@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers a person: --help, --version and the commands. A container's start never imports this."""
+"""Answers a person: --help, --version and the commands. A container's start never imports this.
+
+The exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure, or `reconcile` leaves an action undone.
+"""
 
 from __future__ import annotations
 
 import gc
 import os
-import sys
+from functools import partial
 
-from hook import __version__
 from hook.base import system
-from hook.cli import help_text
+from hook.base.errors import HookError
+from hook.cli import command_line, verbs
+from hook.cli.verbs import VERBS, Usage
 from hook.stages import failures
 
 _STATE_LIMIT = 4 << 20
@@ -19,24 +23,17 @@ _PATIENCE = 10.0  # seconds: as on the hook path
 def main(arguments: list[str]) -> int:
     """Answer a person. An unknown command with an OCI state on stdin is a misspelt hook: it exits 0."""
     if "--help" in arguments or "-h" in arguments or arguments[:1] == ["help"]:
-        verb = next((word for word in arguments if word in help_text.HELP_OF_COMMANDS), None)
-        sys.stdout.write(help_text.format_command_help(verb) if verb else help_text.format_help())
-        sys.stdout.flush()
+        verb = next((word for word in arguments if word in VERBS), None)
+        verbs.write(command_line.format_command_help(verb) if verb else command_line.format_help())
         return 0
     if arguments == ["--version"]:
-        sys.stdout.write(f"resctrl-mon-hook {__version__}\n")
-        sys.stdout.flush()
+        from hook import __version__
+
+        verbs.write(f"resctrl-mon-hook {__version__}\n")
         return 0
-    if arguments and arguments[0] == "watch":
-        from hook.cli import watch_command  # noqa: PLC0415  it does not need what the other commands do
-
-        gc.enable()
-        return watch_command.main(arguments[1:])
-    if arguments and arguments[0] in help_text.HELP_OF_COMMANDS:
-        from hook.cli import commands  # noqa: PLC0415  a misspelt hook does not need them
-
+    if arguments and arguments[0] in VERBS:
         gc.enable()  # the file's start disabled it: top may run for long
-        return commands.main(arguments)
+        return run(arguments[0], arguments[1:])
     problem = f"unknown command {arguments[0][:80]!r}" if arguments else "no command"
     is_hook = _is_called_by_runtime()
     failures.say(f"usage: {problem}; see resctrl-mon-hook --help", to_syslog=is_hook)
@@ -52,3 +49,42 @@ def _is_called_by_runtime() -> bool:
     except OSError:
         return False
     return text.lstrip().startswith(b"{") and b'"ociVersion"' in text
+
+
+def run(name: str, words: list[str]) -> int:
+    """Run a command; returns the exit status: 2 with a line on stderr for whatever it raises."""
+    try:
+        return _run(name, words) or 0
+    except BrokenPipeError:  # the reader ended, for example `head`
+        return 0
+    except KeyboardInterrupt:
+        problems = ["interrupted"]
+    except Exception as error:  # noqa: BLE001  a defect is one line, too, and no answer
+        problems = _explain(error)
+    for problem in problems:
+        failures.say(problem, to_syslog=False)
+    return 2
+
+
+def _run(name: str, words: list[str]) -> int | None:
+    verb = VERBS[name]
+    given, options, hook_words = command_line.parse(name, words)
+    command = partial(verb.run, given, options, hook_words)
+    if verb.limit is None or (name == "metrics" and given.listen is not None):
+        return command()
+    from hook.cli import deadline
+
+    return deadline.run(name, verb.limit, command)
+
+
+def _explain(error: Exception) -> list[str]:
+    """Why a command failed. install's Refused has several problems."""
+    if isinstance(error, (HookError, Usage)):
+        return [str(error)]
+    if hasattr(error, "problems"):
+        return list(error.problems)
+    from hook.base.explain import refused, unforeseen
+
+    if isinstance(error, OSError):
+        return [str(refused("cannot read or write a file", error))]
+    return [str(unforeseen(error))]

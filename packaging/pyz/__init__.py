@@ -4,9 +4,11 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-MODELS = "hook/base/models.py"
-COMPILED = "hook/base/models_compiled.py"
-"""What takes the place of MODELS in the .pyz."""
+COMPILED = {
+    "hook/base/models.py": "hook/base/models_compiled.py",
+    "hook/cli/options.py": "hook/cli/options_compiled.py",
+}
+"""The modules of pydantic models, and what takes the place of each in the .pyz."""
 
 
 class BuildError(Exception):

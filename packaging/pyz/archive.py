@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from hook.install.bytecode import HEADER_SIZE, START, Bytecode
-from pyz import COMPILED, MODELS, ROOT, BuildError
+from pyz import COMPILED, ROOT, BuildError
 from pyz.bytecode import MINORS, compile_all
 
 OUTPUT = Path("dist") / "resctrl-mon-hook.pyz"
@@ -117,7 +117,8 @@ def read_sources(root: Path = ROOT) -> dict[str, bytes]:
     """What the zip holds but for bytecode: name to content, in the order of the zip."""
     found = {str(path.relative_to(root)): path.read_bytes() for path in (root / "hook").rglob("*.py")}
     try:
-        found[MODELS] = found.pop(COMPILED)  # the plain ones take the place of pydantic's
+        for models, compiled in COMPILED.items():
+            found[models] = found.pop(compiled)  # the plain ones take the place of pydantic's
         del found["hook/__main__.py"]  # that is for the source tree
     except KeyError as error:
         raise BuildError(f"{error.args[0]} is missing") from error

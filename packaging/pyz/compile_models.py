@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the pydantic models of hook/base/models.py to tables of hook/base/validation.py, in plain Python.
+"""Compiles pydantic models (those of `pyz.COMPILED`) to tables of hook/base/validation.py, in plain Python.
 
 It goes by pydantic's core schemas. It knows the node types and the keys of KNOWN, each with one meaning, and refuses
 the rest by name: a constraint that it overlooked would be a check that the hook does not make. So that the schema says
@@ -44,16 +44,18 @@ SETTINGS = {"strict": True, "frozen": True, "extra": "ignore"}
 
 HEAD = '''\
 # SPDX-License-Identifier: Apache-2.0
-"""The models of hook/base/models.py in plain Python, for where pydantic cannot be: this takes their place in the .pyz.
+"""The models of {path} in plain Python, for where pydantic cannot be: this takes their place in the .pyz.
 
 Made by `python3 build.py compile` from the core schemas that pydantic itself executes: change those, not this. The
 tests prove both equal in what they accept, in the values, and in the place of the first error.
 """
 
+# ruff: noqa: E501, I001
+# fmt: off
 from __future__ import annotations
 '''
-ROOM = 120 - 2 * 4
-"""For a line of a table."""
+TABLE = "ARGUMENTS"
+"""Plain data that a module may export beside its models: it is written down as it is."""
 CHECKS = ("bool", "dict", "float", "int", "list", "literal", "model", "named", "nullable", "str", "texts")
 SHARED = frozenset({"ABSENT", "BOOL", "NONE", "NO_TYPE", "STR", "STR_OR_NONE", "Form", "Model", "ValidationError"})
 SHARED |= {f"check_{name}" for name in CHECKS}
@@ -70,21 +72,24 @@ class Refused(BuildError):
 def compile_models(models: ModuleType) -> str:
     """The text of the compiled module for a module such as hook/base/models.py."""
     compilers = [_Compiler(models, cls) for cls in _classes(models)]
-    forms = [line for it in compilers for line in it.form()]
-    exported = _block("__all__ = [", [f"{_quoted(name)}," for name in models.__all__], "]")
-    body = [*exported, "", *forms, ""]
-    return "\n".join([HEAD, *_imports(models, body), "", *body])
+    exported = f"__all__ = {_display(models.__all__, models.__name__)}"
+    body = ["", exported, "", *(line for it in compilers for line in it.form())]
+    if TABLE in models.__all__:
+        body += _block(
+            f"{TABLE}: dict[str, tuple[str, tuple[tuple[object, ...], ...]]] = {{",
+            [line for it in vars(models)[TABLE].items() for line in _rows(*it)],
+            "}",
+        )
+    path = models.__name__.replace(".", "/") + ".py"
+    return "\n".join([HEAD.format(path=path), *_imports(models, body), *body, ""])
 
 
 def _imports(models: ModuleType, body: Iterable[str]) -> list[str]:
     """What the text uses of ours; hook/base/validation.py lies beside hook/base/names.py."""
     package = models.names.__name__.rpartition(".")[0]
     words = set(re.findall(r"[\w.]+", "\n".join(body)))
-    used = sorted(
-        words.intersection(SHARED), key=lambda name: (not name.isupper(), name[0].islower(), name.replace("_", " "))
-    )
     own = [f"from {package} import names"] if any(word.startswith("names.") for word in words) else []
-    return [*own, *_block(f"from {package}.validation import (", [f"{name}," for name in used], ")")]
+    return [*own, f"from {package}.validation import {', '.join(sorted(words & SHARED))}"]
 
 
 def _classes(models: ModuleType) -> list[type]:
@@ -92,7 +97,7 @@ def _classes(models: ModuleType) -> list[type]:
     from pydantic import BaseModel  # noqa: PLC0415  building needs no pydantic
 
     own = [cls for cls in vars(models).values() if isinstance(cls, type) and cls.__module__ == models.__name__]
-    known = {cls.__name__ for cls in own if issubclass(cls, BaseModel)} | {"ValidationError"}
+    known = {cls.__name__ for cls in own if issubclass(cls, BaseModel)} | {"ValidationError", TABLE}
     for name in [*(cls.__name__ for cls in own), *models.__all__]:
         if name not in known:
             raise Refused(f"{models.__name__}.{name}", "something that is no model")
@@ -149,9 +154,7 @@ class _Compiler:
 
     def form(self) -> list[str]:
         """What makes the records of it."""
-        fields = [line for name in self.fields for line in self._field(name)]
-        body = [f"{_quoted(self.name)},", *(_block("(", fields, "),") if len(fields) > 1 else [f"({fields[0]}),"])]
-        return _block(f"{self.name} = Form(", body, ")")
+        return _block(f"{self.name} = Form({_quoted(self.name)}, (", map(self._field, self.fields), "))")
 
     def _fields(self, schema: Node) -> Node:
         if _known(schema, self.name) == "definitions":
@@ -179,7 +182,7 @@ class _Compiler:
         if _known(schema["schema"], where) != "model-fields" or schema["schema"].get("computed_fields"):
             raise Refused(where, "something that is no field")
 
-    def _field(self, name: str) -> list[str]:
+    def _field(self, name: str) -> str:
         field = self.fields[name]
         where = f"{self.name}.{name}"
         _known(field, where)
@@ -188,8 +191,7 @@ class _Compiler:
             raise Refused(where, f"validation_alias {alias!r}")
         default, check = self._default(field["schema"], where), self._check(_inner(field["schema"]), where)
         parts = [_quoted(name), _quoted(alias), default, _taken(check), check]
-        line = f"({', '.join(parts)}),"
-        return [line] if len(line) <= ROOM else _block("(", [f"{part}," for part in parts], "),")
+        return f"({', '.join(parts)}),"
 
     def _default(self, schema: Node, where: str) -> str:
         """The value of an absent field. The check that follows makes a new list or dict each time.
@@ -296,11 +298,19 @@ def _display(value: object, where: str) -> str:
         return _quoted(value)
     if isinstance(value, list):
         return f"[{', '.join(_display(item, where) for item in value)}]"
+    if isinstance(value, tuple):
+        return f"({', '.join(_display(item, where) for item in value)}{',' * (len(value) == 1)})"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{_quoted(key)}: {_display(item, where)}' for key, item in value.items())}}}"
     if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value)):
         return repr(value)
     raise Refused(where, f"default {value!r}")
+
+
+def _rows(name: str, described: tuple[str, Iterable[object]]) -> list[str]:
+    """An entry of TABLE, with a line for each of its rows."""
+    purpose, rows = described
+    return _block(f"{_quoted(name)}: ({_quoted(purpose)}, (", [f"{_display(it, name)}," for it in rows], ")),")
 
 
 def _quoted(text: str) -> str:

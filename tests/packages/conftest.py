@@ -37,7 +37,7 @@ COMPILE = """
 from pathlib import Path
 from hook.base import models
 from pyz import COMPILED, compile_models
-Path(COMPILED).write_text(compile_models.compile_models(models), encoding="utf-8")
+Path(COMPILED["hook/base/models.py"]).write_text(compile_models.compile_models(models), encoding="utf-8")
 """
 
 

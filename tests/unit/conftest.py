@@ -18,7 +18,7 @@ from pyfakefs.fake_os import FakeOsModule
 import hook
 from hook.base import system
 from hook.base.text import printable
-from hook.cli import deadline
+from hook.cli.verbs import VERBS
 from hook.node.door import Tree
 from hook.stages import failures
 from pyz import archive
@@ -47,7 +47,8 @@ def fs(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, _whole_hook: None) -
     ENAMETOOLONG.
     """
     monkeypatch.setattr(system, "posix", FakePosix(fs))
-    monkeypatch.setattr(deadline, "LIMITS", {})  # its pipe is of the real system
+    for verb in VERBS.values():
+        monkeypatch.setattr(verb, "limit", None)  # its pipe is of the real system
     open_ = FakeOsModule.open
 
     def open_as_it_is(

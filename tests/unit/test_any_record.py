@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_met
 
 from hook.base import models
 from hook.base.models import Failure, Index, KeyState, ReconcileRecord, WatchRecord
-from hook.cli import commands
+from hook.cli import main as cli
 from tests.unit import strategies
 from tests.unit.nodes import NOW, NodeFiles
 
@@ -69,7 +69,7 @@ def test_each_command_answers(capsys: pytest.CaptureFixture[str], found: dict[st
     with tempfile.TemporaryDirectory() as directory:
         node = written(Path(directory), found)
         for command in [*READERS, ["reconcile", "--dry-run"], ["reconcile", "--json"], *READERS]:
-            commands.main([*command, *node.places])
+            cli.main([*command, *node.places])
             out, err = capsys.readouterr()
             assert "unforeseen" not in err
             assert out.isascii()
@@ -86,6 +86,6 @@ def test_a_file_that_cannot_be_ours_is_left_alone(
 ) -> None:
     node = NodeFiles(tmp_path)
     stray = node.write(part, f"{name}.json", "{}")
-    assert commands.main(["reconcile", "--json", *node.places]) == 0
+    assert cli.main(["reconcile", "--json", *node.places]) == 0
     assert json.loads(capsys.readouterr().out)["actions"] == []
     assert stray.read_text() == "{}"

@@ -86,7 +86,7 @@ def test_with_another_first_line_it_finds_its_bytecode_too(
 
 
 @each_python
-@pytest.mark.parametrize("name", ["stages/create", "cli/commands"])
+@pytest.mark.parametrize("name", ["stages/create", "cli/verbs"])
 def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Path, name: str) -> None:
     text = (source / f"hook/{name}.py").read_bytes() + b"\nraise MemoryError\n"
     contents = {**archive.read_sources(source), f"hook/{name}.py": text}
@@ -177,6 +177,6 @@ def test_packages_and_what_is_imported_later_are_found(python: str, source: Path
 @each_python
 def test_what_has_no_bytecode_is_found_in_the_zip(python: str, source: Path, tmp_path: Path) -> None:
     contents = archive.read_sources(source)
-    (code,) = bytecode.compile_all({it: contents[it] for it in contents if it != "hook/cli/parser.py"}, [python])
+    (code,) = bytecode.compile_all({it: contents[it] for it in contents if it != "hook/cli/command_line.py"}, [python])
     done = broken(tmp_path / "x", archive.join(contents, archive.shebang(python), [code]), "x.pyz", "--version")
     assert done.stdout.startswith("resctrl-mon-hook ")

@@ -15,7 +15,8 @@ import pytest
 
 from hook import __version__
 from hook.base.models import Options
-from hook.cli.parser import parse
+from hook.cli.command_line import parse
+from hook.cli.verbs import read_address, read_events
 from hook.stages.context import parse as parse_options
 from tests.support import chart
 from tests.support.chart import render
@@ -359,8 +360,9 @@ def test_metrics_are_served_at_the_address_of_the_pod_alone() -> None:
         (None, (("10.1.2.3", 9753), None, False)),
         (METRICS, (("10.1.2.3", 19753), {"core_energy", "c1_res"}, True)),
     ):
-        given = parse("metrics", metrics_arguments(values))[1]
-        assert (given.listen, given.events, given.sum_domains) == expected
+        given, _, _ = parse("metrics", metrics_arguments(values))
+        events = read_events(given.events) if given.events is not None else None
+        assert (read_address(given.listen), events, given.sum_domains) == expected
 
 
 def test_metrics_see_what_reconcile_does_and_can_be_off(defaults: list[Object]) -> None:

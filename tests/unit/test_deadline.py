@@ -21,8 +21,10 @@ from hook.base import system
 from hook.base.errors import HookError
 from hook.base.models import Options
 from hook.base.reasons import Reason
-from hook.cli import commands, deadline, node_commands
-from hook.cli.deadline import Ended, Limit
+from hook.cli import deadline, options, verbs
+from hook.cli import main as cli
+from hook.cli.deadline import Ended
+from hook.cli.verbs import VERBS, Verb
 from hook.doctor.finding import FAILURE, OK, Finding, Site
 from hook.node import programs
 from hook.node.place import Places
@@ -58,17 +60,16 @@ def _signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.fixture
-def limit(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Gives metrics so many seconds."""
-    return lambda seconds: monkeypatch.setitem(deadline.LIMITS, "metrics", Limit(seconds, 2, "it is not complete"))
+def run(command: Callable[[], int | None], seconds: float = NEVER) -> int:
+    """The exit status of a command with this limit."""
+    return deadline.run("metrics", (seconds, 2, "it is not complete"), command)
 
 
-def test_a_read_that_blocks_is_ended_when_the_time_is_over(
-    block: Callable[[], int], limit: Callable[[float], None], capfd: Capture
-) -> None:
-    limit(SOON)
-    assert deadline.run("metrics", block) == 2
+LIMITS = {name: verb.limit for name, verb in VERBS.items() if verb.limit is not None}
+
+
+def test_a_read_that_blocks_is_ended_when_the_time_is_over(block: Callable[[], int], capfd: Capture) -> None:
+    assert run(block, SOON) == 2
     assert capfd.readouterr().err == "resctrl-mon-hook: metrics: ended after 0 s: it is not complete\n"
 
 
@@ -78,7 +79,7 @@ def test_a_read_that_blocks_is_ended_by_a_signal(block: Callable[[], int], capfd
         threading.Thread(target=os.kill, args=(os.getpid(), number)).start()
         return block()
 
-    assert deadline.run("metrics", command) == 2
+    assert run(command) == 2
     assert f"metrics: ended by {signal.Signals(number).name}: " in capfd.readouterr().err
 
 
@@ -91,27 +92,22 @@ def test_a_signal_that_was_blocked_by_the_caller_ends_it_too(block: Callable[[],
         return block()
 
     try:
-        assert deadline.run("metrics", command) == 2
+        assert run(command) == 2
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
 
 
-def test_a_poke_that_came_before_the_call_is_sent_again(
-    block: Callable[[], int], limit: Callable[[float], None]
-) -> None:
+def test_a_poke_that_came_before_the_call_is_sent_again(block: Callable[[], int]) -> None:
     def command() -> int:
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGURG])
         signal.sigwait([signal.SIGURG])  # the first one has no effect
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGURG])
         return block()
 
-    limit(SOON)
-    assert deadline.run("metrics", command) == 2
+    assert run(command, SOON) == 2
 
 
-def test_it_is_ended_once_and_may_say_what_it_has_done(
-    limit: Callable[[float], None], block: Callable[[], int]
-) -> None:
+def test_it_is_ended_once_and_may_say_what_it_has_done(block: Callable[[], int]) -> None:
     def command() -> int:
         try:
             block()
@@ -120,8 +116,7 @@ def test_it_is_ended_once_and_may_say_what_it_has_done(
             return 7
         return 0
 
-    limit(SOON)
-    assert deadline.run("metrics", command) == 7
+    assert run(command, SOON) == 7
 
 
 def test_a_command_that_ends_in_time_leaves_nothing_behind() -> None:
@@ -131,10 +126,10 @@ def test_a_command_that_ends_in_time_leaves_nothing_behind() -> None:
     numbers = (*ENDING, signal.SIGURG)
     before = [signal.getsignal(it) for it in numbers], os.listdir("/proc/self/fd")
     threads = {*threading.enumerate()}
-    assert deadline.run("metrics", lambda: 5) == 5
-    assert deadline.run("metrics", lambda: None) == 0
+    assert run(lambda: 5) == 5
+    assert run(lambda: None) == 0
     with pytest.raises(HookError):
-        deadline.run("metrics", fail)
+        run(fail)
     assert before == ([signal.getsignal(it) for it in numbers], os.listdir("/proc/self/fd"))
     assert {*threading.enumerate()} <= threads
     assert signal.set_wakeup_fd(-1) == -1
@@ -147,8 +142,8 @@ def test_a_command_that_could_not_be_ended_does_not_begin(monkeypatch: pytest.Mo
 
     begun: list[object] = []
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    monkeypatch.setitem(commands.VERBS, "doctor", lambda *_: begun.append(1))
-    assert commands.main(["doctor"]) == 2
+    monkeypatch.setitem(VERBS, "doctor", Verb(options.Doctor, lambda *_: begun.append(1), limit=LIMITS["doctor"]))
+    assert cli.main(["doctor"]) == 2
     assert "cannot watch the time of this command: can't start new thread; hint: raise" in capfd.readouterr().err
     assert begun == []
 
@@ -157,7 +152,7 @@ def test_the_alarm_of_a_wait_for_a_lock_ends_the_wait_and_not_the_command(tmp_pa
     path = tmp_path / "lock"
     with path.open("w") as holder, path.open("w") as other:
         fcntl.flock(holder, fcntl.LOCK_EX)
-        status = deadline.run("metrics", lambda: system.wait_for_flock(other.fileno(), system.monotonic() + SOON))
+        status = run(lambda: system.wait_for_flock(other.fileno(), system.monotonic() + SOON))
         assert status == 0
 
 
@@ -172,7 +167,7 @@ def test_a_program_that_it_runs_is_killed_with_it(tmp_path: Path) -> None:
 
     threading.Thread(target=end_it_once_it_runs).start()
     script = f"echo $$ >{path}; exec sleep {NEVER:.0f}"
-    assert deadline.run("metrics", lambda: programs.run_program(["sh", "-c", script]).status) == 2
+    assert run(lambda: programs.run_program(["sh", "-c", script]).status) == 2
     with pytest.raises(ProcessLookupError):
         os.kill(int(said[0]), 0)
 
@@ -190,7 +185,7 @@ def test_a_program_that_is_being_started_is_not_left_behind(
         monkeypatch.setattr(programs, "is_starting", False)
         return block()
 
-    assert deadline.run("metrics", command) == 2
+    assert run(command) == 2
     assert steps == ["started"]
 
 
@@ -212,7 +207,6 @@ STUCK = """
 import os
 from hook.cli import deadline
 deadline.GRACE = 0.1
-deadline.LIMITS["doctor"] = deadline.Limit({seconds}, 1, "not everything was checked")
 reader, writer = os.pipe()
 
 def command():
@@ -222,7 +216,7 @@ def command():
     except deadline.Ended:
         os.read(reader, 1)
 
-deadline.run("doctor", command)
+deadline.run("doctor", ({seconds}, 1, "not everything was checked"), command)
 """
 
 
@@ -243,7 +237,7 @@ def test_what_goes_on_all_the_same_is_ended_with_the_process(number: int | None)
 # --- Which commands, and what they say
 
 
-@pytest.mark.parametrize(("verb", "status"), [(verb, limit.status) for verb, limit in deadline.LIMITS.items()])
+@pytest.mark.parametrize(("verb", "status"), [(verb, limit[1]) for verb, limit in LIMITS.items()])
 def test_a_command_that_no_person_may_watch_has_a_limit(
     monkeypatch: pytest.MonkeyPatch, capfd: Capture, verb: str, status: int
 ) -> None:
@@ -251,21 +245,20 @@ def test_a_command_that_no_person_may_watch_has_a_limit(
         assert callable(signal.getsignal(signal.SIGURG))
         raise Ended("by SIGTERM")
 
-    monkeypatch.setitem(commands.VERBS, verb, command)
-    assert commands.main([verb]) == status
+    monkeypatch.setattr(VERBS[verb], "run", command)
+    assert cli.main([verb]) == status
     assert capfd.readouterr().err.startswith(f"resctrl-mon-hook: {verb}: ended by SIGTERM: ")
 
 
 def test_only_reconcile_and_doctor_have_the_exit_status_1() -> None:
-    assert {verb for verb, it in deadline.LIMITS.items() if it.status == 1} == {"reconcile", "doctor"}
-    assert {it.status for it in deadline.LIMITS.values()} == {1, 2}
+    assert {verb: status for verb, (_, status, _) in LIMITS.items() if status != 2} == {"reconcile": 1, "doctor": 1}
 
 
 def test_metrics_that_are_served_have_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     former = signal.getsignal(signal.SIGTERM)
     seen: list[object] = []
     monkeypatch.setattr(serve, "serve", lambda *_: seen.append(signal.getsignal(signal.SIGTERM)))
-    assert commands.main(["metrics", "--listen=9753"]) == 0
+    assert cli.main(["metrics", "--listen=9753"]) == 0
     assert seen == [former]
 
 
@@ -273,7 +266,7 @@ def test_metrics_that_are_served_have_no_limit(monkeypatch: pytest.MonkeyPatch) 
 def test_the_documents_state_each_limit(path: Path) -> None:
     text = " ".join(path.read_text(encoding="utf-8").split())
     stated = dict(re.findall(r"(?:\| `|\.D1 Cm )([a-z]+)`?(?: \|| No) ([0-9]+) s\b", text))
-    assert stated == {verb: f"{limit.seconds:.0f}" for verb, limit in deadline.LIMITS.items()}
+    assert stated == {verb: f"{limit[0]:.0f}" for verb, limit in LIMITS.items()}
 
 
 def test_reconcile_that_is_ended_prints_what_it_has_done_and_exits_with_1(
@@ -283,10 +276,10 @@ def test_reconcile_that_is_ended_prints_what_it_has_done_and_exits_with_1(
         raise Ended("after 45 s")
 
     monkeypatch.setattr(reconcile, "repair", run)
-    assert commands.main(["reconcile"]) == 1
+    assert cli.main(["reconcile"]) == 1
     line = "ended after 45 s: 0 actions done, 0 left for the next run; it was looking for more\n"
     assert capsys.readouterr().out == line
-    assert commands.main(["reconcile", "--json"]) == 1
+    assert cli.main(["reconcile", "--json"]) == 1
     answer = '{"dry_run":false,"actions":[],"left":[],"ended":"after 45 s","undone":0}'
     assert capsys.readouterr().out.replace(" ", "").strip() == answer.replace(" ", "")
 
@@ -299,9 +292,7 @@ def test_doctor_that_is_ended_has_its_findings_until_then_and_names_the_check(mo
     def other(_site: Site) -> Iterator[Finding]:
         yield Finding(OK, "a", "well")
 
-    checks = {"a": other, "b": check, "c": other}
-    for module in (hook.doctor, node_commands):
-        monkeypatch.setattr(module, "CHECKS", checks)
-    *found, last = node_commands._examine(Site(Places("/usr", "/h"), Options(), ()))
+    monkeypatch.setattr(hook.doctor, "CHECKS", {"a": other, "b": check, "c": other})
+    *found, last = verbs.examine(Site(Places("/usr", "/h"), Options(), ()))
     assert found == [Finding(OK, "a", "well"), Finding(OK, "b", "well")]
     assert (last.level, last.subject, last.found) == (FAILURE, "b", "doctor ended after 100 s, during this check")

@@ -17,7 +17,8 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.fake_filesystem_unittest import Pause
 
 from hook.base import system
-from hook.cli import commands, top_command
+from hook.cli import main as cli
+from hook.cli import top, verbs
 from hook.node import config
 from hook.observe.table import Screen
 from tests.unit.documents import page, record, screen
@@ -87,11 +88,11 @@ def node(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
 @pytest.fixture
 def run(node: NodeFiles, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """What a command prints, on a terminal of 80 columns."""
-    for module in (commands, top_command):
+    for module in (verbs, top):
         monkeypatch.setattr(module, "get_screen", lambda *, is_wide=False: Screen(None if is_wide else 80))
 
     def run(*arguments: str) -> str:
-        assert commands.main([arguments[0], *node.places, *arguments[1:]]) == 0
+        assert cli.main([arguments[0], *node.places, *arguments[1:]]) == 0
         return capsys.readouterr().out
 
     return run

@@ -24,7 +24,7 @@ HOOK_PATH = [name for name in MODULES if name.split("/")[0] in ("base", "state",
 FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {"base/cgroup_threads", "base/container_tasks"}
 FOR_PEOPLE |= {"state/records"}
 """Never imported by a start or an end that succeeds."""
-PYDANTIC = {"base/models"}  # in the .pyz base/models_compiled stands under this name
+PYDANTIC = {"base/models", "cli/options"}  # in the .pyz modules with `_compiled` behind their names take their place
 CHANGES = {"doctor/kernel", "node/door", "node/runtimes", "observe/prometheus"}
 LOOKS_ONLY = [name for name in MODULES if name.split("/")[0] in ("node", "observe", "doctor")]
 each_module = pytest.mark.parametrize("module", MODULES)
@@ -115,8 +115,8 @@ def test_no_modules_import_each_other_when_they_are_imported() -> None:
 
 def test_system_calls_are_made_in_one_module() -> None:
     assert users({"posix", "fcntl", "time"}) == {"base/system"}
-    assert users({"select", "termios"}) == {"base/system", "cli/top_command"}
-    assert users({"selectors"}) == {"cli/deadline", "node/programs", "observe/serve"}
+    assert users({"select", "termios"}) == {"base/system", "cli/deadline", "cli/top"}
+    assert users({"selectors"}) == {"node/programs", "observe/serve"}
 
 
 def test_the_http_server_is_imported_only_to_listen() -> None:
@@ -126,7 +126,7 @@ def test_the_http_server_is_imported_only_to_listen() -> None:
 
 
 def test_pydantic_is_known_to_the_models_alone() -> None:
-    assert users({"pydantic", "pydantic_core"}) == {"base/models"}
+    assert users({"pydantic", "pydantic_core"}) == PYDANTIC
 
 
 def test_os_is_for_people() -> None:
@@ -147,10 +147,20 @@ def test_os_is_for_people() -> None:
                 "node/host",
             },
         ),
-        (r"^/sys/", {"base/cgroup_mounts", "base/models", "base/models_compiled", "node/place"}),
+        (
+            r"^/sys/",
+            {"base/cgroup_mounts", "base/models", "base/models_compiled", "cli/options_compiled", "node/place"},
+        ),
         (
             r"^/run/",
-            {"base/models", "base/models_compiled", "node/place", "node/programs", "node/runtimes"},
+            {
+                "base/models",
+                "base/models_compiled",
+                "cli/options_compiled",
+                "node/place",
+                "node/programs",
+                "node/runtimes",
+            },
         ),
         (r"^/dev/log", {"doctor/installation", "stages/failures"}),
         (
@@ -174,12 +184,13 @@ def test_a_place_is_known_to_its_owner_alone(pattern: str, owners: set[str]) -> 
         "reconcile/diagnose": fields,
         "observe/prometheus": shown,
     }
-    other |= dict.fromkeys(("cli/commands", "cli/help_text", "cli/parser", "observe/screens"), shown)
+    other |= dict.fromkeys(("cli/verbs", "cli/options", "cli/options_compiled", "observe/screens"), shown)
     other |= {"doctor/__init__": {"/proc"}}  # the subject of a finding
     found = {
         module
         for module, tree in TREES.items()
-        if module not in ("base/models", "base/models_compiled") or "base/models" in owners
+        if module not in ("base/models", "base/models_compiled", "cli/options_compiled", "cli/options_compiled")
+        or "base/models" in owners
         for text in texts(tree)
         if re.search(pattern, text) and text not in other.get(module, ())
     }
@@ -215,7 +226,7 @@ def test_no_lock_is_taken_for_people_who_look() -> None:
 
 def test_watch_loads_nothing_of_the_other_commands() -> None:
     """It runs for months, and its memory is to be small."""
-    found, waiting = set[str](), ["cli/main", "cli/watch_command"]
+    found, waiting = set[str](), ["cli/main", "watch/watch"]
     while waiting:
         module = waiting.pop()
         names = {name for node in at_start(TREES[module]) for name in imported(node)}
@@ -223,7 +234,7 @@ def test_watch_loads_nothing_of_the_other_commands() -> None:
         found |= new
         waiting += new
     assert {name.split("/")[0] for name in found} == {"base", "state", "stages", "reconcile", "watch", "cli"}
-    assert not found & {"cli/commands", "cli/node_commands", "reconcile/reconcile"}
+    assert not found & {"cli/deadline", "cli/progress", "reconcile/reconcile"}
 
 
 @pytest.mark.parametrize("module", sorted({*HOOK_PATH} - FOR_PEOPLE - PYDANTIC))

@@ -33,15 +33,19 @@ from pydantic import (
 
 import pyz
 from hook.base import models, models_compiled, names, validation
+from hook.cli import options, options_compiled
 from pyz import BuildError
 from pyz.compile_models import compile_models
 from tests.unit import strategies, zoo
 
 ROOT = Path(__file__).resolve().parents[2]
-COMPILED = ROOT / pyz.COMPILED
+COMPILED = ROOT / pyz.COMPILED["hook/base/models.py"]
+BOTH = {models: models_compiled, options: options_compiled}
+"""The forms of the models."""
 STATES = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((ROOT / "tests" / "states").glob("*.json"))]
 MODELS = [cls for cls in vars(models).values() if isinstance(cls, type) and issubclass(cls, models.Model)]
-FIELDS = [cls for cls in MODELS if cls.model_fields]
+OF_COMMANDS: list[type[models.Model]] = [getattr(options, name) for name in options.__all__ if name != "ARGUMENTS"]
+FIELDS = [cls for cls in [*MODELS, *OF_COMMANDS] if cls.model_fields]
 
 
 def as_module(*classes: type[BaseModel]) -> ModuleType:
@@ -87,10 +91,15 @@ def outcome(form: Any, name: str, document: Any) -> tuple[Any, ...]:  # noqa: AN
     cls = getattr(form, name)
     try:
         got = cls.model_validate(realised)
-    except form.ValidationError as error:
+    except (models.ValidationError, validation.ValidationError) as error:
         first = error.errors()[0]
         return "refused", first["loc"], first["type"]
     return "accepted", repr(got.model_dump())
+
+
+def forms(model: type[BaseModel]) -> tuple[ModuleType, ModuleType]:
+    """The modules that hold both forms of a model."""
+    return next(pair for pair in BOTH.items() if pair[0].__name__ == model.__module__)
 
 
 def differs(one: Any, other: Any, name: str, document: Any) -> str:  # noqa: ANN401
@@ -107,8 +116,10 @@ def test_valid_documents_are_accepted_alike(model: type[BaseModel]) -> None:
     @examples(40)
     @given(strategies.valid(model))
     def run(document: Any) -> None:  # noqa: ANN401
-        assert outcome(models, model.__name__, document)[0] == "accepted", "strategies.ACCEPTED lacks a function?"
-        assert not differs(models, models_compiled, model.__name__, document)
+        assert outcome(forms(model)[0], model.__name__, document)[0] == "accepted", (
+            "strategies.ACCEPTED lacks a function?"
+        )
+        assert not differs(*forms(model), model.__name__, document)
 
     run()
 
@@ -118,7 +129,7 @@ def test_nearly_valid_documents_are_judged_alike(model: type[BaseModel]) -> None
     @examples(150)
     @given(strategies.nearly_valid(model))
     def run(document: Any) -> None:  # noqa: ANN401
-        assert not differs(models, models_compiled, model.__name__, document)
+        assert not differs(*forms(model), model.__name__, document)
 
     run()
 
@@ -128,7 +139,7 @@ def test_absurd_documents_are_judged_alike(model: type[BaseModel]) -> None:
     @examples(60)
     @given(strategies.absurd(model))
     def run(document: Any) -> None:  # noqa: ANN401
-        assert not differs(models, models_compiled, model.__name__, document)
+        assert not differs(*forms(model), model.__name__, document)
 
     run()
 
@@ -136,7 +147,7 @@ def test_absurd_documents_are_judged_alike(model: type[BaseModel]) -> None:
 @each_model
 def test_each_strange_value_in_each_place_is_judged_alike(model: type[BaseModel]) -> None:
     for document in strategies.substitutions(model):
-        assert not differs(models, models_compiled, model.__name__, document)
+        assert not differs(*forms(model), model.__name__, document)
 
 
 @pytest.mark.parametrize("state", STATES, ids=range(len(STATES)))
@@ -163,7 +174,7 @@ def test_a_dump_reads_back_as_the_same_value(model: type[BaseModel]) -> None:
     @examples(30)
     @given(strategies.valid(model))
     def run(document: Any) -> None:  # noqa: ANN401
-        compiled = getattr(models_compiled, model.__name__)
+        compiled = getattr(forms(model)[1], model.__name__)
         source, ours = model.model_validate(document), compiled.model_validate(document)
         by_alias = source.model_dump(by_alias=True)
         assert model.model_validate(by_alias) == source
@@ -176,7 +187,7 @@ def test_a_dump_reads_back_as_the_same_value(model: type[BaseModel]) -> None:
 
 @each_model
 def test_the_compiled_model_has_the_same_fields(model: type[BaseModel]) -> None:
-    fields = getattr(models_compiled, model.__name__)._fields
+    fields = getattr(forms(model)[1], model.__name__)._fields
     assert [name for name, *_ in fields] == list(model.model_fields)
 
 
@@ -239,7 +250,7 @@ def test_mutable_defaults_are_fresh(model: type[BaseModel]) -> None:
     @examples(1)
     @given(strategies.valid(model))
     def run(document: dict[str, Any]) -> None:
-        compiled = getattr(models_compiled, model.__name__)
+        compiled = getattr(forms(model)[1], model.__name__)
         required = {
             field.alias or name: document[field.alias or name]
             for name, field in model.model_fields.items()
@@ -313,8 +324,11 @@ def test_the_missing_field_is_named(form: Any) -> None:  # noqa: ANN401
 # --- The compiled text
 
 
-def test_the_committed_text_is_not_stale() -> None:
-    assert COMPILED.read_text(encoding="utf-8") == compile_models(models), "run: python3 build.py compile"
+@pytest.mark.parametrize("source", BOTH, ids=lambda module: module.__name__)
+def test_the_committed_text_is_not_stale(source: ModuleType) -> None:
+    compiled = Path(BOTH[source].__file__ or "")
+    assert compiled == ROOT / pyz.COMPILED[str(Path(source.__file__ or "").relative_to(ROOT))]
+    assert compiled.read_text(encoding="utf-8") == compile_models(source), "run: python3 build.py compile"
 
 
 def test_the_compiled_module_imports_only_names_and_validation() -> None:
@@ -329,7 +343,7 @@ def test_the_compiled_module_imports_only_names_and_validation() -> None:
 
 def test_callers_use_nothing_of_pydantics_models_that_the_compiled_ones_lack() -> None:
     """Their types are pydantic's to mypy."""
-    callers = [path for path in COMPILED.parents[1].rglob("*.py") if path.name != "models.py"]
+    callers = [path for path in COMPILED.parents[1].rglob("*.py") if path.name not in ("models.py", "options.py")]
     used = {name for path in callers for name in re.findall(r"\.(model_\w+)", path.read_text(encoding="utf-8"))}
     assert {it for it in used if not (hasattr(validation.Form, it) or hasattr(validation.Model, it))} == set()
     assert used

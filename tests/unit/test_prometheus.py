@@ -22,7 +22,7 @@ from hook.base import system
 from hook.base.counters import EVENTS, MILLION
 from hook.base.models import KeyState, MonGroup
 from hook.base.reasons import Reason
-from hook.cli import commands
+from hook.cli import main as cli
 from hook.observe import prometheus
 from hook.observe.prometheus import Choice, Former, make_families, parse_former
 from hook.observe.snapshot import Group, Key, take_snapshot
@@ -446,12 +446,12 @@ def test_a_counter_in_the_textfile_does_not_dip(
     group = {"path": path, "ctrl_group": "/", "begin": {ENERGY: "5.5"}, "before": {ENERGY: "0"}}
     monkeypatch.setattr(system, "boottime", lambda: 1000.0)
     node.record("c1", groups=[group], created_boottime=900.0)
-    assert commands.main(textfile) == 0
+    assert cli.main(textfile) == 0
     assert value(parsed(PROM.read_text()), "core_energy_joules_total") == 90
     monkeypatch.setattr(system, "age", lambda _path: 10.0)
     node.count("oci-c1", {ENERGY: now})
     node.record("c1", groups=[{**group, "before": {ENERGY: before}}], created_boottime=1000.0 - age)
-    assert commands.main(textfile) == 0
+    assert cli.main(textfile) == 0
     assert value(parsed(PROM.read_text()), "core_energy_joules_total") == held
 
 
@@ -463,7 +463,7 @@ def test_a_textfile_is_replaced_whatever_it_holds(
     PROM.write_bytes(content)
     former = PROM.stat().st_ino
     os.umask(0o077)
-    assert commands.main(textfile) == 0
+    assert cli.main(textfile) == 0
     assert value(parsed(PROM.read_text()), "core_energy_joules_total") == 3.25
     assert (os.listdir(PROM.parent), fs.get_object(PROM).st_mode & 0o777) == (["x.prom"], 0o644)
     assert PROM.stat().st_ino != former, "a reader has the whole of the one or the other"
@@ -500,7 +500,7 @@ def test_a_failed_write_keeps_the_old_textfile(monkeypatch: pytest.MonkeyPatch, 
 def test_events_can_be_chosen_by_the_kernels_names(node: NodeFiles, capsys: pytest.CaptureFixture[str]) -> None:
     node.live("a")
     node.count_whole({**NOW, "mon_L3_00/stalls_memrd": "1"})
-    assert commands.main(["metrics", *node.places, "--events=core_energy,c1_res,stalls_memrd", "--sum-domains"]) == 0
+    assert cli.main(["metrics", *node.places, "--events=core_energy,c1_res,stalls_memrd", "--sum-domains"]) == 0
     found = parsed(capsys.readouterr().out)
     assert value(found, "node_stalls_memrd_total", ctrl_group="/") == 1
     assert value(found, "core_energy_joules_total", key="a") == 3.25
@@ -511,10 +511,10 @@ def test_a_misspelt_event_is_an_error(
     node: NodeFiles, complaints: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["metrics", *node.places, "--events=core_enrgy"]
-    assert commands.main(arguments) == 0, "it is not known which events there are"
+    assert cli.main(arguments) == 0, "it is not known which events there are"
     capsys.readouterr()
     node.count_whole(NOW)
-    assert commands.main(arguments) == 2
+    assert cli.main(arguments) == 2
     assert capsys.readouterr().out == ""
     (line,) = complaints
     assert re.search("no such event: core_enrgy.*core_energy", line)
@@ -522,4 +522,4 @@ def test_a_misspelt_event_is_an_error(
 
 @pytest.mark.parametrize("words", [["--events="], ["--events=a b"], ["--events=a,,b"], ["--listen=1", "--json"]])
 def test_wrong_arguments_are_refused(node: NodeFiles, words: list[str]) -> None:
-    assert commands.main(["metrics", *node.places, *words]) == 2
+    assert cli.main(["metrics", *node.places, *words]) == 2

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hook.base.models import Options
-from hook.cli import commands, deadline, parser
+from hook.cli import command_line, deadline, verbs
 from hook.node import runtimes
 from hook.stages import context
 
@@ -69,6 +69,12 @@ def seconds(path: Path, section: str, name: str) -> int:
     return int(match[1])
 
 
+def get_limit(verb: str) -> float:
+    limit = verbs.VERBS[verb].limit
+    assert limit is not None
+    return limit[0]
+
+
 def default_options() -> list[str]:
     """What $OPTIONS is without a file of the administrator's."""
     name, _, value = only(SERVICE, "Service", "Environment").partition("=")
@@ -106,7 +112,7 @@ def test_the_textfile_is_written_where_the_unit_may_write() -> None:
     assert (name, f"-{os.path.dirname(path)}") == ("TEXTFILE", only(TEXTFILE, "Service", "ReadWritePaths"))
     assert only(TEXTFILE, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/textfile.conf"
     (example,) = re.findall("^#     OPTIONS=(.*)$", TEXTFILE.read_text(encoding="ascii"), re.MULTILINE)
-    assert parser.parse("metrics", [f"--textfile={path}", *example.split()])[1].sum_domains
+    assert command_line.parse("metrics", [f"--textfile={path}", *example.split()])[0].sum_domains
 
 
 def test_metrics_listens_where_only_this_machine_asks_unless_an_administrator_says_otherwise() -> None:
@@ -116,9 +122,9 @@ def test_metrics_listens_where_only_this_machine_asks_unless_an_administrator_sa
     assert (name, address) == ("LISTEN", "127.0.0.1:9753")
     assert only(METRICS, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/metrics.conf"
     example = dict(re.findall("^#     ([A-Z]+)=(.*)$", METRICS.read_text(encoding="ascii"), re.MULTILINE))
-    given = parser.parse("metrics", [f"--listen={example['LISTEN']}", *example["OPTIONS"].split()])[1]
+    given, _, _ = command_line.parse("metrics", [f"--listen={example['LISTEN']}", *example["OPTIONS"].split()])
     assert given.sum_domains
-    assert given.listen[1] == parser.parse("metrics", [f"--listen={address}"])[1].listen[1]
+    assert verbs.read_address(given.listen)[1] == verbs.read_address(address)[1]
     assert only(METRICS, "Service", "RestrictAddressFamilies").split() == ["AF_UNIX", "AF_INET", "AF_INET6"]
     assert only(METRICS, "Service", "Restart") == "on-failure"
 
@@ -127,12 +133,12 @@ def test_one_is_over_before_the_next_is_due() -> None:
     longest = seconds(SERVICE, "Service", "TimeoutStartSec") + seconds(SERVICE, "Service", "TimeoutStopSec")
     assert longest < seconds(TIMER, "Timer", "OnUnitActiveSec")
     asked = runtimes._PATIENCE_IN_ALL + runtimes._PATIENCE_FOR_SOME
-    assert deadline.LIMITS["reconcile"].seconds >= asked + 10  # the rest of reconcile's
+    assert get_limit("reconcile") >= asked + 10  # the rest of reconcile's
 
 
 @pytest.mark.parametrize(("service", "verb"), [(SERVICE, "reconcile"), (TEXTFILE, "metrics")])
 def test_it_ends_by_itself_before_systemd_and_the_chart_end_it(service: Path, verb: str) -> None:
-    longest = deadline.LIMITS[verb].seconds + deadline.GRACE
+    longest = get_limit(verb) + deadline.GRACE
     assert longest < seconds(service, "Service", "TimeoutStartSec")
     assert seconds(SERVICE, "Service", "TimeoutStartSec") == node.LONGEST
 
@@ -158,7 +164,7 @@ def test_it_is_skipped_where_resctrl_is_not_mounted() -> None:
 def test_what_is_called() -> None:
     program, verb, rest = only(SERVICE, "Service", "ExecStart").split()
     assert (program, verb, rest) == (PROGRAM, "reconcile", "$OPTIONS")
-    assert verb in commands.VERBS
+    assert verb in verbs.VERBS
     assert only(SERVICE, "Service", "Type") == "oneshot"
 
 
@@ -167,7 +173,7 @@ def test_watch_is_called_with_the_options_of_reconcile_and_started_again_if_it_f
     assert (program, verb, rest) == (PROGRAM, "watch", "$OPTIONS")
     for name in ("Environment", "EnvironmentFile"):
         assert only(WATCH, "Service", name) == only(SERVICE, "Service", name)
-    assert parser.parse("watch", [*default_options(), "--adopt"])[0] == context.parse(default_options())[0]
+    assert command_line.parse("watch", [*default_options(), "--adopt"])[1] == context.parse(default_options())[0]
     assert only(WATCH, "Service", "Restart") == "on-failure"
     assert only(WATCH, "Unit", "ConditionPathIsDirectory") == Options().resctrl_root
 
@@ -191,9 +197,7 @@ def test_it_is_called_with_the_options_of_the_shipped_hook() -> None:
 def test_an_administrator_can_give_others() -> None:
     assert only(SERVICE, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/reconcile.conf"
     (example,) = re.findall("^#     OPTIONS=(.*)$", SERVICE.read_text(encoding="ascii"), re.MULTILINE)
-    given, rest = parser.make_parser("reconcile").parse_known_args(example.split())
-    assert given.adopt
-    assert context.parse(rest)[1] == []
+    assert command_line.parse("reconcile", example.split())[0].adopt
 
 
 @pytest.mark.parametrize("service", [SERVICE, WATCH], ids=["reconcile", "watch"])

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from pyz import COMPILED, MODELS, archive
+from pyz import COMPILED, archive
 from tests import provision
 from tests.support.cgroups import cgroup
 
@@ -93,7 +93,7 @@ MEASURED = {
     ),
     "hook/install/bytecode.py": (
         "compile(_Bare().visit(tree), path,",
-        f"compile(_Bare().visit(tree), '{{copy}}/' + path.replace({MODELS!r}, {COMPILED!r}),",
+        f"compile(_Bare().visit(tree), '{{copy}}/' + {COMPILED!r}.get(path, path),",
     ),
 }
 PACKAGES = ("base", "state", "stages")
@@ -239,7 +239,8 @@ def hook_path() -> list[str]:
     waiting = [f"hook/stages/{path.name}" for path in (provision.ROOT / "hook/stages").glob("*.py")]
     found: set[str] = set()
     while waiting:
-        path = waiting.pop().replace(MODELS, COMPILED)
+        path = waiting.pop()
+        path = COMPILED.get(path, path)
         if path not in found and path.split("/")[1] in PACKAGES and (provision.ROOT / path).exists():
             found.add(path)
             waiting += _imports(ast.parse((provision.ROOT / path).read_text(encoding="utf-8")))

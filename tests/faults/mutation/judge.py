@@ -81,7 +81,7 @@ def run(campaign: Campaign) -> None:
 
 
 def find_mutants(modules: Sequence[str]) -> list[Mutant]:
-    names = [name for name in modules if f"hook/{name}.py" != COMPILED]
+    names = [name for name in modules if f"hook/{name}.py" not in COMPILED.values()]
     command = [str(provision.campaign()), "-m", "tests.faults.mutation.mutants_of", *names]
     found = subprocess.run(command, cwd=provision.ROOT, check=True, stdout=subprocess.PIPE).stdout
     return [Mutant(*it) for it in json.loads(found)]

@@ -20,10 +20,10 @@ from hook.reconcile.run import Follower, Result, format_left, format_outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Collection
 
     from hook.base.models import Options
+    from hook.cli.options import Reconcile
     from hook.reconcile.diagnose import Action
     from hook.reconcile.run import ListStates, Outcome
 
@@ -32,33 +32,34 @@ _PATIENCE = 1.0  # seconds before a line of progress
 _INTERVAL = 0.2  # seconds between two
 
 
-def plan(options: Options, given: argparse.Namespace, live: Collection[str] | None, longest: int | None) -> Result:
+def plan(options: Options, given: Reconcile, live: Collection[str] | None, longest: int | None) -> Result:
     """What `run` would do first. Raises HookError, OSError."""
     return reconcile.plan_repairs(options, live, longest_linger=longest, list_states=_find_runtimes(given))
 
 
-def run(options: Options, given: argparse.Namespace, live: Collection[str] | None, longest: int | None) -> Result:
+def run(options: Options, given: Reconcile, live: Collection[str] | None, longest: int | None) -> Result:
     """Do all actions, and print them unless they are to be JSON. Raises HookError, OSError."""
     gc.disable()  # to look for cycles among tens of thousands of records takes a quarter of the time, and finds none
-    for_log = not (given.json or (sys.stdout is not None and sys.stdout.isatty()))
-    output = Output(reconcile.read_left_undone(options.run_dir) if for_log else LeftUndone(), is_quiet=given.json)
+    for_log = not (given.is_json or (sys.stdout is not None and sys.stdout.isatty()))
+    last = reconcile.read_left_undone(options.run_dir) if for_log else LeftUndone()
+    progress = Progress(last, is_quiet=given.is_json)
     asks = _find_runtimes(given)
     try:
-        result = reconcile.repair(options, live, longest_linger=longest, follower=output, list_states=asks)
+        result = reconcile.repair(options, live, longest_linger=longest, follower=progress, list_states=asks)
     except Ended as error:
-        return output.end_run(str(error))
-    output.finish(result)
+        return progress.end_run(str(error))
+    progress.finish(result)
     if for_log:
-        reconcile.write_left_undone(options.run_dir, output.now)
+        reconcile.write_left_undone(options.run_dir, progress.now)
     return result
 
 
-def _find_runtimes(given: argparse.Namespace) -> ListStates | None:
+def _find_runtimes(given: Reconcile) -> ListStates | None:
     """What asks the OCI runtimes for running containers, with --adopt."""
     return runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
 
 
-class Output(Follower):
+class Progress(Follower):
     """Prints what a run does, also of one that is ended before it is through.
 
     `last`: what failed in the last run, and is counted only. `is_quiet`: prints nothing, for JSON.

@@ -11,28 +11,29 @@ import termios
 from dataclasses import replace
 
 from hook.base import system
-from hook.cli.output import get_screen, is_terminal, print_answer, print_screen
+from hook.cli.verbs import get_screen, is_terminal, print_answer, wants_json, write
 from hook.observe.screens import TOP_SORTS, format_rates, rates_to_json
 from hook.observe.snapshot import Inventory, take_snapshot
 from hook.observe.use import compare
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from types import FrameType, TracebackType
     from typing import Any, NoReturn
 
     from hook.base.models import Options
+    from hook.cli.options import Top
     from hook.observe.use import Rates
 
 _FIRST = 1.0  # seconds until there are rates on a terminal, if the interval is longer
+_CLEAR = "\x1b[H\x1b[2J"  # the cursor home, and the screen erased: ECMA-48 CUP and ED
 _NOTES = "q quit  sort: e energy  m memory  c cache  n name"
 
 
-def run(options: Options, given: argparse.Namespace) -> None:
+def run(options: Options, given: Top) -> None:
     """Print until it is interrupted, which is the usual way to end it, or `--count` is reached."""
     try:
-        if is_terminal() and not given.json:
+        if is_terminal() and not wants_json(given):
             with Keys() as keys:
                 _run_on_terminal(options, given, keys)
         else:
@@ -41,14 +42,14 @@ def run(options: Options, given: argparse.Namespace) -> None:
         return
 
 
-def _run_in_pipe(options: Options, given: argparse.Namespace) -> None:
+def _run_in_pipe(options: Options, given: Top) -> None:
     left = given.count if given.count is not None else 0 if is_terminal() else 1
     former = _look(options)
     while True:
         system.sleep(given.interval)
         seen = _look(options)
         table = _choose(compare(former, seen, system.now_utc()), given)
-        if given.json:
+        if wants_json(given):
             print_answer(rates_to_json(table))
         else:
             lines = format_rates(table, given.sort, get_screen(is_wide=given.output == "wide"))
@@ -59,13 +60,15 @@ def _run_in_pipe(options: Options, given: argparse.Namespace) -> None:
         former = seen
 
 
-def _run_on_terminal(options: Options, given: argparse.Namespace, keys: Keys) -> None:
-    sort, tables = given.sort, 0
+def _run_on_terminal(options: Options, given: Top, keys: Keys) -> None:
+    sort: str = given.sort
+    tables = 0
     former = _look(options)
     table = _choose(compare(former, former, system.now_utc()), given)  # names, and no rates yet: at once
     while True:
         screen = get_screen(is_wide=given.output == "wide")
-        print_screen(format_rates(table, sort, screen, _NOTES), screen)
+        lines = format_rates(table, sort, screen, _NOTES)
+        write(_CLEAR + "\n".join(lines[: screen.height - 1 if screen.height else None]) + "\n")
         if tables and tables == given.count:
             return
         pressed = keys.wait(given.interval if tables else min(_FIRST, given.interval))
@@ -84,7 +87,7 @@ def _look(options: Options) -> Inventory:
     return take_snapshot(options, has_uncharged=True)
 
 
-def _choose(table: Rates, given: argparse.Namespace) -> Rates:
+def _choose(table: Rates, given: Top) -> Rates:
     """The same with only the keys of the namespaces that were asked for, if any. The node's total is of all keys."""
     if not given.namespace:
         return table

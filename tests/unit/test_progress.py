@@ -12,7 +12,7 @@ import pytest
 
 from hook.base import system
 from hook.base.models import LeftUndone
-from hook.cli.reconcile_command import Output
+from hook.cli.progress import Progress
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, Result
 
@@ -38,12 +38,12 @@ def retry(name: str, reason: str | None) -> Outcome:
 
 
 def test_an_action_is_printed_when_it_is_done(capsys: Capture) -> None:
-    output = Output(LeftUndone(), is_quiet=False)
-    output.begin(DROP, 1, 2)
+    progress = Progress(LeftUndone(), is_quiet=False)
+    progress.begin(DROP, 1, 2)
     assert capsys.readouterr().out == ""
-    output.end(Outcome(DROP))
+    progress.end(Outcome(DROP))
     assert capsys.readouterr().out == "drop c1 of k: its process is dead\n"
-    output.end(Outcome(Action("evict", path="/r/x", why="threads"), "it is busy\n", reason="io"))
+    progress.end(Outcome(Action("evict", path="/r/x", why="threads"), "it is busy\n", reason="io"))
     assert capsys.readouterr().out.splitlines() == ["evict /r/x: threads", "  failed: it is busy\\n"]
 
 
@@ -52,32 +52,32 @@ def test_what_fails_again_is_counted_and_a_known_count_is_not_printed(capsys: Ca
     last = LeftUndone()
     printed = []
     for _ in range(2):
-        output = Output(last, is_quiet=False)
+        progress = Progress(last, is_quiet=False)
         for outcome in outcomes:
-            output.end(outcome)
-        output.finish(Result(outcomes, ["3 threads stay"]))
+            progress.end(outcome)
+        progress.finish(Result(outcomes, ["3 threads stay"]))
         printed.append(capsys.readouterr().out.splitlines())
-        last = output.now
+        last = progress.now
     done = "retry c: it is running but not monitored (no_rmids)"
     assert printed == [[done, "left: 3 threads stay", "2 containers still not monitored: no_rmids (see list)"], [done]]
 
 
 def test_for_json_nothing_is_printed(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = terminal(monkeypatch)
-    output = Output(LeftUndone(), is_quiet=True)
-    output.end(Outcome(DROP))
-    output.finish(Result([Outcome(DROP)], ["left"], 3))
+    progress = Progress(LeftUndone(), is_quiet=True)
+    progress.end(Outcome(DROP))
+    progress.finish(Result([Outcome(DROP)], ["left"], 3))
     assert (capsys.readouterr().out, stderr.getvalue()) == ("", "\r\x1b[K")
 
 
 def test_a_run_that_is_ended_says_what_it_has_done_what_is_left_and_what_it_was_at(capsys: Capture) -> None:
-    output = Output(LeftUndone(), is_quiet=False)
-    output.begin(DROP, 1, 9)
-    output.end(Outcome(DROP))
-    output.begin(DROP, 2, 9)
-    output.end(None)
-    output.begin(DROP, 3, 9)
-    result = output.end_run("after 45 s")
+    progress = Progress(LeftUndone(), is_quiet=False)
+    progress.begin(DROP, 1, 9)
+    progress.end(Outcome(DROP))
+    progress.begin(DROP, 2, 9)
+    progress.end(None)
+    progress.begin(DROP, 3, 9)
+    result = progress.end_run("after 45 s")
     assert result == Result([Outcome(DROP)], undone=7, ended="after 45 s")
     assert not result.is_whole
     assert capsys.readouterr().out.splitlines()[1:] == [
@@ -86,19 +86,19 @@ def test_a_run_that_is_ended_says_what_it_has_done_what_is_left_and_what_it_was_
 
 
 def test_a_run_that_is_ended_between_two_actions_is_at_none(capsys: Capture) -> None:
-    output = Output(LeftUndone(), is_quiet=False)
-    output.begin(DROP, 1, 2)
-    output.end(Outcome(DROP))
-    assert output.end_run("by SIGTERM").undone == 1
+    progress = Progress(LeftUndone(), is_quiet=False)
+    progress.begin(DROP, 1, 2)
+    progress.end(Outcome(DROP))
+    assert progress.end_run("by SIGTERM").undone == 1
     assert capsys.readouterr().out.splitlines()[-1] == "ended by SIGTERM: 1 actions done, 1 left for the next run"
 
 
 def test_a_run_that_is_ended_while_it_looks_says_so(capsys: Capture) -> None:
-    output = Output(LeftUndone(), is_quiet=False)
-    output.end(Outcome(DROP, "its state cannot be read", reason="bad_state"))  # never begun, as of an invalid state
-    output.begin(DROP, 1, 1)
-    output.end(Outcome(DROP))
-    assert output.end_run("by SIGTERM").undone == 0
+    progress = Progress(LeftUndone(), is_quiet=False)
+    progress.end(Outcome(DROP, "its state cannot be read", reason="bad_state"))  # never begun, as of an invalid state
+    progress.begin(DROP, 1, 1)
+    progress.end(Outcome(DROP))
+    assert progress.end_run("by SIGTERM").undone == 0
     line = "ended by SIGTERM: 1 actions done, 0 left for the next run; it was looking for more"
     assert capsys.readouterr().out.splitlines()[-1] == line
 
@@ -108,10 +108,10 @@ def test_a_reader_that_goes_away_does_not_end_the_run(monkeypatch: pytest.Monkey
     os.close(reader)
     closed = os.fdopen(writer, "w")
     monkeypatch.setattr(sys, "stdout", closed)
-    output = Output(LeftUndone(), is_quiet=False)
-    output.end(Outcome(DROP))
-    output.end(Outcome(DROP))
-    assert output.now == LeftUndone()
+    progress = Progress(LeftUndone(), is_quiet=False)
+    progress.end(Outcome(DROP))
+    progress.end(Outcome(DROP))
+    assert progress.now == LeftUndone()
     with suppress(BrokenPipeError):
         closed.close()
 
@@ -119,21 +119,21 @@ def test_a_reader_that_goes_away_does_not_end_the_run(monkeypatch: pytest.Monkey
 def test_long_work_shows_its_progress_on_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     stderr, now = terminal(monkeypatch), [100.0]
     monkeypatch.setattr(system, "monotonic", lambda: now[0])
-    output = Output(LeftUndone(), is_quiet=False)
-    output.begin(DROP, 1, 900)
+    progress = Progress(LeftUndone(), is_quiet=False)
+    progress.begin(DROP, 1, 900)
     assert stderr.getvalue() == ""
     now[0] = 101.1
-    output.begin(DROP, 2, 900)
-    output.begin(DROP, 3, 900)
+    progress.begin(DROP, 2, 900)
+    progress.begin(DROP, 3, 900)
     assert stderr.getvalue() == "\r\x1b[K2 of 900: drop"
-    output.end(Outcome(DROP))
+    progress.end(Outcome(DROP))
     assert stderr.getvalue().endswith("drop\r\x1b[K")
     assert capsys.readouterr().out.count("\n") == 1
 
 
 def test_without_a_terminal_there_is_no_progress(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "monotonic", iter(range(0, 9000, 100)).__next__)
-    output = Output(LeftUndone(), is_quiet=False)
-    output.begin(DROP, 1, 900)
-    output.finish(Result([]))
+    progress = Progress(LeftUndone(), is_quiet=False)
+    progress.begin(DROP, 1, 900)
+    progress.finish(Result([]))
     assert tuple(capsys.readouterr()) == ("", "")

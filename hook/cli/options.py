@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments of each command, as pydantic models: parsing, --help, completion and the man page follow from them.
+
+In the .pyz `options_compiled.py` takes the place of this module, as in hook/base/models.py. A model's docstring says
+what its command is for, and gives an example. A field whose alias is in capitals is an argument without `--`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field
+
+from hook.base import models, names
+from hook.base.models import Model
+
+__all__ = [
+    "ARGUMENTS",
+    "BaseRuntimeSpec",
+    "Bytecode",
+    "Completion",
+    "Doctor",
+    "Install",
+    "List",
+    "Metrics",
+    "Reconcile",
+    "Show",
+    "Top",
+    "Uninstall",
+    "Watch",
+]
+
+Count = Annotated[int, Field(ge=1, le=999_999_999)]
+Directory = Annotated[str, AfterValidator(names.directory)]
+Json = Annotated[bool, Field(alias="json", description="print JSON, one object on a line")]
+
+
+def _said(value: str, meaning: str, default: Any = None, **more: Any) -> Any:  # noqa: ANN401  as of Field
+    """A field. `value` stands for its value in the help; if empty, its choices do, and a flag has none."""
+    return Field(default, title=value or "-", description=meaning, **more)
+
+
+_ADOPT = _said("", "also monitor containers that run without ever having been hooked", False)
+_DESTDIR = _said("DIR", "put all files below this directory, for example to make an image (default: /)")
+_DRY_RUN = _said("", "print what would be done, and change nothing", False)
+_FORCE = _said("", "also where files belong to a package or to the chart, or containers still call the program", False)
+_HOOKS_DIR = _said("DIR", "the directory for hooks.d files (default: by --prefix)")
+_NAMESPACE = _said("NS", "only pods of this namespace (repeatable)", [])
+_OUTPUT = _said("FORM", "wide: all columns and counters, nothing cut; json: as --json. Short: -o")
+_PREFIX = _said("DIR", "where the program is, or is to be: below libexec and bin there (default: /usr)")
+_RUNTIME_ROOT = _said("DIR", "look for containers in this state directory of an OCI runtime, too (repeatable)", [])
+
+
+class List(Model):
+    """Show keys, containers that are not monitored, RMIDs.
+
+    list --namespace=shop --sort=memory --limit=20: show the 20 pods of shop with the most memory traffic
+    """
+
+    what: Literal["unmonitored"] | None = _said(
+        "", "only the containers that are not monitored: each of them, and why", alias="WHAT"
+    )
+    namespace: list[str] = _NAMESPACE
+    state: list[Literal["live", "missing", "recovering", "lingering", "completed"]] = _said(
+        "STATE", "only keys in this state: live, missing, recovering, lingering, completed (repeatable)", []
+    )
+    sort: Literal["energy", "memory", "age", "name"] = _said(
+        "BY", "what comes first: most energy or memory, youngest age, or by name", "energy"
+    )
+    limit: Count | None = _said("N", "no more keys than this many")
+    output: Literal["wide", "json"] | None = _OUTPUT
+    is_json: Json = False
+
+
+class Show(Model):
+    """Show one key: its use, containers, life.
+
+    show shop/web-7c9f: show the pod of shop whose name begins so
+    """
+
+    key: str = _said(
+        "KEY", "a key, `namespace/pod`, a pod, a container's ID or name, or how one of them begins", ..., alias="KEY"
+    )
+    output: Literal["wide", "json"] | None = _OUTPUT
+    is_json: Json = False
+
+
+class Top(Model):
+    """Show current usage, like top(1).
+
+    top --interval=10 --count=6: print the usage for a minute
+    """
+
+    interval: float = _said("SECONDS", "time between two tables", 2.0, ge=0.001, le=86400)
+    count: Count | None = _said("N", "end after this many tables (default: on a terminal none, else 1)")
+    namespace: list[str] = _NAMESPACE
+    sort: Literal["energy", "memory", "cache", "name"] = _said(
+        "BY", "what comes first: most energy, memory or cache, or by name", "energy"
+    )
+    output: Literal["wide", "json"] | None = _OUTPUT
+    is_json: Json = False
+
+
+class Metrics(Model):
+    """Print, write or serve Prometheus metrics.
+
+    metrics --textfile=/var/lib/prometheus/node-exporter/resctrl.prom: write a file for node_exporter
+    """
+
+    textfile: str | None = _said("PATH", "replace this file, for the textfile collector of node_exporter")
+    listen: str | None = _said(
+        "[ADDRESS:]PORT", "answer GET /metrics there until it is stopped (default address: 127.0.0.1)"
+    )
+    events: str | None = _said("EVENT,...", "only these events of the kernel's (default: all that it has)")
+    sum_domains: bool = _said("", "one series for all domains of an event, instead of one for each", False)
+    is_json: Json = False
+
+
+class Doctor(Model):
+    """Check this node and suggest fixes.
+
+    doctor --self-test: try the hardware with a group of its own
+    """
+
+    prefix: Directory | None = _PREFIX
+    hooks_dir: list[Directory] = _said(
+        "DIR", "a directory of hooks.d files (repeatable; default: all that are read here)", []
+    )
+    self_test: bool = _said("", "start a process, and put it into a group and out again", False)
+    is_json: Json = False
+
+
+class Reconcile(Model):
+    """Repair what hooks cannot (in the host's pid namespace).
+
+    reconcile --linger=600 --adopt --dry-run: print what it would do, also for containers without the hook
+    """
+
+    dry_run: bool = _DRY_RUN
+    adopt: bool = _ADOPT
+    runtime_root: list[Directory] = _RUNTIME_ROOT
+    live: str | None = _said(
+        "FILE", "the keys that live, one on each line (-: of stdin), instead of a look at their members"
+    )
+    is_json: Json = False
+
+
+class Watch(Model):
+    """Move in at once what exec adds to containers.
+
+    watch --linger=600: listen to execs until it is stopped, with the options of reconcile
+    """
+
+    adopt: bool = _ADOPT  # of reconcile: both units have the same file of options
+
+
+class Install(Model):
+    """Install this file, hooks.d files and a timer.
+
+    install --for=podman --key=sandbox --dry-run: print what it would install for Podman's pods
+    """
+
+    targets: Literal["kubernetes", "podman", "both"] | None = _said(
+        "", "for which runtimes (default: those that are found here)", alias="for"
+    )
+    prefix: Directory | None = _PREFIX
+    hooks_dir: Directory | None = _HOOKS_DIR
+    destdir: Directory | None = _DESTDIR
+    python: str | None = _said("PATH", "the interpreter that runs the program (default: the one in its first line)")
+    adopt: bool = _ADOPT
+    watch: bool = _said("", "also install and start the watch service", False)
+    force: bool = _FORCE
+    dry_run: bool = _DRY_RUN
+    is_json: Json = False
+
+
+class Uninstall(Model):
+    """Remove hooks.d files, and the rest when unused.
+
+    uninstall --dry-run: print what it would remove, and who still calls the program
+    """
+
+    prefix: Directory | None = _PREFIX
+    hooks_dir: Directory | None = _HOOKS_DIR
+    destdir: Directory | None = _DESTDIR
+    runtime_root: list[Directory] = _RUNTIME_ROOT
+    force: bool = _FORCE
+    dry_run: bool = _DRY_RUN
+    is_json: Json = False
+
+
+class Bytecode(Model):
+    """Compile this file for the Python of this node.
+
+    bytecode: let hooks start fast again after an upgrade of the distribution
+    """
+
+    is_json: Json = False
+
+
+class BaseRuntimeSpec(Model):
+    """Add the hook to the output of `ctr oci spec`.
+
+    base-runtime-spec --linger=600 <spec.json >/etc/containerd/spec.json: make the base_runtime_spec of containerd
+    """
+
+    prefix: Directory | None = _PREFIX
+    is_json: Json = False
+
+
+class Completion(Model):
+    """Print a completion script for bash, zsh or fish.
+
+    completion bash: let bash complete command lines
+    """
+
+    shell: Literal["bash", "zsh", "fish"] = _said("SHELL", "bash, zsh or fish", ..., alias="SHELL")
+
+
+def _describe(model: type[BaseModel]) -> tuple[str, tuple[tuple[Any, ...], ...]]:
+    """A model's docstring, and of each field what `Argument` of hook/cli/command_line.py takes, as plain data."""
+    kinds = {"array": [], "boolean": False, "integer": 0, "number": 0.0, "object": {}, "string": ""}
+    schema = model.model_json_schema()
+    rows = []
+    for name, field in schema["properties"].items():
+        one = field.get("anyOf", [field])[0]  # of a value or None
+        text = one.get("items", one)
+        choices = tuple(text.get("enum", [text["const"]] if "const" in text else []))
+        value = field["title"] if field["title"].isupper() else "|".join(choices)
+        rows.append((name, kinds[one["type"]], field.get("default"), value, choices, field["description"]))
+    return schema["description"], tuple(rows)
+
+
+_MODELS: list[Any] = [it for it in Model.__subclasses__() if it.__module__ == __name__]
+ARGUMENTS = {model.__name__: _describe(model) for model in (models.Options, *_MODELS)}
+"""By model: what its command is for, and its arguments."""

@@ -1,0 +1,539 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands: what each of them does, and the table of them all.
+
+A command imports what it needs when it runs: `list` does not load what `install` needs, nor `watch`, which runs for
+months, what the others need.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from hook.base.models import Options
+from hook.base.text import printable
+from hook.cli import options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from hook.base.models import KeyState
+    from hook.base.resctrl import Resctrl
+    from hook.doctor.finding import Finding, Site
+    from hook.install.steps import Taken
+    from hook.node.place import Places, PyzFile
+    from hook.observe.prometheus import Family, Former
+    from hook.observe.snapshot import Key
+    from hook.observe.table import Screen
+    from hook.state.records import Broken, Records
+
+    Answer = list[str] | dict[str, Any]
+    Limit = tuple[float, int, str]
+    Run = Callable[..., int | None]
+
+_MOST_NAMES = 5  # of keys in a message
+_PATIENCE = 10.0  # seconds for stdin: as on the hook path
+
+
+class Usage(Exception):
+    """The command line is wrong; the text is for the user."""
+
+
+# --- Output
+
+
+def wants_json(given: options.List | options.Show | options.Top) -> bool:
+    return given.is_json or given.output == "json"
+
+
+def is_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
+
+
+def get_screen(*, is_wide: bool = False) -> Screen:
+    """The terminal on stdout; what goes into a pipe or a file is not limited. `is_wide`: no limit on a terminal, too.
+
+    Colours only on a terminal, and not with NO_COLOR (no-color.org) or on a terminal without.
+    """
+    from hook.observe.table import Screen
+
+    if not is_terminal():
+        return Screen()
+    has_colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+    try:
+        size = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        return Screen(colour=has_colour)
+    return Screen(None if is_wide else size.columns or None, size.lines or None, has_colour)
+
+
+def print_answer(answer: Answer) -> None:
+    """Print lines, or an object as one line of JSON."""
+    if isinstance(answer, list):
+        write("".join(line + "\n" for line in answer))
+    else:
+        from hook.base import jsontext
+
+        write(jsontext.dumps(answer) + "\n")
+
+
+def write(text: str) -> None:
+    """Write text, in ASCII, and flush it, because the process ends without Python's clean-up."""
+    if sys.stdout is not None:  # None: closed by the parent process
+        sys.stdout.write(text.encode("ascii", "backslashreplace").decode())
+        sys.stdout.flush()
+
+
+def _format_plan(steps: list[str]) -> list[str]:
+    """What --dry-run prints of the lines of what would be done."""
+    if not steps:
+        return ["nothing to do"]
+    return ["would do:", *("  " + line for line in steps), "nothing was changed (--dry-run)"]
+
+
+# --- Commands that look
+
+
+def list_keys(given: options.List, hook: Options, words: list[str]) -> None:
+    from hook.observe import screens, snapshot
+
+    _check_directories(hook, words)
+    seen = snapshot.take_snapshot(hook)
+    selected = screens.select_keys(seen.keys, given.namespace, given.state, given.sort)
+    if wants_json(given):
+        print_answer(screens.list_to_json(seen, selected[: given.limit]))
+    elif given.what == "unmonitored":
+        print_answer(screens.format_unmonitored(seen))
+    else:
+        print_answer(screens.format_list(seen, selected, given.limit, get_screen(is_wide=given.output == "wide")))
+
+
+def _check_directories(hook: Options, words: list[str]) -> None:
+    """Raise Usage for a directory that was named and is not there: its screens would be empty, and wrong.
+
+    Not for `metrics`, which a service may serve before the first hook has run.
+    """
+    for option, path in (("--run-dir", hook.run_dir), ("--resctrl-root", hook.resctrl_root)):
+        if any(word.startswith(option) for word in words) and not os.path.exists(path):
+            raise Usage(f"{option}={path[:80]}: there is no such directory")
+
+
+def show_key(given: options.Show, hook: Options, words: list[str]) -> None:
+    from hook.base.models import Failure
+    from hook.base.resctrl import Resctrl
+    from hook.observe import screens, snapshot
+    from hook.state.records import Records
+
+    _check_directories(hook, words)
+    with Records(hook.run_dir) as records:
+        (key,) = snapshot.add_podman_names([_find_key(records, Resctrl(hook.resctrl_root), given.key)])
+        found = (records.failure(name) for name in records.names(Failure))
+        of_key = [
+            it for it in found if isinstance(it, Failure) and (it.key == key.state.key or it.container in key.alive)
+        ]
+    if wants_json(given):
+        print_answer(screens.key_to_json(key, of_key))
+    else:
+        is_wide = given.output == "wide"
+        print_answer(screens.format_key(key, of_key, get_screen(is_wide=True), is_wide=is_wide))
+
+
+def _find_key(records: Records, kernel: Resctrl, name: str) -> Key:
+    """The key with this name, or with the only name that begins so. Otherwise raises Usage, with what there is."""
+    from hook.base.models import Failure
+    from hook.observe import snapshot
+    from hook.state.records import Broken
+
+    found = _match_keys(records, name)
+    if len(found) > 1:
+        more = ", ..." if len(found) > _MOST_NAMES else ""
+        raise Usage(f"{len(found)} keys match {name[:80]!r}: {', '.join(list(found.values())[:_MOST_NAMES])}{more}")
+    only = next(iter(found), "")
+    key = snapshot.read_key(records, kernel, only, records.state(only)) if found else None
+    if isinstance(key, Broken):
+        raise Usage(f"{key.file}: {key.problem}")
+    if key is not None:
+        return key
+    failure = records.failure(name)
+    if isinstance(failure, Failure):
+        raise Usage(f"container {name} has no key: {failure.reason}: {failure.problem}")
+    raise Usage(f"no key, pod or container matches {name[:80]!r}")
+
+
+def _match_keys(records: Records, name: str) -> dict[str, str]:
+    """The keys that a name stands for, each with what people call it: those whose name it is, else that begin so."""
+    from hook.base import names
+    from hook.base.models import Index, KeyState
+    from hook.base.text import who
+    from hook.node import config
+
+    known = records.names(KeyState)
+    if not name:
+        return {}
+    if name in known:
+        return {name: name}
+    try:
+        index = records.glance(Index, names.container_id(name))
+    except ValueError:  # a pod's name, for one
+        index = None
+    if index is not None:
+        return {index.key: index.key}
+    states = {key: records.state(key) for key in known}
+    given = config.read_podman_names()
+    called = [(key, text) for key, state in states.items() for text in _list_names(key, state, given)]
+    # The beginning counts only for what no name is whole.
+    matching = [key for key, text in called if text == name] or [key for key, text in called if text.startswith(name)]
+    return {
+        key: who(key, state.pod_namespace, state.pod_name) if isinstance(state := states[key], KeyState) else key
+        for key in dict.fromkeys(matching)
+    }
+
+
+def _list_names(key: str, state: KeyState | Broken | None, given: dict[str, str]) -> Iterator[str]:
+    """What a key can be called. `given`: the names of Podman's, by ID."""
+    from hook.base.models import KeyState
+
+    yield key
+    if not isinstance(state, KeyState):
+        return
+    if state.pod_name:
+        yield state.pod_name
+        yield f"{state.pod_namespace}/{state.pod_name}"
+    for container, member in state.members.items():
+        yield container
+        yield from filter(None, (member.name, given.get(container)))
+    if key in given:
+        yield given[key]
+
+
+def top(given: options.Top, hook: Options, words: list[str]) -> None:
+    from hook.cli.top import run  # only this needs termios, which a small image may lack
+
+    _check_directories(hook, words)
+    run(hook, given)
+
+
+def metrics(given: options.Metrics, hook: Options, _words: list[str]) -> None:
+    from hook.observe import prometheus
+
+    if given.listen is not None:
+        _serve_metrics(given, hook)
+    elif given.textfile is not None:
+        text = prometheus.format_text(_measure(given, hook, prometheus.read_former(given.textfile)))
+        prometheus.write_textfile(given.textfile, text)
+    elif given.is_json:
+        print_answer(prometheus.to_json(_measure(given, hook)))
+    else:
+        write(prometheus.format_text(_measure(given, hook)))
+
+
+def _serve_metrics(given: options.Metrics, hook: Options) -> None:
+    """Answer requests; no counter dips from one answer to the next."""
+    from hook.base import system
+    from hook.observe import prometheus, serve
+
+    former, at = prometheus.Former(), 0.0
+
+    def answer() -> str:
+        nonlocal former, at
+        now = system.monotonic()
+        aged = prometheus.Former(now - at, former.samples, former.containers)
+        text = prometheus.format_text(_measure(given, hook, aged))
+        former, at = prometheus.parse_former(text, 0.0), now
+        return text
+
+    serve.serve(read_address(given.listen or ""), answer, write)
+
+
+def _measure(given: options.Metrics, hook: Options, former: Former | None = None) -> list[Family]:
+    """The metrics of this moment. `former`: what was exported before.
+
+    Raises HookError, as take_snapshot, and Usage for an event that this machine does not have.
+    """
+    from hook.base.counters import EVENTS
+    from hook.observe import prometheus, snapshot
+
+    events = read_events(given.events) if given.events is not None else None
+    seen = snapshot.take_snapshot(hook, has_uncharged=True)
+    shown = {counter.rpartition("/")[2] for values in seen.uncharged.values() for counter in values}
+    # An event that is known may be missing on this machine; another one is misspelt.
+    if unknown := sorted((events or frozenset()) - shown - EVENTS.keys()) if shown else []:
+        there = f"the kernel has {', '.join(sorted(shown))}"
+        raise Usage(f"--events: no such event: {', '.join(unknown)}; hint: {there}")
+    return prometheus.make_families(seen, former, prometheus.Choice(events, given.sum_domains))
+
+
+def read_events(text: str) -> frozenset[str]:
+    """The kernel's names of events, with commas between them. Raises Usage."""
+    found = frozenset(text.split(","))
+    if not all(it.replace("_", "a").isalnum() and it.isascii() for it in found):
+        raise Usage(f"--events: {text[:80]!r} is not a list of events, such as core_energy,mbm_total_bytes")
+    return found
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """`ADDRESS:PORT`, `[IPV6]:PORT` or `PORT`. Names are not looked up: they could lead anywhere. Raises Usage."""
+    import ipaddress
+
+    address, _, port = text.rpartition(":")
+    address = address[1:-1] if address[:1] == "[" and address[-1:] == "]" else address
+    try:
+        if not (port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) <= 65535):
+            raise ValueError(port)
+        return str(ipaddress.ip_address(address or "127.0.0.1")), int(port)
+    except ValueError:
+        problem = f"--listen: {text[:80]!r} is not ADDRESS:PORT, such as 127.0.0.1:9753 or [::1]:9753"
+        raise Usage(problem) from None
+
+
+def doctor(given: options.Doctor, hook: Options, _words: list[str]) -> int:
+    from hook.doctor.finding import FAILURE, Site, format_findings, to_objects
+    from hook.doctor.kernel import run_self_test
+    from hook.node import config, hooksd
+    from hook.node.place import Places, choose_hooks_dir
+
+    if given.self_test:
+        findings = list(run_self_test(hook.resctrl_root))
+    else:
+        prefix = given.prefix or _find_own_prefix()
+        usual = [*hooksd.READERS, *config.read_crio_hooks_dirs(), *config.read_podman_hooks_dirs()]
+        directories = tuple(given.hooks_dir or dict.fromkeys(usual))
+        findings = examine(Site(Places(prefix, choose_hooks_dir(prefix)), hook, directories))
+    is_well = all(it.level != FAILURE for it in findings)
+    if given.is_json:
+        print_answer({"well": is_well, "findings": to_objects(findings)})
+    else:
+        _print_lines(format_findings(findings))
+    return 0 if is_well else 1
+
+
+def examine(site: Site) -> list[Finding]:
+    """The findings of all checks. If doctor is ended: those until then, and a failure that names the check."""
+    from hook.cli.deadline import Ended
+    from hook.doctor import CHECKS, run_check
+    from hook.doctor.finding import failure
+
+    findings: list[Finding] = []
+    for name in CHECKS:
+        try:
+            for finding in run_check(name, site):
+                findings.append(finding)
+        except Ended as error:
+            remedy = "see why this takes so long; this check and those after it are not complete"
+            return [*findings, failure(name, f"doctor ended {error}, during this check", remedy)]
+    return findings
+
+
+def _print_lines(lines: list[str]) -> None:
+    """Print lines in which others choose the names and the content of files."""
+    print_answer([printable(line) for line in lines])
+
+
+def complete(given: options.Completion, _hook: Options, _words: list[str]) -> None:
+    from hook.cli.command_line import format_script
+
+    write(format_script(given.shell))
+
+
+# --- Commands that change something
+
+
+def reconcile(given: options.Reconcile, hook: Options, words: list[str]) -> int:
+    from hook.cli import progress
+    from hook.reconcile.run import format_left, format_outcome, result_to_json
+
+    live = _read_keys(given.live) if given.live is not None else None
+    # Only if given: `reconcile` alone does not shorten linger times.
+    longest = hook.linger if any(word.startswith("--linger=") for word in words) else None
+    act = progress.plan if given.dry_run else progress.run
+    result = act(hook, given, live, longest)
+    if given.is_json:
+        print_answer(result_to_json(result, dry_run=given.dry_run))
+    elif given.dry_run:
+        steps = [line for it in result.outcomes for line in format_outcome(it)]
+        _print_lines([*_format_plan(steps), *map(format_left, result.left)])
+    return 0 if result.is_whole else 1
+
+
+def _read_keys(path: str) -> set[str]:
+    """The keys in a file, one on each line. Raises Usage for an invalid one, because reconcile would end live keys."""
+    from hook.base import names, system
+    from hook.node import door
+
+    try:
+        if path == "-":
+            data, is_whole = system.read_stdin(door.CONFIGURATION, _PATIENCE)
+            if not is_whole:
+                raise Usage(f"stdin did not end within {door.CONFIGURATION} bytes and {_PATIENCE:.0f} seconds")
+            text = data.decode()
+        else:
+            text = door.read_text(path, door.CONFIGURATION)
+    except (door.Unreadable, UnicodeDecodeError) as error:
+        raise Usage(f"--live: {error}") from None
+    try:
+        return {names.container_id(line.strip()) for line in text.splitlines() if line.strip()}
+    except ValueError as error:
+        raise Usage(f"{path}: {error}") from None
+
+
+def watch(_given: options.Watch, hook: Options, _words: list[str]) -> None:
+    from hook.watch import watch as watching
+
+    watching.run(hook)
+
+
+def install(given: options.Install, hook: Options, words: list[str]) -> None:
+    """`words`: the options of the hook, which it writes into hooks.d files."""
+    from hook.install import install as installing
+    from hook.install import steps
+    from hook.node import place
+    from hook.node.place import USR
+
+    places = _choose_places(given, USR)
+    targets: tuple[str, ...] = place.TARGETS
+    if given.targets != "both":
+        targets = (given.targets,) if given.targets else tuple(place.find_targets(places.top))
+    if not targets:
+        found = f"found none of {', '.join(place.RUNTIMES)}"
+        raise steps.Refused(f"{found}; remedy: use --for=kubernetes, podman or both")
+    wanted = installing.Wanted(
+        _open_pyz(), places, targets, tuple(words), hook, given.adopt, given.python, given.force, given.watch
+    )
+    taken, remarks = installing.install(wanted, dry_run=given.dry_run)
+    if given.is_json:
+        print_answer({"dry_run": given.dry_run, "steps": steps.steps_to_json(taken), "remarks": remarks})
+    else:
+        _print_steps(taken, remarks, dry_run=given.dry_run)
+
+
+def _print_steps(taken: Taken, remarks: list[str], *, dry_run: bool = False) -> None:
+    from hook.install.steps import format_steps
+
+    lines = format_steps(taken)
+    _print_lines([*(_format_plan(lines) if dry_run else lines), *remarks])
+
+
+def uninstall(given: options.Uninstall, hook: Options, _words: list[str]) -> None:
+    from hook.install import steps
+    from hook.install import uninstall as uninstalling
+
+    places = _choose_places(given, _find_own_prefix())
+    done = uninstalling.uninstall(places, hook, given.runtime_root, force=given.force, dry_run=given.dry_run)
+    if given.is_json:
+        shown = {"steps": steps.steps_to_json(done.taken), **uninstalling.removal_to_json(done)}
+        print_answer({"dry_run": given.dry_run, **shown})
+    else:
+        _print_steps(done.taken, uninstalling.format_removal(done), dry_run=given.dry_run)
+
+
+def make_bytecode(given: options.Bytecode, _hook: Options, _words: list[str]) -> None:
+    """Compile the program that runs, if its Python needs it."""
+    from hook.install import node_bytecode, steps
+    from hook.install.install import find_python
+
+    program = os.path.realpath(_find_own_path())
+    shipped = _open_pyz()
+    python = find_python(shipped.python)
+    with steps.lock_directory(os.path.dirname(program)):
+        taken = steps.take_steps(node_bytecode.plan_bytecode(program, shipped, python), dry_run=False)
+    if problems := [problem for _step, problem in taken if problem is not None]:
+        raise steps.Refused(*problems)
+    if given.is_json:
+        print_answer({"steps": steps.steps_to_json(taken)})
+    else:
+        _print_steps(taken, [])
+
+
+def make_base_runtime_spec(given: options.BaseRuntimeSpec, hook: Options, words: list[str]) -> None:
+    """Print the specification on stdin with the hook that install would write."""
+    from hook.base import jsontext
+    from hook.install import install as installing
+    from hook.install.steps import Refused
+    from hook.node import place
+    from hook.node.place import NAME, Places
+
+    places = Places(given.prefix or _find_own_prefix())
+    wanted = installing.Wanted(_open_pyz(), places, (place.KUBERNETES,), tuple(words), hook)
+    called = jsontext.loads(installing.make_hook_file(wanted, place.KUBERNETES))["hook"]
+    try:
+        print_answer(installing.add_hook(jsontext.loads(sys.stdin.read()), called))
+    except ValueError as error:
+        raise Refused(f"{error}; remedy: use ctr oci spec | {NAME} base-runtime-spec") from None
+
+
+def _open_pyz() -> PyzFile:
+    """The running .pyz. Raises Refused."""
+    from hook.install.steps import Refused
+    from hook.node.place import PyzFile
+
+    try:
+        return PyzFile(_find_own_path())
+    except ValueError as error:
+        raise Refused(f"{error}; remedy: run the file that `python3 build.py` makes") from None
+
+
+def _choose_places(given: options.Install | options.Uninstall, default: str) -> Places:
+    from hook.node.place import Places, choose_hooks_dir
+
+    prefix = given.prefix or default
+    return Places(prefix, given.hooks_dir or choose_hooks_dir(prefix), given.destdir or "")
+
+
+def _find_own_path() -> str:
+    """The path of the running file: the first line of the .pyz puts it there (packaging/pyz)."""
+    return sys.argv[1]
+
+
+def _find_own_prefix() -> str:
+    """The prefix of the running file; /usr if it is not installed."""
+    from hook.node.place import USR, find_prefix
+
+    found = find_prefix(os.path.realpath(_find_own_path()))
+    return USR if found is None else found
+
+
+# --- The table
+
+NONE: tuple[str, ...] = ()
+COMMON = ("resctrl_root", "run_dir", "group_prefix")
+ALL = tuple(dict(Options()))
+
+
+class Verb:
+    """A command. `run` gets what the command line gives: the command's own arguments, the hook's options, their words.
+
+    `hook_options`: which of these it takes. `exclusive`: arguments of which only one may be given. `limit`: how many
+    seconds it may take, its exit status if it is ended then, and what is left undone; for commands that end by
+    themselves, and that no person may be watching.
+    """
+
+    def __init__(
+        self, form: type[Any], run: Run, hook_options: tuple[str, ...] = COMMON, limit: Limit | None = None
+    ) -> None:
+        self.form = form
+        self.run = run
+        self.hook_options = hook_options
+        self.limit = limit
+        self.exclusive = ("textfile", "listen", "json") if form is options.Metrics else ()
+
+
+_STEPS_LEFT = "some steps are left; run it again, which does only these"
+VERBS = {
+    "list": Verb(options.List, list_keys),
+    "show": Verb(options.Show, show_key),
+    "top": Verb(options.Top, top),
+    # The units and the chart end metrics and reconcile after 50 s. reconcile asks runtimes for 35 s at most.
+    "metrics": Verb(options.Metrics, metrics, limit=(45, 2, "the metrics are not complete")),
+    "doctor": Verb(options.Doctor, doctor, limit=(100, 1, "not everything was checked")),
+    "reconcile": Verb(options.Reconcile, reconcile, ALL, (45, 1, "the next run does the rest")),
+    "watch": Verb(options.Watch, watch, ALL),
+    "install": Verb(options.Install, install, ALL, (100, 2, _STEPS_LEFT)),
+    "uninstall": Verb(options.Uninstall, uninstall, limit=(100, 2, _STEPS_LEFT)),
+    "bytecode": Verb(
+        options.Bytecode, make_bytecode, limit=(100, 2, "the program may still lack its bytecode; run it again")
+    ),
+    "base-runtime-spec": Verb(options.BaseRuntimeSpec, make_base_runtime_spec, ALL),
+    "completion": Verb(options.Completion, complete, NONE),
+}

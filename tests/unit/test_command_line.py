@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of each command: what it takes, what --help and the man page say of it, what shells complete."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hook import __version__
+from hook.base import system
+from hook.base.models import Options
+from hook.base.reasons import Reason
+from hook.cli import command_line, options, verbs
+from hook.cli import main as cli
+from hook.cli.command_line import Argument, list_arguments, list_options
+from hook.cli.verbs import COMMON, VERBS, Usage, Verb
+from hook.stages import entry, failures
+
+DEFAULTS = Options().model_dump()
+HELP = command_line.format_help()
+each_verb = pytest.mark.parametrize("name", VERBS)
+each_option = pytest.mark.parametrize("option", list_options(), ids=lambda it: it.name)
+needed = {"show": ["KEY"], "completion": ["bash"]}
+"""What a command cannot do without."""
+
+
+def list_all(name: str) -> list[Argument]:
+    return [*list_arguments(VERBS[name]), *list_options(VERBS[name].hook_options)]
+
+
+# --- Parsing
+
+
+@each_verb
+def test_command_without_options_has_the_defaults_of_its_model_and_of_the_hook(name: str) -> None:
+    given, hook, words = command_line.parse(name, needed.get(name, []))
+    required = {"KEY": "KEY", "SHELL": "bash"} if name in needed else {}
+    assert (given, hook, words) == (VERBS[name].form.model_validate(required), Options(), [])
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        (["list", "unmonitored"], "what", "unmonitored"),
+        (["list", "--state=live", "--state", "completed"], "state", ["live", "completed"]),
+        (["list", "--limit=20"], "limit", 20),
+        (["list", "-o", "wide"], "output", "wide"),
+        (["list", "-ojson"], "output", "json"),
+        (["show", "--output=wide", "shop/web=1"], "key", "shop/web=1"),
+        (["show", "-"], "key", "-"),
+        (["top", "--interval", "0.5"], "interval", 0.5),
+        (["metrics", "--json"], "is_json", True),
+        (["doctor", "--hooks-dir=/a/", "--hooks-dir=/b"], "hooks_dir", ["/a", "/b"]),
+        (["install", "--for", "both"], "targets", "both"),
+        (["uninstall", "--prefix=/usr/local/"], "prefix", "/usr/local"),
+        (["reconcile", "--live", "-"], "live", "-"),
+        (["completion", "fish"], "shell", "fish"),
+    ],
+)
+def test_argument_of_a_command(words: list[str], field: str, value: object) -> None:
+    given, hook, of_hook = command_line.parse(words[0], words[1:])
+    assert (getattr(given, field), hook, of_hook) == (value, Options(), [])
+
+
+def test_options_of_the_hook_are_told_from_the_commands_own_and_kept_as_words() -> None:
+    words = ["--key", "sandbox", "--dry-run", "--linger=0", "--namespace=a", "--strict", "--namespace", "b"]
+    given, hook, of_hook = command_line.parse("install", words)
+    assert given == options.Install(dry_run=True)
+    assert hook == Options(key="sandbox", namespace=["a", "b"], strict=True)
+    assert of_hook == ["--key=sandbox", "--linger=0", "--namespace=a", "--strict", "--namespace=b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["list", "--jsno"], "unknown argument '--jsno'"),
+        (["list", "--js"], "unknown argument '--js'"),
+        (["list", "x"], "unknown argument 'x'"),
+        (["top", "x"], "unknown argument 'x'"),
+        (["list", "--run-dir"], "--run-dir wants a value"),
+        (["list", "--run-dir=relative"], "--run-dir: 'relative': Value error, not an absolute path"),
+        (["list", "--group-prefix="], "--group-prefix: '': Value error, not a group prefix"),
+        (["list", "--linger=1"], "unknown argument '--linger'"),
+        (["list", "--sort=cache"], "--sort: 'cache': Input should be 'energy', 'memory', 'age' or 'name'"),
+        (["list", "--json=1"], "--json: takes no value"),
+        (["reconcile", "--linger=-1"], "--linger: '-1' is not a number"),
+        (["show"], "KEY is missing"),
+        (["show", "--json"], "KEY is missing"),
+        (["show", "a", "b"], "unknown argument 'b'"),
+        (["completion", "tcsh"], "unknown argument 'tcsh'; SHELL is missing"),
+        (["completion", "bash", "--json"], "unknown argument '--json'"),
+        (["watch", "--json"], "unknown argument '--json'"),
+        (["top", "--interval=0"], "--interval: '0.0': Input should be greater"),
+        (["top", "--interval=nan"], "--interval: 'nan' is not a number"),
+        (["top", "--interval=100000"], "--interval: '100000.0': Input should be less"),
+        (["top", "--count=0"], "--count: '0': Input should be greater"),
+        (["top", "--count=-1"], "--count: '-1' is not a number"),
+        (["top", "--count=" + "9" * 5000], "is not a number"),
+        (["top", "--count=x", "--sort=y"], "--count: 'x' is not a number; --sort: 'y': Input should be"),
+        (["metrics", "--json", "--textfile=x"], "--textfile and --json exclude each other"),
+        (["top", "\x1b[2J\n"], r"unknown argument '\x1b[2J\n'"),
+    ],
+)
+def test_wrong_command_line_is_one_line(capfd: pytest.CaptureFixture[str], arguments: list[str], problem: str) -> None:
+    assert cli.main(arguments) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n"), len(err) < 500) == ("", 1, True)
+    assert err.startswith(f"resctrl-mon-hook: {arguments[0]}: ")
+    assert problem in err
+
+
+def test_command_gets_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[tuple[object, ...]] = []
+    monkeypatch.setitem(VERBS, "list", Verb(options.List, lambda *given: called.append(given)))
+    assert cli.main(["list", "--run-dir", "/tmp", "--group-prefix=x", "--json"]) == 0
+    expected = options.List(json=True), Options(run_dir="/tmp", group_prefix="x")  # type: ignore[call-arg]
+    assert called == [(*expected, ["--run-dir=/tmp", "--group-prefix=x"])]
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:9753", ("127.0.0.1", 9753)),
+        ("9753", ("127.0.0.1", 9753)),
+        (":9753", ("127.0.0.1", 9753)),
+        ("0.0.0.0:0", ("0.0.0.0", 0)),  # noqa: S104  not listened on here
+        ("[::1]:80", ("::1", 80)),
+        ("[10.0.0.1]:80", ("10.0.0.1", 80)),
+        *((it, None) for it in ("", ":", "a:1", "localhost:1", "1.2.3.4:", "1:-1", "127.0.0.1:65536", "::1:x")),
+        ("\u0661", None),
+    ],
+)
+def test_address_to_listen_on(text: str, address: tuple[str, int] | None) -> None:
+    if address is not None:
+        assert verbs.read_address(text) == address
+    else:
+        with pytest.raises(Usage, match="ADDRESS:PORT"):
+            verbs.read_address(text)
+
+
+# --- Help
+
+LINES = {line.split("=")[0].split()[0]: line for line in HELP.partition("Options, as")[2].splitlines()[1:] if line}
+
+
+@each_option
+def test_help_has_each_option_of_the_hook_with_value_meaning_and_default(option: Argument) -> None:
+    default = DEFAULTS[option.name]
+    shown = "" if default is False or default in ([], {}) else f" [{default}]"
+    assert LINES[option.word] == f"  {option!s:<34}  {option.meaning}{shown}"
+    assert bool(option.value) is (default is not False)
+    assert ("repeatable" in option.meaning) is isinstance(default, (list, dict))
+    choices = Options.model_json_schema()["properties"][option.name].get("enum", [])
+    assert list(option.choices) == choices
+    assert not choices or option.value.split("|") == choices
+
+
+def test_help_has_no_other_option() -> None:
+    assert set(LINES) == {*(it.word for it in list_options()), "-h,", "--version"}
+
+
+def test_help_has_each_command_and_what_all_of_them_take() -> None:
+    assert re.findall(r"^  ([a-z-]+)(?= )", HELP.partition("Commands (")[2].partition("  each of")[0], re.M) == [*VERBS]
+    heads = "|".join(HELP.splitlines()[1:3])
+    for word in ("resctrl-mon-hook", "KEY", "[OPTION...]", " "):
+        heads = heads.replace(word, "")
+    assert heads.split("|") == list(VERBS)
+    assert {name for name, verb in VERBS.items() if len(verb.hook_options) > len(COMMON)} == {
+        "reconcile",
+        "watch",
+        "install",
+        "base-runtime-spec",
+    }
+    assert {name for name in VERBS if not {"json"} & {it.name for it in list_all(name)}} == {"watch", "completion"}
+    assert {name for name in VERBS if not {*COMMON} <= {it.name for it in list_all(name)}} == {"completion"}
+
+
+@pytest.mark.parametrize("text", [HELP, *map(command_line.format_command_help, VERBS)])
+def test_help_is_ascii_and_fits_in_100_columns(text: str) -> None:
+    assert text.isascii()
+    assert [line for line in text.splitlines() if len(line) > 100] == []
+
+
+@each_verb
+def test_help_of_a_command_has_each_argument_and_a_valid_example(name: str) -> None:
+    usage, _, rest = command_line.format_command_help(name).partition("\n\n")
+    assert usage.startswith(f"usage: resctrl-mon-hook {name}")
+    for it in list_arguments(VERBS[name]):
+        assert it.name == "json" or str(it) in usage
+        assert f"\n  {it}\n      {it.meaning}{it.shown_default}\n" in rest
+    for option in COMMON:
+        assert (f"\n  --{option.replace('_', '-')}=" in rest) is (name != "completion")
+    (example,) = re.findall(r"^  resctrl-mon-hook (.*)$", rest, re.MULTILINE)
+    verb, *words = re.split(r" [<|]", example)[0].split()
+    assert verb == name
+    command_line.parse(name, words)
+
+
+@pytest.mark.parametrize(
+    ("name", "usage"),
+    [
+        ("metrics", "[--textfile=PATH | --listen=[ADDRESS:]PORT] [--events=EVENT,...] [--sum-domains]"),
+        ("list", "[unmonitored] [--namespace=NS]... [--state=STATE]... [--sort=BY] [--limit=N] [--output=FORM]"),
+        ("show", "KEY [--output=FORM]"),
+        ("watch", "[--adopt] [OPTION...]"),
+        ("bytecode", ""),
+    ],
+)
+def test_usage_shows_what_may_be_left_out_repeated_and_given_once(name: str, usage: str) -> None:
+    shown = command_line.format_command_help(name).partition("\n\n")[0]
+    assert " ".join(shown.split()) == f"usage: resctrl-mon-hook {name} {usage}".rstrip()
+
+
+@each_verb
+def test_help_of_a_command_can_be_asked_for_in_three_ways(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([name, "--help"], [name, "-h"], ["help", name]):
+        assert cli.main(arguments) == 0
+        assert capsys.readouterr() == (command_line.format_command_help(name), "")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"], ["hook", "--help"], ["--nonsense", "--help"]])
+def test_help_prints_the_help_text(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr() == (HELP, "")
+
+
+def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr() == (f"resctrl-mon-hook {__version__}\n", "")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", __version__)
+
+
+# --- A misspelt command
+
+STATE = b'{"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 7, "bundle": "/"}'
+
+
+@pytest.mark.parametrize("arguments", [[], ["hok"], ["--version", "x"], ["x" * 10_000]])
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        *((it, 0) for it in (STATE, b" \n" + STATE, STATE[:-10])),
+        *((it, 2) for it in (b"", b"\n", b"{}", b'"ociVersion"', None)),
+    ],
+)
+def test_unknown_command_exits_0_only_with_a_state_on_stdin(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    text: bytes | None,
+    status: int,
+) -> None:
+    def read_stdin(*_: object) -> tuple[bytes, bool]:
+        if text is None:
+            raise OSError
+        return text, True
+
+    lines: list[tuple[str, bool]] = []
+    monkeypatch.setattr(failures, "say", lambda text, *, to_syslog: lines.append((text, to_syslog)))
+    monkeypatch.setattr(system, "read_stdin", read_stdin)
+    assert cli.main(arguments) == status
+    ((line, to_syslog),) = lines
+    assert to_syslog is (status == 0)
+    assert "--help" in line
+    assert len(line) < 200
+    assert capsys.readouterr() == ("", "")
+
+
+# --- The man page
+
+MANUAL = Path(__file__).resolve().parents[2] / "packaging" / "man" / "resctrl-mon-hook.8"
+
+
+def plain(mdoc: str) -> str:
+    """The page without its markup: options and values as people type them, one item from `It` to `It`."""
+    text = re.sub(r"^\.(?!It|Sh|Ss)", "", mdoc, flags=re.MULTILINE)
+    text = re.sub(r"\b(?:Ar|Cm|Oc|Oo|Op|Pa|Pq|Xc|Xo)\b ?", "", text)
+    return text.replace("Fl -", "--").replace(" Ns = Ns ", "=").replace(" | ", "|").replace("\n\n", "\n")
+
+
+TEXT = plain(MANUAL.read_text(encoding="ascii"))
+ITEMS = {item.split()[0].partition("=")[0]: item for item in re.split(r"^\.It\s", TEXT, flags=re.MULTILINE)[1:]}
+
+
+def test_man_page_has_an_item_for_each_command_option_and_reason() -> None:
+    reasons = {value for name, value in vars(Reason).items() if name.isupper()}
+    assert {*entry._STAGES, *VERBS, "--help", "--version", *reasons} <= set(ITEMS)
+
+
+@each_verb
+def test_man_page_has_the_arguments_of_each_command(name: str) -> None:
+    wanted = [str(it) for it in list_arguments(VERBS[name]) if it.name not in ("json", "WHAT", "SHELL")]
+    assert re.findall(r"--[a-z-]+(?:=\S+)?|\bKEY\b", ITEMS[name])[: len(wanted)] == wanted
+
+
+@each_option
+def test_man_page_has_each_option_of_the_hook_with_its_value_and_its_default(option: Argument) -> None:
+    head, _, meaning = ITEMS[option.word].partition("\n")
+    assert head == str(option)
+    if option.shown_default:
+        default = re.escape(str(DEFAULTS[option.name]))
+        assert re.search(rf"(^|\(){default}( ;|[.)]| \.|$)", meaning, re.MULTILINE)
+
+
+def test_man_page_has_no_unknown_option() -> None:
+    known = {it.word for name in VERBS for it in list_all(name)} | {"--help", "--version", "--x"}
+    assert set(re.findall(r"--[a-z-]+", TEXT)) <= known
+
+
+# --- Completion
+
+BASH = """
+source /dev/stdin
+compopt() { :; }
+COMP_LINE="$1"; COMP_POINT=${#COMP_LINE}
+read -ra COMP_WORDS <<<"$COMP_LINE"
+[[ "$COMP_LINE" != *" " ]] || COMP_WORDS+=("")
+COMP_CWORD=$(( ${#COMP_WORDS[@]} - 1 ))
+_resctrl_mon_hook
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("", {*VERBS, "help", "--help", "--version"}),
+        ("re", {"reconcile"}),
+        ("list un", {"unmonitored"}),
+        (
+            "list --s",
+            {f"--sort={it}" for it in ("energy", "memory", "age", "name")}
+            | {"--state=" + it for it in ("live", "missing", "recovering", "lingering", "completed")},
+        ),
+        ("list --sort=n", {"name"}),
+        ("completion ", {"bash", "zsh", "fish"}),
+        ("watch --key=", {"auto", "container", "sandbox"}),
+        ("install --for=k", {"kubernetes"}),
+        ("install --pr", {"--prefix="}),
+        ("lsit --", set()),
+    ],
+)
+def test_bash_completes(line: str, expected: set[str]) -> None:
+    command = ["bash", "--norc", "-c", BASH, "bash", f"resctrl-mon-hook {line}"]
+    script = command_line.format_script("bash")
+    done = subprocess.run(command, input=script, capture_output=True, text=True, check=True, timeout=300)
+    assert (done.stderr, set(done.stdout.split())) == ("", expected)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_script_has_each_command_and_its_shell_accepts_it(shell: str, tmp_path: Path) -> None:
+    script = command_line.format_script(shell)
+    assert script.isascii()
+    assert all(verb in script for verb in VERBS)
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    (tmp_path / "script").write_text(script)
+    done = subprocess.run([shell, "-n", tmp_path / "script"], capture_output=True, text=True, check=False, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
