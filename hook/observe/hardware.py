@@ -63,27 +63,21 @@ def read_events(root: str) -> set[str]:
 
 
 def count_rmids(root: str, ctrl_groups: dict[str, list[str]], ours: int) -> Rmids:
-    """Count the RMIDs. `ctrl_groups`: the paths of all, with those of their mon_groups, of which so many are ours."""
+    """Count the RMIDs. `ctrl_groups`: the paths of all, with those of their mon_groups, of which so many are ours.
+
+    On arm64 an RMID is a PMG, which is good with one PARTID (CLOSID) only: each ctrl_group has as many, for itself and
+    its mon_groups. num_rmids is the number of all pairs.
+    """
     others = len(ctrl_groups) + sum(map(len, ctrl_groups.values())) - ours
     if not is_arm64():
         return Rmids(all_groups.read_rmid_limit(root), ours, others)
-    each = read_rmids_of_ctrl_group(root)
-    if each is None:
-        return Rmids(None, ours, others)
-    full = [path for path, mon_groups in ctrl_groups.items() if 1 + len(mon_groups) >= each]
-    return Rmids(each * len(ctrl_groups), ours, others, each, tuple(path[len(root) + 1 :] or "/" for path in full))
-
-
-def read_rmids_of_ctrl_group(root: str) -> int | None:
-    """How many RMIDs each ctrl_group has, for itself and its mon_groups; None where they share all RMIDs, or unknown.
-
-    On arm64 an RMID is a PMG, which is good with one PARTID (CLOSID) only. num_rmids is the number of all pairs.
-    """
-    if not is_arm64():
-        return None
     pairs = [_to_number(_read(f"{info}/num_rmids")) for info in _list_infos(root)]
     partids = [_to_number(_read(f"{info}/num_closids")) for info in _list_infos(root)]
-    return max(pairs) // max(partids) if any(pairs) and any(partids) else None
+    if not any(pairs) or not any(partids):
+        return Rmids(None, ours, others)
+    each = max(pairs) // max(partids)
+    full = [path for path, mon_groups in ctrl_groups.items() if 1 + len(mon_groups) >= each]
+    return Rmids(each * len(ctrl_groups), ours, others, each, tuple(path[len(root) + 1 :] or "/" for path in full))
 
 
 def read_assignable(root: str) -> AssignableCounters | None:

@@ -30,8 +30,6 @@ Values = dict[Labels, int]
 """The samples of one metric by their labels, in millionths, as in `counters`."""
 Numbers = dict[Labels, "int | float"]
 """The same in whole units."""
-Parts = Iterable[tuple[str, Labels, "int | None"]]
-"""What is summed up by event and labels; None: unknown."""
 PREFIX = "resctrl_mon_"
 NODE = PREFIX + "node_"
 """Of what is charged to no pod."""
@@ -269,7 +267,9 @@ def _sum_uncharged(seen: Inventory, choice: Choice, former: Former) -> dict[str,
     return _sum_parts(parts, hold)
 
 
-def _sum_parts(parts: Parts, hold: Callable[[str, Labels, int | None], int | None] | None) -> dict[str, Values]:
+def _sum_parts(
+    parts: Iterable[tuple[str, Labels, int | None]], hold: Callable[[str, Labels, int | None], int | None] | None
+) -> dict[str, Values]:
     """The sums by event and labels, those of counters as `hold` has them. A sum with an unknown part is unknown."""
     found: dict[str, Values] = {}
     sums = add_up(((event, labels), make_total(value)) for event, labels, value in parts)

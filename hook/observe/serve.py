@@ -19,7 +19,6 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler
 from io import BytesIO
@@ -59,18 +58,21 @@ class Connection:
         self.answer: list[memoryview] = []
 
 
-class Connections:
-    """The connections to a listening socket.
+class Server:
+    """Serves what `measure` returns. `dropped`: how many connections were cut off, by reason.
 
-    `take` is called with each connection whose request is complete, or as long as requests may be. It calls `reply`, or
-    notes in `waiting` the request and since when it waits. `dropped`: how many were cut off, by reason.
+    `waiting`: the connections that wait for a reading, with their requests and since when.
     """
 
-    def __init__(self, listener: socket.socket, take: Callable[[Connection], None]) -> None:
+    def __init__(self, address: tuple[str, int], measure: Callable[[], str]) -> None:
         self.dropped = dict.fromkeys(REASONS, 0)
         self.waiting: dict[Connection, tuple[_Request, float]] = {}
-        self._listener = listener
-        self._take = take
+        self._measure = measure
+        self._last: tuple[float, tuple[int, str, bytes]] | None = None  # when it was begun, and what is answered
+        self._is_measuring = False
+        self._orders = threading.Semaphore(0)
+        self._listener = listener = _bind(address)
+        self.address: tuple[str, int] = listener.getsockname()[:2]
         self._most = min(_MOST, os.sysconf("SC_OPEN_MAX") // 2)
         self._all: dict[Connection, None] = {}  # the oldest first, as in those below
         self._asking: dict[str, dict[Connection, None]] = {}  # by address
@@ -86,6 +88,7 @@ class Connections:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _LONGEST_REQUEST)
         listener.setblocking(False)
         listener.listen(_QUEUE)
+        threading.Thread(target=self._work, daemon=True).start()
 
     def run(self) -> None:
         """Serve until a call raises."""
@@ -108,19 +111,60 @@ class Connections:
         while self._calls:
             self._calls.popleft()()
 
-    def reply(self, connection: Connection, *parts: bytes) -> None:
-        """Begin to send an answer. The parts are not copied: connections can share them."""
-        self.waiting.pop(connection, None)
-        connection.answer = [memoryview(part) for part in parts if part]
-        self._answering[connection] = system.monotonic()
-        self._watch(connection, selectors.EVENT_WRITE)
-
     def close(self) -> None:
         """Close everything."""
         for connection in [*self._all]:
             self._close(connection)
         for it in (self._selector, self._listener, self._bell, self._woken):
             it.close()
+
+    # --- What is answered
+
+    def _take(self, connection: Connection) -> None:
+        """Answer a request, or note that it waits for a reading, and since when."""
+        request = _Request(connection.request)
+        if request.wants_metrics:
+            self.waiting[connection] = request, system.monotonic()
+            self._answer_waiting()
+        else:
+            self._reply(connection, request)
+
+    def _answer_waiting(self) -> None:
+        """Answer those for which the last reading is new enough, and order one for the others."""
+        for connection, (request, since) in [*self.waiting.items()]:
+            if self._last is not None and self._last[0] >= since - _SHARED:
+                request.answer(*self._last[1])
+                del self.waiting[connection]
+                self._reply(connection, request)
+        if self.waiting and not self._is_measuring:
+            self._is_measuring = True
+            self._orders.release()
+
+    def _work(self) -> None:
+        """Measure whenever that is ordered; in a thread of its own."""
+        while True:
+            self._orders.acquire()
+            began = system.monotonic()
+            self.call(partial(self._share, began, self._read()))
+
+    def _share(self, began: float, answer: tuple[int, str, bytes]) -> None:
+        self._last, self._is_measuring = (began, answer), False
+        self._answer_waiting()
+
+    def _read(self) -> tuple[int, str, bytes]:
+        try:
+            text = self._measure() + prometheus.format_text([prometheus.count_dropped(self.dropped)])
+            return 200, _METRICS, text.encode("utf-8", "replace")
+        except Exception as error:  # noqa: BLE001  the next one may succeed; Prometheus shows that this one failed
+            problem = str(error if isinstance(error, HookError) else unforeseen(error))
+            failures.say(problem, to_syslog=False)
+            return 500, _TEXT, f"{problem}\n".encode("utf-8", "replace")
+
+    def _reply(self, connection: Connection, request: _Request) -> None:
+        """Begin to send an answer. Its body is not copied: connections can share it."""
+        connection.answer = [memoryview(part) for part in request.get_answer() if part]
+        self._answering[connection] = system.monotonic()
+        self._watch(connection, selectors.EVENT_WRITE)
 
     # --- Which connections there are
 
@@ -284,14 +328,14 @@ def serve(address: tuple[str, int], measure: Callable[[], str], say: Callable[[s
         raise _Stop
 
     try:
-        server = _Server(address, measure)
+        server = Server(address, measure)
     except OSError as error:
         raise refused(f"cannot listen on {_name(address)}", error) from error
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
         say(f"listening on http://{_name(server.address)}/metrics\n")
-        server.connections.run()
+        server.run()
     except _Stop:
         pass
 
@@ -299,68 +343,6 @@ def serve(address: tuple[str, int], measure: Callable[[], str], say: Callable[[s
 def _name(address: tuple[str, int]) -> str:
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """What is answered, and when its measurement began."""
-
-    began: float
-    status: int
-    kind: str
-    body: bytes
-
-
-class _Server:
-    def __init__(self, address: tuple[str, int], measure: Callable[[], str]) -> None:
-        listener = _bind(address)
-        self.address = listener.getsockname()[:2]
-        self.connections = Connections(listener, self._take)
-        self._measure = measure
-        self._last: _Reading | None = None
-        self._is_measuring = False
-        self._orders = threading.Semaphore(0)
-        threading.Thread(target=self._work, daemon=True).start()
-
-    def _take(self, connection: Connection) -> None:
-        """Answer a request, or note that it waits for a reading, and since when."""
-        request = _Request(connection.request)
-        if request.wants_metrics:
-            self.connections.waiting[connection] = request, system.monotonic()
-            self._answer_waiting()
-        else:
-            self.connections.reply(connection, *request.get_answer())
-
-    def _answer_waiting(self) -> None:
-        """Answer those for which the last reading is new enough, and order one for the others."""
-        last, waiting = self._last, self.connections.waiting
-        for connection, (request, since) in [*waiting.items()]:
-            if last is not None and last.began >= since - _SHARED:
-                request.answer(last.status, last.kind, last.body)
-                self.connections.reply(connection, *request.get_answer())
-        if waiting and not self._is_measuring:
-            self._is_measuring = True
-            self._orders.release()
-
-    def _work(self) -> None:
-        """Measure whenever that is ordered; in a thread of its own."""
-        while True:
-            self._orders.acquire()
-            self.connections.call(partial(self._share, self._read()))
-
-    def _share(self, reading: _Reading) -> None:
-        self._last, self._is_measuring = reading, False
-        self._answer_waiting()
-
-    def _read(self) -> _Reading:
-        began = system.monotonic()
-        try:
-            text = self._measure() + prometheus.format_text([prometheus.count_dropped(self.connections.dropped)])
-            return _Reading(began, 200, _METRICS, text.encode("utf-8", "replace"))
-        except Exception as error:  # noqa: BLE001  the next one may succeed; Prometheus shows that this one failed
-            problem = str(error if isinstance(error, HookError) else unforeseen(error))
-            failures.say(problem, to_syslog=False)
-            return _Reading(began, 500, _TEXT, f"{problem}\n".encode("utf-8", "replace"))
 
 
 def _bind(address: tuple[str, int]) -> socket.socket:

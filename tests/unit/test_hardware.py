@@ -85,4 +85,4 @@ def test_rmids_of_a_ctrl_group(
 ) -> None:
     on(monkeypatch, machine)
     write(root, files)
-    assert hardware.read_rmids_of_ctrl_group(str(root)) == count
+    assert hardware.count_rmids(str(root), {}, 0).each == count

@@ -37,12 +37,12 @@ class _EndOfTest(Exception):
 
 
 @contextmanager
-def serving(measure: Callable[[], str], address: tuple[str, int] = LOCAL) -> Iterator[serve._Server]:
-    server = serve._Server(address, measure)
+def serving(measure: Callable[[], str], address: tuple[str, int] = LOCAL) -> Iterator[serve.Server]:
+    server = serve.Server(address, measure)
 
     def run() -> None:
         with suppress(_EndOfTest):
-            server.connections.run()
+            server.run()
 
     def end() -> None:
         raise _EndOfTest
@@ -54,9 +54,9 @@ def serving(measure: Callable[[], str], address: tuple[str, int] = LOCAL) -> Ite
     finally:
         while OPENED:
             OPENED.pop().close()
-        server.connections.call(end)
+        server.call(end)
         thread.join(DEADLINE)
-        server.connections.close()
+        server.close()
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def connect(server: serve._Server, source: str = "127.0.0.1", read_ahead: int | None = None) -> socket.socket:
+def connect(server: serve.Server, source: str = "127.0.0.1", read_ahead: int | None = None) -> socket.socket:
     """A connection from this address, whose kernel takes so many bytes before they are read; closed with the server."""
     client = socket.socket()
     OPENED.append(client)
@@ -79,7 +79,7 @@ def connect(server: serve._Server, source: str = "127.0.0.1", read_ahead: int | 
     return client
 
 
-def get(server: serve._Server, path: str = "/metrics", method: str = "GET") -> tuple[int, str | None, str]:
+def get(server: serve.Server, path: str = "/metrics", method: str = "GET") -> tuple[int, str | None, str]:
     host, port = server.address
     with closing(http.client.HTTPConnection(str(host), port, timeout=DEADLINE)) as connection:
         connection.request(method, path)
@@ -114,16 +114,16 @@ def ask(it: socket.socket) -> bytes:
     return read_all(it).partition(b"\r\n\r\n")[2].partition(b"\n")[0]
 
 
-def count_dropped(server: serve._Server) -> dict[str, float]:
+def count_dropped(server: serve.Server) -> dict[str, float]:
     """The server's own counter, as it serves it."""
     lines = [line for line in get(server)[2].splitlines() if line.startswith("resctrl_mon_endpoint_dropped")]
     return {line.split('"')[1]: float(line.split()[-1]) for line in lines}
 
 
-def wait_for_a_turn(server: serve._Server) -> None:
+def wait_for_a_turn(server: serve.Server) -> None:
     """The server's loop has done by then what it could do before."""
     turned = threading.Event()
-    server.connections.call(turned.set)
+    server.call(turned.set)
     assert turned.wait(DEADLINE)
 
 
@@ -210,7 +210,7 @@ def test_requests_that_wait_share_a_measurement(clock: list[float]) -> None:
         clock[0] += 2
         for it in clients[1:]:
             send(it, ASK)
-        while len(server.connections.waiting) < len(clients):
+        while len(server.waiting) < len(clients):
             wait_for_a_turn(server)
         go_on.set()
         found = [read_all(it).split(b"\r\n\r\n")[1].split(b"\n")[0] for it in clients]
@@ -299,7 +299,7 @@ def test_a_signal_ends_a_server_that_measures(number: int) -> None:
 class Slow:
     """Clients that are slow to ask or to read, and come again at once when they are cut off."""
 
-    def __init__(self, server: serve._Server, way: str, sources: list[str]) -> None:
+    def __init__(self, server: serve.Server, way: str, sources: list[str]) -> None:
         self._server = server
         self._way = way
         self._clients = {number: (source, self._begin(source)) for number, source in enumerate(sources)}
@@ -344,7 +344,7 @@ def test_slow_clients_keep_no_scraper_waiting(
             slow.go_on()
             status, _, text = get(server)
             assert (status, text.startswith(body)) == (200, True)
-            assert len(server.connections._all) <= limit
+            assert len(server._all) <= limit
 
 
 HALF_OPEN = """if True:
@@ -380,7 +380,7 @@ def test_half_open_connections_keep_no_scraper_waiting(sources: int, start: str)
             assert clients.stdout is not None
             assert clients.stdout.readline() == "connected\n"
             assert [get(server)[0] for _ in range(SCRAPES)] == [200] * SCRAPES
-            assert len(server.connections._all) <= serve._MOST
+            assert len(server._all) <= serve._MOST
             kept = serve._MOST_ASKING if sources == 1 else serve._MOST
             assert number - kept <= count_dropped(server)["too_many"] <= number - kept + 1
 
@@ -412,7 +412,7 @@ def test_a_request_that_has_come_is_answered_however_many_come_after_it(monkeypa
     monkeypatch.setattr(serve, "_MOST_ASKING", 2)
     blocked = threading.Event()
     with serving(lambda: "x 1\n") as server:
-        server.connections.call(partial(_wait_for, blocked))
+        server.call(partial(_wait_for, blocked))
         clients = [connect(server) for _ in range(9)]
         send(clients[0], ASK)
         blocked.set()
@@ -448,7 +448,7 @@ def test_a_scrape_that_takes_long_is_not_cut_off(monkeypatch: pytest.MonkeyPatch
         for number in range(2, 22):
             others.append(connect(server, f"127.0.0.{number}"))
             send(others[-1], ASK)
-        while len(server.connections.waiting) < 8:
+        while len(server.waiting) < 8:
             wait_for_a_turn(server)
         go_on.set()
         for it in (first, *others):
@@ -479,7 +479,7 @@ def test_the_kernel_keeps_little_of_an_answer_that_is_not_read() -> None:
         send(deaf, ASK)
         assert deaf.recv(15) == b"HTTP/1.0 200 OK"
         wait_for_a_turn(server)
-        ((connection, _),) = server.connections._answering.items()
+        ((connection, _),) = server._answering.items()
         assert len(body) - sum(map(len, connection.answer)) < 4 * serve._IN_THE_KERNEL
 
 
@@ -488,27 +488,27 @@ def test_an_answer_that_is_not_read_keeps_its_place(clock: list[float]) -> None:
     with serving(lambda: "x" * 30_000) as server, connect(server, read_ahead=4096) as slow:
         send(slow, ASK)
         slow.shutdown(socket.SHUT_WR)
-        while not any(not it.answer for it in [*server.connections._answering]):
+        while not any(not it.answer for it in [*server._answering]):
             wait_for_a_turn(server)
         assert get(server)[0] == 200
-        while len(server.connections._all) > 1:
+        while len(server._all) > 1:
             wait_for_a_turn(server)
         clock[0] += 1
         wait_for_a_turn(server)
         wait_for_a_turn(server)
-        assert len(server.connections._all) == 1
+        assert len(server._all) == 1
         assert b"x" * 30_000 in read_all(slow)
-        while server.connections._all:
+        while server._all:
             clock[0] += 1
             wait_for_a_turn(server)
-    assert server.connections.dropped == {"too_many": 0, "too_slow": 0}
+    assert server.dropped == {"too_many": 0, "too_slow": 0}
 
 
 def test_a_connection_ends_at_its_deadline(clock: list[float]) -> None:
     """However busily it sends its request, byte by byte."""
     with serving(lambda: "x 1\n") as server, connect(server) as slow:
         send(slow, b"G")
-        while not server.connections._all:
+        while not server._all:
             wait_for_a_turn(server)
         clock[0] += serve._PATIENCE + 1
         send(slow, b"E")
@@ -523,7 +523,7 @@ def test_half_of_the_descriptors_are_left(monkeypatch: pytest.MonkeyPatch) -> No
         for number in range(2, 50):
             connect(server, f"127.0.0.{number}")
         assert get(server)[0] == 200
-        assert len(server.connections._all) <= 32
+        assert len(server._all) <= 32
 
 
 def test_a_lack_of_descriptors_costs_no_time(clock: list[float]) -> None:
@@ -543,16 +543,16 @@ def test_a_lack_of_descriptors_costs_no_time(clock: list[float]) -> None:
                 raise OSError(errno.EMFILE, "Too many open files")
             return self._listener.accept()
 
-    class Server(serve._Server):
+    class PoorServer(serve.Server):
         def __init__(self, address: tuple[str, int], measure: Callable[[], str]) -> None:
             super().__init__(address, measure)
-            self.connections._listener = self.listener = Listener(self.connections._listener)  # type: ignore[assignment]
+            self._listener = self.listener = Listener(self._listener)  # type: ignore[assignment]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serve, "_Server", Server)
+        patch.setattr(serve, "Server", PoorServer)
         with serving(lambda: "x 1\n") as server, connect(server) as client:
             send(client, ASK)
-            listener = server.connections._listener
+            listener = server._listener
             assert isinstance(listener, Listener)
             while not listener.refused:
                 wait_for_a_turn(server)
