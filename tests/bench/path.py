@@ -76,6 +76,9 @@ def run(arguments: list[str]) -> int:
     from hook.base import models_compiled  # noqa: PLC0415  only here
 
     sys.modules["hook.base.models"] = models_compiled
+    from hook.cli import options_compiled  # noqa: PLC0415  as above
+
+    sys.modules["hook.cli.options"] = options_compiled
     from hook.stages import entry  # noqa: PLC0415  after the models took their place
 
     calls: list[Call] = []
