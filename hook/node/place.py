@@ -42,84 +42,30 @@ def find_prefix(program: str) -> str | None:
     return program[: -len(end)] if program.endswith(end) else None
 
 
-@dataclass(frozen=True)
 class Places:
     """The paths of an installation on the system where it runs. `top`: the directory that has them now (--destdir)."""
 
-    prefix: str = USR
-    hooks_dir: str = hooksd.SYSTEM
-    top: str = ""
-
-    @property
-    def program_dir(self) -> str:
-        return f"{self.prefix}/libexec/oci/hooks.d"
-
-    @property
-    def program(self) -> str:
-        return f"{self.program_dir}/{PROGRAM}"
-
-    @property
-    def owner(self) -> str:
+    def __init__(self, prefix: str = USR, hooks_dir: str = hooksd.SYSTEM, top: str = "") -> None:
+        self.prefix, self.hooks_dir, self.top = prefix, hooks_dir, top
+        self.program_dir = f"{prefix}/libexec/oci/hooks.d"
+        self.program = f"{self.program_dir}/{PROGRAM}"
+        self.owner = f"{self.program_dir}/{OWNER_FILE}"
         """The file that names the owner of the installation; `install` itself makes none."""
-        return f"{self.program_dir}/{OWNER_FILE}"
-
-    @property
-    def link(self) -> str:
-        return f"{self.prefix}/bin/{NAME}"
-
-    @property
-    def link_target(self) -> str:
-        """Relative, so that it is valid below any `top`."""
-        return os.path.relpath(self.program, os.path.dirname(self.link))
-
-    def _place_configuration(self, name: str) -> str:
-        """In /usr/lib, like a package, if the prefix is /usr; else in /etc, like an administrator."""
-        return f"/usr/lib/{name}" if self.prefix == USR else f"/etc/{name}"
-
-    def _place_unit(self, name: str) -> str:
-        return self._place_configuration(f"systemd/system/{NAME}-{name}")
-
-    @property
-    def service(self) -> str:
-        return self._place_unit("reconcile.service")
-
-    @property
-    def timer(self) -> str:
-        return self._place_unit("reconcile.timer")
-
-    @property
-    def watch(self) -> str:
-        """The unit of `watch`, which is enabled only if it is asked for."""
-        return self._place_unit("watch.service")
-
-    @property
-    def textfile_timer(self) -> str:
-        """The timer of `metrics --textfile`, which only an administrator enables."""
-        return self._place_unit("textfile.timer")
-
-    @property
-    def metrics_service(self) -> str:
-        """The unit of `metrics --listen`, which only an administrator enables."""
-        return self._place_unit("metrics.service")
-
-    @property
-    def units(self) -> list[str]:
-        """All units."""
-        textfile = [self._place_unit("textfile.service"), self.textfile_timer]
-        return [self.service, self.timer, self.watch, *textfile, self.metrics_service]
-
-    @property
-    def tmpfiles(self) -> str:
-        return self._place_configuration(f"tmpfiles.d/{NAME}.conf")
-
-    @property
-    def conf_dir(self) -> str:
-        return f"/etc/{NAME}"
-
-    @property
-    def conf(self) -> str:
+        self.link = f"{prefix}/bin/{NAME}"
+        self.link_target = os.path.relpath(self.program, os.path.dirname(self.link))  # valid below any `top`
+        # Like a package, if the prefix is /usr; else like an administrator.
+        library = "/usr/lib/" if prefix == USR else "/etc/"
+        unit = f"{library}systemd/system/{NAME}-"
+        self.service, self.timer = unit + "reconcile.service", unit + "reconcile.timer"
+        self.watch, self.textfile_timer = unit + "watch.service", unit + "textfile.timer"
+        self.metrics_service = unit + "metrics.service"
+        """The watch and the metrics: units that are enabled only if they are asked for."""
+        textfile = [unit + "textfile.service", self.textfile_timer]
+        self.units = [self.service, self.timer, self.watch, *textfile, self.metrics_service]
+        self.tmpfiles = f"{library}tmpfiles.d/{NAME}.conf"
+        self.conf_dir = f"/etc/{NAME}"
+        self.conf = f"{self.conf_dir}/reconcile.conf"
         """The options of the timer's reconcile."""
-        return f"{self.conf_dir}/reconcile.conf"
 
     def json(self, target: str) -> str:
         """The hooks.d file for a target."""
@@ -239,12 +185,12 @@ class PyzFile:
         except zipfile.BadZipFile as error:
             raise ValueError(f"{path} is not a .pyz: {error}") from None
         if not self.data.startswith(b"#!/") or _DOCSTRING not in self._entries.get(_PROGRAM, b""):
-            raise ValueError(f"{path} is not a .pyz of resctrl-mon-hook")
-
-    @property
-    def python(self) -> str:
+            raise ValueError(f"{path} is not a .pyz of {NAME}")
+        self._first_line = self.data[: self.data.index(b"\n") + 1]
+        self.python = self._first_line[2:].partition(b" ")[0].decode("utf-8", "surrogateescape")
         """The interpreter in its first line."""
-        return self._read_first_line()[2:].partition(b" ")[0].decode("utf-8", "surrogateescape")
+        self.build_id = self._entries.get(_BUILD_ID, b"")
+        """The digest of its sources."""
 
     def with_python(self, python: str) -> bytes:
         """Its bytes with another interpreter. Raises ValueError for a path that the kernel rejects.
@@ -253,7 +199,7 @@ class PyzFile:
         """
         if not python.startswith("/") or len(python.split()) != 1 or not (python.isprintable() and python.isascii()):
             raise ValueError(f"must be an absolute path without blanks, not {python!r}")
-        line = self._read_first_line()
+        line = self._first_line
         boot, begin, rest = line[line.index(b" ") :].partition(_FOR_PEOPLE)
         changed = (b"#!" + python.encode("ascii") + boot.rstrip(b" ")).ljust(_LONGEST_OLD_LINE) + begin + rest
         if len(changed) > _LONGEST_LINE:
@@ -268,20 +214,12 @@ class PyzFile:
 
     def has_bytecode(self, magic: bytes) -> bool:
         """Whether it has bytecode for a Python (`magic`: what that begins with, importlib.util.MAGIC_NUMBER)."""
-        end_of_second_line = self.data.index(b"\n", len(self._read_first_line()))
+        end_of_second_line = self.data.index(b"\n", len(self._first_line))
         return magic in marshal.loads(self.data[end_of_second_line + 1 :])  # noqa: S302  as trusted as the program
-
-    @property
-    def build_id(self) -> bytes:
-        """The digest of its sources."""
-        return self._entries[_BUILD_ID]
 
     def text(self, name: str) -> str:
         """The text of a file of the repository in it."""
         return self._entries[name].decode()
-
-    def _read_first_line(self) -> bytes:
-        return self.data[: self.data.index(b"\n") + 1]
 
 
 # --- What can block a program

@@ -181,7 +181,7 @@ def test_annotations_are_passed_on_as_doctor_has_it(start_node: StartNode, monke
     keys = ["monitor.resctrl-mon.io", "monitor.resctrl-mon.io/web", "other.example/x", "plain"]
     web = node.pod(**dict.fromkeys(keys, "true")).start("web")
     base = node.containerd.base
-    config = json.loads((base / f"state/io.containerd.runtime.v2.task/k8s.io/{web.id}/config.json").read_text())
-    passed = [key for key in keys if key in config["annotations"]]
+    content = json.loads((base / f"state/io.containerd.runtime.v2.task/k8s.io/{web.id}/config.json").read_text())
+    passed = [key for key in keys if key in content["annotations"]]
     assert passed == [key for key in keys if config.read_containerd().passes_on(key)]
     assert passed == ["monitor.resctrl-mon.io", "monitor.resctrl-mon.io/web", "plain"]
