@@ -4,8 +4,8 @@
     python3 build.py faults [PART ...] [--markdown] [--most N] [--only CASE]
 
 The parts, by the package that they are in, each of which has a README.md:
-  injection  `syscalls` (every system call fails), `kills` (killed at every one that has an effect, and again while that
-             is repaired), `installs` (install and uninstall, killed so), `broken` (full, read-only, torn, hidden)
+  injection  `syscalls` (those that Python makes around ours fail), `installs` (install and uninstall, killed at
+             each call that has an effect), `broken` (full, read-only, torn, hidden)
   load       `soak` (a hundred thousand pods on one node, two thousand on real resctrl)
   fuzzing    `fuzz` (a million hostile inputs to all that parses, and to the whole hook)
   mutation   `coverage` (each branch of the hook path is run by a test), `mutants` (each change of it fails one)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tests import faults, provision
 from tests.faults.campaign import Campaign
 from tests.faults.fuzzing import fuzz
-from tests.faults.injection import broken_nodes, failing_syscalls, killed_installs, sigkill
+from tests.faults.injection import broken_nodes, failing_syscalls, killed_installs
 from tests.faults.load import soak
 from tests.faults.mutation import hook_coverage, judge
 from tests.support.tables import as_markdown, as_text
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 PARTS: dict[str, Callable[[Campaign], None]] = {
     "syscalls": failing_syscalls.run,
-    "kills": sigkill.run,
     "installs": killed_installs.run,
     "broken": broken_nodes.run,
     "fuzz": fuzz.run,
@@ -52,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     )
     told.add_argument("part", nargs="*", type=_part, metavar="PART", help=f"of {', '.join(PARTS)} [all]")
     told.add_argument("--markdown", action="store_true", help="print the table as Markdown")
-    few = "run no more than this many cases of a kind (inputs, pods), by chance [all; of mutants and pairs some]"
+    few = "run no more than this many cases of a kind (inputs, pods), by chance [all; of mutants some]"
     told.add_argument("--most", type=int, default=0, metavar="N", help=few)
     told.add_argument("--seed", type=int, default=1, help="of that choice, and of all that is left to chance [1]")
     told.add_argument("--jobs", type=int, default=2, help="cases that run at the same time [2]")

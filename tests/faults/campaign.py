@@ -32,15 +32,10 @@ Step = Callable[[Scene], T]
 
 
 class Case(NamedTuple):
-    """One thing that goes wrong. Raises AssertionError if something is not as it must be.
-
-    A case named `X at ...` needs the case `X` to have been run before.
-    """
+    """One thing that goes wrong. Raises AssertionError if something is not as it must be."""
 
     name: str
     run: Step[Any]
-    counts: int = 1
-    """For how many."""
 
 
 class PartRow(NamedTuple):
@@ -150,17 +145,16 @@ class Campaign:
         finally:
             self._idle.put(worker)
 
-    def all(self, what: str, cases: Iterable[Case]) -> dict[str, Any]:
-        """Run cases of one kind, a row of the table. Returns by name what those gave that did not fail."""
+    def all(self, what: str, cases: Iterable[Case]) -> None:
+        """Run cases of one kind, a row of the table."""
         chosen = self._chosen(what, list(cases))
         if not chosen:
-            return {}
+            return
         self._start()  # while there is one thread
         begin, before = time.monotonic(), len(self.failures)
         with ThreadPoolExecutor(self.jobs) as pool:
-            results = dict(zip([case.name for case in chosen], pool.map(self._try, chosen)))
-        self._add(what, sum(case.counts for case in chosen), len(self.failures) - before, begin)
-        return {name: result for name, result in results.items() if result is not None}
+            list(pool.map(self._try, chosen))
+        self._add(what, len(chosen), len(self.failures) - before, begin)
 
     def tally(self, what: str, cases: int, problems: Mapping[str, str], begin: float) -> None:
         """A row of cases that the part has run itself. `problems`: by case, what was wrong; `begin`: time.monotonic."""
@@ -170,7 +164,7 @@ class Campaign:
 
     def is_chosen(self, name: str) -> bool:
         """Whether a case is to be run, as far as `only` goes."""
-        return self.only is None or self.only == name or self.only.startswith(f"{name} at ")
+        return self.only in (None, name)
 
     def note(self, text: str) -> None:
         self.notes.append(f"{self.part}: {text}")
@@ -194,12 +188,11 @@ class Campaign:
         places = Random(f"{self.seed} {what}").sample(range(len(cases)), self.most)
         return [cases[place] for place in sorted(places)]
 
-    def _try(self, case: Case) -> Any:  # noqa: ANN401  what the case gives
+    def _try(self, case: Case) -> None:
         try:
-            return self.ask(case.run)
+            self.ask(case.run)
         except Failed as error:
             self._fail(case.name, str(error))
-            return None
 
     def _fail(self, case: str, problem: str) -> None:
         failure = Failure(self.part, case, problem.replace("\n", "\n  "))

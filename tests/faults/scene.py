@@ -10,7 +10,6 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import stat
 import subprocess
 from contextlib import ExitStack, closing, contextmanager
@@ -18,20 +17,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from hook.base.text import short_id
-from tests.faults import strace
 from tests.resctrlfs import Mounted, mounted
 from tests.support import consumers, oracle, storm
 from tests.support.cgroups import mount_point
-from tests.support.containers import Deadline, LineFifo
 from tests.support.devlog import DevLog
 from tests.support.hook import UID, Hook, Outcome
 from tests.support.storm import ModelWorld, SimulatedContainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tests.faults.strace import Call
 
 WAITS = ("--lock-timeout=0.2", "--rmid-wait=0.2")
 """The options that allow a hook to wait."""
@@ -217,23 +213,6 @@ class Scene:
         if any("its use is lost" in line for line in (outcome.stderr, *ran.syslog)):
             self.used = 0  # what is said is no lie
         return ran
-
-    def run_stopped(self, job: Job, call: Call, meanwhile: Callable[[], object]) -> Ran:
-        """Run a hook that is stopped behind a call, and goes on when something was done."""
-        fifo = LineFifo(self.directory / "stops")
-        hook = replace(self.hook, wrapper=(*self.hook.wrapper, *strace.stopped(fifo.path, call)))
-        self.story.append(f"{job.verb}: {shlex.join(hook.command('hook'))}")
-        process = hook.start(job.state())
-        try:
-            pid = strace.wait_for_stop(lambda: fifo.line(Deadline(PATIENCE), f"the stop at {call}"))
-            meanwhile()
-            os.kill(pid, signal.SIGCONT)
-            return self._ran(self._finish(process))
-        finally:
-            process.terminate()
-            process.communicate()
-            fifo.close()
-            fifo.path.unlink()
 
     def _finish(self, process: subprocess.Popen[bytes]) -> Outcome:
         try:

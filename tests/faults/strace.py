@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from tests.support.hook import PYZ
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 _LINE = re.compile(r"(?:\d+ +)?(\w+)\((.*)")
@@ -42,10 +41,6 @@ class Call:
     def is_same(self, text: str) -> bool:
         """Whether this is the same call, by its files: what one that failed would have read is not seen."""
         return _files(self.name, self.text) == _files(self.name, text)
-
-    @property
-    def is_on_resctrl(self) -> bool:
-        return "/resctrl/" in self.text.partition(" = ")[0]
 
     @property
     def has_effect(self) -> bool:
@@ -80,33 +75,10 @@ def failing(trace: Path, call: Call, errno: str, *, for_good: bool) -> list[str]
     return [*watched(trace), "--seccomp-bpf", "-e", f"trace={call.name}", "-e", fault]
 
 
-def killed(trace: Path, call: Call, *, children: bool = True) -> list[str]:
-    """The same; and SIGKILL comes when it makes that call, which is not done any more."""
-    return _signalled(trace, call, "KILL", children=children)
-
-
-def stopped(trace: Path, call: Call) -> list[str]:
-    """The same; and SIGSTOP comes when it has made that call."""
-    return _signalled(trace, call, "STOP")
-
-
-def _signalled(trace: Path, call: Call, signal: str, *, children: bool = True) -> list[str]:
-    return [
-        *watched(trace, children=children),
-        "-e",
-        f"trace={call.name}",
-        "-e",
-        f"inject={call.name}:signal={signal}:when={call.nth}",
-    ]
-
-
-def wait_for_stop(line: Callable[[], str]) -> int:
-    """Read the lines of a trace until the process stops; returns its pid."""
-    while True:
-        pid, _, text = line().partition(" ")
-        if "stopped by SIGSTOP" in text:
-            return int(pid)
-        assert "+++" not in text, "it has ended, and was not stopped"
+def killed(trace: Path, call: Call) -> list[str]:
+    """The same; and SIGKILL comes when the program itself makes that call, which is not done any more."""
+    fault = f"inject={call.name}:signal=KILL:when={call.nth}"
+    return [*watched(trace, children=False), "-e", f"trace={call.name}", "-e", fault]
 
 
 def calls(trace: Path) -> list[Call]:
@@ -124,19 +96,6 @@ def calls(trace: Path) -> list[Call]:
         if found or (name == "openat" and f'"{PYZ}"' in text):
             found.append(Call(name, seen[name], text, is_ours))
     return found
-
-
-def kill_points(trace: Path, *, countable: bool) -> list[Call]:
-    """Where a process is to be killed: at the calls that change something, and at the ones that follow these.
-
-    Where it cannot be `countable` which is which, since it looks at all processes, at the former, without openat: all
-    that is between two of them leaves the same behind.
-    """
-    found = calls(trace)
-    if not countable:
-        return [call for call in found if call.has_effect and call.name != "openat"]
-    behind = {place + 1 for place, call in enumerate(found) if call.has_effect}
-    return [call for place, call in enumerate(found) if call.has_effect or place in behind]
 
 
 def injected(trace: Path) -> list[str]:

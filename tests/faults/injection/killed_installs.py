@@ -87,7 +87,7 @@ class InstalledMachine:
         return [call for call in found if " = -1 " not in call.text and "/tmp/resctrl-mon-hook" not in call.text]
 
     def kill(self, command: tuple[str, ...], call: Call) -> None:
-        done = self._run(command, strace.killed(self._trace, call, children=False))
+        done = self._run(command, strace.killed(self._trace, call))
         self._scene.expect(done.returncode == -9, "it was not killed, but ended with", done.returncode)
         self._judge()
 

@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clocks that jump, pids that are used again, a /proc that hides, a resctrl that goes and comes back in the middle."""
+"""Clocks that jump, pids that are used again, a /proc that hides."""
 
 from __future__ import annotations
 
 from functools import partial
 from itertools import chain, product
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
-from tests.faults import strace
 from tests.faults.campaign import Campaign, Case
-from tests.faults.injection.failing_syscalls import ERRNOS_OF_RESCTRL
 from tests.faults.injection.stages import COMPLETED, LIMBO, LINGERING, LIVING, RECONCILES, STAGES, TURNS, Stage, turn
 from tests.faults.scene import POSTSTOP
-from tests.support.storm import is_ours
 
 if TYPE_CHECKING:
     from tests.faults.scene import Scene
-    from tests.faults.strace import Call
 
 STAMPS = (
     (LIVING, "created_boottime"),
@@ -40,7 +36,7 @@ HIDINGS = {
 
 
 def run(campaign: Campaign) -> None:
-    for kind in (_jumps, _reuses, _hidings, _changes):
+    for kind in (_jumps, _reuses, _hidings):
         kind(campaign)
 
 
@@ -110,66 +106,4 @@ def _elsewhere(stage: Stage, scene: Scene) -> None:
     before = scene.world.groups()
     scene.endure(job, ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc"))
     scene.expect(scene.world.groups() == before, "groups were changed:", before, scene.world.groups())
-    scene.recover()
-
-
-def _groups_removed(scene: Scene) -> None:
-    for path in filter(is_ours, scene.world.groups()):
-        (scene.world.root / path).rmdir()
-
-
-def _unmounted(scene: Scene) -> None:
-    scene.world.unmount()
-    scene.foreign.clear()
-
-
-def _mounted_anew(scene: Scene) -> None:
-    _unmounted(scene)
-    scene.world.mount()
-
-
-DEEDS: dict[str, Callable[[Scene], None]] = {
-    "our groups are removed": _groups_removed,
-    "resctrl is unmounted": _unmounted,
-    "resctrl is mounted anew": _mounted_anew,
-}
-
-
-def _changes(campaign: Campaign) -> None:
-    """The hook is stopped when it has its lock, and behind each call on resctrl; meanwhile something is done."""
-    for stage in STAGES:
-        calls = campaign.ask(partial(_places, stage))
-        cases = (
-            Case(f"{stage.name}: {how} after {call}", partial(_amid, stage, call, deed))
-            for call, (how, deed) in product(calls, DEEDS.items())
-        )
-        campaign.all(f"resctrl changes behind each of {len(calls)} calls of {stage}", cases)
-
-
-def _places(stage: Stage, scene: Scene) -> list[Call]:
-    job = stage.set(scene)
-    scene.perform(job, strace.watched(scene.trace))
-    return [call for call in strace.calls(scene.trace) if call.name == "flock" or _is_answered(call)]
-
-
-def _is_answered(call: Call) -> bool:
-    """Whether resctrl itself answers it; what is done behind any other comes to the same as behind the one before."""
-    return call.is_on_resctrl and call.name in ("newfstatat", *ERRNOS_OF_RESCTRL)
-
-
-def _amid(stage: Stage, call: Call, deed: Callable[[Scene], None], scene: Scene) -> None:
-    job = stage.set(scene)
-    before: list[bool] = []
-
-    def meanwhile() -> None:
-        before.append(scene.is_done(job))
-        deed(scene)
-
-    ran = scene.run_stopped(job, call, meanwhile)
-    scene.expect(ran.outcome.status == 0, "exit status", ran.outcome.status)
-    if not before[0] and not scene.is_done(job):
-        scene.expect_told(job, ran)
-    if not scene.world.mounted:
-        scene.world.mount()
-    scene.expect_foreign()
     scene.recover()
