@@ -38,7 +38,7 @@ def own(name: str = ID) -> str:
     return f"/kubepods/pod{UID}/crio-{name}.scope"
 
 
-class Cgroups:
+class WatchedCgroups:
     """Processes in containers' cgroups. `reads`: of which ones the threads were listed, each in `seconds`."""
 
     def __init__(self, machine: MachineOnDisk, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,12 +81,12 @@ class Cgroups:
 
 
 @pytest.fixture
-def cgroups(machine: MachineOnDisk, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Cgroups:
-    return Cgroups(machine, clock, monkeypatch)
+def cgroups(machine: MachineOnDisk, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> WatchedCgroups:
+    return WatchedCgroups(machine, clock, monkeypatch)
 
 
 @pytest.fixture
-def node(machine: MachineOnDisk, cgroups: Cgroups) -> Context:
+def node(machine: MachineOnDisk, cgroups: WatchedCgroups) -> Context:
     """With a container that runs: process 7, in its group."""
     node = machine.node()
     start(node, cgroups, ID, 7)
@@ -94,7 +94,7 @@ def node(machine: MachineOnDisk, cgroups: Cgroups) -> Context:
     return node
 
 
-def start(node: Context, cgroups: Cgroups, name: str = OTHER, pid: int = 70) -> None:
+def start(node: Context, cgroups: WatchedCgroups, name: str = OTHER, pid: int = 70) -> None:
     """A container of the pod."""
     cgroups.spawn(pid, own(name))
     create_runtime(node, container(name, pid))
@@ -119,20 +119,22 @@ def moved(machine: MachineOnDisk, node: Context, pid: int = 8) -> set[int]:
 
 @pytest.mark.parametrize("cgroup", [own(), own() + "/init.scope"])
 def test_exec_in_or_below_a_containers_own_cgroup_is_moved_in(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, cgroup: str
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, cgroup: str
 ) -> None:
     cgroups.spawn(8, cgroup)
     assert moved(machine, node) == {8}
 
 
-def test_exec_in_one_hierarchy_of_several_is_moved_in(machine: MachineOnDisk, node: Context, cgroups: Cgroups) -> None:
+def test_exec_in_one_hierarchy_of_several_is_moved_in(
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups
+) -> None:
     cgroups.spawn(8)
     cgroups.enter(8, "cpu,cpuacct:/", ":" + own())
     assert moved(machine, node) == {8}
 
 
 def test_exec_in_another_group_of_ours_is_moved_in_with_its_threads(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups
 ) -> None:
     cgroups.spawn(8, mon_group="oci-other")
     cgroups.spawn(80)
@@ -141,7 +143,7 @@ def test_exec_in_another_group_of_ours_is_moved_in_with_its_threads(
 
 
 def test_children_are_moved_in_a_moment_later_unless_they_are_in_another_cgroup(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, clock: Clock
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, clock: Clock
 ) -> None:
     """Also one that is forked while its parent is moved: it is outside, and appears only then."""
     start(node, cgroups)
@@ -163,7 +165,7 @@ def test_children_are_moved_in_a_moment_later_unless_they_are_in_another_cgroup(
 
 
 def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_that_stays_is_not(
-    node: Context, cgroups: Cgroups, monkeypatch: pytest.MonkeyPatch
+    node: Context, cgroups: WatchedCgroups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(procfs, "cpu_seconds", {8: 0.25, 9: 4.0}.get)
     cgroups.spawn(8)
@@ -174,7 +176,7 @@ def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_t
 
 
 def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked_at(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cgroups.spawn(8, mon_group=GROUP)
     machine.calls.clear()
@@ -185,7 +187,7 @@ def test_process_in_its_group_already_is_written_nowhere_and_its_init_not_looked
 
 
 def test_where_the_kernel_does_not_show_groups_the_tasks_file_tells(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups
 ) -> None:
     cgroups.spawn(8)
     for expected in ({8}, set()):
@@ -194,7 +196,7 @@ def test_where_the_kernel_does_not_show_groups_the_tasks_file_tells(
         assert moved(machine, node) == expected
 
 
-def test_no_lock_is_needed(machine: MachineOnDisk, node: Context, cgroups: Cgroups) -> None:
+def test_no_lock_is_needed(machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups) -> None:
     """A hook of another container of the pod may hold it meanwhile."""
     cgroups.spawn(8)
     with (machine.run / "locks" / UID).open() as held:
@@ -221,13 +223,13 @@ def test_no_lock_is_needed(machine: MachineOnDisk, node: Context, cgroups: Cgrou
     ],
 )
 def test_exec_outside_of_the_recorded_cgroup_or_in_another_tools_place_is_left(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, where: dict[str, str]
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, where: dict[str, str]
 ) -> None:
     cgroups.spawn(8, **where)
     assert moved(machine, node) == set()
 
 
-def test_cgroup_that_a_container_shares_with_others_is_left(machine: MachineOnDisk, cgroups: Cgroups) -> None:
+def test_cgroup_that_a_container_shares_with_others_is_left(machine: MachineOnDisk, cgroups: WatchedCgroups) -> None:
     cgroups.spawn(7, "/user.slice")
     node = machine.node()
     create_runtime(node, container(ID, 7))
@@ -250,7 +252,7 @@ def be_outside(machine: MachineOnDisk) -> None:
 
 @pytest.mark.parametrize("what", [die, give_its_pid_to_another, be_outside])
 def test_container_whose_init_is_not_in_its_group_is_left(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, what: Callable[[MachineOnDisk], None]
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, what: Callable[[MachineOnDisk], None]
 ) -> None:
     """A createRuntime in flight has recorded the member, and writes its pid last. Podman's poststop may come late."""
     what(machine)
@@ -263,7 +265,7 @@ def test_container_whose_init_is_not_in_its_group_is_left(
 
 
 def test_init_before_it_is_a_member_and_after_its_container_ended_is_left(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups
 ) -> None:
     """The container of a pod that is being created: the hook itself will move it, once its counters have begun."""
     cgroups.spawn(8, own(OTHER))
@@ -292,7 +294,7 @@ def tear_index(machine: MachineOnDisk) -> None:
 
 @pytest.mark.parametrize("what", [change_ctrl_group, remove_group, tear_index])
 def test_what_is_in_the_way_is_left_to_reconcile(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, what: Callable[[MachineOnDisk], None]
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, what: Callable[[MachineOnDisk], None]
 ) -> None:
     cgroups.spawn(8)
     what(machine)
@@ -318,7 +320,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_records_are_read_once_until_one_changes(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, reads: list[str], monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, reads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "is_settled", lambda _run: True)
     os.utime(machine.run / "groups", (0, 0))
@@ -364,7 +366,7 @@ def test_what_is_remembered_of_cgroups_does_not_grow(node: Context, monkeypatch:
 
 
 def test_what_a_process_forked_before_it_ended_is_moved_in_at_once(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups
 ) -> None:
     cgroups.spawn(9)
     cgroups.spawn(8)
@@ -375,7 +377,7 @@ def test_what_a_process_forked_before_it_ended_is_moved_in_at_once(
 
 
 def test_what_a_process_forked_before_it_was_moved_and_ended_is_moved_in_too(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cgroups.spawn(9)
     cgroups.spawn(8)
@@ -385,7 +387,7 @@ def test_what_a_process_forked_before_it_was_moved_and_ended_is_moved_in_too(
 
 
 def test_process_that_is_gone_leads_to_a_look_at_all_containers_also_at_new_ones(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "is_settled", lambda _run: True)
     os.utime(machine.run / "groups", (0, 0))
@@ -402,7 +404,7 @@ def test_process_that_is_gone_leads_to_a_look_at_all_containers_also_at_new_ones
     assert machine.groups() == {GROUP: {7, 9, 70, 90}}
 
 
-def test_execs_without_end_do_not_put_off_the_look(node: Context, cgroups: Cgroups, clock: Clock) -> None:
+def test_execs_without_end_do_not_put_off_the_look(node: Context, cgroups: WatchedCgroups, clock: Clock) -> None:
     it = pursue(node)
     for pid in (8, 9, 10):
         cgroups.spawn(pid)
@@ -411,7 +413,7 @@ def test_execs_without_end_do_not_put_off_the_look(node: Context, cgroups: Cgrou
     assert it.wait() == 0
 
 
-def slow_look(node: Context, cgroups: Cgroups, seconds: float = 0.01) -> Pursuit:
+def slow_look(node: Context, cgroups: WatchedCgroups, seconds: float = 0.01) -> Pursuit:
     """After a look that took so long."""
     cgroups.seconds = seconds
     it = pursue(node)
@@ -420,7 +422,7 @@ def slow_look(node: Context, cgroups: Cgroups, seconds: float = 0.01) -> Pursuit
     return it
 
 
-def test_looks_take_a_twentieth_of_the_time(node: Context, cgroups: Cgroups, clock: Clock) -> None:
+def test_looks_take_a_twentieth_of_the_time(node: Context, cgroups: WatchedCgroups, clock: Clock) -> None:
     it = slow_look(node, cgroups)
     assert it.wait() is None
     it.look_at_all()
@@ -430,7 +432,7 @@ def test_looks_take_a_twentieth_of_the_time(node: Context, cgroups: Cgroups, clo
 
 
 def test_chase_that_is_not_due_yet_waits_for_the_next_look(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, clock: Clock
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, clock: Clock
 ) -> None:
     it = slow_look(node, cgroups)
     cgroups.spawn(9)
@@ -445,7 +447,9 @@ def test_chase_that_is_not_due_yet_waits_for_the_next_look(
     assert machine.groups() == {GROUP: {7, 9}}
 
 
-def test_look_that_takes_too_long_goes_on_later_from_there(node: Context, cgroups: Cgroups, clock: Clock) -> None:
+def test_look_that_takes_too_long_goes_on_later_from_there(
+    node: Context, cgroups: WatchedCgroups, clock: Clock
+) -> None:
     start(node, cgroups)
     it = slow_look(node, cgroups, 0.3)
     assert len(cgroups.reads) == 1
@@ -457,7 +461,7 @@ def test_look_that_takes_too_long_goes_on_later_from_there(node: Context, cgroup
 
 
 def test_thread_that_was_in_its_group_is_not_asked_about_for_a_minute(
-    node: Context, cgroups: Cgroups, clock: Clock
+    node: Context, cgroups: WatchedCgroups, clock: Clock
 ) -> None:
     it = slow_look(node, cgroups)
     for seconds, expected in ((0, []), (61, [7])):
@@ -470,7 +474,7 @@ def test_thread_that_was_in_its_group_is_not_asked_about_for_a_minute(
 
 @pytest.mark.parametrize("number", [2, 5], ids=["ENOENT", "EIO"])
 def test_refusal_of_the_kernel_is_logged_unless_the_group_is_gone(
-    node: Context, cgroups: Cgroups, machine: MachineOnDisk, number: int
+    node: Context, cgroups: WatchedCgroups, machine: MachineOnDisk, number: int
 ) -> None:
     cgroups.spawn(9)
     machine.refusals["put"] = [number]
@@ -481,7 +485,7 @@ def test_refusal_of_the_kernel_is_logged_unless_the_group_is_gone(
     assert (it.moved, it.failed, len(lines)) == (0, int(number == 5), int(number == 5))
 
 
-def test_container_that_stays_outside_is_logged(node: Context, cgroups: Cgroups, machine: MachineOnDisk) -> None:
+def test_container_that_stays_outside_is_logged(node: Context, cgroups: WatchedCgroups, machine: MachineOnDisk) -> None:
     cgroups.spawn(9)
     cgroups.list(own(), 99)  # listed each time, and ended each time
     cgroups.seconds = 0.05
@@ -534,7 +538,7 @@ def take_steps(node: Context, *events: int | type[Lost] | None) -> None:
 
 
 def test_each_event_is_acted_on(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, lines: list[str], clock: Clock
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, lines: list[str], clock: Clock
 ) -> None:
     cgroups.seconds = 1.0
     cgroups.spawn(8)
@@ -551,7 +555,7 @@ def test_each_event_is_acted_on(
 
 
 def test_it_looks_at_all_containers_when_it_starts_and_after_events_were_lost(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, clock: Clock, lines: list[str]
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, clock: Clock, lines: list[str]
 ) -> None:
     cgroups.spawn(8)
     it = loop(node, FakeConnector(Lost, None))
@@ -566,7 +570,7 @@ def test_it_looks_at_all_containers_when_it_starts_and_after_events_were_lost(
 
 
 def test_it_waits_no_longer_than_until_the_next_look(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, clock: Clock
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, clock: Clock
 ) -> None:
     source = FakeConnector(99, None, clock=clock)
     cgroups.seconds = 0.01
@@ -586,7 +590,7 @@ def recorded(node: Context) -> WatchRecord | None:
 
 
 def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(system, "unix_time", lambda: 1e9 + clock.now)
     it = loop(node, FakeConnector(8, 9, 8, Lost, None, None))
@@ -613,7 +617,7 @@ def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(
 
 
 def test_record_that_cannot_be_written_is_logged_and_the_event_acted_on(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, lines: list[str], monkeypatch: pytest.MonkeyPatch
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
@@ -627,7 +631,7 @@ def test_record_that_cannot_be_written_is_logged_and_the_event_acted_on(
 
 
 def test_refusal_of_the_kernel_is_logged_and_the_next_event_acted_on(
-    machine: MachineOnDisk, node: Context, cgroups: Cgroups, lines: list[str]
+    machine: MachineOnDisk, node: Context, cgroups: WatchedCgroups, lines: list[str]
 ) -> None:
     it = loop(node, FakeConnector(8, 9))
     it.step()  # a look at all
