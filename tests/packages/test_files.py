@@ -76,28 +76,18 @@ def files(tree: Path) -> set[str]:
     return {str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_symlink() or not path.is_dir()}
 
 
-def test_the_files(trees: dict[str, Path]) -> None:
-    assert files(trees["deb"]) == BOTH | DEB_ALONE
-    assert files(trees["rpm"]) == BOTH | RPM_ALONE
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_directory_of_the_administrators_files_is_there_and_empty(trees: dict[str, Path], kind: str) -> None:
-    assert [str(path.relative_to(trees[kind])) for path in (trees[kind] / "etc").rglob("*")] == [f"etc/{NAME}"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_anybody_can_read_them_and_root_alone_can_write(trees: dict[str, Path], kind: str) -> None:
-    programs = {PROGRAM, f"usr/bin/{NAME}"}
-    for path in trees[kind].rglob("*"):
-        is_program = path.is_dir() or str(path.relative_to(trees[kind])) in programs
-        assert stat.S_IMODE(path.stat().st_mode) == (0o755 if is_program else 0o644), path
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_program_and_the_hooks_are_those_of_this_tree(trees: dict[str, Path], kind: str) -> None:
+@pytest.mark.parametrize(("kind", "alone"), [("deb", DEB_ALONE), ("rpm", RPM_ALONE)])
+def test_the_files_are_those_of_this_tree_and_only_root_can_write_them(
+    trees: dict[str, Path], kind: str, alone: set[str]
+) -> None:
     tree = trees[kind]
+    assert files(tree) == BOTH | alone
+    assert [str(path.relative_to(tree)) for path in (tree / "etc").rglob("*")] == [f"etc/{NAME}"], "an empty directory"
+    for path in tree.rglob("*"):
+        is_program = path.is_dir() or str(path.relative_to(tree)) in (PROGRAM, f"usr/bin/{NAME}")
+        assert stat.S_IMODE(path.stat().st_mode) == (0o755 if is_program else 0o644), path
     assert (tree / PROGRAM).read_bytes() == HOOK.read_bytes()
+    assert (tree / OWNER).read_text() == f"{kind}\n"
     assert (tree / f"usr/bin/{NAME}").resolve() == (tree / PROGRAM).resolve()
     for directory, place in ("oci-hooks", HOOKS_D), ("packaging/systemd", "usr/lib/systemd/system"):
         for file in (REPOSITORY / directory).iterdir():
@@ -113,31 +103,20 @@ def test_man_has_no_complaint_of_the_page(trees: dict[str, Path], kind: str) -> 
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_version_is_the_programs_own(packages: Packages) -> None:
+def test_version_needs_and_changes_are_those_of_the_program(packages: Packages, trees: dict[str, Path]) -> None:
     version = told(HOOK, "--version").split()[-1]
-    assert told("dpkg-deb", "--field", packages.deb, "Version").strip() == version
-    assert told("rpm", "-qp", "--queryformat=%{VERSION}", packages.rpm) == version
     assert packages.deb.name == f"{NAME}_{version}_all.deb"
-
-
-def test_what_has_changed_is_told_in_the_words_of_the_change_log(packages: Packages, trees: dict[str, Path]) -> None:
-    points = re.findall(r"^\* ([^*]*)$", (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    told_by = {
-        "deb": told("gzip", "-dc", trees["deb"] / "usr/share/doc" / NAME / "changelog.gz"),
-        "rpm": told("rpm", "-qp", "--changelog", packages.rpm),
-    }
-    for text in told_by.values():
-        assert " ".join(points[0].split()) in " ".join(text.split())
-
-
-def test_what_they_need(packages: Packages) -> None:
+    assert told("dpkg-deb", "--field", packages.deb, "Version").strip() == version
     assert told("dpkg-deb", "--field", packages.deb, "Depends").strip() == "python3 (>= 3.9)"
-    needed = set(told("rpm", "-qp", "--requires", packages.rpm).splitlines())
-    assert {line for line in needed if not line.startswith("rpmlib(")} == {
-        "/bin/sh",
-        "/usr/bin/python3",
-        "python3 >= 3.9",
-    }
+    assert told("rpm", "-qp", "--queryformat=%{VERSION}", packages.rpm) == version
+    needed = {it for it in told("rpm", "-qp", "--requires", packages.rpm).splitlines() if not it.startswith("rpmlib(")}
+    assert needed == {"/bin/sh", "/usr/bin/python3", "python3 >= 3.9"}
+    points = re.findall(r"^\* ([^*]*)$", (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    for text in (
+        told("gzip", "-dc", trees["deb"] / "usr/share/doc" / NAME / "changelog.gz"),
+        told("rpm", "-qp", "--changelog", packages.rpm),
+    ):
+        assert " ".join(points[0].split()) in " ".join(text.split())
 
 
 def test_what_rpm_runs(packages: Packages) -> None:
@@ -149,9 +128,9 @@ def test_what_rpm_runs(packages: Packages) -> None:
     assert "%{" not in said, "a macro that this rpm does not know"
 
 
-@pytest.mark.parametrize("script", ["postinst", "prerm", "postrm"])
-def test_dash_understands_what_dpkg_runs(script: str) -> None:
-    told("sh", "-n", REPOSITORY / "packaging" / "deb" / script)
+def test_dash_understands_what_dpkg_runs() -> None:
+    for script in ("postinst", "prerm", "postrm"):
+        told("sh", "-n", REPOSITORY / "packaging" / "deb" / script)
 
 
 def test_the_linters_accept_them(pyz: Path, tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_on_a_fresh_debian_the_words_of_the_readme_lead_to_joules(fresh: Machine
     assert ours(fresh) == []
 
 
-def test_an_upgrade_leaves_a_live_container_in_its_group_and_its_poststop_is_the_new_one(
+def test_upgrade_and_downgrade_leave_a_live_container_in_its_group_and_its_poststop_is_the_new_one(
     manager: Manager, packages: Packages, newer: Packages
 ) -> None:
     machine = manager.machine
@@ -127,7 +127,11 @@ def test_an_upgrade_leaves_a_live_container_in_its_group_and_its_poststop_is_the
     before = machine.resctrl.groups()[f"/mon_groups/oci-{container}"]
     manager.install(newer)
     assert machine.run(NAME, "--version").stdout == f"{NAME} {newer.version}\n"
+    manager.install(packages)  # a downgrade
+    assert machine.run(NAME, "--version").stdout == f"{NAME} {packages.version}\n"
+    assert machine.run(NAME, "reconcile").stdout == ""
     assert machine.resctrl.groups()[f"/mon_groups/oci-{container}"] == before
+    manager.install(newer)
     machine.podman_rm("web")
     assert machine.groups() == {}
 

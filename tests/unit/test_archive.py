@@ -9,7 +9,6 @@ import shutil
 import stat
 import sys
 import zipfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -302,46 +301,3 @@ def test_a_first_line_that_names_a_python_that_is_too_old_says_so(
 )
 def test_pythons_from_3_4_on_can_read_what_runs_before_their_version_is_known(text: str) -> None:
     ast.parse(text, feature_version=(3, 4))
-
-
-# --- Imports
-
-
-def imports(text: str) -> Iterator[tuple[str, bool]]:
-    """The modules that a text imports when it runs, and whether at once or only in some function."""
-
-    def walk(nodes: Sequence[ast.AST], at_once: bool) -> Iterator[tuple[str, bool]]:
-        for node in nodes:
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-                yield from walk(node.orelse, at_once)
-            elif isinstance(node, ast.Import):
-                yield from ((alias.name, at_once) for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                assert node.level == 0
-                assert node.module is not None
-                inner = node.module == "hook"
-                yield from ((f"hook.{alias.name}", at_once) for alias in node.names if inner)
-                yield node.module, at_once
-            else:
-                function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-                yield from walk(list(ast.iter_child_nodes(node)), at_once and not function)
-
-    yield from walk(ast.parse(text).body, True)
-
-
-def package(module: str) -> str:
-    return module.partition(".")[0]
-
-
-@pytest.fixture(scope="module")
-def texts(source: Path) -> dict[str, str]:
-    """The modules in the zip, by the names that imports give them."""
-    entries = {name: text.decode() for name, text in archive.read_sources(source).items() if name.endswith(".py")}
-    named = {name[: -len(".py")].replace("/", "."): text for name, text in entries.items()}
-    return {name[: -len(".__init__")] if name.endswith(".__init__") else name: text for name, text in named.items()}
-
-
-def test_the_zip_imports_the_standard_library_alone(texts: dict[str, str]) -> None:
-    allowed = sys.stdlib_module_names | {"hook"}
-    strangers = {(name, module) for name, text in texts.items() for module, _ in imports(text)}
-    assert not {(name, module) for name, module in strangers if package(module) not in allowed}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,7 +126,9 @@ def test_the_http_server_is_imported_only_to_listen() -> None:
     assert [module for module, names in at_first.items() if "hook.observe.serve" in names] == []
 
 
-def test_pydantic_is_known_to_the_models_alone() -> None:
+def test_the_standard_library_is_all_that_is_needed_and_pydantic_is_known_to_the_models_alone() -> None:
+    every = {name.partition(".")[0] for tree in TREES.values() for node in ast.walk(tree) for name in imported(node)}
+    assert every - sys.stdlib_module_names <= {"hook", "pydantic", "pydantic_core"}
     assert users({"pydantic", "pydantic_core"}) == PYDANTIC
 
 
