@@ -15,7 +15,7 @@ from hook.base.models import Failure, Unhooked
 from hook.base.text import printable, who
 from hook.observe import hardware
 from hook.observe.snapshot import Group, Inventory, Key
-from hook.observe.table import Column, Screen, lay_out, numbers, words
+from hook.observe.table import Column, Screen, lay_out, numbers
 from hook.observe.use import KeyUse, Rates, Total, Uses, add_up, sum_gauges, sum_use, to_number
 from hook.state.records import name_unhooked
 
@@ -153,10 +153,10 @@ def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Scre
         for event, head in _LIST_HEADS.items()
     ]
     columns = [
-        words("NAME", [*map(format_name, keys), *end], least=_LEAST_NAME),
+        Column("NAME", [*map(format_name, keys), *end], least=_LEAST_NAME),
         Column("KEY", ids, [key[:_SHORT_KEY] for key in ids]),
         Column("STATE", states, [short_states[state] for state in states]),
-        Column("CTRL_GROUPS", ctrl_groups, None),
+        Column("CTRL_GROUPS", ctrl_groups, is_extra=True),
         numbers("ALIVE", [*map(_format_members, keys), *none]),
         numbers("AGE", [format_age(key.age) for key in keys] + none),
         *sums,
@@ -269,7 +269,7 @@ def _format_sums(key: Key, screen: Screen) -> list[str]:
     if not events:
         return []
     cells = [format_sum(sums[event], event) for event in events]
-    columns = [words("EVENT", events), numbers("USE", cells), words("UNIT", [unit_of(event) for event in events])]
+    columns = [Column("EVENT", events), numbers("USE", cells), Column("UNIT", [unit_of(event) for event in events])]
     return ["", *lay_out(columns, screen), *explain_marks(cells)]
 
 
@@ -319,8 +319,8 @@ def _format_group(group: Group, *, is_wide: bool) -> list[str]:
     texts = {"BEGIN": group.begin, "END" if group.is_over else "NOW": group.now, "BEFORE": record.before}
     events = [counters.event_of(it) for it in listed]
     columns = [
-        words("COUNTER", [to_word(it) for it in listed]),
-        words("UNIT", [event.unit if event else _UNKNOWN for event in events]),
+        Column("COUNTER", [to_word(it) for it in listed]),
+        Column("UNIT", [event.unit if event else _UNKNOWN for event in events]),
         *(numbers(head, [to_word(of[it]) if it in of else _NOTHING for it in listed]) for head, of in texts.items()),
         numbers("USE", [_format_use(group, it) for it in listed]),
     ]
@@ -351,7 +351,7 @@ def format_rates(rates: Rates, sort: str, screen: Screen, notes: str = "") -> li
         numbers(head, [format_sum(use.get(event), event) for use in uses]) for event, (head, _) in _TOP_HEADS.items()
     ]
     columns = [
-        words("NAME", ["node", "no pod", *(format_name(it.key) for it in shown)], least=_LEAST_NAME),
+        Column("NAME", ["node", "no pod", *(format_name(it.key) for it in shown)], least=_LEAST_NAME),
         Column("KEY", keys, [key[:_SHORT_KEY] for key in keys]),
         *sums,
     ]

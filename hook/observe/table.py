@@ -7,7 +7,7 @@ The unit of a column is in its head.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _GAP = "  "
 _CUT = "..."
@@ -37,15 +37,16 @@ class Screen:
 
 @dataclass(frozen=True)
 class Column:
-    """A column. `short`: the cells for a terminal that is too narrow for all columns; None: there it is left out.
+    """A column. On a terminal that is too narrow for all columns it has its `short` cells, or is left out (`is_extra`).
 
     `least`: to how many characters its cells may be cut there; 0: never.
     """
 
     head: str
     cells: Sequence[str]
-    short: Sequence[str] | None
+    short: Sequence[str] | None = None
     is_number: bool = False
+    is_extra: bool = False
     least: int = 0
 
     @property
@@ -53,28 +54,22 @@ class Column:
         return max(map(len, [self.head, *self.cells]))
 
 
-def words(head: str, cells: Sequence[str], *, least: int = 0) -> Column:
-    """A column of words, to the left."""
-    return Column(head, cells, cells, least=least)
-
-
 def numbers(head: str, cells: Sequence[str]) -> Column:
-    """A column of numbers, to the right: they always show."""
-    return Column(head, cells, cells, is_number=True)
+    """A column of numbers, to the right."""
+    return Column(head, cells, is_number=True)
 
 
 def lay_out(columns: Sequence[Column], screen: Screen) -> list[str]:
     """The lines of a table, the heads first."""
     if screen.width is None or _sum_widths(columns) <= screen.width:
         return _align(columns, screen)
-    narrow = [Column(it.head, it.short, it.short, it.is_number, it.least) for it in columns if it.short is not None]
+    narrow = [replace(it, cells=it.short or it.cells) for it in columns if not it.is_extra]
     too_wide = _sum_widths(narrow) - screen.width
     cut = []
     for it in narrow:
         width = max(it.least, it.width - max(0, too_wide)) if it.least else it.width
         too_wide -= it.width - width
-        cells = [cut_middle(cell, width) for cell in it.cells]
-        cut.append(Column(it.head[:width], cells, cells, it.is_number))
+        cut.append(replace(it, head=it.head[:width], cells=[cut_middle(cell, width) for cell in it.cells]))
     return _align(cut, screen)
 
 

@@ -101,14 +101,10 @@ def test_every_panel_asks_the_data_source_that_is_chosen() -> None:
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS + QUERIES)
-def test_an_expression_is_about_metrics_that_there_are(expression: str) -> None:
+def test_an_expression_is_about_metrics_and_labels_that_there_are(expression: str) -> None:
     assert named(expression)
     assert named(expression) <= set(FAMILIES)
     assert set(re.findall(r"\$(\w+)", expression)) <= set(VARIABLES) | BUILT_IN
-
-
-@pytest.mark.parametrize("expression", EXPRESSIONS + QUERIES)
-def test_an_expression_is_about_labels_that_its_metrics_have(expression: str) -> None:
     grouped = re.findall(r"\bby \(([^)]*)\)", expression)
     selected = re.findall(r"[{,](\w+)=", expression) + re.findall(r"label_values\(.*, (\w+)\)", expression)
     asked = {label.strip() for group in grouped for label in group.split(",")} | set(selected)

@@ -526,38 +526,23 @@ def test_half_of_the_descriptors_are_left(monkeypatch: pytest.MonkeyPatch) -> No
         assert len(server._all) <= 32
 
 
-def test_a_lack_of_descriptors_costs_no_time(clock: list[float]) -> None:
+def test_a_lack_of_descriptors_costs_no_time(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     """The server tries again a little later, and not at once, again and again."""
+    accept, refused = socket.socket.accept, list[float]()
 
-    class Listener:
-        """One for which there is no descriptor left."""
+    def accept_later(listener: socket.socket) -> tuple[socket.socket, object]:
+        if clock[0] == 1000.0:
+            refused.append(clock[0])
+            raise OSError(errno.EMFILE, "Too many open files")
+        return accept(listener)
 
-        def __init__(self, listener: socket.socket) -> None:
-            self._listener = listener
-            self.refused = 0
-            self.fileno, self.close = listener.fileno, listener.close
-
-        def accept(self) -> tuple[socket.socket, object]:
-            if clock[0] == 1000.0:
-                self.refused += 1
-                raise OSError(errno.EMFILE, "Too many open files")
-            return self._listener.accept()
-
-    class PoorServer(serve.Server):
-        def __init__(self, address: tuple[str, int], measure: Callable[[], str]) -> None:
-            super().__init__(address, measure)
-            self._listener = self.listener = Listener(self._listener)  # type: ignore[assignment]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(serve, "Server", PoorServer)
-        with serving(lambda: "x 1\n") as server, connect(server) as client:
-            send(client, ASK)
-            listener = server._listener
-            assert isinstance(listener, Listener)
-            while not listener.refused:
-                wait_for_a_turn(server)
-            for _ in range(20):
-                wait_for_a_turn(server)
-            assert listener.refused == 1
-            clock[0] += 1
-            assert b"x 1" in read_all(client)
+    monkeypatch.setattr(socket.socket, "accept", accept_later)
+    with serving(lambda: "x 1\n") as server, connect(server) as client:
+        send(client, ASK)
+        while not refused:
+            wait_for_a_turn(server)
+        for _ in range(20):
+            wait_for_a_turn(server)
+        assert len(refused) == 1
+        clock[0] += 1
+        assert b"x 1" in read_all(client)
