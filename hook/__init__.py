@@ -7,7 +7,7 @@ which imports only those above it in this list, and its modules only those befor
     base       what everything uses: system calls, text, JSON and the models of all that is parsed, /proc, resctrl
     state      the records below /run: the truth about each key, how it changes, and what consumers see of it
     stages     what a runtime starts: from stdin to the two use cases; and what is imported when one of them fails
-    node       what this machine has and how its runtimes are configured; reads only
+    node       what this machine has: its files, programs, runtimes and their settings, and where we are installed
     reconcile  what puts right what hooks could not do
     watch      what brings in at once what exec adds to containers
     observe    what people and Prometheus see; reads only

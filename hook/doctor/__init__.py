@@ -6,38 +6,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from hook.base.errors import HookError
+from hook.doctor import installation, kernel, records, runtimes
 from hook.doctor.finding import Finding, Site, failure
-from hook.doctor.installation import check_hooks_directories, check_programs, check_syslog, check_timer
-from hook.doctor.kernel import check_processes, check_resctrl, check_rmids, check_root, check_traffic
-from hook.doctor.records import (
-    check_containers,
-    check_lost_containers,
-    check_reconcile,
-    check_records,
-    check_unhooked,
-    check_watch,
-)
-from hook.doctor.runtimes import check_other_tools, check_pod_annotations, check_runtimes
 
 CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
-    "root": check_root,
-    "resctrl": check_resctrl,
-    "RMIDs": check_rmids,
-    "memory traffic": check_traffic,
-    "/proc": check_processes,
-    "program": check_programs,
-    "hooks.d": check_hooks_directories,
-    "runtimes": check_runtimes,
-    "annotations": check_pod_annotations,
-    "other resctrl tools": check_other_tools,
-    "records": check_records,
-    "containers": check_containers,
-    "unhooked": check_unhooked,
-    "lost": check_lost_containers,
-    "timer": check_timer,
-    "reconcile": check_reconcile,
-    "watch": check_watch,
-    "syslog": check_syslog,
+    "root": kernel.check_root,
+    "resctrl": kernel.check_resctrl,
+    "RMIDs": kernel.check_rmids,
+    "memory traffic": kernel.check_traffic,
+    "/proc": kernel.check_processes,
+    "program": installation.check_programs,
+    "hooks.d": installation.check_hooks_directories,
+    "runtimes": runtimes.check_runtimes,
+    "annotations": runtimes.check_pod_annotations,
+    "other resctrl tools": runtimes.check_other_tools,
+    "records": records.check_records,
+    "containers": records.check_containers,
+    "unhooked": records.check_unhooked,
+    "lost": records.check_lost_containers,
+    "timer": installation.check_timer,
+    "reconcile": records.check_reconcile,
+    "watch": records.check_watch,
+    "syslog": installation.check_syslog,
 }
 """The checks in the order of the output, each with its subject."""
 

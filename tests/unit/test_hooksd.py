@@ -1,18 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hooks.d as its readers have it: what a file must hold, and in which order files count."""
+"""hooks.d as its readers have it, and the hooks in a config.json: what is valid, in which order, and what is ours."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from hook.base.models import HookFile, HookProgram
 from hook.node import hooksd
+from hook.node.door import Unreadable
+
+if TYPE_CHECKING:
+    from pyfakefs.fake_filesystem import FakeFilesystem
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = "/bin/true"
+PATH, PROGRAM = "/etc/containers/oci/hooks.d/a.json", "/bin/true"
+OURS = "/opt/resctrl-mon-hook.pyz"
 
 
 def content(when: object = None, **changes: object) -> dict[str, Any]:
@@ -21,20 +27,17 @@ def content(when: object = None, **changes: object) -> dict[str, Any]:
     return {"version": "1.0.0", "hook": hook, "when": when, "stages": ["poststop"], **changes}
 
 
-def write(directory: Path, name: str, text: object) -> Path:
-    directory.mkdir(exist_ok=True)
-    path = directory / name
-    path.write_text(text if isinstance(text, str) else json.dumps(text))
-    return path
+def read(fs: FakeFilesystem, text: object) -> hooksd.Entry:
+    fs.create_file(PROGRAM)
+    fs.create_file(PATH, contents=text if isinstance(text, str) else json.dumps(text))
+    return hooksd.read_entry(PATH)
 
 
 # --- What a file must hold
 
 
-def test_a_valid_file_has_no_problem(tmp_path: Path) -> None:
-    entry = hooksd.read_entry(str(write(tmp_path, "a.json", content())))
-    assert (entry.problem, entry.remark) == (None, None)
-    assert entry.file is not None
+def test_a_valid_file_has_no_problem(fs: FakeFilesystem) -> None:
+    assert read(fs, content()) == hooksd.Entry(PATH, HookFile.model_validate(content()))
 
 
 @pytest.mark.parametrize(
@@ -52,11 +55,10 @@ def test_a_valid_file_has_no_problem(tmp_path: Path) -> None:
         (content(when={"annotations": ["x"]}), "when.annotations"),
     ],
 )
-def test_an_invalid_file_has_a_problem(tmp_path: Path, text: object, problem: str) -> None:
-    entry = hooksd.read_entry(str(write(tmp_path, "a.json", text)))
-    assert entry.file is None
-    assert entry.problem is not None
-    assert problem in entry.problem
+def test_an_invalid_file_has_a_problem(fs: FakeFilesystem, text: object, problem: str) -> None:
+    entry = read(fs, text)
+    assert (entry.file, entry.remark) == (None, None)
+    assert problem in (entry.problem or "")
 
 
 @pytest.mark.parametrize(
@@ -71,25 +73,58 @@ def test_an_invalid_file_has_a_problem(tmp_path: Path, text: object, problem: st
         (content(when={"commands": [r"(a)\1"]}), "cannot check the syntax"),
     ],
 )
-def test_a_questionable_file_has_a_remark(tmp_path: Path, text: object, remark: str) -> None:
-    entry = hooksd.read_entry(str(write(tmp_path, "a.json", text)))
+def test_a_questionable_file_has_a_remark(fs: FakeFilesystem, text: object, remark: str) -> None:
+    entry = read(fs, text)
     assert entry.problem is None
-    assert entry.remark is not None
-    assert remark in entry.remark
+    assert remark in (entry.remark or "")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "oci-hooks").glob("*.json")), ids=lambda path: path.name)
-def test_the_shipped_files_have_no_questionable_pattern(path: Path) -> None:
-    file = hooksd.read_entry(str(path)).file
-    assert file is not None
-    assert hooksd.list_patterns(file)
-    assert [hooksd.check_pattern(it) for it in hooksd.list_patterns(file)] == [None, None]
+def test_the_shipped_files_are_ours_and_have_no_questionable_pattern(path: Path) -> None:
+    entry = hooksd.read_entry(str(path))
+    assert entry.own is not None
+    assert hooksd.parse_options(entry.own)[1] == []
+    assert entry.file is not None
+    assert [*map(hooksd.check_pattern, hooksd.list_patterns(entry.file))] == [None, None]
 
 
-# --- In which order
-
-
-def test_files_are_ordered_by_lower_case_name(tmp_path: Path) -> None:
+def test_files_are_ordered_by_lower_case_name(fs: FakeFilesystem) -> None:
+    assert hooksd.read_directory("/d") == []
     for name in ("B.json", "a.json", "10-c.json", "d.JSON", ".new.json.new", "readme"):
-        write(tmp_path, name, content())
-    assert [entry.name for entry in hooksd.read_directory(str(tmp_path))] == ["10-c.json", "a.json", "B.json"]
+        fs.create_file(f"/d/{name}")
+    assert [entry.name for entry in hooksd.read_directory("/d")] == ["10-c.json", "a.json", "B.json"]
+
+
+# --- The hooks in a config.json
+
+
+@pytest.mark.parametrize(
+    ("config", "programs", "options"),
+    [
+        ({}, set(), []),
+        ({"hooks": None}, set(), []),
+        ({"hooks": {"prestart": None, "poststop": [{"path": OURS}]}}, {OURS}, []),
+        ({"hooks": {"createRuntime": [{"path": OURS}, {"path": PROGRAM}]}}, {OURS, PROGRAM}, [0]),
+        ({"hooks": {"createRuntime": [{"path": OURS, "args": ["x", "hook", "--linger=5"]}]}}, {OURS}, [5]),
+    ],
+)
+def test_the_hooks_of_a_config_are_found(
+    fs: FakeFilesystem, config: object, programs: set[str], options: list[int]
+) -> None:
+    """`options`: the --linger of each createRuntime hook that is ours."""
+    fs.create_file("/config.json", contents=json.dumps(config))
+    assert hooksd.read_programs("/config.json") == programs
+    ours = hooksd.find_own_hooks(hooksd.read_hooks("/config.json"))
+    assert [hooksd.parse_options(it)[0].linger for it in ours] == options
+
+
+@pytest.mark.parametrize("config", [[], {"hooks": 7}, {"hooks": {"poststop": [7]}}, {"hooks": {"poststop": [{}]}}])
+def test_invalid_hooks_of_a_config_are_unreadable(fs: FakeFilesystem, config: object) -> None:
+    fs.create_file("/config.json", contents=json.dumps(config))
+    with pytest.raises(Unreadable, match=r"^/config\.json: invalid hooks: "):
+        hooksd.read_programs("/config.json")
+
+
+def test_a_bad_option_of_a_hook_is_complained_of() -> None:
+    hook = HookProgram(path=OURS, args=["x", "hook", "--lingr=5", "--linger=x"])
+    assert [it.split()[-1] for it in hooksd.parse_options(hook)[1]] == ["number", "'--lingr'"]

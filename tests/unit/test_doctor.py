@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings of doctor that no machine of tests/fuse shows: of watch, and of containers that their runtime has lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import hook.doctor
+from hook.base import system
+from hook.doctor.finding import Finding, Site, failure, format_findings, ok, to_objects, warning
+from hook.doctor.records import check_lost_containers, check_watch
+from hook.node import programs, runtimes
+from hook.node.place import Places
+from tests.unit.nodes import NodeFiles
+
+if TYPE_CHECKING:
+    from pyfakefs.fake_filesystem import FakeFilesystem
+
+LOST = [it * 32 for it in ("a1", "b2", "c3", "d4")]
+UNIT = "resctrl-mon-hook-watch.service"
+
+
+@pytest.mark.parametrize(
+    ("silent", "enabled", "connector", "expected"),
+    [
+        (0, True, True, "ok running"),
+        (100, False, True, "ok running"),  # in the chart's pod
+        (None, False, True, "ok off: what exec brings"),
+        (None, False, False, "ok off: what exec brings"),
+        (None, True, True, f"warning {UNIT} is enabled but does not run"),
+        (1000, True, True, f"warning {UNIT} is enabled but does not run"),  # it was killed
+        (None, True, False, f"warning {UNIT} is enabled, but this kernel has no process connector"),
+    ],
+)
+def test_watch_is_running_off_or_failing_by_its_own_record(
+    node: NodeFiles,
+    fs: FakeFilesystem,
+    monkeypatch: pytest.MonkeyPatch,
+    silent: int | None,
+    enabled: bool,
+    connector: bool,
+    expected: str,
+) -> None:
+    asked: list[list[str]] = []
+
+    def run(words: list[str]) -> programs.Exit:
+        asked.append(words)
+        return programs.Exit(0 if enabled else 1, "", "")
+
+    node.run.mkdir()
+    if silent is not None:
+        node.watched(alive_at=system.unix_time() - silent)
+    fs.create_dir("/run/systemd/system")
+    if connector:
+        fs.create_file("/proc/net/connector", contents="Name            ID\ncn_proc         1:1\n")
+    monkeypatch.setattr(programs, "run_program", run)
+    (found,) = check_watch(Site(Places(), node.options))
+    assert f"{found.level} {found.found}".startswith(expected)
+    assert asked == [["systemctl", "is-enabled", "--quiet", UNIT]]
+
+
+def test_live_containers_that_no_runtime_knows_are_lost(
+    node: NodeFiles, fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for container in LOST:
+        member = node.alive(str(node.path(f"oci-{container}")), cgroup=f":/kubepods/{container}")
+        node.record(container, members={container: member})
+    fs.create_file("/bundles/well/config.json")
+    known = [{"id": LOST[0], "bundle": "/bundles/well"}, {"id": LOST[1], "bundle": "/bundles/gone"}]
+
+    class Answers(runtimes.Runtimes):
+        def list_states(self, *_others: Any, **_how: Any) -> tuple[list[dict[str, Any]], list[str]]:  # noqa: ANN401
+            return known, []
+
+        def find_states(self, containers: Any) -> tuple[dict[str, dict[str, Any]], set[str]]:  # noqa: ANN401
+            assert containers == {*LOST[2:]}
+            return {}, {LOST[2]}
+
+    monkeypatch.setattr(runtimes, "find_runtimes", lambda: Answers([], []))
+    found = [(it.level, it.found) for it in check_lost_containers(Site(Places(), node.options))]
+    assert found == [
+        ("warning", f"{LOST[1][:12]}: its processes run, but its bundle is gone (/bundles/gone)"),
+        ("warning", f"{LOST[3][:12]}: its processes run, but no OCI runtime knows it"),
+    ]
+    known.clear()  # then its root directory is not one of ours
+    assert [*check_lost_containers(Site(Places(), node.options))] == []
+
+
+def test_a_check_that_fails_is_a_finding(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(_site: Site) -> Any:  # noqa: ANN401
+        yield ok("a", "well")
+        raise PermissionError(13, "Permission denied", "/x")
+
+    monkeypatch.setitem(hook.doctor.CHECKS, "a", check)
+    found = [*hook.doctor.run_check("a", Site(Places(), node.options))]
+    remedy = "run doctor as root"
+    assert found == [ok("a", "well"), failure("a", "cannot check: [Errno 13] Permission denied: '/x'", remedy)]
+
+
+def test_findings_are_lines_and_objects() -> None:
+    findings: list[Finding] = [ok("a", "well"), warning("b", "odd", "look"), failure("c", "bad", "fix it")]
+    lines = ["ok       a: well", "warning  b: odd", "           look", "FAIL     c: bad", "           fix it"]
+    assert format_findings(findings) == lines
+    assert to_objects(findings)[::2] == [
+        {"level": "ok", "subject": "a", "found": "well", "remedy": None},
+        {"level": "fail", "subject": "c", "found": "bad", "remedy": "fix it"},
+    ]
