@@ -47,7 +47,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
 APART = ("tests/unit", "tests/fuse")
-LONG = ("tests/fuse/test_storm.py", "tests/fuse/test_faults.py")
+# Of tests/fuse, what runs in a pytest of its own: short ones come last, so that both lanes end at about the same time.
+SPLIT = (
+    ("storm",),
+    ("reconcile", "watch"),
+    ("faults", "mutants", "soak", "crowd"),
+    ("install", "doctor", "unhooked", "tenants"),
+    ("bench_scale", "bench_speed", "bench_watch"),
+)
 BENCHES = ("speed", "attribution", "scale", "watch", "path")
 
 
@@ -82,15 +89,17 @@ def _run_tests(arguments: Sequence[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     if arguments:
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
-    # All of them, in two lanes of about the same length. Guests leave CPU time to the other lane, and can wait.
-    waits = ["nice", "-n", "5", *pytest]
-    guests = [[*waits, *(f"--ignore={tier}" for tier in APART)], [*waits, *LONG]]
-    others = [[*pytest, tier, *(f"--ignore={module}" for module in LONG)] for tier in APART]
-    with ThreadPoolExecutor(max_workers=1) as lane:
-        beside = lane.map(_run_and_read, others)
-        done = [*(_run_and_read(command, aloud=True) for command in guests), *beside]
+    # All of them, in two lanes: the longest part first, and where one has ended the next one begins. Guests leave CPU
+    # time to the other lane, and can wait.
+    split = [[f"tests/fuse/test_{name}.py" for name in names] for names in SPLIT]
+    guests = ["nice", "-n", "5", *pytest, *(f"--ignore={tier}" for tier in APART)]
+    fuse = [*pytest, "tests/fuse", *(f"--ignore={path}" for paths in split for path in paths)]
+    parts = [guests, [*pytest, "tests/unit"], fuse, *([*pytest, *paths] for paths in split)]
+    with ThreadPoolExecutor(max_workers=2) as lanes:
+        done = list(lanes.map(_run_and_read, parts, [True, *(False for _ in parts[1:])]))
+    print(*(line for _, lines in done[1:] for line in lines), sep="\n")
     failed = [line for _, lines in done for line in lines if line.startswith(("FAILED ", "ERROR ", "REQUIRED"))]
-    print(*(line for _, lines in done[len(guests) :] for line in lines), *failed, sep="\n")
+    print(*failed, sep="\n")
     return int(any(status for status, _ in done))  # one that was killed has a negative status
 
 
@@ -163,7 +172,7 @@ def _run(module: str, arguments: Sequence[str]) -> int:
     return subprocess.run([sys.executable, "-m", module, *arguments], cwd=ROOT, check=False).returncode
 
 
-def _run_and_read(command: Sequence[str], *, aloud: bool = False) -> tuple[int, list[str]]:
+def _run_and_read(command: Sequence[str], aloud: bool) -> tuple[int, list[str]]:
     """Runs a command; returns its status and the lines that it printed. `aloud`: prints them at once, too."""
     lines = []
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:

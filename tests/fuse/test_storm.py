@@ -41,7 +41,7 @@ Process = subprocess.Popen[bytes]
 Job = tuple[str, SimulatedContainer]
 """A hook that is to run."""
 
-STEPS, STORMS, EACH = (10_000, 54, 200) if REAL_ROOT is None else (500, 6, 86)
+STEPS, STORMS, EACH = (4_000, 22, 200) if REAL_ROOT is None else (500, 6, 86)
 """How many steps there have to be, and how many storms of how many steps each: Hypothesis ends some before that."""
 MOMENT = 0.03 if REAL_ROOT is None else 0.4
 """About as many seconds as a hook takes."""
