@@ -5,7 +5,7 @@
   python3 packaging/package.py PYZ [--output DIR] [--check] [deb] [rpm]
 
 Without a kind it makes both. A .deb takes dpkg-deb, and an RPM rpmbuild (in Debian's package rpm). --check:
-lintian and rpmlint have to accept them. The version is the one that the .pyz says it is. The same .pyz gives the same
+lintian and rpmlint have to accept them. The version is that of the .pyz. The same .pyz gives the same
 bytes wherever and whenever it is packed by the same tools; times are $SOURCE_DATE_EPOCH, or that of the last commit.
 """
 
@@ -28,7 +28,7 @@ from typing import NamedTuple
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 NAME = "resctrl-mon-hook"
-# Of a domain that is nobody's (RFC 2606), since whoever hands packages out is not known here
+# Of a domain without an owner (RFC 2606): who distributes the packages is not known here
 MAINTAINER = f"{NAME} maintainers <maintainers@{NAME}.invalid>"
 NO_COMMIT = 315532800  # 1980-01-01, as in the .pyz
 
@@ -49,15 +49,15 @@ class Source(NamedTuple):
 
 
 def source(pyz: Path) -> Source:
-    told = _run([sys.executable, pyz, "--version"]).split()
-    if len(told) != 2 or told[0] != NAME:
-        raise PackageError(f"{pyz} says that it is {' '.join(told)!r}")
-    return Source(pyz, told[1], _epoch())
+    words = _run([sys.executable, pyz, "--version"]).split()
+    if len(words) != 2 or words[0] != NAME:
+        raise PackageError(f"{pyz} --version prints {' '.join(words)!r}")
+    return Source(pyz, words[1], _epoch())
 
 
 def _epoch() -> int:
-    if told := os.environ.get("SOURCE_DATE_EPOCH"):
-        return int(told)
+    if given := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(given)
     try:
         return int(_run(["git", "-C", ROOT, "-c", f"safe.directory={ROOT}", "log", "-1", "--format=%ct"]))
     except PackageError:
@@ -95,7 +95,7 @@ def _gzip(content: bytes) -> bytes:
 
 
 def _changes(version: str) -> list[str]:
-    """What CHANGELOG.md tells of a version, point by point."""
+    """The points of CHANGELOG.md about a version."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     section = re.search(rf"^## {re.escape(version)}\b.*\n([^#]*)", text, re.MULTILINE)
     points = re.findall(r"^\* (.*(?:\n  .*)*)", section[1], re.MULTILINE) if section else []

@@ -106,7 +106,7 @@ class Reader:
         return found
 
     def _next(self) -> str | None:
-        """The next line that says something; None: there is no more."""
+        """The next line that is neither blank nor a comment; None: there is no more."""
         while self._at < len(self._lines):
             line = self._lines[self._at]
             if line.strip() and not line.lstrip().startswith("#"):
@@ -128,14 +128,14 @@ class Reader:
             found[match[1]] = self._value(match[2], indent)
         return found
 
-    def _value(self, text: str | None, indent: int) -> Any:  # noqa: ANN401  whatever stands there
+    def _value(self, text: str | None, indent: int) -> Any:  # noqa: ANN401  any YAML
         if text == "|":
             return self._literal(indent)
         if text is not None:
             return self._scalar(text)
         inner = self._indent()
         if inner <= indent:
-            raise Unfit(f"line {self._at}: nothing stands there")
+            raise Unfit(f"line {self._at}: no value")
         return self._sequence(inner) if (self._next() or "").lstrip().startswith("- ") else self._mapping(inner)
 
     def _sequence(self, indent: int) -> list[Object]:

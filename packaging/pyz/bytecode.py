@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytecode of the program for the .pyz, by each CPython at hand; hook/install/bytecode.py says what it is."""
+"""Bytecode of the program for the .pyz, by each CPython at hand; hook/install/bytecode.py explains it."""
 
 from __future__ import annotations
 

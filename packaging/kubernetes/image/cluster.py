@@ -5,7 +5,7 @@ Which nodes is asked when it happens: those that a pod of the DaemonSet is on. I
 the next begins; started again after a failure they go on where they were.
 
 1. two Jobs for each node, that do not start yet: from then on it is on record which nodes they are
-2. the DaemonSet goes, with its pods: nothing is installed anew
+2. the DaemonSet goes, with its pods: nothing is installed again
 3. the first Jobs start, and remove the JSON: no new container gets the hook
 4. the second ones start, wait until no container calls the program, end the groups that linger, and remove it. They
    outlive the release, for containers may run on for months, and vanish once done (ttlSecondsAfterFinished)
@@ -96,7 +96,7 @@ def run(api: Api, plan: dict[str, Any]) -> None:
         _wait("the JSON", left)
     _resume(api, second)
     api.call("DELETE", "jobs", selector=_selector(first), body=_WITH_PODS)
-    print("no container gets the hook any more; a Job on each node removes the program once nobody calls it")
+    print("no container gets the hook any more; a Job on each node removes the program once no container calls it")
 
 
 def _has_reconciled(pod: dict[str, Any]) -> bool:

@@ -71,7 +71,7 @@ class Host:
 
     @property
     def options(self) -> list[str]:
-        """Those that stand in the JSON: the given ones, and the shipped file's that these do not replace."""
+        """Those in the JSON: the given ones, and the shipped file's that these do not replace."""
         words: list[str] = json.loads(installing.make_hook_file(self.wanted, KUBERNETES))["hook"]["args"][2:]
         return words
 

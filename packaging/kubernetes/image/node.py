@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the containers of the chart run: node.py VERB [--prefix DIR] [--hooks-dir DIR] [OPTION...]
 
-install         put the program and its JSON onto the host, and stay until told to end, which changes nothing there
+install         put the program and its JSON onto the host, and stay until a signal ends it, which changes nothing there
 ready           whether both are in place as this version has them, by the exit status
 reconcile       put right once a minute what hooks cannot
 watch           move at once what exec brings into containers
@@ -76,11 +76,11 @@ def remove_json(node: host.Host) -> None:
 
 def remove_program(node: host.Host) -> None:
     _confine(privileges.SYS_PTRACE)  # containerd's configuration is looked at as containerd sees it
-    told: list[str] = []
+    printed: list[str] = []
     while not node.is_needed() and (reasons := _reasons_to_wait(node)):
-        if reasons != told:
+        if reasons != printed:
             print(*reasons, sep="\n")
-            told = reasons
+            printed = reasons
         _reconcile_once(node)
         time.sleep(EVERY)
     if node.is_needed():
@@ -90,7 +90,7 @@ def remove_program(node: host.Host) -> None:
     if ended:
         print("not waiting for containers that have ended; runtimes may fail once to remove them, and then succeed:")
         print(*ended, sep="\n")
-    # No key has a container that would come back: what lingers is ended now, for nobody would do it later.
+    # No key has a container that would come back: what lingers is ended now, because no reconcile will run later.
     _reconcile_once(node, "--live=-")
     for line in node.remove_program():
         print(line)
@@ -138,7 +138,7 @@ _child: subprocess.Popen[bytes] | None = None
 
 
 def _confine(*more: int) -> None:
-    """Go on in the host's cgroup namespace, with no capabilities but that of reconcile and `more`: start anew, so."""
+    """Start again in the host's cgroup namespace, with the capability of reconcile and `more` alone."""
     if _MARK not in os.environ:
         privileges.join_hosts_cgroups()
         privileges.keep(privileges.DAC_OVERRIDE, *more)
@@ -148,7 +148,7 @@ def _confine(*more: int) -> None:
 
 
 def _reconcile_once(node: host.Host, *words: str) -> None:
-    """What it does and what goes wrong it says itself; either way there is a next time."""
+    """It reports by itself what it does and what goes wrong; either way there is a next time."""
     global _child  # noqa: PLW0603  for _end, which a signal calls
     if not os.path.isdir(f"{node.resctrl_root}/mon_groups"):
         return  # the systemd unit is skipped then, too: not mounted (yet), or a machine that cannot monitor

@@ -32,7 +32,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "hook.command" -}}
 image: {{ include "hook.image" .root }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
-terminationMessagePolicy: FallbackToLogsOnError # what it says when it refuses is what `kubectl describe` shows
+terminationMessagePolicy: FallbackToLogsOnError # `kubectl describe` shows why it refuses
 args:
   - {{ .verb }}
   - --prefix={{ .root.Values.prefix }}

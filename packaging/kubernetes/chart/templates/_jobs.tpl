@@ -26,7 +26,7 @@ spec:
           securityContext: {{- include "hook.fileSecurity" . | nindent 12 }}
           volumeMounts:
             {{- include "hook.jsonMount" . | nindent 12 }}
-            {{- include "hook.programMount" . | nindent 12 }} # the mark that says whose the JSON is
+            {{- include "hook.programMount" . | nindent 12 }} # the owner's file, which tells whose the JSON is
               readOnly: true
       volumes:
         {{- include "hook.jsonVolume" . | nindent 8 }}
@@ -62,7 +62,7 @@ spec:
           securityContext: {{- include "hook.reconcileSecurity" "" | nindent 12 }}
           volumeMounts:
             {{- include "hook.programMount" . | nindent 12 }}
-            {{- include "hook.jsonMount" . | nindent 12 }} # whether the hook was installed anew
+            {{- include "hook.jsonMount" . | nindent 12 }} # whether the hook was installed again
               readOnly: true
             - name: bundles # which containers still call the program
               mountPath: /bundles
