@@ -24,9 +24,9 @@ from hook.node.door import CONFIGURATION, Budget, Tree, Unreadable
 _COMMENT = re.compile(r"""^((?:[^"'#\n]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')*)#.*$""", re.MULTILINE)
 _TEXT = r"""(?:"[^"\\\n]*"|'[^'\n]*')"""
 _TEXTS = rf"\[(?:\s|,|{_TEXT}|\{{[^{{}}\n]*\}})*\]"
-_TABLE = r"\[[ \t]*(?P<table>[^\[\]\n].*)\]"
-_SETTING = rf"(?P<above>[^\s=][^\n=]*\.[ \t]*)?[\"']?(?P<name>\w+)[\"']?[ \t]*=[ \t]*(?P<value>{_TEXTS}|[^\n]*?)"
-_LINE = re.compile(rf"^[ \t]*(?:{_TABLE}|{_SETTING})[ \t]*\r?$", re.MULTILINE)
+_TABLE = r"\[[ \t]*(?P<table>[^\[\]\n].*)\][ \t]*\r?$"
+_NAME = r"""(?P<above>[^\s=][^\n=]*\.[ \t]*)?["']?(?P<name>\w+)["']?[ \t]*="""
+_LINE = re.compile(rf"^[ \t]*(?:{_TABLE}|{_NAME}[ \t]*(?P<value>{_TEXTS}(?=[ \t]*\r?$)|[^\n]*))", re.MULTILINE)
 
 
 class Setting(NamedTuple):
@@ -49,7 +49,7 @@ def _parse_settings(text: str) -> list[Setting]:
         if it["name"] is None:
             table = it["table"]
         else:
-            found.append(Setting(f"{table}.{it['above'] or ''}", it["name"], it["value"]))
+            found.append(Setting(f"{table}.{it['above'] or ''}", it["name"], it["value"].strip()))
     return found
 
 
