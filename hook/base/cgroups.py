@@ -7,12 +7,13 @@ Source: cgroups(7), and the names that kubelet, CRI-O, Podman and containerd giv
 
 from __future__ import annotations
 
-from hook.base import procfs
+from hook.base import procfs, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container
 
+_MOUNT = "/sys/fs/cgroup"
 _ID_LENGTH = 64
 _HEX = frozenset("0123456789abcdef")
 
@@ -68,6 +69,17 @@ def from_config(path: str | None) -> str | None:
         above, mark, name = path.split(":")
         return f":/{above}/{mark}-{name}.scope"
     return f":/{path.strip('/')}" if path.startswith("/") else None
+
+
+def find_directory(cgroup: str) -> str | None:
+    """The directory of a cgroup, in one of the places where its hierarchy is mounted by all known systems."""
+    controllers, _, path = cgroup.partition(":")
+    if not path.startswith("/") or ".." in path.split("/"):
+        return None
+    name = controllers.partition("name=")[2] or controllers
+    places = (name, name.partition(",")[0]) if name else ("", "unified")
+    directories = (f"{_MOUNT}/{place}{path}".replace("//", "/") for place in places)
+    return next((it for it in directories if system.is_directory(it)), None)
 
 
 def is_within(cgroup: str, outer: str) -> bool:

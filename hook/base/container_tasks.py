@@ -7,16 +7,21 @@ cgroups it is in, and who its parent is. Not for the hook path: what is looked a
 
 from __future__ import annotations
 
+import errno
 from typing import NamedTuple
 
-from hook.base import cgroup_threads, cgroups, procfs, system
+from hook.base import cgroups, procfs, system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-    from hook.base.cgroup_threads import Reading
     from hook.base.models import Member
+
+
+_MOST_CGROUPS = 256  # of one container: a tenant with a writable cgroup makes as many as he likes
+_MOST_BYTES = 4 << 20  # of one list: half a million threads
+_GONE = (errno.ENOENT, errno.ENODEV)  # ENODEV: removed while its file was open
 
 
 class Process(NamedTuple):
@@ -104,7 +109,7 @@ class Processes:
     def read_own_cgroup(self, member: Member) -> Reading | None:
         """The threads in a container's own cgroup as they are now; None if it shares one, or it is not found."""
         cgroup = member.cgroup or ""
-        return cgroup_threads.read_threads(cgroup, self._own.__contains__) if cgroup in self._own else None
+        return read_threads(cgroup, self._own.__contains__) if cgroup in self._own else None
 
     def threads(self, pids: Iterable[int]) -> set[int]:
         """The threads of processes, themselves among them. Lists those that had several when the look was taken."""
@@ -241,3 +246,46 @@ def list_children(pid: int, tids: Iterable[int]) -> Iterator[int]:
             yield from map(int, system.read_file(f"/proc/{pid}/task/{tid}/children").split())
         except OSError:
             continue
+
+
+# --- The threads in a container's own cgroup, as the cgroup file system lists them: all at once, in one read. A look at
+# /proc takes one process after another: it never sees a program that goes on living in a child and ends itself, again
+# and again. Whatever is in the cgroup at the time of the read is in the list.
+
+
+class Reading(NamedTuple):
+    """The threads of a container's cgroups. `unread`: how many cgroups below its own one are left out, at least."""
+
+    tids: set[int]
+    unread: int
+
+
+def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None:
+    """The threads in a cgroup and in those below it; None if it is not there, or mounted at an unusual place.
+
+    `is_other`: whether a cgroup below it is another container's. Source: cgroups(7); cgroup v2 has `cgroup.threads`,
+    also where threads of one process are in several cgroups, v1 has `tasks`.
+    """
+    top = cgroups.find_directory(cgroup)
+    if top is None:
+        return None
+    file = "cgroup.threads" if cgroup.startswith(":") else "tasks"
+    tids: set[int] = set()
+    unread = 0
+    waiting = [""]
+    for below in waiting:  # which grows meanwhile
+        path = top + below
+        try:
+            tids.update(map(int, system.read_file(f"{path}/{file}", _MOST_BYTES).split()))
+            children = system.count_links(path) - 2  # as many as a directory has links beyond its own two
+            if children > _MOST_CGROUPS - len(waiting):
+                unread += children
+            elif children:
+                waiting += (it for it in _list_below(path, below) if not is_other(cgroup + it))
+        except OSError as error:
+            unread += error.errno not in _GONE
+    return Reading(tids, unread)
+
+
+def _list_below(path: str, below: str) -> list[str]:
+    return [f"{below}/{name}" for name in system.list_directory(path) if system.is_directory(f"{path}/{name}")]

@@ -1,18 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions as operators see them. Imported when something failed."""
+"""How each failure is worded for an operator, and text that is safe to print. Imported when something failed.
+
+Source of what errnos of resctrl mean: Documentation/filesystems/resctrl.rst and fs/resctrl/rdtgroup.c of the kernel.
+"""
 
 from __future__ import annotations
 
 import errno
 
-from hook.base import system
-from hook.base.errors import HookError
-from hook.base.reasons import Reason
+from hook.base import procfs, system
+from hook.base.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
+from hook.base.models import ValidationError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
+
+    from hook.base.resctrl import Resctrl
+
+_GONE = (errno.ENOENT, errno.ENODEV)
+_DENIED_HINTS = {
+    errno.EROFS: "resctrl is mounted read-only",
+    errno.EACCES: "the hook needs root with CAP_DAC_OVERRIDE; look for SELinux or AppArmor denials as well",
+    errno.EPERM: "this machine's resctrl may do allocation only, without monitoring",
+}
+_RUN_DIR_HINTS = {
+    errno.ENOSPC: "the file system of the run directory is full, or out of inodes",
+    errno.EROFS: "the file system of the run directory is read-only",
+    errno.EMFILE: "the runtime left the hook no free descriptor",
+}
+_WITHOUT = "--key=container works without it"
+_LONGEST_LINE = 1000
+_ID_LENGTH = 64  # of the IDs that container engines make
+_SHORT_LENGTH = 12  # of such an ID where people read it, as Podman and crictl print it
+
+
+# --- Text: what tenants wrote, made safe to print
+
+
+def printable(text: str) -> str:
+    """`text` as one line of printable ASCII of bounded length: tenants' words must not forge log lines."""
+    short = text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "..."
+    return "".join(c if " " <= c <= "~" else c.encode("unicode_escape", "replace").decode() for c in short)
+
+
+def short_id(container: str) -> str:
+    """The first 12 digits of a container ID; another name is printed whole."""
+    return container[:_SHORT_LENGTH] if len(container) == _ID_LENGTH else container
+
+
+def who(container: str, namespace: str | None = None, pod: str | None = None, name: str | None = None) -> str:
+    """Name a container for people, as far as it is known: `namespace/pod container (12 digits of the ID)`."""
+    known = ([f"{namespace or '?'}/{pod}"] if pod else []) + ([name] if name else [])
+    return printable(" ".join([*known, f"({short_id(container)})"]) if known else short_id(container))
 
 
 def errno_name(error: OSError) -> str:
@@ -20,20 +61,23 @@ def errno_name(error: OSError) -> str:
     return errno.errorcode.get(error.errno or 0, type(error).__name__)
 
 
-def explain(errors: Sequence[Mapping[str, Any]]) -> str:
+def explain_invalid(errors: Sequence[Mapping[str, Any]]) -> str:
     """The first of the errors that a model found in what it was given: where, and what."""
     first = errors[0]
     return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
 
 
-def refused(problem: str, error: OSError) -> HookError:
-    """A HookError `io` for a system call of ours that failed outside of resctrl."""
-    hints = {
-        errno.ENOSPC: "the file system of the run directory is full, or out of inodes",
-        errno.EROFS: "the file system of the run directory is read-only",
-        errno.EMFILE: "the runtime left the hook no free descriptor",
-    }
-    hint = hints.get(error.errno or 0, "")
+def explain_unreadable(error: Exception) -> str:
+    """Why a record cannot be read."""
+    return explain_invalid(error.errors()) if isinstance(error, ValidationError) else str(error)
+
+
+# --- Exceptions of any kind
+
+
+def system_error(problem: str, error: OSError) -> HookError:
+    """`io`: a system call of ours failed outside of resctrl."""
+    hint = _RUN_DIR_HINTS.get(error.errno or 0, "")
     if error.errno in (errno.EACCES, errno.EPERM) and system.user_id() != 0:
         hint = "run it as root"
     name = f" {error.filename!r}" if error.filename is not None else ""
@@ -42,13 +86,13 @@ def refused(problem: str, error: OSError) -> HookError:
     return HookError(Reason.IO, problem, tried=tried, hint=hint)
 
 
-def known(problem: str, error: HookError | OSError) -> HookError:
+def as_hook_error(problem: str, error: HookError | OSError) -> HookError:
     """A HookError as it is, or one with this problem for a system call of ours that failed."""
-    return error if isinstance(error, HookError) else refused(problem, error)
+    return error if isinstance(error, HookError) else system_error(problem, error)
 
 
-def unforeseen(error: BaseException) -> HookError:
-    """A HookError for an unforeseen exception: its type, its text and where it came from."""
+def unforeseen_error(error: BaseException) -> HookError:
+    """`io`: an unforeseen exception, with its type, its text and where it came from."""
     traceback = error.__traceback__
     place = ""
     while traceback is not None:
@@ -61,3 +105,155 @@ def unforeseen(error: BaseException) -> HookError:
         tried="the hook itself" + place,
         hint="a defect of resctrl-mon-hook: please report this line",
     )
+
+
+# --- The container: its process, its pod, its ctrl_group
+
+
+def starttime_error(pid: int) -> HookError:
+    """`task_gone`, or `io` where /proc does not say: the start time of a container's process is not known."""
+    try:
+        procfs.starttime(pid)
+    except (OSError, ValueError, IndexError) as error:
+        return HookError(Reason.IO, f"cannot read the container's process {pid} in /proc", tried=str(error))
+    return HookError(Reason.TASK_GONE, f"the container's process {pid} is gone")
+
+
+def ctrl_group_error(name: str) -> HookError:
+    """`no_ctrl_group`: what the bundle names cannot be one."""
+    return HookError(Reason.NO_CTRL_GROUP, f"{name[:80]!r} is not a valid name of a ctrl_group")
+
+
+def annotations_error(uid: str | None, wrong: set[str]) -> HookError:
+    """`bad_key`. `uid`: the pod's, in the path of the cgroup. `wrong`: what the annotations say instead."""
+    found = ", ".join(repr(text[:80]) for text in sorted(wrong))
+    if uid is not None:
+        problem = f"the annotations name another pod ({found}) than the cgroup, whose pod {uid} is charged"
+        return HookError(Reason.BAD_KEY, problem, hint="the pod's author may want to bill that other pod")
+    if len(wrong) > 1:
+        problem = f"the annotations name two pods ({found}), and the cgroup names none"
+        return HookError(Reason.BAD_KEY, problem, hint=f"a pod's author may have added one; {_WITHOUT}")
+    problem = f"the annotations hold an invalid pod UID: {found}"
+    hint = f"a pod UID is 36 characters with dashes, or 32 hex digits; {_WITHOUT}"
+    return HookError(Reason.BAD_KEY, problem, hint=hint)
+
+
+def cgroup_error(bundle: str) -> HookError:
+    """`bad_key`: of a container that runs already nothing that can be believed says which pod it is of."""
+    problem = f"cannot tell which pod it belongs to: {bundle}/config.json has no absolute linux.cgroupsPath"
+    return HookError(Reason.BAD_KEY, problem, hint=f"restart the container, so that its hook runs; {_WITHOUT}")
+
+
+def sandbox_error(sandbox_id: str) -> HookError:
+    """`bad_key`."""
+    problem = f"the annotations hold an invalid sandbox ID: {sandbox_id[:80]!r}"
+    return HookError(Reason.BAD_KEY, problem, hint=_WITHOUT)
+
+
+# --- The kernel's refusals
+
+
+def is_gone(error: OSError) -> bool:
+    """Whether a group, or resctrl, is not there any more."""
+    return error.errno in _GONE
+
+
+def mount_error(root: str) -> HookError:
+    """`not_mounted`: there is a resctrl directory, but no mon_group can be made in it."""
+    hint = f"mount -t resctrl resctrl {root}, then reconcile"
+    problem = f"resctrl is not mounted, or cannot monitor: no {root}/mon_groups"
+    return HookError(Reason.NOT_MOUNTED, problem, hint=hint)
+
+
+def make_error(resctrl: Resctrl, path: str, error: OSError) -> HookError:
+    """Why a mon_group was not made: `no_rmids`, `rmids_in_limbo`, `denied`, `io`, or GroupGone."""
+    tried, kernel = f"mkdir {path}: {errno_name(error)}", _read_last_status(resctrl)
+    if error.errno == errno.ENOSPC:
+        few = "info/*/num_rmids; on arm64 the PMGs of one ctrl_group"
+        hint = f"more groups than RMIDs ({few}), or groups that others leaked"
+        return HookError(Reason.NO_RMIDS, "no RMID is left for this key", tried=tried, kernel=kernel, hint=hint)
+    if error.errno == errno.EBUSY:
+        problem = "no RMID is left: some were freed a moment ago, but the kernel cannot reuse them yet"
+        hint = "more RMIDs in use than the machine has to spare; those in limbo come back within seconds"
+        return InLimbo(Reason.RMIDS_IN_LIMBO, problem, tried=tried, kernel=kernel, hint=hint)
+    return _kernel_error("making the mon_group", tried, resctrl, path, error)
+
+
+def put_error(resctrl: Resctrl, path: str, pid: int, error: OSError) -> HookError:
+    """Why a thread was not moved: `task_gone`, `denied`, `io`, WrongCtrlGroup or GroupGone."""
+    tried, kernel = f"write {pid} to {path}/tasks: {errno_name(error)}", _read_last_status(resctrl)
+    if error.errno == errno.ESRCH:
+        return HookError(Reason.TASK_GONE, f"the container's process {pid} is gone", tried=tried, kernel=kernel)
+    if error.errno == errno.EINVAL:
+        problem = "the container's process is in another ctrl_group than the mon_group"
+        return WrongCtrlGroup(Reason.NO_CTRL_GROUP, problem, tried=tried, kernel=kernel)
+    return _kernel_error("moving the container's process into its mon_group", tried, resctrl, path, error)
+
+
+def counters_error(resctrl: Resctrl, path: str, error: OSError) -> HookError:
+    """Why the counters of a mon_group cannot be read: `denied`, `io`, or GroupGone."""
+    tried = f"read {path}/mon_data: {errno_name(error)}"
+    return _kernel_error("reading the counters", tried, resctrl, path, error)
+
+
+def remove_error(resctrl: Resctrl, path: str, error: OSError) -> HookError:
+    """Why a mon_group was not removed: `denied` or `io`."""
+    tried = f"rmdir {path}: {errno_name(error)}"
+    return _kernel_error("removing the mon_group", tried, resctrl, path, error)
+
+
+def _kernel_error(doing: str, tried: str, resctrl: Resctrl, path: str, error: OSError) -> HookError:
+    """Why the kernel refused what any call on a group can be refused for."""
+    kernel = _read_last_status(resctrl)
+    if not is_gone(error):
+        hint = _DENIED_HINTS.get(error.errno or 0, "")
+        reason = Reason.DENIED if hint else Reason.IO
+        return HookError(reason, f"the kernel refused {doing}", tried=tried, kernel=kernel, hint=hint)
+    if not resctrl.is_mounted():
+        return GroupGone(Reason.NOT_MOUNTED, "resctrl was unmounted meanwhile", tried=tried, kernel=kernel)
+    parent = path.rpartition("/")[0]
+    if not system.is_directory(parent):
+        problem = f"the ctrl_group does not exist (no {parent})"
+        hint = "the class that the container was given must exist before it starts"
+        return GroupGone(Reason.NO_CTRL_GROUP, problem, tried=tried, kernel=kernel, hint=hint)
+    problem = "the mon_group was removed again and again while it was being used"
+    hint = "another tool resets resctrl: pqos, CRI-O starting, or a second monitoring agent"
+    return GroupGone(Reason.IO, problem, tried=tried, kernel=kernel, hint=hint)
+
+
+def _read_last_status(resctrl: Resctrl) -> str:
+    """The kernel's word on the last command of any process on this machine: a hint, nothing to decide by."""
+    try:
+        status = system.read_file(resctrl.root + "/info/last_cmd_status").strip()
+    except OSError:
+        return ""
+    return "" if status == "ok" else status
+
+
+# --- The run directory
+
+
+def owner_error(path: str, owner: int, mode: int) -> HookError:
+    """`io`: a user other than root could plant files in the run directory, or this is no root."""
+    if owner == 0 and not mode & 0o022:
+        return HookError(Reason.IO, f"the run directory {path} is root's", hint="run it as root")
+    hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
+    problem = f"the run directory {path} is not owned by root, or is writable by others"
+    return HookError(Reason.IO, problem, hint=hint)
+
+
+def lock_error(run_dir: str, key: str) -> HookError:
+    """`lock_timeout`."""
+    return HookError(
+        Reason.LOCK_TIMEOUT,
+        f"timed out waiting for the lock of key {key}",
+        tried=f"flock {run_dir}/locks/{key}",
+        hint="another hook of this pod is stuck, or the node is starved: raise --lock-timeout",
+    )
+
+
+def index_error(run_dir: str, container: str, error: Exception) -> HookError:
+    """`io`: which key a container belongs to cannot be read."""
+    problem = f"the index of container {container} cannot be read ({explain_unreadable(error)})"
+    hint = f"`reconcile` drops its member once it is dead; the file is {run_dir}/members/{container}.json"
+    return HookError(Reason.IO, problem, hint=hint)

@@ -62,7 +62,7 @@ class State(Model):
     """
 
     oci_version: str = Field(alias="ociVersion")
-    id: str
+    id: Key
     status: str
     pid: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
     bundle: Annotated[str, AfterValidator(names.path)]

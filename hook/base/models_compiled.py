@@ -16,7 +16,7 @@ __all__ = ["Annotations", "Config", "Failure", "HookFile", "HookProgram", "HookW
 
 State = Form("State", (
     ("oci_version", "ociVersion", ABSENT, STR, (check_str,)),
-    ("id", "id", ABSENT, STR, (check_str,)),
+    ("id", "id", ABSENT, NO_TYPE, (check_named, names.container_id)),
     ("status", "status", ABSENT, STR, (check_str,)),
     ("pid", "pid", None, NONE, (check_nullable, (check_int, 0, 2147483647))),
     ("bundle", "bundle", ABSENT, NO_TYPE, (check_named, names.path)),

@@ -10,7 +10,6 @@ from __future__ import annotations
 # Texts, not sets, which take longer to make than to use once: `not text.strip(these)` has nothing but these in it.
 _ALPHANUMERIC = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 _ID_CHARACTERS = _ALPHANUMERIC + "_.+,-"
-_HEX = "0123456789abcdef"
 _ID_LIMIT = 200
 _PREFIX_LIMIT = 50  # prefix and ID together stay below NAME_MAX, 255
 
@@ -40,17 +39,7 @@ def container_of(member: str) -> str:
     return member.partition("@")[0]
 
 
-def pod_uid(text: str) -> str:
-    """A pod UID in its canonical form, lower case with dashes, from that form or from 32 hex digits (static pods)."""
-    lower = text.lower()
-    digits = lower.replace("-", "")
-    canonical = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
-    if len(digits) != 32 or digits.strip(_HEX) or lower not in (canonical, digits):
-        raise ValueError("not a pod UID")
-    return canonical
-
-
-def _can_be_told(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     """Whether the kernel could be given a text: no NUL, and no half of a surrogate pair, which JSON lets pass."""
     try:
         return b"\0" not in text.encode("utf-8", "surrogateescape")
@@ -60,14 +49,14 @@ def _can_be_told(text: str) -> bool:
 
 def component(text: str) -> str:
     """One path component that stays where it is put: a ctrl_group's name, for instance."""
-    if text in ("", ".", "..") or len(text) > 255 or "/" in text or "\n" in text or not _can_be_told(text):
+    if text in ("", ".", "..") or len(text) > 255 or "/" in text or "\n" in text or not _is_encodable(text):
         raise ValueError("not one path component")
     return text
 
 
 def path(text: str) -> str:
     """A path that the kernel would look at."""
-    if not text or len(text) > 4095 or not _can_be_told(text):
+    if not text or len(text) > 4095 or not _is_encodable(text):
         raise ValueError("not a path")
     return text
 
@@ -88,7 +77,7 @@ def directory(text: str) -> str:
     """An absolute path without `.` and `..`, with no slash at its end."""
     path = text.rstrip("/")
     strays = "//" in path or "/./" in path + "/" or "/../" in path + "/"
-    if not path.startswith("/") or strays or not _can_be_told(path):
+    if not path.startswith("/") or strays or not _is_encodable(path):
         raise ValueError("not an absolute path")
     return path
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hook.base import names, system
+from hook.base import system
 
 NOT_HOST_PIDS = "this is not the host's pid namespace: which processes are dead and which groups empty is unknown here"
 PID_HINT = "run it in the host's pid namespace (hostPID: true; podman run --pid=host)"
@@ -59,7 +59,7 @@ def starttime(pid: int) -> int | None:
     try:
         return int(_stat_fields(pid)[19])
     except (FileNotFoundError, ProcessLookupError):
-        if _proc_answers():
+        if system.is_directory("/proc/1"):  # else /proc shows no process at all, and an absent pid means nothing
             return None
         raise
 
@@ -75,7 +75,7 @@ def is_dead(pid: int, born: int | None = None) -> bool | None:
         reused = born is not None and int(fields[19]) != born
         return reused or is_over(fields)
     except (FileNotFoundError, ProcessLookupError):
-        return True if _proc_answers() else None
+        return True if system.is_directory("/proc/1") else None  # as in starttime
     except (OSError, ValueError, IndexError):
         return None
 
@@ -95,11 +95,6 @@ def had_pid(pid: int, boottime: float) -> bool:
 def is_over(fields: list[str]) -> bool:
     """Whether the process with these stat_fields has ended: a zombie whose threads have, too."""
     return fields[0] in "ZX" and int(fields[17]) <= 1
-
-
-def _proc_answers() -> bool:
-    """Whether /proc shows processes at all: an absent pid means nothing where nothing is mounted."""
-    return system.is_directory("/proc/1")
 
 
 def resctrl_groups(pid: int) -> tuple[str, str] | None:
@@ -122,7 +117,7 @@ def find_own(cgroup: str, container: str) -> str | None:
     It is the outermost component that is the container's ID, or ends with it. What is below was not named by the
     runtime: a container with a writable cgroup (systemd in Podman) makes cgroups there, by any name.
     """
-    name = names.container_of(container)
+    name = container.partition("@")[0]  # of a former life (names.former_life), its ID
     at = cgroup.find(name, cgroup.find("/"))
     while at > 0:
         below = cgroup[at + len(name) :].removeprefix(".scope")
@@ -151,11 +146,13 @@ def own_cgroup(places: list[str], container: str) -> str | None:
 
 def cgroups(pid: int) -> list[str]:
     """The cgroups of a process as `<controllers>:<path>`, one for each hierarchy; none where /proc cannot tell."""
+    places: list[str] = []
     try:
-        lines = system.read_file(f"/proc/{pid}/cgroup").split("\n")
+        for line in system.read_file(f"/proc/{pid}/cgroup").split():
+            places.append(line.partition(":")[2])
     except OSError:
-        return []
-    return [line.partition(":")[2] for line in lines if line]
+        pass
+    return places
 
 
 def sees_other_cgroups() -> bool:

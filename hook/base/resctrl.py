@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resctrl file system, one group at a time. All groups: `all_groups`. What its errnos mean: `refusals`.
+"""The resctrl file system: its groups. What its errnos mean: `explain`.
 
 Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgroup.c.
 """
@@ -7,6 +7,8 @@ Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgr
 from __future__ import annotations
 
 from hook.base import procfs, system
+
+_NO_CTRL_GROUPS = ("info", "mon_data", "mon_groups")
 
 
 class Resctrl:
@@ -29,10 +31,8 @@ class Resctrl:
 
     def path(self, ctrl_group: str, name: str) -> str:
         """The full path of a mon_group; `ctrl_group` is `/` for the root one."""
-        return f"{self._ctrl_path(ctrl_group)}/mon_groups/{name}"
-
-    def _ctrl_path(self, ctrl_group: str) -> str:
-        return self.root if ctrl_group == "/" else f"{self.root}/{ctrl_group}"
+        above = self.root if ctrl_group == "/" else f"{self.root}/{ctrl_group}"
+        return f"{above}/mon_groups/{name}"
 
     def make(self, path: str) -> bool:
         """Make a mon_group, which takes an RMID; whether it was this call that made it.
@@ -45,9 +45,9 @@ class Resctrl:
         except FileExistsError:
             return False
         except OSError as error:
-            from hook.base import refusals
+            from hook.base import explain
 
-            raise refusals.of_make(self, path, error) from error
+            raise explain.make_error(self, path, error) from error
         return True
 
     def put(self, path: str, pid: int) -> None:
@@ -58,9 +58,9 @@ class Resctrl:
         try:
             system.write_once(path + "/tasks", str(pid))
         except OSError as error:
-            from hook.base import refusals
+            from hook.base import explain
 
-            raise refusals.of_put(self, path, pid, error) from error
+            raise explain.put_error(self, path, pid, error) from error
 
     def inode(self, path: str) -> int | None:
         """The number of a mon_group's directory, which no other one gets while it is there; None: it is not there."""
@@ -82,11 +82,20 @@ class Resctrl:
             for domain in system.list_directory(top):
                 for event in system.list_directory(f"{top}/{domain}"):
                     if event != "mbm_L3_assignments":
-                        _read_counter(top, f"{domain}/{event}", found)
-        except OSError as error:
-            from hook.base import refusals
+                        try:
+                            found[f"{domain}/{event}"] = system.read_counter(f"{top}/{domain}/{event}")
+                        except IsADirectoryError:
+                            pass
+                        except OSError as error:
+                            from hook.base import explain
 
-            raise refusals.of_counters(self, path, error) from error
+                            if explain.is_gone(error):
+                                raise
+                            found[f"{domain}/{event}"] = "Error"
+        except OSError as error:
+            from hook.base import explain
+
+            raise explain.counters_error(self, path, error) from error
         return found
 
     def remove(self, path: str) -> bool:
@@ -98,11 +107,11 @@ class Resctrl:
         try:
             system.rmdir(path)
         except OSError as error:
-            from hook.base import refusals
+            from hook.base import explain
 
-            if refusals.is_gone(error):
+            if explain.is_gone(error):
                 return False
-            raise refusals.of_remove(self, path, error) from error
+            raise explain.remove_error(self, path, error) from error
         return True
 
     def tasks(self, path: str) -> set[int] | None:
@@ -124,21 +133,49 @@ class Resctrl:
         try:
             tasks = system.read_file(path + "/tasks", limit=1 << 24).split()
         except OSError as error:
-            from hook.base import refusals
+            from hook.base import explain
 
-            return not refusals.is_gone(error)
+            return not explain.is_gone(error)
         lives = any(not task.isdigit() or procfs.is_dead(int(task)) is not True for task in tasks)
         return lives or not procfs.in_host_pid_namespace()
 
 
-def _read_counter(top: str, counter: str, found: dict[str, str]) -> None:
-    try:
-        found[counter] = system.read_counter(f"{top}/{counter}")
-    except IsADirectoryError:
-        pass
-    except OSError as error:
-        from hook.base import refusals
+# --- All groups. What they cost grows with the node: not for a start that succeeds.
 
-        if refusals.is_gone(error):
-            raise
-        found[counter] = "Error"
+
+def list_ctrl_groups(root: str) -> dict[str, list[str]]:
+    """The paths of all ctrl_groups, each with the paths of its mon_groups.
+
+    Empty: nothing is mounted, or nothing can be monitored.
+    """
+    directories = [name for name in _list(root) if name not in _NO_CTRL_GROUPS]
+    paths = [root, *(f"{root}/{name}" for name in directories)]
+    return {
+        path: [f"{path}/mon_groups/{name}" for name in _list(path + "/mon_groups")]
+        for path in paths
+        if system.is_directory(path + "/mon_groups")
+    }
+
+
+def list_mon_groups(root: str) -> list[str]:
+    """The paths of all mon_groups, in whatever ctrl_group."""
+    return [path for paths in list_ctrl_groups(root).values() for path in paths]
+
+
+def read_rmid_limit(root: str) -> int | None:
+    """The smallest of info/*/num_rmids: there is one for each kind of counter, and a group takes an RMID of all."""
+    limits = []
+    for name in _list(root + "/info"):
+        try:
+            limits.append(int(system.read_file(f"{root}/info/{name}/num_rmids", 64)))
+        except (OSError, ValueError):
+            pass
+    return min(limits, default=None)
+
+
+def _list(directory: str) -> list[str]:
+    """What is in a directory; nothing where there is none, or it cannot be read."""
+    try:
+        return system.list_directory(directory)
+    except OSError:
+        return []

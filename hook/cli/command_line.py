@@ -9,7 +9,7 @@ from __future__ import annotations
 from hook.base.models import Options, ValidationError
 from hook.cli.options import ARGUMENTS
 from hook.cli.verbs import ALL, COMMON, VERBS, Usage
-from hook.stages.context import read_words, validate
+from hook.stages.entry import read_words, validate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

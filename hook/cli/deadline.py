@@ -15,9 +15,8 @@ import sys
 import threading
 
 from hook.base import system
-from hook.base.errors import HookError
-from hook.base.reasons import Reason
-from hook.stages import failures
+from hook.base.errors import HookError, Reason
+from hook.stages import report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class _Timer:
 
     def complain(self, why: str) -> int:
         """Print that the command was ended; returns its exit status."""
-        failures.say(f"{self._verb}: ended {why}: {self._undone}", to_syslog=False)
+        report.say(f"{self._verb}: ended {why}: {self._undone}", to_syslog=False)
         return self._status
 
     def _end(self, number: int, _frame: FrameType | None) -> None:

@@ -14,7 +14,7 @@ from hook.base import system
 from hook.base.errors import HookError
 from hook.cli import command_line, verbs
 from hook.cli.verbs import VERBS, Usage
-from hook.stages import failures
+from hook.stages import report
 
 _STATE_LIMIT = 4 << 20
 _PATIENCE = 10.0  # seconds: as on the hook path
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         return run(arguments[0], arguments[1:])
     problem = f"unknown command {arguments[0][:80]!r}" if arguments else "no command"
     is_hook = _is_called_by_runtime()
-    failures.say(f"usage: {problem}; see resctrl-mon-hook --help", to_syslog=is_hook)
+    report.say(f"usage: {problem}; see resctrl-mon-hook --help", to_syslog=is_hook)
     return 0 if is_hook else 2
 
 
@@ -62,7 +62,7 @@ def run(name: str, words: list[str]) -> int:
     except Exception as error:  # noqa: BLE001  a defect is one line, too, and no answer
         problems = _explain(error)
     for problem in problems:
-        failures.say(problem, to_syslog=False)
+        report.say(problem, to_syslog=False)
     return 2
 
 
@@ -83,8 +83,8 @@ def _explain(error: Exception) -> list[str]:
         return [str(error)]
     if hasattr(error, "problems"):
         return list(error.problems)
-    from hook.base.explain import refused, unforeseen
+    from hook.base.explain import system_error, unforeseen_error
 
     if isinstance(error, OSError):
-        return [str(refused("cannot read or write a file", error))]
-    return [str(unforeseen(error))]
+        return [str(system_error("cannot read or write a file", error))]
+    return [str(unforeseen_error(error))]

@@ -11,8 +11,8 @@ import gc
 import sys
 
 from hook.base import system
+from hook.base.explain import printable
 from hook.base.models import LeftUndone
-from hook.base.text import printable
 from hook.cli.deadline import Ended
 from hook.node import runtimes
 from hook.reconcile import run as reconcile

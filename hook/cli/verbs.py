@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
+from hook.base.explain import printable
 from hook.base.models import Options
-from hook.base.text import printable
 from hook.cli import options
 
 TYPE_CHECKING = False
@@ -165,8 +165,8 @@ def _find_key(records: Records, kernel: Resctrl, name: str) -> Key:
 def _match_keys(records: Records, name: str) -> dict[str, str]:
     """The keys that a name stands for, each with what people call it: those whose name it is, else that begin so."""
     from hook.base import names
+    from hook.base.explain import who
     from hook.base.models import Index, KeyState
-    from hook.base.text import who
     from hook.node import config
 
     known = records.names(KeyState)

@@ -15,7 +15,7 @@ from hook.node.door import Unreadable
 from hook.node.hooksd import Entry, parse_options
 from hook.node.place import INSTALL, KUBERNETES, NAME, PODMAN, PyzFile
 from hook.node.programs import Interpreter
-from hook.stages.context import parse
+from hook.stages.entry import parse
 
 _NO_ENV = "no env: createRuntime then inherits the environment of its caller, and Podman's poststop has none"
 _STAGES = ("createRuntime", "poststop")

@@ -7,15 +7,15 @@ import os
 import signal
 from collections.abc import Iterator
 
-from hook.base import all_groups, names, procfs, system
-from hook.base.errors import HookError
-from hook.base.reasons import Reason
+from hook.base import procfs, resctrl, system
+from hook.base.errors import HookError, Reason
 from hook.base.resctrl import Resctrl
 from hook.doctor.finding import Finding, Site, failure, name_first, ok, warning
 from hook.node import door
 from hook.node.door import Unreadable
 from hook.node.place import NAME
 from hook.observe import hardware
+from hook.stages import identity
 
 _NO_RESCTRL_X86 = "resctrl needs Intel RDT or AMD QoS, and CONFIG_X86_CPU_RESCTRL; most VMs have none"
 _NO_RESCTRL_ARM64 = (
@@ -126,7 +126,7 @@ def check_rmids(site: Site) -> Iterator[Finding]:
 def _check_other_groups(site: Site) -> Iterator[Finding]:
     """Other owners of RMIDs, guessed by the names of their groups."""
     found: dict[str, list[str]] = {}
-    for path in all_groups.list_mon_groups(site.options.resctrl_root):
+    for path in resctrl.list_mon_groups(site.options.resctrl_root):
         name = os.path.basename(path)
         if not name.startswith(site.options.group_prefix):
             found.setdefault(_guess_owner(name), []).append(path)
@@ -136,12 +136,10 @@ def _check_other_groups(site: Site) -> Iterator[Finding]:
 
 
 def _guess_owner(name: str) -> str:
-    try:
-        names.pod_uid(name)
-    except ValueError:
-        is_container = len(name) == 64 and not name.strip("0123456789abcdef")
-        return "of containers (linux.intelRdt.enableMonitoring of runc or crun?)" if is_container else "of other tools"
-    return "of pods (nri-resctrl-mon, or Kepler in active mode?)"
+    if identity.canonical_uid(name) is not None:
+        return "of pods (nri-resctrl-mon, or Kepler in active mode?)"
+    is_container = len(name) == 64 and not name.strip("0123456789abcdef")
+    return "of containers (linux.intelRdt.enableMonitoring of runc or crun?)" if is_container else "of other tools"
 
 
 def check_processes(site: Site) -> Iterator[Finding]:

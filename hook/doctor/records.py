@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 
 from hook.base import cgroups, system
+from hook.base.explain import who
 from hook.base.models import Failure, Index, ReconcileRecord, WatchRecord
-from hook.base.text import who
 from hook.doctor.finding import Finding, Site, failure, name_first, ok, warning
 from hook.doctor.kernel import has_process_connector
 from hook.node import programs, runtimes

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hook.base import procfs
-from hook.base.errors import HookError
+from hook.base.errors import HookError, Reason
 from hook.base.models import KeyState, Options
-from hook.base.reasons import Reason
 from hook.install import node_bytecode, steps
 from hook.install.install import LEFT, LEFT_TIMER, plan_stop_of_left_timer
 from hook.install.steps import Step, Taken, remove_file, run_command

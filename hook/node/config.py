@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from itertools import chain, starmap
 from typing import NamedTuple
 
-from hook.base import names
 from hook.base.explain import errno_name
 from hook.node import door, hooksd, host
 from hook.node.door import CONFIGURATION, Budget, Tree, Unreadable
+from hook.stages import identity
 
 # A comment after strings that end on its line. A comment after a multi-line string stays, which is harmless.
 _COMMENT = re.compile(r"""^((?:[^"'#\n]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')*)#.*$""", re.MULTILINE)
@@ -136,9 +136,9 @@ def read_pod_names() -> dict[str, tuple[str, str]]:
     for entry in _list_if_there("/var/log/pods"):
         namespace, _, rest = entry.partition("_")
         pod, _, uid = rest.partition("_")
-        if namespace and pod:
-            with suppress(ValueError):
-                found[names.pod_uid(uid)] = namespace, pod
+        canonical = identity.canonical_uid(uid)
+        if namespace and pod and canonical is not None:
+            found[canonical] = namespace, pod
     return found
 
 

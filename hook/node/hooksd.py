@@ -13,11 +13,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from hook.base.explain import explain
+from hook.base.explain import explain_invalid
 from hook.base.models import HookFile, HookProgram, Options, ValidationError
 from hook.node import door
 from hook.node.door import Tree, Unreadable
-from hook.stages.context import parse
+from hook.stages.entry import parse
 
 PROGRAM = "resctrl-mon-hook.pyz"
 """The name of our program in each path by which it is called."""
@@ -75,7 +75,7 @@ def read_entry(path: str) -> Entry:
             return Entry(path, remark="format before 1.0.0, which newer readers do not support")
         file = HookFile.model_validate(found)
     except ValidationError as error:
-        return Entry(path, problem=explain(error.errors()))
+        return Entry(path, problem=explain_invalid(error.errors()))
     except Unreadable as error:
         return Entry(path, problem=f"cannot read it: {error.why}")
     if unknown := [stage for stage in file.stages if stage not in _STAGES]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from hook.base import cgroups, jsontext, names, procfs, system
 from hook.base.container_tasks import Processes
-from hook.base.explain import explain
+from hook.base.explain import explain_invalid
 from hook.base.models import (
     Annotations,
     Config,
@@ -32,7 +32,7 @@ from hook.node import config, door, hooksd, programs
 from hook.node.door import Unreadable
 from hook.node.hooksd import find_own_hooks, list_hooks, parse_options, read_hooks
 from hook.stages import identity
-from hook.stages.context import Context
+from hook.stages.entry import Context
 from hook.stages.identity import Pod
 from hook.state.records import Records
 
@@ -183,7 +183,7 @@ def parse_state(output: str, container: str) -> dict[str, Any]:
         state: dict[str, Any] = jsontext.loads(output)
         checked = State.model_validate(state)
     except ValidationError as error:
-        raise Unanswered(f"invalid state: {explain(error.errors())}") from None
+        raise Unanswered(f"invalid state: {explain_invalid(error.errors())}") from None
     except ValueError as error:
         raise Unanswered(str(error)) from None
     if checked.id != container:
@@ -197,9 +197,9 @@ def is_sandbox(state: State) -> bool:
     Its cgroup identifies that runtime. A pod's author can write the annotations of the other one.
     """
     annotations, places = state.annotations or {}, procfs.cgroups(state.pid) if state.pid else []
-    maker = next(
-        filter(None, (identity.maker(place, state.id) for place in places)), annotations.get("io.container.manager")
-    )
+    owns = [procfs.find_own(place, state.id) for place in places]
+    makers = filter(None, (identity.find_maker(own, state.id) for own in owns))
+    maker = next(makers, annotations.get("io.container.manager"))
     by_containerd = annotations.get("io.kubernetes.cri.container-type")
     if maker != "containerd" and (maker == "cri-o" or by_containerd is None):
         return annotations.get("io.kubernetes.cri-o.ContainerType") == "sandbox"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from hook.base import all_groups, system
+from hook.base import resctrl, system
 
 OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
 UNASSIGNED = "Unassigned"
@@ -70,7 +70,7 @@ def count_rmids(root: str, ctrl_groups: dict[str, list[str]], ours: int) -> Rmid
     """
     others = len(ctrl_groups) + sum(map(len, ctrl_groups.values())) - ours
     if not is_arm64():
-        return Rmids(all_groups.read_rmid_limit(root), ours, others)
+        return Rmids(resctrl.read_rmid_limit(root), ours, others)
     pairs = [_to_number(_read(f"{info}/num_rmids")) for info in _list_infos(root)]
     partids = [_to_number(_read(f"{info}/num_closids")) for info in _list_infos(root)]
     if not any(pairs) or not any(partids):

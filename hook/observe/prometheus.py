@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from hook import __version__
 from hook.base import counters, system
 from hook.base.counters import EVENTS, MILLION
+from hook.base.errors import Reason
+from hook.base.explain import printable
 from hook.base.models import ReconcileRecord
-from hook.base.reasons import Reason
-from hook.base.text import printable
 from hook.node import door
 from hook.observe.snapshot import Group, Inventory, Key
 from hook.observe.use import add_up, get_event, make_total, to_number

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hook.base import counters, names, procfs, system
 from hook.base.counters import EVENTS, MILLION
+from hook.base.explain import printable, who
 from hook.base.models import Failure, Unhooked
-from hook.base.text import printable, who
 from hook.observe import hardware
 from hook.observe.snapshot import Group, Inventory, Key
 from hook.observe.table import Column, Screen, lay_out, numbers

@@ -25,9 +25,9 @@ from io import BytesIO
 
 from hook.base import system
 from hook.base.errors import HookError
-from hook.base.explain import refused, unforeseen
+from hook.base.explain import system_error, unforeseen_error
 from hook.observe import prometheus
-from hook.stages import failures
+from hook.stages import report
 
 _SHARED = 1.0  # seconds for which a reading answers further requests
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -156,8 +156,8 @@ class Server:
             text = self._measure() + prometheus.format_text([prometheus.count_dropped(self.dropped)])
             return 200, _METRICS, text.encode("utf-8", "replace")
         except Exception as error:  # noqa: BLE001  the next one may succeed; Prometheus shows that this one failed
-            problem = str(error if isinstance(error, HookError) else unforeseen(error))
-            failures.say(problem, to_syslog=False)
+            problem = str(error if isinstance(error, HookError) else unforeseen_error(error))
+            report.say(problem, to_syslog=False)
             return 500, _TEXT, f"{problem}\n".encode("utf-8", "replace")
 
     def _reply(self, connection: Connection, request: _Request) -> None:
@@ -330,7 +330,7 @@ def serve(address: tuple[str, int], measure: Callable[[], str], say: Callable[[s
     try:
         server = Server(address, measure)
     except OSError as error:
-        raise refused(f"cannot listen on {_name(address)}", error) from error
+        raise system_error(f"cannot listen on {_name(address)}", error) from error
     try:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)

@@ -12,15 +12,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from hook.base import all_groups, counters, procfs, system
+from hook.base import counters, procfs, resctrl, system
 from hook.base.errors import HookError
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup, ReconcileRecord, Unhooked, WatchRecord
 from hook.base.resctrl import Resctrl
 from hook.node import config
 from hook.observe import hardware
 from hook.observe.hardware import AssignableCounters, Rmids
-from hook.state import lives
-from hook.state.records import Broken, Records
+from hook.state.records import Broken, Records, leave_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,7 +177,7 @@ def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory
     host_pids = procfs.in_host_pid_namespace()
     with Records(options.run_dir) as records:
         # The groups first: createRuntime records a member before it makes the group.
-        ctrl_groups = all_groups.list_ctrl_groups(kernel.root) if kernel.is_mounted() else {}
+        ctrl_groups = resctrl.list_ctrl_groups(kernel.root) if kernel.is_mounted() else {}
         states = {name: records.state(name) for name in records.names(KeyState)}
         uncharged, readings = _read_all(kernel, ctrl_groups) if has_uncharged else ({}, {})
         found = (read_key(records, kernel, name, state, readings) for name, state in states.items())
@@ -186,9 +185,7 @@ def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory
         failures, broken = _split_unreadable(records.failure(name) for name in records.names(Failure))
         unhooked = records.glance(Unhooked)
         if unhooked is not None:
-            recorded = {*records.names(Index), *records.names(Failure)}
-            rest = {it: names for it, names in unhooked.containers.items() if it not in recorded}
-            unhooked = lives.replace(unhooked, containers=rest)
+            unhooked = leave_out(unhooked, {*records.names(Index), *records.names(Failure)})
         ours, orphans = _find_ours(ctrl_groups, options.group_prefix, keys, unreadable)
         return Inventory(
             at,

@@ -12,22 +12,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hook.base import cgroups, procfs, system
-from hook.base.errors import HookError
+from hook.base.errors import HookError, Reason
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup
-from hook.base.reasons import Reason
 from hook.reconcile import bring_in
 from hook.reconcile.diagnose import Action, diagnose_failure, diagnose_key, name_members
 from hook.reconcile.survey import Survey, add_late_counters, find_containers, find_owner
-from hook.stages import create, orphans, remove, retire
-from hook.stages.context import Context
-from hook.state import damage, lives, records
+from hook.stages import create, reclaim, remove
+from hook.stages.entry import Context
+from hook.stages.retry import retire
+from hook.state import damage, records, store
 from hook.state.store import LockedKey
 
 
 def act(seen: Survey, action: Action) -> Action | None:
     """Do an action; returns it as it turned out, None if it was no longer needed. Raises HookError, OSError."""
     if action.verb == "remove":
-        return action if orphans.remove_orphan(seen.context, action.path) else None
+        return action if reclaim.remove_orphan(seen.context, action.path) else None
     if action.verb == "rebuild" and action.path:
         return _rebuild_orphan(seen, action)
     if action.verb == "adopt" and not action.key:
@@ -38,7 +38,7 @@ def act(seen: Survey, action: Action) -> Action | None:
     run = seen.context.run
     with run.lock(action.key, system.monotonic()) as locked:
         if action.container:
-            seen.index[action.container] = records.glance_key(run, action.container)
+            seen.index[action.container] = records.glance_index(run, action.container)
         # After a remake for another container of the key, what is left to do for this one is to adopt its threads.
         same = (action.id, replace(action, verb="adopt").id if action.verb == "remake" else "")
         needed = diagnose_key(seen, action.key, locked.state, action.container)
@@ -89,9 +89,9 @@ def _evict(seen: Survey, _locked: LockedKey, _state: KeyState, action: Action) -
 
 
 def _show_key(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    now = lives.change(state, [add_late_counters(seen.context, group) for group in state.groups])
+    now = store.change(state, [add_late_counters(seen.context, group) for group in state.groups])
     locked.commit(now)
-    seen.context.show(now)
+    seen.context.view.show(now)
 
 
 def _tidy_key(seen: Survey, _locked: LockedKey, state: KeyState, action: Action) -> None:
@@ -131,20 +131,20 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) 
     context, key = seen.context, state.key
     paths = {group.path for group in state.groups}
     # Those with the key in their name, and those that had no record in the survey and that no hook has recorded since.
-    others = {path for path, owner in seen.owners.items() if owner == key and not orphans.is_recorded(context, path)}
+    others = {path for path, owner in seen.owners.items() if owner == key and not reclaim.is_recorded(context, path)}
     others |= {f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in seen.ctrl_groups}
     groups = [*state.groups, *(_make_record(context, it) for it in sorted(others - paths) if _is_of(seen, it, key))]
     members: dict[str, Member] = {}
     for group in groups:
         members = {**_find_members(seen, key, group.path), **members}
-    locked.commit(lives.change(state, groups, members={**members, **state.members}))
+    locked.commit(store.change(state, groups, members={**members, **state.members}))
     for group in groups:
         if context.resctrl.inode(group.path) is not None:
             create.begin(context, locked, group.path, made=False, empty=False)
     rebuilt = locked.state or state
     if _has_unknown(seen, rebuilt):
         raise HookError(Reason.IO, "its group has tasks that match no known container")
-    locked.commit(lives.replace(rebuilt, recovering=False))
+    locked.commit(store.replace(rebuilt, recovering=False))
 
 
 def _is_of(seen: Survey, path: str, key: str) -> bool:
@@ -162,7 +162,7 @@ def _find_members(seen: Survey, key: str, path: str) -> dict[str, Member]:
     """The live containers of a key, by the index and by the tasks in one of its groups. Writes their index entries."""
     run, found = seen.context.run, {}
     for name, init in find_containers(seen, path).items():
-        if (records.glance_key(run, name) or key) == key:  # a hook may have recorded it since the survey
+        if (records.glance_index(run, name) or key) == key:  # a hook may have recorded it since the survey
             cgroup = procfs.own_cgroup(list(init.cgroups), name)
             found[name] = Member(pid=init.pid, starttime=init.starttime, group=path, cgroup=cgroup)
             run.write_index(name, key)
@@ -194,10 +194,10 @@ _LOCKED: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
     "drop": lambda seen, locked, _state, action: remove.drop(seen.context, locked, [action.container]),
     "end": lambda seen, locked, state, _action: remove.end(seen.context, locked, state),
     "evict": _evict,
-    "retire": lambda seen, locked, _state, _action: retire.retire(seen.context, locked),
+    "retire": lambda seen, locked, _state, _action: retire(seen.context, locked),
     "forget": lambda seen, _locked, _state, action: seen.context.run.remove(Index, action.container),
     "name": lambda seen, locked, state, _action: locked.commit(name_members(seen, state)),
-    "prune": lambda seen, locked, _state, _action: seen.context.forget(locked),
+    "prune": lambda seen, locked, _state, _action: remove.forget(seen.context, locked),
     "show": _show_key,
     "tidy": _tidy_key,
 }

@@ -6,15 +6,16 @@ from __future__ import annotations
 from functools import partial
 
 from hook.base import cgroups, names, procfs, system
-from hook.base.errors import HookError
+from hook.base.errors import GroupGone, HookError, Reason, WrongCtrlGroup
+from hook.base.explain import cgroup_error
 from hook.base.models import Failure, KeyState, Member
-from hook.base.reasons import GroupGone, Reason, WrongCtrlGroup
 from hook.reconcile.chase import Chase, StillOutside, count_late_cpu
 from hook.reconcile.diagnose import has_begun
 from hook.reconcile.survey import Survey
-from hook.stages import create, failures, misidentity, retire
-from hook.stages.context import Context
+from hook.stages import create, report
+from hook.stages.entry import Context
 from hook.stages.identity import Container, Key
+from hook.stages.retry import retire
 from hook.state import damage
 
 
@@ -33,7 +34,7 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     place = cgroups.from_config(config.linux.cgroups_path) if config is not None and config.linux is not None else None
     found = Container(names.container_id(name), pid, bundle, annotations, [place] if place is not None else [])
     if place is None and (annotations is None or found.pod.uid is not None):
-        found.pod.uid, found.pod.problem = None, misidentity.of_cgroup(bundle)
+        found.pod.uid, found.pod.problem = None, cgroup_error(bundle)
     return found
 
 
@@ -41,8 +42,8 @@ def adopt_running(seen: Survey, container: Container) -> None:
     """Do createRuntime for a running container, whichever hooks.d file matches it; else by the key in the index."""
     options, run = seen.context.options, seen.context.run
     key = None
-    if container.starttime is not None and failures.find_key(options, container) is None:
-        name = run.find_key(container.id)
+    if container.starttime is not None and report.guess_key(options, container) is None:
+        name = run.read_index(container.id)
         key = Key(name, (run.glance(KeyState, name) or damage.unknown_state(name)).kind) if name is not None else None
     _monitor(seen, container, key)
 
@@ -79,7 +80,7 @@ def remake(seen: Survey, state: KeyState, name: str) -> bool:
     finally:  # also if the new group got no RMID: the old group may hold the last one
         # If it is empty. After a kill before this, it stays on record and is removed with its key.
         with context.run.lock(state.key, system.monotonic() + context.options.lock_timeout) as locked:
-            retire.retire(context, locked, left=member.group)
+            retire(context, locked, left=member.group)
     return True
 
 
@@ -105,15 +106,12 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
     try:
         if seen.refusal is not None and key is not None and not _has_group(context, key):
             raise seen.refusal
-        if key is None:
-            key = create.monitor(context, container, ctrl_group)
-        else:
-            create.enter(context, container, key, ctrl_group)
+        key = create.create_runtime(context, container, key, ctrl_group)
         if key is not None:
             count_late_cpu(context, key.name, used)
             moved, outside = _bring_in(seen, key.name, container.id, was_in=was_in)
     except HookError as error:
-        key = key or failures.find_key(context.options, container)
+        key = key or report.guess_key(context.options, container)
         if error.reason == Reason.NO_RMIDS:  # not in limbo: that ends within seconds
             seen.refusal = error
         if key is not None:
@@ -130,7 +128,7 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
 
 
 def _record(context: Context, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:
-    failures.record(context.run, failures.failure_of(error, "reconcile", container, key, is_monitored=is_monitored))
+    report.record(context.run, report.make_failure(error, "reconcile", container, key, is_monitored=is_monitored))
 
 
 def _find_ctrl_group(seen: Survey, pid: int) -> str:
@@ -156,7 +154,7 @@ def _show_again(context: Context, key: str) -> None:
         return
     with locked:
         if locked.state is not None:
-            context.show(locked.state)
+            context.view.show(locked.state)
 
 
 def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -> tuple[int, int]:

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from hook.base import procfs, system
-from hook.base.errors import HookError
+from hook.base.errors import HookError, Reason, WrongCtrlGroup
 from hook.base.models import Member
-from hook.base.reasons import Reason, WrongCtrlGroup
-from hook.stages.context import Context
+from hook.stages.entry import Context
 
 _FIRST_LOOK = 10.0  # seconds for moving what the first look finds: a container may have thousands of threads
 _CHASE = 0.2  # seconds for all that comes after it, ...

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hook.base import names, procfs
+from hook.base.explain import short_id, who
 from hook.base.models import Failure, KeyState
-from hook.base.text import short_id, who
 from hook.reconcile.survey import Survey, Threads
-from hook.stages import orphans, remove, retire
-from hook.state import lives, records
+from hook.stages import reclaim, remove
+from hook.stages.retry import is_retired
+from hook.state import records, store
 
 VERBS = (
     "rebuild",
@@ -143,7 +144,7 @@ def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action
     """What a key that is not completed needs, by its processes and by the tasks in its groups."""
     key, context = state.key, seen.context
     threads = Threads(seen, state) if seen.is_mounted else None
-    if threads is not None and len({retire.is_retired(context, state, group) for group in state.groups}) > 1:
+    if threads is not None and len({is_retired(context, state, group) for group in state.groups}) > 1:
         yield Action("retire", key, why="one of its groups is gone, and no member needs it")
     for container in [only] if only in state.members else state.members:
         action = _diagnose_member(seen, state, container, threads)
@@ -186,7 +187,7 @@ def _diagnose_orphan(seen: Survey, path: str) -> Iterator[Action]:
     if seen.context.resctrl.has_live_task(path):
         if path not in seen.completed_groups:  # else a task outlived the last member: the group is removed after it
             yield Action("rebuild", path=path, why="this group has no record, and it has live tasks")
-    elif seen.live is None or orphans.key_of(seen.context, path) not in seen.live:
+    elif seen.live is None or reclaim.parse_key(seen.context, path) not in seen.live:
         yield Action("remove", path=path, why="this group has no record, and it has no tasks")
 
 
@@ -238,6 +239,6 @@ def name_members(seen: Survey, state: KeyState) -> KeyState:
     found = {it: seen.names[name] for it, name in nameless.items() if name in seen.names}
     if pod is None and not found:
         return state
-    named = {it: lives.replace(state.members[it], name=name) for it, name in found.items()}
+    named = {it: store.replace(state.members[it], name=name) for it, name in found.items()}
     namespace, name = pod or (state.pod_namespace, state.pod_name)
-    return lives.replace(state, pod_namespace=namespace, pod_name=name, members={**state.members, **named})
+    return store.replace(state, pod_namespace=namespace, pod_name=name, members={**state.members, **named})

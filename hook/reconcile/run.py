@@ -9,12 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hook.base import system
-from hook.base.errors import HookError
-from hook.base.explain import explain, known, refused
+from hook.base.errors import HookError, Reason
+from hook.base.explain import as_hook_error, explain_invalid, short_id, system_error, who
 from hook.base.models import LeftUndone, Options, State, ValidationError
-from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
-from hook.base.text import short_id, who
 from hook.node import runtimes
 from hook.reconcile import bring_in
 from hook.reconcile.act import act
@@ -22,8 +20,8 @@ from hook.reconcile.chase import StillOutside, check_namespaces
 from hook.reconcile.diagnose import Action, diagnose
 from hook.reconcile.survey import Survey
 from hook.reconcile.tally import Tally
-from hook.stages import failures
-from hook.stages.context import Context, open_run_dir
+from hook.stages import report
+from hook.stages.entry import Context
 from hook.state import damage, records
 from hook.state.records import Records
 from hook.state.store import RunDir
@@ -134,7 +132,7 @@ def repair(
     with Tally(context.run, context.late_cpu) as tally:
         tally.start()
         for line in damage.sum_up_failures(context.run):
-            failures.log(line)
+            report.log(line)
         outcomes: list[Outcome] = []
         tried: set[Action] = set()
         passes = 0
@@ -167,12 +165,12 @@ def _has_work(options: Options) -> bool:
 
 def _open_node(options: Options, longest_linger: int | None) -> Context:
     check_namespaces()
-    context = Context(Resctrl(options.resctrl_root), open_run_dir(options), options, longest_linger=longest_linger)
+    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=longest_linger)
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them
         context.view.make_parts()  # consumers open them when they start
     except OSError as error:
-        raise refused("cannot create the missing parts of the run directory", error) from error
+        raise system_error("cannot create the missing parts of the run directory", error) from error
     return context
 
 
@@ -216,7 +214,7 @@ def _attempt(seen: Survey, action: Action) -> Outcome | None:
         action = done or action
     except (HookError, OSError) as error:
         outside = error.number if isinstance(error, StillOutside) else 0
-        why = known("cannot read or write a file", error)
+        why = as_hook_error("cannot read or write a file", error)
         is_busy = why.reason == Reason.LOCK_TIMEOUT
         if is_busy and action.verb not in _NAMED_IF_BUSY:
             return None
@@ -289,7 +287,7 @@ def _find_adoptions(seen: Survey, list_states: ListStates) -> tuple[Result, list
             container = bring_in.make_container(state.id, state.pid or 0, state.bundle, state.annotations)
             seen.adoptable[container.id] = container
         except (ValidationError, ValueError) as error:
-            why = explain(error.errors()) if isinstance(error, ValidationError) else str(error)
+            why = explain_invalid(error.errors()) if isinstance(error, ValidationError) else str(error)
             action = Action("adopt", container=str(found.get("id"))[:80], why="it is running")
             outcomes.append(Outcome(action, why, reason=Reason.BAD_STATE))
     why = "it is running, and is not in a group of ours"

@@ -10,15 +10,14 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from hook.base import all_groups, cgroups, container_tasks, procfs, system
+from hook.base import cgroups, container_tasks, procfs, resctrl, system
 from hook.base.container_tasks import Process, Processes
-from hook.base.errors import HookError
+from hook.base.errors import UNNAMED, HookError
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup
-from hook.base.reasons import UNNAMED
 from hook.node import config
 from hook.reconcile.chase import is_in, is_movable, is_of_parent
-from hook.stages import orphans
-from hook.stages.context import Context
+from hook.stages import reclaim
+from hook.stages.entry import Context
 from hook.stages.identity import Container
 from hook.state import lives, records
 from hook.state.records import Broken, Records
@@ -64,7 +63,7 @@ class Survey:
         with Records(run.path) as listed:
             found = {key: listed.state(key) for key in listed.names(KeyState)}
             self.failed = listed.names(Failure)
-            self.index = {it: records.glance_key(listed, it) for it in listed.names(Index)}
+            self.index = {it: records.glance_index(listed, it) for it in listed.names(Index)}
             """The key of each container in the index; None: its entry is unreadable."""
         self.states = {key: state for key, state in found.items() if isinstance(state, KeyState)}
         self.unreadable = {key for key, state in found.items() if isinstance(state, Broken)}
@@ -79,7 +78,7 @@ class Survey:
         self.processes = container_tasks.look()
         self.processes.add(it for state in self.states.values() for it in self.find_live(state).items())
         recorded = {it.path for state in self.states.values() if state.completed_at is None for it in state.groups}
-        self.orphans = orphans.find_orphans(context, recorded) if self.is_mounted else []
+        self.orphans = reclaim.find_orphans(context, recorded) if self.is_mounted else []
         """The groups with our prefix and without a record."""
 
     def list_keys(self) -> list[str]:
@@ -129,7 +128,7 @@ class Survey:
     @cached_property
     def ctrl_groups(self) -> list[str]:
         """The paths of all ctrl_groups."""
-        return [*all_groups.list_ctrl_groups(self.context.resctrl.root)]
+        return [*resctrl.list_ctrl_groups(self.context.resctrl.root)]
 
     @cached_property
     def _running(self) -> set[str | None]:
@@ -178,7 +177,7 @@ def find_owner(seen: Survey, path: str) -> str | None:
     A name has no key after our prefix if the group was made with a longer prefix. Then it must not take over containers
     of another key. None if the containers have several keys, and the name is none of them.
     """
-    name = orphans.key_of(seen.context, path)
+    name = reclaim.parse_key(seen.context, path)
     keys = {key for key in map(seen.index.get, find_containers(seen, path)) if key is not None}
     if name in keys or not keys:
         return name
@@ -191,7 +190,7 @@ def find_containers(seen: Survey, path: str) -> dict[str, Process]:
     By the cgroups' names: a container of the index, the group's own key, or any that looks like one. Only processes
     count that were there at the look, as they are now.
     """
-    known = {*seen.index, orphans.key_of(seen.context, path) or ""}
+    known = {*seen.index, reclaim.parse_key(seen.context, path) or ""}
     before = seen.processes.by_pid
     now = map(container_tasks.look_at, (seen.context.resctrl.tasks(path) or set()) & before.keys())
     there = [it for it in now if it is not None and it.starttime == before[it.pid].starttime]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from hook.base import system
 from hook.base.errors import HookError
 from hook.base.models import ReconcileRecord
-from hook.state import lives
+from hook.state import store
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Tally:
             former = run.glance(ReconcileRecord) or ReconcileRecord()
             sums = {"actions": _add(former.actions, self._actions), "failures": _add(former.failures, self._failures)}
             late_cpu = (former.late_cpu + late) % _SECONDS_FULL
-            run.write(ReconcileRecord, "", lives.replace(former, **sums, late_cpu=late_cpu, **fields))
+            run.write(ReconcileRecord, "", store.replace(former, **sums, late_cpu=late_cpu, **fields))
         finally:
             system.close(descriptor)
 
@@ -109,7 +109,7 @@ def _save_late(run: RunDir, late_cpu: dict[str, float], key: str) -> float:
             seconds = late_cpu.pop(key)
             if locked.state is not None:
                 total = (locked.state.late_cpu + seconds) % _SECONDS_FULL
-                locked.commit(lives.replace(locked.state, late_cpu=total))
+                locked.commit(store.replace(locked.state, late_cpu=total))
     except (HookError, OSError):
         return 0.0
     return seconds

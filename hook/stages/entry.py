@@ -8,20 +8,68 @@ from __future__ import annotations
 
 import sys
 
-from hook.base import jsontext, names, procfs, resctrl, system
-from hook.base.models import Failure, State
+from hook.base import jsontext, procfs, resctrl, system
+from hook.base.models import Failure, Options, State, ValidationError
 from hook.stages import create, identity, remove
-from hook.stages.context import Context, open_run_dir, parse
+from hook.state.store import RunDir
+from hook.state.view import View
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
 
     from hook.base.errors import HookError
-    from hook.base.models import Options
-    from hook.state.store import RunDir
+    from hook.base.models import Model
 
+    ModelT = TypeVar("ModelT", bound=Model)
+
+STDIN_LIMIT = 4 << 20
+STDIN_PATIENCE = 10.0
 _STAGES = ("hook", "createRuntime", "poststop")
+_LONGEST_NUMBER = 20
+_NUMBER = "0123456789."  # what int and float take besides (signs, 1_0, other scripts) is a typo here
+
+
+class Call:
+    """One call of the hook. It is complete when it is made, and does not change.
+
+    `given`: the options, and a complaint about each bad word of the command line. `name`: the container's ID; where the
+    state has none, a stable name for its record. `bundle`: None where the state has none. `container`: None at
+    poststop, and where the state could not be read.
+    """
+
+    def __init__(
+        self,
+        stage: str,
+        given: tuple[Options, list[str]],
+        name: str,
+        bundle: str | None,
+        container: identity.Container | None,
+    ) -> None:
+        self.stage = stage
+        self.options, self.complaints = given
+        self.name = name
+        self.bundle = bundle
+        self.container = container
+
+
+class Context:
+    """The kernel's groups, our records, and the administrator's options. `freed` counts the RMIDs given back.
+
+    `late_cpu`: by key, CPU seconds that tasks had used before they were moved in; Tally saves them.
+    `longest_linger`: the most seconds for which a key may linger, whatever its record says; None: no such limit.
+    """
+
+    def __init__(
+        self, kernel: resctrl.Resctrl, run: RunDir, options: Options, *, longest_linger: int | None = None
+    ) -> None:
+        self.resctrl = kernel
+        self.run = run
+        self.options = options
+        self.longest_linger = longest_linger
+        self.freed = 0
+        self.late_cpu: dict[str, float] = {}
+        self.view = View(run, kernel.root)
 
 
 def start() -> None:
@@ -39,11 +87,11 @@ def main(arguments: list[str]) -> int:
     system.set_umask()
     if is_stage(arguments):
         try:
-            return run(Call(arguments[0]), arguments[1:])
+            return run(arguments[0], arguments[1:])
         except BaseException as error:  # noqa: BLE001  whatever it is: no container is to fail for it
-            from hook.stages import failures
+            from hook.stages import report
 
-            return failures.survive(error)
+            return report.survive(error)
     from hook.cli import main as cli
 
     return cli.main(arguments)
@@ -54,120 +102,169 @@ def is_stage(arguments: list[str]) -> bool:
     return bool(arguments) and arguments[0] in _STAGES and "--help" not in arguments
 
 
-class Call:
-    """One call of the hook. Its fields are filled in as it proceeds, so that a failure report has what is known.
-
-    `text`: what stdin held, up to STDIN_LIMIT bytes; `is_whole`: all of it. `container_id` and `bundle`: None until
-    they are valid.
-    """
-
-    STDIN_LIMIT = 4 << 20
-    STDIN_PATIENCE = 10.0
-
-    def __init__(self, stage: str) -> None:
-        self.stage = stage
-        self.options: Options
-        self.complaints: list[str] = []
-        self.text = b""
-        self.is_whole = False
-        self.unread: OSError | None = None
-        self.container_id: str | None = None
-        self.bundle: str | None = None
-        self.container: identity.Container | None = None
-        self.run_dir: RunDir | None = None
-
-
-def run(call: Call, arguments: list[str]) -> int:
-    """Read, act, count; returns the exit status."""
+def run(verb: str, words: list[str]) -> int:
+    """Read a call and serve it; returns the exit status."""
+    text, is_whole = b"", False
+    call: Call | None = None
+    error: BaseException | None = None
     try:
-        call.text, call.is_whole = system.read_stdin(call.STDIN_LIMIT, call.STDIN_PATIENCE)
-    except OSError as error:
-        call.unread = error
+        text, is_whole = system.read_stdin(STDIN_LIMIT, STDIN_PATIENCE)
+    except OSError as caught:
+        error = caught
     if procfs.in_user_namespace():
         return 0
-    call.options, call.complaints = parse(arguments)
+    given = parse(words)
     try:
-        is_monitored = _act(call)
-    except BaseException as error:  # noqa: BLE001  reported, with all that is known of the container
-        from hook.stages import failures
+        if is_whole:
+            state = State.model_validate(jsontext.loads(text.decode()))
+            call = make_call(verb, given, state, state.annotations or {})
+    except BaseException as caught:  # noqa: BLE001  reported, with all that is known of the container
+        error = caught
+    if call is None:
+        from hook.stages import report
 
-        return failures.report(call, error)
-    if call.complaints or (call.run_dir is not None and call.run_dir.complaints):
-        from hook.stages import failures
+        return report.serve_odd_state(verb, given, text, error)
+    return serve(call)
 
-        failures.complain(call, is_monitored=is_monitored)
-    if call.run_dir is not None:
-        call.run_dir.count_run(f"{call.stage}-{'monitored' if is_monitored else 'done'}")
+
+def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotations: dict[str, str] | None) -> Call:
+    """Make a call for a container in this state. HookError `bad_state`."""
+    if name_stage(verb, state.status) == "poststop":
+        return Call("poststop", given, state.id, state.bundle, None)
+    if not state.pid:
+        from hook.stages import report
+
+        raise report.state_error("the state of a container that is being created has no pid")
+    container = identity.Container(state.id, state.pid, state.bundle, annotations)
+    return Call("createRuntime", given, state.id, state.bundle, container)
+
+
+def name_stage(verb: str, status: object) -> str:
+    """The stage that a verb is for: `hook` goes by the container's status."""
+    if verb != "hook":
+        return verb
+    return "poststop" if status == "stopped" else "createRuntime"
+
+
+def serve(call: Call, problem: HookError | None = None) -> int:
+    """Act, report, count; returns the exit status. `problem`: what was wrong with the state, and stopped nothing."""
+    run_dir: RunDir | None = None
+    try:
+        kernel = resctrl.Resctrl(call.options.resctrl_root)
+        if call.container is not None and not kernel.exists():
+            from hook.stages import report
+
+            return report.say_no_resctrl(call)
+        run_dir = RunDir(call.options.run_dir)
+        if problem is not None:
+            run_dir.complaints.append(problem)
+        is_monitored = _act(call, kernel, run_dir)
+    except BaseException as error:  # noqa: BLE001  as in run
+        from hook.stages import report
+
+        return report.report(call, run_dir, error)
+    if call.complaints or run_dir.complaints:
+        from hook.stages import report
+
+        report.complain(call, run_dir, is_monitored=is_monitored)
+    run_dir.count_run(call.stage + ("-monitored" if is_monitored else "-done"))
     return 0
 
 
-def _act(call: Call) -> bool:
-    """Do what the state asks for; returns whether a container is monitored now. HookError, OSError."""
-    state = _read_state(call)
-    too_large: HookError | None = None
-    if call.stage == "createRuntime":  # first: a failure's record has to name the process, for reconcile to try again
-        annotations: dict[str, str] | None = state.annotations or {}
-        if not call.is_whole:
-            from hook.stages import oversized
-
-            annotations, too_large = oversized.find_annotations(state, call.STDIN_LIMIT)
-        call.container = identity.Container(state.id, state.pid or 0, state.bundle, annotations)
-    kernel = resctrl.Resctrl(call.options.resctrl_root)
-    if call.stage == "createRuntime" and not kernel.exists():
-        from hook.stages import failures
-
-        failures.say_once(call, "no-resctrl", f"no {kernel.root} here: nothing is monitored on this machine")
+def _act(call: Call, kernel: resctrl.Resctrl, run_dir: RunDir) -> bool:
+    """Do what the call asks for; returns whether a container is monitored now. HookError, OSError."""
+    context, container = Context(kernel, run_dir, call.options), call.container
+    if container is None:
+        remove.poststop(context, call.name)
         return False
-    call.run_dir = open_run_dir(call.options)
-    if too_large is not None:
-        call.run_dir.complaints.append(too_large)
-    context = Context(kernel, call.run_dir, call.options)
-    if call.container is None:
-        remove.poststop(context, state.id)
+    if call.options.containers != "all" and not identity.concerns(call.options, is_podmans=container.pod.is_podmans):
         return False
-    key = create.create_runtime(context, call.container)
+    key = create.create_runtime(context, container)
     if key is None:
         return False  # a failure on record may be of the call that this container is for
-    problem = call.container.problem(key)
+    problem = container.pod.problem and container.problem(key)
     if problem is None:
-        context.run.remove(Failure, state.id)
+        run_dir.remove(Failure, call.name)
     else:
-        from hook.stages import failures
+        from hook.stages import report
 
-        failures.report_problem(call, problem)
+        report.report_problem(call, run_dir, problem)
     return True
 
 
-def _read_state(call: Call) -> State:
-    """Read the state of a container; HookError `bad_state` if it is none."""
-    problem: ValueError | None = None
-    if call.is_whole or len(call.text) == call.STDIN_LIMIT:
-        try:
-            if call.is_whole:
-                found = jsontext.loads(call.text.decode())
-            else:
-                from hook.stages import oversized
+# --- The command line: `--x=v` or `--x v` to models.Options
 
-                found = oversized.read_head(call.text.decode("utf-8", "replace"))
-            if isinstance(found, dict):
-                _note(call, found)
-            state = State.model_validate(found)
-            if call.container_id is not None and (state.pid or call.stage != "createRuntime"):
-                call.bundle = state.bundle
-                return state
+
+def parse(arguments: list[str]) -> tuple[Options, list[str]]:
+    """Read the options; returns those that are right, and a complaint about each word that is not.
+
+    A wrong option is reported and ignored: a typo in a hooks.d JSON must not stop containers.
+    """
+    values, others, complaints = read_words(arguments, dict(Options()))
+    complaints += [f"unknown option {word.partition('=')[0][:80]!r}" for word in others]
+    return validate(Options, values, complaints), complaints
+
+
+def read_words(words: list[str], kinds: dict[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
+    """Read options; returns the values by name, the words that are no option, and a complaint about each bad value.
+
+    `kinds`: for each option, a value of the kind that it takes, such as its default.
+    """
+    values: dict[str, Any] = {}
+    others: list[str] = []
+    complaints: list[str] = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        option, equals, text = word.partition("=")
+        name = option[2:].replace("-", "_")
+        if not option.startswith("--") or name not in kinds or "_" in option:
+            others.append(word)
+            continue
+        kind = kinds[name]
+        if not equals and kind is not False:
+            if not rest:
+                complaints.append(f"{option} wants a value")
+                continue
+            text = rest.pop(0)
+        try:
+            values[name] = _convert(kind, values.get(name), text)
         except ValueError as error:
-            problem = error
-    from hook.stages import failures
-
-    raise failures.of_state(call, problem)
+            complaints.append(f"{option}: {error}")
+    return values, others, complaints
 
 
-def _note(call: Call, found: dict[str, Any]) -> None:
-    """Note the stage and the container, as far as they are known before the state is validated."""
-    if call.stage == "hook" and isinstance(found.get("status"), str):
-        call.stage = "poststop" if found["status"] == "stopped" else "createRuntime"
-    if isinstance(found.get("id"), str):
+def _convert(kind: object, former: Any, text: str) -> object:  # noqa: ANN401  the former value, of any kind
+    """Convert `text` to the kind of value that `kind` is; lists and dicts grow with each use of their option."""
+    if kind is False:
+        if text:
+            raise ValueError("takes no value")
+        return True
+    if isinstance(kind, (int, float)):
+        if len(text) > _LONGEST_NUMBER or text.strip(_NUMBER):
+            raise ValueError(f"{text[:80]!r} is not a number")
+        return type(kind)(text)
+    if isinstance(kind, list):
+        return [*(former or []), text]
+    if isinstance(kind, dict):
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise ValueError(f"{text[:80]!r} is not K=V")
+        return {**(former or {}), name: value}
+    return text
+
+
+def validate(form: type[ModelT], values: dict[str, Any], complaints: list[str]) -> ModelT:
+    """Make a model of options, less those that it refuses, each of which adds a complaint.
+
+    Raises ValidationError if one is missing.
+    """
+    while True:
         try:
-            call.container_id = names.container_id(found["id"])
-        except ValueError:
-            call.text = found["id"].encode("utf-8", "surrogatepass")  # the unreadable state is known by it
+            return form.model_validate(values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = str(first["loc"][0])
+            if name not in values:
+                raise
+            complaints.append(f"--{name.replace('_', '-')}: {str(values.pop(name))[:80]!r}: {first['msg']}")

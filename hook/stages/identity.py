@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hook.base.errors import HookError
     from hook.base.models import Kind, Options
 
+_HEX = "0123456789abcdef"
 OPT = "monitor.resctrl-mon.io"
 """The annotation by which a pod's author opts in or out."""
 _MAKERS = {"crio-": "cri-o", "libpod-": "libpod", "libpod-payload-": "libpod", "cri-containerd-": "containerd"}
@@ -43,7 +44,7 @@ class Pod:
         name: str | None = None,
         container: str | None = None,
     ) -> None:
-        self.uid = _canonical(uid)
+        self.uid = (canonical_uid(uid) or uid) if uid else None  # a wrong one is reported
         self.namespace = _bounded(namespace)
         self.name = _bounded(name)
         self.container = _bounded(container)
@@ -94,10 +95,12 @@ def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
     Without one the annotations of its own runtime count, unless those of the other runtime name another pod.
     Below the container's own cgroup nothing counts; where no component is its own, all was named by its runtime.
     """
+    paths = list(dict.fromkeys(place.partition(":")[2] for place in places))  # many hierarchies have the same path
+    owns = [procfs.find_own(path, container) for path in paths]
     named = runtime = None
-    for place in {place.partition(":")[2]: place for place in places}.values():  # many hierarchies have the same path
-        named = named or pod_uid(procfs.find_own(place, container) or place)
-        runtime = runtime or maker(place, container)
+    for path, own in zip(paths, owns):
+        named = named or pod_uid(own or path)
+        runtime = runtime or find_maker(own, container)
     claims = _claims(runtime, said)
     uids = {claim.uid for claim in claims if claim.uid}
     if named is not None:
@@ -106,13 +109,13 @@ def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
         wrong = uids - {named}
     else:
         pod = claims[0] if claims else Pod()
-        wrong = uids if len(uids) > 1 or (pod.uid and not _is_uid(pod.uid)) else set()
+        wrong = uids if len(uids) > 1 or (pod.uid and canonical_uid(pod.uid) is None) else set()
         if wrong:
             pod.uid = None
     if wrong:
-        from hook.stages import misidentity
+        from hook.base import explain
 
-        pod.problem = misidentity.of_annotations(named, wrong)
+        pod.problem = explain.annotations_error(named, wrong)
     pod.is_podmans = runtime == "libpod" if runtime else said.manager == "libpod" and pod.uid is None
     return pod
 
@@ -136,22 +139,18 @@ def _claims(runtime: str | None, said: Annotations) -> list[Pod]:
     return [in_containerd] if in_containerd.uid or said.manager else [in_crio]
 
 
-def _is_uid(text: str) -> bool:
-    try:
-        return names.pod_uid(text) == text
-    except ValueError:
-        return False
+def canonical_uid(text: str) -> str | None:
+    """A pod UID in its canonical form, lower case with dashes, from that form or from 32 hex digits (static pods).
+
+    None: it is no pod UID.
+    """
+    lower = text.lower()
+    digits = lower.replace("-", "")
+    canonical = "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+    return None if len(digits) != 32 or digits.strip(_HEX) or lower not in (canonical, digits) else canonical
 
 
-def _canonical(uid: str | None) -> str | None:
-    """Return a pod UID in its canonical form; another text stays as it is, and an empty one becomes None."""
-    try:
-        return names.pod_uid(uid) if uid else None
-    except ValueError:
-        return uid
-
-
-def key_of(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
+def derive_key(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
     """Derive the key of a container for `--key=auto|container|sandbox`.
 
     A container of a pod of Kubernetes' has its pod's key with `sandbox`, too: that is for Podman's pods, and a pod's
@@ -169,9 +168,9 @@ def key_of(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
     try:
         return Key(names.container_id(said.sandbox_id or container), "sandbox")
     except ValueError:
-        from hook.stages import misidentity
+        from hook.base import explain
 
-        raise misidentity.of_sandbox(said.sandbox_id or "") from None
+        raise explain.sandbox_error(said.sandbox_id or "") from None
 
 
 def concerns(options: Options, *, is_podmans: bool) -> bool:
@@ -220,27 +219,25 @@ def pod_uid(cgroup: str) -> str | None:
     for name in cgroup.split("/"):
         before, is_pod, uid = name.partition(":")[0].rpartition("pod")
         if is_pod and (not before or before.endswith("-")):
-            try:
-                return names.pod_uid(uid.removesuffix(".slice").replace("_", "-"))
-            except ValueError:
-                continue
+            canonical = canonical_uid(uid.removesuffix(".slice").replace("_", "-"))
+            if canonical is not None:
+                return canonical
     return None
 
 
-def maker(cgroup: str, container: str) -> str | None:
-    """Who made a container, by the name of its cgroup: `cri-o`, `libpod` (Podman) or `containerd`; None: unknown.
+def find_maker(own: str | None, container: str) -> str | None:
+    """Who made a container, by the name of its own cgroup (procfs.find_own): `cri-o`, `libpod` (Podman), `containerd`.
 
-    Each of them puts its mark before the container's ID, which no user can choose. With the kubelet's cgroupfs driver
-    containerd has the bare ID, as plain runc and crun may have.
+    None: unknown. Each of them puts its mark before the container's ID, which no user can choose. With the kubelet's
+    cgroupfs driver containerd has the bare ID, as plain runc and crun may have.
     """
-    own = procfs.find_own(cgroup, container)
     if own is None:
         return None
     mark = own.rpartition("/")[2].removesuffix(".scope")[: -len(names.container_of(container))]
     return _MAKERS.get(mark) if mark else "containerd"
 
 
-def of_pod(cgroup: str | None, uid: str) -> str | None:
+def find_pod_cgroup(cgroup: str | None, uid: str) -> str | None:
     """The cgroup of a pod: the nearest one above the container's whose name holds the UID; None if there is none.
 
     systemd's slices have `_` for the UID's dashes; static pods have their UID without any.

@@ -8,16 +8,16 @@ lingers longest. Each under its own lock, which is taken without waiting: its ho
 
 from __future__ import annotations
 
-from hook.base import procfs, system
-from hook.base.errors import HookError
-from hook.base.explain import known
+from hook.base import names, procfs, resctrl, system
+from hook.base.errors import HookError, Reason
 from hook.base.models import Index, KeyState
-from hook.base.reasons import Reason
-from hook.stages import orphans, remove
+from hook.stages import remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.stages.context import Context
+    from collections.abc import Collection
+
+    from hook.stages.entry import Context
 
 _MOST = 32
 _SECONDS = 1.0
@@ -50,21 +50,25 @@ def reclaim(context: Context, own: str) -> bool:
     """
     if not procfs.in_host_pid_namespace():
         hint = "run `reconcile` on the host, or take the hook out of the pid namespace"
-        context.run.complaints.append(
-            HookError(Reason.DENIED, f"no RMID is reclaimed: {procfs.NOT_HOST_PIDS}", hint=hint)
-        )
+        error = HookError(Reason.DENIED, f"no RMID is reclaimed: {procfs.NOT_HOST_PIDS}", hint=hint)
+        context.run.complaints.append(error)
         return False
     effort = _Effort(context)
     try:
         waiting = _end_dead(context, own, effort)
-        if not effort.is_over():
-            _remove_orphans(context, effort)
+        for path in [] if effort.is_over() else find_orphans(context):
+            if effort.is_over():
+                break
+            try:
+                remove_orphan(context, path)
+            except HookError:
+                pass  # busy, or the kernel has something against it: it stays
         for state in sorted(waiting, key=lambda state: state.lingering_since or 0.0):
             if effort.freed or effort.is_over():
                 break
             _end(context, state.key, waiting=True)
     except (HookError, OSError) as error:
-        context.run.complaints.append(known("RMIDs could not be reclaimed", error))
+        context.run.complain("RMIDs could not be reclaimed", error)
     return effort.freed > 0
 
 
@@ -82,16 +86,6 @@ def _end_dead(context: Context, own: str, effort: _Effort) -> list[KeyState]:
         else:
             _end(context, key)
     return waiting
-
-
-def _remove_orphans(context: Context, effort: _Effort) -> None:
-    for path in orphans.find_orphans(context):
-        if effort.is_over():
-            return
-        try:
-            orphans.remove_orphan(context, path)
-        except HookError:
-            pass  # busy, or the kernel has something against it: it stays
 
 
 def is_deserted(state: KeyState) -> bool:
@@ -117,3 +111,61 @@ def _end(context: Context, key: str, *, waiting: bool = False) -> None:
                     context.run.remove(Index, container)
     except HookError:
         pass  # busy, or the kernel has something against it: it stays on record
+
+
+# --- Groups with our prefix that are on record of no key
+
+
+def find_orphans(context: Context, recorded: Collection[str] = ()) -> list[str]:
+    """Find the groups with our prefix that are on record of no key. `recorded`: groups that the caller found on one."""
+    # The groups before the records: createRuntime records a group before it makes it.
+    keys = {
+        path: parse_key(context, path) for path in resctrl.list_mon_groups(context.resctrl.root) if path not in recorded
+    }
+    lone = [path for path, key in keys.items() if key is not None and not is_recorded(context, path)]
+    states = context.run.list_states() if lone else []  # their groups may have another prefix
+    taken = {group.path for state in states if state.completed_at is None for group in state.groups}
+    return [path for path in lone if path not in taken]
+
+
+def parse_key(context: Context, path: str) -> str | None:
+    """Derive the key of a group from its name; None if it has not our prefix, or no key behind that.
+
+    From its name alone: a group with a longer prefix, which ours is the beginning of, is on record of another key.
+    """
+    name, prefix = path.rpartition("/")[2], context.options.group_prefix
+    try:
+        return names.container_id(name[len(prefix) :]) if name.startswith(prefix) else None
+    except ValueError:
+        return None
+
+
+def remove_orphan(context: Context, path: str) -> bool:
+    """Remove a group that looks like ours, unless it is on record or has a live task. Returns whether it went."""
+    key = parse_key(context, path)
+    if key is None:
+        return False
+    # Under the lock of the key that it would be of: a hook records a group before it makes it.
+    with context.run.lock(key, system.monotonic()) as locked:
+        if _is_on(path, locked.state) or context.resctrl.has_live_task(path):
+            return False
+        before = context.freed
+        if locked.state is None:  # the view before its links dangle
+            context.view.remove(key)
+        else:
+            context.view.show(locked.state)
+        remove.remove_group(context, path)
+        return context.freed > before
+
+
+def is_recorded(context: Context, path: str) -> bool:
+    """Whether a group is on record of the key in its name."""
+    key = parse_key(context, path)
+    return key is not None and _is_on(path, context.run.glance(KeyState, key))
+
+
+def _is_on(path: str, state: KeyState | None) -> bool:
+    """Whether a group is on this record, or may have been."""
+    if state is None or state.completed_at is not None:
+        return False
+    return state.recovering or path in [group.path for group in state.groups]

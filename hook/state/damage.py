@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import errno
 
-from hook.base import names, system
-from hook.base.errors import HookError
-from hook.base.explain import explain
-from hook.base.models import KeyState, ValidationError
-from hook.base.reasons import Reason
+from hook.base import system
+from hook.base.errors import HookError, Reason
+from hook.base.explain import explain_unreadable
+from hook.base.models import KeyState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,32 +28,6 @@ MOST = 10
 """Lines a minute, for each reason."""
 _LOGGED = "logged-"
 _MINUTE = 60.0
-
-
-def owner_error(path: str, owner: int, mode: int) -> HookError:
-    """`io`: a user other than root could plant files in the run directory, or this is no root."""
-    if owner == 0 and not mode & 0o022:
-        return HookError(Reason.IO, f"the run directory {path} is root's", hint="run it as root")
-    hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
-    problem = f"the run directory {path} is not owned by root, or is writable by others"
-    return HookError(Reason.IO, problem, hint=hint)
-
-
-def lock_error(run_dir: str, key: str) -> HookError:
-    """`lock_timeout`."""
-    return HookError(
-        Reason.LOCK_TIMEOUT,
-        f"timed out waiting for the lock of key {key}",
-        tried=f"flock {run_dir}/locks/{key}",
-        hint="another hook of this pod is stuck, or the node is starved: raise --lock-timeout",
-    )
-
-
-def index_error(run_dir: str, container: str, error: Exception) -> HookError:
-    """`io`: which key a container belongs to cannot be read."""
-    problem = f"the index of container {container} cannot be read ({_explain(error)})"
-    hint = f"`reconcile` drops its member once it is dead; the file is {run_dir}/members/{container}.json"
-    return HookError(Reason.IO, problem, hint=hint)
 
 
 def make_way(run: RunDir, path: str, error: OSError) -> None:
@@ -90,7 +63,7 @@ def set_aside(run: RunDir, key: str, error: Exception) -> KeyState:
         system.rename(path, aside, run.descriptor)
     state = unknown_state(key)
     run.write(KeyState, key, state)
-    problem = f"the state of key {key} cannot be read ({_explain(error)})"
+    problem = f"the state of key {key} cannot be read ({explain_unreadable(error)})"
     hint = f"it is kept for a day as {run.path}/{aside}; `reconcile` rebuilds the key"
     run.complaints.append(HookError(Reason.IO, problem, hint=hint))
     return state
@@ -98,18 +71,10 @@ def set_aside(run: RunDir, key: str, error: Exception) -> KeyState:
 
 def unknown_state(key: str) -> KeyState:
     """Make the state of a key of which only the name is known."""
-    kind: Kind = "container"
-    try:
-        if names.pod_uid(key) == key:
-            kind = "pod"
-    except ValueError:
-        pass
+    is_uid = len(key) == 36 and key.count("-") == 4 and not key.strip("0123456789abcdef-")
+    kind: Kind = "pod" if is_uid else "container"
     now, boottime = system.now_utc(), system.boottime()
     return KeyState(key=key, kind=kind, recovering=True, created_at=now, created_boottime=boottime)
-
-
-def _explain(error: Exception) -> str:
-    return explain(error.errors()) if isinstance(error, ValidationError) else str(error)
 
 
 # --- How many failures of one reason there were in a minute, so that a log gets the first ones and then a count

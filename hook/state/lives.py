@@ -4,42 +4,14 @@
 from __future__ import annotations
 
 from hook.base import names
-from hook.base.models import KeyState, MonGroup
+from hook.state.store import change, next_generation, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeVar
-
-    from hook.base.models import Member, Model
-
-    ModelT = TypeVar("ModelT", bound=Model)
-
-
-def replace(record: ModelT, **fields: object) -> ModelT:
-    """Return a record with other fields, as valid as any: the models check what is written, too."""
-    form = getattr(record, "_form", type(record))  # in the .pyz a record is of one class, and has its form
-    changed: ModelT = form(**{**dict(record), **fields})
-    return changed
+    from hook.base.models import KeyState, Member, MonGroup
 
 
 # --- The state of a key
-
-
-def change(state: KeyState, groups: list[MonGroup], **fields: object) -> KeyState:
-    """Give a state other groups, and fields. `generation` goes up with each change of what consumers see."""
-    if _shown(groups) != _shown(state.groups):
-        fields["generation"] = next_generation(state)
-    return replace(state, groups=groups, **fields)
-
-
-def next_generation(state: KeyState) -> int:
-    """Count one change. After the highest number that a record may hold, which only damage reaches, comes 1."""
-    return state.generation % (2**63 - 1) + 1
-
-
-def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
-    """What consumers see of groups."""
-    return [(it.path, it.inode, it.begin, it.end, it.before, it.known) for it in groups if it.begin is not None]
 
 
 def without(members: dict[str, Member], leaving: list[str]) -> dict[str, Member]:
@@ -60,12 +32,29 @@ def displace(members: dict[str, Member], container: str) -> dict[str, Member]:
     return remaining
 
 
-def complete(state: KeyState, groups: list[MonGroup], at: str, boottime: float) -> KeyState:
-    """Complete a key whose last member is gone and whose groups, which have their ends, are about to go."""
+def rejoin(members: dict[str, Member], container: str, member: Member, *, displaces: bool) -> dict[str, Member]:
+    """Put a member in the place of one of the same ID; `displaces`: that one becomes a former life."""
+    remaining = displace(members, container) if displaces else dict(members)
+    remaining[container] = member
+    remaining.pop(names.former_life(container, member.pid, member.starttime), None)  # of two, the first calls again
+    return remaining
+
+
+def leave(state: KeyState, over: list[MonGroup], *, keeps: bool, at: str, boottime: float) -> KeyState | None:
+    """Take groups off a key, which are `over` and have their ends. None: nothing of the key is to be kept.
+
+    What was used in them goes on as part of another group's `before`. Without another group the key is completed: what
+    it used stays on record, if it `keeps` snapshots and ever had a member.
+    """
+    groups = leave_groups(state.groups, over, [group.path for group in over])
+    if groups:
+        return change(state, groups)
+    if not keeps or not any(group.before or group.begin for group in over):
+        return None
     # A new generation in any case: of a group that had no begin yet nothing changes but that its key is over.
     return replace(
         state,
-        groups=groups,
+        groups=over,
         members={},
         lingering_since=None,
         lingering_until=None,
@@ -75,10 +64,18 @@ def complete(state: KeyState, groups: list[MonGroup], at: str, boottime: float) 
     )
 
 
-def resume(state: KeyState, groups: list[MonGroup]) -> KeyState:
-    """Bring a key without members back as these groups, whether it was completed or its groups cannot be removed."""
+def leave_groups(groups: list[MonGroup], over: list[MonGroup], gone: list[str]) -> list[MonGroup]:
+    """Take those of the groups that are `over` away whose paths are gone; the first that stays inherits their use."""
+    kept = [group for group in groups if group.path not in gone]
+    return [inherit(kept[0], [it for it in over if it.path in gone]), *kept[1:]] if kept else []
+
+
+def resume(state: KeyState, groups: list[MonGroup], members: dict[str, Member]) -> KeyState:
+    """Bring a key back as these groups, whether it was completed or its groups cannot be removed."""
     generation = next_generation(state)
-    return replace(state, groups=groups, members={}, generation=generation, completed_at=None, completed_boottime=None)
+    return replace(
+        state, groups=groups, members=members, generation=generation, completed_at=None, completed_boottime=None
+    )
 
 
 # --- A group of it
@@ -90,7 +87,7 @@ def end_group(group: MonGroup, counters_now: dict[str, str]) -> MonGroup:
 
 
 def end_unused_group(group: MonGroup) -> MonGroup:
-    """End a group that never had a member: the counters that its RMID began with do not matter."""
+    """End a group that was made in vain: what its RMID counted before does not matter."""
     nothing = dict.fromkeys(group.before, "0")
     return replace(group, inode=None, begin=nothing, end=nothing, last=None)
 
@@ -116,23 +113,18 @@ def add_late(group: MonGroup, now: dict[str, str]) -> MonGroup:
     )
 
 
-def begin_group(group: MonGroup, inode: int | None, counters_now: dict[str, str] | None) -> MonGroup:
-    """Make a new incarnation of a group. None: its counters are not read yet."""
-    return replace(group, inode=inode, begin=counters_now, end=None, last=None)
-
-
 def begin_group_late(group: MonGroup, counters_now: dict[str, str]) -> MonGroup:
     """Set the begin of a group that may have had members before: what those used until now is unknown."""
     lost = replace(group, begin=counters_now, end={}, before={}, known={})
-    return replace(group, begin=counters_now, end=None, last=None, **_carry([end_group(group, {}), lost]))
+    return replace(group, begin=counters_now, **_carry([replace(group, begin=None, end={}), lost]))
 
 
-def remake_group(group: MonGroup, inode: int | None) -> MonGroup:
+def remake_group(group: MonGroup) -> MonGroup:
     """Return a group that vanished and was made again, without a begin.
 
     Its use is unknown, but for what it had used when its last member left (`last`).
     """
-    return replace(group, inode=inode, begin=None, end=None, last=None, **_carry([end_group(group, group.last or {})]))
+    return replace(group, begin=None, end=None, last=None, **_carry([end_group(group, group.last or {})]))
 
 
 def inherit(group: MonGroup, over: list[MonGroup]) -> MonGroup:

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from hook.base import names, system
-from hook.base.errors import HookError
-from hook.base.explain import explain, refused
-from hook.base.models import Failure, Index, KeyState, Model, Unhooked, ValidationError
-from hook.base.reasons import UNNAMED, Reason
-from hook.base.text import who
+from hook.base.errors import UNNAMED, HookError, Reason
+from hook.base.explain import explain_unreadable, system_error, who
+from hook.base.models import Failure, Index, KeyState, Model, Unhooked
 from hook.state.damage import ASIDE
-from hook.state.store import PLACES, RunDir
+from hook.state.store import PLACES, RunDir, replace
 
 ModelT = TypeVar("ModelT", bound=Model)
 
@@ -52,7 +50,7 @@ class Records(RunDir):
         except FileNotFoundError:
             return
         except OSError as error:
-            raise refused("the run directory cannot be read", error) from error
+            raise system_error("the run directory cannot be read", error) from error
         self.is_there = True
         owner, mode = system.owner_and_mode(self.descriptor)
         if owner not in (0, system.user_id()) or mode & 0o022:
@@ -77,7 +75,7 @@ class Records(RunDir):
         try:
             return super().names(model) if self.is_there else []
         except OSError as error:
-            raise refused(f"{self.path}/{PLACES[model].rstrip('/')} cannot be read", error) from error
+            raise system_error(f"{self.path}/{PLACES[model].rstrip('/')} cannot be read", error) from error
 
     def state(self, key: str) -> KeyState | Broken | None:
         """Read what is recorded of a key; None: nothing."""
@@ -116,7 +114,7 @@ class Records(RunDir):
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise refused(f"{self.path}/runs cannot be read", error) from error
+            raise system_error(f"{self.path}/runs cannot be read", error) from error
         for name in files:
             stage, dash, result = name.partition("-")
             size = self._size("runs/" + name)
@@ -134,11 +132,13 @@ class Records(RunDir):
     def _examine(self, model: type[ModelT], name: str) -> ModelT | Broken | None:
         try:
             return self.read(model, names.container_id(name))
-        except ValidationError as error:
-            why = explain(error.errors())
         except (OSError, ValueError) as error:
-            why = str(error)
-        return Broken(name, f"{self.path}/{PLACES[model]}{name}.json", why)
+            return Broken(name, f"{self.path}/{PLACES[model]}{name}.json", explain_unreadable(error))
+
+
+def leave_out(seen: Unhooked, recorded: Collection[str]) -> Unhooked:
+    """The same without the containers that are on record by now."""
+    return replace(seen, containers={it: names for it, names in seen.containers.items() if it not in recorded})
 
 
 def name_unhooked(seen: Unhooked) -> list[str]:
@@ -147,7 +147,7 @@ def name_unhooked(seen: Unhooked) -> list[str]:
     return [who(container, it.namespace, it.pod, it.name) for container, it in found]
 
 
-def glance_key(run: RunDir, container: str) -> str | None:
+def glance_index(run: RunDir, container: str) -> str | None:
     """The key that a container is indexed under; None: none, or its index is unreadable."""
     index = run.glance(Index, container)
     return index.key if index is not None else None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from hook.base.errors import HookError
-    from hook.base.models import Model
+    from hook.base.models import Model, MonGroup
 
     ModelT = TypeVar("ModelT", bound=Model)
 
@@ -52,20 +52,31 @@ class RunDir:
     """
 
     def __init__(self, path: str) -> None:
-        """Open the run directory, making it if need be. OSError, or HookError `io` if it cannot be trusted."""
+        """Open the run directory, making it if need be. HookError `io` if it cannot be opened, or not be trusted."""
         self.path = path
         self.complaints: list[HookError] = []
         try:
-            self.descriptor = system.open_directory(path)
-        except FileNotFoundError:
-            _make_directory(path, 0o755)
-            self.descriptor = system.open_directory(path)
-            self.make_parts()
-        owner, mode = system.owner_and_mode(self.descriptor)
-        if owner != system.user_id() or mode & 0o022:
-            from hook.state import damage
+            try:
+                self.descriptor = system.open_directory(path)
+            except FileNotFoundError:
+                _make_directory(path, 0o755)
+                self.descriptor = system.open_directory(path)
+                self.make_parts()
+            owner, mode = system.owner_and_mode(self.descriptor)
+        except OSError as error:
+            from hook.base import explain
 
-            raise damage.owner_error(path, owner, mode)
+            raise explain.system_error("cannot create or open the run directory", error) from error
+        if owner != system.user_id() or mode & 0o022:
+            from hook.base import explain
+
+            raise explain.owner_error(path, owner, mode)
+
+    def complain(self, problem: str, error: HookError | OSError) -> None:
+        """Keep for a report what failed and stopped nothing."""
+        from hook.base import explain
+
+        self.complaints.append(explain.as_hook_error(problem, error))
 
     def make_parts(self) -> None:
         """Make what is missing of its directories."""
@@ -155,9 +166,9 @@ class RunDir:
                 raise
             system.close(descriptor)
             if not is_ours or system.monotonic() >= deadline:
-                from hook.state import damage
+                from hook.base import explain
 
-                raise damage.lock_error(self.path, key)
+                raise explain.lock_error(self.path, key)
 
     def read_key(self, key: str) -> KeyState | None:
         """Read what is recorded of a key, or None. Call it under the key's lock.
@@ -176,14 +187,14 @@ class RunDir:
 
         return damage.set_aside(self, key, error)
 
-    def find_key(self, container: str) -> str | None:
+    def read_index(self, container: str) -> str | None:
         """Find the key that a container is indexed under, or None. HookError `io` if its index is unreadable."""
         try:
             index = self.read(Index, container)
         except (OSError, ValueError) as error:
-            from hook.state import damage
+            from hook.base import explain
 
-            raise damage.index_error(self.path, container, error) from error
+            raise explain.index_error(self.path, container, error) from error
         return index.key if index is not None else None
 
     def write_index(self, container: str, key: str) -> None:
@@ -191,7 +202,7 @@ class RunDir:
 
         Not for a former life (names.former_life): poststop comes by the container's ID, which is another member's.
         """
-        if names.container_of(container) == container:
+        if "@" not in container:
             self.write(Index, container, Index(key=key), owner=key)
 
     # --- Marks, which are no records
@@ -233,13 +244,13 @@ class RunDir:
 
 
 class LockedKey:
-    """A key while its lock is held, for `with`. `state` is what is recorded of it, read under the lock."""
+    """A key whose lock is held, for `with`, which reads what is recorded of it: `state`."""
 
     def __init__(self, run: RunDir, key: str, descriptor: int) -> None:
         self._run = run
         self._key = key
         self._descriptor = descriptor
-        self.state = run.read_key(key)
+        self.state: KeyState | None = None
 
     def commit(self, state: KeyState) -> None:
         """Make `state` what is recorded of the key: one step of its life."""
@@ -253,6 +264,11 @@ class LockedKey:
         self.state = None
 
     def __enter__(self) -> LockedKey:
+        try:
+            self.state = self._run.read_key(self._key)
+        except BaseException:
+            system.close(self._descriptor)
+            raise
         return self
 
     def __exit__(
@@ -264,6 +280,30 @@ class LockedKey:
                 system.unlink("locks/" + self._key, self._run.descriptor)
         finally:
             system.close(self._descriptor)
+
+
+def replace(record: ModelT, **fields: object) -> ModelT:
+    """Return a record with other fields, as valid as any: the models check what is written, too."""
+    form = getattr(record, "_form", type(record))  # in the .pyz a record is of one class, and has its form
+    changed: ModelT = form(**{**dict(record), **fields})
+    return changed
+
+
+def change(state: KeyState, groups: list[MonGroup], **fields: object) -> KeyState:
+    """Give a state other groups, and fields. `generation` goes up with each change of what consumers see."""
+    if _shown(groups) != _shown(state.groups):
+        fields["generation"] = next_generation(state)
+    return replace(state, groups=groups, **fields)
+
+
+def next_generation(state: KeyState) -> int:
+    """Count one change. After the highest number that a record may hold, which only damage reaches, comes 1."""
+    return state.generation % (2**63 - 1) + 1
+
+
+def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
+    """What consumers see of groups."""
+    return [(it.path, it.inode, it.begin, it.end, it.before, it.known) for it in groups if it.begin is not None]
 
 
 def _make_directory(path: str, mode: int, dir_fd: int | None = None) -> None:

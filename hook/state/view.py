@@ -22,7 +22,7 @@ lead to the kernel's files wherever their directory is.
 
 from __future__ import annotations
 
-from hook.base import names, system
+from hook.base import system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hook.state.store import RunDir
 
 _PLACE = "mon_groups"
+_NAME_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"  # of domains and events
 _BUILDING = "building"  # what lies there is of a hook that works at it, or was killed at it
 
 
@@ -37,6 +38,7 @@ class View:
     """The views of all keys. Everything here is done under the key's lock."""
 
     def __init__(self, run: RunDir, resctrl_root: str) -> None:
+        self._run = run
         self._dir = run.descriptor
         self._resctrl_root = resctrl_root
 
@@ -49,6 +51,14 @@ class View:
         return shown == _generation(state) + "\n"
 
     def show(self, state: KeyState) -> None:
+        """Bring what consumers see of a key up to date. A full /run is reported, and costs no more than that."""
+        try:
+            if not self.is_current(state):
+                self._replace(state)
+        except OSError as error:
+            self._run.complain(f"could not update the published counters of key {state.key}", error)
+
+    def _replace(self, state: KeyState) -> None:
         """Show a key as its state says. OSError if there is no room.
 
         Readers see the old content, nothing for an instant, or the new content: a directory cannot take the place of
@@ -65,10 +75,10 @@ class View:
 
     def remove(self, key: str) -> None:
         """Show nothing of a key: first in one step, then file by file."""
-        old = f"{_BUILDING}/{key}.old"
-        system.remove_tree(old, self._dir)
         # First: a reader that has the directory open learns by this that it may have read half of it.
         self.invalidate(key)
+        old = f"{_BUILDING}/{key}.old"
+        system.remove_tree(old, self._dir)
         try:
             system.rename(f"{_PLACE}/{key}", old, self._dir)
         except FileNotFoundError:
@@ -139,7 +149,6 @@ def _content(state: KeyState) -> tuple[list[str], dict[str, str], dict[str, str]
     if state.completed_at is not None:
         files.update(completed_at=state.completed_at, tasks="")
     directories = ["mon_data"]
-    stays: dict[str, bool] = {}  # of each name once: a counter of eight domains is eight counters
     first = True
     for group in state.groups:
         if group.begin is None:
@@ -150,23 +159,13 @@ def _content(state: KeyState) -> tuple[list[str], dict[str, str], dict[str, str]
             links["tasks" + of_group] = group.path + "/tasks"
         for counter in {**group.begin, **group.before}:
             domain, _, event = counter.partition("/")
-            for name in (domain, event):
-                if name not in stays:
-                    stays[name] = _stays_in_place(name)
-            if not (stays[domain] and stays[event]):  # no record of ours
-                continue
+            if (domain + event).strip(_NAME_CHARACTERS) or domain[:1] in ("", ".") or event[:1] in ("", "."):
+                continue  # no record of ours: it could lead out of the view
             place = f"mon_data/{domain}{of_group}"
             if place not in directories:
                 directories.append(place)
             _counter(group, counter, f"{place}/{event}", files, links)
     return directories, files, links
-
-
-def _stays_in_place(name: str) -> bool:
-    try:
-        return bool(names.component(name))
-    except ValueError:
-        return False
 
 
 def _counter(group: MonGroup, counter: str, place: str, files: dict[str, str], links: dict[str, str]) -> None:

@@ -14,9 +14,8 @@ import socket
 import struct
 
 from hook.base import system
-from hook.base.errors import HookError
-from hook.base.explain import refused
-from hook.base.reasons import Reason
+from hook.base.errors import HookError, Reason
+from hook.base.explain import system_error
 
 _NETLINK_CONNECTOR = 11
 _CN_IDX_PROC = _CN_VAL_PROC = 1
@@ -94,7 +93,7 @@ class Connector:
             hint = "run it in the host's network namespace (hostNetwork: true; podman run --network=host)"
             raise HookError(Reason.DENIED, problem, hint=hint) from None
         except OSError as error:
-            raise refused("cannot subscribe to the kernel's process connector", error) from error
+            raise system_error("cannot subscribe to the kernel's process connector", error) from error
         self._await_answer(pid + 1)
         self._send(struct.pack("=II", _PROC_CN_MCAST_LISTEN, _PROC_EVENT_EXEC), pid)
 
@@ -130,7 +129,7 @@ def subscribe() -> Connector:
         if error.errno in (errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT):
             problem = "the kernel has no process connector: this kernel has no CONFIG_CONNECTOR"
             raise HookError(Reason.DENIED, problem, hint=_HINT) from None
-        raise refused("cannot open a socket to the kernel's process connector", error) from error
+        raise system_error("cannot open a socket to the kernel's process connector", error) from error
     try:
         kernel.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
         kernel.setsockopt(socket.SOL_SOCKET, _SO_RCVTIMEO, _as_timeval(_PAUSE))
@@ -140,7 +139,7 @@ def subscribe() -> Connector:
         kernel.close()
         if error.errno == errno.EPERM:
             raise _lacks_capability() from None
-        raise refused("cannot set up the socket to the kernel's process connector", error) from error
+        raise system_error("cannot set up the socket to the kernel's process connector", error) from error
     return Connector(kernel)
 
 

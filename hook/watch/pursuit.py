@@ -17,12 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from hook.base import cgroup_threads, cgroups, container_tasks, names, procfs, system
-from hook.base.errors import HookError
+from hook.base import cgroups, container_tasks, names, procfs, system
+from hook.base.errors import GroupGone, HookError, WrongCtrlGroup
 from hook.base.models import KeyState, Member
-from hook.base.reasons import GroupGone, WrongCtrlGroup
 from hook.reconcile.chase import Chase, StillOutside, count_late_cpu, is_in, is_inside
-from hook.stages.context import Context
+from hook.stages.entry import Context
 from hook.state import records
 
 _SHARE = 20
@@ -117,7 +116,7 @@ class Pursuit:
     def _look_up(self, cgroup: str) -> Iterator[Place]:
         run = self._context.run
         for name in reversed(cgroups.possible_ids(cgroup)):
-            key = records.glance_key(run, name) if names.is_container_id(name) else None
+            key = records.glance_index(run, name) if names.is_container_id(name) else None
             state = run.glance(KeyState, key) if key is not None else None
             # By the ID itself: a former life of it (names.former_life) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
@@ -163,7 +162,7 @@ class Pursuit:
 
     def _read_threads(self, place: Place) -> set[int]:
         """The threads in a container's own cgroup."""
-        found = cgroup_threads.read_threads(place.member.cgroup or "", lambda below: self.find([below]) != place)
+        found = container_tasks.read_threads(place.member.cgroup or "", lambda below: self.find([below]) != place)
         return found.tids if found is not None else set()
 
     def _is_in_place(self, place: Place) -> bool:

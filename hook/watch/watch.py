@@ -11,21 +11,21 @@ import signal
 from typing import NoReturn
 
 # What a failure needs, too, is imported now: an upgrade replaces the file that later imports would read.
-from hook.base import explain, procfs, refusals, system
-from hook.base.errors import HookError
+from hook.base import explain, procfs, system
+from hook.base.errors import HookError, Reason
 from hook.base.models import Options, WatchRecord
-from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.reconcile.chase import check_namespaces
 from hook.reconcile.tally import Tally
-from hook.stages import failures
-from hook.stages.context import Context, open_run_dir
+from hook.stages import report
+from hook.stages.entry import Context
 from hook.state import damage
+from hook.state.store import RunDir
 from hook.watch import connector
 from hook.watch.connector import Connector, Lost
 from hook.watch.pursuit import Pursuit
 
-__all__ = ["damage", "refusals", "run"]
+__all__ = ["damage", "run"]
 _LOCK = "watch.lock"  # in the run directory
 _SAVE = 60.0  # seconds between two saves of its record, and of late_cpu, which take the locks of its keys
 
@@ -36,7 +36,7 @@ def run(options: Options) -> NoReturn:
         problem = "only inside a user namespace (rootless), where the kernel's process connector does not answer"
         raise HookError(Reason.DENIED, problem, hint="run it as root on the host")
     check_namespaces()
-    context = Context(Resctrl(options.resctrl_root), open_run_dir(options), options)
+    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
     take_lock(context)
     watch = Watch(context, connector.subscribe())
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -48,7 +48,7 @@ def run(options: Options) -> NoReturn:
 
 def _say(text: str) -> None:
     """Log a line on stderr, which systemd writes to the journal, and limits."""
-    failures.say(f"watch: {text}", to_syslog=False)
+    report.say(f"watch: {text}", to_syslog=False)
 
 
 def take_lock(context: Context) -> int:
@@ -56,7 +56,7 @@ def take_lock(context: Context) -> int:
     try:
         descriptor = system.open_lock(_LOCK, context.run.descriptor)
     except OSError as error:
-        raise explain.refused("cannot open the lock file of watch", error) from error
+        raise explain.system_error("cannot open the lock file of watch", error) from error
     if not system.try_flock(descriptor):
         system.close(descriptor)
         problem = f"another watch runs on {context.run.path}"

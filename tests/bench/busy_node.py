@@ -18,9 +18,10 @@ from pathlib import Path
 
 from hook.base.models import Options
 from hook.base.resctrl import Resctrl
-from hook.stages.context import Context, open_run_dir
 from hook.stages.create import create_runtime
+from hook.stages.entry import Context
 from hook.stages.identity import Container
+from hook.state.store import RunDir
 from tests.bench.common import CannotMeasure
 from tests.bench.plain_node import TMPFS, uid_of
 from tests.resctrlfs import Mounted, mounted
@@ -76,7 +77,7 @@ class BusyNode:
     def record(self) -> None:
         """Do the createRuntime of each member."""
         options = Options(resctrl_root=str(self.resctrl.root), run_dir=str(self.run_dir))
-        context = Context(Resctrl(options.resctrl_root), open_run_dir(options), options)
+        context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options)
         for it in self.members:
             annotations = it.state()["annotations"]
             assert isinstance(annotations, Mapping)

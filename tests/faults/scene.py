@@ -16,7 +16,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hook.base.text import short_id
+from hook.base.explain import short_id
 from tests.resctrlfs import Mounted, mounted
 from tests.support import consumers, oracle, storm
 from tests.support.cgroups import mount_point

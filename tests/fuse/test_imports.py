@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from tests.support.interpreters import Interpreter
 
 OURS = {
-    "base": "cgroup_mounts errors jsontext models names procfs resctrl system validation",
+    "base": "errors jsontext models names procfs resctrl system validation",
     "state": "lives store view",
-    "stages": "context create entry identity remove",
+    "stages": "create entry identity remove",
 }
 """Of hook/: a module more costs each container a hundredth of Python's start, or three."""
 IN_C = {"_json", "fcntl", "gc", "marshal", "time"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from hook.base.text import short_id
+from hook.base.explain import short_id
 from tests.support import machine
 from tests.support.machine import ScratchMachine
 

@@ -17,10 +17,10 @@ from pyfakefs.fake_os import FakeOsModule
 
 import hook
 from hook.base import system
-from hook.base.text import printable
+from hook.base.explain import printable
 from hook.cli.verbs import VERBS
 from hook.node.door import Tree
-from hook.stages import failures
+from hook.stages import report
 from pyz import archive
 from tests.unit.files import FOUND, ROOT
 from tests.unit.nodes import PID, FakePosix, NodeFiles, add_process
@@ -87,7 +87,7 @@ def complaints(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         assert not to_syslog
         lines.append(printable(text))
 
-    monkeypatch.setattr(failures, "say", say)
+    monkeypatch.setattr(report, "say", say)
     return lines
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hook.base import cgroup_mounts, cgroup_threads, system
-from hook.base.cgroup_threads import Reading, read_threads
+from hook.base import cgroups, container_tasks, system
+from hook.base.container_tasks import Reading, read_threads
 
 OWN = "/pods/crio-a.scope"
 
@@ -20,7 +20,7 @@ def none_is(_cgroup: str) -> bool:
 
 @pytest.fixture
 def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(cgroup_mounts, "_MOUNT", str(tmp_path))
+    monkeypatch.setattr(cgroups, "_MOUNT", str(tmp_path))
     return tmp_path
 
 
@@ -60,7 +60,7 @@ def test_another_containers_cgroup_below_is_not_read(mount: Path) -> None:
 
 
 def test_more_cgroups_than_are_read_are_counted(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup_threads, "_MOST_CGROUPS", 5)
+    monkeypatch.setattr(container_tasks, "_MOST_CGROUPS", 5)
     monkeypatch.setattr(system, "count_links", lambda path: 2 + len(below(Path(path))))
     top = add(mount / OWN[1:], 7)
     for number in range(4):
@@ -92,7 +92,7 @@ def test_cgroup_that_vanishes_meanwhile_is_none_of_it(mount: Path) -> None:
 
 
 def test_list_that_is_too_long_or_unreadable_is_counted(mount: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup_threads, "_MOST_BYTES", 10)
+    monkeypatch.setattr(container_tasks, "_MOST_BYTES", 10)
     top = add(mount / OWN[1:], 7)
     add(top / "long", *range(10))
     (top / "refused" / "cgroup.threads").mkdir(parents=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hook.base import cgroup_mounts, cgroups, container_tasks, system
+from hook.base import cgroups, container_tasks, procfs, system
 from hook.stages import identity
 from tests.support.memory import MachineInMemory
 
@@ -29,7 +29,7 @@ SLICE = f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice"
     ],
 )
 def test_the_pod_of_a_container(cgroup: str | None, pod: str | None) -> None:
-    assert identity.of_pod(cgroup, UID) == pod
+    assert identity.find_pod_cgroup(cgroup, UID) == pod
 
 
 DIGITS = UID.replace("-", "")
@@ -74,7 +74,7 @@ def test_the_pod_uid_that_a_path_names(cgroup: str, uid: str | None) -> None:
     ],
 )
 def test_maker_of_a_container_is_known_by_its_cgroup_name(cgroup: str, maker: str | None) -> None:
-    assert identity.maker(cgroup, ID) == maker
+    assert identity.find_maker(procfs.find_own(cgroup, ID), ID) == maker
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_cgroup_is_looked_for_where_it_may_be_mounted(
     machine = MachineInMemory()
     monkeypatch.setattr(system, "posix", machine)
     machine.add_directory(mounted)
-    assert cgroup_mounts.exists(cgroup) is there
+    assert (cgroups.find_directory(cgroup) is not None) is there
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from hook import __version__
 from hook.base.models import Options
 from hook.cli.command_line import parse
 from hook.cli.verbs import read_address, read_events
-from hook.stages.context import parse as parse_options
+from hook.stages.entry import parse as parse_options
 from tests.support import chart
 from tests.support.chart import render
 

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from hook.base import procfs
-from hook.base.errors import HookError
+from hook.base.errors import HookError, WrongCtrlGroup
 from hook.base.models import Member
-from hook.base.reasons import WrongCtrlGroup
 from hook.base.resctrl import Resctrl
 from hook.reconcile.chase import Chase
-from hook.stages.context import Context
 from hook.stages.create import create_runtime
+from hook.stages.entry import Context
 from tests.unit.faults import Clock
 from tests.unit.test_create import GROUP, MachineOnDisk, container, machine
 from tests.unit.test_rundir import clock, directories

@@ -12,13 +12,13 @@ import pytest
 
 from hook import __version__
 from hook.base import system
+from hook.base.errors import Reason
 from hook.base.models import Options
-from hook.base.reasons import Reason
 from hook.cli import command_line, options, verbs
 from hook.cli import main as cli
 from hook.cli.command_line import Argument, list_arguments, list_options
 from hook.cli.verbs import COMMON, VERBS, Usage, Verb
-from hook.stages import entry, failures
+from hook.stages import entry, report
 
 DEFAULTS = Options().model_dump()
 HELP = command_line.format_help()
@@ -260,7 +260,7 @@ def test_unknown_command_exits_0_only_with_a_state_on_stdin(
         return text, True
 
     lines: list[tuple[str, bool]] = []
-    monkeypatch.setattr(failures, "say", lambda text, *, to_syslog: lines.append((text, to_syslog)))
+    monkeypatch.setattr(report, "say", lambda text, *, to_syslog: lines.append((text, to_syslog)))
     monkeypatch.setattr(system, "read_stdin", read_stdin)
     assert cli.main(arguments) == status
     ((line, to_syslog),) = lines

@@ -17,9 +17,9 @@ import pytest
 from hook.base import system
 from hook.base.models import KeyState, MonGroup
 from hook.reconcile.chase import is_movable
-from hook.stages import create
-from hook.stages.context import Context
+from hook.stages import create, remove
 from hook.stages.create import create_runtime
+from hook.stages.entry import Context
 from hook.stages.remove import poststop
 from hook.state import records
 from tests.support.consumers import Entry, read, read_by_path
@@ -108,14 +108,14 @@ def test_a_counter_is_shown_as_far_as_it_is_known(
     machine: MachineOnDisk, fields: dict[str, Any], files: dict[str, str]
 ) -> None:
     group = MonGroup(path="/r/mon_groups/g", ctrl_group="/", **fields)
-    machine.node().show(state(UID, groups=[group], generation=1))
+    machine.node().view.show(state(UID, groups=[group], generation=1))
     assert {name[9:]: text for name, text in shown(machine).items() if name.startswith("mon_data/")} == files
 
 
 def test_a_counter_on_record_that_leads_elsewhere_is_not_shown(machine: MachineOnDisk) -> None:
     begin = {"mon_L3_00/llc_occupancy": "1", "../../../etc/x": "2", "mon_L3_00/..": "3"}
     odd = MonGroup(path=f"{machine.resctrl}/mon_groups/{GROUP}", ctrl_group="/", begin=begin)
-    machine.node().show(state(key=UID, groups=[odd], generation=1))
+    machine.node().view.show(state(key=UID, groups=[odd], generation=1))
     assert {name for name in shown(machine) if name.endswith(".begin")} == {"mon_data/mon_L3_00/llc_occupancy.begin"}
 
 
@@ -193,7 +193,7 @@ class ViewChange:
         return MonGroup(path=str(path), ctrl_group=ctrl_group, begin=dict.fromkeys(COUNTERS, str(number)))
 
     def show(self, state: KeyState) -> None:
-        self.node.show(state)
+        self.node.view.show(state)
         assert not self.node.run.complaints
 
     def make(self, at: int = 0) -> int:
@@ -203,7 +203,7 @@ class ViewChange:
             if self.to == "forgotten":
                 with self.node.run.lock(UID, system.monotonic()) as locked:
                     locked.state = self.live
-                    self.node.forget(locked)
+                    remove.forget(self.node, locked)
             else:
                 self.show(self.over if self.to == "completed" else self.more)
         return faults.calls

@@ -15,16 +15,14 @@ from hook.base.models import KeyState, MonGroup
 from hook.state.lives import (
     _carry,
     add_late,
-    begin_group,
     begin_group_late,
-    change,
-    complete,
     end_group,
     inherit,
+    leave,
     remake_group,
-    replace,
     resume,
 )
+from hook.state.store import change, replace
 
 ENERGY = "mon_PERF_PKG_00/core_energy"
 TRAFFIC = "mon_L3_00/mbm_total_bytes"
@@ -113,18 +111,18 @@ def test_occupancy_and_what_nothing_is_known_of_do_not_add_up() -> None:
 def test_use_adds_up_over_lives(lives: list[tuple[int, int]]) -> None:
     here = group()
     for begin, more in lives:
-        here = begin_group(inherit(group(), [here]), 5, {TRAFFIC: str(begin)})
+        here = replace(inherit(group(), [here]), begin={TRAFFIC: str(begin)})
         here = end_group(here, {TRAFFIC: str(begin + more)})
     assert counters.lifetime(here, here.end or {}) == {TRAFFIC: sum(more for _, more in lives) * counters.MILLION}
 
 
 def test_what_is_unknown_once_stays_unknown_and_the_known_part_goes_on() -> None:
-    lost = remake_group(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "100"}), 7)
+    lost = remake_group(group(begin={TRAFFIC: "1"}, before={TRAFFIC: "100"}))
     assert (lost.before, lost.known) == ({TRAFFIC: counters.UNKNOWN}, {TRAFFIC: "100"})
-    again = end_group(begin_group(lost, 5, {TRAFFIC: "1"}), {TRAFFIC: "3"})
+    again = end_group(replace(lost, begin={TRAFFIC: "1"}), {TRAFFIC: "3"})
     assert counters.lifetime(again, again.end or {}) == {TRAFFIC: None}
     assert counters.at_least(again, again.end or {}) == {TRAFFIC: 102 * counters.MILLION}
-    third = begin_group(inherit(group(), [again]), 5, {TRAFFIC: "8"})
+    third = replace(inherit(group(), [again]), begin={TRAFFIC: "8"})
     assert (third.before, third.known) == ({TRAFFIC: counters.UNKNOWN}, {TRAFFIC: "102"})
     assert counters.at_least(third, {TRAFFIC: "9"}) == {TRAFFIC: 103 * counters.MILLION}
 
@@ -133,7 +131,7 @@ def test_what_is_unknown_once_stays_unknown_and_the_known_part_goes_on() -> None
 def test_what_is_known_adds_up_over_lives_whose_end_was_read(lives: list[tuple[int, bool]]) -> None:
     here = group(begin={TRAFFIC: "0"}, end={TRAFFIC: "0"})
     for more, is_read in lives:
-        here = begin_group(inherit(group(), [here]), 5, {TRAFFIC: "7"})
+        here = replace(inherit(group(), [here]), begin={TRAFFIC: "7"})
         here = end_group(here, {TRAFFIC: str(7 + more)} if is_read else {})
     read = sum(more for more, is_read in lives if is_read) * counters.MILLION
     assert counters.at_least(here, here.end or {}) == {TRAFFIC: read}
@@ -165,9 +163,10 @@ def test_each_change_of_what_is_shown_is_a_generation() -> None:
     begun = change(made, [group(begin={TRAFFIC: "1"})])
     assert begun.generation == 1
     assert replace(begun, members={}).generation == 1
-    done = complete(begun, [group(begin={TRAFFIC: "1"}, end={TRAFFIC: "2"})], "now", 5.0)
+    done = leave(begun, [group(begin={TRAFFIC: "1"}, end={TRAFFIC: "2"})], keeps=True, at="now", boottime=5.0)
+    assert done is not None
     assert (done.generation, done.completed_at, done.members) == (2, "now", {})
-    back = resume(done, [inherit(group(), done.groups)])
+    back = resume(done, [inherit(group(), done.groups)], {})
     assert (back.generation, back.completed_at, back.groups[0].before) == (3, None, {TRAFFIC: "1"})
 
 
@@ -181,7 +180,7 @@ def test_a_counter_that_came_after_the_begin_makes_its_use_unknown() -> None:
     assert counters.lifetime(here, {TRAFFIC: "3", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
     over = end_group(here, {TRAFFIC: "3", ENERGY: "5"})
     assert (over.begin, over.before) == ({TRAFFIC: "1", ENERGY: "5"}, {ENERGY: counters.UNKNOWN})
-    again = begin_group(inherit(group(), [over]), 5, {TRAFFIC: "1", ENERGY: "5"})
+    again = replace(inherit(group(), [over]), begin={TRAFFIC: "1", ENERGY: "5"})
     assert counters.lifetime(again, {TRAFFIC: "1", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
 
 

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from hook.base import system
-from hook.base.errors import HookError
+from hook.base.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
 from hook.base.models import Failure, KeyState, MonGroup, Options
-from hook.base.reasons import GroupGone, InLimbo, Reason, WrongCtrlGroup
 from hook.base.resctrl import Resctrl
-from hook.stages.context import Context
+from hook.stages import retry
 from hook.stages.create import create_runtime
+from hook.stages.entry import Context
 from hook.stages.identity import Container
 from hook.stages.remove import poststop
 from hook.state.store import LockedKey, RunDir
@@ -670,16 +670,16 @@ def test_a_full_run_directory_does_not_fail_a_start_that_made_a_group_in_vain(
     machine.spawn(7)
     machine.before_put = lambda: machine.says(7, "gold", "")
     node = machine.node()
-    remove = node.remove
+    real = retry.drop_made
 
-    def remove_and_fill(path: str) -> None:
-        remove(path)
+    def fill_and_drop(*arguments: Any) -> None:  # noqa: ANN401  those of drop_made
         monkeypatch.setattr(system, "write_new", fails(errno.ENOSPC))
+        real(*arguments)
 
-    monkeypatch.setattr(node, "remove", remove_and_fill)
+    monkeypatch.setattr(retry, "drop_made", fill_and_drop)
     assert create_runtime(node, container("c1", 7)) is not None
     (complaint,) = node.run.complaints
-    assert str(complaint).startswith("could not clean up a mon_group created by a failed attempt;")
+    assert str(complaint).startswith("could not take removed groups off key")
     assert machine.groups() == {f"gold/{GROUP}": {7}}
     monkeypatch.undo()
 
@@ -1054,7 +1054,7 @@ def test_poststop_of_one_of_two_containers_of_an_id_keeps_the_other_in_its_group
     other = 15 - first_to_go
     assert machine.groups() == {"oci-x": {other}}
     assert members(machine, "x") == {"x": other}
-    assert machine.node().run.find_key("x") == "x"
+    assert machine.node().run.read_index("x") == "x"
     machine.die(other)
     poststop(machine.node(), "x")
     machine.assert_clean()
@@ -1084,7 +1084,7 @@ def test_a_start_that_fails_gives_the_id_back_to_the_live_container_that_had_it(
     machine.refusals["put"] = [errno.EIO]
     refused(lambda: create_runtime(machine.node(), container("x", 8, None)))
     assert members(machine, "x") == {"x": 7}
-    assert machine.node().run.find_key("x") == "x"
+    assert machine.node().run.read_index("x") == "x"
     assert machine.groups() == {"oci-x": {7}}
 
 

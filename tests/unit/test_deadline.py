@@ -18,9 +18,8 @@ import pytest
 
 import hook.doctor
 from hook.base import system
-from hook.base.errors import HookError
+from hook.base.errors import HookError, Reason
 from hook.base.models import Options
-from hook.base.reasons import Reason
 from hook.cli import deadline, options, verbs
 from hook.cli import main as cli
 from hook.cli.deadline import Ended

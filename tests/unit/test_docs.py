@@ -24,14 +24,14 @@ import yaml
 import build
 from hook import __version__
 from hook.base import models
+from hook.base.errors import Reason
 from hook.base.models import KeyState, MonGroup, Options
-from hook.base.reasons import Reason
 from hook.cli import verbs
 from hook.cli.command_line import Argument, list_arguments, list_options, parse
 from hook.node.place import Places
 from hook.observe import hardware, serve, snapshot
 from hook.reconcile.diagnose import VERBS
-from hook.stages import context, entry
+from hook.stages import entry
 from hook.state.store import RunDir
 from hook.state.view import View
 from tests.conftest import TIERS
@@ -106,7 +106,7 @@ def test_command_line_is_accepted(name: str, call: str) -> None:
     if verb == "--version":
         return
     if verb in entry._STAGES:
-        assert context.parse(arguments)[1] == [], name
+        assert entry.parse(arguments)[1] == [], name
         return
     parse(verb, arguments)
 
@@ -386,7 +386,7 @@ def test_consumer_view_has_every_file_of_an_entry(tmp_path: Path) -> None:
 
 
 def test_security_has_the_largest_state() -> None:
-    assert f"Of a state of more than {entry.Call.STDIN_LIMIT >> 20} MiB" in page("docs/security.md")
+    assert f"Of a state of more than {entry.STDIN_LIMIT >> 20} MiB" in page("docs/security.md")
 
 
 def test_security_names_a_test_for_each_thing_that_a_tenant_can_write_or_be() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from hook.base import procfs, system
 from hook.base.models import Failure
-from hook.stages import context, entry, failures
+from hook.stages import entry, report
 from hook.state import store
 
 
@@ -36,7 +36,7 @@ def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(
         raise MemoryError("none left")
 
     monkeypatch.setattr(entry, "run", run)
-    monkeypatch.setattr(failures, "say", lambda text: os.write(2, text.encode()))
+    monkeypatch.setattr(report, "say", lambda text: os.write(2, text.encode()))
     assert entry.main(["createRuntime", "--strict"]) == 0
     assert "none left" in capfd.readouterr().err
 
@@ -44,12 +44,12 @@ def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(
 def test_a_defect_is_on_record_and_fails_no_container(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def act(_call: object) -> bool:
+    def act(*_arguments: object) -> bool:
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr(entry, "_act", act)
-    arrives({}, monkeypatch)
-    assert entry.main(["createRuntime", "--strict", f"--run-dir={tmp_path}/run"]) == 0
+    arrives({"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 7, "bundle": "/b"}, monkeypatch)
+    assert entry.main(["createRuntime", "--strict", f"--run-dir={tmp_path}/run", f"--resctrl-root={tmp_path}"]) == 0
     assert "unforeseen ZeroDivisionError: oh" in capfd.readouterr().err
     (record,) = (tmp_path / "run/unmonitored").iterdir()
     assert "unforeseen ZeroDivisionError: oh" in record.read_text()
@@ -85,7 +85,7 @@ def test_failure_to_open_the_run_directory_is_recorded_with_the_process(
             raise attempts.pop()
         return real(path)
 
-    monkeypatch.setattr(context, "RunDir", open_later)
+    monkeypatch.setattr(entry, "RunDir", open_later)
     arrives({"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": os.getpid(), "bundle": "/b"}, monkeypatch)
     assert entry.main(["createRuntime", f"--run-dir={tmp_path}/run", f"--resctrl-root={tmp_path}"]) == 0
     failure = real(f"{tmp_path}/run").glance(Failure, "c1")

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hook.base.errors import HookError
 from hook.base.models import Annotations, HookFile
 from hook.stages import identity
-from hook.stages.context import parse
+from hook.stages.entry import parse
 from tests.support.merging import MERGING, Merged
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def decided(case: AuthoredContainer, author: Mapping[str, str], options: Sequenc
             outcome = "not wanted"
             continue
         try:
-            key = identity.key_of(chosen.key, case.state["id"], said, pod)
+            key = identity.derive_key(chosen.key, case.state["id"], said, pod)
         except HookError as error:
             outcome = error.reason
         else:

@@ -16,12 +16,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hook.base import procfs, system
-from hook.base.errors import HookError
-from hook.base.explain import refused, unforeseen
+from hook.base.errors import HookError, Reason
+from hook.base.explain import printable, system_error, unforeseen_error
 from hook.base.models import Failure
-from hook.base.reasons import Reason
-from hook.base.text import printable
-from hook.stages import failures
+from hook.stages import report
 from hook.stages.identity import Container, Key, Pod
 from hook.state.records import Records
 from hook.state.store import RunDir
@@ -89,7 +87,7 @@ def as_run(traces: Traces) -> Any:  # noqa: ANN401  stands for a RunDir
 
 
 def test_a_line_on_stderr_and_one_in_syslog(traces: Traces) -> None:
-    failures.say("what is wrong")
+    report.say("what is wrong")
     assert traces.stderr == [b"resctrl-mon-hook: what is wrong"]
     assert len(traces.syslog) == 1
     assert traces.syslog[0].startswith(b"<28>")
@@ -99,7 +97,7 @@ def test_a_line_on_stderr_and_one_in_syslog(traces: Traces) -> None:
 
 
 def test_syslog_can_be_left_out(traces: Traces) -> None:
-    failures.say("x", to_syslog=False)
+    report.say("x", to_syslog=False)
     assert (len(traces.stderr), traces.syslog) == (1, [])
 
 
@@ -110,9 +108,9 @@ ERRORS = [OSError(errno.EAGAIN, "full"), BrokenPipeError(), RuntimeError("x"), M
 @pytest.mark.parametrize("broken", ["stderr", "socket", "connect", "send", "record"])
 def test_each_trace_is_independent_of_the_others(traces: Traces, broken: str, error: Exception) -> None:
     traces.broken[broken] = error
-    failure = failures.failure_of(HookError(Reason.IO, "p"), "c1", "hook")
-    failures.say("first")
-    failures.record(as_run(traces), failure)
+    failure = report.make_failure(HookError(Reason.IO, "p"), "c1", "hook")
+    report.say("first")
+    report.record(as_run(traces), failure)
     assert any(b"first" in line for line in traces.stderr) is (broken != "stderr")
     assert any(b"first" in line for line in traces.syslog) is (broken not in ("socket", "connect", "send"))
     assert bool(traces.records) is (broken != "record")
@@ -121,7 +119,7 @@ def test_each_trace_is_independent_of_the_others(traces: Traces, broken: str, er
 
 def test_a_record_that_cannot_be_written_is_reported(traces: Traces) -> None:
     traces.broken["record"] = OSError(errno.ENOSPC, "No space left on device")
-    failures.record(as_run(traces), failures.failure_of(HookError(Reason.IO, "p"), "c1", "hook"))
+    report.record(as_run(traces), report.make_failure(HookError(Reason.IO, "p"), "c1", "hook"))
     assert b"could not write the record" in traces.stderr[0]
     assert b"No space left" in traces.syslog[0]
 
@@ -130,7 +128,7 @@ def test_a_record_that_cannot_be_written_is_reported(traces: Traces) -> None:
 def test_a_record_that_cannot_be_written_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_room: bool
 ) -> None:
-    run, failure = RunDir(str(tmp_path)), failures.failure_of(HookError(Reason.IO, "p"), "c1", "hook")
+    run, failure = RunDir(str(tmp_path)), report.make_failure(HookError(Reason.IO, "p"), "c1", "hook")
 
     def refuse(*_arguments: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -141,20 +139,20 @@ def test_a_record_that_cannot_be_written_is_counted(
         monkeypatch.setattr(RunDir, "write", refuse)
         if not has_room:  # the file is made, as on tmpfs, but gets no page
             monkeypatch.setattr(posix, "write", refuse)
-        failures.record(run, failure)
-        failures.record(run, failure)
+        report.record(run, failure)
+        report.record(run, failure)
         assert records.unrecorded() == (2 if has_room else 1)
         assert records.runs() == {}
 
 
 def test_nothing_gets_out_when_all_three_fail(traces: Traces) -> None:
     traces.broken = {"stderr": OSError(), "socket": OSError(), "record": OSError()}
-    failures.say("x")
-    failures.record(as_run(traces), failures.failure_of(HookError(Reason.IO, "p"), "c1", "hook"))
+    report.say("x")
+    report.record(as_run(traces), report.make_failure(HookError(Reason.IO, "p"), "c1", "hook"))
 
 
 def test_where_there_is_no_run_directory_there_is_no_record(traces: Traces) -> None:
-    failures.record(None, failures.failure_of(HookError(Reason.IO, "p"), "c1", "hook"))
+    report.record(None, report.make_failure(HookError(Reason.IO, "p"), "c1", "hook"))
     assert (traces.stderr, traces.syslog) == ([], [])
 
 
@@ -187,7 +185,7 @@ def test_a_cut_line_is_marked() -> None:
 def test_a_record_holds_nothing_but_printable_lines(texts: list[str]) -> None:
     problem, tried, kernel, hint = texts
     error = HookError(Reason.IO, problem, tried=tried, kernel=kernel, hint=hint)
-    failure = failures.failure_of(error, "hook", "c1")
+    failure = report.make_failure(error, "hook", "c1")
     assert all(map(is_a_line, (failure.problem, failure.tried, failure.kernel, failure.hint)))
     assert is_a_line(printable(str(error)))
 
@@ -204,7 +202,7 @@ KEY = Key(UID, "pod")
 
 def test_a_record_has_what_is_known_of_the_container() -> None:
     error = HookError(Reason.DENIED, "p", tried="t", kernel="k", hint="h")
-    failure = failures.failure_of(error, "createRuntime", container(), KEY, is_monitored=True).model_dump()
+    failure = report.make_failure(error, "createRuntime", container(), KEY, is_monitored=True).model_dump()
     assert len(failure.pop("time")) == len("2026-11-21T00:00:00Z")
     assert failure.pop("boottime") > 0
     assert failure == {
@@ -235,7 +233,7 @@ def test_record_omits_what_is_not_known(change: str | None) -> None:
     if change in ("pid", "starttime"):
         setattr(known, change, 0 if change == "pid" else None)
     key = KEY if change in ("pid", "starttime") else None
-    failure = failures.failure_of(HookError(Reason.IO, "p"), "hook", known if change else "c1", key).model_dump()
+    failure = report.make_failure(HookError(Reason.IO, "p"), "hook", known if change else "c1", key).model_dump()
     for name in [change] if change else ["pid", "key", "kind", "starttime", "bundle"]:
         assert failure[name] is None
     assert Failure.model_validate(failure).model_dump() == failure
@@ -251,8 +249,8 @@ def test_unreadable_start_time_does_not_stop_the_container_from_being_made(
 
 def test_a_record_comes_back_from_the_run_directory(tmp_path: Path) -> None:
     run = RunDir(str(tmp_path / "run"))
-    failure = failures.failure_of(HookError(Reason.IO, "\udcff\n\u2028"), "createRuntime", container(), KEY)
-    failures.record(run, failure)
+    failure = report.make_failure(HookError(Reason.IO, "\udcff\n\u2028"), "createRuntime", container(), KEY)
+    report.record(run, failure)
     assert run.glance(Failure, "c1") == failure
 
 
@@ -264,20 +262,20 @@ def fail(error: BaseException) -> Callable[[], None]:
 
 
 def test_a_failed_call_is_reported_with_its_file_and_a_hint() -> None:
-    error = refused("p", OSError(errno.ENOSPC, "No space left on device", "/run/x"))
+    error = system_error("p", OSError(errno.ENOSPC, "No space left on device", "/run/x"))
     assert str(error).startswith("p; tried: No space left on device '/run/x': ENOSPC; hint: the file system of")
-    assert str(refused("p", OSError(errno.EIO, "Input/output error"))) == "p; tried: Input/output error: EIO"
+    assert str(system_error("p", OSError(errno.EIO, "Input/output error"))) == "p; tried: Input/output error: EIO"
 
 
 def test_an_unforeseen_error_names_its_place() -> None:
     with pytest.raises(ValueError, match="a") as caught:
         fail(ValueError("a\nb"))()
-    found = unforeseen(caught.value)
+    found = unforeseen_error(caught.value)
     assert found.reason == Reason.IO
     assert "ValueError" in found.problem
     assert "test_failures.py" in found.tried
     assert "in action" in found.tried
-    assert "at " not in unforeseen(MemoryError()).tried
+    assert "at " not in unforeseen_error(MemoryError()).tried
 
 
 @pytest.mark.parametrize(
@@ -293,7 +291,7 @@ def test_an_unforeseen_error_names_its_place() -> None:
     ],
 )
 def test_a_system_call_that_failed_is_named(error: OSError, tried: str, hinted: bool) -> None:
-    found = refused("doing something", error)
+    found = system_error("doing something", error)
     assert (found.reason, found.problem) == (Reason.IO, "doing something")
     assert tried in found.tried
     assert bool(found.hint) is hinted
@@ -302,7 +300,7 @@ def test_a_system_call_that_failed_is_named(error: OSError, tried: str, hinted: 
 @pytest.mark.parametrize(("user", "hint"), [(0, ""), (1000, "run it as root")])
 def test_who_is_not_root_is_told_to_be(monkeypatch: pytest.MonkeyPatch, user: int, hint: str) -> None:
     monkeypatch.setattr(system, "user_id", lambda: user)
-    assert refused("doing something", PermissionError(errno.EACCES, "Permission denied")).hint == hint
+    assert system_error("doing something", PermissionError(errno.EACCES, "Permission denied")).hint == hint
 
 
 def test_the_parts_of_an_error_have_one_order() -> None:

@@ -97,7 +97,7 @@ def test_a_file_elsewhere_is_seen(forms: tuple[Program, Program], monkeypatch: p
 
 
 def test_a_hang_is_seen(forms: tuple[Program, Program], monkeypatch: pytest.MonkeyPatch) -> None:
-    patched(monkeypatch, forms, "create_retry.Retry.can_help", lambda *_: True)
+    patched(monkeypatch, forms, "retry.can_help", lambda *_: True)
     for form in forms:
         monkeypatch.setattr(form.resctrl.Resctrl, "make", no_room_of(form))
     with pytest.raises(Hang):

@@ -6,10 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hook.base.errors import HookError
+from hook.base import names
+from hook.base.errors import HookError, Reason
 from hook.base.models import Annotations, Options
-from hook.base.reasons import Reason
 from hook.stages import identity
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
@@ -36,7 +38,7 @@ def pod_of(said: Said, *places: str) -> identity.Pod:
 
 
 def key(mode: str, said: Said, *places: str) -> tuple[str, str]:
-    found = identity.key_of(mode, ID, Annotations.model_validate(said), pod_of(said, *places))
+    found = identity.derive_key(mode, ID, Annotations.model_validate(said), pod_of(said, *places))
     return found.name, found.kind
 
 
@@ -333,3 +335,52 @@ def test_a_container_without_a_name_goes_by_its_pod() -> None:
     annotations = {"monitor.resctrl-mon.io": "true", "monitor.resctrl-mon.io/": "false"}
     for unnamed in (None, ""):
         assert wanted(annotations, container=unnamed, monitor="opt-in")
+
+
+# --- Pod UIDs
+
+
+NO_POD_UIDS = [
+    "",
+    UID[:-1],
+    UID + "0",
+    UID + "\n",
+    " " + UID,
+    "{" + UID + "}",
+    "urn:uuid:" + UID,
+    UID.replace("-", "_"),
+    UID.replace("a", "g"),
+    UID[1:] + UID[0],
+    UID.replace("-", "", 1),
+    "-" * 36,
+    "-" * 32,
+    "0" * 31,
+    "0" * 33,
+    "\uff10" * 32,
+    "\u0660" * 32,
+    "\u0130" * 16,
+]
+
+
+@pytest.mark.parametrize("text", [UID, UID.upper(), UID.replace("-", ""), UID.replace("-", "").upper(), UID.title()])
+def test_each_form_of_a_pod_uid_becomes_the_canonical_one(text: str) -> None:
+    assert identity.canonical_uid(text) == UID
+
+
+@pytest.mark.parametrize("text", NO_POD_UIDS)
+def test_what_is_no_pod_uid_is_refused(text: str) -> None:
+    assert identity.canonical_uid(text) is None
+
+
+@settings(deadline=None)
+@given(st.uuids(), st.booleans(), st.booleans())
+def test_the_canonical_pod_uid_is_canonical(uid: object, upper: bool, dashes: bool) -> None:
+    text = str(uid) if dashes else str(uid).replace("-", "")
+    assert identity.canonical_uid(text.upper() if upper else text) == identity.canonical_uid(str(uid)) == str(uid)
+
+
+@settings(deadline=None)
+@given(st.text("0123456789abcdefABCDEF-g", min_size=30, max_size=38))
+def test_a_pod_uid_is_accepted_once_and_for_all(text: str) -> None:
+    once = identity.canonical_uid(text)
+    assert once is None or identity.canonical_uid(once) == names.container_id(once) == once, "a key is used as an ID is"

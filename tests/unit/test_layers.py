@@ -22,7 +22,7 @@ PACKAGES = re.findall(r"^    (\w+)  ", hook.__doc__ or "", re.MULTILINE)
 """In the order of hook's docstring: each imports only those before it."""
 MODULES = [name for name in TREES if not name.endswith("__init__") and name != "__main__"]
 HOOK_PATH = [name for name in MODULES if name.split("/")[0] in ("base", "state", "stages")]
-FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {"base/cgroup_threads", "base/container_tasks"}
+FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {"base/container_tasks"}
 FOR_PEOPLE |= {"state/records"}
 """Never imported by a start or an end that succeeds."""
 PYDANTIC = {"base/models", "cli/options"}  # in the .pyz modules with `_compiled` behind their names take their place
@@ -152,7 +152,7 @@ def test_os_is_for_people() -> None:
         ),
         (
             r"^/sys/",
-            {"base/cgroup_mounts", "base/models", "base/models_compiled", "cli/options_compiled", "node/place"},
+            {"base/cgroups", "base/models", "base/models_compiled", "cli/options_compiled", "node/place"},
         ),
         (
             r"^/run/",
@@ -165,10 +165,10 @@ def test_os_is_for_people() -> None:
                 "node/runtimes",
             },
         ),
-        (r"^/dev/log", {"doctor/installation", "stages/failures"}),
+        (r"^/dev/log", {"doctor/installation", "stages/report"}),
         (
             r"(^|/)(last_cmd_status|tasks)$",
-            {"base/cgroup_threads", "base/refusals", "base/resctrl", "state/view"},
+            {"base/container_tasks", "base/explain", "base/resctrl", "state/view"},
         ),
         (
             r"^(groups|members|unmonitored|locks)(/|$)",
@@ -224,7 +224,7 @@ def test_no_lock_is_taken_for_people_who_look() -> None:
         if module.split("/")[0] in ("observe", "doctor", "cli")
         for name in imports_of(module)
     }
-    assert not every & {"state/store", "stages/create", "stages/remove", "state/view", "stages/entry"}
+    assert not every & {"state/store", "stages/create", "stages/remove", "state/view"}
 
 
 def test_watch_loads_nothing_of_the_other_commands() -> None:

@@ -14,7 +14,7 @@ from hook.base import system
 from hook.base.errors import HookError
 from hook.base.models import Options
 from hook.reconcile import run as reconcile
-from hook.stages import failures
+from hook.stages import report
 from hook.stages.entry import Call
 from hook.state import damage
 from hook.state.store import RunDir
@@ -39,15 +39,14 @@ def run(tmp_path: Path) -> RunDir:
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is logged."""
     found: list[str] = []
-    monkeypatch.setattr(failures, "_to_syslog", found.append)
+    monkeypatch.setattr(report, "_send_to_syslog", found.append)
     monkeypatch.setattr(system, "write_stderr", lambda _line: None)
     return found
 
 
 def fail(run: RunDir, number: int, reason: str = REASON) -> None:
-    call = Call("createRuntime")
-    call.options, call.run_dir, call.container_id = Options(), run, f"c{number}"
-    failures.report_problem(call, HookError(reason, "the problem"))
+    call = Call("createRuntime", (Options(), []), f"c{number}", None, None)
+    report.report_problem(call, run, HookError(reason, "the problem"))
 
 
 def test_the_first_ten_of_a_reason_are_logged_and_the_rest_counted(

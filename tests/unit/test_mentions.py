@@ -66,5 +66,5 @@ def test_what_is_named_exists(path: Path) -> None:
 
 
 def test_a_stale_name_is_found() -> None:
-    text = "see hook/base/nothing.py, errors.Reason, errors.HookError, e.g. hook/base/errors.py"
-    assert wrong_mentions(text) == ["hook/base/nothing.py", "errors.Reason"]
+    text = "see hook/base/nothing.py, errors.Nothing, errors.HookError, e.g. hook/base/errors.py"
+    assert wrong_mentions(text) == ["hook/base/nothing.py", "errors.Nothing"]

@@ -58,27 +58,6 @@ REFUSED: list[tuple[Rule, str]] = [
     *((names.mon_group, text) for text in ("mon_groups/x", "/r/mon_groups/x/", "/r/mon_groups//x", "/mon_groups/a/b")),
 ]
 
-NO_POD_UIDS = [
-    "",
-    UID[:-1],
-    UID + "0",
-    UID + "\n",
-    " " + UID,
-    "{" + UID + "}",
-    "urn:uuid:" + UID,
-    UID.replace("-", "_"),
-    UID.replace("a", "g"),
-    UID[1:] + UID[0],
-    UID.replace("-", "", 1),
-    "-" * 36,
-    "-" * 32,
-    "0" * 31,
-    "0" * 33,
-    "\uff10" * 32,
-    "\u0660" * 32,
-    "\u0130" * 16,
-]
-
 
 @pytest.mark.parametrize(("rule", "text"), ACCEPTED, ids=lambda it: getattr(it, "__name__", None))
 def test_what_is_right_is_returned_as_it_is(rule: Rule, text: str) -> None:
@@ -89,17 +68,6 @@ def test_what_is_right_is_returned_as_it_is(rule: Rule, text: str) -> None:
 def test_what_is_wrong_is_a_value_error(rule: Rule, text: str) -> None:
     with pytest.raises(ValueError, match=r"^not "):
         rule(text)
-
-
-@pytest.mark.parametrize("text", [UID, UID.upper(), UID.replace("-", ""), UID.replace("-", "").upper(), UID.title()])
-def test_each_form_of_a_pod_uid_becomes_the_canonical_one(text: str) -> None:
-    assert names.pod_uid(text) == UID
-
-
-@pytest.mark.parametrize("text", NO_POD_UIDS)
-def test_what_is_no_pod_uid_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a pod UID"):
-        names.pod_uid(text)
 
 
 def test_no_foreign_letter_becomes_a_hex_digit_in_lower_case() -> None:
@@ -123,7 +91,7 @@ near_names = st.text(st.sampled_from("aZ0._+,-/\0\n \u00e4\ud800"), max_size=6)
 texts = st.text() | near_names | st.text("a", min_size=49, max_size=52) | st.text("a", min_size=199, max_size=256)
 
 
-@pytest.mark.parametrize("rule", [names.container_id, names.component, names.group_prefix, names.pod_uid])
+@pytest.mark.parametrize("rule", [names.container_id, names.component, names.group_prefix])
 def test_nothing_accepted_leaves_its_directory(rule: Rule) -> None:
     @settings(deadline=None)
     @given(texts | st.uuids().map(str))
@@ -139,26 +107,6 @@ def test_nothing_accepted_leaves_its_directory(rule: Rule) -> None:
         assert "\0" not in path
 
     run()
-
-
-@settings(deadline=None)
-@given(st.uuids(), st.booleans(), st.booleans())
-def test_the_canonical_pod_uid_is_canonical(uid: object, upper: bool, dashes: bool) -> None:
-    text = str(uid) if dashes else str(uid).replace("-", "")
-    once = names.pod_uid(text.upper() if upper else text)
-    assert once == str(uid)
-    assert names.pod_uid(once) == once
-
-
-@settings(deadline=None)
-@given(st.text("0123456789abcdefABCDEF-g", min_size=30, max_size=38))
-def test_a_pod_uid_is_accepted_once_and_for_all(text: str) -> None:
-    try:
-        once = names.pod_uid(text)
-    except ValueError:
-        return
-    assert names.pod_uid(once) == once
-    assert names.container_id(once) == once, "a key is used where a container ID is"
 
 
 @settings(deadline=None)

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hook.base.models import Options
-from hook.stages import context
+from hook.stages import entry
 
 DEFAULTS = Options().model_dump()
 
@@ -33,7 +33,7 @@ GOOD: dict[str, tuple[str, Any]] = {
 
 def changed(*words: str) -> tuple[dict[str, Any], list[str]]:
     """The fields that are not as by default, and the complaints."""
-    found, complaints = context.parse(list(words))
+    found, complaints = entry.parse(list(words))
     return {name: value for name, value in found.model_dump().items() if value != DEFAULTS[name]}, complaints
 
 
@@ -42,7 +42,7 @@ def option(name: str) -> str:
 
 
 def test_no_words_are_the_defaults() -> None:
-    assert context.parse([]) == (Options(), [])
+    assert entry.parse([]) == (Options(), [])
 
 
 def test_every_option_is_tried_here() -> None:
@@ -57,7 +57,7 @@ def test_both_forms_of_an_option(name: str) -> None:
 
 
 def test_numbers_are_of_the_kind_that_their_default_has() -> None:
-    found, _ = context.parse(["--rmid-wait=3", "--linger=3"])
+    found, _ = entry.parse(["--rmid-wait=3", "--linger=3"])
     assert (type(found.rmid_wait), type(found.linger)) == (float, int)
 
 
@@ -154,7 +154,7 @@ def test_the_bounds_are_within() -> None:
 
 
 def test_each_bad_option_has_its_own_complaint() -> None:
-    _, complaints = context.parse(["--key=x", "--linger=-1", "--monitor=y", "--linger=z", "q", "--rmid-wait=nan"])
+    _, complaints = entry.parse(["--key=x", "--linger=-1", "--monitor=y", "--linger=z", "q", "--rmid-wait=nan"])
     said = sorted(line.partition(":")[0] for line in complaints)
     assert said == ["--key", "--linger", "--linger", "--monitor", "--rmid-wait", "unknown option 'q'"]
 
@@ -175,7 +175,7 @@ words = st.one_of(
 @example(["--key=\ud800", "--annotation=\ud800", "--run-dir=/\udcff/.."])
 def test_whatever_the_words_are_there_are_options_and_complaints_of_one_line(arguments: list[str]) -> None:
     before = list(arguments)
-    found, complaints = context.parse(arguments)
+    found, complaints = entry.parse(arguments)
     assert arguments == before
     assert Options.model_validate(found.model_dump()) == found
     for line in complaints:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from hook.base import system
+from hook.base.errors import Reason
 from hook.base.models import State
-from hook.base.reasons import Reason
-from hook.stages import entry, oversized
+from hook.stages import entry, report
 from tests.unit.test_create import UID, MachineOnDisk, machine
 from tests.unit.test_rundir import clock, directories
 
@@ -48,21 +48,21 @@ HEADS = {
     ],
 )
 def test_members_of_the_outermost_object_that_are_whole_are_the_head(head: str, rest: str) -> None:
-    found = oversized.read_head(head + rest)
+    found = report.read_head(head + rest)
     assert (found["id"], found["pid"], found["bundle"]) == ("c1", 7, "/nowhere")
     assert "annotations" not in found
 
 
 def test_annotations_that_are_whole_are_in_the_head() -> None:
     state = {**STATE, "annotations": {"a": "b"}}
-    assert oversized.read_head(json.dumps(state)[:-1] + ', "more": "xxx') == state
+    assert report.read_head(json.dumps(state)[:-1] + ', "more": "xxx') == state
 
 
 @pytest.mark.parametrize(
     "text", ["", " ", "7", "[1, 2", '"id"', "{", "{}", '{"id"', '{"id": "c1"', '{"id": "c1" "pid": 7}']
 )
 def test_what_is_not_followed_by_another_member_is_no_head(text: str) -> None:
-    assert oversized.read_head(text).keys() <= {"ociVersion"}
+    assert report.read_head(text).keys() <= {"ociVersion"}
 
 
 # --- A call with such a state
@@ -71,7 +71,7 @@ def test_what_is_not_followed_by_another_member_is_no_head(text: str) -> None:
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> int:
     """What is kept, so small that the tests are quick; stdin holds more."""
-    monkeypatch.setattr(entry.Call, "STDIN_LIMIT", 400)
+    monkeypatch.setattr(entry, "STDIN_LIMIT", 400)
     monkeypatch.setattr(system, "set_umask", lambda: None)
     return 400
 
@@ -156,5 +156,5 @@ def test_a_config_beyond_its_bound_is_like_an_absent_one(tmp_path: Path) -> None
         file.write('{"annotations": {"a": "b"}')
         file.truncate(17 << 20)
     state = State.model_validate({**STATE, "bundle": str(tmp_path)})
-    annotations, why = oversized.find_annotations(state, 1)
+    annotations, why = report.find_annotations(state)
     assert (annotations, why.reason) == (None, Reason.BAD_STATE)

@@ -20,8 +20,8 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from hook import __version__
 from hook.base import system
 from hook.base.counters import EVENTS, MILLION
+from hook.base.errors import Reason
 from hook.base.models import KeyState, MonGroup
-from hook.base.reasons import Reason
 from hook.cli import main as cli
 from hook.observe import prometheus
 from hook.observe.prometheus import Choice, Former, make_families, parse_former

@@ -427,7 +427,7 @@ def test_an_index_entry_that_got_its_member_after_the_plan_is_kept(
     """Without it a poststop that comes without annotations finds no key."""
     machine.node().run.write_index("c1", UID)
     assert reconcile_after(lambda: start_container(machine, "c1", 9), machine, monkeypatch) == []
-    assert machine.node().run.find_key("c1") == UID
+    assert machine.node().run.read_index("c1") == UID
 
 
 # --- A program that lives as a chain of forks

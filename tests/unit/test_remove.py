@@ -16,9 +16,10 @@ from hook.base import system
 from hook.base.models import Options
 from hook.reconcile import run as reconcile
 from hook.reconcile.run import Result
-from hook.stages import orphans, reclaim, retire
+from hook.stages import reclaim
 from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
+from hook.stages.retry import retire
 from hook.state.store import RunDir
 from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails, fails
 from tests.unit.test_create import GROUP, UID, MachineOnDisk, container, live_and_die, machine, refused, with_faults
@@ -162,7 +163,7 @@ def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(machine:
     before = recorded(machine)
     node = machine.node()
     with node.run.lock(UID, system.monotonic()) as locked:
-        retire.retire(node, locked)
+        retire(node, locked)
     assert recorded(machine) == before
 
 
@@ -301,7 +302,7 @@ def test_what_is_said_of_an_orphan_is_whether_it_went(machine: MachineOnDisk) ->
         system.mkdir(str(groups / name), 0o755)
         (groups / name / "tasks").write_text(tasks)
     names = (GROUP, "oci-lost", "oci-lived-in", "theirs")
-    went = [name for name in names if orphans.remove_orphan(machine.node(), str(groups / name))]
+    went = [name for name in names if reclaim.remove_orphan(machine.node(), str(groups / name))]
     assert went == ["oci-lost"]
     assert machine.groups() == {GROUP: {7}, "oci-lived-in": {9}}
 
@@ -352,7 +353,7 @@ def test_one_start_frees_no_more_than_a_few(machine: MachineOnDisk) -> None:
 def test_a_group_that_is_not_ours_is_no_orphan(machine: MachineOnDisk) -> None:
     path = str(machine.resctrl / "mon_groups" / "theirs")
     system.mkdir(path, 0o755)
-    orphans.remove_orphan(machine.node(), path)
+    reclaim.remove_orphan(machine.node(), path)
     assert machine.groups() == {"theirs": set()}
 
 

@@ -21,9 +21,8 @@ from typing import Any
 import pytest
 
 from hook.base import system
-from hook.base.errors import HookError
+from hook.base.errors import HookError, Reason
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup
-from hook.base.reasons import Reason
 from hook.state.store import RunDir
 from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails
 
@@ -89,7 +88,7 @@ def test_it_is_for_consumers_to_enter_and_its_parts_are_not(run: RunDir, place: 
 
 
 def test_its_parent_is_not_made(place: Path, directories: None) -> None:  # noqa: ARG001
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(HookError, match="ENOENT"):
         RunDir(str(place / "deeper"))
 
 
@@ -131,7 +130,7 @@ def test_what_is_no_directory_is_refused(tmp_path: Path, place: Path, what: str)
         place.symlink_to(tmp_path / "elsewhere")
     else:
         place.touch()
-    with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
+    with pytest.raises(HookError, match=r"Not a directory|Too many levels"):
         RunDir(str(place))
     assert os.listdir(tmp_path / "elsewhere") == []
 
@@ -148,7 +147,7 @@ def test_whatever_stops_the_first_hook_the_next_one_can_work(
         try:
             with faults.injected():
                 RunDir(str(place))
-        except (OSError, Killed):
+        except (HookError, Killed):
             pass
         finally:
             assert os.umask(umask) == 0o077
@@ -168,7 +167,7 @@ def test_parts_that_vanished_are_made_again(run: RunDir, place: Path) -> None:
             shutil.rmtree(place / part)
 
     vanish()
-    assert run.find_key("c1") is None
+    assert run.read_index("c1") is None
     assert run.glance(Failure, "c1") is None
     with run.lock(KEY, 0) as locked:
         run.write_index("c1", KEY)
@@ -619,12 +618,12 @@ def test_a_link_under_the_temporary_name_is_not_followed(
 
 
 def test_the_index(run: RunDir) -> None:
-    assert run.find_key("c1") is None
+    assert run.read_index("c1") is None
     run.write_index("c1", UID)
-    assert (run.find_key("c1"), run.find_key("c2")) == (UID, None)
+    assert (run.read_index("c1"), run.read_index("c2")) == (UID, None)
     run.remove(Index, "c1")
     run.remove(Index, "c1")
-    assert run.find_key("c1") is None
+    assert run.read_index("c1") is None
     assert run.complaints == []
 
 
@@ -632,7 +631,7 @@ def test_the_index(run: RunDir) -> None:
 def test_an_unreadable_index_is_reported(run: RunDir, place: Path, content: bytes) -> None:
     (place / "members" / "c1.json").write_bytes(content)
     with pytest.raises(HookError, match="the index of container c1 cannot be read") as caught:
-        run.find_key("c1")
+        run.read_index("c1")
     assert str(place / "members" / "c1.json") in str(caught.value)
 
 

@@ -19,8 +19,7 @@ from functools import partial
 import pytest
 
 from hook.base import system
-from hook.base.errors import HookError
-from hook.base.reasons import Reason
+from hook.base.errors import HookError, Reason
 from hook.observe import serve
 from tests.unit.documents import ROOT
 

@@ -17,9 +17,8 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.base import procfs, system
 from hook.base.counters import MILLION
-from hook.base.errors import HookError
+from hook.base.errors import HookError, Reason
 from hook.base.models import KeyState, Model
-from hook.base.reasons import Reason
 from hook.base.resctrl import Resctrl
 from hook.observe.hardware import Rmids
 from hook.observe.screens import rates_to_json
@@ -296,7 +295,7 @@ def test_the_index_leads_from_a_container_to_its_key(node: NodeFiles) -> None:
     node.write("members", "bad.json", "{")
     node.record("x")  # which would do for an index
     with Records(str(node.run)) as found:
-        assert [records.glance_key(found, name) for name in ("c1", "bad", "none")] == ["key", None, None]
+        assert [records.glance_index(found, name) for name in ("c1", "bad", "none")] == ["key", None, None]
 
 
 def test_runs_are_counted_by_the_size_of_their_file(node: NodeFiles) -> None:

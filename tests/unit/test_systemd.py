@@ -15,7 +15,7 @@ import pytest
 from hook.base.models import Options
 from hook.cli import command_line, deadline, verbs
 from hook.node import runtimes
-from hook.stages import context
+from hook.stages import entry
 
 import node
 
@@ -173,7 +173,7 @@ def test_watch_is_called_with_the_options_of_reconcile_and_started_again_if_it_f
     assert (program, verb, rest) == (PROGRAM, "watch", "$OPTIONS")
     for name in ("Environment", "EnvironmentFile"):
         assert only(WATCH, "Service", name) == only(SERVICE, "Service", name)
-    assert command_line.parse("watch", [*default_options(), "--adopt"])[1] == context.parse(default_options())[0]
+    assert command_line.parse("watch", [*default_options(), "--adopt"])[1] == entry.parse(default_options())[0]
     assert only(WATCH, "Service", "Restart") == "on-failure"
     assert only(WATCH, "Unit", "ConditionPathIsDirectory") == Options().resctrl_root
 
@@ -191,7 +191,7 @@ def test_it_is_called_with_the_options_of_the_shipped_hook() -> None:
     """
     hooks = json.loads((ROOT / "oci-hooks" / "10-resctrl-mon-hook-kubernetes.json").read_text(encoding="utf-8"))
     assert ["--containers=kubernetes", *default_options()] == hooks["hook"]["args"][2:]
-    assert context.parse(default_options())[1] == []
+    assert entry.parse(default_options())[1] == []
 
 
 def test_an_administrator_can_give_others() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from hook.base.text import short_id, who
+from hook.base.explain import short_id, who
 
 ID = "5f3c" * 16
 

@@ -15,8 +15,8 @@ import pytest
 from hook.base import procfs, system
 from hook.base.errors import HookError
 from hook.base.models import KeyState, Options, WatchRecord
-from hook.stages.context import Context
 from hook.stages.create import create_runtime
+from hook.stages.entry import Context
 from hook.stages.remove import poststop
 from hook.state import records
 from hook.state.records import Records

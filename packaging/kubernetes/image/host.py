@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hook.base import cgroups, container_tasks
-from hook.base.text import printable
+from hook.base.explain import printable
 from hook.install import install as installing
 from hook.install import node_bytecode, steps
 from hook.install import uninstall as uninstalling
@@ -26,7 +26,7 @@ from hook.node import door, hooksd
 from hook.node.door import Unreadable
 from hook.node.place import KUBERNETES, Places, PyzFile, read_owner
 from hook.node.programs import OLDEST
-from hook.stages.context import parse as parse_options
+from hook.stages.entry import parse as parse_options
 
 PYZ = "/app/resctrl-mon-hook.pyz"
 HOST = "/host"

@@ -75,7 +75,7 @@ class Program:
     def on(self, machine: MachineInMemory) -> MachineInMemory:
         """The machine, with this program at work on it."""
         machine.stands_in(self.system)
-        self.failures._to_syslog = machine.syslog.append
+        self.report._send_to_syslog = machine.syslog.append
         return machine
 
 
@@ -188,7 +188,7 @@ def _model(program: Program, name: str, document: object) -> tuple[Any, object]:
         found = getattr(program.models, name).model_validate(document)
     except program.models.ValidationError as error:
         first = error.errors()[0]
-        return None, (first["loc"], first["type"], program.explain.explain(error.errors()))
+        return None, (first["loc"], first["type"], program.explain.explain_invalid(error.errors()))
     return found, found.model_dump()
 
 
@@ -211,7 +211,7 @@ def state(program: Program, texts: Texts) -> object:
 
 def _key(program: Program, mode: str, container: str, said: object, pod: object) -> tuple[str, ...]:
     try:
-        key = program.identity.key_of(mode, container, said, pod)
+        key = program.identity.derive_key(mode, container, said, pod)
     except program.errors.HookError as error:
         return (error.reason,)
     # The hook has looked at the container's ID by then, and no other text becomes a key unseen
@@ -243,10 +243,10 @@ def records(program: Program, texts: Texts) -> object:
 def _read(program: Program) -> list[str]:
     """What both kinds of readers make of the file."""
     with program.records.Records(RUN) as seen:
-        found = [seen.state(CONTAINER), seen.failure(CONTAINER), program.records.glance_key(seen, CONTAINER)]
+        found = [seen.state(CONTAINER), seen.failure(CONTAINER), program.records.glance_index(seen, CONTAINER)]
     run = program.store.RunDir(RUN)
     found += [run.glance(program.models.KeyState, CONTAINER), run.read_key(CONTAINER)]
-    found += [run.read_key(CONTAINER), program.records.glance_key(run, CONTAINER)]
+    found += [run.read_key(CONTAINER), program.records.glance_index(run, CONTAINER)]
     found += [run.glance(program.models.Failure, CONTAINER), *map(str, run.complaints)]
     return [repr(it.model_dump()) if hasattr(it, "model_dump") else repr(it) for it in found]
 
@@ -257,7 +257,7 @@ _NO_NUMBER = re.compile(r"--(linger|snapshot-ttl|lock-timeout|rmid-wait)=(.*[^0-
 def options(program: Program, texts: Texts) -> object:
     """A command line, of which each wrong option is complained of and ignored."""
     arguments = _text(texts, 0).split("\n")
-    found, complaints = program.context.parse(list(arguments))
+    found, complaints = program.entry.parse(list(arguments))
     assert len(complaints) <= len(arguments)
     if all("=" in word for word in arguments):  # so that none is the value of the one before it
         assert len(complaints) >= len([word for word in arguments if _NO_NUMBER.fullmatch(word)])
@@ -285,11 +285,11 @@ def proc(program: Program, texts: Texts) -> object:
     for place in places:
         if place is not None:
             found += [
-                program.identity.of_pod(place, UID),
+                program.identity.find_pod_cgroup(place, UID),
                 cgroups.is_own(place, CONTAINER),
                 cgroups.container_id(place),
             ]
-            found += [program.cgroup_mounts.exists(place), cgroups.is_within(place, places[0] or "")]
+            found += [program.cgroups.find_directory(place), cgroups.is_within(place, places[0] or "")]
             assert found[-4] is None or cgroups.is_within(place, str(found[-5] or place))
     assert not machine.changes
     return found, places, procfs.resctrl_groups(PID)
@@ -307,7 +307,7 @@ def kernel(program: Program, texts: Texts) -> object:
     found = [
         resctrl.tasks(group),
         resctrl.has_live_task(group),
-        program.all_groups.read_rmid_limit(RESCTRL),
+        program.resctrl.read_rmid_limit(RESCTRL),
         resctrl.counters(group),
     ]
     with suppress(program.errors.HookError):
@@ -342,7 +342,7 @@ def counters(program: Program, texts: Texts) -> object:
 def names(program: Program, texts: Texts) -> object:
     """What may become a part of a path: no more than is promised, and nothing that leads elsewhere."""
     text = _text(texts, 0)
-    rules = ("container_id", "pod_uid", "component", "path", "ctrl_group", "group_prefix", "directory", "mon_group")
+    rules = ("container_id", "component", "path", "ctrl_group", "group_prefix", "directory", "mon_group")
     found = {}
     for rule in rules:
         try:
@@ -350,6 +350,7 @@ def names(program: Program, texts: Texts) -> object:
         except ValueError as error:
             found[rule] = None if str(error).startswith("not ") else error
     assert (found["container_id"] is not None) == bool(_ID.fullmatch(text))
+    found["pod_uid"] = program.identity.canonical_uid(text)
     assert (found["pod_uid"] is not None) == bool(_UID.fullmatch(text.lower()) and text.lower().isascii())
     for rule in ("container_id", "pod_uid", "component", "group_prefix"):
         name = found[rule]
@@ -409,7 +410,7 @@ FILES = (
 
 def _is_fine(program: Program, machine: MachineInMemory, status: int, words: list[str]) -> None:
     """No container fails unless by --strict, nothing unforeseen came up, and nothing was changed that is not ours."""
-    chosen, _ = program.context.parse(list(words))
+    chosen, _ = program.entry.parse(list(words))
     assert status == 0 or (status == 1 and chosen.strict), status
     said = machine.stderr.decode("ascii")
     assert "unforeseen" not in said, said

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a hook reports: the three traces of a failure. A line to syslog, a line on stderr, a record; none depends on the
+other two. Also, how a call is served whose state is too large, or none. Imported when that is so.
+"""
+
+from __future__ import annotations
+
+from hook.base import jsontext, names, system
+from hook.base.errors import UNNAMED, HookError, Reason
+from hook.base.explain import as_hook_error, explain_invalid, printable, unforeseen_error, who
+from hook.base.models import Failure, State, ValidationError
+from hook.stages import create, entry, identity
+from hook.state.store import RunDir, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hook.base.models import Options
+    from hook.stages.entry import Call
+    from hook.stages.identity import Container, Key
+
+_IDENTIFIER = "resctrl-mon-hook"
+_PRIORITY = 3 << 3 | 4  # LOG_DAEMON, LOG_WARNING: syslog(3)
+_WHITE = frozenset(" \t\n\r")
+
+
+# --- What a hook reports
+
+
+def survive(error: BaseException) -> int:
+    """Report what no other place has caught; returns the exit status."""
+    say(str(unforeseen_error(error)))
+    return 0
+
+
+def report(call: Call, run: RunDir | None, error: BaseException) -> int:
+    """Report that a container is not monitored; returns the exit status."""
+    if not isinstance(error, (HookError, OSError)):
+        _report(call, run, unforeseen_error(error), is_monitored=False)
+        return 0
+    run = _report(call, run, as_hook_error("a file could not be read or written", error), is_monitored=False)
+    complain(call, run, is_monitored=False)
+    if run is not None:
+        run.count_run(call.stage + "-failed")
+    return 1 if call.options.strict and call.stage == "createRuntime" else 0
+
+
+def report_problem(call: Call, run: RunDir, problem: HookError) -> None:
+    """Report what is wrong with a container although it is monitored."""
+    _report(call, run, problem, is_monitored=True)
+
+
+def complain(call: Call, run: RunDir | None, *, is_monitored: bool) -> None:
+    """Report what was wrong but stopped nothing: bad options, and broken files that were dealt with."""
+    for error in run.complaints if run is not None else []:
+        _say_of(call, run, error)
+    if not call.complaints:
+        return
+    hint = "ignored; see the hooks.d JSON, and --help"
+    usage = HookError(Reason.USAGE, "; ".join(call.complaints), hint=hint)
+    if is_monitored:
+        _report(call, run, usage, is_monitored=True)
+    else:
+        _say_of(call, run, usage)
+
+
+def say_no_resctrl(call: Call) -> int:
+    """Log once per boot that there is no resctrl, as far as the run directory allows to remember it."""
+    run = _open_if_possible(call)
+    if run is None or run.is_first("no-resctrl"):
+        say(f"no {call.options.resctrl_root} here: nothing is monitored on this machine")
+    complain(call, run, is_monitored=False)
+    if run is not None:
+        run.count_run(call.stage + "-done")
+    return 0
+
+
+def _open_if_possible(call: Call) -> RunDir | None:
+    try:
+        return RunDir(call.options.run_dir)
+    except Exception:  # noqa: BLE001  then there is no record, but the two other traces
+        return None
+
+
+def _report(call: Call, run: RunDir | None, error: HookError, *, is_monitored: bool) -> RunDir | None:
+    """Leave the three traces. Returns the run directory, if it can be opened."""
+    run = run or _open_if_possible(call)
+    _say_of(call, run, error, to_syslog=error.reason != Reason.NOT_MOUNTED or _is_first(run, "not-mounted"))
+    if run is not None and call.stage == "poststop" and error.reason == Reason.BAD_STATE:
+        run.remove(Failure, call.name)  # the container goes, and its record with it
+        return run
+    key = guess_key(call.options, call.container) if call.container is not None else None
+    failure = make_failure(error, call.stage, call.container or call.name, key, is_monitored=is_monitored)
+    record(run, failure if call.container is not None else replace(failure, bundle=call.bundle))
+    return run
+
+
+def _is_first(run: RunDir | None, what: str) -> bool:
+    try:
+        return run is None or run.is_first(what)
+    except Exception:  # noqa: BLE001  no trace depends on another one
+        return True
+
+
+def _say_of(call: Call, run: RunDir | None, error: HookError, *, to_syslog: bool = True) -> None:
+    """Report a failure; to syslog, only the first ones a minute of its reason (damage.count_failure)."""
+    if to_syslog and run is not None:
+        try:
+            from hook.state import damage
+
+            to_syslog, counts = damage.count_failure(run, error.reason)
+            for line in counts:
+                log(line)
+        except Exception:  # noqa: BLE001  as above
+            to_syslog = True
+    pod = call.container.pod if call.container is not None else None
+    name = who(call.name, *((pod.namespace, pod.name, pod.container) if pod is not None else ()))
+    say(f"{call.stage} {name}: {error.reason}: {error}", to_syslog=to_syslog)
+
+
+def guess_key(options: Options, container: Container) -> Key | None:
+    """Find the key of a container that is not monitored, for its record.
+
+    None: it cannot be derived, or could not be as long as /proc did not show the container.
+    """
+    if container.starttime is None:
+        return None
+    try:
+        return identity.derive_key(options.key, container.id, container.said, container.pod)
+    except HookError:
+        return None
+
+
+# --- The traces
+
+
+def say(text: str, *, to_syslog: bool = True) -> None:
+    """Write one line to stderr, and one to syslog."""
+    line = printable(text)
+    try:
+        system.write_stderr(f"{_IDENTIFIER}: {line}".encode())
+    except Exception:  # noqa: BLE001, S110  a trace that fails must not cost the other ones
+        pass
+    if to_syslog:
+        log(line)
+
+
+def log(text: str) -> None:
+    """Write one line to syslog."""
+    try:
+        _send_to_syslog(printable(text))
+    except Exception:  # noqa: BLE001, S110  as above
+        pass
+
+
+def record(run: RunDir | None, failure: Failure) -> None:
+    """Write the record that `list`, `doctor` and `metrics` show, if there is a run directory to hold it."""
+    if run is None:
+        return
+    try:
+        run.write(Failure, failure.container, failure)
+    except Exception as error:  # noqa: BLE001  a full /run, for one: reported, and survived
+        say(f"could not write the record of this failure: {error}")
+        run.count_run("unrecorded")  # for `list`: a byte often fits where a record does not
+
+
+def make_failure(
+    error: HookError,
+    stage: str,
+    subject: Container | str,
+    key: Key | None = None,
+    *,
+    is_monitored: bool = False,
+) -> Failure:
+    """Make the record of a failure, with what is known of the container, for reconcile to try again.
+
+    `subject`: the container, or the name of the record if no more is known.
+    """
+    fields: dict[str, Any] = {"container": subject}
+    if not isinstance(subject, str):
+        pod = subject.pod
+        fields = {
+            "container": names.container_of(subject.id),
+            "bundle": subject.bundle,
+            "pid": subject.pid or None,
+            "starttime": subject.starttime,
+            "namespace": pod.namespace,
+            "pod": pod.name,
+            "name": pod.container,
+        }
+    if key is not None:
+        fields.update(key=key.name, kind=key.kind)
+    return Failure(
+        stage=stage,
+        reason=error.reason,
+        problem=printable(error.problem),
+        tried=printable(error.tried),
+        kernel=printable(error.kernel),
+        hint=printable(error.hint),
+        monitored=is_monitored,
+        time=system.now_utc(),
+        boottime=system.boottime(),
+        **fields,
+    )
+
+
+def _send_to_syslog(line: str) -> None:
+    """One datagram to /dev/log that is dropped rather than waited for: a full log must not hold a container.
+
+    Format: RFC 3164, as syslog(3) sends it.
+    """
+    import _socket
+
+    stamp = system.syslog_time()
+    datagram = f"<{_PRIORITY}>{stamp} {_IDENTIFIER}[{system.process_id()}]: {line}".encode()
+    sender = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+    try:
+        sender.setblocking(False)
+        sender.connect("/dev/log")
+        sender.send(datagram, _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL)
+    finally:
+        sender.close()
+
+
+# --- A state that is not as it should be
+
+
+def serve_odd_state(verb: str, given: tuple[Options, list[str]], text: bytes, error: BaseException | None) -> int:
+    """Serve a call whose state is larger than a hook keeps, by its head; else report it. Returns the exit status.
+
+    A pod's author can make its annotations, and so the state, as large as he likes (a preStop command of 900 kB is
+    enough). Runtimes write id, status, pid and bundle before the annotations. `text`: what stdin held, up to
+    STDIN_LIMIT bytes. `error`: why it is no call; None: it was not whole.
+    """
+    is_large = error is None and len(text) == entry.STDIN_LIMIT
+    found: object = None
+    call: Call | None = None
+    too_large: HookError | None = None
+    bundle = None
+    try:
+        found = read_head(text.decode("utf-8", "replace")) if is_large else jsontext.loads(text.decode())
+        state = State.model_validate(found)
+        if is_large:
+            annotations: dict[str, str] | None = None
+            if entry.name_stage(verb, state.status) == "createRuntime":
+                annotations, too_large = find_annotations(state)
+            call = entry.make_call(verb, given, state, annotations)
+        bundle = state.bundle
+    except (HookError, ValueError) as caught:
+        error = error or (caught if is_large else None)
+    if call is not None:
+        return entry.serve(call, too_large)
+    known = found if isinstance(found, dict) else {}
+    stage = entry.name_stage(verb, known["status"]) if isinstance(known.get("status"), str) else verb
+    name = known.get("id")
+    if not isinstance(name, str):
+        name = None
+    elif not names.is_container_id(name):
+        error = state_error(f"{name[:80]!r} is not a container ID")
+        text, name = name.encode("utf-8", "surrogatepass"), None  # the record is named by it
+    if name is None:
+        import hashlib  # loads a library that is ten times as large as Python
+
+        name = UNNAMED + hashlib.sha256(text).hexdigest()[:16]
+    if error is None or isinstance(error, (OSError, ValueError)):
+        error = state_error(_explain_state(error, is_large=is_large))
+    return report(entry.Call(stage, given, name, bundle, None), None, error)
+
+
+def state_error(problem: str) -> HookError:
+    """`bad_state`: stdin holds no state of a container."""
+    hint = "a runtime that does not follow the OCI runtime specification, or the hook was started by hand"
+    return HookError(Reason.BAD_STATE, problem, hint=hint)
+
+
+def _explain_state(error: BaseException | None, *, is_large: bool) -> str:
+    if error is None:
+        return f"stdin did not end within {entry.STDIN_PATIENCE:.0f} seconds"
+    if isinstance(error, OSError):
+        return f"stdin cannot be read ({error})"
+    why = explain_invalid(error.errors()) if isinstance(error, ValidationError) else error
+    if is_large:
+        return f"stdin is larger than {entry.STDIN_LIMIT} bytes, and that beginning lacks what has to be in it ({why})"
+    return f"stdin is not an OCI container state ({why})"
+
+
+def read_head(text: str) -> dict[str, Any]:
+    """The members of a JSON object, of which this is the beginning, up to the first one that is not whole in it.
+
+    Only those of the outermost object: what looks like one inside a text or another object is a part of a value. A
+    value counts once what follows it is there, for a number may go on. `ociVersion` is not used, and so not missed.
+    """
+    found: dict[str, Any] = {"ociVersion": ""}
+    at, before = _skip_white(text, 0), "{"
+    try:
+        while text[at : at + 1] == before:
+            name, at = jsontext.scan(text, _skip_white(text, at + 1))
+            at = _skip_white(text, at)
+            if not isinstance(name, str) or text[at : at + 1] != ":":
+                break
+            value, at = jsontext.scan(text, _skip_white(text, at + 1))
+            at, before = _skip_white(text, at), ","
+            if text[at : at + 1] in (",", "}"):
+                found[name] = value
+    except (StopIteration, ValueError, RecursionError):
+        pass
+    return found
+
+
+def find_annotations(state: State) -> tuple[dict[str, str] | None, HookError]:
+    """The annotations of a container whose state is too large, and `bad_state`, which says where they are from.
+
+    None: they are too large everywhere. Then no filter leaves the container out: no author can evade by size.
+    """
+    problem = f"its state is larger than {entry.STDIN_LIMIT} bytes, and only the beginning is used"
+    if state.annotations is not None:
+        return state.annotations, HookError(Reason.BAD_STATE, problem)
+    config = create.read_config(state.bundle)
+    if config is not None:
+        return config.annotations or {}, HookError(Reason.BAD_STATE, f"{problem}: annotations are the bundle's")
+    problem += ": its names are unknown, and no filter leaves it out"
+    return None, HookError(Reason.BAD_STATE, problem, hint="the pod's author may have written that much on purpose")
+
+
+def _skip_white(text: str, at: int) -> int:
+    while text[at : at + 1] in _WHITE:
+        at += 1
+    return at
