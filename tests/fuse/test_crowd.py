@@ -12,7 +12,7 @@ from tests.kernel.inside import REAL_ROOT
 from tests.support.hook import UID, Hook, created, finish, stopped, task
 
 # Where resctrl is real the machine is emulated, and slow
-CROWD = 100 if REAL_ROOT is None else 6
+CROWD = 32 if REAL_ROOT is None else 6
 CONTAINERS = 10 if REAL_ROOT is None else 3
 ROUNDS = 20 if REAL_ROOT is None else 2
 

@@ -20,7 +20,7 @@ import pytest
 from pyz import archive
 from tests.kernel.inside import few, pythons
 from tests.support.devlog import DevLog
-from tests.support.hook import PYZ, UID, Hook, created, end, finish, stopped, task
+from tests.support.hook import DEADLINE, PYZ, UID, Hook, created, end, finish, stopped, task
 from tests.support.interpreters import Interpreter
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def test_a_fifo_in_place_of_a_file_does_not_block(hook: Hook, init: Task, place:
     os.mkfifo(hook.run_dir / place)
     with task() as other:
         started = created("c2", other.pid, pod_uid=UID)
-        assert replace(hook, wrapper=("timeout", "20"))(started).status == 0
+        assert replace(hook, wrapper=("timeout", f"{DEADLINE}"))(started).status == 0
         assert hook(started).stderr == ""
         assert hook.tasks(f"oci-{UID}") == {init.pid, other.pid}
 
@@ -177,7 +177,7 @@ def log(tmp_path: Path) -> Iterator[DevLog]:
 def test_a_failure_is_one_line_in_syslog(hook: Hook, init: Task, log: DevLog) -> None:
     wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=log.wrapper)
     wrapped(created("c1", init.pid, pod_uid="no\nuid <0>"))
-    log.socket.settimeout(10)
+    log.socket.settimeout(DEADLINE)
     line = log.socket.recv(65536).decode()
     assert line.startswith("<28>")
     assert " resctrl-mon-hook[" in line

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.kernel.inside import REAL_ROOT
 from tests.support.cgroups import mount_point
-from tests.support.hook import PYZ
+from tests.support.hook import DEADLINE, PYZ
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -110,7 +110,7 @@ class ScratchMachine:
     def run(self, *words: str | Path, before: Sequence[str] = (), **more: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401  subprocess.run's
         """Run a command there; by default the shipped file, if the first word is no path."""
         command = [*words] if str(words[0]).startswith("/") else [PYZ, *words]
-        more = {"stdin": subprocess.DEVNULL, "timeout": 120, "cwd": "/", **more}
+        more = {"stdin": subprocess.DEVNULL, "timeout": DEADLINE, "cwd": "/", **more}
         entered = [*self.enter(), *before, *command]
         with shown_to_all(alone=False):
             return subprocess.run(entered, capture_output=True, text=True, check=False, **more)

@@ -47,11 +47,11 @@ OUTSIDE = "outside"
 
 
 def limited(memory: int, *, patience: float = DEADLINE) -> list[str]:
-    """What a command is started by so that the kernel ends it at so many MiB, or at 30 s of CPU time.
+    """What a command is started by so that the kernel ends it at so many MiB, or at 300 s of CPU time.
 
     `patience`: seconds, only to end what hangs, with all that it has started.
     """
-    return ["timeout", "--signal=KILL", str(patience), "prlimit", f"--as={memory << 20}", "--cpu=30", "--"]
+    return ["timeout", "--signal=KILL", str(patience), "prlimit", f"--as={memory << 20}", "--cpu=300", "--"]
 
 
 @dataclass(frozen=True)
