@@ -211,15 +211,13 @@ def test_each_capability_has_its_reason() -> None:
     assert set(re.findall(r"^  ([A-Z_]+)  +\S", text, re.MULTILINE)) == KEPT | DROPPED_AT_ONCE | OF_WATCH
 
 
-def test_only_uninstall_speaks_to_the_api_server_without_rights_on_the_node(objects: list[Object]) -> None:
+def test_only_uninstall_speaks_to_the_api_server_and_is_there_only_then(objects: list[Object]) -> None:
+    """Without rights on the node, and with a token that allows no more than it does."""
     tokens = {pod["containers"][0]["name"]: pod["automountServiceAccountToken"] for pod in pods(objects)}
     assert {name for name, it in tokens.items() if it} == {"uninstall"}
     found = containers(objects)["uninstall"]
     assert found["securityContext"]["runAsNonRoot"] is True
     assert set(mounts(found)) == {"/plan"}
-
-
-def test_its_token_allows_no_more_than_it_does(objects: list[Object]) -> None:
     rules = {rule["resources"][0]: rule for rule in only(objects, "Role")["rules"]}
     assert {name: set(rule["verbs"]) for name, rule in rules.items()} == {
         "pods": {"list"},
@@ -228,13 +226,10 @@ def test_its_token_allows_no_more_than_it_does(objects: list[Object]) -> None:
     }
     assert rules["daemonsets"]["resourceNames"] == [only(objects, "DaemonSet")["metadata"]["name"]]
     assert not {it["kind"] for it in objects} & {"ClusterRole", "ClusterRoleBinding"}
-
-
-def test_what_the_uninstall_needs_is_there_only_then(objects: list[Object]) -> None:
-    hooks = [it for it in objects if it["kind"] != "DaemonSet"]
-    assert {it["metadata"]["annotations"]["helm.sh/hook"] for it in hooks} == {"pre-delete"}
-    assert all("hook-succeeded" in it["metadata"]["annotations"]["helm.sh/hook-delete-policy"] for it in hooks)
-    before = {it["kind"] for it in hooks if it["metadata"]["annotations"].get("helm.sh/hook-weight") == "-1"}
+    hooks = {it["kind"]: it["metadata"]["annotations"] for it in objects if it["kind"] != "DaemonSet"}
+    assert {it["helm.sh/hook"] for it in hooks.values()} == {"pre-delete"}
+    assert all("hook-succeeded" in it["helm.sh/hook-delete-policy"] for it in hooks.values())
+    before = {kind for kind, it in hooks.items() if it.get("helm.sh/hook-weight") == "-1"}
     assert before == {"ServiceAccount", "Role", "RoleBinding", "ConfigMap"}
 
 
@@ -260,6 +255,7 @@ def writable(objects: list[Object], name: str) -> set[str]:
 
 
 def test_what_can_be_written_to(defaults: list[Object]) -> None:
+    """The places are those that the hook-injector sees as upstream deploys it."""
     programs, hooks = "/host/usr/libexec/oci/hooks.d", "/host/usr/share/containers/oci/hooks.d"
     assert {name: writable(defaults, name) for name in containers(defaults)} == {
         "install": {programs, hooks},
@@ -284,13 +280,6 @@ def test_resctrl_comes_with_the_directory_above_it_so_that_unmounts_reach_it(def
     found = mounts(containers(defaults)["reconcile"])
     assert set(found) == {os.path.dirname(Options().resctrl_root), Options().run_dir, "/sys/fs/cgroup"}
     assert {it["mountPropagation"] for path, it in found.items() if path.startswith("/sys")} == {"HostToContainer"}
-
-
-def test_the_default_places_are_those_that_the_hook_injector_of_upstream_sees(defaults: list[Object]) -> None:
-    """Its DaemonSet has these three directories of the host's, and no other."""
-    seen = {"/etc/containers/oci/hooks.d", "/usr/share/containers/oci/hooks.d", "/usr/libexec/oci/hooks.d"}
-    written = {path.removeprefix("/host") for path in writable(defaults, "install")}
-    assert written <= seen
 
 
 def test_nothing_of_the_host_is_made_but_directories_of_ours(objects: list[Object]) -> None:
@@ -331,17 +320,15 @@ def test_a_priority_of_the_systems_without_a_limit_of_memory_is_refused(name: st
     assert render({**values, "priorityClassName": "mine"})
 
 
-def test_the_nodes_jobs_are_found_by_labels_of_theirs_alone(objects: list[Object]) -> None:
-    labels = [plan(objects)[name]["metadata"]["labels"] for name in ("remove-json", "remove-program")]
+def test_the_nodes_jobs_have_labels_of_their_own_wait_and_clean_up_after_themselves(objects: list[Object]) -> None:
+    jobs = [plan(objects)[name] for name in ("remove-json", "remove-program")]
+    labels = [it["metadata"]["labels"] for it in jobs]
     labels.append(only(objects, "DaemonSet")["spec"]["selector"]["matchLabels"])
     assert len({it["app.kubernetes.io/component"] for it in labels}) == 3
     assert plan(objects)["selector"] == ",".join(f"{name}={value}" for name, value in labels[2].items())
-
-
-def test_both_jobs_wait_and_the_second_cleans_up_after_itself(objects: list[Object]) -> None:
-    assert all(plan(objects)[name]["spec"]["suspend"] is True for name in ("remove-json", "remove-program"))
-    assert plan(objects)["remove-program"]["spec"]["ttlSecondsAfterFinished"] > 0
-    assert "activeDeadlineSeconds" not in plan(objects)["remove-program"]["spec"], "containers may run on for months"
+    assert all(it["spec"]["suspend"] is True for it in jobs)
+    assert jobs[1]["spec"]["ttlSecondsAfterFinished"] > 0
+    assert "activeDeadlineSeconds" not in jobs[1]["spec"], "containers may run on for months"
 
 
 # --- Metrics
@@ -366,6 +353,7 @@ def test_metrics_are_served_at_the_address_of_the_pod_alone() -> None:
 
 
 def test_metrics_see_what_reconcile_does_and_can_be_off(defaults: list[Object]) -> None:
+    assert not {it["kind"] for it in defaults} & {"PodMonitor", "PrometheusRule", "NetworkPolicy"}
     found = containers(defaults)
     assert set(mounts(found["metrics"])) == set(mounts(found["reconcile"])) - {"/sys/fs/cgroup"}
     metrics = {"enabled": False, "podMonitor": {"enabled": True}, "networkPolicy": {"enabled": True}}
@@ -374,12 +362,11 @@ def test_metrics_see_what_reconcile_does_and_can_be_off(defaults: list[Object]) 
     assert not {"PodMonitor", "NetworkPolicy"} & {it["kind"] for it in objects}
 
 
-def test_nothing_that_needs_a_custom_resource_or_a_policy_is_there_by_default(defaults: list[Object]) -> None:
-    assert not {it["kind"] for it in defaults} & {"PodMonitor", "PrometheusRule", "NetworkPolicy"}
-
-
-def test_a_pod_monitor_finds_the_pods_and_keeps_the_labels_of_the_series() -> None:
+def test_a_pod_monitor_finds_the_pods_and_the_rules_are_those_that_promtool_tests() -> None:
     objects = render(WITH_OPERATOR)
+    rules = only(objects, "PrometheusRule")
+    assert rules["spec"] == chart.load(chart.ROOT / "packaging/prometheus/rules.yaml")
+    assert rules["metadata"]["labels"]["release"] == "prometheus"
     monitor, daemonset = only(objects, "PodMonitor"), only(objects, "DaemonSet")
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert monitor["metadata"]["namespace"] == daemonset["metadata"]["namespace"]
@@ -387,7 +374,7 @@ def test_a_pod_monitor_finds_the_pods_and_keeps_the_labels_of_the_series() -> No
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     (port,) = containers(objects)["metrics"]["ports"]
     assert (endpoint["port"], endpoint["path"], endpoint["interval"]) == (port["name"], "/metrics", "15s")
-    assert endpoint["honorLabels"] is True
+    assert endpoint["honorLabels"] is True, "the series keep their labels"
 
 
 @pytest.mark.parametrize(
@@ -409,10 +396,3 @@ def test_a_network_policy_lets_only_its_peers_ask_for_metrics(more: Object, peer
 def test_a_network_policy_that_would_have_no_effect_is_refused() -> None:
     with pytest.raises(RuntimeError, match="networkPolicy has no effect with watch=true"):
         render({"watch": True, "metrics": {"networkPolicy": {"enabled": True}}})
-
-
-def test_the_rules_are_those_that_promtool_tests() -> None:
-    rules = chart.load(chart.ROOT / "packaging/prometheus/rules.yaml")
-    found = only(render(WITH_OPERATOR), "PrometheusRule")
-    assert found["spec"] == rules
-    assert found["metadata"]["labels"]["release"] == "prometheus"
