@@ -189,9 +189,10 @@ class _Compiler:
         alias = field.get("validation_alias", name)
         if not isinstance(alias, str):
             raise Refused(where, f"validation_alias {alias!r}")
-        default, check = self._default(field["schema"], where), self._check(_inner(field["schema"]), where)
-        parts = [_quoted(name), _quoted(alias), default, _taken(check), check]
-        return f"({', '.join(parts)}),"
+        schema = field["schema"]
+        default = self._default(schema, where)
+        check = self._check(schema["schema"] if schema["type"] == "default" else schema, where)
+        return f"({', '.join([_quoted(name), _quoted(alias), default, _taken(check), check])}),"
 
     def _default(self, schema: Node, where: str) -> str:
         """The value of an absent field. The check that follows makes a new list or dict each time.
@@ -205,7 +206,8 @@ class _Compiler:
         default = schema["default"]
         node = {"type": "definitions", "definitions": self.definitions, "schema": schema["schema"]}
         try:
-            same = _same(SchemaValidator(node, {"strict": True}).validate_python(default), default)
+            made = SchemaValidator(node, {"strict": True}).validate_python(default)
+            same = repr(made) == repr(default)  # also of the same types all through: 1 is neither 1.0 nor True
         except (SchemaError, ValidationError):
             same = False
         if not same:
@@ -246,7 +248,10 @@ class _Compiler:
         return f"(check_named, names.{name})"
 
     def _model(self, node: Node, where: str) -> str:
-        return f"(check_model, {self._model_name(node, where)})"
+        if node["type"] == "definition-ref":
+            node = next(known for known in self.definitions if known.get("ref") == node["schema_ref"])
+        self._is_model(node, where)
+        return f"(check_model, {node['cls'].__name__})"
 
     def _list(self, node: Node, where: str) -> str:
         return f"(check_list, {self._check(node['items_schema'], f'{where}[items]')})"
@@ -257,12 +262,6 @@ class _Compiler:
             raise Refused(of_key, "keys other than text")
         keys, values = self._check(node["keys_schema"], of_key), self._check(node["values_schema"], f"{where}[values]")
         return "(check_texts,)" if keys == values == "(check_str,)" else f"(check_dict, {keys}, {values})"
-
-    def _model_name(self, node: Node, where: str) -> str:
-        if node["type"] == "definition-ref":
-            node = next(known for known in self.definitions if known.get("ref") == node["schema_ref"])
-        self._is_model(node, where)
-        return str(node["cls"].__name__)
 
 
 def _known(node: Node, where: str) -> str:
@@ -276,20 +275,10 @@ def _known(node: Node, where: str) -> str:
     return kind
 
 
-def _inner(schema: Node) -> Node:
-    """A field's own node, without its default."""
-    return schema["schema"] if schema["type"] == "default" else schema
-
-
 def _taken(check: str) -> str:
     """The types whose every value such a check takes as it is."""
     plain = {"(check_str,)": "STR", "(check_bool,)": "BOOL", "(check_nullable, (check_str,))": "STR_OR_NONE"}
     return plain.get(check, "NONE" if check.startswith("(check_nullable, ") else "NO_TYPE")
-
-
-def _same(one: object, other: object) -> bool:
-    """Equal, and of the same types all through: 1 is neither 1.0 nor True."""
-    return repr(one) == repr(other)
 
 
 def _display(value: object, where: str) -> str:
