@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Starts a command as often as stdin holds states (each ends in a NUL), all at once; a state is the stdin of one. For
- * each, as they end, prints: nanoseconds since all were let go, peak memory in KiB, wait status.
+ * each, as they end, prints: nanoseconds since all were let go, microseconds of CPU, peak memory in KiB, wait status.
  *
  *   launch [-r] [-w] COMMAND [ARGUMENT...]
  *     -r  before all else on the machine, whatever that does (SCHED_FIFO); without it, or where that is not allowed,
@@ -103,6 +103,11 @@ static pid_t start(char **command, int input, int ready[2], int gate[2])
 	err(127, "%s", command[0]);
 }
 
+static long microseconds(struct timeval time)
+{
+	return time.tv_sec * 1000000L + time.tv_usec;
+}
+
 static int is_ours(pid_t pid, int count)
 {
 	for (int i = 0; i < count; i++)
@@ -147,7 +152,9 @@ int main(int argc, char **argv)
 			err(2, "wait4");
 		if (!is_ours(pid, count))
 			continue;
-		printf("%lld %ld %d\n", now() - begin, used.ru_maxrss, status);
+		long long ended = now() - begin;
+		long cpu = microseconds(used.ru_utime) + microseconds(used.ru_stime);
+		printf("%lld %ld %ld %d\n", ended, cpu, used.ru_maxrss, status);
 		left--;
 	}
 	while (wait_for_all && wait(NULL) > 0)

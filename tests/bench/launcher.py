@@ -41,9 +41,13 @@ class Step:
 
 
 class Taken(NamedTuple):
-    """What a step took: seconds until the last had ended, MiB of the one that needed most; and what they said."""
+    """What a step took: seconds until the last had ended, CPU seconds of all, MiB of the one that needed most.
+
+    And what they said.
+    """
 
     seconds: float
+    cpu: float
     memory: float
     said: str
 
@@ -88,7 +92,8 @@ def taken(step: Step, returncode: int, report: str, said: str) -> Taken:
     failed = [os.waitstatus_to_exitcode(status) for *_, status in rows if status]
     if returncode or failed or len(rows) != len(step.states):
         raise CannotMeasure(f"{step.name}, {step.subject}: exit status {returncode or failed}: {said.strip()}")
-    return Taken(max(row[0] for row in rows) / 1e9, max(row[1] for row in rows) / 1024, said)
+    ends, cpu, memory, _statuses = zip(*rows)
+    return Taken(max(ends) / 1e9, sum(cpu) / 1e6, max(memory) / 1024, said)
 
 
 def has_valgrind() -> bool:

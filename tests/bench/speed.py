@@ -17,6 +17,7 @@ is one; they repeat to 0.2 %; those of `starts` on the model of resctrl, where a
 peak memory: the maximum resident set of the process.
 
 starts     createRuntime and poststop with 24 counters, snapshots and all, on each CPython that the machine has
+looks      CPU time (user and system) of `list`, `show` and `metrics` on a node with one pod
 groups     the same as starts on nodes with 1 to 5,000 groups
 crowds     200 hooks that wait to be let go at the same moment, all before their exec; and as many exit floors
 runtimes   `runc create` and `podman run --rm`, with the hook, with one that only starts and exits Python, with none
@@ -44,7 +45,7 @@ from tests.bench.rounds import Bench
 from tests.support import interpreters
 from tests.support.hook import PYZ
 
-TABLES = ("starts", "groups", "crowds", "runtimes")
+TABLES = ("starts", "looks", "groups", "crowds", "runtimes")
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def ways(plan: Plan, directory: Path) -> Mapping[str, Callable[[], Table]]:
     bench = Bench(Launcher(directory), random.Random(plan.seed), plan.rounds, counts)
     return {
         "starts": lambda: speed_hooks.starts(bench, pythons),
+        "looks": lambda: speed_hooks.looks(bench, pythons),
         "groups": lambda: speed_hooks.groups(bench, usual, plan.groups),
         "crowds": lambda: speed_hooks.crowds(bench, usual, plan.crowd),
         "runtimes": lambda: speed_runtimes.runtimes(bench),

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from tests.bench.common import CannotMeasure
 from tests.bench.figures import Figure, Table, ratios
 from tests.bench.launcher import ALONE, Step, Taken
-from tests.bench.plain_node import Node, created, model_node, plain_node, stopped
+from tests.bench.plain_node import Node, created, model_node, plain_node, stopped, uid_of
 from tests.bench.rounds import Bench
 from tests.support.hook import end, task
 
@@ -21,6 +21,7 @@ NOT_LAST, LAST = "poststop, not the last", "poststop, last of a key"
 TARGETS = {FIRST: 1.50, FURTHER: 1.40, NOT_LAST: 1.40, LAST: 1.50}
 MEMORY_TARGET = 3.0
 GROUPS_TARGET = 1.01
+LOOKS_TARGET = 7.0
 CREATE, STOP = "createRuntime", "poststop"
 CROWD_TARGET = 1.25
 ONE_KEY_TARGET = 1.15
@@ -88,6 +89,30 @@ def _memory(python: str, times: Mapping[tuple[str, str], Sequence[Taken]]) -> Fi
     most = [max(it.memory for it in steps) for steps in zip(*(times[python, step] for step in TARGETS))]
     values = [it - least.memory for it, least in zip(most, times[python, FLOOR])]
     return Figure("peak memory of any of them: MiB more", python, values, MEMORY_TARGET, digits=1)
+
+
+# --- Commands that look
+
+
+def looks(bench: Bench, pythons: Mapping[str, Python]) -> Table:
+    """What commands that people and Prometheus call again and again take on a node with one pod."""
+    with ExitStack() as stack:
+        nodes = {name: stack.enter_context(plain_node()) for name in pythons}
+
+        def sequences() -> Iterator[Iterator[Step]]:
+            for name, python in pythons.items():
+                yield iter([floor(name, python)])
+                for words in (["list"], ["show", uid_of(1)], ["metrics"]):
+                    command = nodes[name].hook(python).command(words[0])
+                    yield iter([Step(name, words[0], [*command, *words[1:]], options=(ALONE,))])
+
+        times = bench.measure(bench.fewer(2), sequences, lambda step: bench.launcher.run_anyhow(step).cpu)
+    figures = [
+        Figure(f"{verb}: CPU time", name, ratios(times[name, verb], times[name, FLOOR]), LOOKS_TARGET)
+        for name in pythons
+        for verb in ("list", "show", "metrics")
+    ]
+    return Table("command / exit floor", figures)
 
 
 # --- Many groups

@@ -35,10 +35,11 @@ def figures(*tables: str) -> dict[tuple[str, str], Figure]:
 
 
 def test_every_table_has_its_figures() -> None:
-    found = figures("starts", "groups", "crowds")
+    found = figures("starts", "looks", "groups", "crowds")
     assert all(len(it.values) == 1 for it in found.values())
     version = "{}.{}".format(*sys.version_info)
-    assert [column for _, column in found].count(version) == len(TARGETS) + 1
+    assert [column for _, column in found].count(version) == len(TARGETS) + 1 + 3
+    assert all(it.median > 1 for (row, _), it in found.items() if "CPU time" in row)
     times = [it.median for (row, _), it in found.items() if "wall time" in row or "exit floors" in row]
     assert len(times) == 4 + 4 + 4
     assert min(times) > 0
