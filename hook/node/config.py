@@ -21,12 +21,13 @@ from hook.node.door import CONFIGURATION, Budget, Tree, Unreadable
 from hook.stages import identity
 
 # A comment after strings that end on its line. A comment after a multi-line string stays, which is harmless.
-_COMMENT = re.compile(r"""^((?:[^"'#\n]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')*)#.*$""", re.MULTILINE)
+# Compiled when they are first used: `list` and `metrics` load this module for the names of Podman's containers alone.
+_COMMENT = r"""(?m)^((?:[^"'#\n]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')*)#.*$"""
 _TEXT = r"""(?:"[^"\\\n]*"|'[^'\n]*')"""
 _TEXTS = rf"\[(?:\s|,|{_TEXT}|\{{[^{{}}\n]*\}})*\]"
 _TABLE = r"\[[ \t]*(?P<table>[^\[\]\n].*)\][ \t]*\r?$"
 _NAME = r"""(?P<above>[^\s=][^\n=]*\.[ \t]*)?["']?(?P<name>\w+)["']?[ \t]*="""
-_LINE = re.compile(rf"^[ \t]*(?:{_TABLE}|{_NAME}[ \t]*(?P<value>{_TEXTS}(?=[ \t]*\r?$)|[^\n]*))", re.MULTILINE)
+_LINE = rf"(?m)^[ \t]*(?:{_TABLE}|{_NAME}[ \t]*(?P<value>{_TEXTS}(?=[ \t]*\r?$)|[^\n]*))"
 
 
 class Setting(NamedTuple):
@@ -45,7 +46,7 @@ class Setting(NamedTuple):
 def _parse_settings(text: str) -> list[Setting]:
     """The settings of a file. `text`: without comments."""
     found, table = [], ""
-    for it in _LINE.finditer(text):
+    for it in re.finditer(_LINE, text):
         if it["name"] is None:
             table = it["table"]
         else:
@@ -99,7 +100,7 @@ def _find_settings(patterns: Sequence[str], name: str) -> list[Setting]:
         with suppress(Unreadable):
             for path in door.match(pattern, Budget()):
                 with suppress(Unreadable):
-                    texts.append(_COMMENT.sub(r"\1", door.read_text(path, CONFIGURATION)))
+                    texts.append(re.sub(_COMMENT, r"\1", door.read_text(path, CONFIGURATION)))
     return [it for text in texts for it in _parse_settings(text) if it.name == name]
 
 
@@ -176,11 +177,11 @@ _PLACES = (
 _MOST_FILES = 1000  # in one configuration: a file may import itself
 _SLACK = 2.0  # seconds: btime in /proc/stat has whole seconds
 # With version 3 or newer containerd ignores the tables of its older CRI plugin.
-_NEW_VERSION = re.compile(r"[3-9]|[1-9]\d+")
+_NEW_VERSION = r"[3-9]|[1-9]\d+"
 _OLD_PLUGIN = "io.containerd.grpc.v1.cri"
 # The forms in which a setting is understood.
-_FORMS = {"base_runtime_spec": re.compile(_TEXT), "imports": re.compile(_TEXTS)}
-_REJECTS = re.compile(r"""\breject_oci_hook_adjustment["']?[ \t]*=[ \t]*true\b""")
+_FORMS = {"base_runtime_spec": _TEXT, "imports": _TEXTS}
+_REJECTS = r"""\breject_oci_hook_adjustment["']?[ \t]*=[ \t]*true\b"""
 
 
 @dataclass(frozen=True)
@@ -289,14 +290,14 @@ class _Reader:
     def _read_one(self, path: str) -> list[str]:
         """Note the settings of a file; returns its imports."""
         try:
-            text = _COMMENT.sub(r"\1", self.files.read_text(path, CONFIGURATION))
+            text = re.sub(_COMMENT, r"\1", self.files.read_text(path, CONFIGURATION))
         except Unreadable as error:
             self._complain(f"cannot read {path} of containerd's configuration: {error.why}")
             return []
         self._note_change(path)
         settings = _parse_settings(text)
         parsed = {
-            name: [it for it in settings if it.name == name and form.fullmatch(it.value)]
+            name: [it for it in settings if it.name == name and re.fullmatch(form, it.value)]
             for name, form in _FORMS.items()
         }
         if any(len(re.findall(rf"\b{name}[\"']?[ \t]*=", text)) != len(found) for name, found in parsed.items()):
@@ -305,7 +306,9 @@ class _Reader:
         if _rejects_hooks(settings):
             self.found.rejecting.append(path)
         self.found.pod_annotations.extend(text for it in settings if it.name == "pod_annotations" for text in it.texts)
-        is_new = any((it.table, it.name) == (".", "version") and _NEW_VERSION.fullmatch(it.value) for it in settings)
+        is_new = any(
+            (it.table, it.name) == (".", "version") and re.fullmatch(_NEW_VERSION, it.value) for it in settings
+        )
         for it in parsed["base_runtime_spec"]:
             for spec in filter(None, it.texts):
                 self.found.specs.append(Spec(spec, self.files, not (is_new and _OLD_PLUGIN in it.table)))
@@ -345,5 +348,5 @@ class _Reader:
 
 def _rejects_hooks(settings: Sequence[Setting]) -> bool:
     """Whether NRI's default validator rejects hooks, and is not disabled."""
-    rejecting = {it.table for it in settings if _REJECTS.search(f"{it.name}={it.value}")}
+    rejecting = {it.table for it in settings if re.search(_REJECTS, f"{it.name}={it.value}")}
     return bool(rejecting - {it.table for it in settings if it.name == "enable" and it.value == "false"})

@@ -36,9 +36,7 @@ _OLD_VERSIONS = (None, "", "0.1.0")
 _ESCAPE = r"\\[dDwW!-/:-@\[-`{-~]"
 _CLASS = rf"\[\^?(?:(?!--|&&|~~|\|\|)[^][\\^]|{_ESCAPE})+\]"
 _REPEAT = r"(?:[*+?]|\{\d{1,3}(?:,\d{0,3})?\})\??"
-_SHARED = re.compile(
-    rf"(?:(?:[^][\\(){{}}*+?|^$]|{_ESCAPE}|{_CLASS}|\))(?:{_REPEAT})?|\((?:\?:)?|[|^$]|\\[bB])*", re.ASCII
-)
+_SHARED = rf"(?a)(?:(?:[^][\\(){{}}*+?|^$]|{_ESCAPE}|{_CLASS}|\))(?:{_REPEAT})?|\((?:\?:)?|[|^$]|\\[bB])*"
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def list_patterns(file: HookFile) -> list[str]:
 
 def check_pattern(pattern: str) -> str | None:
     """Why readers may reject a regular expression; None if it has the same meaning in Go and Python."""
-    if not _SHARED.fullmatch(pattern):
+    if not re.fullmatch(_SHARED, pattern):
         return f"cannot check the syntax of the regular expression {pattern!r}: readers may reject it"
     try:
         re.compile(pattern)
