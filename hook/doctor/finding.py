@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from hook.base.models import Options
+from hook.base.models import Options, State
 from hook.node import door, hooksd, runtimes
 from hook.node.config import Configuration, read_containerd
 from hook.node.door import Tree
@@ -86,7 +86,7 @@ class Site:
         return find_origin(next(iter(places), self.places))
 
     @cached_property
-    def states(self) -> tuple[list[dict[str, Any]], list[str]]:
+    def states(self) -> tuple[list[State], list[str]]:
         """The states of the running containers, and a line for each problem with a runtime."""
         return runtimes.find_runtimes().list_states()
 

@@ -51,9 +51,9 @@ def check_containers(site: Site) -> Iterator[Finding]:
     states, problems = site.states
     with Records(site.options.run_dir) as records:
         recorded = {*records.names(Index), *records.names(Failure)}
-    hooked = [state["id"] for state in states if site.is_called_by(f"{state['bundle']}/config.json")]
+    hooked = [it.id for it in states if site.is_called_by(f"{it.bundle}/config.json")]
     lost = [container for container in hooked if container not in recorded]
-    unhooked = [it["id"] for it in states if it["id"] not in recorded and it["id"] not in hooked]
+    unhooked = [it.id for it in states if it.id not in recorded and it.id not in hooked]
     yield ok("containers", f"{len(states)} running, {len(hooked)} with the hook")
     if lost:
         found = f"have the hook configured but no record in the run directory: {name_first(lost)}"
@@ -70,7 +70,7 @@ def check_lost_containers(site: Site) -> Iterator[Finding]:
 
     Only if the runtimes know at least one recorded container. Otherwise their root directory is not one of ours.
     """
-    bundles = {state["id"]: state["bundle"] for state in site.states[0]}
+    bundles = {it.id: it.bundle for it in site.states[0]}
     live = {
         container: key.state
         for key in site.snapshot.keys
@@ -80,7 +80,7 @@ def check_lost_containers(site: Site) -> Iterator[Finding]:
     if bundles.keys().isdisjoint(live):
         return
     newer, unanswered = runtimes.find_runtimes().find_states(live.keys() - bundles.keys())
-    bundles.update({container: str(state["bundle"]) for container, state in newer.items()})
+    bundles.update({container: it.bundle for container, it in newer.items()})
     for container, state in live.items():
         name = who(container, state.pod_namespace, state.pod_name, state.members[container].name)
         remedy = f"delete its pod, or kill its processes (see {NAME} show {container})"

@@ -165,12 +165,12 @@ def find_callers(places: Places, options: Options, roots: Sequence[str] = ()) ->
     found = []
     for state in states:
         try:
-            if names & read_programs(f"{state['bundle']}/config.json"):
-                found.append(state["id"])
+            if names & read_programs(f"{state.bundle}/config.json"):
+                found.append(state.id)
         except Unreadable as error:
-            if os.path.isdir(state["bundle"]):  # otherwise it is gone by now
-                untold.append(f"cannot read the config.json of container {state['id']}: {error}")
-    known = {state["id"] for state in states}
+            if os.path.isdir(state.bundle):  # otherwise it is gone by now
+                untold.append(f"cannot read the config.json of container {state.id}: {error}")
+    known = {state.id for state in states}
     specs, unclear = find_calling_specs(names)
     return Callers(sorted({*found, *(_list_recorded(options).keys() - known)}), [*untold, *unclear], specs)
 

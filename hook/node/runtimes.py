@@ -12,7 +12,7 @@ import hashlib
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hook.base import cgroups, jsontext, names, procfs, system
 from hook.base.container_tasks import Processes
@@ -74,15 +74,12 @@ class Runtimes:
     roots: Sequence[str]
     programs: Sequence[str]
 
-    def list_states(
-        self, known: Collection[str] = (), *, stopped: bool = False
-    ) -> tuple[list[dict[str, Any]], list[str]]:
+    def list_states(self, known: Collection[str] = (), *, stopped: bool = False) -> tuple[list[State], list[str]]:
         """The states of all containers with a live process, and a line for each runtime or container without an answer.
 
-        A state is the decoded output of `RUNTIME --root ROOT state ID`, valid for models.State. Its status is created,
-        running or paused, its pid above 0. `stopped`: include containers that ended and are not deleted. Each ID occurs
-        once. Containers that hold a pod's sandbox are left out, because no hook runs for them. Does not ask about
-        `known` containers. Raises nothing.
+        The status of a state is created, running or paused, its pid above 0. `stopped`: include containers that ended
+        and are not deleted. Each ID occurs once. Containers that hold a pod's sandbox are left out, because no hook
+        runs for them. Does not ask about `known` containers. Raises nothing.
         """
         containers: set[str] = set()
         problems: list[str] = []
@@ -92,31 +89,30 @@ class Runtimes:
             except Unreadable as error:
                 problems += [] if error.is_missing else [f"cannot read {root}: {error.why}"]
         states, unanswered = self._ask(containers.difference(known), _PATIENCE_IN_ALL)
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, State] = {}
         for state in states:
-            checked = State.model_validate(state)
-            is_live = checked.status in _LIVE and checked.pid
-            if (is_live or (stopped and checked.status == _STOPPED)) and not is_sandbox(checked):
-                found.setdefault(checked.id, state)
+            is_live = state.status in _LIVE and state.pid
+            if (is_live or (stopped and state.status == _STOPPED)) and not is_sandbox(state):
+                found.setdefault(state.id, state)
         lines = list(unanswered.values())
         more = len(lines) - _MOST_PROBLEMS
         tail = [f"the same problem with {more} more containers"] if more > 0 else []
         return list(found.values()), [*problems, *lines[:_MOST_PROBLEMS], *tail]
 
-    def find_states(self, containers: Collection[str]) -> tuple[dict[str, dict[str, Any]], set[str]]:
+    def find_states(self, containers: Collection[str]) -> tuple[dict[str, State], set[str]]:
         """The states of these containers by ID, and the containers whose runtime did not answer in time.
 
         Any status, sandboxes included. A container that no runtime has is in neither: it is gone, or belongs to another
         tool. Does not ask about other containers. Raises nothing.
         """
         states, unanswered = self._ask(containers, _PATIENCE_FOR_SOME)
-        found = {state["id"]: state for state in states}
+        found = {state.id: state for state in states}
         return found, unanswered.keys() - found.keys()
 
-    def _ask(self, containers: Iterable[str], seconds: float) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    def _ask(self, containers: Iterable[str], seconds: float) -> tuple[list[State], dict[str, str]]:
         """The states of these containers in any root directory, and a line for each one without an answer, by ID."""
         deadline = system.monotonic() + seconds
-        found: list[dict[str, Any]] = []
+        found: list[State] = []
         unanswered: dict[str, str] = {}
         for container in sorted(filter(_is_container_id, containers)):
             for root in self.roots:
@@ -126,7 +122,7 @@ class Runtimes:
                     unanswered[container] = str(error)
         return found, unanswered
 
-    def _ask_programs(self, root: str, container: str, deadline: float) -> list[dict[str, Any]]:
+    def _ask_programs(self, root: str, container: str, deadline: float) -> list[State]:
         """The state of a container; none if it is not in the root directory, or not any more."""
         makers = _find_makers(root, container)
         problem = f"{root}: found no runtime to ask for the state of {container}"
@@ -166,7 +162,7 @@ def _is_container_id(text: str) -> bool:
     return True
 
 
-def _ask_program(command: Sequence[str], container: str, deadline: float) -> dict[str, Any]:
+def _ask_program(command: Sequence[str], container: str, deadline: float) -> State:
     """The valid state of a container, as its runtime prints it. Raises Unanswered."""
     seconds = min(_PATIENCE, deadline - system.monotonic())
     if seconds <= 0:
@@ -177,17 +173,16 @@ def _ask_program(command: Sequence[str], container: str, deadline: float) -> dic
     return parse_state(ended.output, container)
 
 
-def parse_state(output: str, container: str) -> dict[str, Any]:
+def parse_state(output: str, container: str) -> State:
     """The state of a container in what its runtime has printed. Raises Unanswered if it is not that."""
     try:
-        state: dict[str, Any] = jsontext.loads(output)
-        checked = State.model_validate(state)
+        state = State.model_validate(jsontext.loads(output))
     except ValidationError as error:
         raise Unanswered(f"invalid state: {explain_invalid(error.errors())}") from None
     except ValueError as error:
         raise Unanswered(str(error)) from None
-    if checked.id != container:
-        raise Unanswered(f"gave the state of {checked.id[:80]!r}")
+    if state.id != container:
+        raise Unanswered(f"gave the state of {state.id[:80]!r}")
     return state
 
 
@@ -280,11 +275,10 @@ def _ask_runtimes(candidates: set[str], rules: _Rules, others: set[str]) -> tupl
     unchecked = len(unanswered)
     found: dict[str, UnhookedContainer] = {}
     for container, state in states.items():
-        checked = State.model_validate(state)
-        if checked.status not in _STARTED:
+        if state.status not in _STARTED:
             continue
         try:
-            pod = None if is_sandbox(checked) else _match(checked, rules)
+            pod = None if is_sandbox(state) else _match(state, rules)
         except (OSError, ValueError):  # for example, its bundle is gone
             unchecked += 1
             continue

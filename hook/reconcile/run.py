@@ -10,8 +10,8 @@ from typing import Any
 
 from hook.base import system
 from hook.base.errors import HookError, Reason
-from hook.base.explain import as_hook_error, explain_invalid, short_id, system_error, who
-from hook.base.models import LeftUndone, Options, State, ValidationError
+from hook.base.explain import as_hook_error, short_id, system_error, who
+from hook.base.models import LeftUndone, Options, State
 from hook.base.resctrl import Resctrl
 from hook.node import runtimes
 from hook.reconcile import bring_in
@@ -26,7 +26,7 @@ from hook.state import damage, records
 from hook.state.records import Records
 from hook.state.store import RunDir
 
-ListStates = Callable[[Collection[str]], tuple[list[dict[str, Any]], list[str]]]
+ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
 _MOST_PASSES = 3
 _MOST_CHASES = 10  # passes, after the first ones only for threads outside their group, ...
 _SECONDS = 4.0  # ... and only until then
@@ -281,15 +281,12 @@ def _find_adoptions(seen: Survey, list_states: ListStates) -> tuple[Result, list
     """The actions for containers that are not in a group of ours, and what cannot be adopted."""
     states, problems = list_states({container for state in seen.states.values() for container in state.members})
     outcomes = []
-    for found in states:
+    for it in states:
         try:
-            state = State.model_validate(found)
-            container = bring_in.make_container(state.id, state.pid or 0, state.bundle, state.annotations)
-            seen.adoptable[container.id] = container
-        except (ValidationError, ValueError) as error:
-            why = explain_invalid(error.errors()) if isinstance(error, ValidationError) else str(error)
-            action = Action("adopt", container=str(found.get("id"))[:80], why="it is running")
-            outcomes.append(Outcome(action, why, reason=Reason.BAD_STATE))
+            seen.adoptable[it.id] = bring_in.make_container(it.id, it.pid or 0, it.bundle, it.annotations)
+        except ValueError as error:
+            action = Action("adopt", container=it.id, why="it is running")
+            outcomes.append(Outcome(action, str(error), reason=Reason.BAD_STATE))
     why = "it is running, and is not in a group of ours"
     return Result(outcomes, problems), [Action("adopt", container=it, why=why) for it in seen.adoptable]
 

@@ -93,11 +93,11 @@ class Unhooked:
             )
         assert done.returncode == 0, f"{name} {' '.join(words)}: {log.read_text()}"
 
-    def states(self, *names: str) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    def states(self, *names: str) -> tuple[dict[str, State], list[str]]:
         asked = Runtimes([str(self.root)], [self.programs[name] for name in names])
         found, complaints = asked.list_states()
-        assert len({it["id"] for it in found}) == len(found)
-        return {it["id"]: it for it in found}, complaints
+        assert len({it.id for it in found}) == len(found)
+        return {it.id: it for it in found}, complaints
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_container_that_runs(unhooked: Unhooked, name: str) -> None:
     unhooked.start("web", name, user=1000)
     found, complaints = unhooked.states(name)
     assert complaints == []
-    state = State.model_validate(found["web"])
+    state = found["web"]
     assert state.status == "running"
     assert state.annotations == ANNOTATIONS
     assert state.bundle.endswith("/bundle-web")
@@ -143,7 +143,7 @@ def test_every_status(unhooked: Unhooked, name: str) -> None:
     finally:
         unhooked.do(name, "resume", "paused")  # so that the lab can end it
     assert complaints == []
-    assert {container: state["status"] for container, state in found.items()} == {
+    assert {container: state.status for container, state in found.items()} == {
         status: status for status in ("created", "running", "paused")
     }
 
@@ -183,11 +183,11 @@ def test_a_container_of_podman_is_found_where_podman_has_it(lab: Lab) -> None:
     lab.run("web", "--annotation=a=b")
     container = lab.container_id("web")
     found, _ = runtimes.find_runtimes().list_states()
-    (state,) = [it for it in found if it["id"] == container]
-    assert State.model_validate(state).pid == lab.init("web").pid
-    assert state["annotations"]["a"] == "b"
+    (state,) = [it for it in found if it.id == container]
+    assert state.pid == lab.init("web").pid
+    assert state.annotations == {**(state.annotations or {}), "a": "b"}
     lab.podman("rm", "-f", "-t", "0", "web")
-    assert container not in [it["id"] for it in runtimes.find_runtimes().list_states()[0]]
+    assert container not in [it.id for it in runtimes.find_runtimes().list_states()[0]]
 
 
 @needs_crun
@@ -199,7 +199,7 @@ def test_what_crun_needs_of_its_caller(unhooked: Unhooked, tmp_path: Path, capab
     drop = ["setpriv", "--no-new-privs", f"--inh-caps={capabilities}", f"--bounding-set={capabilities}"]
     write_script(program, [*CRUN[:-1], *drop, "crun"])
     found, complaints = Runtimes([str(unhooked.root)], [str(program)]).list_states()
-    assert [it["id"] for it in found] == (["web"] if told else [])
+    assert [it.id for it in found] == (["web"] if told else [])
     assert bool(complaints) is not told
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import hook.doctor
 from hook.base import system
+from hook.base.models import State
 from hook.doctor.finding import Finding, Site, failure, format_findings, ok, to_objects, warning
 from hook.doctor.records import check_lost_containers, check_watch
 from hook.node import programs, runtimes
@@ -67,21 +68,21 @@ def test_live_containers_that_no_runtime_knows_are_lost(
     for container in LOST:
         member = node.alive(str(node.path(f"oci-{container}")), cgroup=f":/kubepods/{container}")
         node.record(container, members={container: member})
-    fs.create_file("/bundles/well/config.json")
-    known = [{"id": LOST[0], "bundle": "/bundles/well"}, {"id": LOST[1], "bundle": "/bundles/gone"}]
+    fs.create_file(f"/bundles/{LOST[0]}/config.json")
+    known = [State(ociVersion="1", id=it, status="running", bundle=f"/bundles/{it}") for it in LOST[:2]]
 
     class Answers(runtimes.Runtimes):
-        def list_states(self, *_others: Any, **_how: Any) -> tuple[list[dict[str, Any]], list[str]]:  # noqa: ANN401
+        def list_states(self, *_others: Any, **_how: Any) -> tuple[list[State], list[str]]:  # noqa: ANN401
             return known, []
 
-        def find_states(self, containers: Any) -> tuple[dict[str, dict[str, Any]], set[str]]:  # noqa: ANN401
+        def find_states(self, containers: Any) -> tuple[dict[str, State], set[str]]:  # noqa: ANN401
             assert containers == {*LOST[2:]}
             return {}, {LOST[2]}
 
     monkeypatch.setattr(runtimes, "find_runtimes", lambda: Answers([], []))
     found = [(it.level, it.found) for it in check_lost_containers(Site(Places(), node.options))]
     assert found == [
-        ("warning", f"{LOST[1][:12]}: its processes run, but its bundle is gone (/bundles/gone)"),
+        ("warning", f"{LOST[1][:12]}: its processes run, but its bundle is gone (/bundles/{LOST[1]})"),
         ("warning", f"{LOST[3][:12]}: its processes run, but no OCI runtime knows it"),
     ]
     known.clear()  # then its root directory is not one of ours

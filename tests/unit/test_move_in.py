@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hook.base.models import Failure, Options
+from hook.base.models import Failure, Options, State
 from hook.node import runtimes
 from hook.reconcile import run as reconcile
 from hook.reconcile.run import Result
@@ -60,7 +60,9 @@ def options(machine: MachineOnDisk, **more: Any) -> Options:  # noqa: ANN401
 def adopt(machine: MachineOnDisk, bundle: str, annotations: dict[str, str] | None, **more: Any) -> Result:  # noqa: ANN401
     state = {"ociVersion": "1.0", "id": ID, "status": "running", "pid": 7, "bundle": bundle}
     found = [{**state, "annotations": annotations} if annotations else state]
-    return reconcile.repair(options(machine, **more), list_states=lambda _known: (found, []))
+    return reconcile.repair(
+        options(machine, **more), list_states=lambda _known: ([State.model_validate(it) for it in found], [])
+    )
 
 
 def retry(machine: MachineOnDisk, bundle: str, **known: Any) -> Result:  # noqa: ANN401

@@ -44,6 +44,12 @@ def state(container: str = "web", **changes: object) -> dict[str, Any]:
     return {name: value for name, value in whole.items() if value is not None}
 
 
+def shown(found: State) -> dict[str, Any]:
+    """A state that was read, as a runtime prints it."""
+    fields = found.model_dump()
+    return {"ociVersion": fields.pop("oci_version"), **fields}
+
+
 class NodeWithRuntimes:
     """A machine with one root directory and as many fake runtimes as are made."""
 
@@ -81,8 +87,9 @@ class NodeWithRuntimes:
         return [line.split()[-1] for line in lines]
 
     def list_states(self, *paths: str, roots: tuple[Path, ...] = (), **how: Any) -> tuple[list[Any], list[str]]:  # noqa: ANN401
-        """What these programs say of the root directories."""
-        return Runtimes([str(root) for root in roots or (self.root,)], paths).list_states(**how)
+        """The states by these programs and root directories, and the problems."""
+        found, problems = Runtimes([str(root) for root in roots or (self.root,)], paths).list_states(**how)
+        return [shown(it) for it in found], problems
 
 
 @pytest.fixture
@@ -94,7 +101,7 @@ def test_each_container_of_a_root_is_asked_about(node: NodeWithRuntimes) -> None
     node.container("web", "known")
     node.container("db", file="status")
     (node.root / "leftover").mkdir()  # of an interrupted create or delete
-    both = [state("db", status="created"), state("web", rootfs="/rootfs")]
+    both = [state("db", status="created"), state("web")]
     assert node.list_states(node.runtime(*both), known={"known"}) == (both, [])
     assert node.asked() == ["db", "web"]
 
@@ -301,7 +308,7 @@ def test_only_the_given_containers_are_asked_for(node: NodeWithRuntimes) -> None
     answers = [state("web", status="created"), state("pause", annotations={SANDBOX: "sandbox"})]
     asked = Runtimes([str(node.root), "/nowhere"], [node.runtime(*answers)])
     found, unanswered = asked.find_states({"web", "pause", "mute", "docker", "../x"})
-    assert [found["web"], found["pause"]] == answers
+    assert [shown(found["web"]), shown(found["pause"])] == answers
     assert unanswered == {"mute"}
     assert node.asked() == ["mute", "pause", "web"]
 

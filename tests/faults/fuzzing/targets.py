@@ -368,8 +368,8 @@ def runtimes(program: Program, texts: Texts) -> object:
         found = here.parse_state(_text(texts, 0), "web")
     except here.Unanswered as error:
         return str(error)
-    assert program.models.State.model_validate(found).id == "web"
-    return found
+    assert found.id == "web"
+    return found.model_dump()
 
 
 # --- The hook as a whole
