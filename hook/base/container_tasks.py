@@ -11,6 +11,7 @@ import errno
 from typing import NamedTuple
 
 from hook.base import cgroups, procfs, system
+from hook.base.errors import HookError, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -179,6 +180,16 @@ def _outwards(place: str) -> Iterator[str]:
     while "/" in place:
         yield place
         place = place.rpartition("/")[0]
+
+
+def check_namespaces() -> None:
+    """Raise HookError in a namespace that hides processes, or that hides which container a process is in."""
+    if not procfs.in_host_pid_namespace():
+        raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
+    if procfs.sees_other_cgroups():
+        problem = "running in a private cgroup namespace, where processes cannot be matched to containers"
+        hint = "run it in the host's cgroup namespace (nsenter -t 1 -C; podman run --cgroupns=host)"
+        raise HookError(Reason.DENIED, problem, hint=hint)
 
 
 def look(members: Iterable[tuple[str, Member]] = ()) -> Processes:

@@ -159,13 +159,3 @@ def is_movable(context: Context, groups: tuple[str, str], path: str) -> bool:
 def is_of_parent(context: Context, path: str, ctrl_group: str) -> bool:
     """Whether a mon_group is in this ctrl_group."""
     return context.resctrl.path(ctrl_group, "").rstrip("/") == path.rpartition("/")[0]
-
-
-def check_namespaces() -> None:
-    """Raise HookError in a namespace that hides processes, or that hides which container a process is in."""
-    if not procfs.in_host_pid_namespace():
-        raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
-    if procfs.sees_other_cgroups():
-        problem = "running in a private cgroup namespace, where processes cannot be matched to containers"
-        hint = "run it in the host's cgroup namespace (nsenter -t 1 -C; podman run --cgroupns=host)"
-        raise HookError(Reason.DENIED, problem, hint=hint)

@@ -146,12 +146,14 @@ def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action
     threads = Threads(seen, state) if seen.is_mounted else None
     if threads is not None and len({is_retired(context, state, group) for group in state.groups}) > 1:
         yield Action("retire", key, why="one of its groups is gone, and no member needs it")
-    for container in [only] if only in state.members else state.members:
+    for container in state.members.keys() & {only} if only else state.members:
         action = _diagnose_member(seen, state, container, threads)
         if action is not None and not state.recovering:
             yield action
-    for group in state.groups if threads is not None and not only else ():
-        strangers = sorted(threads.find_strangers(group.path, seen.find_live(state))) if threads is not None else []
+    if threads is None or only or state.recovering:  # a task may be of a member that is on no record
+        return
+    for group in state.groups:
+        strangers = sorted(threads.find_strangers(group.path, seen.find_live(state)))
         if strangers:
             why = f"threads of none of its containers: {', '.join(map(str, strangers[:5]))}"
             yield Action("evict", key, path=group.path, why=why, strangers=tuple(strangers))

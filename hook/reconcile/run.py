@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hook.base import system
+from hook.base import container_tasks, system
 from hook.base.errors import HookError, Reason
 from hook.base.explain import as_hook_error, short_id, system_error, who
 from hook.base.models import LeftUndone, Options, State
@@ -16,7 +16,7 @@ from hook.base.resctrl import Resctrl
 from hook.node import runtimes
 from hook.reconcile import bring_in
 from hook.reconcile.act import act
-from hook.reconcile.chase import StillOutside, check_namespaces
+from hook.reconcile.chase import StillOutside
 from hook.reconcile.diagnose import Action, diagnose
 from hook.reconcile.survey import Survey
 from hook.reconcile.tally import Tally
@@ -164,7 +164,7 @@ def _has_work(options: Options) -> bool:
 
 
 def _open_node(options: Options, longest_linger: int | None) -> Context:
-    check_namespaces()
+    container_tasks.check_namespaces()
     context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=longest_linger)
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them

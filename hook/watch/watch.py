@@ -12,10 +12,10 @@ from typing import NoReturn
 
 # What a failure needs, too, is imported now: an upgrade replaces the file that later imports would read.
 from hook.base import explain, procfs, system
+from hook.base.container_tasks import check_namespaces
 from hook.base.errors import HookError, Reason
 from hook.base.models import Options, WatchRecord
 from hook.base.resctrl import Resctrl
-from hook.reconcile.chase import check_namespaces
 from hook.reconcile.tally import Tally
 from hook.stages import report
 from hook.stages.entry import Context

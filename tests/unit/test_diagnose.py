@@ -168,7 +168,7 @@ NO_PID = {"pid": None, "starttime": None}
         (Facts(state("c1"), outside={"c1": 3}, snapshot_ttl=0), ["adopt c1 k"]),
         (Facts(state("c1"), is_mounted=False, vanished=["c1"], outside={"c1": 3}, strangers={PATH: {9}}), []),
         (Facts(state("c1"), strangers={PATH: {9}}), [f"evict k {PATH}"]),
-        (Facts(state("c1", recovering=True), dead=["c1"], strangers={PATH: {9}}), ["rebuild k", f"evict k {PATH}"]),
+        (Facts(state("c1", recovering=True), dead=["c1"], strangers={PATH: {9}}), ["rebuild k"]),
         (Facts(state("c1", groups=[NEW, MonGroup(path=GONE, ctrl_group="gold")])), ["retire k"]),
         # Keys
         (Facts(state()), ["end k"]),
