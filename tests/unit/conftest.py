@@ -19,9 +19,10 @@ import hook
 from hook.base import system
 from hook.base.explain import printable
 from hook.cli.verbs import VERBS
+from hook.install.bytecode import Bytecode
 from hook.node.door import Tree
 from hook.stages import report
-from pyz import archive
+from pyz import archive, bytecode
 from tests.unit.files import FOUND, ROOT
 from tests.unit.nodes import PID, FakePosix, NodeFiles, add_process
 
@@ -128,6 +129,13 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "build.py", root)
     return root
+
+
+@pytest.fixture(scope="session")
+def compiled(source: Path) -> dict[str, Bytecode]:
+    """The bytecode of these, by the interpreter that makes it."""
+    contents = archive.read_sources(source)
+    return {str(it.path): code for it in FOUND for code in bytecode.compile_all(contents, [str(it.path)])}
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.install.bytecode import START, find_imports, module_name
+from hook.install.bytecode import START, Bytecode, find_imports, module_name
 from pyz import BuildError, archive, bytecode
 from tests.unit.files import FOUND, broken, each_python, imported, loaded, start
 
@@ -47,20 +47,24 @@ def test_every_interpreter_finds_its_bytecode(pyz: Path, python: str, arguments:
 
 
 @each_python
-def test_a_python_that_nobody_compiled_for_takes_the_sources(source: Path, python: str, tmp_path: Path) -> None:
-    others = [str(it.path) for it in FOUND if str(it.path) != python]
-    pyz = archive.build(root=source, output=tmp_path / "x.pyz", interpreters=others)
+def test_a_python_that_nobody_compiled_for_takes_the_sources(
+    source: Path, compiled: dict[str, Bytecode], python: str, tmp_path: Path
+) -> None:
+    others = [code for other, code in compiled.items() if other != python]
+    pyz = tmp_path / "x.pyz"
+    pyz.write_bytes(archive.join(archive.read_sources(source), archive.shebang(python), others))
     assert "hook.base.errors" in imported(pyz, python, ["--help"])
     assert start([python, pyz, "--help"]).returncode == 0
 
 
 @each_python
-def test_bytecode_of_a_pre_release_is_passed_over(source: Path, python: str, tmp_path: Path) -> None:
+def test_bytecode_of_a_pre_release_is_passed_over(
+    source: Path, compiled: dict[str, Bytecode], python: str, tmp_path: Path
+) -> None:
     """It has the version's name, and another magic number."""
-    contents = archive.read_sources(source)
-    stale = [replace(it, magic=b"xx\r\n") for it in bytecode.compile_all(contents, [python])]
+    stale = replace(compiled[python], magic=b"xx\r\n")
     pyz = tmp_path / "x.pyz"
-    pyz.write_bytes(archive.join(contents, archive.shebang(python), stale))
+    pyz.write_bytes(archive.join(archive.read_sources(source), archive.shebang(python), [stale]))
     assert "hook.base.errors" in imported(pyz, python, ["--help"])
     assert start([python, pyz, "--help"]).returncode == 0
 
@@ -98,10 +102,9 @@ def test_a_traceback_names_file_and_line(source: Path, python: str, tmp_path: Pa
 @each_python
 @pytest.mark.parametrize("name", ["the loader and what it has", "what it loads"])
 def test_bytecode_that_is_no_bytecode_exits_with_0_for_runtimes_and_2_for_people(
-    source: Path, pyz: Path, python: str, name: str
+    source: Path, compiled: dict[str, Bytecode], pyz: Path, python: str, name: str
 ) -> None:
-    contents = archive.read_sources(source)
-    (code,) = bytecode.compile_all(contents, [python])
+    contents, code = archive.read_sources(source), compiled[python]
     at = 0 if name.startswith("the loader") else code.size
     spoilt = replace(code, content=code.content[:at] + b"\0" * (len(code.content) - at))
     data = archive.join(contents, archive.shebang(python), [spoilt])

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import pytest
 
 from hook.install import node_bytecode
-from hook.install.bytecode import HEADER_SIZE
+from hook.install.bytecode import HEADER_SIZE, Bytecode
 from hook.node import programs
 from hook.node.place import PyzFile
 from hook.node.programs import Interpreter
-from pyz import archive, bytecode
+from pyz import archive
 from tests.unit.files import FOUND, imported, loaded, start
 
 NOBODY = 65534
@@ -63,8 +63,8 @@ def node(made: NodeProgram, tmp_path: Path) -> NodeProgram:
     return NodeProgram(Path(shutil.copy2(made.pyz, tmp_path)), made.python, Path(shutil.copy2(made.file, tmp_path)))
 
 
-def test_file_holds_what_the_build_would_ship(made: NodeProgram, source: Path) -> None:
-    (shipped,) = bytecode.compile_all(archive.read_sources(source), [made.python])
+def test_file_holds_what_the_build_would_ship(made: NodeProgram, compiled: dict[str, Bytecode]) -> None:
+    shipped = compiled[made.python]
     assert made.file.name == f"x.pyz.{shipped.tag}"
     assert made.file.read_bytes()[HEADER_SIZE:] == shipped.content
     assert stat.S_IMODE(made.file.stat().st_mode) == 0o644
