@@ -110,8 +110,10 @@ def make_hook_file(wanted: Wanted, target: str) -> str:
     places = wanted.places
     text = wanted.shipped.text(f"oci-hooks/{os.path.basename(places.json(target))}")
     shipped = json.loads(text)["hook"]
+    given = {word.partition("=")[0] for word in wanted.words}
+    kept = [word for word in shipped["args"] if word.partition("=")[0] not in given]
     text = text.replace(json.dumps(shipped["path"]), json.dumps(places.program))
-    return text.replace(json.dumps(shipped["args"]), json.dumps(_merge_options(shipped["args"], wanted.words)))
+    return text.replace(json.dumps(shipped["args"]), json.dumps([*kept, *wanted.words]))
 
 
 def make_conf(wanted: Wanted) -> str:
@@ -124,11 +126,6 @@ def make_conf(wanted: Wanted) -> str:
     words += ["--adopt"] if wanted.adopt else []
     remark = "which overwrites it: give the options to that, or remove this line."
     return f"{CONF_MARK}, {remark}\nOPTIONS={' '.join(words)}\n"
-
-
-def _merge_options(shipped: Sequence[str], words: Sequence[str]) -> list[str]:
-    given = {word.partition("=")[0] for word in words}
-    return [*(word for word in shipped if word.partition("=")[0] not in given), *words]
 
 
 def _adapt_file(wanted: Wanted, directory: str, path: str) -> str:
@@ -188,11 +185,10 @@ def find_problems(wanted: Wanted) -> tuple[list[str], list[str]]:
 
 
 def _check_words(wanted: Wanted) -> list[str]:
-    words = [*wanted.words, wanted.places.prefix, wanted.places.hooks_dir]
-    odd = [word for word in words if word.strip(_PLAIN)]
     problems = [
         f"{word!r} has characters that a systemd unit cannot hold; remedy: use letters, digits and _./:+=,@~^-"
-        for word in odd
+        for word in (*wanted.words, wanted.places.prefix, wanted.places.hooks_dir)
+        if word.strip(_PLAIN)
     ]
     try:
         wanted.shipped.with_python(wanted.interpreter)

@@ -57,12 +57,12 @@ def uninstall(places: Places, options: Options, roots: Sequence[str] = (), *, fo
     if not places.top and os.path.isdir(options.run_dir) and not procfs.in_host_pid_namespace():
         # Here live containers would look dead, and their groups empty.
         raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
-    strange = [places.at(path) for path in places.files() if places.is_foreign(path)]
-
-    def take(planned: list[Step]) -> Taken:
-        return steps.take_steps([it for it in planned if it.what not in strange], dry_run=dry_run)
-
     with steps.lock_directory(places.at(places.program_dir)):
+        strange = [places.at(path) for path in places.files() if places.is_foreign(path)]
+
+        def take(planned: list[Step]) -> Taken:
+            return steps.take_steps([it for it in planned if it.what not in strange], dry_run=dry_run)
+
         taken = take([remove_file(places.at(places.json(target))) for target in place.TARGETS])
         # Only now: a container whose creation began before the JSON was removed may have the hook.
         found = Callers() if force or places.top else find_callers(places, options, roots)

@@ -133,8 +133,12 @@ OWNERS = {
     "machineconfig": Origin(
         "a MachineConfig", "apply the MachineConfig again", "remove it (see the documentation on OpenShift)", link=False
     ),
+    "": Origin("an unknown owner", "install it again as it was installed", "remove it as it was installed"),
 }
-"""The owners that this project makes, by the word in their file. Others may use words of their own."""
+"""The owners that this project makes, by the word in their file. Others may use words of their own.
+
+Without a word: a file that is empty or cannot be read.
+"""
 
 
 def find_origin(places: Places) -> Origin:
@@ -153,13 +157,13 @@ def find_origin(places: Places) -> Origin:
 
 
 def read_owner(path: str) -> str | None:
-    """The line in an owner's file; None if there is no file. One that cannot be read has an unknown owner."""
+    """The word in an owner's file, empty if it cannot be read; None if there is no file."""
     if not os.path.lexists(path):
         return None
     try:
-        return door.read_text(path, door.CONFIGURATION).strip() or "an unknown owner"
+        return door.read_text(path, door.CONFIGURATION).strip()
     except Unreadable:
-        return "an unknown owner"
+        return ""
 
 
 # --- The .pyz as a file: its interpreter, and the files in it that `install` copies

@@ -683,40 +683,20 @@ def test_a_containerd_that_is_not_the_hosts_is_none_of_our_business(node: Scratc
 # --- Whose files these are
 
 
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("deb", "by the package resctrl-mon-hook; remedy: apt remove resctrl-mon-hook first, or --force"),
-        ("rpm", "by the package resctrl-mon-hook; remedy: dnf remove resctrl-mon-hook first, or --force"),
-        ("chart", "by the Helm chart; remedy: helm uninstall first, or --force"),
-        ("machineconfig", "by a MachineConfig; remedy: remove it (see the documentation on OpenShift) first"),
-        ("nix", "by nix; remedy: remove it with nix first, or --force"),
-        ("", "by an unknown owner; remedy: "),
-    ],
-)
-def test_the_files_of_another_owner_are_left_alone(node: ScratchMachine, word: str, said: str) -> None:
+def test_the_files_of_another_owner_are_left_alone(node: ScratchMachine) -> None:
     """The owner would write them again, or take ours away when it is removed."""
     done(node, "install", "--for=both")
-    node.path(OWNER).write_text(f"{word}\n")
+    put(node, OWNER, "chart\n")
     before = node.written()
     for words in ("install", "--for=both", "--linger=5"), ("uninstall",):
-        assert f"resctrl-mon-hook was installed {said}" in refused(node, *words)
+        said = "resctrl-mon-hook was installed by the Helm chart; remedy: helm uninstall first, or --force"
+        assert said in refused(node, *words)
         assert node.written() == before
     done(node, "install", "--for=both", "--linger=5", "--force")
     assert set(node.written()) == EVERYTHING
-    node.path(OWNER).write_text(f"{word}\n")
+    put(node, OWNER, "chart\n")
     done(node, "uninstall", "--force")
     assert node.written() == {}
-
-
-def test_the_owner_of_a_program_that_only_hooks_d_names_is_found(node: ScratchMachine) -> None:
-    """The chart with its prefix /usr/local, and the usual directory of hooks.d: our JSON would replace the chart's."""
-    done(node, "install", "--for=kubernetes", "--prefix=/etc/opt/x", f"--hooks-dir={HOOKS_DIR}")
-    node.path("/etc/opt/x/libexec/oci/hooks.d/resctrl-mon-hook.owner").write_text("chart\n")
-    before = node.written()
-    for words in ("install", "--for=both"), ("uninstall",):
-        assert "was installed by the Helm chart" in refused(node, *words)
-    assert node.written() == before
 
 
 def test_groups_that_linger_end_with_it(resctrl: Mounted, tmp_path: Path) -> None:

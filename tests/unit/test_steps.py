@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +22,12 @@ from hook.install.steps import (
     run_command,
     write_file,
 )
+from hook.node.place import Places
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pyfakefs.fake_filesystem import FakeFilesystem
 
 FILE, LINK, DIRECTORY = Path("/usr/libexec/oci/x"), Path("/usr/bin/x"), Path("/usr/libexec/oci")
 FILES = pytest.mark.usefixtures("fs")
@@ -41,7 +46,7 @@ def take(*which: Step) -> list[str]:
         (remove_file(str(FILE)), f"remove {FILE}", lambda: not FILE.exists()),
         (remove_file(str(LINK)), f"remove {LINK}", lambda: not LINK.is_symlink()),
     ],
-    ids=str,
+    ids=["write", "link", "remove a file", "remove a link"],
 )
 @pytest.mark.parametrize("before", ["nothing", "other content", "other mode", "link"])
 def test_a_step_is_taken_once_whatever_was_there(
@@ -138,3 +143,40 @@ def test_a_second_lock_on_a_directory_is_refused(tmp_path: Path) -> None:
         pass
     with lock_directory(str(tmp_path)), lock_directory(str(tmp_path / "nothing")):
         pass
+
+
+# --- The owner of an installation
+
+OWNER = Places().owner
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("deb\n", "by the package resctrl-mon-hook; remedy: apt remove resctrl-mon-hook first, or --force"),
+        ("rpm\n", "by the package resctrl-mon-hook; remedy: dnf remove resctrl-mon-hook first, or --force"),
+        ("chart\n", "by the Helm chart; remedy: helm uninstall first, or --force"),
+        (
+            "machineconfig",
+            "by a MachineConfig; remedy: remove it (see the documentation on OpenShift) first, or --force",
+        ),
+        ("nix\n", "by nix; remedy: remove it with nix first, or --force"),
+        ("", "by an unknown owner; remedy: remove it as it was installed first, or --force"),
+        (b"\xff", "by an unknown owner; remedy: remove it as it was installed first, or --force"),
+    ],
+)
+def test_an_installation_of_another_owner_is_refused(fs: FakeFilesystem, content: str | bytes, said: str) -> None:
+    fs.create_file(OWNER, contents=content)
+    with pytest.raises(Refused, match=re.escape(f"resctrl-mon-hook was installed {said}")):
+        steps.refuse_others(Places())
+
+
+def test_the_owner_of_a_program_that_only_hooks_d_names_is_found(fs: FakeFilesystem) -> None:
+    """The chart with its prefix /usr/local, and the usual directory of hooks.d: our JSON would replace the chart's."""
+    theirs = Places("/usr/local")
+    hook = {"version": "1.0.0", "hook": {"path": theirs.program}, "when": {"always": True}, "stages": ["poststop"]}
+    fs.create_file(theirs.json("kubernetes"), contents=json.dumps(hook))
+    steps.refuse_others(Places())
+    fs.create_file(theirs.owner, contents="chart\n")
+    with pytest.raises(Refused, match="was installed by the Helm chart"):
+        steps.refuse_others(Places())
