@@ -139,12 +139,12 @@ class Tree:
         except ValueError as error:
             raise Unreadable(path, str(error)) from None
 
-    def list_names(self, path: str, most: int = NAMES) -> list[str]:
-        """The names in a directory, sorted. Raises Unreadable, also if there are more than `most`."""
+    def list_names(self, path: str) -> list[str]:
+        """The names in a directory, sorted. Raises Unreadable, also if there are more than NAMES."""
         with self.opened(path, stat.S_IFDIR) as descriptor, _failing(path), os.scandir(descriptor) as entries:
-            names = [entry.name for entry in islice(entries, most + 1)]
-        if len(names) > most:
-            raise Unreadable(path, f"more than {most} entries", errno.EFBIG)
+            names = [entry.name for entry in islice(entries, NAMES + 1)]
+        if len(names) > NAMES:
+            raise Unreadable(path, f"more than {NAMES} entries", errno.EFBIG)
         return sorted(names)
 
     def match(self, pattern: str, budget: Budget) -> list[str]:

@@ -434,5 +434,5 @@ def test_a_directory_with_more_entries_than_a_node_has_pods_names_nothing(
     fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs.create_file(f"/var/log/containers/web_shop_app-{ID}.log")
-    monkeypatch.setattr(door.Tree.list_names, "__defaults__", (0,))
+    monkeypatch.setattr(door, "NAMES", 0)
     assert config.read_container_names() == {}
