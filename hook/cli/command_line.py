@@ -55,7 +55,7 @@ def get_purpose(verb: Verb) -> str:
 # --- Parsing
 
 
-def parse(name: str, words: list[str]) -> tuple[Any, Options, list[str]]:
+def parse_command(name: str, words: list[str]) -> tuple[Any, Options, list[str]]:
     """The command's own arguments, the options of the hook, and the words that gave those. Raises Usage."""
     verb = VERBS[name]
     own, options = list_arguments(verb), list_options(verb.hook_options)

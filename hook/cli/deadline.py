@@ -36,7 +36,7 @@ class Ended(BaseException):
     """The command has to end; the text says why. No error of a file: nothing that goes on after those catches it."""
 
 
-def run(verb: str, limit: Limit, command: Callable[[], int | None]) -> int:
+def run_limited(verb: str, limit: Limit, command: Callable[[], int | None]) -> int:
     """Run a command within its limit; returns its exit status. It may catch Ended to say what it has done."""
     timer = _Timer(verb, limit)
     try:

@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
         return 0
     if arguments and arguments[0] in VERBS:
         gc.enable()  # the file's start disabled it: top may run for long
-        return run(arguments[0], arguments[1:])
+        return _run_command(arguments[0], arguments[1:])
     problem = f"unknown command {arguments[0][:80]!r}" if arguments else "no command"
     is_hook = _is_called_by_runtime()
     report.say(f"usage: {problem}; see resctrl-mon-hook --help", to_syslog=is_hook)
@@ -51,10 +51,10 @@ def _is_called_by_runtime() -> bool:
     return text.lstrip().startswith(b"{") and b'"ociVersion"' in text
 
 
-def run(name: str, words: list[str]) -> int:
+def _run_command(name: str, words: list[str]) -> int:
     """Run a command; returns the exit status: 2 with a line on stderr for whatever it raises."""
     try:
-        return _run(name, words) or 0
+        return _call(name, words) or 0
     except BrokenPipeError:  # the reader ended, for example `head`
         return 0
     except KeyboardInterrupt:
@@ -66,15 +66,15 @@ def run(name: str, words: list[str]) -> int:
     return 2
 
 
-def _run(name: str, words: list[str]) -> int | None:
+def _call(name: str, words: list[str]) -> int | None:
     verb = VERBS[name]
-    given, options, hook_words = command_line.parse(name, words)
+    given, options, hook_words = command_line.parse_command(name, words)
     command = partial(verb.run, given, options, hook_words)
     if verb.limit is None or (name == "metrics" and given.listen is not None):
         return command()
     from hook.cli import deadline
 
-    return deadline.run(name, verb.limit, command)
+    return deadline.run_limited(name, verb.limit, command)
 
 
 def _explain(error: Exception) -> list[str]:

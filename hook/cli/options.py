@@ -17,17 +17,17 @@ from hook.base.models import Model
 __all__ = [
     "ARGUMENTS",
     "BaseRuntimeSpec",
-    "Bytecode",
     "Completion",
     "Doctor",
     "Install",
     "List",
+    "MakeBytecode",
     "Metrics",
     "Reconcile",
+    "RunWatch",
     "Show",
     "Top",
     "Uninstall",
-    "Watch",
 ]
 
 Count = Annotated[int, Field(ge=1, le=999_999_999)]
@@ -145,7 +145,7 @@ class Reconcile(Model):
     is_json: Json = False
 
 
-class Watch(Model):
+class RunWatch(Model):
     """Move in at once what exec adds to containers.
 
     watch --linger=600: listen to execs until it is stopped, with the options of reconcile
@@ -189,7 +189,7 @@ class Uninstall(Model):
     is_json: Json = False
 
 
-class Bytecode(Model):
+class MakeBytecode(Model):
     """Compile this file for the Python of this node.
 
     bytecode: let hooks start fast again after an upgrade of the distribution

@@ -9,54 +9,47 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Collection
 
 from hook.base import system
 from hook.base.explain import printable
-from hook.base.models import LeftUndone
+from hook.base.models import LeftUndone, Options
 from hook.cli.deadline import Ended
-from hook.node import runtimes
 from hook.reconcile import run as reconcile
-from hook.reconcile.run import Follower, Result, format_left, format_outcome
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from hook.base.models import Options
-    from hook.cli.options import Reconcile
-    from hook.reconcile.diagnose import Action
-    from hook.reconcile.run import ListStates, Outcome
+from hook.reconcile.diagnose import Action
+from hook.reconcile.run import (
+    Follower,
+    ListStates,
+    Outcome,
+    Result,
+    format_changes,
+    format_left,
+    format_outcome,
+    is_known,
+    read_left_undone,
+    write_left_undone,
+)
 
 _ERASE = "\r\x1b[K"  # to the beginning of the line, and all of it erased: ECMA-48 EL
 _PATIENCE = 1.0  # seconds before a line of progress
 _INTERVAL = 0.2  # seconds between two
 
 
-def plan(options: Options, given: Reconcile, live: Collection[str] | None, longest: int | None) -> Result:
-    """What `run` would do first. Raises HookError, OSError."""
-    return reconcile.plan_repairs(options, live, longest_linger=longest, list_states=_find_runtimes(given))
-
-
-def run(options: Options, given: Reconcile, live: Collection[str] | None, longest: int | None) -> Result:
-    """Do all actions, and print them unless they are to be JSON. Raises HookError, OSError."""
+def repair_and_print(
+    options: Options, live: Collection[str] | None, longest: int | None, asks: ListStates | None, *, is_quiet: bool
+) -> Result:
+    """Do all actions, and print them unless `is_quiet`, for JSON. Raises HookError, OSError."""
     gc.disable()  # to look for cycles among tens of thousands of records takes a quarter of the time, and finds none
-    for_log = not (given.is_json or (sys.stdout is not None and sys.stdout.isatty()))
-    last = reconcile.read_left_undone(options.run_dir) if for_log else LeftUndone()
-    progress = Progress(last, is_quiet=given.is_json)
-    asks = _find_runtimes(given)
+    for_log = not (is_quiet or (sys.stdout is not None and sys.stdout.isatty()))
+    progress = Progress(read_left_undone(options.run_dir) if for_log else LeftUndone(), is_quiet=is_quiet)
     try:
         result = reconcile.repair(options, live, longest_linger=longest, follower=progress, list_states=asks)
     except Ended as error:
         return progress.end_run(str(error))
     progress.finish(result)
     if for_log:
-        reconcile.write_left_undone(options.run_dir, progress.now)
+        write_left_undone(options.run_dir, progress.now)
     return result
-
-
-def _find_runtimes(given: Reconcile) -> ListStates | None:
-    """What asks the OCI runtimes for running containers, with --adopt."""
-    return runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
 
 
 class Progress(Follower):
@@ -91,14 +84,14 @@ class Progress(Follower):
         self._outcomes.append(outcome)
         if outcome.has_failed:
             self.now.failures[outcome.action.id] = outcome.reason or ""
-        if not reconcile.is_known(self._last, outcome):
+        if not is_known(self._last, outcome):
             self._print(format_outcome(outcome))
 
     def finish(self, result: Result) -> None:
         """Print what stays as it is, if that has changed since the last run."""
         self.now.left.extend(result.left)
         self._print([format_left(line) for line in result.left if line not in self._last.left])
-        self._print(reconcile.format_changes(self._last, self.now))
+        self._print(format_changes(self._last, self.now))
         self._draw(_ERASE)
 
     def end_run(self, why: str) -> Result:

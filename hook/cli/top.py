@@ -8,47 +8,44 @@ import select
 import signal
 import sys
 import termios
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from types import FrameType
+from typing import NoReturn
 
 from hook.base import system
+from hook.base.models import Options
+from hook.cli.options import Top
 from hook.cli.verbs import get_screen, is_terminal, print_answer, wants_json, write
 from hook.observe.screens import TOP_SORTS, format_rates, rates_to_json
 from hook.observe.snapshot import Inventory, take_snapshot
-from hook.observe.use import compare
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType, TracebackType
-    from typing import Any, NoReturn
-
-    from hook.base.models import Options
-    from hook.cli.options import Top
-    from hook.observe.use import Rates
+from hook.observe.use import Rates, compare
 
 _FIRST = 1.0  # seconds until there are rates on a terminal, if the interval is longer
 _CLEAR = "\x1b[H\x1b[2J"  # the cursor home, and the screen erased: ECMA-48 CUP and ED
 _NOTES = "q quit  sort: e energy  m memory  c cache  n name"
 
 
-def run(options: Options, given: Top) -> None:
+def show_top(options: Options, given: Top) -> None:
     """Print until it is interrupted, which is the usual way to end it, or `--count` is reached."""
     try:
         if is_terminal() and not wants_json(given):
-            with Keys() as keys:
-                _run_on_terminal(options, given, keys)
+            with _read_keys() as wait_for_key:
+                _draw_screens(options, given, wait_for_key)
         else:
-            _run_in_pipe(options, given)
+            _print_tables(options, given)
     except KeyboardInterrupt:
         return
 
 
-def _run_in_pipe(options: Options, given: Top) -> None:
+def _print_tables(options: Options, given: Top) -> None:
     left = given.count if given.count is not None else 0 if is_terminal() else 1
     former = _look(options)
     while True:
         system.sleep(given.interval)
         seen = _look(options)
-        table = _choose(compare(former, seen, system.now_utc()), given)
+        table = _compare(former, seen, given)
         if wants_json(given):
             print_answer(rates_to_json(table))
         else:
@@ -60,25 +57,25 @@ def _run_in_pipe(options: Options, given: Top) -> None:
         former = seen
 
 
-def _run_on_terminal(options: Options, given: Top, keys: Keys) -> None:
+def _draw_screens(options: Options, given: Top, wait_for_key: Callable[[float], str]) -> None:
     sort: str = given.sort
     tables = 0
     former = _look(options)
-    table = _choose(compare(former, former, system.now_utc()), given)  # names, and no rates yet: at once
+    table = _compare(former, former, given)  # names, and no rates yet: at once
     while True:
         screen = get_screen(is_wide=given.output == "wide")
         lines = format_rates(table, sort, screen, _NOTES)
         write(_CLEAR + "\n".join(lines[: screen.height - 1 if screen.height else None]) + "\n")
         if tables and tables == given.count:
             return
-        pressed = keys.wait(given.interval if tables else min(_FIRST, given.interval))
+        pressed = wait_for_key(given.interval if tables else min(_FIRST, given.interval))
         if pressed == "q":
             return
-        sort = next((name for name in TOP_SORTS if pressed and name.startswith(pressed)), sort)
         if pressed:
+            sort = next((name for name in TOP_SORTS if name.startswith(pressed)), sort)
             continue
         seen = _look(options)
-        table = _choose(compare(former, seen, system.now_utc()), given)
+        table = _compare(former, seen, given)
         former = seen
         tables += 1
 
@@ -87,54 +84,47 @@ def _look(options: Options) -> Inventory:
     return take_snapshot(options, has_uncharged=True)
 
 
-def _choose(table: Rates, given: Top) -> Rates:
-    """The same with only the keys of the namespaces that were asked for, if any. The node's total is of all keys."""
+def _compare(former: Inventory, seen: Inventory, given: Top) -> Rates:
+    """The rates of the keys in the namespaces that were asked for, if any. The node's total is of all keys."""
+    table = compare(former, seen, system.now_utc())
     if not given.namespace:
         return table
     return replace(table, keys=[it for it in table.keys if it.key.state.pod_namespace in given.namespace])
 
 
-# --- Single keys from a terminal, which is in the end as it was
+@contextmanager
+def _read_keys() -> Iterator[Callable[[float], str]]:
+    """A function that waits so many seconds for a key; it returns the empty text if none is pressed.
 
-
-class Keys:
-    """The keys that are pressed on the terminal at stdin, for `with`. If there is none, nothing is ever pressed.
-
-    The terminal gives each key at once and does not print it; in the end it is as it was, also after SIGTERM.
+    The terminal on stdin, if it is one, gives each key at once and does not print it; in the end it is as it was, also
+    after SIGTERM.
     """
+    signal.signal(signal.SIGTERM, _interrupt)
+    is_open = True
+    terminal = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
 
-    def __init__(self) -> None:
-        self._terminal = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
-        self._is_open = True
-        self._former: list[Any] = []
-
-    def __enter__(self) -> Keys:
-        signal.signal(signal.SIGTERM, _interrupt)
-        if self._terminal is not None:
-            self._former = termios.tcgetattr(self._terminal)
-            changed = termios.tcgetattr(self._terminal)
-            changed[3] &= ~(termios.ICANON | termios.ECHO)
-            termios.tcsetattr(self._terminal, termios.TCSADRAIN, changed)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._terminal is not None:
-            termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._former)
-
-    def wait(self, seconds: float) -> str:
-        """The next key, empty if none is pressed for so long."""
-        if self._terminal is None or not self._is_open:
+    def wait(seconds: float) -> str:
+        nonlocal is_open
+        if terminal is None or not is_open:
             system.sleep(seconds)
             return ""
-        if not select.select([self._terminal], [], [], seconds)[0]:
+        if not select.select([terminal], [], [], seconds)[0]:
             return ""
-        text = os.read(self._terminal, 1).decode("ascii", "replace")
-        if not text:  # its other end is closed
-            self._is_open = False
-            return self.wait(seconds)
-        return text
+        text = os.read(terminal, 1).decode("ascii", "replace")
+        is_open = bool(text)  # else its other end is closed
+        return text or wait(seconds)
+
+    if terminal is None:
+        yield wait
+        return
+    former = termios.tcgetattr(terminal)
+    changed = [*former]
+    changed[3] &= ~(termios.ICANON | termios.ECHO)
+    termios.tcsetattr(terminal, termios.TCSADRAIN, changed)
+    try:
+        yield wait
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, former)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -209,10 +209,10 @@ def _list_names(key: str, state: KeyState | Broken | None, given: dict[str, str]
 
 
 def top(given: options.Top, hook: Options, words: list[str]) -> None:
-    from hook.cli.top import run  # only this needs termios, which a small image may lack
+    from hook.cli.top import show_top  # only this needs termios, which a small image may lack
 
     _check_directories(hook, words)
-    run(hook, given)
+    show_top(hook, given)
 
 
 def metrics(given: options.Metrics, hook: Options, _words: list[str]) -> None:
@@ -244,7 +244,7 @@ def _serve_metrics(given: options.Metrics, hook: Options) -> None:
         former, at = prometheus.parse_former(text, 0.0), now
         return text
 
-    serve.serve(read_address(given.listen or ""), answer, write)
+    serve.serve(parse_address(given.listen or ""), answer, write)
 
 
 def _measure(given: options.Metrics, hook: Options, former: Former | None = None) -> list[Family]:
@@ -255,7 +255,7 @@ def _measure(given: options.Metrics, hook: Options, former: Former | None = None
     from hook.base.counters import EVENTS
     from hook.observe import prometheus, snapshot
 
-    events = read_events(given.events) if given.events is not None else None
+    events = parse_events(given.events) if given.events is not None else None
     seen = snapshot.take_snapshot(hook, has_uncharged=True)
     shown = {counter.rpartition("/")[2] for values in seen.uncharged.values() for counter in values}
     # An event that is known may be missing on this machine; another one is misspelt.
@@ -265,7 +265,7 @@ def _measure(given: options.Metrics, hook: Options, former: Former | None = None
     return prometheus.make_families(seen, former, prometheus.Choice(events, given.sum_domains))
 
 
-def read_events(text: str) -> frozenset[str]:
+def parse_events(text: str) -> frozenset[str]:
     """The kernel's names of events, with commas between them. Raises Usage."""
     found = frozenset(text.split(","))
     if not all(it.replace("_", "a").isalnum() and it.isascii() for it in found):
@@ -273,7 +273,7 @@ def read_events(text: str) -> frozenset[str]:
     return found
 
 
-def read_address(text: str) -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int]:
     """`ADDRESS:PORT`, `[IPV6]:PORT` or `PORT`. Names are not looked up: they could lead anywhere. Raises Usage."""
     import ipaddress
 
@@ -341,14 +341,18 @@ def complete(given: options.Completion, _hook: Options, _words: list[str]) -> No
 
 
 def reconcile(given: options.Reconcile, hook: Options, words: list[str]) -> int:
-    from hook.cli import progress
-    from hook.reconcile.run import format_left, format_outcome, result_to_json
+    from hook.cli.progress import repair_and_print
+    from hook.node import runtimes
+    from hook.reconcile.run import format_left, format_outcome, plan_repairs, result_to_json
 
     live = _read_keys(given.live) if given.live is not None else None
     # Only if given: `reconcile` alone does not shorten linger times.
     longest = hook.linger if any(word.startswith("--linger=") for word in words) else None
-    act = progress.plan if given.dry_run else progress.run
-    result = act(hook, given, live, longest)
+    asks = runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
+    if given.dry_run:
+        result = plan_repairs(hook, live, longest_linger=longest, list_states=asks)
+    else:
+        result = repair_and_print(hook, live, longest, asks, is_quiet=given.is_json)
     if given.is_json:
         print_answer(result_to_json(result, dry_run=given.dry_run))
     elif given.dry_run:
@@ -378,16 +382,16 @@ def _read_keys(path: str) -> set[str]:
         raise Usage(f"{path}: {error}") from None
 
 
-def watch(_given: options.Watch, hook: Options, _words: list[str]) -> None:
+def watch(_given: options.RunWatch, hook: Options, _words: list[str]) -> None:
     from hook.watch import watch as watching
 
     watching.run(hook)
 
 
-def install(given: options.Install, hook: Options, words: list[str]) -> None:
+def install_program(given: options.Install, hook: Options, words: list[str]) -> None:
     """`words`: the options of the hook, which it writes into hooks.d files."""
-    from hook.install import install as installing
     from hook.install import steps
+    from hook.install.install import Wanted, install
     from hook.node import place
     from hook.node.place import USR
 
@@ -398,10 +402,10 @@ def install(given: options.Install, hook: Options, words: list[str]) -> None:
     if not targets:
         found = f"found none of {', '.join(place.RUNTIMES)}"
         raise steps.Refused(f"{found}; remedy: use --for=kubernetes, podman or both")
-    wanted = installing.Wanted(
+    wanted = Wanted(
         _open_pyz(), places, targets, tuple(words), hook, given.adopt, given.python, given.force, given.watch
     )
-    taken, remarks = installing.install(wanted, dry_run=given.dry_run)
+    taken, remarks = install(wanted, dry_run=given.dry_run)
     if given.is_json:
         print_answer({"dry_run": given.dry_run, "steps": steps.steps_to_json(taken), "remarks": remarks})
     else:
@@ -415,7 +419,7 @@ def _print_steps(taken: Taken, remarks: list[str], *, dry_run: bool = False) -> 
     _print_lines([*(_format_plan(lines) if dry_run else lines), *remarks])
 
 
-def uninstall(given: options.Uninstall, hook: Options, _words: list[str]) -> None:
+def uninstall_program(given: options.Uninstall, hook: Options, _words: list[str]) -> None:
     from hook.install import steps
     from hook.install import uninstall as uninstalling
 
@@ -428,7 +432,7 @@ def uninstall(given: options.Uninstall, hook: Options, _words: list[str]) -> Non
         _print_steps(done.taken, uninstalling.format_removal(done), dry_run=given.dry_run)
 
 
-def make_bytecode(given: options.Bytecode, _hook: Options, _words: list[str]) -> None:
+def make_bytecode(given: options.MakeBytecode, _hook: Options, _words: list[str]) -> None:
     """Compile the program that runs, if its Python needs it."""
     from hook.install import node_bytecode, steps
     from hook.install.install import find_python
@@ -528,11 +532,11 @@ VERBS = {
     "metrics": Verb(options.Metrics, metrics, limit=(45, 2, "the metrics are not complete")),
     "doctor": Verb(options.Doctor, doctor, limit=(100, 1, "not everything was checked")),
     "reconcile": Verb(options.Reconcile, reconcile, ALL, (45, 1, "the next run does the rest")),
-    "watch": Verb(options.Watch, watch, ALL),
-    "install": Verb(options.Install, install, ALL, (100, 2, _STEPS_LEFT)),
-    "uninstall": Verb(options.Uninstall, uninstall, limit=(100, 2, _STEPS_LEFT)),
+    "watch": Verb(options.RunWatch, watch, ALL),
+    "install": Verb(options.Install, install_program, ALL, (100, 2, _STEPS_LEFT)),
+    "uninstall": Verb(options.Uninstall, uninstall_program, limit=(100, 2, _STEPS_LEFT)),
     "bytecode": Verb(
-        options.Bytecode, make_bytecode, limit=(100, 2, "the program may still lack its bytecode; run it again")
+        options.MakeBytecode, make_bytecode, limit=(100, 2, "the program may still lack its bytecode; run it again")
     ),
     "base-runtime-spec": Verb(options.BaseRuntimeSpec, make_base_runtime_spec, ALL),
     "completion": Verb(options.Completion, complete, NONE),

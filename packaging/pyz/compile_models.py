@@ -77,7 +77,7 @@ def compile_models(models: ModuleType) -> str:
     if TABLE in models.__all__:
         body += _block(
             f"{TABLE}: dict[str, tuple[str, tuple[tuple[object, ...], ...]]] = {{",
-            [line for it in vars(models)[TABLE].items() for line in _rows(*it)],
+            [f"{_quoted(name)}: {_display(it, name)}," for name, it in vars(models)[TABLE].items()],
             "}",
         )
     path = models.__name__.replace(".", "/") + ".py"
@@ -294,12 +294,6 @@ def _display(value: object, where: str) -> str:
     if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value)):
         return repr(value)
     raise Refused(where, f"default {value!r}")
-
-
-def _rows(name: str, described: tuple[str, Iterable[object]]) -> list[str]:
-    """An entry of TABLE, with a line for each of its rows."""
-    purpose, rows = described
-    return _block(f"{_quoted(name)}: ({_quoted(purpose)}, (", [f"{_display(it, name)}," for it in rows], ")),")
 
 
 def _quoted(text: str) -> str:

@@ -15,8 +15,8 @@ import pytest
 
 from hook import __version__
 from hook.base.models import Options
-from hook.cli.command_line import parse
-from hook.cli.verbs import read_address, read_events
+from hook.cli.command_line import parse_command
+from hook.cli.verbs import parse_address, parse_events
 from hook.stages.entry import parse as parse_options
 from tests.support import chart
 from tests.support.chart import render
@@ -347,9 +347,9 @@ def test_metrics_are_served_at_the_address_of_the_pod_alone() -> None:
         (None, (("10.1.2.3", 9753), None, False)),
         (METRICS, (("10.1.2.3", 19753), {"core_energy", "c1_res"}, True)),
     ):
-        given, _, _ = parse("metrics", metrics_arguments(values))
-        events = read_events(given.events) if given.events is not None else None
-        assert (read_address(given.listen), events, given.sum_domains) == expected
+        given, _, _ = parse_command("metrics", metrics_arguments(values))
+        events = parse_events(given.events) if given.events is not None else None
+        assert (parse_address(given.listen), events, given.sum_domains) == expected
 
 
 def test_metrics_see_what_reconcile_does_and_can_be_off(defaults: list[Object]) -> None:

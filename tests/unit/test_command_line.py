@@ -37,7 +37,7 @@ def list_all(name: str) -> list[Argument]:
 
 @each_verb
 def test_command_without_options_has_the_defaults_of_its_model_and_of_the_hook(name: str) -> None:
-    given, hook, words = command_line.parse(name, needed.get(name, []))
+    given, hook, words = command_line.parse_command(name, needed.get(name, []))
     required = {"KEY": "KEY", "SHELL": "bash"} if name in needed else {}
     assert (given, hook, words) == (VERBS[name].form.model_validate(required), Options(), [])
 
@@ -62,13 +62,13 @@ def test_command_without_options_has_the_defaults_of_its_model_and_of_the_hook(n
     ],
 )
 def test_argument_of_a_command(words: list[str], field: str, value: object) -> None:
-    given, hook, of_hook = command_line.parse(words[0], words[1:])
+    given, hook, of_hook = command_line.parse_command(words[0], words[1:])
     assert (getattr(given, field), hook, of_hook) == (value, Options(), [])
 
 
 def test_options_of_the_hook_are_told_from_the_commands_own_and_kept_as_words() -> None:
     words = ["--key", "sandbox", "--dry-run", "--linger=0", "--namespace=a", "--strict", "--namespace", "b"]
-    given, hook, of_hook = command_line.parse("install", words)
+    given, hook, of_hook = command_line.parse_command("install", words)
     assert given == options.Install(dry_run=True)
     assert hook == Options(key="sandbox", namespace=["a", "b"], strict=True)
     assert of_hook == ["--key=sandbox", "--linger=0", "--namespace=a", "--strict", "--namespace=b"]
@@ -136,10 +136,10 @@ def test_command_gets_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_address_to_listen_on(text: str, address: tuple[str, int] | None) -> None:
     if address is not None:
-        assert verbs.read_address(text) == address
+        assert verbs.parse_address(text) == address
     else:
         with pytest.raises(Usage, match="ADDRESS:PORT"):
-            verbs.read_address(text)
+            verbs.parse_address(text)
 
 
 # --- Help
@@ -197,7 +197,7 @@ def test_help_of_a_command_has_each_argument_and_a_valid_example(name: str) -> N
     (example,) = re.findall(r"^  resctrl-mon-hook (.*)$", rest, re.MULTILINE)
     verb, *words = re.split(r" [<|]", example)[0].split()
     assert verb == name
-    command_line.parse(name, words)
+    command_line.parse_command(name, words)
 
 
 @pytest.mark.parametrize(

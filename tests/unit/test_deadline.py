@@ -61,7 +61,7 @@ def _signals() -> Iterator[None]:
 
 def run(command: Callable[[], int | None], seconds: float = NEVER) -> int:
     """The exit status of a command with this limit."""
-    return deadline.run("metrics", (seconds, 2, "it is not complete"), command)
+    return deadline.run_limited("metrics", (seconds, 2, "it is not complete"), command)
 
 
 LIMITS = {name: verb.limit for name, verb in VERBS.items() if verb.limit is not None}
@@ -215,7 +215,7 @@ def command():
     except deadline.Ended:
         os.read(reader, 1)
 
-deadline.run("doctor", ({seconds}, 1, "not everything was checked"), command)
+deadline.run_limited("doctor", ({seconds}, 1, "not everything was checked"), command)
 """
 
 

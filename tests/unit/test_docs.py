@@ -27,7 +27,7 @@ from hook.base import models
 from hook.base.errors import Reason
 from hook.base.models import KeyState, MonGroup, Options
 from hook.cli import verbs
-from hook.cli.command_line import Argument, list_arguments, list_options, parse
+from hook.cli.command_line import Argument, list_arguments, list_options, parse_command
 from hook.node.place import Places
 from hook.observe import hardware, serve, snapshot
 from hook.reconcile.diagnose import VERBS
@@ -108,7 +108,7 @@ def test_command_line_is_accepted(name: str, call: str) -> None:
     if verb in entry._STAGES:
         assert entry.parse(arguments)[1] == [], name
         return
-    parse(verb, arguments)
+    parse_command(verb, arguments)
 
 
 @pytest.mark.parametrize("name", PAGES, ids=plain)

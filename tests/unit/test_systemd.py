@@ -112,7 +112,7 @@ def test_the_textfile_is_written_where_the_unit_may_write() -> None:
     assert (name, f"-{os.path.dirname(path)}") == ("TEXTFILE", only(TEXTFILE, "Service", "ReadWritePaths"))
     assert only(TEXTFILE, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/textfile.conf"
     (example,) = re.findall("^#     OPTIONS=(.*)$", TEXTFILE.read_text(encoding="ascii"), re.MULTILINE)
-    assert command_line.parse("metrics", [f"--textfile={path}", *example.split()])[0].sum_domains
+    assert command_line.parse_command("metrics", [f"--textfile={path}", *example.split()])[0].sum_domains
 
 
 def test_metrics_listens_where_only_this_machine_asks_unless_an_administrator_says_otherwise() -> None:
@@ -122,9 +122,9 @@ def test_metrics_listens_where_only_this_machine_asks_unless_an_administrator_sa
     assert (name, address) == ("LISTEN", "127.0.0.1:9753")
     assert only(METRICS, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/metrics.conf"
     example = dict(re.findall("^#     ([A-Z]+)=(.*)$", METRICS.read_text(encoding="ascii"), re.MULTILINE))
-    given, _, _ = command_line.parse("metrics", [f"--listen={example['LISTEN']}", *example["OPTIONS"].split()])
+    given, _, _ = command_line.parse_command("metrics", [f"--listen={example['LISTEN']}", *example["OPTIONS"].split()])
     assert given.sum_domains
-    assert verbs.read_address(given.listen)[1] == verbs.read_address(address)[1]
+    assert verbs.parse_address(given.listen)[1] == verbs.parse_address(address)[1]
     assert only(METRICS, "Service", "RestrictAddressFamilies").split() == ["AF_UNIX", "AF_INET", "AF_INET6"]
     assert only(METRICS, "Service", "Restart") == "on-failure"
 
@@ -173,7 +173,7 @@ def test_watch_is_called_with_the_options_of_reconcile_and_started_again_if_it_f
     assert (program, verb, rest) == (PROGRAM, "watch", "$OPTIONS")
     for name in ("Environment", "EnvironmentFile"):
         assert only(WATCH, "Service", name) == only(SERVICE, "Service", name)
-    assert command_line.parse("watch", [*default_options(), "--adopt"])[1] == entry.parse(default_options())[0]
+    assert command_line.parse_command("watch", [*default_options(), "--adopt"])[1] == entry.parse(default_options())[0]
     assert only(WATCH, "Service", "Restart") == "on-failure"
     assert only(WATCH, "Unit", "ConditionPathIsDirectory") == Options().resctrl_root
 
@@ -197,7 +197,7 @@ def test_it_is_called_with_the_options_of_the_shipped_hook() -> None:
 def test_an_administrator_can_give_others() -> None:
     assert only(SERVICE, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/reconcile.conf"
     (example,) = re.findall("^#     OPTIONS=(.*)$", SERVICE.read_text(encoding="ascii"), re.MULTILINE)
-    assert command_line.parse("reconcile", example.split())[0].adopt
+    assert command_line.parse_command("reconcile", example.split())[0].adopt
 
 
 @pytest.mark.parametrize("service", [SERVICE, WATCH], ids=["reconcile", "watch"])
