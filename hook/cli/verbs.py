@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hook.install.steps import Taken
     from hook.node.place import Places, PyzFile
     from hook.observe.prometheus import Family, Former
-    from hook.observe.snapshot import Key
+    from hook.observe.snapshot import SeenKey
     from hook.observe.table import Screen
     from hook.state.records import Broken, Records
 
@@ -140,7 +140,7 @@ def show_key(given: options.Show, hook: Options, words: list[str]) -> None:
         print_answer(screens.format_key(key, of_key, get_screen(is_wide=True), is_wide=is_wide))
 
 
-def _find_key(records: Records, kernel: Resctrl, name: str) -> Key:
+def _find_key(records: Records, kernel: Resctrl, name: str) -> SeenKey:
     """The key with this name, or with the only name that begins so. Otherwise raises Usage, with what there is."""
     from hook.base.models import Failure
     from hook.observe import snapshot

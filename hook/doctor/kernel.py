@@ -85,7 +85,7 @@ def _check_counters(root: str) -> Iterator[Finding]:
 
 def _name_counted(root: str) -> str:
     """What is counted besides energy. MPAM and some CPUs have the one without the other."""
-    events = hardware.read_events(root)
+    events = hardware.list_events(root)
     has = {"cache": hardware.OCCUPANCY in events, "memory traffic": not events.isdisjoint(hardware.TRAFFIC)}
     counted = [name for name, there in has.items() if there]
     return f"{' and '.join(counted) or 'nothing'} {'are' if len(counted) > 1 else 'is'} counted"
@@ -175,7 +175,7 @@ def has_process_connector() -> bool:
 
 def check_traffic(site: Site) -> Iterator[Finding]:
     root = site.options.resctrl_root
-    events = hardware.read_events(root) if Resctrl(root).is_mounted() else set()
+    events = hardware.list_events(root) if Resctrl(root).is_mounted() else set()
     if not events:
         return
     if not events & set(hardware.TRAFFIC):

@@ -56,7 +56,7 @@ def is_arm64() -> bool:
     return os.uname().machine in ("aarch64", "aarch64_be")
 
 
-def read_events(root: str) -> set[str]:
+def list_events(root: str) -> set[str]:
     """The events of all info/*_MON/mon_features: what groups are counted for."""
     infos = [info for info in _list_infos(root) if info.endswith("_MON")]
     return {event for info in infos for event in _read(f"{info}/mon_features").split()}
@@ -86,7 +86,7 @@ def read_assignable(root: str) -> AssignableCounters | None:
     limits = _read_per_domain(f"{directory}/num_mbm_cntrs")
     if not any(limits.values()):
         return None
-    events = read_events(root)
+    events = list_events(root)
     return AssignableCounters(
         directory,
         events=tuple(event for event in TRAFFIC if event in events),

@@ -21,7 +21,7 @@ from hook.base.errors import Reason
 from hook.base.explain import printable
 from hook.base.models import ReconcileRecord
 from hook.node import door
-from hook.observe.snapshot import Group, Inventory, Key
+from hook.observe.snapshot import Group, Inventory, SeenKey
 from hook.observe.use import add_up, get_event, make_total, to_number
 from hook.reconcile.diagnose import VERBS
 
@@ -224,7 +224,7 @@ def _to_word(event: str) -> str:
     return re.sub("[^A-Za-z0-9_]", "_", event)
 
 
-def sum_series(keys: Iterable[Key], choice: Choice, former: Former) -> tuple[dict[str, Values], Values]:
+def sum_series(keys: Iterable[SeenKey], choice: Choice, former: Former) -> tuple[dict[str, Values], Values]:
     """The use by event and labels, as far as it is known, and the uses that are unknown in part.
 
     A key can have two groups with equal labels (after a change of the mount point): they are summed up.
@@ -312,7 +312,7 @@ def _list_unlisted(group: Group) -> Iterator[tuple[str, int | None]]:
             yield counter, counters.used(counter, group.begin[counter], text)
 
 
-def _identify(key: Key, former: Former) -> Labels:
+def _identify(key: SeenKey, former: Former) -> Labels:
     """The labels of a key. `namespace`, `pod` and `container` are always there, empty if need be.
 
     Without them Prometheus would give the series those of the pod in which the exporter runs. A key that is a container

@@ -14,7 +14,7 @@ from hook.base.counters import EVENTS, MILLION
 from hook.base.explain import printable, who
 from hook.base.models import Failure, Unhooked
 from hook.observe import hardware
-from hook.observe.snapshot import Group, Inventory, Key
+from hook.observe.snapshot import Group, Inventory, SeenKey
 from hook.observe.table import Column, Screen, lay_out, numbers
 from hook.observe.use import KeyUse, Rates, Total, Uses, add_up, sum_gauges, sum_use, to_number
 from hook.state.records import name_unhooked
@@ -30,9 +30,7 @@ STATES = {
     "lingering": "lingering",
     "completed": "completed",
 }
-"""Words for Key.condition, in the order in which keys are shown: what runs before what is over."""
-LIST_SORTS = ("energy", "memory", "age", "name")
-"""By what `list` can sort."""
+"""Words for SeenKey.condition, in the order in which keys are shown: what runs before what is over."""
 TOP_SORTS = ("energy", "memory", "cache", "name")
 """By what `top` can sort, each by its first letter on a terminal."""
 _ORDERS: dict[str, Callable[[KeyUse], Any]] = {
@@ -66,7 +64,7 @@ _SYMBOLS = {"bytes": "B", "joules": "J", "farads": "F"}
 # --- list
 
 
-def select_keys(keys: Iterable[Key], namespaces: Sequence[str], states: Sequence[str], sort: str) -> list[KeyUse]:
+def select_keys(keys: Iterable[SeenKey], namespaces: Sequence[str], states: Sequence[str], sort: str) -> list[KeyUse]:
     """The keys of these namespaces and states (words of STATES; none: all), in order, with their use."""
     order, conditions = _ORDERS[sort], [*STATES.values()]
     wanted = [STATES[word] for word in states or STATES]
@@ -167,7 +165,7 @@ def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Scre
     return [lines[0], *over, *lines[1 + len(shown) :], *marks]
 
 
-def _format_members(key: Key) -> str:
+def _format_members(key: SeenKey) -> str:
     """Live members of all."""
     alive, dead = key.count_members()
     return _UNKNOWN if alive is None or dead is None else f"{alive}/{alive + dead}"
@@ -235,7 +233,7 @@ def _count(number: int, what: str) -> str:
 # --- show
 
 
-def format_key(key: Key, failures: Iterable[Failure], screen: Screen, *, is_wide: bool = False) -> list[str]:
+def format_key(key: SeenKey, failures: Iterable[Failure], screen: Screen, *, is_wide: bool = False) -> list[str]:
     """The lines of `show`: a key, its use in all, its containers, its life. `is_wide`: with each counter as it is."""
     state = key.state
     facts = {
@@ -262,7 +260,7 @@ def format_key(key: Key, failures: Iterable[Failure], screen: Screen, *, is_wide
     return lines
 
 
-def _format_sums(key: Key, screen: Screen) -> list[str]:
+def _format_sums(key: SeenKey, screen: Screen) -> list[str]:
     """The sum of each event over all domains and ctrl_groups; of a gauge, its present value."""
     sums = {**sum_use(key.groups), **sum_gauges(key.groups)}
     events = [event for event in EVENTS if event in sums]
@@ -273,7 +271,7 @@ def _format_sums(key: Key, screen: Screen) -> list[str]:
     return ["", *lay_out(columns, screen), *explain_marks(cells)]
 
 
-def _format_member(key: Key, container: str) -> list[str]:
+def _format_member(key: SeenKey, container: str) -> list[str]:
     member = key.state.members[container]
     life = {True: "alive", False: "dead", None: "alive or dead is unknown in this pid namespace"}
     facts = {
@@ -289,12 +287,12 @@ def _format_member(key: Key, container: str) -> list[str]:
     ]
 
 
-def _name_member(key: Key, container: str) -> str:
+def _name_member(key: SeenKey, container: str) -> str:
     name = key.state.members[container].name or key.names.get(container)
     return who(names.container_of(container), name=name)
 
 
-def _format_life(key: Key) -> list[str]:
+def _format_life(key: SeenKey) -> list[str]:
     """What happened when, as far as it is on record, the earliest first."""
     state, booted = key.state, system.unix_time() - system.boottime()
     events = [(state.created_at, "created"), (state.completed_at, "completed")]
@@ -385,7 +383,7 @@ def list_to_json(seen: Inventory, selected: Iterable[KeyUse]) -> dict[str, Any]:
     }
 
 
-def key_to_json(key: Key, failures: Iterable[Failure]) -> dict[str, Any]:
+def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
     """`show --json`: the fields of `list --json`, and more."""
     members = {
         container: {**member.model_dump(), "alive": key.alive[container]}
@@ -446,13 +444,13 @@ def _speeds_to_json(use: Uses) -> dict[str, Any]:
     }
 
 
-def _identity_to_json(key: Key) -> dict[str, Any]:
+def _identity_to_json(key: SeenKey) -> dict[str, Any]:
     state = key.state
     pod = {"namespace": state.pod_namespace, "pod": state.pod_name}
     return {"key": state.key, "kind": state.kind, **pod, "name": key.name}
 
 
-def _summary_to_json(key: Key, use: Uses) -> dict[str, Any]:
+def _summary_to_json(key: SeenKey, use: Uses) -> dict[str, Any]:
     alive, dead = key.count_members()
     return {
         **_identity_to_json(key),
@@ -479,7 +477,7 @@ def _summary_to_json(key: Key, use: Uses) -> dict[str, Any]:
 # --- Cells: how words, numbers and ages are printed
 
 
-def format_name(key: Key) -> str:
+def format_name(key: SeenKey) -> str:
     """`namespace/pod`, with the container where the key is one; a name that Podman has given; `-`: neither is known."""
     state = key.state
     if state.pod_namespace is None and state.pod_name is None:

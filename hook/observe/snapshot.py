@@ -83,7 +83,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Key:
+class SeenKey:
     """A key. `alive`: by container, whether that member is; None if unknown, as in another pid namespace.
 
     `names`: those that Podman has given to the key and its members, by ID.
@@ -140,7 +140,7 @@ class Inventory:
     """
 
     at: float
-    keys: list[Key]
+    keys: list[SeenKey]
     unreadable: list[Broken]
     failures: list[Failure]
     unreadable_failures: list[Broken]
@@ -213,7 +213,7 @@ def read_key(
     name: str,
     state: KeyState | Broken | None,
     readings: Readings | None = None,
-) -> Key | Broken | None:
+) -> SeenKey | Broken | None:
     """A key with its counters; None if it does not exist. `state`: what was recorded before `readings` were taken.
 
     Counters are read between two equal reads of the state, so that they belong to its incarnations. Compared with the
@@ -225,7 +225,7 @@ def read_key(
         groups = [_read_group(kernel, group, readings or {}) for group in state.groups]
         before, state, readings = state, records.state(name), None
         if isinstance(state, KeyState) and state.groups == before.groups:
-            return Key(state, groups, _find_alive(state.members))
+            return SeenKey(state, groups, _find_alive(state.members))
     return Broken(name, records.file(name), "it changes faster than it can be read")
 
 
@@ -250,7 +250,7 @@ def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
     return Group(record, exists=system.is_directory(record.path), read_at=read_at, now=now)
 
 
-def add_podman_names(keys: list[Key]) -> list[Key]:
+def add_podman_names(keys: list[SeenKey]) -> list[SeenKey]:
     """The keys with the names that Podman has given. Reads its storage only if there is a key without a pod."""
     if all(it.state.kind == "pod" for it in keys):
         return keys
@@ -259,7 +259,7 @@ def add_podman_names(keys: list[Key]) -> list[Key]:
 
 
 def _find_ours(
-    ctrl_groups: dict[str, list[str]], prefix: str, keys: list[Key], unreadable: list[Broken]
+    ctrl_groups: dict[str, list[str]], prefix: str, keys: list[SeenKey], unreadable: list[Broken]
 ) -> tuple[int, list[str]]:
     """How many mon_groups are ours, and the orphans: those with our prefix, without a record and a live member.
 

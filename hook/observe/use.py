@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hook.base import counters
-from hook.observe.snapshot import Group, Inventory, Key
+from hook.observe.snapshot import Group, Inventory, SeenKey
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Total:
 class KeyUse:
     """A key and its use, or how fast that grows."""
 
-    key: Key
+    key: SeenKey
     use: Uses
 
     def get_known(self, event: str) -> int:
@@ -146,7 +146,7 @@ def _list_speeds_of_rest(first: Inventory, second: Inventory, seconds: float) ->
                 yield event, make_total(now)
 
 
-def _list_speeds(key: Key, group: Group, former: dict[tuple[str, str], Group]) -> Iterator[tuple[str, Total]]:
+def _list_speeds(key: SeenKey, group: Group, former: dict[tuple[str, str], Group]) -> Iterator[tuple[str, Total]]:
     """The use of each counter per second since the snapshot before; none in another incarnation."""
     earlier = former.get((key.state.key, group.record.path))
     if earlier is not None and (earlier.record != group.record or group.read_at <= earlier.read_at):

@@ -7,14 +7,14 @@ from hook.base.counters import EVENTS
 from hook.base.models import Failure, KeyState, MonGroup, ReconcileRecord, Unhooked, WatchRecord
 from hook.observe.hardware import Rmids
 from hook.observe.prometheus import PREFIX, count_dropped, make_families
-from hook.observe.snapshot import Group, Inventory, Key
+from hook.observe.snapshot import Group, Inventory, SeenKey
 
 _COUNTERS = dict.fromkeys((f"mon_L3_00/{event}" for event in EVENTS), "1")
 _GROUP = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={**_COUNTERS, "mon_PERF_PKG_00/core_energy": "9"})
 
 
-def _make_key(state: KeyState) -> Key:
-    return Key(state, [Group(_GROUP, exists=True, read_at=0.0, now=_COUNTERS)], {})
+def _make_key(state: KeyState) -> SeenKey:
+    return SeenKey(state, [Group(_GROUP, exists=True, read_at=0.0, now=_COUNTERS)], {})
 
 
 EVERYTHING = Inventory(

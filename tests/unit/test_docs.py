@@ -287,7 +287,7 @@ def test_commands_has_the_exit_status_of_a_call(call: str, status: str) -> None:
 
 def conditions() -> set[str]:
     """The words that `list` has for the state of a key."""
-    source = textwrap.dedent(inspect.getsource(inspect.getattr_static(snapshot.Key, "condition").fget))
+    source = textwrap.dedent(inspect.getsource(inspect.getattr_static(snapshot.SeenKey, "condition").fget))
     (function,) = ast.parse(source).body
     assert isinstance(function, ast.FunctionDef)
     returned = [node for line in function.body[1:] for node in ast.walk(line)]

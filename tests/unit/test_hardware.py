@@ -59,7 +59,7 @@ def test_counters_that_are_no_numbers_are_none(root: Path, text: str) -> None:
 @pytest.mark.usefixtures("fs")
 def test_a_machine_without_the_files_has_none() -> None:
     root = "/sys/fs/resctrl"
-    assert (hardware.read_assignable(root), hardware.read_events(root)) == (None, set())
+    assert (hardware.read_assignable(root), hardware.list_events(root)) == (None, set())
 
 
 def test_default_mode_is_not_enabled(root: Path) -> None:

@@ -25,7 +25,7 @@ from hook.base.models import KeyState, MonGroup
 from hook.cli import main as cli
 from hook.observe import prometheus
 from hook.observe.prometheus import Choice, Former, make_families, parse_former
-from hook.observe.snapshot import Group, Key, take_snapshot
+from hook.observe.snapshot import Group, SeenKey, take_snapshot
 from hook.state import lives as state_lives
 from tests.unit.metrics import EVERYTHING, FAMILIES, OF_EVENTS
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
@@ -375,7 +375,7 @@ def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, d
     def format_with(*words: str) -> str:
         over = MonGroup(path="/r/mon_groups/x", ctrl_group="/", begin={f"{words[2]}/core_energy": "1"})
         group = Group(over, exists=False, read_at=0.0, now={f"{words[2]}/core_energy": "2"})
-        key = Key(KeyState(key="c1", kind="container", pod_namespace=words[0], pod_name=words[1]), [group], {})
+        key = SeenKey(KeyState(key="c1", kind="container", pod_namespace=words[0], pod_name=words[1]), [group], {})
         (failure,) = EVERYTHING.failures
         seen = {**vars(EVERYTHING), "keys": [key], "failures": [failure.model_copy(update={"reason": words[3]})]}
         return prometheus.format_text(make_families(type(EVERYTHING)(**seen)))

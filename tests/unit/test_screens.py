@@ -26,7 +26,7 @@ from hook.doctor.records import check_records
 from hook.node import config
 from hook.node.place import Places
 from hook.observe import screens, snapshot, table
-from hook.observe.snapshot import Group, Inventory, Key
+from hook.observe.snapshot import Group, Inventory, SeenKey
 from hook.observe.table import Screen
 from hook.state.records import Records
 from tests.unit.metrics import EVERYTHING
@@ -420,10 +420,11 @@ def pace(monkeypatch: pytest.MonkeyPatch, node: NodeFiles) -> list[float]:
 @pytest.mark.parametrize(
     ("option", "rows"),
     [
-        ("--sort=energy", ["shop/x busy 2.50 0 - 4.00Ki", "- idle 0 0 - 4.00Ki"]),
+        ("--sort=memory", ["shop/x busy 2.50 0 - 4.00Ki", "- idle 0 0 - 8.00Ki"]),
+        ("--sort=energy", ["shop/x busy 2.50 0 - 4.00Ki", "- idle 0 0 - 8.00Ki"]),
         ("--namespace=batch", []),
-        ("--sort=name", ["- idle 0 0 - 4.00Ki", "shop/x busy 2.50 0 - 4.00Ki"]),
-        ("--sort=cache", ["shop/x busy 2.50 0 - 4.00Ki", "- idle 0 0 - 4.00Ki"]),
+        ("--sort=name", ["- idle 0 0 - 8.00Ki", "shop/x busy 2.50 0 - 4.00Ki"]),
+        ("--sort=cache", ["- idle 0 0 - 8.00Ki", "shop/x busy 2.50 0 - 4.00Ki"]),
     ],
 )
 def test_top_without_a_terminal_prints_one_table(
@@ -432,11 +433,12 @@ def test_top_without_a_terminal_prints_one_table(
     node.live("busy", **SHOP)
     node.count("oci-busy", {ENERGY: "10"})
     node.live("idle")
+    node.count("oci-idle", {CACHE: "8192"})
     node.completed("done")
     node.count_whole({ENERGY: "18.75"})
     first, _, _, *lines = [" ".join(line.split()) for line in run("top", option).splitlines()]
     assert (pace, first[:32]) == ([2.0], "2026-01-02T03:04:05Z over 2.0 s,")
-    assert lines == ["node 4.62 0 - 8.00Ki", "no pod 2.12 - - -", *rows]
+    assert lines == ["node 4.62 0 - 12.0Ki", "no pod 2.12 - - -", *rows]
 
 
 @pytest.mark.usefixtures("pace")
@@ -538,7 +540,7 @@ def test_text_of_a_tenant_stays_inside_its_cell_or_line(namespace: str, pod: str
         member = Member(pid=1, starttime=1, group=path, cgroup=words[3] or "r")
         group = Group(MonGroup(path=path, ctrl_group="/", begin=BEGIN, end=NOW), exists=False, read_at=0.0, now=NOW)
         state = KeyState(key="c1", kind="container", pod_namespace=words[0], pod_name=words[1], members={"c1": member})
-        key = Key(state, [group], {"c1": False})
+        key = SeenKey(state, [group], {"c1": False})
         failure = Failure(container="c1", stage="x", reason="io", problem=words[2], hint="h", time="")
         seen = Inventory(**{**vars(EVERYTHING), "keys": [key], "failures": [failure]})
         selected = screens.select_keys(seen.keys, [], [], "energy")
@@ -634,7 +636,16 @@ def test_ages_have_one_unit(seconds: float, text: str) -> None:
     assert screens.format_age(seconds) == text
 
 
-NUMBERS = {0: "0", 0.004: "0.00", 3.25: "3.25", 99.96: "100", 999.4: "999", 999.6: "1.00k", 2.5e6: "2.50M"}
+NUMBERS = {
+    0: "0",
+    0.004: "0.00",
+    3.25: "3.25",
+    9.995: "10.0",
+    99.96: "100",
+    999.4: "999",
+    999.6: "1.00k",
+    2.5e6: "2.50M",
+}
 OF_BYTES = {1023: "1023", 1024: "1.00Ki", 45.3 * 2**30: "45.3Gi", 2**80: "1048576Ei"}
 
 

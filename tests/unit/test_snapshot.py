@@ -22,7 +22,7 @@ from hook.base.models import KeyState, Model
 from hook.base.resctrl import Resctrl
 from hook.observe.hardware import Rmids
 from hook.observe.screens import rates_to_json
-from hook.observe.snapshot import Inventory, Key, Uncharged, take_snapshot
+from hook.observe.snapshot import Inventory, SeenKey, Uncharged, take_snapshot
 from hook.observe.use import Rates, Total, compare, sum_use
 from hook.state import records
 from hook.state.records import Records
@@ -35,7 +35,7 @@ GOLD = {"path": "/sys/fs/resctrl/gold/mon_groups/oci-c1", "ctrl_group": "gold", 
 MISSING = {**HERE, "path": "/sys/fs/resctrl/mon_groups/oci-x"}
 
 
-def only(seen: Inventory) -> Key:
+def only(seen: Inventory) -> SeenKey:
     (key,) = seen.keys
     return key
 
