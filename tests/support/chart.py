@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -80,6 +81,7 @@ def _is_map(value: object) -> bool:
 def _renderer() -> Path:
     """The program, built once in a process; go keeps what it compiled for the next one."""
     directory = Path(mkdtemp(prefix="chart-renderer-"))
+    atexit.register(shutil.rmtree, directory)
     program = directory / "render"
     subprocess.run(
         ["go", "build", "-o", program, RENDERER],

@@ -5,8 +5,9 @@
     ...
     print(*before.left(), sep="\\n")
 
-Others use the machine meanwhile. So of processes those count that have MARK in their environment, or this checkout or
-pytest's directory in their command line; of files in PLACES those whose names tempfile has made, and all in /run.
+Others use the machine meanwhile. So of processes those count that have MARK in their environment, or this checkout in
+their command line; of cgroups those in which no other process is; of files in PLACES those whose names tempfile has
+made, and all in /run.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class MachineState(NamedTuple):
         processes = [(pid, _describe(pid)) for pid, _ in sorted(now.processes - self.processes)]
         return [
             *(f"mount: {path}" for path in sorted(now.mounts - self.mounts)),
-            *(f"cgroup: {path}" for path in sorted(now.cgroups - self.cgroups)),
+            *(f"cgroup: {path}" for path in sorted(now.cgroups - self.cgroups) if not _is_used(path)),
             *(f"process: {pid} {command}" for pid, command in processes if command),
             *(f"file: {path}" for path in sorted(now.files - self.files)),
         ]
@@ -73,6 +74,15 @@ def _cgroups() -> Iterator[str]:
     for top, below, _ in os.walk("/sys/fs/cgroup"):
         below[:] = [name for name in below if name not in OF_THE_SYSTEM]
         yield from (os.path.join(top, name) for name in below)
+
+
+def _is_used(cgroup: str) -> bool:
+    """Whether a process is in it that is not ours."""
+    for path in Path(cgroup).rglob("cgroup.procs"):
+        with suppress(OSError):
+            if not all(map(_is_ours, path.read_text(encoding="ascii").split())):
+                return True
+    return False
 
 
 def _processes() -> Iterator[tuple[str, str]]:
@@ -97,7 +107,7 @@ def _is_ours(pid: str) -> bool:
     environment = Path(f"/proc/{pid}/environ").read_bytes()
     command = Path(f"/proc/{pid}/cmdline").read_bytes()
     mark = f"{MARK}={os.environ.get(MARK, '')}\0".encode()
-    return mark in environment or os.fsencode(ROOT) in command or b"pytest-of-" in command
+    return mark in environment or os.fsencode(ROOT) in command
 
 
 def _describe(pid: str) -> str:
