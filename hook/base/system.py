@@ -12,6 +12,13 @@ import fcntl
 import posix
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
 READ_SIZE = 1 << 16
 _SEEK_CUR = 1  # lseek(2)
 _SOON = 0.01
@@ -125,73 +132,65 @@ def write_stderr(line: bytes) -> None:
         posix.write(2, line[: _PIPE_BUF - 1] + b"\n")
 
 
+def _use(path: str, flags: int, use: Callable[[int], T], dir_fd: int | None = None, mode: int = 0o600) -> T:
+    """Open a file, never through a link in its last component; use its descriptor, and close it."""
+    descriptor = posix.open(_encoded(path), flags | posix.O_NOFOLLOW, mode, dir_fd=dir_fd)
+    try:
+        return use(descriptor)
+    finally:
+        posix.close(descriptor)
+
+
 def read_file(path: str, limit: int = 1 << 20, dir_fd: int | None = None) -> str:
     """The text of a file of at most `limit` bytes, never through a link in its last component.
 
     A longer one raises OSError(EFBIG): it is none that we or the kernel wrote.
     """
-    descriptor = posix.open(_encoded(path), posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK, dir_fd=dir_fd)
-    try:
+
+    def read(descriptor: int) -> bytes:
         data = b""
         while chunk := posix.read(descriptor, READ_SIZE + len(data)):  # so that a large one is not copied too often
             data += chunk
             if len(data) > limit:
                 raise OSError(_EFBIG, "File too large", path)
-    finally:
-        posix.close(descriptor)
-    return data.decode("utf-8", "surrogateescape")
+        return data
+
+    return _use(path, posix.O_RDONLY | posix.O_NONBLOCK, read, dir_fd).decode("utf-8", "surrogateescape")
 
 
 def read_counter(path: str) -> str:
     """The text of a file that the kernel gives in one read, without its newline."""
-    descriptor = posix.open(_encoded(path), posix.O_RDONLY | posix.O_NOFOLLOW)
-    try:
-        return posix.read(descriptor, 4096).decode("ascii", "replace").rstrip("\n")
-    finally:
-        posix.close(descriptor)
+    text = _use(path, posix.O_RDONLY, lambda descriptor: posix.read(descriptor, 4096))
+    return text.decode("ascii", "replace").rstrip("\n")
 
 
 def list_directory(path: str, dir_fd: int | None = None) -> list[str]:
     """The names in a directory, which must not be a link; never of one that grows with the node."""
-    descriptor = posix.open(_encoded(path), posix.O_RDONLY | posix.O_DIRECTORY | posix.O_NOFOLLOW, dir_fd=dir_fd)
-    try:
-        return sorted(posix.listdir(descriptor))
-    finally:
-        posix.close(descriptor)
+    return sorted(_use(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir, dir_fd))
 
 
-def append(path: str, text: str, dir_fd: int | None = None) -> None:
-    """Add to the end of a file, made if it is not there, in one write(2): appends of two processes never mix."""
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NOFOLLOW | posix.O_NONBLOCK
-    descriptor = posix.open(_encoded(path), flags, 0o600, dir_fd=dir_fd)
-    try:
-        posix.write(descriptor, text.encode("ascii"))
-    finally:
-        posix.close(descriptor)
+def append(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
+    """Add to the end of a file, made if it is not there, in one write(2): appends of two processes never mix.
 
-
-def append_numbered(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
-    """Append as `append` does. Returns where that ends in the file, and whether the file still has a name.
-
-    The kernel sets the position of the descriptor in the same step as it appends (O_APPEND).
+    Returns where that ends in the file, and whether the file still has a name: the kernel sets the position of the
+    descriptor in the same step as it appends (O_APPEND).
     """
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NOFOLLOW | posix.O_NONBLOCK
-    descriptor = posix.open(_encoded(path), flags, 0o600, dir_fd=dir_fd)
-    try:
+
+    def write(descriptor: int) -> tuple[int, bool]:
         posix.write(descriptor, text.encode("ascii"))
         return posix.lseek(descriptor, 0, _SEEK_CUR), posix.fstat(descriptor).st_nlink > 0
-    finally:
-        posix.close(descriptor)
+
+    return _use(path, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_NONBLOCK, write, dir_fd)
 
 
 def remove_and_measure(path: str, dir_fd: int) -> int:
     """Remove a file; returns how long it was. Of two processes that do it, one gets FileNotFoundError."""
-    descriptor = posix.open(_encoded(path), posix.O_RDONLY | posix.O_NOFOLLOW | posix.O_NONBLOCK, dir_fd=dir_fd)
-    try:
+
+    def remove(descriptor: int) -> int:
         posix.unlink(_encoded(path), dir_fd=dir_fd)
         return posix.fstat(descriptor).st_size  # last: who appends after this sees that the file has no name
-    finally:
-        posix.close(descriptor)
+
+    return _use(path, posix.O_RDONLY | posix.O_NONBLOCK, remove, dir_fd)
 
 
 def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600) -> None:
@@ -199,29 +198,23 @@ def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600
 
     A character that has no UTF-8 is written as its escape: a damaged record may hold one.
     """
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NOFOLLOW | posix.O_NONBLOCK
-    descriptor = posix.open(_encoded(path), flags, mode, dir_fd=dir_fd)
-    try:
+
+    def write(descriptor: int) -> None:
         data = text.encode("utf-8", "backslashreplace")
         while data:
             data = data[posix.write(descriptor, data) :]
-    finally:
-        posix.close(descriptor)
+
+    _use(path, posix.O_WRONLY | posix.O_CREAT | posix.O_TRUNC | posix.O_NONBLOCK, write, dir_fd, mode)
 
 
 def write_once(path: str, text: str) -> None:
     """Give `text` to a file that exists in one write(2), the way the kernel's control files want it."""
-    descriptor = posix.open(_encoded(path), posix.O_WRONLY | posix.O_NOFOLLOW)
-    try:
-        posix.write(descriptor, text.encode("ascii"))
-    finally:
-        posix.close(descriptor)
+    _use(path, posix.O_WRONLY, lambda descriptor: posix.write(descriptor, text.encode("ascii")))
 
 
-def create_exclusively(path: str, dir_fd: int | None = None) -> None:
+def create_exclusively(path: str, dir_fd: int) -> None:
     """Make an empty file; FileExistsError if there is one."""
-    flags = posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_NOFOLLOW
-    posix.close(posix.open(_encoded(path), flags, 0o600, dir_fd=dir_fd))
+    _use(path, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL, lambda _descriptor: None, dir_fd)
 
 
 def open_directory(path: str) -> int:

@@ -87,7 +87,7 @@ def count_failure(run: RunDir, reason: str) -> tuple[bool, list[str]]:
     No lock: an append has one place, which is the failure's number.
     """
     try:
-        number, is_kept = system.append_numbered(f"{_LOGGED}{reason}-{_this_minute()}", ".", run.descriptor)
+        number, is_kept = system.append(f"{_LOGGED}{reason}-{_this_minute()}", ".", run.descriptor)
     except OSError:
         return True, []
     return number <= MOST or not is_kept, sum_up_failures(run) if number == 1 else []

@@ -113,7 +113,7 @@ def test_all_are_logged_where_they_cannot_be_counted(
     def full(*_arguments: object) -> tuple[int, bool]:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(system, "append_numbered", full)
+    monkeypatch.setattr(system, "append", full)
     for number in range(12):
         fail(run, number)
     assert len(lines) == 12
