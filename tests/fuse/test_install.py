@@ -124,7 +124,7 @@ def test_a_dry_run_prints_the_same_steps_and_takes_none(node: ScratchMachine) ->
 
 def test_options_reach_the_hooks_and_the_timer_from_one_place(node: ScratchMachine) -> None:
     words = ["--linger", "5", "--monitor=opt-in", "--group-prefix=mine-", "--annotation=a=b", "--strict"]
-    expected = ["--group-prefix=mine-", "--linger=5", "--monitor=opt-in", "--annotation=a=b", "--strict"]
+    expected = ["--linger=5", "--monitor=opt-in", "--group-prefix=mine-", "--annotation=a=b", "--strict"]
     done(node, "install", "--for=both", "--adopt", *words)
     for path, target in ((KUBERNETES, "kubernetes"), (PODMAN, "podman")):
         assert hook_of(node, path)["args"] == ["resctrl-mon-hook", "hook", f"--containers={target}", *expected]
