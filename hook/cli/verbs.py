@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hook.doctor.finding import Finding, Site
     from hook.install.steps import Taken
     from hook.node.place import Places, PyzFile
-    from hook.observe.prometheus import Family, Former
+    from hook.observe.prometheus import Choice, Family, Former
     from hook.observe.snapshot import SeenKey
     from hook.observe.table import Screen
     from hook.state.records import Broken, Records
@@ -96,10 +96,10 @@ def _format_plan(steps: list[str]) -> list[str]:
 # --- Commands that look
 
 
-def list_keys(given: options.List, hook: Options, words: list[str]) -> None:
+def list_keys(given: options.List, hook: Options, _words: list[str]) -> None:
     from hook.observe import screens, snapshot
 
-    _check_directories(hook, words)
+    _check_directories(hook)
     seen = snapshot.take_snapshot(hook)
     selected = screens.select_keys(seen.keys, given.namespace, given.state, given.sort)
     if wants_json(given):
@@ -110,23 +110,27 @@ def list_keys(given: options.List, hook: Options, words: list[str]) -> None:
         print_answer(screens.format_list(seen, selected, given.limit, get_screen(is_wide=given.output == "wide")))
 
 
-def _check_directories(hook: Options, words: list[str]) -> None:
+def _check_directories(hook: Options) -> None:
     """Raise Usage for a directory that was named and is not there: its screens would be empty, and wrong.
 
     Not for `metrics`, which a service may serve before the first hook has run.
     """
-    for option, path in (("--run-dir", hook.run_dir), ("--resctrl-root", hook.resctrl_root)):
-        if any(word.startswith(option) for word in words) and not os.path.exists(path):
+    usual = Options()
+    for option, path, default in (
+        ("--run-dir", hook.run_dir, usual.run_dir),
+        ("--resctrl-root", hook.resctrl_root, usual.resctrl_root),
+    ):
+        if path != default and not os.path.exists(path):
             raise Usage(f"{option}={path[:80]}: there is no such directory")
 
 
-def show_key(given: options.Show, hook: Options, words: list[str]) -> None:
+def show_key(given: options.Show, hook: Options, _words: list[str]) -> None:
     from hook.base.models import Failure
     from hook.base.resctrl import Resctrl
     from hook.observe import screens, snapshot
     from hook.state.records import Records
 
-    _check_directories(hook, words)
+    _check_directories(hook)
     with Records(hook.run_dir) as records:
         (key,) = snapshot.add_podman_names([_find_key(records, Resctrl(hook.resctrl_root), given.key)])
         found = (records.failure(name) for name in records.names(Failure))
@@ -208,28 +212,29 @@ def _list_names(key: str, state: KeyState | Broken | None, given: dict[str, str]
         yield given[key]
 
 
-def top(given: options.Top, hook: Options, words: list[str]) -> None:
+def top(given: options.Top, hook: Options, _words: list[str]) -> None:
     from hook.cli.top import show_top  # only this needs termios, which a small image may lack
 
-    _check_directories(hook, words)
+    _check_directories(hook)
     show_top(hook, given)
 
 
 def metrics(given: options.Metrics, hook: Options, _words: list[str]) -> None:
     from hook.observe import prometheus
 
+    choice = prometheus.Choice(parse_events(given.events) if given.events is not None else None, given.sum_domains)
     if given.listen is not None:
-        _serve_metrics(given, hook)
+        _serve_metrics(parse_address(given.listen), hook, choice)
     elif given.textfile is not None:
-        text = prometheus.format_text(_measure(given, hook, prometheus.read_former(given.textfile)))
+        text = prometheus.format_text(_measure(hook, choice, prometheus.read_former(given.textfile)))
         prometheus.write_textfile(given.textfile, text)
     elif given.is_json:
-        print_answer(prometheus.to_json(_measure(given, hook)))
+        print_answer(prometheus.to_json(_measure(hook, choice)))
     else:
-        write(prometheus.format_text(_measure(given, hook)))
+        write(prometheus.format_text(_measure(hook, choice)))
 
 
-def _serve_metrics(given: options.Metrics, hook: Options) -> None:
+def _serve_metrics(address: tuple[str, int], hook: Options, choice: Choice) -> None:
     """Answer requests; no counter dips from one answer to the next."""
     from hook.base import system
     from hook.observe import prometheus, serve
@@ -240,29 +245,29 @@ def _serve_metrics(given: options.Metrics, hook: Options) -> None:
         nonlocal former, at
         now = system.monotonic()
         aged = prometheus.Former(now - at, former.samples, former.containers)
-        text = prometheus.format_text(_measure(given, hook, aged))
+        text = prometheus.format_text(_measure(hook, choice, aged))
         former, at = prometheus.parse_former(text, 0.0), now
         return text
 
-    serve.serve(parse_address(given.listen or ""), answer, write)
+    serve.serve(address, answer, write)
 
 
-def _measure(given: options.Metrics, hook: Options, former: Former | None = None) -> list[Family]:
+def _measure(hook: Options, choice: Choice, former: Former | None = None) -> list[Family]:
     """The metrics of this moment. `former`: what was exported before.
 
-    Raises HookError, as take_snapshot, and Usage for an event that this machine does not have.
+    Raises HookError, as take_snapshot, and `usage` for an event that this machine does not have.
     """
     from hook.base.counters import EVENTS
+    from hook.base.errors import HookError, Reason
     from hook.observe import prometheus, snapshot
 
-    events = parse_events(given.events) if given.events is not None else None
     seen = snapshot.take_snapshot(hook, has_uncharged=True)
     shown = {counter.rpartition("/")[2] for values in seen.uncharged.values() for counter in values}
     # An event that is known may be missing on this machine; another one is misspelt.
-    if unknown := sorted((events or frozenset()) - shown - EVENTS.keys()) if shown else []:
-        there = f"the kernel has {', '.join(sorted(shown))}"
-        raise Usage(f"--events: no such event: {', '.join(unknown)}; hint: {there}")
-    return prometheus.make_families(seen, former, prometheus.Choice(events, given.sum_domains))
+    if unknown := sorted((choice.events or frozenset()) - shown - EVENTS.keys()) if shown else []:
+        hint = f"the kernel has {', '.join(sorted(shown))}"
+        raise HookError(Reason.USAGE, f"--events: no such event: {', '.join(unknown)}", hint=hint)
+    return prometheus.make_families(seen, former, choice)
 
 
 def parse_events(text: str) -> frozenset[str]:
@@ -345,7 +350,7 @@ def reconcile(given: options.Reconcile, hook: Options, words: list[str]) -> int:
     from hook.node import runtimes
     from hook.reconcile.run import format_left, format_outcome, plan_repairs, result_to_json
 
-    live = _read_keys(given.live) if given.live is not None else None
+    live = _read_live_keys(given.live) if given.live is not None else None
     # Only if given: `reconcile` alone does not shorten linger times.
     longest = hook.linger if any(word.startswith("--linger=") for word in words) else None
     asks = runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
@@ -361,7 +366,7 @@ def reconcile(given: options.Reconcile, hook: Options, words: list[str]) -> int:
     return 0 if result.is_whole else 1
 
 
-def _read_keys(path: str) -> set[str]:
+def _read_live_keys(path: str) -> set[str]:
     """The keys in a file, one on each line. Raises Usage for an invalid one, because reconcile would end live keys."""
     from hook.base import names, system
     from hook.node import door

@@ -520,6 +520,9 @@ def test_a_misspelt_event_is_an_error(
     assert re.search("no such event: core_enrgy.*core_energy", line)
 
 
-@pytest.mark.parametrize("words", [["--events="], ["--events=a b"], ["--events=a,,b"], ["--listen=1", "--json"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--events="], ["--events=a b"], ["--events=a,,b"], ["--listen=1", "--json"], ["--listen=1", "--events=a,"]],
+)
 def test_wrong_arguments_are_refused(node: NodeFiles, words: list[str]) -> None:
     assert cli.main(["metrics", *node.places, *words]) == 2
