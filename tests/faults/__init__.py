@@ -3,10 +3,11 @@
 
     python3 build.py faults [PART ...] [--markdown] [--most N] [--only CASE]
 
-The parts, by the package that they are in, each of which has a README.md:
+The parts, by the package or the module that they are in:
   injection  `syscalls` (those that Python makes around ours fail), `installs` (install and uninstall, killed at
              each call that has an effect), `broken` (full, read-only, torn, hidden)
   load       `soak` (a hundred thousand pods on one node, two thousand on real resctrl)
+  simulated  `simulate` (two hundred thousand schedules of whole hooks, reconcile and watch in one process)
   fuzzing    `fuzz` (a million hostile inputs to all that parses, and to the whole hook)
   mutation   `coverage` (each branch of the hook path is run by a test), `mutants` (each change of it fails one)
 Injection works on the model of resctrl, with the shipped .pyz; what must hold is in tests/support/oracle.py, the same

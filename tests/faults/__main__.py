@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests import faults, provision
+from tests.faults import simulated
 from tests.faults.campaign import Campaign
 from tests.faults.fuzzing import fuzz
 from tests.faults.injection import broken_nodes, failing_syscalls, killed_installs
@@ -30,6 +31,7 @@ PARTS: dict[str, Callable[[Campaign], None]] = {
     "installs": killed_installs.run,
     "broken": broken_nodes.run,
     "fuzz": fuzz.run,
+    "simulate": simulated.run,
     "soak": soak.run,
     "coverage": hook_coverage.run,
     "mutants": judge.run,

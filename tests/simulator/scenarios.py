@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What begins beside what: `[OPTION=VALUE ...;] STEPS before | STEPS | STEPS ...`, the last ones each in a lane.
+
+Steps: tests.simulator.node.STEPS. `rmids` and `limbo` are of the kernel, other options of hooks and reconcile.
+"""
+
+from __future__ import annotations
+
+SCENARIOS = (
+    # lives of one pod
+    "| c1",
+    "c1 | p1",
+    "| c1 | c2",
+    "c1 | c2 | p1",
+    "c1 c2 | p1 | p2",
+    "c1 | p1 | c2 | c3",
+    "snapshot_ttl=0; c1 | p1 | c2 | c3",
+    "c1 c2 | p1 | p2 | c3",
+    "snapshot_ttl=0; c1 | p1 | c2 | r",
+    # beside reconcile
+    "| c1 | r",
+    "| c1 | c2 | r",
+    "c1 | p1 | r",
+    "c1 | r | r",
+    "c1 | c2 | p1 | r",
+    "c1 c2 | p1 p2 | r | c3",
+    "c1 p1 | c2 | r",
+    "c1 d1 | c2 | r",
+    "c1 c2 d1 d2 | p1 | r | r",
+    # restarts under the same ID, late and lost poststops, pids that come again
+    "c1 d1 | c1 | l1",
+    "c1 d1 | c1 | l1 | r",
+    "c1 | d1 c1 | r",
+    "c1 d1 | c2^1 | r",
+    "c1 d1 | c5^1 | r",
+    "c1 d1 | c9^1 | r | l1",
+    "c1 | c1 | r",
+    "c1 c1 | l1 | p1 | r",
+    # lingering
+    "linger=60; c1 | p1 | c2",
+    "linger=60; c1 p1 | c2 | r",
+    "linger=60; c1 p1 t100 | c2 | r",
+    "linger=60; c1 p1 t100 | c2 | r | c5",
+    "linger=60; c1 p1 D1 | r | c2",
+    "linger=60; c1 d1 k1 | c2 p2 | r",
+    # two ctrl_groups
+    "c1 | c2@gold | p1",
+    "c1 c2@gold | p1 | p2 | r",
+    "c1 c2@gold | p2 | c3@gold | r",
+    "| c1 | m1@gold | r",
+    "c1 | m1@gold | r | c2",
+    # few RMIDs: reclaim
+    "rmids=1; c1 d1 | c5",
+    "rmids=1; c1 d1 | c5 | r",
+    "rmids=1; c1 d1 | c5 | c2",
+    "rmids=1 linger=60; c1 p1 | c5 | c2",
+    "rmids=2 linger=60; c1 p1 c5 p5 | c9 | c2 | r",
+    "rmids=1 limbo=1; c1 | p1 | c5",
+    "rmids=1 limbo=1; c1 d1 | c5 | l1 | r",
+    "rmids=1; c1 | c5 | p1 r",
+    # damage: records, index, views
+    "c1 u1 | c2 | r",
+    "c1 u1 | p1 | r",
+    "c1 | u1 r | c2",
+    "c1 k1 | c2 | r",
+    "c1 k1 | p1 | r | r",
+    "c1 c2@gold u1 | r | p2",
+    "c1 i1 | r | c2",
+    "c1 i1 | p1 | r",
+    "c1 v1 | c2 | r",
+    # other tools
+    "c1 | c2 | x1",
+    "| c1 | g | r",
+    "| c1 | x1 | r",
+    "c1 | X r | c2",
+    "c1 p1 | c2 | g",
+    "c1 | p1 | X | r",
+    "c1 s1 | r | c2",
+    # exec, and what outlives an init
+    "c1 | w1 | r",
+    "c1 | e1 r | w1",
+    "c1 | w1 | p1",
+    "c1 | w1 | x1 r",
+    "c1 f1 | p1 | r",
+    "c1 f1 d1 | r | c2",
+    # keys beside each other
+    "| c1 | c5 | c9 | r",
+    "c1 c5 c9 | p1 | p5 | p9 | r",
+)
