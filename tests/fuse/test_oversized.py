@@ -25,9 +25,8 @@ ID = "c" * 64
 VICTIM = "00000000-0000-4000-8000-000000000001"
 MEMORY = 150_000
 """KiB of address space: less than the largest state."""
-SIZES = {"1 MB": 1, "5 MB": 5, "20 MB": 20, "200 MB": 200}
+SIZES = {"1 MB": 1, "5 MB": 5, "200 MB": 200}
 ANNOTATIONS = '"annotations": {"io.kubernetes.pod.uid": "%s", "io.kubernetes.container.preStopHandler": "'
-NAMES = {"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": "web", "io.kubernetes.container.name": "app"}
 each_size = pytest.mark.parametrize("megabytes", SIZES.values(), ids=SIZES)
 
 
@@ -110,23 +109,11 @@ def test_a_state_of_any_size_that_begins_with_annotations_ends_in_bounded_memory
     assert annotations_first(bounded.with_options("--strict"), created(ID, init.pid), megabytes).status == 0
 
 
-def test_an_oversized_state_gets_the_names_of_its_bundle(
+def test_a_pod_does_not_evade_a_filter_by_the_size_of_its_state(
     bounded: Hook, own: Cgroup, init: Task, tmp_path: Path
 ) -> None:
-    (tmp_path / "config.json").write_text(
-        json.dumps({"annotations": {"io.kubernetes.pod.uid": UID, **NAMES, "x": "y" * 10_000_000}})
-    )
-    annotations_last(bounded, {**created(ID, init.pid), "bundle": str(tmp_path)}, 10)
-    key = bounded.key(UID)
-    assert (key["pod_namespace"], key["pod_name"]) == ("shop", "web")
-    assert own.pids() == bounded.tasks(f"oci-{UID}")
-
-
-@pytest.mark.parametrize("option", ["--namespace=shop", "--annotation=a=b", "--monitor=opt-in", "--monitor=opt-out"])
-def test_a_pod_does_not_evade_a_filter_by_the_size_of_its_state(
-    bounded: Hook, own: Cgroup, init: Task, option: str, tmp_path: Path
-) -> None:
+    """For each filter: unit/test_oversized.py."""
     with (tmp_path / "config.json").open("w") as file:
         file.truncate(200 << 20)  # a hole
-    annotations_last(bounded.with_options(option), {**created(ID, init.pid), "bundle": str(tmp_path)}, 20)
+    annotations_last(bounded.with_options("--namespace=shop"), {**created(ID, init.pid), "bundle": str(tmp_path)}, 20)
     assert bounded.tasks(f"oci-{UID}") == own.pids()

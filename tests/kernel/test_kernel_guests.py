@@ -33,8 +33,11 @@ MACHINES = [
         Vm(smp=1, sockets=1, append=QUICK),
         (f"{HERE}/test_containers.py", f"{HERE}/test_others.py"),
     ),
-    GuestKind("watch", Vm(smp=1, sockets=1, append=QUICK), (*black_box("watch"), f"{HERE}/test_watch.py")),
-    GuestKind("chains", Vm(smp=1, sockets=1, append=QUICK), (f"{HERE}/test_chain.py",)),
+    GuestKind(
+        "watch",
+        Vm(smp=1, sockets=1, append=QUICK),
+        (*black_box("watch"), f"{HERE}/test_watch.py", f"{HERE}/test_chain.py"),
+    ),
     GuestKind("systemd", Vm(smp=1, sockets=1, systemd=True, append=QUICK), (f"{HERE}/test_units.py",)),
     GuestKind("containerd", Vm(smp=1, sockets=1, append=QUICK), (f"{HERE}/test_containerd.py",)),
     GuestKind(
