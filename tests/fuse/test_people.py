@@ -3,17 +3,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import re
 import shutil
-import signal
-import struct
 import subprocess
 import tempfile
-import termios
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -164,43 +158,6 @@ def test_top_sorts_by_use_and_ends_with_a_closed_pipe(hook: Hook, resctrl: Mount
     process.stderr.close()
 
 
-def deaf_to_nothing() -> None:
-    """Ctrl-C ends what a terminal runs, also where the tests were started by a shell in the background."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def on_a_terminal(
-    hook: Hook, *arguments: str, rows: int = 24, columns: int = 80
-) -> tuple[subprocess.Popen[bytes], int]:
-    """A verb whose stdout is a terminal of this size; and the terminal's other end."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    try:
-        return start(hook, *arguments, stdout=theirs, preexec_fn=deaf_to_nothing), ours
-    finally:
-        os.close(theirs)
-
-
-def test_top_is_a_screen_on_a_terminal_and_ends_with_ctrl_c(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid))
-    process, terminal = on_a_terminal(hook, "top", "--interval=0.1")
-    try:
-        text = b""
-        while text.count(b"\x1b[H\x1b[2J") < 3:
-            text += os.read(terminal, 4096)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE) == 0
-    finally:
-        os.close(terminal)
-        process.kill()
-        _, err = process.communicate()
-    screen = text.split(b"\x1b[H\x1b[2J")[1].decode().splitlines()
-    assert screen[3].startswith("NAME")
-    assert screen[6].split()[1] == "c1"
-    assert max(map(len, screen)) <= 80
-    assert err == b""
-
-
 @pytest.mark.parametrize("verb", [["list"], ["show", "c1"], ["top"], ["metrics"], ["reconcile"], ["watch"]])
 def test_who_is_not_root_is_told_to_be(hook: Hook, init: Task, verb: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir=provision.find_scratch()) as place:  # the tests' own directories are root's
@@ -223,13 +180,6 @@ def test_output_that_cannot_be_written_is_an_error(hook: Hook) -> None:
     _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 2
     assert b"ENOSPC" in err
-
-
-@pytest.mark.parametrize("arguments", [["list", "--nonsense"], ["show", "none"], ["top", "--count=x"], ["list", "x"]])
-def test_a_usage_error_is_one_line(hook: Hook, arguments: list[str]) -> None:
-    outcome = ask(hook, *arguments)
-    assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1)
-    assert outcome.stderr.startswith("resctrl-mon-hook: ")
 
 
 def test_a_textfile_for_node_exporter(hook: Hook, init: Task, tmp_path: Path) -> None:

@@ -72,28 +72,22 @@ def test_a_read_that_blocks_is_ended_when_the_time_is_over(block: Callable[[], i
     assert capfd.readouterr().err == "resctrl-mon-hook: metrics: ended after 0 s: it is not complete\n"
 
 
+@pytest.mark.parametrize("is_blocked", [False, True])
 @pytest.mark.parametrize("number", ENDING)
-def test_a_read_that_blocks_is_ended_by_a_signal(block: Callable[[], int], capfd: Capture, number: int) -> None:
+def test_a_read_that_blocks_is_ended_by_a_signal_also_if_the_caller_had_blocked_it(
+    block: Callable[[], int], capfd: Capture, number: int, is_blocked: bool
+) -> None:
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, [number, signal.SIGURG] if is_blocked else [])
+
     def command() -> int:
         threading.Thread(target=os.kill, args=(os.getpid(), number)).start()
-        return block()
-
-    assert run(command) == 2
-    assert f"metrics: ended by {signal.Signals(number).name}: " in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("number", ENDING)
-def test_a_signal_that_was_blocked_by_the_caller_ends_it_too(block: Callable[[], int], number: int) -> None:
-    former = signal.pthread_sigmask(signal.SIG_BLOCK, [number, signal.SIGURG])
-
-    def command() -> int:
-        os.kill(os.getpid(), number)
         return block()
 
     try:
         assert run(command) == 2
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, former)
+    assert f"metrics: ended by {signal.Signals(number).name}: " in capfd.readouterr().err
 
 
 def test_a_poke_that_came_before_the_call_is_sent_again(block: Callable[[], int]) -> None:

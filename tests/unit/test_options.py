@@ -56,40 +56,28 @@ def test_both_forms_of_an_option(name: str) -> None:
     assert changed(option(name), text) == ({name: value}, [])
 
 
-def test_numbers_are_of_the_kind_that_their_default_has() -> None:
-    found, _ = entry.parse(["--rmid-wait=3", "--linger=3"])
-    assert (type(found.rmid_wait), type(found.linger)) == (float, int)
-
-
-def test_a_flag_takes_no_word_from_the_others() -> None:
-    assert changed("--strict", "--linger=5") == ({"strict": True, "linger": 5}, [])
-    assert changed("--strict") == ({"strict": True}, [])
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ("--strict --linger=5", {"strict": True, "linger": 5}),  # a flag takes no word from the others
+        ("--namespace=a --namespace b --namespace=a", {"namespace": ["a", "b", "a"]}),  # repeats add up
+        ("--annotation=a=1 --annotation b=", {"annotation": {"a": "1", "b": ""}}),
+        ("--annotation=a=1 --annotation=a=2", {"annotation": {"a": "2"}}),
+        ("--linger=5 --linger=6", {"linger": 6}),  # of others the last counts
+        ("--namespace=b", {"namespace": ["b"]}),  # nothing of the above is in the defaults
+        ("--namespace=", {"namespace": [""]}),
+        ("--linger=86400 --snapshot-ttl=604800", {"linger": 86400, "snapshot_ttl": 604800}),  # the bounds are within
+        ("--lock-timeout=0 --rmid-wait=60", {"lock_timeout": 0.0, "rmid_wait": 60.0}),
+    ],
+)
+def test_words_become_fields_of_the_kind_that_their_defaults_have(words: str, fields: dict[str, Any]) -> None:
+    found, complaints = changed(*words.split())
+    assert (repr(found), complaints) == (repr({name: fields[name] for name in DEFAULTS if name in fields}), [])
 
 
 def test_all_of_them_together() -> None:
     words = [f"{option(name)}={text}" for name, (text, _) in GOOD.items()]
     assert changed(*words, "--strict") == ({name: value for name, (_, value) in GOOD.items()} | {"strict": True}, [])
-
-
-def test_repeats_add_up_where_the_option_is_repeatable() -> None:
-    assert changed("--namespace=a", "--namespace", "b", "--namespace=a") == ({"namespace": ["a", "b", "a"]}, [])
-    assert changed("--annotation=a=1", "--annotation", "b=") == ({"annotation": {"a": "1", "b": ""}}, [])
-    assert changed("--annotation=a=1", "--annotation=a=2") == ({"annotation": {"a": "2"}}, [])
-
-
-def test_of_other_repeats_the_last_counts() -> None:
-    assert changed("--linger=5", "--linger=6") == ({"linger": 6}, [])
-
-
-def test_repeats_do_not_get_into_the_defaults() -> None:
-    changed("--namespace=a", "--annotation=a=1")
-    assert (Options().namespace, Options().annotation) == ([], {})
-    assert changed("--namespace=b") == ({"namespace": ["b"]}, [])
-
-
-def test_an_empty_value_is_a_value() -> None:
-    assert changed("--namespace=") == ({"namespace": [""]}, [])
-    assert changed("--group-prefix=")[1] == ["--group-prefix: '': Value error, not a group prefix"]
 
 
 BAD = {
@@ -111,6 +99,7 @@ BAD = {
     "--annotation=K": "--annotation",
     "--annotation==V": "--annotation",
     "--group-prefix=a/b": "--group-prefix",
+    "--group-prefix=": "--group-prefix: '': Value error, not a group prefix",
     "--run-dir=run": "--run-dir",
     "--resctrl-root=/": "--resctrl-root",
     "--resctrl-root=/a/../b": "--resctrl-root",
@@ -145,12 +134,6 @@ def test_an_absurdly_long_word_is_quoted_in_part(word: str) -> None:
 @pytest.mark.parametrize("name", GOOD)
 def test_an_option_at_the_end_without_its_value(name: str) -> None:
     assert changed("--strict", option(name)) == ({"strict": True}, [f"{option(name)} wants a value"])
-
-
-def test_the_bounds_are_within() -> None:
-    words = ["--linger=86400", "--snapshot-ttl=604800", "--lock-timeout=0", "--rmid-wait=60"]
-    expected = {"linger": 86400, "snapshot_ttl": 604800, "lock_timeout": 0.0, "rmid_wait": 60.0}
-    assert changed(*words) == (expected, [])
 
 
 def test_each_bad_option_has_its_own_complaint() -> None:

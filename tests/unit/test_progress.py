@@ -70,37 +70,34 @@ def test_for_json_nothing_is_printed(capsys: Capture, monkeypatch: pytest.Monkey
     assert (capsys.readouterr().out, stderr.getvalue()) == ("", "\r\x1b[K")
 
 
-def test_a_run_that_is_ended_says_what_it_has_done_what_is_left_and_what_it_was_at(capsys: Capture) -> None:
-    progress = Progress(LeftUndone(), is_quiet=False)
-    progress.begin(DROP, 1, 9)
-    progress.end(Outcome(DROP))
-    progress.begin(DROP, 2, 9)
-    progress.end(None)
-    progress.begin(DROP, 3, 9)
-    result = progress.end_run("after 45 s")
-    assert result == Result([Outcome(DROP)], undone=7, ended="after 45 s")
-    assert not result.is_whole
-    assert capsys.readouterr().out.splitlines()[1:] == [
-        "ended after 45 s: 1 actions done, 7 left for the next run; it was at: drop c1 of k: its process is dead"
-    ]
-
-
-def test_a_run_that_is_ended_between_two_actions_is_at_none(capsys: Capture) -> None:
-    progress = Progress(LeftUndone(), is_quiet=False)
-    progress.begin(DROP, 1, 2)
-    progress.end(Outcome(DROP))
-    assert progress.end_run("by SIGTERM").undone == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "ended by SIGTERM: 1 actions done, 1 left for the next run"
-
-
-def test_a_run_that_is_ended_while_it_looks_says_so(capsys: Capture) -> None:
+@pytest.mark.parametrize(
+    ("begun", "of", "is_in_hand", "line"),
+    [
+        (2, 9, True, "1 actions done, 7 left for the next run; it was at: drop c1 of k: its process is dead"),
+        (1, 2, False, "1 actions done, 1 left for the next run"),  # between two actions
+        (1, 1, False, "1 actions done, 0 left for the next run; it was looking for more"),
+    ],
+)
+def test_a_run_that_is_ended_says_what_it_has_done_what_is_left_and_what_it_was_at(
+    capsys: Capture, begun: int, of: int, is_in_hand: bool, line: str
+) -> None:
     progress = Progress(LeftUndone(), is_quiet=False)
     progress.end(Outcome(DROP, "its state cannot be read", reason="bad_state"))  # never begun, as of an invalid state
-    progress.begin(DROP, 1, 1)
+    progress.begin(DROP, 1, of)
     progress.end(Outcome(DROP))
-    assert progress.end_run("by SIGTERM").undone == 0
-    line = "ended by SIGTERM: 1 actions done, 0 left for the next run; it was looking for more"
-    assert capsys.readouterr().out.splitlines()[-1] == line
+    for number in range(2, begun + 1):
+        progress.begin(DROP, number, of)
+        progress.end(None)
+    if is_in_hand:
+        progress.begin(DROP, begun + 1, of)
+    result = progress.end_run("after 45 s")
+    assert (len(result.outcomes), result.undone, result.ended) == (
+        2,
+        int(line.split(", ")[1].split(maxsplit=1)[0]),
+        "after 45 s",
+    )
+    assert not result.is_whole
+    assert capsys.readouterr().out.splitlines()[-1] == f"ended after 45 s: {line}"
 
 
 def test_a_reader_that_goes_away_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
