@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.inside import few
 from tests.resctrlfs import Mounted
 from tests.support.cgroups import Cgroup, cgroup, container_cgroup, enter_cgroup
 from tests.support.hook import UID, Hook, created, end, finish, stopped, task
@@ -129,16 +128,6 @@ def test_a_container_whose_poststop_never_came(hook: Hook, init: Task) -> None:
     assert verbs(reconcile(hook)) == ["drop"]
     hook.assert_clean()
     settled(hook)
-
-
-def test_a_dead_container_beside_a_live_one_goes_alone(hook: Hook, init: Task) -> None:
-    with task() as other:
-        hook(created("c1", init.pid, pod_uid=UID))
-        hook(created("c2", other.pid, pod_uid=UID))
-        end(init)
-        assert verbs(reconcile(hook)) == ["drop"]
-        assert set(hook.key(UID)["members"]) == {"c2"}
-        assert hook.tasks(f"oci-{UID}") == {other.pid}
 
 
 def test_a_group_that_was_removed_gets_all_tasks_of_its_containers_back(hook: Hook, family: Task, own: Cgroup) -> None:
@@ -281,15 +270,6 @@ def test_a_group_of_ours_that_nothing_is_recorded_of_goes(hook: Hook, init: Task
         (groups / name).mkdir()
     assert verbs(reconcile(hook)) == ["remove"]
     assert hook.groups() == {"oci-c1", "theirs", UID}
-
-
-def test_another_ctrl_group_is_looked_after_too(hook: Hook) -> None:
-    gold = hook.resctrl_root / "gold"
-    gold.mkdir()
-    (gold / "mon_groups" / "oci-lost").mkdir()
-    (gold / "mon_groups" / "theirs").mkdir()
-    assert verbs(reconcile(hook)) == ["remove"]
-    assert hook.groups() == {"gold/theirs"}
 
 
 # --- Other tools
@@ -449,45 +429,6 @@ def test_in_a_private_cgroup_namespace_no_task_is_moved(hook: Hook, family: Task
 # --- Records
 
 
-@pytest.mark.parametrize("text", few(["", "{", '{"version": 2}']))
-def test_a_record_that_was_torn_is_rebuilt(hook: Hook, family: Task, own: Cgroup, text: str) -> None:
-    hook(created(ID, family.pid, pod_uid=UID))
-    reconcile(hook)
-    path = hook.run_dir / "groups" / f"{UID}.json"
-    before = json.loads(path.read_text())
-    path.write_text(text)
-    assert "rebuild" in verbs(reconcile(hook))
-    after = hook.key(UID)
-    assert after["members"] == before["members"]
-    assert not after["recovering"]
-    assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
-    settled(hook)
-
-
-def test_a_record_that_was_rebuilt_gets_the_names_of_its_pod_from_the_next_container(
-    hook: Hook, family: Task, own: Cgroup, init: Task
-) -> None:
-    names = {"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": "web"}
-    hook(created(ID, family.pid, pod_uid=UID, **names))
-    reconcile(hook)
-    (hook.run_dir / "groups" / f"{UID}.json").write_text("{")
-    reconcile(hook)
-    assert (hook.key(UID)["pod_namespace"], hook.key(UID)["pod_name"]) == (None, None)
-    hook(created("c2", init.pid, pod_uid=UID, **names))
-    assert (hook.key(UID)["pod_namespace"], hook.key(UID)["pod_name"]) == ("shop", "web")
-    assert hook.tasks(f"oci-{UID}") == threads(init.pid, *own.pids())
-
-
-def test_a_record_that_was_torn_of_what_is_gone(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid, pod_uid=UID))
-    end(init)
-    (hook.run_dir / "groups" / f"{UID}.json").write_text("{")
-    reconcile(hook)
-    assert hook.groups() == set()
-    assert not hook.recorded(UID) or hook.recorded(UID)["completed_at"]
-    settled(hook)
-
-
 def test_a_run_directory_that_was_lost_is_rebuilt(hook: Hook, family: Task, own: Cgroup) -> None:
     hook(created(ID, family.pid, pod_uid=UID))
     shutil.rmtree(hook.run_dir)
@@ -498,181 +439,6 @@ def test_a_run_directory_that_was_lost_is_rebuilt(hook: Hook, family: Task, own:
     family.communicate()
     assert hook(stopped(ID)).stderr == ""
     assert hook.groups() == set()
-
-
-def test_live_containers_are_recorded_again_after_the_run_directory_was_lost(
-    hook: Hook, family: Task, own: Cgroup, init: Task
-) -> None:
-    """The pod's next container makes a record anew, in which that one is not."""
-    hook(created(ID, family.pid, pod_uid=UID))
-    reconcile(hook)
-    shutil.rmtree(hook.run_dir)
-    assert hook(created("c2", init.pid, pod_uid=UID)).stderr == ""
-    reconcile(hook)
-    assert set(hook.key(UID)["members"]) == {ID, "c2"}
-    assert hook.tasks(f"oci-{UID}") == threads(init.pid, *own.pids())
-    settled(hook)
-
-
-def test_a_record_is_rebuilt_of_a_container_whose_processes_outlived_its_init(
-    hook: Hook, family: Task, own: Cgroup
-) -> None:
-    """Nobody could tell whose they are, and the dead stayed a member as long as they lived."""
-    hook(created(ID, family.pid, pod_uid=UID))
-    reconcile(hook)
-    (hook.run_dir / "groups" / f"{UID}.json").write_text("{")
-    hook(created(ID, family.pid, pod_uid=UID))
-    family.kill()
-    family.wait()
-    left = threads(*own.pids())
-    assert left <= hook.tasks(f"oci-{UID}")
-    reconcile(hook)
-    assert (hook.key(UID)["members"], hook.key(UID)["recovering"]) == ({}, False)
-    assert hook.tasks(f"oci-{UID}") == left
-    own.kill()
-    reconcile(hook)
-    assert hook.groups() == set()
-
-
-@pytest.mark.parametrize("part", few(["groups", "locks", "members", "unmonitored"]))
-def test_a_part_of_the_run_directory_that_was_lost_is_made_again(hook: Hook, family: Task, part: str) -> None:
-    """Hooks rely on it: without `groups` none could record anything, for good."""
-    hook(created(ID, family.pid, pod_uid=UID))
-    reconcile(hook)
-    shutil.rmtree(hook.run_dir / part)
-    with task() as other:
-        hook(created("c2", other.pid))
-        reconcile(hook)
-        assert set(hook.key(UID)["members"]) == {ID}
-        assert set(hook.key("c2")["members"]) == {"c2"}
-        assert hook.failures() == {}
-        settled(hook)
-
-
-def older(hook: Hook) -> Hook:
-    """With a prefix that the usual one, of reconcile, is the beginning of."""
-    return hook.with_options("--group-prefix=oci-k8s-")
-
-
-def test_a_group_of_a_longer_prefix_stays_its_keys(hook: Hook, family: Task, own: Cgroup) -> None:
-    """Its name without our prefix, `k8s-UID`, looks like a key."""
-    assert older(hook)(created(ID, family.pid, pod_uid=UID)).stderr == ""
-    assert verbs(reconcile(hook)) == ["adopt"]
-    assert [path.stem for path in (hook.run_dir / "groups").glob("*.json")] == [UID]
-    assert json.loads((hook.run_dir / "members" / f"{ID}.json").read_text())["key"] == UID
-    assert hook.groups() == {f"oci-k8s-{UID}"}
-    settled(hook)
-    own.kill()
-    family.communicate()
-    assert hook(stopped(ID)).stderr == ""
-    assert hook.groups() == set()
-
-
-def test_a_group_of_a_longer_prefix_is_rebuilt_under_the_key_of_its_containers(
-    hook: Hook, family: Task, own: Cgroup
-) -> None:
-    older(hook)(created(ID, family.pid, pod_uid=UID))
-    reconcile(hook)
-    (hook.run_dir / "groups" / f"{UID}.json").write_text("{")
-    assert "rebuild" in verbs(reconcile(hook))
-    assert [path.stem for path in (hook.run_dir / "groups").glob("*.json")] == [UID]
-    assert set(hook.key(UID)["members"]) == {ID}
-    assert json.loads((hook.run_dir / "members" / f"{ID}.json").read_text())["key"] == UID
-    assert hook.tasks(f"oci-k8s-{UID}") == threads(*own.pids())
-    settled(hook)
-
-
-@pytest.mark.parametrize("state", ["live", "torn"])
-def test_an_unrecorded_group_takes_no_container_over_that_has_a_key(
-    hook: Hook, family: Task, own: Cgroup, state: str
-) -> None:
-    """One that somebody made, with the name of another key, and put a container of ours into."""
-    hook(created(ID, family.pid, pod_uid=UID))
-    reconcile(hook)
-    (hook.resctrl_root / "mon_groups" / f"oci-{OTHER}").mkdir()
-    if state == "torn":
-        (hook.run_dir / "groups" / f"{OTHER}.json").write_text("{")
-    for tid in threads(*own.pids()):
-        (hook.resctrl_root / "mon_groups" / f"oci-{OTHER}" / "tasks").write_text(str(tid))
-    reconcile(hook)
-    assert json.loads((hook.run_dir / "members" / f"{ID}.json").read_text())["key"] == UID
-    assert set(hook.key(UID)["members"]) == {ID}
-    assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
-    reconcile(hook)
-    assert hook.groups() == {f"oci-{UID}"}
-    assert not hook.recorded(OTHER)
-    settled(hook)
-
-
-@pytest.mark.knobs(rmids=3, decay_ms=0)
-def test_a_lingering_group_of_a_longer_prefix_is_no_orphan(hook: Hook, resctrl: Mounted, init: Task) -> None:  # noqa: ARG001
-    lingering = older(hook).with_options("--linger=600")
-    with task() as first:
-        lingering(created("c1", first.pid))
-    lingering(stopped("c1"))
-    assert hook.groups() == {"oci-k8s-c1"}
-    settled(hook)
-    with task() as other:
-        hook(created("c2", other.pid))
-        assert reconcile(hook) == []
-        assert hook.groups() == {"oci-k8s-c1", "oci-c2"}
-        hook(created("c3", init.pid))  # which takes it as what lingers, with its record
-    assert hook.groups() == {"oci-c2", "oci-c3"}
-    assert not hook.key("c1")
-
-
-def test_a_record_is_not_rebuilt_where_proc_hides_the_tasks(hook: Hook, family: Task, own: Cgroup) -> None:
-    """It was, without its members, which then lived on in a group of a key that was over."""
-    hook(created(ID, family.pid, pod_uid=UID))
-    reconcile(hook)
-    (hook.run_dir / "groups" / f"{UID}.json").write_text("{")
-    namespace = "mkdir -p /proc/self/ns && ln -s 'pid:[4026531836]' /proc/self/ns/pid"
-    script = f'mount -t tmpfs none /proc && {namespace} && exec "$@"'
-    blind = replace(hook, wrapper=("unshare", "--mount", "sh", "-c", script, "sh"))
-    reconcile(blind, refused=["rebuild"])
-    assert hook.recorded(UID)["recovering"]
-    reconcile(hook)
-    assert set(hook.key(UID)["members"]) == {ID}
-    assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
-    settled(hook)
-
-
-def test_what_a_killed_hook_left_half_written_goes(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid))
-    for name in (
-        "groups/.c1.tmp",
-        "members/.c2.tmp",
-        "locks/c3",
-        "building/c1/mon_data/x",
-        "building/c4.old/tasks",
-        "unmonitored/.c5.tmp",
-    ):
-        path = hook.run_dir / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    (hook.run_dir / "members" / "c9.json").write_text('{"version": 1, "key": "c1"}')
-    assert set(verbs(reconcile(hook))) == {"forget", "tidy"}
-    assert hook.leftovers() == {"groups/c1.json", "members/c1.json", "locks/c1"}
-
-
-def test_two_live_processes_of_one_container_id_are_both_looked_after(hook: Hook, init: Task) -> None:
-    """The second's poststop never came: the first gets the ID back."""
-    with task() as other:
-        hook(created("same", init.pid))
-        hook(created("same", other.pid))
-        assert len(hook.key("same")["members"]) == 2
-        settled(hook)
-        (hook.resctrl_root / "mon_groups" / "oci-same").rmdir()
-        assert verbs(reconcile(hook)) == ["remake", "remake"]
-        assert hook.tasks("oci-same") == {init.pid, other.pid}
-    assert verbs(reconcile(hook)) == ["drop"]
-    assert {name: it["pid"] for name, it in hook.key("same")["members"].items()} == {"same": init.pid}
-    assert hook.tasks("oci-same") == {init.pid}
-    settled(hook)
-    end(init)
-    assert hook(stopped("same")).stderr == ""
-    assert hook.groups() == set()
-    settled(hook)
 
 
 # --- What is not monitored
@@ -692,72 +458,7 @@ def test_what_found_no_rmid_is_tried_again(hook: Hook, resctrl: Mounted) -> None
         assert hook.tasks("oci-c3") == {c.pid}
 
 
-@pytest.mark.parametrize(
-    ("boottime", "done"), [({}, ["retry"]), ({"boottime": None}, []), ({"boottime": 0.0}, ["forget"])]
-)
-def test_failure_without_a_start_time_is_retried_for_the_process_that_had_the_pid_then(
-    hook: Hook, init: Task, boottime: dict[str, float | None], done: list[str]
-) -> None:
-    """The pid may belong to another process by now: one that has started since the failure was recorded."""
-    hook(created("c1", init.pid, pod_uid="no UID"))
-    path = hook.run_dir / "unmonitored/c1.json"
-    record = {"reason": "io", "key": "c1", "kind": "container", "starttime": None, **boottime}
-    path.write_text(json.dumps({**json.loads(path.read_text()), **record}))
-    assert verbs(reconcile(hook)) == done
-    assert hook.groups() == ({"oci-c1"} if done == ["retry"] else set())
-    end(init)
-    reconcile(hook)
-    assert hook.reasons() == {}
-
-
-def test_the_record_of_what_failed_and_is_gone_goes(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid, pod_uid="no UID"))
-    assert hook.reasons() == {"c1": "bad_key"}
-    end(init)
-    assert verbs(reconcile(hook)) == ["forget"]
-    assert hook.reasons() == {}
-
-
 # --- Somebody who knows
-
-
-def test_the_record_of_a_poststop_that_failed_goes_with_its_member(hook: Hook, init: Task) -> None:
-    """It names no process, so that it stayed for ever."""
-    hook(created("c1", init.pid, pod_uid=UID))
-    end(init)
-    lock = hook.run_dir / "locks" / UID
-    with lock.open() as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        replace(hook, options=("--lock-timeout=0",))(stopped("c1"))
-    assert hook.reasons() == {"c1": "lock_timeout"}
-    reconcile(hook)
-    reconcile(hook)
-    assert hook.reasons() == {}
-    assert hook.leftovers() == set()
-
-
-@pytest.mark.parametrize("index", ["", '{"key": '])
-def test_a_lost_index_is_written_again(hook: Hook, init: Task, index: str) -> None:
-    """Its container's poststop found no key, and the group stayed."""
-    hook(created("c1", init.pid, pod_uid=UID))
-    path = hook.run_dir / "members/c1.json"
-    path.write_text(index) if index else path.unlink()
-    reconcile(hook)
-    end(init)
-    assert hook(stopped("c1")).stderr == ""
-    hook.assert_clean()
-
-
-def test_begin_is_read_before_tasks_move_after_a_killed_create(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid, pod_uid=UID))
-    record = hook.run_dir / f"groups/{UID}.json"
-    state = json.loads(record.read_text())
-    state["groups"][0].update(begin=None, inode=None)  # as it is between mkdir and the begin
-    record.write_text(json.dumps(state))
-    (hook.resctrl_root / "tasks").write_text(str(init.pid))
-    reconcile(hook)
-    assert hook.tasks(f"oci-{UID}") == {init.pid}
-    assert json.loads(record.read_text())["groups"][0]["begin"]
 
 
 def test_an_explicit_list_of_live_keys(hook: Hook, init: Task, tmp_path: Path) -> None:
@@ -769,29 +470,6 @@ def test_an_explicit_list_of_live_keys(hook: Hook, init: Task, tmp_path: Path) -
         (tmp_path / "live").write_text(f"{UID}\n")
         assert verbs(reconcile(hook, f"--live={tmp_path / 'live'}")) == ["drop"]
         assert hook.groups() == {f"oci-{UID}"}
-
-
-@pytest.mark.parametrize("recorded", [False, True])
-def test_live_list_keeps_an_empty_group_of_a_listed_key(hook: Hook, tmp_path: Path, recorded: bool) -> None:
-    """Even if its record is missing or unreadable."""
-    for key in (UID, OTHER):
-        (hook.resctrl_root / "mon_groups" / f"oci-{key}").mkdir()
-        if recorded:
-            record = hook.run_dir / f"groups/{key}.json"
-            record.parent.mkdir(parents=True, exist_ok=True)
-            record.write_text("{")
-    (tmp_path / "live").write_text(f"{UID}\n")
-    reconcile(hook, f"--live={tmp_path / 'live'}")
-    assert hook.groups() == {f"oci-{UID}"}
-    reconcile(hook)
-    assert hook.groups() == set()
-
-
-def test_a_list_of_live_keys_never_costs_a_live_task_its_group(hook: Hook, init: Task, tmp_path: Path) -> None:
-    hook(created("c1", init.pid, pod_uid=UID))
-    (tmp_path / "live").write_text("")
-    reconcile(hook, f"--live={tmp_path / 'live'}")
-    assert hook.tasks(f"oci-{UID}") == {init.pid}
 
 
 # --- Linger
@@ -858,28 +536,6 @@ def test_a_pod_lingers_as_long_as_its_cgroup_is_there(hook: Hook, own: Cgroup) -
     own.directory.parent.mkdir()
 
 
-def test_a_pod_without_a_cgroup_of_its_own_does_not_linger(hook: Hook, init: Task) -> None:
-    hook = hook.with_options("--linger=60")
-    hook(created("c1", init.pid, pod_uid=UID))
-    end(init)
-    hook(stopped("c1"))
-    assert hook.groups() == set()
-
-
-def test_use_goes_on_where_a_container_comes_back(hook: Hook, init: Task) -> None:
-    hook = hook.with_options("--linger=60")
-    hook(created("c1", init.pid))
-    begin = hook.key("c1")["groups"][0]["begin"]
-    end(init)
-    hook(stopped("c1"))
-    assert hook.key("c1")["groups"][0]["last"] is not None
-    with task() as again:
-        hook(created("c1", again.pid))
-        group = hook.key("c1")["groups"][0]
-        assert (group["begin"], group["last"], group["before"]) == (begin, None, {})
-        assert hook.key("c1")["lingering_since"] is None
-
-
 # --- Reclaim
 
 
@@ -905,41 +561,6 @@ def test_hooks_do_not_list_groups_unless_the_kernel_refused_one(hook: Hook, resc
     assert hook(stopped("c1")).stderr == ""
     with pytest.raises(OSError, match="Input/output"):
         hook.groups()
-
-
-@pytest.mark.knobs(rmids=4, decay_ms=0)
-def test_dead_keys_give_their_rmids_to_a_new_one(hook: Hook, resctrl: Mounted, init: Task) -> None:  # noqa: ARG001
-    hook = hook.with_options("--rmid-wait=30")
-    for number in range(3):
-        with task() as dead:
-            assert hook(created(f"c{number}", dead.pid)).stderr == ""
-    assert hook.groups() == {"oci-c0", "oci-c1", "oci-c2"}
-    assert hook(created("late", init.pid)).stderr == ""
-    assert "oci-late" in hook.groups()
-    reconcile(hook)  # a hook that frees RMIDs stops after a second, if it has freed one
-    assert hook.groups() == {"oci-late"}
-
-
-@pytest.mark.knobs(rmids=4, decay_ms=0)
-def test_what_lingers_longest_goes_if_nothing_is_dead(hook: Hook, resctrl: Mounted, init: Task) -> None:  # noqa: ARG001
-    hook = hook.with_options("--rmid-wait=30", "--linger=60")
-    for name in ("c3", "c1", "c2"):
-        with task() as dead:
-            hook(created(name, dead.pid))
-        hook(stopped(name))
-    assert hook(created("late", init.pid)).stderr == ""
-    assert hook.groups() == {"oci-late", "oci-c1", "oci-c2"}
-
-
-@pytest.mark.knobs(rmids=3)
-def test_nothing_is_reclaimed_from_the_living(hook: Hook, resctrl: Mounted, init: Task) -> None:  # noqa: ARG001
-    hook = hook.with_options("--rmid-wait=30")
-    with task() as a, task() as b:
-        hook(created("c1", a.pid))
-        hook(created("c2", b.pid))
-        assert "no_rmids" in hook(created("late", init.pid)).stderr
-        assert hook.groups() == {"oci-c1", "oci-c2"}
-        assert hook.reasons() == {"late": "no_rmids"}
 
 
 def test_consumers_find_mon_data_before_the_first_hook_has_run(hook: Hook) -> None:

@@ -1,159 +1,106 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of completed keys goes when its time is over, and nothing else does."""
+"""reconcile on a simulated machine: what it makes of records, whatever happened to them, and beside hooks that run.
+
+What it does about processes and by the kernel's rules: tests/fuse/test_reconcile.py.
+"""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
-import os
-import shutil
-import time
 from collections.abc import Callable
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from hook.base import container_tasks, system
 from hook.base.errors import HookError
-from hook.base.models import Failure, KeyState, Options, ReconcileRecord
+from hook.base.models import Failure, KeyState
 from hook.cli.deadline import Ended
-from hook.node import runtimes
 from hook.reconcile import bring_in, chase
 from hook.reconcile.diagnose import Action
-from hook.reconcile.run import Follower, Outcome, Result, plan_repairs, repair
+from hook.reconcile.run import Follower, Outcome, Result
 from hook.reconcile.survey import Survey
-from hook.stages.create import create_runtime
-from hook.stages.remove import poststop
-from hook.state.records import Records
+from hook.state import store
 from hook.state.store import LockedKey, RunDir
-from tests.unit.faults import Clock
-from tests.unit.test_create import UID, MachineOnDisk, container, machine
-from tests.unit.test_rundir import clock, directories
+from tests.simulator.kernel import RESCTRL
+from tests.simulator.machine import RUN
+from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, node, own
 
-__all__ = ["clock", "directories", "machine"]  # fixtures
-TTL = 300
+__all__ = ["node"]  # fixture
+HOUR, DAY, TTL = 3600, 86400, 300
 
-
-@pytest.fixture
-def completed(machine: MachineOnDisk) -> MachineOnDisk:
-    """With a key that was completed, and one that lives."""
-    for name, pid in ((UID, 7), ("other", 8)):
-        machine.spawn(pid, uid=UID if name == UID else None)
-        create_runtime(machine.node(), container("c1", 7) if name == UID else container(name, pid, None))
-    machine.die(7)
-    poststop(machine.node(), "c1")
-    return machine
+# --- Keys that are over
 
 
-def pruned(machine: MachineOnDisk, seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What goes that long from now."""
-    now = system.boottime()
-    monkeypatch.setattr(system, "boottime", lambda: now + seconds)
-    monkeypatch.setattr(container_tasks, "table", dict)  # the machine's processes are made up
-    done = repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), snapshot_ttl=TTL))
-    return [it.action.key for it in done.outcomes if it.action.verb == "prune" and it.problem is None]
+def test_a_snapshot_is_removed_after_its_ttl_or_if_it_is_of_another_boot(node: Node) -> None:
+    for seconds in (TTL + 1, -TTL - 1):
+        node.start()
+        node.stop(ID, 7)
+        shown = f"{RUN}/mon_groups/{UID}/tasks"
+        node.kernel.now += TTL - 1
+        assert node.verbs() == []
+        assert shown in node.machine.files()
+        node.kernel.now += seconds - TTL + 1
+        assert node.verbs() == ["prune"]
+        assert (shown in node.machine.files(), node.files()) == (False, set())
 
 
-def shown(machine: MachineOnDisk) -> set[str]:
-    return set(os.listdir(machine.run / "mon_groups"))
+def test_a_key_that_came_back_is_kept(node: Node) -> None:
+    node.start()
+    node.stop(ID, 7)
+    node.start(pid=9)
+    node.kernel.now += 10 * TTL
+    assert node.verbs() == []
+    assert node.members() == {ID: 9}
 
 
-def test_a_snapshot_is_removed_after_its_ttl(completed: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = shown(completed)
-    assert UID in before
-    assert pruned(completed, TTL - 1, monkeypatch) == []
-    assert shown(completed) == before
-    assert pruned(completed, TTL + 1, monkeypatch) == [UID]
-    assert shown(completed) == before - {UID}
-    assert not Path(completed.run, "groups", f"{UID}.json").exists()
-    assert not Path(completed.run, "locks", UID).exists()
-
-
-def test_a_snapshot_of_another_boot_is_removed(completed: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert pruned(completed, -TTL - 1, monkeypatch) == [UID]
-
-
-def test_a_key_that_came_back_is_kept(completed: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    completed.spawn(9)
-    create_runtime(completed.node(), container("c1", 9))
-    assert pruned(completed, 10 * TTL, monkeypatch) == []
-    assert UID in shown(completed)
-
-
-def test_a_busy_key_is_left_for_the_next_reconcile(completed: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = Path(completed.run, "locks", UID)
-    with lock.open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        assert pruned(completed, 10 * TTL, monkeypatch) == []
-    assert UID in shown(completed)
-    assert pruned(completed, 10 * TTL, monkeypatch) == [UID]
+def test_a_key_whose_group_cannot_be_made_stays_shown(node: Node) -> None:
+    """It was hidden by the last try, after its view had been made again in the same run."""
+    node.start()
+    node.remove_groups()
+    node.remove(f"mon_groups/{UID}/generation")
+    node.kernel.rmids = 0
+    assert [it.action.verb for it in node.repair().outcomes if it.problem] == ["remake", "retry"]
+    assert f"{RUN}/mon_groups/{UID}/generation" in node.machine.files()
 
 
 # --- What it costs
 
 
-def cost(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, reads: list[bytes], expected: set[str]) -> int:
+def count_reads(node: Node, expected: set[str]) -> int:
     """How often a reconcile that does these actions opens something in /proc. It lists /proc itself once a pass."""
-    reads.clear()
-    monkeypatch.setattr(runtimes, "_ROOTS", ())
-    done = repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
-    assert {it.action.verb for it in done.outcomes if it.problem is None} == expected
-    assert reads.count(b"/proc") <= 1 + len(expected)
-    return len(reads)
+    paths: list[bytes] = []
+    real = node.machine.open
 
-
-def costs(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, members: int) -> list[int]:
-    """The same of a node with that many members and as many other processes, for each kind of work."""
-    reads: list[bytes] = []
-    opened = machine.open
-
-    def open_noted(path: bytes, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+    def open_noted(path: bytes, *arguments: int, **named: int) -> int:
         if path.startswith(b"/proc"):
-            reads.append(path)
-        return opened(path, flags, mode, dir_fd=dir_fd)
+            paths.append(path)
+        return real(path, *arguments, **named)
 
-    monkeypatch.setattr(machine, "open", open_noted)
-    for pid in range(1000, 1000 + members):
-        uid = f"{pid:08d}{UID[8:]}"
-        machine.spawn(pid, uid=uid)
-        machine.spawn(pid + members)
-        (machine.proc / str(pid) / "cgroup").write_text(f"0::/kubepods/pod{uid}/crio-{pid:064d}.scope\n")
-        create_runtime(machine.node(), container(f"{pid:064d}", pid, uid))
-    found = [cost(machine, monkeypatch, reads, set())]
-    for group in (machine.resctrl / "mon_groups").iterdir():
-        shutil.rmtree(group)
-    found.append(cost(machine, monkeypatch, reads, {"remake"}))
-    for record in (machine.run / "groups").glob("*.json"):
-        record.write_text("{")
-    found.append(cost(machine, monkeypatch, reads, {"rebuild"}))
+    node.machine.open = open_noted  # type: ignore[method-assign,assignment]
+    assert {*node.verbs()} == expected
+    node.machine.open = real  # type: ignore[method-assign]
+    assert paths.count(b"/proc") <= 1 + len(expected)
+    return len(paths)
+
+
+def measure(node: Node, first: int, members: int) -> list[int]:
+    """The same with that many members and as many other processes, for each kind of work."""
+    for pid in range(first, first + members):
+        node.start(f"{pid:064d}", pid, f"{pid:08d}{UID[8:]}")
+        node.spawn(pid + members, "/system.slice")
+    found = [count_reads(node, set())]
+    node.remove_groups()
+    found.append(count_reads(node, {"remake"}))
+    for key in RunDir(RUN).names(KeyState):
+        node.put(f"groups/{key}.json", "{")
+    found.append(count_reads(node, {"rebuild"}))
     return found
 
 
-def test_the_cost_grows_with_members_and_processes_and_not_with_their_product(
-    machine: MachineOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few = costs(machine, monkeypatch, 10)
-    more = MachineOnDisk(tmp_path / "more")
-    monkeypatch.setattr(system, "posix", more)
-    RunDir(str(more.run))
-    many = costs(more, monkeypatch, 40)
+def test_the_cost_grows_with_members_and_processes_and_not_with_their_product(node: Node) -> None:
+    few = measure(node, 1000, 10)
+    many = measure(node, 2000, 30)  # and the ten from before
     assert [round(big / small, 1) <= 4.2 for big, small in zip(many, few)] == [True] * 3, (few, many)
-
-
-def test_a_key_whose_group_cannot_be_made_stays_shown(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was hidden by the last try, after its view had been made again in the same run."""
-    monkeypatch.setattr(runtimes, "_ROOTS", ())
-    machine.spawn(7)
-    create_runtime(machine.node(), container("c1", 7))
-    (group,) = (machine.resctrl / "mon_groups").iterdir()
-    shutil.rmtree(group)
-    (machine.run / "mon_groups" / UID / "generation").unlink()
-    machine.refusals["mkdir"] = [errno.ENOSPC] * 50
-    done = repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
-    assert [it.action.verb for it in done.outcomes if it.problem] == ["remake", "retry"]
-    assert (machine.run / "mon_groups" / UID / "generation").exists()
 
 
 # --- A run that is ended
@@ -176,158 +123,307 @@ class EndsAfter(Follower):
         self._left -= outcome.problem is None
 
 
-def test_a_run_that_is_ended_counts_what_it_has_done_and_the_next_one_does_the_rest(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(container_tasks, "table", dict)
+def test_a_run_that_is_ended_counts_what_it_has_done_and_the_next_one_does_the_rest(node: Node) -> None:
     for pid in (7, 8, 9):
-        machine.spawn(pid, uid=None)
-        create_runtime(machine.node(), container(f"c{pid}", pid, None))
-        machine.die(pid)
-    options = Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))
+        node.start(f"c{pid}", pid, None)
+        node.kernel.die(pid)
     follower = EndsAfter(2)
     with pytest.raises(Ended):
-        repair(options, follower=follower)
+        node.repair(follower=follower)
     assert follower.seen == ["1/3 drop", "2/3 drop", "3/3 drop"]
-    with Records(options.run_dir) as records:
-        found = records.glance(ReconcileRecord)
-    assert found is not None
-    assert (found.actions, found.ended_at) == ({"drop": 2}, None)
-    assert [str(it.action)[:7] for it in repair(options).outcomes] == ["drop c9"]
+    assert (node.reconciled().actions, node.reconciled().ended_at) == ({"drop": 2}, None)
+    assert [it.action.container for it in node.repair().outcomes] == ["c9"]
 
 
 # --- What people have a day to look at
 
-
-DAY = 86400
-ID = "5f3c" * 16
-
-
-def at(
-    machine: MachineOnDisk, seconds: float, monkeypatch: pytest.MonkeyPatch, cgroup: str = ""
-) -> list[tuple[str, str]]:
-    """What reconcile does when the clock shows that many seconds more, with one process, in this cgroup."""
-    monkeypatch.setattr(system, "time", SimpleNamespace(**{**vars(time), "time": lambda: time.time() + seconds}))
-    process = container_tasks.Process(9, 1, 100, (cgroup,))
-    monkeypatch.setattr(container_tasks, "table", lambda: {9: process} if cgroup else {})
-    done = repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
-    assert not [it for it in done.outcomes if it.problem is not None]
-    return [(it.action.verb, it.action.key or it.action.container) for it in done.outcomes]
-
-
-def failed(machine: MachineOnDisk, name: str, torn: bool) -> Path:
-    """The record of a createRuntime whose state was none: nothing is known of its process."""
-    record = Failure(container=name, stage="createRuntime", reason="bad_state", problem="no state")
-    RunDir(str(machine.run)).write(Failure, record.container, record)
-    path = machine.run / "unmonitored" / f"{name}.json"
-    if torn:
-        path.write_text("{")
-    return path
-
-
-HOUR = 3600
 BAD = "bad-0123456789abcdef"
-clocks = pytest.mark.parametrize("seconds", [DAY + 60, -DAY - 60], ids=["a day later", "the clock was set back a day"])
-each_failure = pytest.mark.parametrize("torn", [False, True], ids=["readable", "torn"])
 
 
-@each_failure
+def at(node: Node, seconds: float, cgroup: str = "") -> list[str]:
+    """What reconcile does so many seconds later, with one process, in this cgroup."""
+    node.kernel.tasks.pop(9, None)
+    if cgroup:
+        node.spawn(9, cgroup)
+    node.kernel.now += seconds
+    done = node.repair()
+    node.kernel.now -= seconds
+    assert not [it for it in done.outcomes if it.problem is not None]
+    return [it.action.id for it in done.outcomes]
+
+
+def fail(name: str, pid: int | None = None) -> None:
+    """A createRuntime failed; if no more is known, its state was none."""
+    record = Failure(container=name, stage="createRuntime", reason="bad_state", problem="no state")
+    RunDir(RUN).write(Failure, name, store.replace(record, pid=pid, starttime=100 if pid else None))
+
+
+@pytest.mark.parametrize("text", ["", "{"], ids=["readable", "torn"])
 @pytest.mark.parametrize("back", [1, -1], ids=["later", "the clock was set back"])
 @pytest.mark.parametrize(("name", "kept"), [(ID, DAY), (BAD, HOUR)])
 def test_a_failure_record_without_a_pid_is_removed_after_a_day_or_of_no_container_after_an_hour(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, name: str, torn: bool, kept: int, back: int
+    node: Node, name: str, text: str, kept: int, back: int
 ) -> None:
-    path = failed(machine, name, torn)
-    assert at(machine, kept - 60, monkeypatch) == []
-    assert path.exists()
-    assert at(machine, back * (kept + 60), monkeypatch) == [("forget", name)]
-    assert not path.exists()
+    fail(name)
+    if text:
+        node.put(f"unmonitored/{name}.json", text)
+    assert at(node, kept - 60) == []
+    assert at(node, 10 * DAY, f"/kubepods/crio-{ID}.scope") == ([] if name == ID else [f"forget {name}"])
+    if name == ID:
+        assert at(node, back * (kept + 60), "/kubepods/crio-other.scope") == [f"forget {name}"]
+    assert node.failures() == {}
 
 
 @pytest.mark.parametrize(
     ("name", "cgroup"),
-    [(BAD, f":/{BAD}"), (BAD, f":/crio-{BAD}.scope"), (ID, f":/kubepods/{'1' * 64}/crio-{ID}.scope")],
+    [(BAD, f"/{BAD}"), (BAD, f"/crio-{BAD}.scope"), (ID, f"/kubepods/{'1' * 64}/crio-{ID}.scope")],
 )
 def test_a_failure_record_is_not_kept_by_a_cgroup_that_a_tenant_named_like_it(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, name: str, cgroup: str
+    node: Node, name: str, cgroup: str
 ) -> None:
-    failed(machine, name, torn=False)
-    assert at(machine, DAY + 60, monkeypatch, cgroup) == [("forget", name)]
+    fail(name)
+    assert at(node, DAY + 60, cgroup) == [f"forget {name}"]
 
 
-@each_failure
-def test_a_failure_record_without_a_pid_is_kept_while_its_container_runs(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, torn: bool
-) -> None:
-    path = failed(machine, ID, torn)
-    assert at(machine, 10 * DAY, monkeypatch, f":/kubepods/crio-{ID}.scope") == []
-    assert path.exists()
-    assert at(machine, 10 * DAY, monkeypatch, ":/kubepods/crio-other.scope") == [("forget", ID)]
+def test_a_failure_record_is_kept_while_its_process_lives(node: Node) -> None:
+    node.spawn(7)
+    fail(ID, pid=7)
+    assert at(node, 10 * DAY) == []
+    node.kernel.die(7)
+    assert at(node, 0) == [f"forget {ID}"]
 
 
-def test_a_failure_record_is_kept_while_its_process_lives(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine.spawn(7)
-    known = Failure(container=ID, stage="createRuntime", reason="bad_key", problem="", pid=7, starttime=100)
-    RunDir(str(machine.run)).write(Failure, known.container, known)
-    assert at(machine, 10 * DAY, monkeypatch) == []
-    machine.die(7)
-    assert at(machine, 0, monkeypatch) == [("forget", ID)]
-
-
-@clocks
+@pytest.mark.parametrize("seconds", [DAY + 60, -DAY - 60], ids=["a day later", "the clock was set back a day"])
 @pytest.mark.parametrize("torn", ["a file", "a directory"])
-def test_an_unreadable_state_is_removed_a_day_after_it_was_set_aside(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, torn: str, seconds: float
-) -> None:
-    """Not a day after it was written last, which may be long ago."""
-    path = machine.run / "groups" / f"{UID}.json"
-    if torn == "a file":
-        path.write_text("{")
-        os.utime(path, (0, 0))
+def test_an_unreadable_state_is_removed_a_day_after_it_was_set_aside(node: Node, torn: str, seconds: float) -> None:
+    """Not a day after it was written last, which may be long ago. A file that we did not set aside is kept."""
+    node.put(f"groups/{UID}.json/below" if torn == "a directory" else f"groups/{UID}.json", "{")
+    node.put("groups/no key.json.unreadable-1", "")
+    assert RunDir(RUN).read_key(UID) is not None
+    (aside,) = (it for it in node.files() if "unreadable" in it and UID in it)
+    at(node, DAY - 60)
+    assert aside in node.files()
+    assert f"tidy {UID} {aside.removesuffix('/below')}" in at(node, seconds)
+    assert {it for it in node.files() if not it.startswith("groups/no key")} == set()
+
+
+def test_what_was_set_aside_of_a_key_that_goes_on_is_removed(node: Node) -> None:
+    node.start()
+    node.put(f"groups/{UID}.json.unreadable-1", "")
+    assert at(node, DAY - 60) == []
+    assert at(node, DAY + 60) == [f"tidy {UID} groups/{UID}.json.unreadable-1"]
+    assert node.members() == {ID: 7}
+
+
+# --- Records that are torn, lost or half written
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"version": 2}'])
+def test_a_torn_record_is_rebuilt_as_it_was(node: Node, text: str) -> None:
+    node.start()
+    node.spawn(8)
+    node.verbs()
+    before = node.state().members
+    node.put(f"groups/{UID}.json", text)
+    assert node.verbs()[0] == "rebuild"
+    assert (node.state().members, node.state().recovering) == (before, False)
+    assert node.groups() == {GROUP: {7, 8}}
+    node.assert_settled()
+
+
+def test_a_torn_record_of_what_is_gone_ends(node: Node) -> None:
+    node.start()
+    node.kernel.die(7)
+    node.put(f"groups/{UID}.json", "{")
+    node.verbs()
+    assert node.groups() == {}
+    assert node.find_state() is None or node.state().completed_at
+    node.assert_settled()
+
+
+@pytest.mark.parametrize("part", ["", "groups", "locks", "members", "unmonitored"])
+@pytest.mark.parametrize("has_next", [False, True], ids=["reconcile is next", "a hook is next"])
+def test_a_lost_run_directory_or_part_of_it_is_made_again(node: Node, part: str, has_next: bool) -> None:
+    """Hooks rely on it. The pod's next container makes a record in which the first one is not."""
+    node.start()
+    node.remove(part)
+    if has_next:
+        node.start(OTHER, 8)
+    node.verbs()
+    assert node.members() == {ID: 7, **({OTHER: 8} if has_next else {})}
+    assert node.groups() == {GROUP: {7, 8} if has_next else {7}}
+    assert node.failures() == {}
+    node.assert_settled()
+    node.stop(ID, 7)
+    node.stop(OTHER, 8)
+    assert node.groups() == {}
+
+
+def test_a_record_is_rebuilt_of_a_container_whose_processes_outlived_its_init(node: Node) -> None:
+    """Nobody could tell whose they are, and the dead stayed a member as long as they lived."""
+    node.start()
+    node.spawn(8, group=f"mon_groups/{GROUP}")
+    node.put(f"groups/{UID}.json", "{")
+    node.start()
+    node.kernel.die(7)
+    node.verbs()
+    assert (node.members(), node.state().recovering, node.groups()) == ({}, False, {GROUP: {8}})
+    node.kernel.die(8)
+    node.verbs()
+    assert node.groups() == {}
+
+
+def test_a_record_is_not_rebuilt_where_proc_hides_the_tasks(node: Node) -> None:
+    """It was, without its members, which then lived on in a group of a key that was over."""
+    node.start()
+    node.put(f"groups/{UID}.json", "{")
+    node.kernel.files.update({"/proc": ["self"], "/proc/1": None, "/proc/7/cgroup": None, "/proc/7/stat": None})
+    assert {it.problem for it in node.repair().outcomes} == {"its group has tasks that match no known container"}
+    assert node.state().recovering
+    node.kernel.files.clear()
+    node.verbs()
+    assert node.members() == {ID: 7}
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_group_of_a_longer_prefix_stays_its_keys(node: Node, torn: bool) -> None:
+    """Its name without our prefix, `k8s-UID`, looks like a key."""
+    node.start(group_prefix="oci-k8s-")
+    if torn:
+        node.put(f"groups/{UID}.json", "{")
+    node.spawn(8)
+    assert node.verbs() == (["rebuild", "adopt"] if torn else ["adopt"])
+    assert RunDir(RUN).names(KeyState) == [UID]
+    assert RunDir(RUN).read_index(ID) == UID
+    assert (node.members(), node.groups()) == ({ID: 7}, {f"oci-k8s-{UID}": {7, 8}})
+    node.assert_settled()
+    node.stop(ID, 7, 8)
+    assert node.groups() == {}
+
+
+def test_a_lingering_group_of_a_longer_prefix_is_no_orphan(node: Node) -> None:
+    node.start("c1", uid=None, group_prefix="oci-k8s-", linger=600)
+    node.stop("c1", 7, group_prefix="oci-k8s-", linger=600)
+    node.assert_settled()
+    assert node.groups() == {"oci-k8s-c1": set()}
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_an_unrecorded_group_takes_no_container_over_that_has_a_key(node: Node, torn: bool) -> None:
+    """One that somebody made, with the name of another key, and put a container of ours into."""
+    node.start()
+    path = node.make_group(f"oci-{OTHER_UID}")
+    if torn:
+        node.put(f"groups/{OTHER_UID}.json", "{")
+    node.kernel.put(path, b"7")
+    node.repair()
+    node.repair()
+    assert (RunDir(RUN).read_index(ID), node.members(), node.groups()) == (UID, {ID: 7}, {GROUP: {7}})
+    assert node.find_state(OTHER_UID) is None
+    node.assert_settled()
+
+
+def test_what_a_killed_hook_left_half_written_goes(node: Node) -> None:
+    node.start()
+    there = node.files()
+    half = [
+        "groups/.c1.tmp",
+        f"members/.{UID}.tmp",
+        "locks/c3",
+        "building/c1/x",
+        "building/c4.old/y",
+        "unmonitored/.c5.tmp",
+    ]
+    for path in half:
+        node.put(path, "")
+    node.put("members/c9.json", json.dumps({"version": 1, "key": UID}))
+    assert {*node.verbs()} == {"forget", "tidy"}
+    assert node.files() == there
+
+
+def test_two_live_processes_of_one_container_id_are_both_looked_after(node: Node) -> None:
+    """The second's poststop never came: the first gets the ID back."""
+    for pid in (7, 8):
+        node.start(pid=pid, cgroup="/user.slice")
+    assert len(node.members()) == 2
+    node.assert_settled()
+    node.remove_groups()
+    assert node.verbs() == ["remake", "remake"]
+    assert node.groups() == {GROUP: {7, 8}}
+    node.kernel.die(8)
+    assert node.verbs() == ["drop"]
+    assert (node.members(), node.groups()) == ({ID: 7}, {GROUP: {7}})
+    node.stop(ID, 7)
+    assert node.groups() == {}
+
+
+@pytest.mark.parametrize("index", [None, "", '{"key": '])
+def test_a_lost_index_is_written_again(node: Node, index: str | None) -> None:
+    """Its container's poststop found no key, and the group stayed."""
+    node.start()
+    if index is None:
+        node.remove(f"members/{ID}.json")
     else:
-        (path / "below").mkdir(parents=True)
-    assert machine.node().run.read_key(UID) is not None
-    (aside,) = (machine.run / "groups").glob("*.unreadable-*")
-    at(machine, DAY - 60, monkeypatch)
-    assert aside.exists()
-    assert ("tidy", UID) in at(machine, seconds, monkeypatch)
-    assert not aside.exists()
-    assert machine.leftovers() == set()
+        node.put(f"members/{ID}.json", index)
+    assert node.verbs() == ["remake"]
+    node.stop(ID, 7)
+    assert node.groups() == {}
 
 
-def test_what_was_set_aside_of_a_key_that_goes_on_is_removed(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine.spawn(7, uid=UID)
-    create_runtime(machine.node(), container("c1", 7))
-    aside = machine.run / "groups" / f"{UID}.json.unreadable-1"
-    aside.touch()
-    assert at(machine, DAY - 60, monkeypatch) == []
-    assert ("tidy", UID) in at(machine, DAY + 60, monkeypatch)
-    assert not aside.exists()
-    state = machine.node().run.read_key(UID)
-    assert state is not None
-    assert list(state.members) == ["c1"]
+def test_begin_is_read_before_tasks_move_after_a_killed_create(node: Node) -> None:
+    node.start()
+    (group,) = node.state().groups
+    node.edit(f"groups/{UID}.json", groups=[{**dict(group), "begin": None, "inode": None}])  # as it is after mkdir
+    node.kernel.put(RESCTRL, b"7")
+    assert node.verbs() == ["remake"]
+    assert node.groups() == {GROUP: {7}}
+    assert node.state().groups[0].begin
 
 
-def test_a_file_that_we_did_not_set_aside_is_kept(machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    (machine.run / "groups" / f"{UID}.json").write_text("{")
-    machine.node().run.read_key(UID)
-    at(machine, 0, monkeypatch)
-    (machine.run / "groups" / "no key.json.unreadable-1").touch()
-    assert at(machine, DAY + 60, monkeypatch) == [("tidy", UID)]
-    assert [it.name for it in (machine.run / "groups").iterdir()] == ["no key.json.unreadable-1"]
+def test_the_record_of_a_poststop_that_failed_goes_with_its_member(node: Node) -> None:
+    """It names no process, so that it stayed for ever."""
+    node.start()
+    node.kernel.die(7)
+    record = Failure(container=ID, stage="poststop", reason="lock_timeout", problem="")
+    RunDir(RUN).write(Failure, ID, record)
+    node.verbs()
+    assert (node.failures(), node.groups()) == ({}, {})
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_live_list_keeps_an_empty_group_of_a_listed_key(node: Node, recorded: bool) -> None:
+    """Even if its record is missing or unreadable."""
+    for key in (UID, OTHER_UID):
+        node.make_group(f"oci-{key}")
+        if recorded:
+            node.put(f"groups/{key}.json", "{")
+    node.repair(live={UID})
+    assert node.groups() == {GROUP: set()}
+    node.repair()
+    assert node.groups() == {}
+
+
+def test_a_list_of_live_keys_never_costs_a_live_task_its_group(node: Node) -> None:
+    node.start()
+    node.repair(live=set())
+    assert node.groups() == {GROUP: {7}}
+
+
+def test_named_linger_shortens_and_never_prolongs_a_recorded_one(node: Node) -> None:
+    for named, is_ended in ((0, True), (300, False), (3600, False), (None, False)):
+        node.start("c1", uid=None, linger=600)
+        node.stop("c1", 7, linger=600)
+        assert node.verbs(longest_linger=named) == (["end"] if is_ended else [])
+    node.kernel.now += 601
+    assert node.verbs(longest_linger=3600) == ["end"]
+    assert node.groups() == {}
 
 
 # --- A hook that runs between the plan and the action
 
 
-def reconcile_after(
-    hook: Callable[[], object], machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
-) -> list[tuple[str, str | None]]:
-    """What reconcile does if this happens just before its first action takes the lock: each verb, and its problem."""
+def repair_after(hook: Callable[[], object], node: Node, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What reconcile does if this happens just before its first action takes the lock."""
     waiting = [hook]
     real = RunDir.lock
 
@@ -336,104 +432,86 @@ def reconcile_after(
             waiting.pop()()
         return real(self, key, deadline)
 
-    monkeypatch.setattr(container_tasks, "table", dict)
     monkeypatch.setattr(RunDir, "lock", lock)
-    done = repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
+    done = node.verbs()
     assert not waiting, "no action was planned"
-    return [(it.action.verb, it.problem) for it in done.outcomes]
+    return done
 
 
-def start_container(machine: MachineOnDisk, name: str, pid: int) -> None:
-    machine.spawn(pid)
-    assert create_runtime(machine.node(linger=60), container(name, pid)) is not None
+def linger(node: Node) -> None:
+    """A key lingers, and its linger time is over."""
+    node.start(linger=60)
+    node.stop(ID, 7, linger=60)
+    assert node.state().lingering_since is not None
+    node.kernel.now += 61
 
 
-def linger(machine: MachineOnDisk) -> None:
-    """A key that lingers, and whose linger time is over."""
-    start_container(machine, "c1", 7)
-    machine.die(7)
-    poststop(machine.node(linger=60), "c1")
-    path = machine.run / "groups" / f"{UID}.json"
-    state = json.loads(path.read_text())
-    assert state["lingering_until"] > state["lingering_since"]
-    path.write_text(json.dumps({**state, "lingering_until": state["lingering_since"]}))
+def refuse(_path: str) -> None:
+    raise OSError(errno.EIO, "Input/output error")
 
 
-def assert_lives(machine: MachineOnDisk, name: str, pid: int) -> None:
-    state = machine.node().run.read_key(UID)
-    assert state is not None
-    assert ({it: member.pid for it, member in state.members.items()}, state.completed_at) == ({name: pid}, None)
-    assert machine.groups() == {f"oci-{UID}": {pid}}
+def fail_to_end(node: Node) -> None:
+    node.start()
+    node.kernel.rmdir = refuse  # type: ignore[method-assign,assignment]
+    with pytest.raises(HookError):
+        node.stop(ID, 7)
+    del node.kernel.rmdir
 
 
-def test_a_dead_member_that_came_back_after_the_plan_is_not_dropped(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+def lose_poststop(node: Node) -> None:
+    node.start()
+    node.kernel.die(7)
+
+
+def lose_record(_node: Node) -> None:
+    RunDir(RUN).write_index(ID, UID)
+
+
+@pytest.mark.parametrize("before", [linger, fail_to_end, lose_poststop, lose_record])
+def test_a_key_that_got_its_container_after_the_plan_is_left_alone(
+    node: Node, monkeypatch: pytest.MonkeyPatch, before: Callable[[Node], None]
 ) -> None:
-    start_container(machine, "c1", 7)
-    machine.die(7)
-    done = reconcile_after(lambda: start_container(machine, "c1", 9), machine, monkeypatch)
-    assert_lives(machine, "c1", 9)
-    assert done == []
+    before(node)
+    assert not {*repair_after(lambda: node.start(pid=9), node, monkeypatch)} & {"end", "drop", "forget"}
+    assert (node.members(), node.state().completed_at, node.groups()) == ({ID: 9}, None, {GROUP: {9}})
+    assert RunDir(RUN).read_index(ID) == UID
 
 
-@pytest.mark.parametrize("lingers", [True, False], ids=["it lingered", "its group could not be removed"])
-def test_a_key_that_got_a_member_after_the_plan_is_not_ended(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, lingers: bool
-) -> None:
-    if lingers:
-        linger(machine)
-    else:
-        start_container(machine, "c1", 7)
-        machine.die(7)
-        machine.refusals["rmdir"] = [errno.EIO]
-        with pytest.raises(HookError):
-            poststop(machine.node(), "c1")
-    done = reconcile_after(lambda: start_container(machine, "c2", 9), machine, monkeypatch)
-    assert_lives(machine, "c2", 9)
-    assert "end" not in dict(done)
-
-
-def test_a_key_that_lingers_again_since_the_plan_is_not_ended(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_that_lingers_again_since_the_plan_is_not_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def live_again() -> None:
-        start_container(machine, "c2", 9)
-        machine.die(9)
-        poststop(machine.node(linger=60), "c2")
+        node.start(OTHER, 9, linger=60)
+        node.stop(OTHER, 9, linger=60)
 
-    linger(machine)
-    assert reconcile_after(live_again, machine, monkeypatch) == []
-    assert machine.groups() == {f"oci-{UID}": set()}
-    state = machine.node().run.read_key(UID)
-    assert state is not None
-    assert state.lingering_since is not None
+    linger(node)
+    assert repair_after(live_again, node, monkeypatch) == []
+    assert (node.groups(), node.state().lingering_since) == ({GROUP: set()}, node.kernel.now)
 
 
 def test_a_key_that_another_reconcile_ended_after_the_plan_is_not_ended_again(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))
-    linger(machine)
+    linger(node)
     others: list[str] = []
-    done = reconcile_after(
-        lambda: others.extend(it.action.verb for it in repair(options).outcomes), machine, monkeypatch
-    )
-    assert (others, done) == (["end"], [])
+    assert repair_after(lambda: others.extend(node.verbs()), node, monkeypatch) == []
+    assert others == ["end"]
 
 
-def test_an_index_entry_that_got_its_member_after_the_plan_is_kept(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without it a poststop that comes without annotations finds no key."""
-    machine.node().run.write_index("c1", UID)
-    assert reconcile_after(lambda: start_container(machine, "c1", 9), machine, monkeypatch) == []
-    assert machine.node().run.read_index("c1") == UID
+def test_a_busy_key_is_left_for_the_next_run_and_only_named_if_no_hook_does_it(node: Node) -> None:
+    node.start()
+    node.spawn(8)  # to adopt
+    node.start("c2", 9, None)
+    node.kernel.die(9)  # to drop
+    with RunDir(RUN).lock(UID, 0.0), RunDir(RUN).lock("c2", 0.0):
+        done = node.repair().outcomes
+    # What is outside is a failure, whatever the reason.
+    assert [(it.action.verb, it.is_busy, it.has_failed) for it in done] == [
+        ("drop", True, False),
+        ("adopt", False, True),
+    ]
+    assert node.verbs() == ["drop", "adopt"]
 
 
 # --- A program that lives as a chain of forks
-
-
-OWN = f"/kubepods/pod{UID}/crio-{ID}.scope"
 
 
 class ChainOfForks:
@@ -444,52 +522,43 @@ class ChainOfForks:
 
     is_inside = False
 
-    def __init__(self, machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, ends_early: int) -> None:
+    def __init__(self, node: Node, ends_early: int, seconds: float = 0.0) -> None:
         self.ends_early = ends_early
-        self._machine = machine
-        self._open = machine.open
-        self._link = 1000
-        self._list = machine.cgroups / OWN[1:] / "cgroup.threads"
-        self._list.parent.mkdir(parents=True)
-        self._enter(7)
-        self._begin()
-        create_runtime(machine.node(), container(ID, 7))
-        monkeypatch.setattr(machine, "open", self.open)
+        self.link = 1000
+        self._node = node
+        self._seconds = seconds
+        node.start()
+        node.spawn(self.link)
+        self._lists: set[int] = set()  # the descriptors of the cgroup's list
+        self._open, self._read = node.machine.open, node.machine.read
+        node.machine.open, node.machine.read = self.open, self.read  # type: ignore[method-assign,assignment]
 
-    def open(self, path: bytes, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        goes_on = path.endswith(b"/cgroup.threads") and self.ends_early > 0
-        if goes_on and self.is_inside:  # what is read is newer than the list of the group's tasks that was read before
-            self.go_on()
-        descriptor = self._open(path, flags, mode, dir_fd=dir_fd)
-        if goes_on:
-            self.ends_early -= 1
-            self.go_on()
+    def open(self, path: bytes, *arguments: int, **named: int) -> int:
+        descriptor = self._open(path, *arguments, **named)
+        if path.endswith(b"/cgroup.threads"):
+            self._lists.add(descriptor)
+            self._node.kernel.now += self._seconds
+            if self.is_inside and self.ends_early > 0:  # what is read is newer than the list of the group's tasks
+                self.go_on()
         return descriptor
 
+    def read(self, descriptor: int, size: int) -> bytes:
+        data = self._read(descriptor, size)
+        if descriptor in self._lists and self.ends_early > 0:
+            self.ends_early -= 1
+            self.go_on()
+        self._lists.discard(descriptor)
+        return data
+
     def go_on(self) -> None:
-        self.end()
-        self._begin()
+        """The link forks the next one, and ends."""
+        self._node.kernel.die(self.link)
+        self.link += 1
+        self._node.spawn(self.link, group=f"mon_groups/{GROUP}" if self.is_inside else "")
 
     def end(self) -> None:
-        self._machine.die(self._link)
-        self._link += 1
-        self._replace("7\n")
-
-    def _begin(self) -> None:
-        self._enter(self._link)
-        self._replace(f"7\n{self._link}\n")
-
-    def _replace(self, text: str) -> None:
-        """As a new file: who has the former one open reads what was in it."""
-        self._list.unlink(missing_ok=True)
-        self._list.write_text(text)
-
-    def _enter(self, pid: int) -> None:
-        self._machine.spawn(pid, mon_group=f"oci-{UID}" if self.is_inside else "")
-        if self.is_inside:
-            with (self._machine.resctrl / "mon_groups" / f"oci-{UID}" / "tasks").open("a") as tasks:
-                tasks.write(f"{pid}\n")
-        (self._machine.proc / str(pid) / "cgroup").write_text(f"0::{OWN}\n")
+        self.ends_early = 0
+        self._node.kernel.die(self.link)
 
 
 def after_each_adoption(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
@@ -504,143 +573,88 @@ def after_each_adoption(monkeypatch: pytest.MonkeyPatch, act: Callable[[], objec
     monkeypatch.setattr(bring_in, "adopt", adopt)
 
 
-def put_right(machine: MachineOnDisk) -> Result:
-    return repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run)))
+def count_outside(node: Node) -> tuple[dict[str, int], int]:
+    return node.reconciled().outside, node.reconciled().outside_total
 
 
-def count_outside(machine: MachineOnDisk) -> tuple[dict[str, int], int]:
-    with Records(str(machine.run)) as records:
-        found = records.glance(ReconcileRecord)
-    assert found is not None
-    return found.outside, found.outside_total
-
-
-@pytest.fixture
-def no_runtimes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtimes, "_ROOTS", ())
-
-
-@pytest.mark.usefixtures("no_runtimes")
 @pytest.mark.parametrize("ends_early", [0, 1, 5])
-def test_chain_of_forks_is_adopted_and_counted_once(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, ends_early: int
-) -> None:
+def test_chain_of_forks_is_adopted_and_counted_once(node: Node, ends_early: int) -> None:
     """Its links were gone when they were to be moved, which was said to have been done."""
-    ChainOfForks(machine, monkeypatch, ends_early)
-    done = put_right(machine)
-    assert [str(it.action).partition(": ")[2] for it in done.outcomes] == ["1 of its threads were not in its group"]
-    assert machine.groups() == {f"oci-{UID}": {7, 1000 + ends_early}}
-    assert (done.is_whole, count_outside(machine)) == (True, ({}, 0))
+    ChainOfForks(node, ends_early)
+    done = node.repair()
+    assert [it.action.why for it in done.outcomes] == ["1 of its threads were not in its group"]
+    assert node.groups() == {GROUP: {7, 1000 + ends_early}}
+    assert (done.is_whole, count_outside(node)) == (True, ({}, 0))
 
 
-@pytest.mark.usefixtures("no_runtimes")
-def test_chain_of_forks_that_stays_outside_is_a_failure_and_on_record_until_a_run_without_it(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> None:
-    clock.now = 1000.0
-    chain = ChainOfForks(machine, monkeypatch, 10**6)
-    read = chain.open
-
-    def open_slowly(path: bytes, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        clock.now += 0.01 * path.endswith(b"/cgroup.threads")
-        return read(path, flags, mode, dir_fd=dir_fd)
-
-    monkeypatch.setattr(machine, "open", open_slowly)
-    done = put_right(machine)
+def test_chain_that_stays_outside_is_a_failure_and_on_record_until_a_run_without_it(node: Node) -> None:
+    chain = ChainOfForks(node, 10**6, seconds=0.01)
+    done = node.repair()
     assert {(it.action.verb, it.outside, (it.problem or "").partition(";")[0]) for it in done.outcomes} == {
         ("adopt", 1, "1 of its threads are still outside its group, after 0 were moved in")
     }
-    assert (done.is_whole, count_outside(machine)) == (False, ({ID: 1}, 1))
-    assert machine.groups() == {f"oci-{UID}": {7}}
-    chain.ends_early = 0
+    assert (done.is_whole, count_outside(node), node.groups()) == (False, ({ID: 1}, 1), {GROUP: {7}})
     chain.end()
-    done = put_right(machine)
-    assert (done.outcomes, count_outside(machine)) == ([], ({}, 0))
+    assert (node.repair().outcomes, count_outside(node)) == ([], ({}, 0))
 
 
-@pytest.mark.usefixtures("no_runtimes")
 def test_chain_that_stayed_outside_and_is_gone_at_the_last_look_is_no_failure(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch, clock: Clock
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine that gives reconcile little time, what is inside by now may have looked as if it were outside."""
-    clock.now = 1000.0
-    chain = ChainOfForks(machine, monkeypatch, 10**6)
+    chain = ChainOfForks(node, 10**6)
     monkeypatch.setattr(chase, "_CHASE", 0.0)
     monkeypatch.setattr(chase, "_LOOKS", 1)
-
-    def end() -> None:
-        chain.ends_early = 0
-        chain.end()
-
-    after_each_adoption(monkeypatch, end)
-    done = put_right(machine)
+    after_each_adoption(monkeypatch, chain.end)
+    done = node.repair()
     assert [(it.outside, it.has_failed) for it in done.outcomes] == [(1, False)]
-    assert (done.is_whole, count_outside(machine)) == (True, ({}, 0))
+    assert (done.is_whole, count_outside(node)) == (True, ({}, 0))
 
 
-@pytest.mark.usefixtures("no_runtimes")
-def test_chain_that_is_inside_and_whose_links_end_before_they_are_asked_is_not_planned_for(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chain = ChainOfForks(machine, monkeypatch, 0)
-    put_right(machine)
-    chain.is_inside = True
-    chain.ends_early = 3
-    options = Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run))
-    assert plan_repairs(options).outcomes == []
+def test_chain_that_is_inside_and_whose_links_end_before_they_are_asked_is_not_planned_for(node: Node) -> None:
+    chain = ChainOfForks(node, 0)
+    node.verbs()
+    chain.is_inside, chain.ends_early = True, 3
+    node.assert_settled()
     assert chain.ends_early == 0
 
 
-@pytest.mark.usefixtures("no_runtimes")
-def test_container_whose_group_is_made_again_while_a_chain_stays_outside_is_monitored(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_container_whose_group_is_made_again_while_a_chain_stays_outside_is_monitored(node: Node) -> None:
     """It is no failure of a hook: the next run adopts the chain, and does not begin again."""
-    ChainOfForks(machine, monkeypatch, 10**6)
-    system.rmdir(str(machine.resctrl / "mon_groups" / f"oci-{UID}"))
-    done = put_right(machine)
+    ChainOfForks(node, 10**6, seconds=0.01)
+    node.remove_groups()
+    done = node.repair()
     assert (done.outcomes[0].action.verb, done.outcomes[0].outside) == ("remake", 1)
-    assert (done.is_whole, count_outside(machine)) == (False, ({ID: 1}, 1))
-    assert machine.groups() == {f"oci-{UID}": {7}}
-    assert list((machine.run / "unmonitored").iterdir()) == []
+    assert (done.is_whole, count_outside(node)) == (False, ({ID: 1}, 1))
+    assert (node.groups(), node.failures()) == ({GROUP: {7}}, {})
 
 
-@pytest.mark.usefixtures("no_runtimes")
-def test_what_comes_in_during_a_run_is_adopted_in_its_next_pass(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("times", [1, 100])
+def test_what_comes_in_during_a_run_is_adopted_in_its_next_pass_and_a_failure_if_more_comes_after_the_last(
+    node: Node, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """Also if the plan has the same words as before: such an action was taken for one that was tried."""
-    chain = ChainOfForks(machine, monkeypatch, 0)
+    chain = ChainOfForks(node, 0)
 
-    def go_on_once() -> None:
-        if chain._link == 1000:
+    def go_on() -> None:
+        if chain.link < 1000 + times:
             chain.go_on()
 
-    after_each_adoption(monkeypatch, go_on_once)
-    assert len(put_right(machine).outcomes) == 2
-    assert machine.groups() == {f"oci-{UID}": {7, 1001}}
+    after_each_adoption(monkeypatch, go_on)
+    done = node.repair()
+    tried = 10 if times == 100 else 2
+    assert [it.outside for it in done.outcomes] == ([0] * tried + [1] if times == 100 else [0] * tried)
+    assert (done.is_whole, count_outside(node)[1]) == (times == 1, int(times == 100))
+    assert node.groups() == {GROUP: {7} if times == 100 else {7, 1001}}
 
 
-@pytest.mark.usefixtures("no_runtimes")
-def test_what_is_outside_again_after_each_pass_is_a_failure_in_the_end(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each pass had moved something in, so nothing had failed, and nothing was said."""
-    chain = ChainOfForks(machine, monkeypatch, 0)
-    after_each_adoption(monkeypatch, chain.go_on)
-    done = put_right(machine)
-    assert [(it.outside, it.has_failed) for it in done.outcomes] == [(0, False)] * 10 + [(1, True)]
-    assert (done.is_whole, count_outside(machine)) == (False, ({ID: 1}, 1))
-
-
-@pytest.mark.usefixtures("no_runtimes")
-def test_container_with_more_cgroups_than_are_read_is_named(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chain = ChainOfForks(machine, monkeypatch, 0)
-    monkeypatch.setattr(system, "count_links", lambda _path: 1002)
-    done = put_right(machine)
+def test_container_with_more_cgroups_than_are_read_is_named(node: Node) -> None:
+    node.start()
+    for number in range(300):
+        node.kernel.cgroups.add(f"{own()}/{number}")
+    node.spawn(8)
+    done: Result = node.repair()
     assert done.left == [
-        f"1000 cgroups of {ID[:12]} of {UID} were not read: it has too many; a program there may stay outside"
+        f"300 cgroups of {ID[:12]} of {UID} were not read: it has too many; a program there may stay outside"
     ]
-    assert machine.groups() == {f"oci-{UID}": {7, chain._link}}
+    assert node.groups() == {GROUP: {7, 8}}

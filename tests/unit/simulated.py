@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node on the simulated machine, as unit tests of reconcile and watch use it: its containers, records and groups."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from hook.base import system
+from hook.base.models import Failure, KeyState, Member, Options, ReconcileRecord
+from hook.base.resctrl import Resctrl
+from hook.reconcile import run
+from hook.reconcile.run import Result
+from hook.stages.create import create_runtime
+from hook.stages.entry import Context
+from hook.stages.identity import Container
+from hook.stages.remove import poststop
+from hook.state.store import RunDir
+from tests.simulator.kernel import RESCTRL, KernelTask
+from tests.simulator.machine import RUN, SimulatedMachine
+
+UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
+OTHER_UID = "00000000-4084-4186-9c0e-93cf8c32e2ce"
+ID, OTHER = "5f3c" * 16, "0123" * 16
+GROUP = f"oci-{UID}"
+
+
+def own(name: str = ID, uid: str = UID) -> str:
+    """The own cgroup of a container of a pod."""
+    return f"/kubepods/pod{uid}/crio-{name}.scope"
+
+
+class Node:
+    """Containers are of one pod, and have a cgroup of their own, unless a test says otherwise."""
+
+    def __init__(self, machine: SimulatedMachine) -> None:
+        self.machine = machine
+        self.kernel = machine.kernel
+
+    # --- What happens on it
+
+    def spawn(self, pid: int, cgroup: str = own(), group: str = "", born: int = 100) -> KernelTask:
+        """A process begins in a cgroup; `group`: below the root of resctrl."""
+        path = f"{RESCTRL}/{group}" if group else RESCTRL
+        return self.kernel.spawn(pid, f"0::{cgroup}", born=born, group=path)
+
+    def start(self, name: str = ID, pid: int = 7, uid: str | None = UID, cgroup: str = "", **options: Any) -> None:  # noqa: ANN401
+        """createRuntime of a container that begins now, or runs."""
+        if pid not in self.kernel.tasks:
+            self.spawn(pid, cgroup or own(name, uid or "none"))
+        said = {"io.kubernetes.pod.uid": uid} if uid else {}
+        create_runtime(self.context(**options), Container(name, pid, "/nowhere", said))
+
+    def stop(self, name: str = ID, *pids: int, **options: Any) -> None:  # noqa: ANN401
+        """The container's processes end, and poststop comes."""
+        for pid in pids:
+            self.kernel.die(pid)
+        poststop(self.context(**options), name)
+
+    def context(self, **options: Any) -> Context:  # noqa: ANN401
+        return Context(Resctrl(RESCTRL), RunDir(RUN), self.options(**options))
+
+    def options(self, **more: Any) -> Options:  # noqa: ANN401
+        return Options(**{"resctrl_root": RESCTRL, "run_dir": RUN, **more})
+
+    def repair(self, options: dict[str, Any] | None = None, **more: Any) -> Result:  # noqa: ANN401
+        """Reconcile."""
+        self.machine.caller.calls = 0
+        return run.repair(self.options(**options or {}), **more)
+
+    def verbs(self, **more: Any) -> list[str]:  # noqa: ANN401
+        """What reconcile does, and nothing of it fails."""
+        done = self.repair(**more)
+        assert not [it for it in done.outcomes if it.problem is not None]
+        return [it.action.verb for it in done.outcomes]
+
+    def assert_settled(self) -> None:
+        assert run.plan_repairs(self.options()).outcomes == []
+
+    # --- What there is
+
+    def groups(self) -> dict[str, set[int]]:
+        """The mon_groups, as `[ctrl_group/]name`, and the threads in each."""
+        paths = self.kernel.mon_groups()
+        return {it[len(RESCTRL) + 1 :].replace("mon_groups/", ""): self.kernel.tids(it) for it in paths}
+
+    def make_group(self, name: str) -> str:
+        """Another program makes a mon_group; returns its path."""
+        path = f"{RESCTRL}/mon_groups/{name}"
+        self.kernel.mkdir(path)
+        return path
+
+    def remove_groups(self) -> None:
+        """Another program removes all mon_groups."""
+        for path in self.kernel.mon_groups():
+            self.kernel.rmdir(path)
+
+    def state(self, key: str = UID) -> KeyState:
+        found = self.find_state(key)
+        assert found is not None
+        return found
+
+    def find_state(self, key: str = UID) -> KeyState | None:
+        return RunDir(RUN).glance(KeyState, key)
+
+    def members(self, key: str = UID) -> dict[str, int]:
+        """The pids of a key's members."""
+        return {name: member.pid for name, member in self.state(key).members.items()}
+
+    def member(self, name: str = ID) -> Member:
+        return self.state().members[name]
+
+    def failures(self) -> dict[str, str]:
+        """The reasons of what is not monitored."""
+        run_dir = RunDir(RUN)
+        found = {it: run_dir.glance(Failure, it) for it in run_dir.names(Failure)}
+        return {it: failure.reason if failure is not None else "torn" for it, failure in found.items()}
+
+    def reconciled(self) -> ReconcileRecord:
+        found = RunDir(RUN).glance(ReconcileRecord)
+        assert found is not None
+        return found
+
+    def files(self) -> set[str]:
+        """The records, locks and leftovers in the run directory."""
+        parts = ("groups", "members", "locks", "unmonitored", "building", "mon_groups")
+        found = (it[len(RUN) + 1 :] for it in self.machine.files())
+        return {it for it in found if it.startswith(parts) and not it.endswith("/")}
+
+    def put(self, path: str, text: str) -> None:
+        """Write a file of the run directory."""
+        self.machine.add(f"{RUN}/{path}", text.encode())
+        for name in (path, path.rpartition("/")[0]):
+            self.machine.fs.get_object(f"{RUN}/{name}").st_ctime = self.kernel.now
+
+    def edit(self, path: str, **fields: Any) -> None:  # noqa: ANN401
+        """Change a record, as nobody does."""
+        text = self.machine.files()[f"{RUN}/{path}"]
+        assert isinstance(text, bytes)
+        self.put(path, json.dumps({**json.loads(text), **fields}))
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a directory of the run directory, or all of it."""
+        self.machine.fs.remove_object(f"{RUN}/{path}".rstrip("/"))
+
+    def at_open(self, ending: str, act: Callable[[], object]) -> None:
+        """Do something each time that a file is opened whose path ends so, just before."""
+        real = self.machine.open
+
+        def open_noted(path: bytes, *arguments: Any, **named: Any) -> int:  # noqa: ANN401
+            if path.endswith(ending.encode()):
+                act()
+            return real(path, *arguments, **named)
+
+        self.machine.open = open_noted  # type: ignore[method-assign]
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    with SimulatedMachine().installed(system) as machine:
+        RunDir(RUN)
+        yield Node(machine)
