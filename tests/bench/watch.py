@@ -104,7 +104,7 @@ def measure(seconds: float) -> tuple[list[WatchRow], int]:
         hook = Hook(resctrl.root, directory / "run")
         hook(created(ID, init.pid))
         process = stack.enter_context(watching.watching(hook))
-        time.sleep(3)  # the look at the start is a child's, but is not to be beside this
+        time.sleep(3)  # the look at the start is not to be beside this
         execs = Execs()
         rows = []
         for rate in RATES:

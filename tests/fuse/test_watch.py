@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +26,6 @@ ENTER = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
 """What a runtime does for exec: a process enters the container's cgroup, and becomes the program."""
 FAMILY = "import os, signal; os.fork() and os.fork(); signal.pause()"
 """Three processes, by one exec."""
-HAS_CHILDREN = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 FLOOD = 6000
 """Execs: more than the socket's buffer holds."""
 
@@ -94,7 +92,6 @@ def test_container_that_was_created_while_it_runs_is_known(hook: Hook, init: Tas
     assert (hook.groups(), hook.failures()) == (set(), {})
 
 
-@pytest.mark.skipif(not HAS_CHILDREN, reason="this kernel has no CONFIG_PROC_CHILDREN")
 def test_children_that_were_forked_before_it_came_are_moved_in_too(hook: Hook, container: Task, own: Cgroup) -> None:
     with watching.watching(hook) as process:
         process.send_signal(signal.SIGSTOP)
@@ -144,7 +141,7 @@ def test_after_events_were_lost_it_looks_at_all_containers(
 ) -> None:
     """Stopped, it cannot read, and the socket's buffer runs full."""
     with watching.watching(hook) as process:
-        wait((hook.run_dir / "watch.json").exists)  # its first look, which is a child's, has begun
+        wait((hook.run_dir / "watch.json").exists)  # its first look has begun
         process.send_signal(signal.SIGSTOP)
         for _ in range(FLOOD):
             os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)
