@@ -76,10 +76,6 @@ class Connector:
         is_exec = len(message) >= _SHORTEST and _WHAT.unpack_from(message)[0] == _PROC_EVENT_EXEC
         return int(_EXEC.unpack_from(message)[0]) if is_exec else None
 
-    def close(self) -> None:
-        """End the subscription of this process; a child that has the socket, too, keeps its own."""
-        self._kernel.close()
-
     def _subscribe(self) -> None:
         """Ask for all events, which every kernel answers, then for execs alone, which those before Linux 6.6 ignore.
 

@@ -123,23 +123,6 @@ def test_nothing_for_a_while_is_no_event(kernel: tuple[socket.socket, socket.soc
     assert subscribed(kernel).receive() is None
 
 
-class Broken:
-    """A socket whose reads fail."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.is_answered = False
-
-    def send(self, _data: bytes) -> None:
-        pass
-
-    def recv(self, _size: int, _flags: int = 0) -> bytes:
-        if not self.is_answered:
-            self.is_answered = True
-            return answer()
-        raise OSError(self.number, os.strerror(self.number))
-
-
 class Scripted:
     """A socket with these messages and errors, in this order, and then nothing."""
 
@@ -183,7 +166,7 @@ def test_the_kernel_drops_what_comes_before_a_full_buffer_is_empty_and_sends_wha
     later = start_program()
     while made.receive() != later:
         pass
-    made.close()
+    made._kernel.close()
 
 
 def receive_until_lost(made: Connector) -> set[int]:
@@ -204,7 +187,7 @@ def start_program() -> int:
 
 
 def test_a_broken_socket_is_an_error() -> None:
-    made = Connector(Broken(errno.EBADF))  # type: ignore[arg-type]
+    made = Connector(Scripted(answer(), errno.EBADF))  # type: ignore[arg-type]
     with pytest.raises(OSError, match="Bad file descriptor"):
         made.receive()
 
@@ -270,4 +253,4 @@ def test_the_kernel_tells_of_a_real_exec() -> None:
             assert time.monotonic() < until
     finally:
         os.waitpid(pid, 0)
-        made.close()
+        made._kernel.close()
