@@ -214,15 +214,7 @@ def test_a_cgroup_that_is_not_the_containers_own_is_not_swept_up(hook: Hook) -> 
         process.communicate()
 
 
-def test_strangers_are_moved_out(hook: Hook, family: Task, own: Cgroup, init: Task) -> None:
-    assert hook(created(ID, family.pid, pod_uid=UID)).stderr == ""
-    reconcile(hook)
-    (hook.resctrl_root / "mon_groups" / f"oci-{UID}" / "tasks").write_text(str(init.pid))
-    assert verbs(reconcile(hook)) == ["evict"]
-    assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
-
-
-def test_evict_of_a_locked_key_moves_and_prints_nothing(hook: Hook, family: Task, own: Cgroup, init: Task) -> None:
+def test_strangers_are_moved_out_once_no_hook_holds_the_lock(hook: Hook, family: Task, own: Cgroup, init: Task) -> None:
     """The hook may be about to record the container that the task belongs to."""
     hook(created(ID, family.pid, pod_uid=UID))
     reconcile(hook)
@@ -232,6 +224,7 @@ def test_evict_of_a_locked_key_moves_and_prints_nothing(hook: Hook, family: Task
         assert reconcile(hook) == []
     assert hook.tasks(f"oci-{UID}") == {init.pid, *threads(*own.pids())}
     assert verbs(reconcile(hook)) == ["evict"]
+    assert hook.tasks(f"oci-{UID}") == threads(*own.pids())
 
 
 def test_descendant_in_another_containers_cgroup_stays_with_that_container(hook: Hook, family: Task) -> None:
@@ -338,23 +331,24 @@ def test_use_before_a_move_to_another_ctrl_group_is_kept(hook: Hook, resctrl: Mo
     assert hook.key(UID)["groups"][0]["before"][energy] == "7"
 
 
-def test_a_group_in_a_ctrl_group_is_made_again_there(hook: Hook, init: Task, golden: dict[str, Any]) -> None:
-    """Also where the kernel does not tell where its container is."""
+@pytest.mark.parametrize(
+    ("removed", "is_back", "group"),
+    [("gold/mon_groups/oci-c1", False, "gold/oci-c1"), ("gold", False, "oci-c1"), ("gold", True, "oci-c1")],
+)
+def test_a_group_that_went_alone_or_with_its_ctrl_group_is_made_where_its_container_is(
+    hook: Hook, init: Task, golden: dict[str, Any], removed: str, is_back: bool, group: str
+) -> None:
+    """Also where the kernel does not show where its container is: in the root one, once its own was removed."""
     assert hook(golden).stderr == ""
-    (hook.resctrl_root / "gold/mon_groups/oci-c1").rmdir()
-    assert verbs(reconcile(hook)) == ["remake"]
     assert hook.groups() == {"gold/oci-c1"}
-    assert hook.tasks("gold/oci-c1") == {init.pid}
-    settled(hook)
-
-
-def test_a_ctrl_group_that_was_removed_and_made_again(hook: Hook, init: Task, golden: dict[str, Any]) -> None:
-    """Our container is in the root one since."""
-    assert hook(golden).stderr == ""
-    (hook.resctrl_root / "gold").rmdir()
-    (hook.resctrl_root / "gold").mkdir()
+    (hook.resctrl_root / removed).rmdir()
+    if is_back:
+        (hook.resctrl_root / removed).mkdir()
     assert verbs(reconcile(hook))[0] == "remake"
-    assert hook.tasks("oci-c1") == {init.pid}
+    assert hook.tasks(group) == {init.pid}
+    made = hook.resctrl_root.joinpath(*group.split("/")[:-1], "mon_groups/oci-c1")
+    assert [it["path"] for it in hook.key("c1")["groups"]] == [str(made)]
+    assert not list((hook.run_dir / "mon_groups" / "c1").glob("*@*"))
     settled(hook)
 
 
@@ -371,18 +365,6 @@ def test_a_ctrl_group_that_was_made_again_for_a_sibling(hook: Hook, init: Task, 
         assert hook.tasks(f"oci-{UID}") == {init.pid}
         assert hook.tasks(f"gold/oci-{UID}") == {sibling.pid}
         settled(hook)
-
-
-def test_a_ctrl_group_that_was_removed_with_our_group_in_it(hook: Hook, init: Task, golden: dict[str, Any]) -> None:
-    """Its container is in the root ctrl_group from then on, and so is its new group."""
-    assert hook(golden).stderr == ""
-    assert hook.groups() == {"gold/oci-c1"}
-    (hook.resctrl_root / "gold").rmdir()
-    assert verbs(reconcile(hook)) == ["remake"]
-    assert hook.tasks("oci-c1") == {init.pid}
-    assert [group["path"] for group in hook.key("c1")["groups"]] == [f"{hook.resctrl_root}/mon_groups/oci-c1"]
-    assert not list((hook.run_dir / "mon_groups" / "c1").glob("*@*"))
-    settled(hook)
 
 
 def test_a_group_that_another_tool_renamed_is_left_alone(hook: Hook, init: Task) -> None:
