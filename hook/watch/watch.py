@@ -91,7 +91,7 @@ class Watch:
             self._act(pid)
 
     def _receive(self) -> int | None:
-        """The next exec; None: none for a second, or it is time for a look at what no event tells."""
+        """The next exec; None: none for a second, or a look at containers is due."""
         patience = self._pursuit.wait()
         if patience is None:
             return self._source.receive()

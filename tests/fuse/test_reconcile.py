@@ -202,7 +202,7 @@ def test_what_a_container_used_before_it_was_monitored_is_counted(hook: Hook) ->
 
 
 def test_a_cgroup_that_is_not_the_containers_own_is_not_swept_up(hook: Hook) -> None:
-    """The container has the cgroup of whoever started it, which may be all of the machine's."""
+    """The container shares the cgroup of the process that started it, which may hold all of the machine's tasks."""
     with subprocess.Popen([sys.executable, "-ISc", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -396,7 +396,7 @@ def test_groups_wiped_again_and_again_are_made_again(hook: Hook, init: Task) -> 
 
 
 def test_in_a_private_cgroup_namespace_no_task_is_moved(hook: Hook, family: Task, own: Cgroup) -> None:
-    """There the container's cgroup is `/../..`: what exec brought in looked like somebody else's, and was moved out."""
+    """There the container's cgroup is `/../..`: what exec brought in looked like another's, and was moved out."""
     hook(created(ID, family.pid, pod_uid=UID))
     reconcile(hook)
     with cgroup(f"/test-{os.getpid()}-elsewhere") as other:
@@ -440,7 +440,7 @@ def test_what_found_no_rmid_is_tried_again(hook: Hook, resctrl: Mounted) -> None
         assert hook.tasks("oci-c3") == {c.pid}
 
 
-# --- Somebody who knows
+# --- A list of live keys
 
 
 def test_an_explicit_list_of_live_keys(hook: Hook, init: Task, tmp_path: Path) -> None:

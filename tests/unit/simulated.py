@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -137,7 +137,7 @@ class Node:
             self.machine.fs.get_object(f"{RUN}/{name}").st_ctime = self.kernel.now
 
     def edit(self, path: str, **fields: Any) -> None:  # noqa: ANN401
-        """Change a record, as nobody does."""
+        """Change a record."""
         text = self.machine.files()[f"{RUN}/{path}"]
         assert isinstance(text, bytes)
         self.put(path, json.dumps({**json.loads(text), **fields}))
@@ -145,17 +145,6 @@ class Node:
     def remove(self, path: str) -> None:
         """Remove a file or a directory of the run directory, or all of it."""
         self.machine.fs.remove_object(f"{RUN}/{path}".rstrip("/"))
-
-    def at_open(self, ending: str, act: Callable[[], object]) -> None:
-        """Do something each time that a file is opened whose path ends so, just before."""
-        real = self.machine.open
-
-        def open_noted(path: bytes, *arguments: Any, **named: Any) -> int:  # noqa: ANN401
-            if path.endswith(ending.encode()):
-                act()
-            return real(path, *arguments, **named)
-
-        self.machine.open = open_noted  # type: ignore[method-assign]
 
 
 @pytest.fixture

@@ -260,7 +260,7 @@ def test_a_lost_run_directory_or_part_of_it_is_made_again(node: Node, part: str,
 
 
 def test_a_record_is_rebuilt_of_a_container_whose_processes_outlived_its_init(node: Node) -> None:
-    """Nobody could tell whose they are, and the dead stayed a member as long as they lived."""
+    """The rebuild failed as long as they lived, and the dead container stayed a member."""
     node.start()
     node.spawn(8, group=f"mon_groups/{GROUP}")
     node.put(f"groups/{UID}.json", "{")
@@ -310,7 +310,7 @@ def test_a_lingering_group_of_a_longer_prefix_is_no_orphan(node: Node) -> None:
 
 @pytest.mark.parametrize("torn", [False, True])
 def test_an_unrecorded_group_takes_no_container_over_that_has_a_key(node: Node, torn: bool) -> None:
-    """One that somebody made, with the name of another key, and put a container of ours into."""
+    """Another program made it, with the name of another key, and put a container of ours into it."""
     node.start()
     path = node.make_group(f"oci-{OTHER_UID}")
     if torn:
