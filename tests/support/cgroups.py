@@ -59,6 +59,7 @@ class Cgroup:
                 child = Cgroup.__new__(Cgroup)
                 child.path, child.directory = f"{self.path}/{below.name}", below
                 child.remove()
+        if self.directory.exists():  # else the last one below has taken it along, as one that was made for it
             self.kill()
             self.directory.rmdir()
         for above in self.directory.parents:
