@@ -163,7 +163,7 @@ def check_processes(site: Site) -> Iterator[Finding]:
 
 
 def has_process_connector() -> bool:
-    """Whether the kernel tells of execs here: with CONFIG_PROC_EVENTS, in the host's network namespace."""
+    """Whether the kernel reports execs here: with CONFIG_PROC_EVENTS, in the host's network namespace."""
     try:
         return "cn_proc" in door.read_text("/proc/net/connector", _LIMIT)
     except Unreadable:

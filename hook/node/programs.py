@@ -49,9 +49,9 @@ def has_transient(unit: str) -> bool:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a program ended. `status`: None if it did not start, timed out or printed too much; `error` then says which.
+    """How a program ended. `status`: None if it did not start, timed out or printed too much.
 
-    Otherwise `error` is the end of what it wrote to stderr.
+    `error`: why there is no status; else the end of what it wrote to stderr.
     """
 
     status: int | None

@@ -75,9 +75,9 @@ class InstalledNode:
         """Its exit status, and what it found that is not well. `before`: what it is started by."""
         done = self.machine.run("doctor", "--json", *self.options, *words, before=before)
         assert done.stderr == ""
-        told = json.loads(done.stdout)
-        assert told["well"] is (done.returncode == 0)
-        found = [it for it in told["findings"] if it["level"] != "ok" and it["subject"] not in ASIDE]
+        answer = json.loads(done.stdout)
+        assert answer["well"] is (done.returncode == 0)
+        found = [it for it in answer["findings"] if it["level"] != "ok" and it["subject"] not in ASIDE]
         assert all(it["remedy"] for it in found)
         return done.returncode, found
 
@@ -388,7 +388,7 @@ def test_it_changes_nothing(node: InstalledNode) -> None:
 
 
 def test_doctor_runs_without_root(node: InstalledNode) -> None:
-    """Then most cannot be seen, and that is what is said."""
+    """Then most cannot be seen, which is a finding."""
     done = node.machine.run(node.machine.public(), "doctor", *node.options, before=NOBODY)
     assert done.returncode == 1
     assert "FAIL     root: not running as root" in done.stdout
