@@ -11,8 +11,6 @@ import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import FrameType
-from typing import NoReturn
 
 from hook.base import system
 from hook.base.models import Options
@@ -99,7 +97,7 @@ def _read_keys() -> Iterator[Callable[[float], str]]:
     The terminal on stdin, if it is one, gives each key at once and does not print it; in the end it is as it was, also
     after SIGTERM.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     is_open = True
     terminal = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
 
@@ -125,7 +123,3 @@ def _read_keys() -> Iterator[Callable[[float], str]]:
         yield wait
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, former)
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt

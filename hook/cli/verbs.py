@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
+from hook.base import jsontext
 from hook.base.explain import printable
 from hook.base.models import Options
 from hook.cli import options
@@ -71,12 +72,7 @@ def get_screen(*, is_wide: bool = False) -> Screen:
 
 def print_answer(answer: Answer) -> None:
     """Print lines, or an object as one line of JSON."""
-    if isinstance(answer, list):
-        write("".join(line + "\n" for line in answer))
-    else:
-        from hook.base import jsontext
-
-        write(jsontext.dumps(answer) + "\n")
+    write("".join(line + "\n" for line in answer) if isinstance(answer, list) else jsontext.dumps(answer) + "\n")
 
 
 def write(text: str) -> None:
@@ -457,7 +453,6 @@ def make_bytecode(given: options.MakeBytecode, _hook: Options, _words: list[str]
 
 def make_base_runtime_spec(given: options.BaseRuntimeSpec, hook: Options, words: list[str]) -> None:
     """Print the specification on stdin with the hook that install would write."""
-    from hook.base import jsontext
     from hook.install import install as installing
     from hook.install.steps import Refused
     from hook.node import place
