@@ -9,8 +9,8 @@ goes by /proc/PID/root of the helper, and finds the group full; and since it is 
 its rmdir(2) removes it, mount and all. Two things differ: mkdir(2) fails with EEXIST, which the hook takes like a
 success (0.07 of an exit floor more), and rmdir(2) takes some 70 us.
 
-Node, for instructions: on the model of resctrl, where mkdir(2) and rmdir(2) do as the kernel does. What the model runs
-is not the hook's, and is not counted.
+MeasuredNode, for instructions: on the model of resctrl, where mkdir(2) and rmdir(2) do as the kernel does. What the
+model runs is not the hook's, and is not counted.
 
 What the kernel takes to make, fill and remove a group and to ask the hardware is in no figure that is measured here. It
 is the same for everybody who does so.
@@ -63,7 +63,7 @@ def _state(recorded: str, container: str, key: str) -> dict[str, object]:
     return found
 
 
-class Node:
+class MeasuredNode:
     """`root` is what a hook takes for /sys/fs/resctrl; it has no group yet, and the run directory is not made.
 
     `groups`: where its mon_groups are for us.
@@ -124,7 +124,7 @@ class Node:
         return self._groups / f"oci-{key}"
 
 
-class PlainNode(Node):
+class PlainNode(MeasuredNode):
     """A node on tmpfs."""
 
     def __init__(self, directory: Path) -> None:
@@ -195,10 +195,10 @@ def plain_node(groups: int = 1) -> Iterator[PlainNode]:
 
 
 @contextmanager
-def model_node(machine: Knobs = MACHINE) -> Iterator[Node]:
+def model_node(machine: Knobs = MACHINE) -> Iterator[MeasuredNode]:
     """A node on the model of resctrl."""
     with tempfile.TemporaryDirectory(dir=TMPFS) as name, mounted(Path(name), **vars(machine)) as resctrl:
-        node = Node(resctrl.root, resctrl.root / "mon_groups", Path(name) / "run")
+        node = MeasuredNode(resctrl.root, resctrl.root / "mon_groups", Path(name) / "run")
         with task() as init:
             node.populate(init.pid)
             yield node

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from tests.bench.common import CannotMeasure
 from tests.bench.figures import Figure, Table, ratios
 from tests.bench.launcher import ALONE, Step, Taken
-from tests.bench.plain_node import Node, created, model_node, plain_node, stopped, uid_of
+from tests.bench.plain_node import MeasuredNode, created, model_node, plain_node, stopped, uid_of
 from tests.bench.rounds import Bench
 from tests.support.hook import end, task
 
@@ -34,7 +34,7 @@ def floor(subject: str, python: Python, times: int = 1) -> Step:
     return Step(subject, FLOOR, [*python, *EXIT], [""] * times, options=() if times > 1 else (ALONE,))
 
 
-def life(node: Node, subject: str, python: Python) -> Iterator[Step]:
+def life(node: MeasuredNode, subject: str, python: Python) -> Iterator[Step]:
     """A pod of two containers, of which the second ends first."""
     key, one, two = node.new_key(), node.new_container(), node.new_container()
     command = node.hook(python).command("hook")
@@ -62,7 +62,7 @@ def starts(bench: Bench, pythons: Mapping[str, Python]) -> Table:
     """Complete hooks, and the least that a start and an exit of the same Python take."""
     with ExitStack() as stack:
 
-        def sequences(nodes: Mapping[str, Node]) -> Iterator[Iterator[Step]]:
+        def sequences(nodes: Mapping[str, MeasuredNode]) -> Iterator[Iterator[Step]]:
             for name, python in pythons.items():
                 yield life(nodes[name], name, python)
                 yield iter([floor(name, python)])
