@@ -374,7 +374,7 @@ def _read_live_keys(path: str) -> set[str]:
                 raise Usage(f"stdin did not end within {door.CONFIGURATION} bytes and {_PATIENCE:.0f} seconds")
             text = data.decode()
         else:
-            text = door.read_text(path, door.CONFIGURATION)
+            text = door.read_text(os.path.abspath(path), door.CONFIGURATION)
     except (door.Unreadable, UnicodeDecodeError) as error:
         raise Usage(f"--live: {error}") from None
     try:
@@ -486,8 +486,8 @@ def _choose_places(given: options.Install | options.Uninstall, default: str) -> 
 
 
 def _find_own_path() -> str:
-    """The path of the running file: the first line of the .pyz puts it there (packaging/pyz)."""
-    return sys.argv[1]
+    """The path of the running file: the first line of the .pyz puts it there (packaging/pyz), as it was called."""
+    return os.path.abspath(sys.argv[1])
 
 
 def _find_own_prefix() -> str:

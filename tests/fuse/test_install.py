@@ -204,6 +204,13 @@ def test_into_a_tree_for_another_machine(tmp_path: Path, bare: str) -> None:
     assert [path.name for path in top.rglob("*") if not path.is_dir()] == ["crio"]
 
 
+def test_install_by_a_relative_path(tmp_path: Path, bare: str) -> None:
+    """As the documents have it. It looked for the file below /."""
+    words = [f"./{os.path.basename(bare)}", "install", f"--destdir={tmp_path}/tree", "--for=both"]
+    subprocess.run(words, cwd=os.path.dirname(bare), check=True, timeout=300, capture_output=True)
+    assert (tmp_path / "tree" / PROGRAM[1:]).exists()
+
+
 @pytest.mark.parametrize("python", [str(it.path) for it in interpreters.find()])
 def test_by_every_interpreter(tmp_path: Path, python: str) -> None:
     def done(*words: str) -> subprocess.CompletedProcess[str]:

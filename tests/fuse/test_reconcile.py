@@ -450,7 +450,8 @@ def test_an_explicit_list_of_live_keys(hook: Hook, init: Task, tmp_path: Path) -
         end(init)
         end(other)
         (tmp_path / "live").write_text(f"{UID}\n")
-        assert verbs(reconcile(hook, f"--live={tmp_path / 'live'}")) == ["drop"]
+        # A relative path was looked for below /.
+        assert verbs(reconcile(hook, f"--live={os.path.relpath(tmp_path / 'live')}")) == ["drop"]
         assert hook.groups() == {f"oci-{UID}"}
 
 
