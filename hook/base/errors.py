@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exception that says why a container is not monitored, its reasons and kinds. How they are worded: `explain`."""
+"""The exception that says why a container is not monitored, and its reasons. Its kinds, and the words: `explain`."""
 
 from __future__ import annotations
 
@@ -48,15 +48,3 @@ class HookError(Exception):
         if self.hint:
             parts.append("hint: " + self.hint)
         return "; ".join(parts)
-
-
-class GroupGone(HookError):
-    """The mon_group, or the ctrl_group above it, was removed under us (ENOENT, ENODEV): worth another look."""
-
-
-class WrongCtrlGroup(HookError):
-    """The task is not in the ctrl_group that the mon_group belongs to (EINVAL on `tasks`)."""
-
-
-class InLimbo(HookError):
-    """No RMID can be had now, but some were freed a moment ago (EBUSY on mkdir)."""

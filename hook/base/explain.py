@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 
 from hook.base import procfs, system
-from hook.base.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
+from hook.base.errors import HookError, Reason
 from hook.base.models import ValidationError
 
 TYPE_CHECKING = False
@@ -34,6 +34,18 @@ _WITHOUT = "--key=container works without it"
 _LONGEST_LINE = 1000
 _ID_LENGTH = 64  # of the IDs that container engines make
 _SHORT_LENGTH = 12  # of such an ID where people read it, as Podman and crictl print it
+
+
+class GroupGone(HookError):
+    """The mon_group, or the ctrl_group above it, was removed under us (ENOENT, ENODEV): worth another look."""
+
+
+class WrongCtrlGroup(HookError):
+    """The task is not in the ctrl_group that the mon_group belongs to (EINVAL on `tasks`)."""
+
+
+class InLimbo(HookError):
+    """No RMID can be had now, but some were freed a moment ago (EBUSY on mkdir)."""
 
 
 # --- Text: what tenants wrote, made safe to print

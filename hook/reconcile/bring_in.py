@@ -6,8 +6,8 @@ from __future__ import annotations
 from functools import partial
 
 from hook.base import cgroups, names, procfs, system
-from hook.base.errors import GroupGone, HookError, Reason, WrongCtrlGroup
-from hook.base.explain import cgroup_error
+from hook.base.errors import HookError, Reason
+from hook.base.explain import GroupGone, WrongCtrlGroup, cgroup_error
 from hook.base.models import Failure, KeyState, Member
 from hook.reconcile.chase import Chase, StillOutside, count_late_cpu
 from hook.reconcile.diagnose import has_begun

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from hook.base import procfs, system
-from hook.base.errors import HookError, Reason, WrongCtrlGroup
+from hook.base.errors import HookError, Reason
+from hook.base.explain import WrongCtrlGroup
 from hook.base.models import Member
 from hook.stages.entry import Context
 

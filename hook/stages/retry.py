@@ -6,7 +6,8 @@ up members and groups. Imported when that is so, and by reconcile.
 from __future__ import annotations
 
 from hook.base import system
-from hook.base.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
+from hook.base.errors import HookError, Reason
+from hook.base.explain import GroupGone, InLimbo, WrongCtrlGroup
 from hook.stages import reclaim, remove
 from hook.stages.create import is_another_process
 from hook.state import lives

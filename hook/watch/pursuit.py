@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from hook.base import cgroups, container_tasks, names, procfs, system
-from hook.base.errors import GroupGone, HookError, WrongCtrlGroup
+from hook.base.errors import HookError
+from hook.base.explain import GroupGone, WrongCtrlGroup
 from hook.base.models import KeyState, Member
 from hook.reconcile.chase import Chase, StillOutside, count_late_cpu, is_in, is_inside
 from hook.stages.entry import Context

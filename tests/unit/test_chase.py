@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from hook.base import procfs
-from hook.base.errors import HookError, WrongCtrlGroup
+from hook.base.errors import HookError
+from hook.base.explain import WrongCtrlGroup
 from hook.base.resctrl import Resctrl
 from hook.reconcile.chase import Chase
 from tests.simulator.kernel import RESCTRL

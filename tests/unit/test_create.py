@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from hook.base import system
-from hook.base.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
+from hook.base.errors import HookError, Reason
+from hook.base.explain import GroupGone, InLimbo, WrongCtrlGroup
 from hook.base.models import Failure, KeyState, MonGroup, Options
 from hook.base.resctrl import Resctrl
 from hook.stages import retry

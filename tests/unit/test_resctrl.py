@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hook.base import procfs, system
-from hook.base.errors import GroupGone, HookError, InLimbo, Reason, WrongCtrlGroup
+from hook.base.errors import HookError, Reason
+from hook.base.explain import GroupGone, InLimbo, WrongCtrlGroup
 from hook.base.resctrl import Resctrl
 from tests.support.memory import MachineInMemory
 from tests.unit.faults import fails
