@@ -222,7 +222,9 @@ def _use_a_group(root: str) -> Iterator[str]:
         if child not in (kernel.tasks(path) or ()):
             raise HookError(Reason.IO, f"moved process {child} to the group, but it is not in it")
         yield f"moved process {child} to it; /proc shows {procfs.resctrl_groups(child)}"
-        growth = _measure_growth(kernel, path, before)
+        system.sleep(_SECONDS)
+        now = {name: text for name, text in kernel.counters(path).items() if text != before.get(name)}
+        growth = ", ".join(f"{name} {before.get(name)} -> {text}" for name, text in now.items())
         yield f"its counters after {_SECONDS:.0f} s: {growth or 'unchanged'}"
     finally:
         if child:
@@ -245,11 +247,3 @@ def _start_load() -> int:
         finally:
             os._exit(1)
     return child
-
-
-def _measure_growth(kernel: Resctrl, path: str, before: dict[str, str]) -> str:
-    deadline = system.monotonic() + _SECONDS
-    while system.monotonic() < deadline:
-        system.sleep(deadline - system.monotonic())
-    now = kernel.counters(path)
-    return ", ".join(f"{name} {before.get(name)} -> {text}" for name, text in now.items() if text != before.get(name))
