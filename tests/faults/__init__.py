@@ -5,7 +5,7 @@
 
 The parts, by the package or the module that they are in:
   injection  `syscalls` (those that Python makes around ours fail), `installs` (install and uninstall, killed at
-             each call that has an effect), `broken` (full, read-only, torn, hidden)
+             each call that has an effect), `limits` (few descriptors, little memory)
   load       `soak` (a hundred thousand pods on one node, two thousand on real resctrl)
   simulated  `simulate` (two hundred thousand schedules of whole hooks, reconcile and watch in one process)
   fuzzing    `fuzz` (a million hostile inputs to all that parses, and to the whole hook)

@@ -16,7 +16,7 @@ from tests import faults, provision
 from tests.faults import simulated
 from tests.faults.campaign import Campaign
 from tests.faults.fuzzing import fuzz
-from tests.faults.injection import broken_nodes, failing_syscalls, killed_installs
+from tests.faults.injection import failing_syscalls, killed_installs, rlimits
 from tests.faults.load import soak
 from tests.faults.mutation import hook_coverage, judge
 from tests.support.tables import as_markdown, as_text
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 PARTS: dict[str, Callable[[Campaign], None]] = {
     "syscalls": failing_syscalls.run,
     "installs": killed_installs.run,
-    "broken": broken_nodes.run,
+    "limits": rlimits.run,
     "fuzz": fuzz.run,
     "simulate": simulated.run,
     "soak": soak.run,

@@ -33,7 +33,7 @@ WAITS = ("--lock-timeout=0.2", "--rmid-wait=0.2")
 """The options that allow a hook to wait."""
 PATIENCE = 300.0
 """Seconds; many times what they allow, so that it ends what hangs and nothing else."""
-CREATE, POSTSTOP, RECONCILE = "createRuntime", "poststop", "reconcile"
+CREATE, POSTSTOP = "createRuntime", "poststop"
 AMOUNT = 1000
 """What a group that somebody is in counts at a time, of each event."""
 MACHINE = {"rmids": 8, "l3_domains": 1, "packages": 1, "perf": False, "limbo_tick_ms": 10}
@@ -50,7 +50,7 @@ class Ran:
 
 @dataclass(frozen=True)
 class Job:
-    """What is to run: a hook of a container, or reconcile."""
+    """What is to run: a hook of a container."""
 
     verb: str
     container: SimulatedContainer
@@ -179,25 +179,7 @@ class Scene:
             del self.foreign[path]
         self.world.settle()
 
-    def pod_is_gone(self) -> None:
-        """Its cgroup, if nobody lives in it."""
-        if not any(it.pids() for it in self.containers):
-            storm.remove_cgroups(mount_point() / self._top.lstrip("/"))
-
-    def state_of(self, container: SimulatedContainer) -> Path:
-        """The record of its key."""
-        return self.hook.run_dir / "groups" / f"{container.key}.json"
-
-    def change(self, container: SimulatedContainer, **fields: object) -> None:
-        """Change what is recorded of its key."""
-        path = self.state_of(container)
-        path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
-
     # --- What happens
-
-    def perform(self, job: Job, before: Sequence[str] = ()) -> Outcome:
-        """Run a hook, or reconcile."""
-        return self.reconcile(before=before) if job.verb == RECONCILE else self.run(job, before).outcome
 
     def run(self, job: Job, before: Sequence[str] = (), options: Sequence[str] = ()) -> Ran:
         """Run a hook to its end, started by `before`: it may be killed, but never hangs."""
@@ -224,19 +206,14 @@ class Scene:
             raise
         return Outcome(process.returncode, stdout.decode(), stderr.decode(errors="replace"))
 
-    def reconcile(self, *more: str, before: Sequence[str] = ()) -> Outcome:
-        hook = replace(self.hook, wrapper=(*self.hook.wrapper, *before))
-        command = [*hook.command("reconcile"), "--json", *more]
+    def actions(self, *more: str) -> list[Any]:
+        command = [*self.hook.command("reconcile"), "--json", *more]
         self.story.append(shlex.join(command))
         pipe = subprocess.PIPE
         started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env={}, cwd="/")
         outcome = self._finish(started)
         self.story.append(f"  exit status {outcome.status}, {outcome.stdout.strip()}, {outcome.stderr.strip()}")
         self.log.lines()
-        return outcome
-
-    def actions(self, *more: str) -> list[Any]:
-        outcome = self.reconcile(*more)
         self.expect(outcome.status in (0, 1) and outcome.stderr == "", "reconcile failed")
         found: list[Any] = json.loads(outcome.stdout)["actions"]
         return found
@@ -286,45 +263,22 @@ class Scene:
             if container.init and not container.known:
                 container.known = container.id in recorded or self.is_member(container)
 
-    def endure(self, job: Job, before: Sequence[str] = (), **traces: bool) -> None:
-        """Run what may fail, but is to end as it should, and to tell it; `traces`: see expect_told."""
-        if job.verb == RECONCILE:
-            outcome = self.reconcile(before=before)
-            self.expect(outcome.status in (0, 1, 2), "how does reconcile end?")
-        else:
-            ran = self.run(job, before)
-            outcome = ran.outcome
-            self.expect(outcome.status == 0, "exit status", outcome.status)
-            if not self.is_done(job):
-                # A container that goes leaves no record of what was dealt with on the way.
-                self.expect_told(job, ran, **{"record": job.verb == CREATE, **traces})
-        is_foreseen = "unforeseen" not in outcome.stderr and "Traceback" not in outcome.stderr
-        self.expect(is_foreseen, "a defect:", outcome.stderr)
-        self.expect_foreign()
-
     def recover(self) -> None:
-        """What was broken is mended: one reconcile, and all is well."""
+        """RMIDs are there again: one reconcile, and all is as if nothing had happened.
+
+        What the pod used is what it used, or unknown.
+        """
         self.count()
         self.give_back()
         self.remember()
         self.actions()
-        self.judge(exact=False)
-
-    def judge(self, *, exact: bool, again: bool = True) -> None:
-        """After a repair all is as if nothing had happened. `again`: see oracle.Verdict.give.
-
-        What the pod used is what it used; or, unless that is to be `exact`, unknown.
-        """
         self.remember()
-        oracle.Verdict(self).give(again=again)
+        oracle.Verdict(self).give()
         self.expect_foreign()
         self.count()
         entry = consumers.read(self.hook.run_dir / "mon_groups" / UID)
         use = entry.use() if entry is not None else {}
-        if exact and entry is not None:
-            entry.check()
-        self.expect(use or not exact or not self.used, "nothing is shown of what the pod used")
-        wrong = {name: it for name, it in use.items() if it != self.used and (exact or it is not None)}
+        wrong = {name: it for name, it in use.items() if it not in (self.used, None)}
         self.expect(not wrong, "the pod used", self.used, "and not", wrong)
 
     def expect_foreign(self) -> None:

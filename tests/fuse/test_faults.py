@@ -14,7 +14,7 @@ import pytest
 from tests import provision
 from tests.faults import strace
 from tests.faults.campaign import Campaign
-from tests.faults.injection import broken_nodes, failing_syscalls, killed_installs
+from tests.faults.injection import failing_syscalls, killed_installs, rlimits
 from tests.faults.injection.stages import STAGES
 from tests.faults.strace import Call
 from tests.kernel.inside import REAL_ROOT
@@ -60,9 +60,9 @@ def test_a_module_that_cannot_be_loaded_is_reported(tmp_path: Path) -> None:
         run.all("reading the file", failing_syscalls.cases(refused, found))
 
 
-def test_some_nodes_are_broken(tmp_path: Path) -> None:
-    with some(tmp_path, "broken", 1) as run:
-        broken_nodes.run(run)
+def test_some_have_few_descriptors_or_little_memory(tmp_path: Path) -> None:
+    with some(tmp_path, "limits", 4) as run:
+        rlimits.run(run)
 
 
 def test_some_installs_are_killed(tmp_path: Path) -> None:

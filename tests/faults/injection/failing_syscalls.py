@@ -97,15 +97,12 @@ class Fault:
         if not scene.is_done(job):
             self._expect_traces(scene, job, ran, failed)
         scene.expect_foreign()
-        scene.count()
         scene.give_back()
-        scene.remember()
         if self.by_hook:
             again = scene.run(job)
             scene.expect(again == Ran(again.outcome, []) and not again.outcome.stderr, "once more:", again)
             scene.expect(scene.is_done(job), "the same hook once more did not put it right")
-        scene.actions()
-        scene.judge(exact=False, again=False)
+        scene.recover()
 
     def _expect_traces(self, scene: Scene, job: Job, ran: Ran, failed: list[str]) -> None:
         """What failed is told in each place whose own calls did not fail."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that may have few descriptors, or little memory."""
+"""A process that may have few descriptors, or little memory, from as much on as Python can start with."""
 
 from __future__ import annotations
 
