@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules in the simulator: each scenario with every single preemption and every single kill, and by chance."""
+"""Schedules in the simulator: each scenario with every single preemption, kill and errno, and by chance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.faults.campaign import Campaign
 
 RANDOM = 160_000
-"""Schedules by chance, of all scenarios together; single preemptions and kills are some 60,000 more."""
+"""Schedules by chance, of all scenarios together; single preemptions, kills and errnos are some 75,000 more."""
 
 
 def run(campaign: Campaign) -> None:

@@ -52,7 +52,7 @@ def _play(given: argparse.Namespace) -> Iterator[tuple[str, str, Played]]:
 
     chosen = [given.scenario] if given.scenario else scenarios.SCENARIOS
     for scenario in chosen if given.preempt else ():
-        plans = [*explore.list_preemptions(scenario), *explore.list_kills(scenario)]
+        plans = [*explore.list_preemptions(scenario), *explore.list_faults(scenario)]
         for plan in plans[given.seed % given.preempt :: given.preempt]:
             yield scenario, "", explore.play(scenario, plan)
     for seed in range(given.seed, given.seed + given.random):
@@ -69,7 +69,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--scenario", help="this one instead of all (tests/simulator/scenarios.py)")
     parser.add_argument("--seed", type=int, default=1, help="of the first random schedule of each scenario [1]")
     parser.add_argument("--random", type=int, default=0, metavar="N", help="N random schedules of each scenario")
-    every = "each schedule with one preemption or one kill, or every N-th of them"
+    every = "each schedule with one preemption, one kill or one errno, or every N-th of them"
     parser.add_argument("--preempt", type=int, nargs="?", const=1, default=0, metavar="N", help=every)
     parser.add_argument("--plan", help="one schedule, as a failure prints it, with all its system calls")
     parser.add_argument("--most", type=int, default=5, metavar="N", help="end after so many problems [5]")

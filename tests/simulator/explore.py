@@ -10,7 +10,7 @@ from hook.base import system
 from hook.reconcile import run as reconcile
 from tests.simulator.kernel import Kernel
 from tests.simulator.node import SimulatedNode
-from tests.simulator.schedule import SimulatedRun, Turn
+from tests.simulator.schedule import ERRNOS, SimulatedRun, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,12 +67,13 @@ def list_preemptions(scenario: str) -> Iterator[list[Turn]]:
                 yield [*start, Turn(at, "to", to)]
 
 
-def list_kills(scenario: str) -> Iterator[list[Turn]]:
-    """Every schedule in which one process is killed at one of its system calls."""
+def list_faults(scenario: str) -> Iterator[list[Turn]]:
+    """Every schedule in which one process is killed at one of its system calls, or one of them fails."""
     for first in range(scenario.count("|")):
         start = [Turn(0, "next", first)]
         for at in range(1, play(scenario, start).points + 1):
             yield [*start, Turn(at, "kill", 0)]
+            yield [*start, Turn(at, "errno", ERRNOS[at % len(ERRNOS)])]
 
 
 def shrink(scenario: str, plan: list[Turn]) -> list[Turn]:

@@ -32,7 +32,7 @@ class ContainerLife:
     """One start of a container; `pids`: its init first. `is_member`: its createRuntime has succeeded.
 
     `is_out`, `is_lost`, `is_unindexed`: another tool has taken it out of its group, its record, or the index;
-    `was_interrupted`: its createRuntime was killed.
+    `was_interrupted`: its createRuntime was killed; `is_stopped`: its poststop has come to its end.
     """
 
     def __init__(self, number: int, pid: int, born: int, group: str) -> None:
@@ -45,6 +45,7 @@ class ContainerLife:
         self.born = born
         self.ctrl_group = group
         self.is_alive = True
+        self.is_stopped = False
         self.is_member = self.is_out = self.is_lost = self.is_unindexed = self.was_interrupted = False
 
     @property
@@ -66,7 +67,10 @@ class ContainerLife:
 
 
 class SimulatedNode:
-    """`taken`: groups that other tools removed; `strangers`: tasks of no container; `ghosts`: they outlive an init."""
+    """`taken`: groups that other tools removed; `strangers`: tasks of no container; `ghosts`: they outlive an init.
+
+    `is_damaged`: another program has damaged records.
+    """
 
     def __init__(self, run: SimulatedRun, options: dict[str, Any]) -> None:
         self.run = run
@@ -75,6 +79,7 @@ class SimulatedNode:
         self.taken: set[str] = set()
         self.strangers: set[int] = set()
         self.ghosts: set[int] = set()
+        self.is_damaged = False
         self._next_pid = 100
         run.after_change = StepOracle(self).look
 
@@ -116,10 +121,15 @@ class SimulatedNode:
             kernel.add_class(str(group))
         kernel.spawn(pid, f"0::{it.cgroup}", born=it.born, group=it.ctrl_group)
         self.lives.append(it)
+        self.create_again(number)
+
+    def create_again(self, number: int, *_: object) -> None:
+        """createRuntime of the same life once more."""
+        it = self.find(number)
         life = self._hook(f"createRuntime of {number}", it, "created")
         it.was_interrupted = life.is_killed or not it.is_alive or b"stdin did not end" in life.caller.stderr
         it.is_member = life.result == 0 and not life.is_killed
-        if not (it.is_member or it.was_interrupted or life.had_fault or self.run.may_fail or kernel.rmids < 100):
+        if not (it.is_member or it.was_interrupted or life.had_fault or self._may_fail()):
             raise Violation(f"{life.what} failed: {life.caller.stderr.decode()}")
         if it.is_member and it.is_alive:
             self.run.after_change("put", RESCTRL)
@@ -131,7 +141,14 @@ class SimulatedNode:
 
     def late_stop(self, number: int, *_: object) -> None:
         """poststop is called, whatever runs under that ID by now."""
-        self._hook(f"poststop of {number}", self.find(number), "stopped")
+        it = self.find(number)
+        life = self._hook(f"poststop of {number}", it, "stopped")
+        it.is_stopped = not (it.is_alive or life.is_killed or life.had_fault)
+        is_used = not all(other.is_stopped for other in self.lives if other.key == it.key)
+        if not (is_used or self.ghosts or self.is_damaged or "linger" in self.options):
+            path = self.group_of(it)
+            if path in self.run.kernel.groups and not (self._may_fail() or self.run.has_errno or it.is_out):
+                raise Violation(f"after {life.what}, the last one of its key, {path} is left")
 
     def end(self, number: int, *_: object) -> None:
         """Its processes end."""
@@ -213,7 +230,7 @@ class SimulatedNode:
 
     def lose_index(self, number: int, *_: object) -> None:
         """Its entry in the index is lost."""
-        self.find(number).is_unindexed = True
+        self.find(number).is_unindexed = self.is_damaged = True
         path = f"{RUN}/members/{self.find(number).id}.json"
         if self.run.fs.exists(path):
             self.run.fs.remove_object(path)
@@ -248,6 +265,10 @@ class SimulatedNode:
         """The last life of a container."""
         return self._lives_of(number)[-1]
 
+    def _may_fail(self) -> bool:
+        """Whether a hook may fail without a fault in it: RMIDs are few, or time was short."""
+        return self.run.may_fail or self.run.kernel.rmids < 100
+
     def _lives_of(self, number: int) -> list[ContainerLife]:
         return [it for it in self.lives if it.number == number]
 
@@ -256,6 +277,7 @@ class SimulatedNode:
 
     def _lose(self, number: int) -> None:
         key = self.find(number).key
+        self.is_damaged = True
         for it in self.lives:
             it.is_lost = it.is_lost or it.key == key
         if self.run.fs.exists(self._record(number)):
@@ -298,6 +320,7 @@ class SimulatedNode:
 
 STEPS: dict[str, Callable[..., object]] = {
     "c": SimulatedNode.create,
+    "a": SimulatedNode.create_again,
     "p": SimulatedNode.stop,
     "l": SimulatedNode.late_stop,
     "d": SimulatedNode.end,

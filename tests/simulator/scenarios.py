@@ -17,6 +17,14 @@ SCENARIOS = (
     "snapshot_ttl=0; c1 | p1 | c2 | c3",
     "c1 c2 | p1 | p2 | c3",
     "snapshot_ttl=0; c1 | p1 | c2 | r",
+    # a hook that failed is called again, without a reconcile in between
+    "| c1 a1 p1",
+    "c2 | c1 a1 p1",
+    "c1 | p1 l1 c2",
+    "c1 c2 | p1 l1 | p2",
+    "linger=60; c1 p1 | c2 a2",
+    "linger=60; c1 | p1 c2 a2",
+    "rmids=1; c1 d1 | c5 a5 p5",
     # beside reconcile
     "| c1 | r",
     "| c1 | c2 | r",

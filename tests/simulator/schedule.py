@@ -78,7 +78,8 @@ class Lane:
 class SimulatedRun(SimulatedMachine):
     """A machine on which lanes take turns. `plan`: the events, in order; or `random`: it makes them as it goes.
 
-    `happened`: what did, which as a plan repeats the run. `may_fail`: time has passed that some did not have.
+    `happened`: what did, which as a plan repeats the run. `may_fail`: time has passed that some did not have;
+    `has_errno`: a call has failed.
     """
 
     def __init__(self, kernel: Kernel, plan: Sequence[Turn] = (), random: Random | None = None) -> None:
@@ -87,7 +88,7 @@ class SimulatedRun(SimulatedMachine):
         self.happened: list[Turn] = []
         self.trace: list[str] = []
         self.traces = False
-        self.may_fail = False
+        self.may_fail = self.has_errno = False
         self.after_change: Callable[[str, str], None] = lambda _call, _path: None
         self.problem: BaseException | None = None
         self._plan = {event.at: event for event in plan if event.kind != "next"}
@@ -219,7 +220,7 @@ class SimulatedRun(SimulatedMachine):
         elif event.kind == "errno" and life is not None and not life.had_fault and path:  # not stdin, nor stderr
             if life.what.startswith("poststop") and path.startswith("/proc/"):
                 return  # where /proc cannot tell, a poststop is believed
-            life.had_fault = True
+            life.had_fault = self.has_errno = True
             raise refused(int(event.value))
 
     def _make_event(self) -> Turn | None:

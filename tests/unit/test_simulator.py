@@ -18,7 +18,7 @@ def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_single_preemptions_and_kills_break_nothing() -> None:
+def test_single_preemptions_kills_and_errnos_break_nothing() -> None:
     """Each 50th of them; which ones depends on the program's system calls."""
     done = simulate("--preempt", "50", "--most", "1")
     assert done.returncode == 0, done.stdout + done.stderr
