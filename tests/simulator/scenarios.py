@@ -25,6 +25,7 @@ SCENARIOS = (
     "linger=60; c1 p1 | c2 a2",
     "linger=60; c1 | p1 c2 a2",
     "rmids=1; c1 d1 | c5 a5 p5",
+    "c9 | c9 p9",
     # beside reconcile
     "| c1 | r",
     "| c1 | c2 | r",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""createRuntime and poststop, also with each of their system calls failing: nothing is lost and nothing leaks."""
+"""createRuntime and poststop, case by case. With each of their system calls failing: tests.simulator."""
 
 from __future__ import annotations
 
@@ -231,126 +231,6 @@ def live_and_die(machine: MachineOnDisk, uid: str | None = UID) -> None:
 
 
 # --- Each system call fails
-
-
-@each_way
-def test_a_start_that_failed_anywhere_can_be_repeated_and_ends_without_a_trace(
-    machine: MachineOnDisk, manner: Manner, number: int
-) -> None:
-    def attempt(faults: Faults) -> None:
-        machine.spawn(7)
-        node = machine.node(rmid_wait=0.0)
-        with_faults(faults, lambda: create_runtime(node, container("c1", 7)))
-        assert create_runtime(machine.node(), container("c1", 7)) is not None
-        assert machine.groups() == {GROUP: {7}}
-        machine.die(7)
-        poststop(machine.node(), "c1")
-        machine.assert_clean()
-
-    assert each_call_fails(attempt, manner, number, machine) > 30
-
-
-@each_way
-def test_a_first_start_that_failed_anywhere_hides_no_key_from_consumers(
-    machine: MachineOnDisk, manner: Manner, number: int
-) -> None:
-    """Nor any later one: what all views need is made by the first."""
-
-    def attempt(faults: Faults) -> None:
-        shutil.rmtree(machine.run)
-        machine.spawn(7)
-        with_faults(faults, lambda: create_runtime(machine.node(rmid_wait=0.0), container("c1", 7)))
-        node = machine.node()
-        assert create_runtime(node, container("c1", 7)) is not None
-        assert (machine.run / "mon_groups" / UID / "generation").exists()
-        assert (machine.run / "mon_data").is_symlink()
-        assert node.run.complaints == []
-        machine.die(7)
-        poststop(machine.node(), "c1")
-
-    assert each_call_fails(attempt, manner, number, machine) > 40
-
-
-@each_way
-def test_a_start_that_failed_anywhere_harms_no_sibling(machine: MachineOnDisk, manner: Manner, number: int) -> None:
-    def attempt(faults: Faults) -> None:
-        machine.spawn(7)
-        machine.spawn(8)
-        create_runtime(machine.node(), container("c1", 7))
-        node = machine.node(rmid_wait=0.0)
-        with_faults(faults, lambda: create_runtime(node, container("c2", 8)))
-        assert 7 in machine.groups()[GROUP]
-        state = machine.node().run.read_key(UID)
-        assert state is not None
-        assert state.members["c1"].pid == 7
-        create_runtime(machine.node(), container("c2", 8))
-        assert machine.groups() == {GROUP: {7, 8}}
-        for name, pid in (("c1", 7), ("c2", 8)):
-            machine.die(pid)
-            poststop(machine.node(), name)
-        machine.assert_clean()
-
-    assert each_call_fails(attempt, manner, number, machine) > 30
-
-
-@each_way
-def test_after_a_start_that_failed_anywhere_the_poststop_leaves_no_group(
-    machine: MachineOnDisk, manner: Manner, number: int
-) -> None:
-    """RMIDs are few. Files may be left for reconcile where the hook was killed."""
-
-    def attempt(faults: Faults) -> None:
-        machine.spawn(7)
-        node = machine.node(rmid_wait=0.0)
-        with_faults(faults, lambda: create_runtime(node, container("c1", 7)))
-        machine.die(7)
-        poststop(machine.node(), "c1")
-        on_record = machine.node().run.read_key(UID) is not None  # a close() of `tasks` that failed, for one
-        assert machine.groups() == {} or (on_record and manner == "refused")
-        live_and_die(machine)
-        machine.assert_clean()
-
-    assert each_call_fails(attempt, manner, number, machine) > 30
-
-
-@each_way
-def test_an_end_that_failed_anywhere_can_be_repeated_and_leaves_nothing(
-    machine: MachineOnDisk, manner: Manner, number: int
-) -> None:
-    def attempt(faults: Faults) -> None:
-        machine.spawn(7)
-        create_runtime(machine.node(), container("c1", 7))
-        machine.die(7)
-        node = machine.node()
-        with_faults(faults, lambda: poststop(node, "c1"))
-        poststop(machine.node(), "c1")
-        assert machine.groups() == {}
-        assert machine.leftovers() <= {f"locks/{UID}"}, "the lock goes last"
-        live_and_die(machine)
-        machine.assert_clean()
-
-    assert each_call_fails(attempt, manner, number, machine) > 15
-
-
-@each_way
-def test_an_end_that_failed_anywhere_harms_no_sibling(machine: MachineOnDisk, manner: Manner, number: int) -> None:
-    def attempt(faults: Faults) -> None:
-        for name, pid in (("c1", 7), ("c2", 8)):
-            machine.spawn(pid)
-            create_runtime(machine.node(), container(name, pid))
-        machine.die(7)
-        node = machine.node()
-        with_faults(faults, lambda: poststop(node, "c1"))
-        assert machine.groups() == {GROUP: {8}}
-        poststop(machine.node(), "c1")
-        state = machine.node().run.read_key(UID)
-        assert state is not None
-        assert set(state.members) == {"c2"}
-        machine.die(8)
-        poststop(machine.node(), "c2")
-        machine.assert_clean()
-
-    assert each_call_fails(attempt, manner, number, machine) > 15
 
 
 @each_way
@@ -1128,28 +1008,6 @@ def test_a_container_that_is_hooked_twice_with_different_keys_leaves_the_first_k
     create_runtime(machine.node(key="container"), container("x", 7))
     assert members(machine, UID) == {}
     assert members(machine, "x") == {"x": 7}
-
-
-@each_way
-def test_a_start_that_failed_anywhere_harms_no_live_container_of_the_same_id(
-    machine: MachineOnDisk, manner: Manner, number: int
-) -> None:
-    def attempt(faults: Faults) -> None:
-        for pid in (7, 8):
-            machine.spawn(pid, uid=None)
-        create_runtime(machine.node(), container("x", 7, None))
-        node = machine.node(rmid_wait=0.0)
-        with_faults(faults, lambda: create_runtime(node, container("x", 8, None)))
-        assert 7 in machine.groups()["oci-x"]
-        machine.die(8)
-        poststop(machine.node(), "x")
-        assert machine.groups() == {"oci-x": {7}}
-        machine.die(7)
-        poststop(machine.node(), "x")
-        assert machine.groups() == {}
-        assert manner != "refused" or machine.leftovers() == set()
-
-    assert each_call_fails(attempt, manner, number, machine) > 20
 
 
 # --- The names of a pod

@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from hook.stages.remove import poststop
 from hook.stages.retry import retire
 from hook.state.store import RunDir
 from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails, fails
-from tests.unit.test_create import GROUP, UID, MachineOnDisk, container, live_and_die, machine, refused, with_faults
+from tests.unit.test_create import GROUP, UID, MachineOnDisk, container, machine, refused, with_faults
 from tests.unit.test_rundir import clock, directories
 
 __all__ = ["clock", "directories", "machine"]  # fixtures
@@ -165,41 +164,6 @@ def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(machine:
     with node.run.lock(UID, system.monotonic()) as locked:
         retire(node, locked)
     assert recorded(machine) == before
-
-
-@each_manner
-def test_an_end_that_failed_anywhere_lingers_or_can_be_repeated(machine: MachineOnDisk, manner: Manner) -> None:
-    def attempt(faults: Faults) -> None:
-        live(machine, "c1", 7, **LINGER)
-        machine.die(7)
-        node = machine.node(**LINGER)
-        with_faults(faults, lambda: poststop(node, "c1"))
-        poststop(machine.node(**LINGER), "c1")
-        put_right(machine, **LINGER)
-        assert machine.groups() in ({}, {GROUP: set()})
-        live_and_die(machine)
-        put_right(machine)
-        machine.assert_clean()
-
-    assert each_call_fails(attempt, manner, errno.EIO, machine) > 15
-
-
-@each_manner
-def test_a_return_that_failed_anywhere_can_be_repeated(machine: MachineOnDisk, manner: Manner) -> None:
-    def attempt(faults: Faults) -> None:
-        live(machine, "c1", 7, **LINGER)
-        die(machine, "c1", 7, **LINGER)
-        machine.spawn(8)
-        node = machine.node(rmid_wait=0.0, **LINGER)
-        with_faults(faults, lambda: create_runtime(node, container("c1", 8)))
-        assert create_runtime(machine.node(**LINGER), container("c1", 8))
-        assert machine.groups() == {GROUP: {8}}
-        assert recorded(machine)["lingering_since"] is None
-        die(machine, "c1", 8)
-        put_right(machine)
-        machine.assert_clean()
-
-    assert each_call_fails(attempt, manner, errno.EIO, machine) > 30
 
 
 def test_a_key_that_came_back_in_vain_is_shown_as_completed_again(machine: MachineOnDisk) -> None:
@@ -408,26 +372,6 @@ def test_reclaim_is_tried_once_per_start(machine: MachineOnDisk) -> None:
     assert error.reason == "no_rmids"
 
 
-@each_manner
-def test_a_start_that_reclaims_and_failed_anywhere_can_be_repeated(machine: MachineOnDisk, manner: Manner) -> None:
-    def attempt(faults: Faults) -> None:
-        live(machine, "c1", 7)
-        machine.die(7)
-        machine.spawn(8, uid=OTHER)
-        exhausted(machine)
-        node = machine.node(rmid_wait=0.0)
-        with_faults(faults, lambda: create_runtime(node, container("c2", 8, OTHER)))
-        machine.refusals["mkdir"] = []
-        put_right(machine)
-        assert create_runtime(machine.node(), container("c2", 8, OTHER))
-        assert machine.groups() == {f"oci-{OTHER}": {8}}
-        die(machine, "c2", 8)
-        put_right(machine)
-        machine.assert_clean()
-
-    assert each_call_fails(attempt, manner, errno.EIO, machine) > 60
-
-
 # --- A pid namespace of its own
 
 
@@ -499,27 +443,3 @@ def an_unreadable_record(machine: MachineOnDisk) -> None:
 
 
 MESSES = [a_dead_member_beside_one_whose_group_is_gone, a_dead_key_an_orphan_and_a_leftover, an_unreadable_record]
-
-
-@pytest.mark.parametrize("mess", MESSES, ids=lambda mess: mess.__name__)
-@each_manner
-def test_a_reconcile_that_failed_anywhere_is_completed_by_the_next(
-    machine: MachineOnDisk, manner: Manner, mess: Callable[[MachineOnDisk], None]
-) -> None:
-    def attempt(faults: Faults) -> None:
-        mess(machine)
-        alive = (machine.proc / "8").exists()
-        with_faults(faults, lambda: put_right(machine))
-        put_right(machine)
-        assert machine.groups() == ({GROUP: {8}} if alive else {})
-        kept = {it for it in machine.leftovers() if "unreadable" in it}
-        needed = {f"groups/{UID}.json", f"locks/{UID}", "members/c2.json"} if alive else set()
-        assert machine.leftovers() - kept == needed
-        assert put_right(machine).outcomes == []
-        if alive:
-            die(machine, "c2", 8)
-        for name in kept:
-            (machine.run / name).unlink()
-        put_right(machine, snapshot_ttl=0)
-
-    assert each_call_fails(attempt, manner, errno.EIO, machine) > 50
