@@ -31,54 +31,27 @@ def bad_name(text: bytes) -> str:
 
 UNREADABLE = {
     "empty": b"",
-    "white space": b" \n\t ",
-    "torn": b'{"ociVersion": "1.0", "id": "c1", "sta',
     "no JSON": b"Segmentation fault",
-    "not UTF-8": b'{"id": "\xff\xfe"}',
     "a NUL": b"\0",
-    "two values": b"{}{}",
     "nested deeply": b"[" * 200_000,
-    "a list": b"[]",
-    "a number": b"7",
-    "null": b"null",
     "no fields": b"{}",
     "10 MB": b'{"ociVersion": "1.0", "x": "' + b"x" * 10_000_000 + b'"}',
     "an absurd number": b'{"pid": ' + b"9" * 5000 + b"}",
-    "infinity": b'{"pid": Infinity}',
 }
 """What no container can be told from."""
 
 BAD_FIELDS = {
     "id a number": {"id": 7},
-    "pid text": {"pid": "7"},
-    "pid negative": {"pid": -1},
     "pid zero": {"pid": 0},
-    "pid absent": {"pid": None},
-    "pid true": {"pid": True},
-    "pid a fraction": {"pid": 1.5},
     "pid beyond pid_t": {"pid": 2**31},
-    "status a list": {"status": []},
-    "bundle absent": {"bundle": None},
     "bundle with a NUL": {"bundle": "/a\0b"},
     "bundle endless": {"bundle": "/" + "b" * 5000},
-    "annotations a list": {"annotations": ["a"]},
-    "annotation a number": {"annotations": {"a": 1}},
     "annotation null": {"annotations": {"a": None}},
 }
 
-BAD_IDS = ["a/b", "..", ".", "../../etc/cron.d/x", "a\nb", "a\0b", "a" * 300, "", "-a", "%s%n", "\ud800", "ü", "a b"]
+BAD_IDS = ["..", "../../etc/cron.d/x", "a\0b", "a" * 300, "", "%s%n", "\ud800"]
 
-BAD_UIDS = [
-    "no-uid",
-    "../" + UID,
-    UID + "/..",
-    UID + "\n",
-    "g" * 32,
-    "-" * 36,
-    "a" * 1_000_000,
-    "{0.__class__}",
-    UID[:-1],
-]
+BAD_UIDS = ["no-uid", "../" + UID, UID + "\n", "a" * 1_000_000]
 
 
 @pytest.mark.parametrize("text", few(UNREADABLE.values()), ids=few(UNREADABLE))
@@ -164,20 +137,12 @@ def test_names_of_a_megabyte_do_not_get_into_the_state(hook: Hook, init: Task) -
 
 OPTIONS = {
     "unknown": ["--no-such-option"],
-    "unknown with a value": ["--nope=1"],
     "not a number": ["--linger=soon"],
-    "negative": ["--linger=-1"],
-    "absurd": ["--linger=" + "9" * 5000],
-    "not a number at all": ["--rmid-wait=nan"],
-    "no choice": ["--key=podname"],
     "a value for a flag": ["--strict=yes"],
-    "no equals sign": ["--annotation=K"],
     "a relative path": ["--group-prefix=../"],
-    "an empty prefix": ["--group-prefix="],
     "a stray word": ["please"],
     "no value": ["--monitor"],
     "underscores": ["--snapshot_ttl=3"],
-    "one dash": ["-h"],
     "Python's own": ["-c", "import os"],
 }
 
@@ -230,36 +195,11 @@ def test_an_unknown_verb_on_a_terminal_does_not_wait_for_a_state() -> None:
 FILTERS: list[tuple[list[str], dict[str, str], bool]] = [
     (["--namespace=a", "--namespace=b"], {"io.kubernetes.pod.namespace": "b"}, True),
     (["--namespace=a"], {"io.kubernetes.pod.namespace": "b"}, False),
-    (["--namespace=a"], {}, False),
-    (["--namespace=a"], {"io.kubernetes.cri.sandbox-uid": UID, "io.kubernetes.cri.sandbox-namespace": "a"}, True),
-    (["--annotation=k=v", "--annotation=l=w"], {"k": "v", "l": "w"}, True),
     (["--annotation=k=v", "--annotation=l=w"], {"k": "v"}, False),
-    (["--annotation=k=v=w"], {"k": "v=w"}, True),
-    ([], {"monitor.resctrl-mon.io": "false"}, True),
-    (["--monitor=opt-in"], {}, False),
     (["--monitor=opt-in"], {"monitor.resctrl-mon.io": "true"}, True),
-    (["--monitor=opt-in"], {"monitor.resctrl-mon.io": "yes"}, False),
-    (["--monitor=opt-out"], {}, True),
     (["--monitor=opt-out"], {"monitor.resctrl-mon.io": "false"}, False),
-    (
-        ["--monitor=opt-out"],
-        {
-            "monitor.resctrl-mon.io": "false",
-            "monitor.resctrl-mon.io/app": "true",
-            "io.kubernetes.container.name": "app",
-        },
-        True,
-    ),
-    (
-        ["--monitor=opt-in"],
-        {
-            "monitor.resctrl-mon.io": "true",
-            "monitor.resctrl-mon.io/app": "false",
-            "io.kubernetes.container.name": "app",
-        },
-        False,
-    ),
 ]
+"""One of each kind: unit/test_identity.py has all."""
 
 
 @pytest.mark.parametrize(("words", "annotations", "wanted"), few(FILTERS))

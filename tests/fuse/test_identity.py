@@ -94,42 +94,6 @@ def test_forged_annotations_leave_a_container_in_its_own_pod_and_are_reported(
     assert VICTIM in outcome.stderr
 
 
-@pytest.mark.parametrize("namespaces", [["--namespace=kube-system"], ["--namespace=team-a"]])
-def test_namespace_filter_goes_by_the_runtimes_word(
-    hook: Hook, stack: ExitStack, top: str, namespaces: list[str]
-) -> None:
-    init = placed(stack, of_containerd(top))
-    own = {**FORGED, POD_UID: CONTAINERDS_UID}  # its own UID: nothing contradicts it
-    hook.with_options(*namespaces)(merged("containerd", CONTAINERD, own, init))
-    expected = {f"oci-{CONTAINERDS_UID}"} if namespaces == ["--namespace=team-a"] else set()
-    assert hook.groups() == expected
-
-
-def test_contradicting_annotations_without_a_pod_in_the_cgroup_get_no_group(
-    hook: Hook, stack: ExitStack, top: str
-) -> None:
-    init = placed(stack, f"{top}/crictl/{CONTAINERD['id']}")
-    state = merged("containerd", CONTAINERD, {MANAGER: "cri-o", POD_UID: VICTIM}, init)
-    assert hook.with_options("--strict")(state).status == 1
-    assert hook.groups() == set()
-    (failure,) = hook.failures().values()
-    assert (failure["reason"], failure["monitored"]) == ("bad_key", False)
-
-
-def test_container_without_annotations_is_its_cgroups_pods(hook: Hook, stack: ExitStack, top: str) -> None:
-    init = placed(stack, of_containerd(top))
-    hook({**CONTAINERD, "annotations": {}, "pid": init.pid})
-    assert hook.groups() == {f"oci-{CONTAINERDS_UID}"}
-
-
-def test_pod_nested_below_a_container_does_not_count(hook: Hook, stack: ExitStack, top: str) -> None:
-    """A container can make cgroups of any name below its own: reconcile --adopt must not believe them, nor a hook."""
-    stack.enter_context(cgroup(of_containerd(top)))
-    init = placed(stack, f"{of_containerd(top)}/kubepods/pod{VICTIM}/crio-{CONTAINERD['id']}")
-    hook({**CONTAINERD, "pid": init.pid})
-    assert hook.groups() == {f"oci-{CONTAINERDS_UID}"}
-
-
 @pytest.mark.parametrize("author", [FORGED, {MANAGER: "x", CRI_UID: VICTIM}, {}])
 def test_podmans_container_cannot_be_put_into_a_pod_by_annotations(
     hook: Hook, stack: ExitStack, top: str, author: dict[str, str]

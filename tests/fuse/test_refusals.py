@@ -56,33 +56,13 @@ def test_a_refusal_has_its_reason_and_leaves_only_that(
     assert (record["key"], record["pid"]) == (UID, init.pid)
     assert hook.groups() == set()
     assert hook.leftovers() == {"unmonitored/c1.json"}
+    strict = hook.with_options("--strict")
+    assert strict(created("c1", init.pid, pod_uid=UID)).status == 1
+    resctrl.control(do="clear")
+    assert strict(created("c1", init.pid, pod_uid=UID), verb="createRuntime").status == 0
     end(init)
     hook(stopped("c1"))
     assert hook.leftovers() == set()
-
-
-@pytest.mark.parametrize(("call", "error", "reason"), REFUSALS)
-def test_strict_failure_has_exit_status_1(
-    resctrl: Mounted, hook: Hook, init: Task, call: str, error: str, reason: str
-) -> None:
-    place = GROUP if call == "mkdir" else f"{GROUP}/tasks"
-    resctrl.control(do="inject", op=call, error=error, path=place, times=-1)
-    strict = hook.with_options("--strict")
-    assert strict(created("c1", init.pid, pod_uid=UID)).status == 1
-    assert strict(created("c2", init.pid, pod_uid=UID), verb="createRuntime").status == 1
-    assert hook.reasons() == {"c1": reason, "c2": reason}
-    resctrl.control(do="clear")
-    assert strict(created("c1", init.pid, pod_uid=UID)).status == 0
-
-
-def test_a_refusal_of_a_further_container_leaves_the_others_alone(resctrl: Mounted, hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid, pod_uid=UID))
-    resctrl.control(do="inject", op="write", error="EACCES", path="/tasks", times=-1)
-    with task() as other:
-        hook(created("c2", other.pid, pod_uid=UID))
-    assert hook.tasks(GROUP) == {init.pid}
-    assert set(hook.key(UID)["members"]) == {"c1"}
-    assert hook.leftovers() == {f"groups/{UID}.json", f"locks/{UID}", "members/c1.json", "unmonitored/c2.json"}
 
 
 def test_exhaustion_quotes_the_kernel(hook: Hook, init: Task) -> None:
@@ -91,13 +71,6 @@ def test_exhaustion_quotes_the_kernel(hook: Hook, init: Task) -> None:
     record = only(hook, "c1")
     assert record["reason"] == "no_rmids"
     assert record["kernel"] == "Out of RMIDs"
-
-
-def test_limbo_without_anything_freed_by_us_is_not_waited_for(resctrl: Mounted, hook: Hook, init: Task) -> None:
-    """Had it tried again, the second mkdir would have succeeded."""
-    resctrl.control(do="inject", op="mkdir", error="EBUSY", path="oci-c1")
-    hook(created("c1", init.pid))
-    assert hook.reasons() == {"c1": "rmids_in_limbo"}
 
 
 def test_limbo_is_waited_for_when_a_hook_has_just_freed_something(resctrl: Mounted, hook: Hook, init: Task) -> None:
@@ -109,27 +82,6 @@ def test_limbo_is_waited_for_when_a_hook_has_just_freed_something(resctrl: Mount
     outcome = patient(created("c1", init.pid))
     assert (outcome.status, outcome.stderr) == (0, "")
     assert hook.tasks("oci-c1") == {init.pid}
-
-
-def test_a_group_that_vanishes_under_us_is_made_again(resctrl: Mounted, hook: Hook, init: Task) -> None:
-    resctrl.control(do="inject", op="write", error="ENODEV", path="oci-c1/tasks", times=3)
-    outcome = hook(created("c1", init.pid))
-    assert (outcome.status, outcome.stderr) == (0, "")
-    assert hook.tasks("oci-c1") == {init.pid}
-
-
-def test_a_ctrl_group_is_looked_at_again_once(resctrl: Mounted, hook: Hook, init: Task) -> None:
-    resctrl.control(do="inject", op="write", error="EINVAL", path="oci-c1/tasks", times=1)
-    assert hook(created("c1", init.pid)).stderr == ""
-    assert hook.tasks("oci-c1") == {init.pid}
-
-
-def test_a_task_that_is_gone_before_we_look(hook: Hook) -> None:
-    with task() as gone:
-        pass
-    hook(created("c1", gone.pid))
-    assert hook.reasons() == {"c1": "task_gone"}
-    assert hook.groups() == set()
 
 
 def test_a_group_that_cannot_be_removed_stays_on_record(resctrl: Mounted, hook: Hook, init: Task) -> None:
@@ -144,39 +96,12 @@ def test_a_group_that_cannot_be_removed_stays_on_record(resctrl: Mounted, hook: 
     hook.assert_clean()
 
 
-def test_a_group_that_could_not_be_made_is_off_the_record_of_a_pod_that_goes_on(
-    resctrl: Mounted, hook: Hook, init: Task
-) -> None:
-    """Or each reconcile, which tries again, had it to take off once more."""
-    gold = hook.resctrl_root / "gold"
-    gold.mkdir()
-    with task() as other:
-        (gold / "tasks").write_text(str(other.pid))
-        bundle = hook.run_dir.parent / "bundle"
-        bundle.mkdir()
-        (bundle / "config.json").write_text('{"linux": {"intelRdt": {"closID": "gold"}}}')
-        assert hook({**created("c1", other.pid, pod_uid=UID), "bundle": str(bundle)}).stderr == ""
-        resctrl.control(do="inject", op="mkdir", error="ENOSPC", path=GROUP)
-        hook(created("c2", init.pid, pod_uid=UID))
-        assert hook.reasons() == {"c2": "no_rmids"}
-        assert [group["path"] for group in hook.key(UID)["groups"]] == [f"{gold}/mon_groups/{GROUP}"]
-
-
 def test_not_mounted_is_recorded(resctrl: Mounted, hook: Hook, init: Task) -> None:
     resctrl.control(do="unmount")
     outcome = hook(created("c1", init.pid))
     assert outcome.status == 0
     assert hook.reasons() == {"c1": "not_mounted"}
     assert hook.with_options("--strict")(created("c1", init.pid)).status == 1
-
-
-def test_unmounted_meanwhile(resctrl: Mounted, hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid))
-    resctrl.control(do="unmount")
-    end(init)
-    outcome = hook(stopped("c1"))
-    assert (outcome.status, outcome.stderr) == (0, "")
-    assert hook.leftovers() == set()
 
 
 def test_missing_resctrl_is_reported_where_nothing_can_be_recorded(hook: Hook, init: Task, tmp_path: Path) -> None:

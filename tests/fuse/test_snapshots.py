@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -18,7 +17,7 @@ import pytest
 
 from tests.resctrlfs import Mounted, mounted
 from tests.support.consumers import Entry, Inconsistent, kepler, read
-from tests.support.hook import DEADLINE, UID, Hook, created, end, stopped, task
+from tests.support.hook import DEADLINE, UID, Hook, created, stopped, task
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -105,17 +104,6 @@ def test_use_adds_up_over_restarts(hook: Hook, resctrl: Mounted) -> None:
         hook(created("c1", init.pid, pod_uid=UID))
         count(resctrl, 0)
         assert shown(hook).use()[ENERGY] == Decimal("12.25")
-
-
-def test_a_further_container_changes_nothing(hook: Hook, resctrl: Mounted) -> None:
-    with task() as first, task() as second:
-        hook(created("c1", first.pid, pod_uid=UID))
-        place = hook.run_dir / "mon_groups" / UID
-        before = place.stat().st_ino
-        count(resctrl, 3)
-        hook(created("c2", second.pid, pod_uid=UID))
-        assert place.stat().st_ino == before
-        assert shown(hook).use()[ENERGY] == 3
 
 
 def test_containers_in_several_ctrl_groups_are_all_seen(hook: Hook, resctrl: Mounted, tmp_path: Path) -> None:
@@ -215,27 +203,6 @@ def test_what_is_no_number_makes_no_use(hook: Hook, resctrl: Mounted, word: str)
     assert shown(hook).use()[TRAFFIC] is None
 
 
-def test_energy_of_a_fresh_rmid_begins_at_nothing(hook: Hook, resctrl: Mounted) -> None:
-    live(hook, resctrl, 9)
-    entry = shown(hook)
-    assert entry.texts[f"mon_data/{ENERGY}.begin"] == "Unavailable"
-    assert entry.use()[ENERGY] == 9
-    live(hook, resctrl, 1)
-    assert shown(hook).texts[f"mon_data/{ENERGY}.before"] == "9"
-
-
-def test_what_was_used_in_a_group_that_others_removed_is_unknown(hook: Hook, resctrl: Mounted) -> None:
-    with task() as first, task() as second:
-        hook(created("c1", first.pid, pod_uid=UID))
-        count(resctrl, 5)
-        (resctrl.root / GROUP.lstrip("/")).rmdir()
-        hook(created("c2", second.pid, pod_uid=UID))
-        entry = shown(hook)
-        assert not entry.gone
-        assert entry.texts[f"mon_data/{ENERGY}.before"] == "Unavailable"
-        assert entry.use()[ENERGY] is None
-
-
 def joules(hook: Hook) -> list[float]:
     """The samples that Prometheus gets of the energy of the first domain."""
     found = {it["name"]: it["samples"] for it in people(hook, "metrics")["metrics"]}
@@ -277,74 +244,6 @@ def test_what_others_made_in_the_place_of_a_group_is_another_incarnation(hook: H
         entry = shown(hook)
         assert entry.texts[f"mon_data/{ENERGY}.begin"] == "1000.000000"
         assert entry.use()[ENERGY] is None
-
-
-def test_what_a_recovering_key_used_is_unknown(hook: Hook, resctrl: Mounted) -> None:
-    with task() as first, task() as second:
-        hook(created("c1", first.pid, pod_uid=UID))
-        count(resctrl, 5)
-        (hook.run_dir / "groups" / f"{UID}.json").write_text("torn")
-        hook(created("c2", second.pid, pod_uid=UID))
-        assert shown(hook).use()[ENERGY] is None
-
-
-def test_no_snapshots_are_kept_unless_wanted(hook: Hook, init: Task) -> None:
-    without = hook.with_options("--snapshot-ttl=0")
-    without(created("c1", init.pid, pod_uid=UID))
-    assert not (hook.run_dir / "mon_groups").exists()
-    end(init)
-    without(stopped("c1"))
-    assert hook.recorded(UID) is None
-    assert hook.leftovers() == set()
-
-
-def test_a_start_that_fails_leaves_no_snapshot(hook: Hook, resctrl: Mounted, init: Task) -> None:
-    resctrl.control(do="inject", op="write", error="EIO", path="tasks", times=9)
-    assert "io:" in hook(created("c1", init.pid, pod_uid=UID)).stderr
-    assert hook.recorded(UID) is None
-    assert list((hook.run_dir / "mon_groups").iterdir()) == []
-    assert hook.groups() == set()
-
-
-def test_a_start_that_fails_keeps_what_was_used_before(hook: Hook, resctrl: Mounted, init: Task) -> None:
-    live(hook, resctrl, 5)
-    resctrl.control(do="inject", op="write", error="EIO", path="tasks", times=9)
-    hook(created("c1", init.pid, pod_uid=UID))
-    assert shown(hook).completed
-    assert shown(hook).use()[ENERGY] == 5
-    assert hook.groups() == set()
-
-
-@pytest.mark.parametrize("torn", ["no view", "an old one", "an unfinished one", "a file"])
-def test_a_damaged_view_is_made_again(hook: Hook, resctrl: Mounted, torn: str) -> None:
-    """What a hook leaves that is killed between its steps, and what others can break."""
-    place = hook.run_dir / "mon_groups" / UID
-    with task() as first, task() as second:
-        hook(created("c1", first.pid, pod_uid=UID))
-        count(resctrl, 5)
-        if torn in ("no view", "a file"):
-            shutil.rmtree(place)
-        if torn == "an old one":
-            (place / "generation").write_text("0\n")
-        if torn == "an unfinished one":
-            (place / "generation").unlink()
-            shutil.copytree(place, hook.run_dir / "building" / UID, symlinks=True)
-            shutil.copytree(place, hook.run_dir / "building" / f"{UID}.old", symlinks=True)
-        if torn == "a file":
-            place.write_text("")
-        assert hook(created("c2", second.pid, pod_uid=UID)).stderr == ""
-        assert shown(hook).use()[ENERGY] == 5
-    assert list((hook.run_dir / "building").iterdir()) == []
-
-
-def test_the_reader_here_sees_what_is_inconsistent(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid, pod_uid=UID))
-    place = hook.run_dir / "mon_groups" / UID
-    (place / "completed_at").write_text("now")
-    entry = read(place)
-    assert entry is not None
-    with pytest.raises(Inconsistent):
-        entry.check()
 
 
 def read_all(place: Path, stop: Event, told: Queue[tuple[dict[bool, int], set[str]]]) -> None:
