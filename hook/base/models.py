@@ -204,7 +204,7 @@ class KeyState(Model):
     lingering_until: Seconds | None = None
     late_cpu: Seconds = 0.0
     groups: list[MonGroup] = []
-    members: dict[str, Member] = {}
+    members: dict[Annotated[str, AfterValidator(names.member)], Member] = {}
 
 
 class Index(Model):

@@ -95,7 +95,7 @@ KeyState = Form("KeyState", (
     ("lingering_until", "lingering_until", None, NONE, (check_nullable, (check_float, 0, 1000000000000.0))),
     ("late_cpu", "late_cpu", 0.0, NO_TYPE, (check_float, 0, 1000000000000.0)),
     ("groups", "groups", [], NO_TYPE, (check_list, (check_model, MonGroup))),
-    ("members", "members", {}, NO_TYPE, (check_dict, (check_str,), (check_model, Member))),
+    ("members", "members", {}, NO_TYPE, (check_dict, (check_named, names.member), (check_model, Member))),
 ))
 Index = Form("Index", (
     ("version", "version", 1, NO_TYPE, (check_int, 1, 1)),

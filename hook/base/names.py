@@ -34,6 +34,16 @@ def former_life(container: str, pid: int, starttime: int) -> str:
     return f"{container}@{pid}-{starttime}"
 
 
+def member(text: str) -> str:
+    """The name of a member: a container ID, or that of a former life."""
+    container, is_former, life = text.partition("@")
+    pid, _, starttime = life.partition("-")
+    if is_former and not (pid.isdecimal() and starttime.isdecimal() and life.isascii()):
+        raise ValueError("not the name of a member")
+    container_id(container)
+    return text
+
+
 def container_of(member: str) -> str:
     """The container ID of a member's name."""
     return member.partition("@")[0]

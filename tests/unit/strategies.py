@@ -23,6 +23,7 @@ ACCEPTED: Mapping[str, st.SearchStrategy[str]] = {
     "ctrl_group": st.just("/") | _ID,
     "directory": _PATH,
     "group_prefix": _ID,
+    "member": _ID | _ID.map("{}@4711-99".format),
     "mon_group": st.tuples(_PATH, _ID).map(lambda parts: f"{parts[0]}/mon_groups/{parts[1]}"),
 }
 _SURROGATES = st.sampled_from(["\ud800", "a\udfff", "\ud83d\ude00", "\udcff/x"])

@@ -83,6 +83,7 @@ def test_a_directory_loses_the_slashes_at_its_end() -> None:
 def test_a_former_life_is_named_after_its_container_and_is_no_container() -> None:
     life = names.former_life("c1", 7, 100)
     assert names.container_of(life) == names.container_of("c1") == "c1"
+    assert [names.member(name) for name in (life, "c1")] == [life, "c1"]
     with pytest.raises(ValueError, match="not a container ID"):
         names.container_id(life)
 
@@ -123,3 +124,11 @@ def test_the_longest_names_together_are_a_name_that_file_systems_take() -> None:
     longest = names.group_prefix("p" * 50) + names.container_id("c" * 200)
     assert len(longest.encode()) <= 255
     assert len(f".{names.container_id('c' * 200)}.json.unreadable-{10**15}".encode()) <= 255
+
+
+@pytest.mark.parametrize(
+    "text", ["", "../x", "\ud800", "@7-100", "c1@", "c1@7", "c1@-1", "c1@7-1-0", "c1@7-\u0663", "a b@7-1"]
+)
+def test_what_is_no_members_name_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="not "):
+        names.member(text)
