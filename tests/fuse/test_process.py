@@ -7,42 +7,22 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import subprocess
 import termios
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pyz import archive
-from tests.kernel.inside import few, pythons
+from tests.kernel.inside import few
 from tests.support.devlog import DevLog
 from tests.support.hook import DEADLINE, PYZ, UID, Hook, created, end, finish, stopped, task
-from tests.support.interpreters import Interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Task = subprocess.Popen[bytes]
-
-
-@pytest.mark.parametrize("way", ["directly", "by python3", "through a link"])
-def test_ways_to_start_it(hook: Hook, init: Task, tmp_path: Path, way: str) -> None:
-    command = hook.command("hook")
-    if way == "by python3":
-        command = ["/usr/bin/python3", *command]
-    if way == "through a link":
-        (tmp_path / "a link").symlink_to(PYZ)
-        command = [str(tmp_path / "a link"), *command[1:]]
-    state = json.dumps(created("c1", init.pid)).encode()
-    result = subprocess.run(
-        ["env", "-i", *command], input=state, capture_output=True, check=False, timeout=300, cwd=tmp_path
-    )
-    assert (result.returncode, result.stderr) == (0, b"")
-    assert hook.tasks("oci-c1") == {init.pid}
 
 
 @pytest.mark.parametrize("missing", few([(0,), (1,), (2,), (0, 1, 2), (1, 2)]))
@@ -204,19 +184,6 @@ def test_a_file_that_cannot_run_is_one_line_in_syslog_on_the_hook_path(cut: Path
     assert line.partition("]: ")[2] in done.stderr.decode()
 
 
-def test_a_file_that_cannot_run_reports_on_stderr_alone_outside_of_hooks(cut: Path, log: DevLog) -> None:
-    done = subprocess.run([*log.wrapper, cut, "list"], capture_output=True, check=False, timeout=300)
-    assert done.returncode == 2
-    assert f"resctrl-mon-hook: cannot run {cut}: " in done.stderr.decode()
-    assert log.lines() == []
-
-
-def test_a_full_syslog_does_not_hold_a_file_that_cannot_run(cut: Path, log: DevLog) -> None:
-    log.fill()
-    done = subprocess.run([*log.wrapper, cut, "hook"], input=b"{}", capture_output=True, check=False, timeout=300)
-    assert done.returncode == 0
-
-
 def test_a_full_syslog_does_not_block(hook: Hook, init: Task, log: DevLog) -> None:
     log.fill()
     wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=log.wrapper)
@@ -251,26 +218,6 @@ def test_a_runtime_that_goes_on_writing_gets_no_broken_pipe(hook: Hook) -> None:
         process.stdin.write(b" " * 65536)
     process.stdin.close()
     assert process.wait(300) == 0
-
-
-@pytest.mark.parametrize("python", pythons(), ids=lambda python: ".".join(map(str, python.version)))
-@pytest.mark.parametrize("broken", few(["raise RuntimeError('x')", "import no_such_module", "(", "raise MemoryError"]))
-def test_a_file_that_is_broken_inside_fails_no_container(
-    init: Task, tmp_path: Path, python: Interpreter, broken: str
-) -> None:
-    """Whatever is wrong behind the first line: its traceback is on stderr, and the exit status is 0."""
-    with zipfile.ZipFile(PYZ) as whole:
-        sources = {name: whole.read(name) for name in whole.namelist() if name.endswith(".py")}
-    copy = tmp_path / "broken.pyz"
-    copy.write_bytes(
-        archive.join({**sources, "hook/stages/create.py": broken.encode()}, archive.shebang(str(python.path)))
-    )
-    copy.chmod(0o755)
-    state = json.dumps(created("c1", init.pid)).encode()
-    result = subprocess.run([copy, "hook"], input=state, capture_output=True, check=False, timeout=300)
-    assert result.returncode == 0
-    assert b"stages/create.py" in result.stderr
-    assert subprocess.run([copy, "list"], capture_output=True, check=False, timeout=300).returncode == 2
 
 
 @pytest.mark.parametrize(
@@ -326,15 +273,3 @@ def test_ps_shows_what_the_documents_quote(hook: Hook) -> None:
         shown = (proc / "cmdline").read_bytes().decode().split("\0")
     assert shown[:-1] == [*first_line.split(" ", 1), *map(str, hook.command("hook"))]
     assert " ".join(shown).startswith("/usr/bin/python3 -IScimport sys,atexit,posix;")
-
-
-def test_help_and_version() -> None:
-    result = subprocess.run([PYZ, "--help"], capture_output=True, check=True, timeout=300, text=True)
-    for option in ("--resctrl-root", "--lock-timeout", "[1.0]", "--strict"):
-        assert option in result.stdout
-    version = subprocess.run([PYZ, "--version"], capture_output=True, check=True, timeout=300).stdout
-    assert version.startswith(b"resctrl")
-
-
-def test_there_is_a_python3_that_the_first_line_names() -> None:
-    assert shutil.which("/usr/bin/python3")
