@@ -8,13 +8,14 @@ the model open inherits that file, and closes it at exec, when nobody can look a
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shlex
 import sys
 import time
 import traceback
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from queue import SimpleQueue
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from multiprocessing.util import Finalize
 from random import Random
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar
 
@@ -23,7 +24,6 @@ from tests.support.storm import reaper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from multiprocessing.connection import Connection
     from pathlib import Path
 
 T = TypeVar("T")
@@ -60,57 +60,20 @@ class Failure(NamedTuple):
         return f"FAILED {self.part}: {self.case}\n  again: {again}\n  {self.problem}"
 
 
-class Failed(Exception):
-    """Something was not as it must be: what, and every command that was run."""
+_scenes: list[Scene] = []
+"""In a worker: its own."""
 
 
-class SceneWorker:
-    """A process with a scene below `directory`."""
-
-    def __init__(self, directory: Path) -> None:
-        fork = multiprocessing.get_context("fork")
-        self._pipe, theirs = fork.Pipe()
-        self._process = fork.Process(target=_serve, args=(directory, theirs, self._pipe))
-        self._process.start()
-        theirs.close()
-
-    def __call__(self, step: Step[T]) -> T:
-        """Take a step. Raises Failed."""
-        self._pipe.send(step)
-        result, problem = self._pipe.recv()
-        if problem is not None:
-            raise Failed(problem)
-        done: T = result
-        return done
-
-    def close(self) -> None:
-        with suppress(BrokenPipeError):  # it was interrupted
-            self._pipe.send(None)
-        self._process.join()
-        self._pipe.close()
+def _open_scene(directory: Path) -> None:
+    """Begin a worker; its scene is closed when it ends."""
+    stack = ExitStack()
+    stack.enter_context(reaper())
+    _scenes.append(stack.enter_context(Scene.opened(directory / str(os.getpid()))))
+    Finalize(None, stack.close, exitpriority=1)
 
 
-def _serve(directory: Path, pipe: Connection, theirs: Connection) -> None:
-    """Take steps until there is none, or nobody any more who asks for one."""
-    theirs.close()
-    with reaper(), Scene.opened(directory) as scene:
-        while (step := _received(pipe)) is not None:
-            result, problem = None, None
-            try:
-                result = step(scene)
-            except AssertionError as error:
-                problem = str(error)
-            except Exception:  # noqa: BLE001  it is told, and the next step is to be taken all the same
-                problem = traceback.format_exc()
-            pipe.send((result, problem))
-
-
-def _received(pipe: Connection) -> Step[Any] | None:
-    try:
-        step: Step[Any] | None = pipe.recv()
-    except EOFError:
-        return None
-    return step
+def _take(step: Step[T]) -> T:
+    return step(_scenes[0])
 
 
 class Campaign:
@@ -133,27 +96,23 @@ class Campaign:
         self.rows: list[PartRow] = []
         self.failures: list[Failure] = []
         self.notes: list[str] = []
-        self._open: list[SceneWorker] = []
-        self._idle: SimpleQueue[SceneWorker] = SimpleQueue()
+        self._workers: ProcessPoolExecutor | None = None
 
     def ask(self, step: Step[T]) -> T:
-        """What a step gives that is no case. Raises Failed."""
-        self._start()
-        worker = self._idle.get()
-        try:
-            return worker(step)
-        finally:
-            self._idle.put(worker)
+        """What a step gives that is no case. Raises AssertionError."""
+        return self._start().submit(_take, step).result()
 
     def all(self, what: str, cases: Iterable[Case]) -> None:
         """Run cases of one kind, a row of the table."""
         chosen = self._chosen(what, list(cases))
         if not chosen:
             return
-        self._start()  # while there is one thread
         begin, before = time.monotonic(), len(self.failures)
-        with ThreadPoolExecutor(self.jobs) as pool:
-            list(pool.map(self._try, chosen))
+        for case, taken in [(case, self._start().submit(_take, case.run)) for case in chosen]:
+            error = taken.exception()
+            if error is not None:
+                is_found = isinstance(error, AssertionError)
+                self._fail(case.name, str(error) if is_found else "".join(traceback.format_exception(error)))
         self._add(what, len(chosen), len(self.failures) - before, begin)
 
     def tally(self, what: str, cases: int, problems: Mapping[str, str], begin: float) -> None:
@@ -170,13 +129,14 @@ class Campaign:
         self.notes.append(f"{self.part}: {text}")
 
     def close(self) -> None:
-        for worker in self._open:
-            worker.close()
+        if self._workers is not None:
+            self._workers.shutdown()
 
-    def _start(self) -> None:
-        while len(self._open) < self.jobs:
-            self._open.append(SceneWorker(self.directory / str(len(self._open))))
-            self._idle.put(self._open[-1])
+    def _start(self) -> ProcessPoolExecutor:
+        if self._workers is None:
+            fork = multiprocessing.get_context("fork")
+            self._workers = ProcessPoolExecutor(self.jobs, fork, _open_scene, (self.directory,))
+        return self._workers
 
     def _chosen(self, what: str, cases: list[Case]) -> list[Case]:
         names = [case.name for case in cases]
@@ -187,12 +147,6 @@ class Campaign:
             return cases
         places = Random(f"{self.seed} {what}").sample(range(len(cases)), self.most)
         return [cases[place] for place in sorted(places)]
-
-    def _try(self, case: Case) -> None:
-        try:
-            self.ask(case.run)
-        except Failed as error:
-            self._fail(case.name, str(error))
 
     def _fail(self, case: str, problem: str) -> None:
         failure = Failure(self.part, case, problem.replace("\n", "\n  "))
