@@ -46,14 +46,14 @@ def find_container(cgroup: str, known: Container[str]) -> str | None:
     return None
 
 
-def container_id(cgroup: str) -> str | None:
+def find_container_id(cgroup: str) -> str | None:
     """The ID that the runtimes of Kubernetes and Podman name a container's cgroup by: 64 hex digits, the outermost."""
     return find_container(cgroup, ())
 
 
 def cut_below_container(cgroup: str) -> str:
     """A cgroup, or that of the container which it is below, where the container makes as many as it likes."""
-    container = container_id(cgroup) if len(cgroup) > _ID_LENGTH else None  # most are short: other hierarchies' root
+    container = find_container_id(cgroup) if len(cgroup) > _ID_LENGTH else None  # most: other hierarchies' roots
     return (procfs.find_own(cgroup, container) if container is not None else None) or cgroup
 
 

@@ -64,7 +64,7 @@ def _is_of_host(process: Process) -> bool | None:
 
 def _is_in_container(places: Iterable[str]) -> bool:
     """Whether one of these cgroups is a container's or a pod's. `places`: as procfs.cgroups returns them."""
-    return any(cgroups.container_id(it) is not None or identity.pod_uid(it) is not None for it in places)
+    return any(cgroups.find_container_id(it) is not None or identity.pod_uid(it) is not None for it in places)
 
 
 def _read_words(pid: int) -> list[str]:

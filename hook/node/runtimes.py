@@ -223,7 +223,7 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
         former = records.glance(Unhooked)
         if former is None or former.rules != rules.text:
             former = Unhooked(since="", containers={}, unchecked=0, rules=rules.text, others=[])
-        running = filter(None, map(cgroups.container_id, processes.cgroups()))
+        running = filter(None, map(cgroups.find_container_id, processes.cgroups()))
         candidates = {*running} - {*records.names(Index), *records.names(Failure)}
         known = {it: former.containers[it] for it in candidates & former.containers.keys()}
         others = candidates.intersection(former.others)

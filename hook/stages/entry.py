@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a runtime starts. From the command line and the OCI state on stdin to createRuntime or poststop.
 
-Read `run`, then `create.create_runtime` or `remove.poststop`.
+Read `run_stage`, then `create.create_runtime` or `remove.poststop`.
 """
 
 from __future__ import annotations
@@ -78,16 +78,16 @@ def start() -> None:
     The file's first line makes Python run `-c` code, which gives the file's path where the first argument is otherwise.
     It also makes every end that is not `leave` exit with 0: a hook that fails must not fail the container.
     """
-    system.leave(main(sys.argv[2:]))
+    system.leave(dispatch(sys.argv[2:]))
 
 
-def main(arguments: list[str]) -> int:
+def dispatch(arguments: list[str]) -> int:
     """Run the command line; returns the exit status: 0 for runtimes, but for `--strict`."""
     system.ensure_standard_descriptors()
     system.set_umask()
     if is_stage(arguments):
         try:
-            return run(arguments[0], arguments[1:])
+            return run_stage(arguments[0], arguments[1:])
         except BaseException as error:  # noqa: BLE001  whatever it is: no container is to fail for it
             from hook.stages import report
 
@@ -102,7 +102,7 @@ def is_stage(arguments: list[str]) -> bool:
     return bool(arguments) and arguments[0] in _STAGES and "--help" not in arguments
 
 
-def run(verb: str, words: list[str]) -> int:
+def run_stage(verb: str, words: list[str]) -> int:
     """Read a call and serve it; returns the exit status."""
     text, is_whole = b"", False
     call: Call | None = None
@@ -124,7 +124,7 @@ def run(verb: str, words: list[str]) -> int:
         from hook.stages import report
 
         return report.serve_odd_state(verb, given, text, error)
-    return serve(call)
+    return serve_call(call)
 
 
 def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotations: dict[str, str] | None) -> Call:
@@ -146,7 +146,7 @@ def name_stage(verb: str, status: object) -> str:
     return "poststop" if status == "stopped" else "createRuntime"
 
 
-def serve(call: Call, problem: HookError | None = None) -> int:
+def serve_call(call: Call, problem: HookError | None = None) -> int:
     """Act, report, count; returns the exit status. `problem`: what was wrong with the state, and stopped nothing."""
     run_dir: RunDir | None = None
     try:
@@ -159,7 +159,7 @@ def serve(call: Call, problem: HookError | None = None) -> int:
         if problem is not None:
             run_dir.complaints.append(problem)
         is_monitored = _act(call, kernel, run_dir)
-    except BaseException as error:  # noqa: BLE001  as in run
+    except BaseException as error:  # noqa: BLE001  as in run_stage
         from hook.stages import report
 
         return report.report(call, run_dir, error)

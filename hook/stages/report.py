@@ -250,7 +250,7 @@ def serve_odd_state(verb: str, given: tuple[Options, list[str]], text: bytes, er
     except (HookError, ValueError) as caught:
         error = error or (caught if is_large else None)
     if call is not None:
-        return entry.serve(call, too_large)
+        return entry.serve_call(call, too_large)
     known = found if isinstance(found, dict) else {}
     stage = entry.name_stage(verb, known["status"]) if isinstance(known.get("status"), str) else verb
     name = known.get("id")

@@ -178,14 +178,14 @@ def is_settled(run: RunDir) -> bool:
 def find_leftovers(run: RunDir, live: Collection[str]) -> list[str]:
     """Find the keys that a killed hook left files of: half-written ones, locks of keys that are not `live`."""
     found = {key for model in (KeyState, Index) for key in find_half_written(run, model)}
-    found |= {name.removesuffix(".old") for name in _list(run, "building")}
-    found |= {name for name in _list(run, "locks") if name not in live}
+    found |= {name.removesuffix(".old") for name in run.list_part("building")}
+    found |= {name for name in run.list_part("locks") if name not in live}
     return sorted(filter(names.is_container_id, found))
 
 
 def find_half_written(run: RunDir, model: type[Model]) -> list[str]:
     """Find the keys, or containers, whose record is half written."""
-    files = _list(run, PLACES[model].rstrip("/"))
+    files = run.list_part(PLACES[model].rstrip("/"))
     found = [name[1 : -len(".tmp")] for name in files if name.startswith(".") and name.endswith(".tmp")]
     return [name for name in found if names.is_container_id(name)]
 
@@ -212,7 +212,7 @@ def remove_half_written(run: RunDir, model: type[Model], name: str) -> None:
 
 def find_old_asides(run: RunDir) -> list[tuple[str, str]]:
     """Find the unreadable files that were set aside a day ago: the key of each, and its path."""
-    found = [(name.partition(ASIDE)[0], f"groups/{name}") for name in _list(run, "groups") if ASIDE in name]
+    found = [(name.partition(ASIDE)[0], f"groups/{name}") for name in run.list_part("groups") if ASIDE in name]
     return [(key, path) for key, path in found if names.is_container_id(key) and _is_old(run, path, _KEPT)]
 
 
@@ -226,10 +226,3 @@ def _is_old(run: RunDir, path: str, kept: float) -> bool:
         return system.age(path, run.descriptor) >= kept
     except OSError:
         return False
-
-
-def _list(run: RunDir, part: str) -> list[str]:
-    try:
-        return system.list_directory(part, run.descriptor)
-    except FileNotFoundError:
-        return []

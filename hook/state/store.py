@@ -130,12 +130,15 @@ class RunDir:
 
     def names(self, model: type[Model]) -> list[str]:
         """List the keys, or containers, of the records of a model. A file whose name is no ID is none of ours."""
+        found = [name[: -len(".json")] for name in self.list_part(PLACES[model].rstrip("/")) if name.endswith(".json")]
+        return [name for name in found if names.is_container_id(name)]
+
+    def list_part(self, part: str) -> list[str]:
+        """List what is in a directory of it; nothing where it is not there."""
         try:
-            files = system.list_directory(PLACES[model].rstrip("/"), self.descriptor)
+            return system.list_directory(part, self.descriptor)
         except FileNotFoundError:
             return []
-        found = [name[: -len(".json")] for name in files if name.endswith(".json")]
-        return [name for name in found if names.is_container_id(name)]
 
     # --- Keys
 

@@ -90,7 +90,7 @@ def run(arguments: list[str]) -> int:
 
     sys.setprofile(note)
     try:
-        status = entry.main(arguments)
+        status = entry.dispatch(arguments)
     finally:
         sys.setprofile(None)
     os.write(2, b"\n" + json.dumps(calls).encode())

@@ -306,7 +306,7 @@ class SimulatedNode:
             self.run.fs.create_file(config, contents=json.dumps(content))
         words = [f"--{name.replace('_', '-')}={value}" for name, value in self.options.items()]
         stage = "createRuntime" if status == "created" else "hook"  # either does, with such a status
-        return self._live(Life(what, lambda: entry.main([stage, "--strict", *words]), json.dumps(state).encode()))
+        return self._live(Life(what, lambda: entry.dispatch([stage, "--strict", *words]), json.dumps(state).encode()))
 
     def _live(self, life: Life) -> Life:
         """Let a process of ours live. Raises Violation if it fails otherwise than the rules allow."""

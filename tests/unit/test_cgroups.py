@@ -114,7 +114,7 @@ def test_whether_a_cgroup_is_a_containers_own(cgroup: str | None, own: bool) -> 
     ],
 )
 def test_the_container_that_a_cgroup_is_named_by(cgroup: str, container: str | None) -> None:
-    assert cgroups.container_id(cgroup) == container
+    assert cgroups.find_container_id(cgroup) == container
 
 
 @pytest.mark.parametrize(

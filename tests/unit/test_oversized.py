@@ -81,7 +81,7 @@ def called(
 ) -> int:
     text = json.dumps(state).encode()
     monkeypatch.setattr(system, "read_stdin", lambda limit, _: (text[:limit], len(text) <= limit))
-    return entry.main([verb, f"--run-dir={machine.run}", f"--resctrl-root={machine.resctrl}", *options])
+    return entry.dispatch([verb, f"--run-dir={machine.run}", f"--resctrl-root={machine.resctrl}", *options])
 
 
 BIG = {"io.kubernetes.pod.uid": UID, "preStop": "<" * 1000}

@@ -190,7 +190,7 @@ def _caller(config: Path, container: str, program: str) -> str | None:
 def _list_running() -> set[str | None]:
     """The IDs of the containers whose cgroups have a process. What a container names below its own does not count."""
     places = {place for it in container_tasks.table().values() for place in it.cgroups}
-    return {cgroups.container_id(place) for place in places}
+    return {cgroups.find_container_id(place) for place in places}
 
 
 def _sees_all_processes() -> bool:

@@ -101,7 +101,7 @@ def _recorded(program: Program) -> list[tuple[str, bytes]]:
         if state["status"] == "stopped":
             machine.shows("stat", STAT.replace(b") S ", b") Z "))
         with program.at_work():
-            program.entry.main(["hook", "--linger=0"])
+            program.entry.dispatch(["hook", "--linger=0"])
         for path, text in machine.files(targets.RUN).items():
             part = path.split("/")[3]
             if part in targets.RECORDS and isinstance(text, bytes) and text:

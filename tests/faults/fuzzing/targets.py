@@ -287,7 +287,7 @@ def proc(program: Program, texts: Texts) -> object:
             found += [
                 program.identity.find_pod_cgroup(place, UID),
                 cgroups.is_own(place, CONTAINER),
-                cgroups.container_id(place),
+                cgroups.find_container_id(place),
             ]
             found += [program.cgroups.find_directory(place), cgroups.is_within(place, places[0] or "")]
             assert found[-4] is None or cgroups.is_within(place, str(found[-5] or place))
@@ -387,7 +387,7 @@ def whole(program: Program, texts: Texts) -> object:
             machine.add(path, text)
     words = [word for word in arguments.split("\n") if word]
     verb = words.pop(0) if words and words[0] in VERBS else "hook"
-    status = program.entry.main([verb, *words])
+    status = program.entry.dispatch([verb, *words])
     _is_fine(program, machine, status, words)
     return status, machine.stderr, machine.syslog, machine.files()
 
