@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import libcst as cst
-from libcst.metadata import MetadataWrapper, PositionProvider
+from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 from mutmut.mutation.file_mutation import MutationVisitor
 from mutmut.mutation.mutators import mutation_operators
 from mutmut.mutation.pragma_handling import IgnoredCode
@@ -37,11 +37,21 @@ def mutants(text: str) -> dict[str, str]:
         line = places[mutation.original_node].start.line
         if _is_prose(mutation.original_node) or any(it.start.line <= line <= it.end.line for it in unseen):
             continue
-        changed = str(tree.deep_replace(mutation.original_node, mutation.mutated_node).code)
+        changed = _replaced(text, tree, places[mutation.original_node], mutation.original_node, mutation.mutated_node)
         if changed not in seen:
             seen.add(changed)
             found[f"{line}: {_change(text, changed)}"] = changed
     return found
+
+
+def _replaced(text: str, tree: cst.Module, place: CodeRange, node: cst.CSTNode, other: cst.CSTNode) -> str:
+    """The text with one node in the place of another: cut out where that is the node's own text, which is quick."""
+    lines = text.splitlines(keepends=True)
+    start = sum(map(len, lines[: place.start.line - 1])) + place.start.column
+    end = sum(map(len, lines[: place.end.line - 1])) + place.end.column
+    if tree.code_for_node(node) == text[start:end]:
+        return text[:start] + str(tree.code_for_node(other)) + text[end:]
+    return str(tree.deep_replace(node, other).code)
 
 
 def _change(text: str, changed: str) -> str:
