@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.bench import exec_churn, watch
+from tests.bench import watch
 from tests.kernel.inside import REAL_ROOT
 from tests.support import watching
 
@@ -22,9 +22,3 @@ def test_each_rate_and_the_memory_are_measured() -> None:
     assert [row.wanted for row in rows] == list(watch.RATES)
     assert all(row.execs > 0 and row.cpu > 0 for row in rows)
     assert 0 < memory <= watch.MEMORY
-
-
-def test_after_execs_into_many_containers_one_reconcile_leaves_nothing_outside_of_its_group() -> None:
-    found = exec_churn.churn(100)
-    assert found.after == 0
-    assert found.before_reconcile < 100  # watch has moved some at least

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from multiprocessing.queues import Queue
     from multiprocessing.synchronize import Event
 
-LIVES = int(os.environ.get("RESCTRL_MON_HOOK_TEST_LIVES", "200"))
+LIVES = 120
 """How many pods come and go while the reader reads; a thousand take over a minute."""
 OTHER = "00000000-4084-4186-9c0e-93cf8c32e2ce"
 ENERGY = "mon_PERF_PKG_00/core_energy"
