@@ -112,7 +112,7 @@ def test_a_state_of_any_size_that_begins_with_annotations_ends_in_bounded_memory
 def test_a_pod_does_not_evade_a_filter_by_the_size_of_its_state(
     bounded: Hook, own: Cgroup, init: Task, tmp_path: Path
 ) -> None:
-    """For each filter: unit/test_oversized.py."""
+    """For each filter: unit/test_report.py."""
     with (tmp_path / "config.json").open("w") as file:
         file.truncate(200 << 20)  # a hole
     annotations_last(bounded.with_options("--namespace=shop"), {**created(ID, init.pid), "bundle": str(tmp_path)}, 20)

@@ -11,7 +11,8 @@ import fcntl
 import os
 import posix
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -130,3 +131,36 @@ class Clock:
         if self.during is not None:
             action, self.during = self.during, None
             action()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(system, "monotonic", clock.monotonic)
+    monkeypatch.setattr(system, "sleep", clock.sleep)
+    return clock
+
+
+@pytest.fixture
+def directories(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Closes what the run directories of a test have open; a hook leaves that to its end."""
+    opened: list[int] = []
+    real = system.open_directory
+
+    def open_directory(path: str) -> int:
+        opened.append(real(path))
+        return opened[-1]
+
+    monkeypatch.setattr(system, "open_directory", open_directory)
+    yield
+    for descriptor in opened:
+        with suppress(OSError):  # who holds it for a `with` has closed it
+            os.close(descriptor)
+
+
+def names_in(place: Path, *parts: str) -> set[str]:
+    return {
+        f"{part}/{name}"
+        for part in parts or ("groups", "members", "unmonitored", "locks")
+        for name in os.listdir(place / part)
+    }

@@ -17,8 +17,7 @@ from hook.watch import connector
 from hook.watch.connector import Connector, Lost
 from tests.support import watching
 from tests.support.hook import DEADLINE
-from tests.unit.faults import Clock
-from tests.unit.test_rundir import clock
+from tests.unit.faults import Clock, clock
 
 __all__ = ["clock"]  # fixtures
 NONE, FORK, EXEC, EXIT = 0, 1, 2, 0x80000000  # linux/cn_proc.h

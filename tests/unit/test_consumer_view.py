@@ -23,9 +23,9 @@ from hook.stages.entry import Context
 from hook.stages.remove import poststop
 from hook.state import records
 from tests.support.consumers import Entry, read, read_by_path
-from tests.unit.faults import Faults, Killed, fails
+from tests.unit.faults import Faults, Killed, directories, fails
 from tests.unit.test_create import GROUP, UID, MachineOnDisk, container, machine
-from tests.unit.test_rundir import directories, state
+from tests.unit.test_store import make_state as state
 
 __all__ = ["directories", "machine"]  # fixtures
 

@@ -25,8 +25,7 @@ from hook.stages.entry import Context
 from hook.stages.identity import Container
 from hook.stages.remove import poststop
 from hook.state.store import LockedKey, RunDir
-from tests.unit.faults import Clock, Faults, Killed, Manner, each_call_fails, fails
-from tests.unit.test_rundir import clock, directories, names_in
+from tests.unit.faults import Clock, Faults, Killed, Manner, clock, directories, each_call_fails, fails, names_in
 
 __all__ = ["clock", "directories"]  # fixtures
 

@@ -20,9 +20,8 @@ from hook.stages.create import create_runtime
 from hook.stages.remove import poststop
 from hook.stages.retry import retire
 from hook.state.store import RunDir
-from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, each_call_fails, fails
+from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, clock, directories, each_call_fails, fails
 from tests.unit.test_create import GROUP, UID, MachineOnDisk, container, machine, refused, with_faults
-from tests.unit.test_rundir import clock, directories
 
 __all__ = ["clock", "directories", "machine"]  # fixtures
 OTHER = "00000000-4084-4186-9c0e-93cf8c32e2ce"

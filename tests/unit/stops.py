@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""System calls that fail, or at which a process is killed: the first, the second, and so on until there are no more.
+
+After SQLite's way of testing what happens when the Nth allocation or write fails. Whole hooks: tests.simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from hook.base import system
+from hook.base.errors import HookError
+from tests.simulator.kernel import refused
+from tests.simulator.machine import SimulatedMachine
+
+
+class KilledHere(BaseException):
+    """The process ends here."""
+
+
+class Stop:
+    """For `with`: the `at`-th system call fails with an errno; with None, it is the last one, and nothing follows."""
+
+    def __init__(self, machine: SimulatedMachine, at: int, number: int | None) -> None:
+        self.machine = machine
+        self.at = at
+        self.number = number
+        self.calls = 0
+        self.came = False
+
+    def __enter__(self) -> None:
+        vars(self.machine)["at_call"] = self._at_call
+
+    def __exit__(self, kind: object, error: object, _trace: object) -> bool:
+        del vars(self.machine)["at_call"]
+        return self.came and isinstance(error, (OSError, HookError, KilledHere))
+
+    def _at_call(self, _name: str, path: str) -> None:
+        self.calls += 1
+        self.came = self.came or self.calls == self.at
+        if self.came and self.number is None:
+            raise KilledHere
+        if self.calls == self.at and self.number is not None:
+            raise refused(self.number, path)
+
+
+def stops(machine: SimulatedMachine, number: int | None = None) -> Iterator[Stop]:
+    """One for each system call of what is done in them, and one in which none fails."""
+    at = 1
+    while True:
+        stop = Stop(machine, at, number)
+        yield stop
+        if not stop.came:
+            return
+        at += 1
+
+
+@pytest.fixture
+def machine() -> Iterator[SimulatedMachine]:
+    with SimulatedMachine().installed(system) as machine:
+        yield machine

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Many failures of one reason are the first lines of a minute and a count, and none is lost.
+
+What becomes of records that cannot be read: test_store.py.
+"""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from hook.base import system
+from hook.base.errors import HookError
+from hook.base.models import Options
+from hook.reconcile import run as reconcile
+from hook.stages import report
+from hook.stages.entry import Call
+from hook.state import damage
+from hook.state.store import RunDir
+from tests.simulator.machine import RUN, SimulatedMachine
+from tests.unit.stops import machine
+
+__all__ = ["machine"]  # fixtures
+
+REASON = "no_rmids"
+MORE = f"{REASON}: and {{}} more failures within a minute; see resctrl-mon-hook list"
+
+
+@pytest.fixture
+def run(machine: SimulatedMachine) -> RunDir:
+    machine.kernel.now = 600.0
+    return RunDir(RUN)
+
+
+def fail(run: RunDir, number: int, reason: str = REASON) -> None:
+    call = Call("createRuntime", (Options(), []), f"c{number}", None, None)
+    report.report_problem(call, run, HookError(reason, "the problem"))
+
+
+def line(number: int) -> str:
+    return f"createRuntime c{number}: {REASON}: the problem"
+
+
+def test_the_first_ten_of_a_reason_are_logged_and_the_rest_counted(machine: SimulatedMachine, run: RunDir) -> None:
+    for number in range(25):
+        fail(run, number)
+    assert machine.syslog == [line(number) for number in range(10)]
+    fail(run, 25, "io")
+    assert len(machine.syslog) == 11
+    machine.kernel.now += 60
+    fail(run, 26)
+    assert machine.syslog[11:] == [MORE.format(15), line(26)]
+    assert len(machine.caller.stderr.splitlines()) == 27, "stderr gets every failure"
+    assert len(machine.fs.listdir(f"{RUN}/unmonitored")) == 27, "each has its record"
+
+
+def test_reconcile_logs_the_count(machine: SimulatedMachine, run: RunDir) -> None:
+    for number in range(12):
+        fail(run, number)
+    for passed, lines in ((0, 10), (60, 11), (0, 11)):
+        machine.kernel.now += passed
+        reconcile.repair(Options())
+        assert len(machine.syslog) == lines
+    assert machine.syslog[10] == MORE.format(2)
+    assert not [name for name in machine.fs.listdir(RUN) if name.startswith("logged-")]
+
+
+def test_few_failures_leave_no_count(machine: SimulatedMachine, run: RunDir) -> None:
+    for number in range(10):
+        fail(run, number)
+    machine.kernel.now += 60
+    assert damage.sum_up_failures(run) == []
+    assert len(machine.syslog) == 10
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOSPC, "No space left on device")])
+def test_all_are_logged_where_they_cannot_be_counted(
+    machine: SimulatedMachine, run: RunDir, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def append(*_arguments: object) -> None:
+        raise error
+
+    monkeypatch.setattr(system, "append", append)
+    for number in range(12):
+        fail(run, number)
+    assert machine.syslog == [line(number) for number in range(12)]
+
+
+def test_what_is_in_the_place_of_a_count_stops_nothing(machine: SimulatedMachine, run: RunDir) -> None:
+    machine.fs.create_dir(f"{RUN}/logged-no_rmids-10")
+    machine.fs.create_symlink(f"{RUN}/logged-io-9", "/elsewhere")
+    machine.add(f"{RUN}/logged-", b"." * 99)
+    for number in range(12):
+        fail(run, number)
+    assert len(machine.syslog) == 12
+    machine.kernel.now += 60
+    assert damage.sum_up_failures(run) == [MORE.format(89).removeprefix(REASON)]
+    assert not machine.fs.exists("/elsewhere")
+
+
+def test_a_failure_whose_count_was_taken_away_meanwhile_is_logged(
+    machine: SimulatedMachine, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(11):
+        damage.count_failure(run, REASON)
+    write = machine.write
+
+    def removed_before(descriptor: int, data: bytes) -> int:
+        machine.unlink(f"{RUN}/logged-{REASON}-10".encode())
+        return write(descriptor, data)
+
+    monkeypatch.setattr(machine, "write", removed_before)
+    assert damage.count_failure(run, REASON) == (True, [])
+
+
+def count_many(path: str, told: multiprocessing.SimpleQueue[int]) -> None:
+    run = RunDir(path)
+    told.put(sum(damage.count_failure(run, REASON)[0] for _ in range(100)))
+
+
+def test_of_many_hooks_at_once_ten_are_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel's own appends."""
+    monkeypatch.setattr(system, "boottime", lambda: 600.0)
+    fork = multiprocessing.get_context("fork")
+    told = fork.SimpleQueue()
+    hooks = [fork.Process(target=count_many, args=(str(tmp_path), told)) for _ in range(4)]
+    for hook in hooks:
+        hook.start()
+    assert sum(told.get() for _ in hooks) == 10
+    for hook in hooks:
+        hook.join()
+    monkeypatch.setattr(system, "boottime", lambda: 660.0)
+    assert damage.sum_up_failures(RunDir(str(tmp_path))) == [MORE.format(390)]

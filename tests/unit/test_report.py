@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a hook reports: three traces of a failure, each bounded, none of which depends on another; and how a call is
+served whose state is larger than a hook keeps: what is in its head counts, and nothing that only looks like it.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from hook.base import procfs, system
+from hook.base.errors import HookError, Reason
+from hook.base.models import Failure, State
+from hook.stages import entry, report
+from hook.stages.identity import Container, Key, Pod
+from hook.state.records import Records
+from hook.state.store import RunDir
+from tests.simulator.machine import RUN, SimulatedMachine
+from tests.unit.simulated import UID, Node, node
+from tests.unit.stops import machine
+
+__all__ = ["machine", "node"]  # fixtures
+
+
+class Traces:
+    """What got to stderr, to syslog and on record, and what stands in the way of each."""
+
+    def __init__(self) -> None:
+        self.stderr: list[bytes] = []
+        self.syslog: list[bytes] = []
+        self.records: list[Failure] = []
+        self.flags: list[object] = []
+        self.closed = 0
+        self.broken: dict[str, Exception] = {}
+
+    def _try(self, what: str) -> None:
+        if what in self.broken:
+            raise self.broken[what]
+
+    def write_stderr(self, line: bytes) -> None:
+        self._try("stderr")
+        self.stderr.append(line)
+
+    # A run directory
+
+    def write(self, _model: object, _name: str, failure: Failure) -> None:
+        self._try("record")
+        self.records.append(failure)
+
+    def count_run(self, _name: str) -> None:
+        pass
+
+    # _socket, and a socket of it
+
+    AF_UNIX, SOCK_DGRAM, MSG_DONTWAIT, MSG_NOSIGNAL = 1, 2, 64, 16384
+
+    def socket(self, _family: int, _kind: int) -> Traces:
+        self._try("socket")
+        return self
+
+    def setblocking(self, blocking: bool) -> None:
+        self.flags.append(blocking)
+
+    def connect(self, path: str) -> None:
+        self.flags.append(path)
+        self._try("connect")
+
+    def send(self, datagram: bytes, flags: int) -> None:
+        self.flags.append(flags)
+        self._try("send")
+        self.syslog.append(datagram)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def traces(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401  Traces, and where a RunDir is wanted
+    traces = Traces()
+    monkeypatch.setitem(sys.modules, "_socket", traces)
+    monkeypatch.setattr(system, "write_stderr", traces.write_stderr)
+    return traces
+
+
+def a_failure() -> Failure:
+    return report.make_failure(HookError(Reason.IO, "p"), "hook", "c1")
+
+
+def test_a_line_on_stderr_and_one_in_syslog(traces: Traces) -> None:
+    report.say("what is wrong")
+    assert traces.stderr == [b"resctrl-mon-hook: what is wrong"]
+    (datagram,) = traces.syslog
+    assert datagram.startswith(b"<28>")
+    assert datagram.endswith(f" resctrl-mon-hook[{system.process_id()}]: what is wrong".encode())
+    assert traces.flags == [False, "/dev/log", 64 | 16384], "nothing that could wait"
+    assert traces.closed == 1
+    report.say("x", to_syslog=False)
+    assert (len(traces.stderr), len(traces.syslog)) == (2, 1)
+
+
+ERRORS = [OSError(errno.EAGAIN, "full"), BrokenPipeError(), RuntimeError("x"), MemoryError(), ImportError("_socket")]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    "broken", [["stderr"], ["socket"], ["connect"], ["send"], ["record"], ["stderr", "send", "record"]]
+)
+def test_each_trace_is_independent_of_the_others(traces: Any, broken: list[str], error: Exception) -> None:  # noqa: ANN401
+    traces.broken = dict.fromkeys(broken, error)
+    report.say("first")
+    report.record(traces, a_failure())
+    assert any(b"first" in line for line in traces.stderr) is ("stderr" not in broken)
+    assert any(b"first" in line for line in traces.syslog) is (broken in (["stderr"], ["record"]))
+    assert bool(traces.records) is ("record" not in broken)
+    opened = {"socket": 0}.get(broken[0], 1 + ("record" in broken))
+    assert traces.closed == opened, "no descriptor is left open"
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_a_record_that_cannot_be_written_is_reported_and_counted(machine: SimulatedMachine, has_room: bool) -> None:
+    run = RunDir(RUN)
+    with Records(run.path) as records:
+        assert records.unrecorded() == 0
+        for _ in range(2):
+            if has_room:
+                machine.refusals["rename"] = [errno.ENOSPC]
+            else:  # files are made, as on tmpfs, but get no page; the second write is that to stderr
+                machine.refusals["write"] = 3 * [errno.ENOSPC]
+            report.record(run, a_failure())
+        assert records.unrecorded() == (2 if has_room else 1)
+        assert records.runs() == {}
+    assert run.glance(Failure, "c1") is None
+    if has_room:
+        assert "could not write the record" in machine.syslog[0]
+        assert b"No space left" in machine.caller.stderr
+
+
+def test_where_there_is_no_run_directory_there_is_no_record(traces: Traces) -> None:
+    report.record(None, a_failure())
+    assert (traces.stderr, traces.syslog) == ([], [])
+
+
+KEY = Key(UID, "pod")
+
+
+def container() -> Container:
+    found = Container("c1", 7, "/bundle", {})
+    found.starttime = 99
+    found.pod = Pod(UID, "shop", "cart-0", "app")
+    return found
+
+
+def test_a_record_has_what_is_known_of_the_container(machine: SimulatedMachine) -> None:
+    error = HookError(Reason.DENIED, "p\udcff\n\u2028", tried="t", kernel="k", hint="h")
+    failure = report.make_failure(error, "createRuntime", container(), KEY, is_monitored=True)
+    report.record(RunDir(RUN), failure)
+    assert RunDir(RUN).glance(Failure, "c1") == failure
+    fields = failure.model_dump()
+    assert len(fields.pop("time")) == len("2026-11-21T00:00:00Z")
+    assert fields.pop("boottime") == machine.kernel.now
+    assert fields == {
+        **{"version": 1, "container": "c1", "stage": "createRuntime", "monitored": True, "bundle": "/bundle"},
+        **{"reason": "denied", "problem": r"p\udcff\n\u2028", "tried": "t", "kernel": "k", "hint": "h"},
+        **{"pid": 7, "starttime": 99, "key": UID, "kind": "pod", "namespace": "shop", "pod": "cart-0", "name": "app"},
+    }
+
+
+@pytest.mark.parametrize("change", [None, "pid", "key", "starttime"])
+def test_record_omits_what_is_not_known(change: str | None) -> None:
+    """No key where it is a bad one, no container where the state was none."""
+    known = container()
+    if change in ("pid", "starttime"):
+        setattr(known, change, 0 if change == "pid" else None)
+    key = KEY if change in ("pid", "starttime") else None
+    failure = report.make_failure(HookError(Reason.IO, "p"), "hook", known if change else "c1", key).model_dump()
+    for name in [change] if change else ["pid", "key", "kind", "starttime", "bundle"]:
+        assert failure[name] is None
+    assert Failure.model_validate(failure).model_dump() == failure
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), ValueError(), IndexError()])
+def test_unreadable_start_time_does_not_stop_the_container_from_being_made(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def starttime(_pid: int) -> int:
+        raise error
+
+    monkeypatch.setattr(procfs, "starttime", starttime)
+    assert Container("c1", 7, "/bundle", {}).starttime is None
+
+
+# --- The head of a state that is too large
+
+
+VICTIM = "00000000-0000-4000-8000-000000000001"
+STATE: dict[str, Any] = {"ociVersion": "1.0.2", "id": "c1", "status": "creating", "pid": 7, "bundle": "/bundle"}
+FORGED = {"id": "victim", "pid": 8, "bundle": "/evil", "status": "stopped"}
+HEADS = {
+    "runc": json.dumps(STATE)[:-1],
+    "crun, indented": json.dumps({**STATE, "root": "/r", "status": "created"}, indent=2)[:-2].replace("/", "\\/"),
+    "after another object": json.dumps({"x": [{"y": FORGED}], **STATE})[:-1],
+    "after a text that looks like it": json.dumps({"x": json.dumps(FORGED), **STATE})[:-1],
+}
+RESTS = [
+    ', "annotations": {"a": "' + "x" * 100,
+    ', "annotations": {"a": "b"',
+    ', "annotations": {' + json.dumps(json.dumps(FORGED)) + ': "',
+    ',\n "annotations": ' + "[" * 100_000,
+    ', "annotations": {"pid": 8, "id": "victim"',
+    *(', "pi', ",", ', "pid"', ', "pid": ', ', "pid": 8', ', "pid" 8, "id": "victim"', ', 7: 8, "id": "victim"'),
+]
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+@pytest.mark.parametrize("rest", RESTS, ids=range(len(RESTS)))
+def test_members_of_the_outermost_object_that_are_whole_are_the_head(head: str, rest: str) -> None:
+    found = report.read_head(head + rest)
+    assert (found["id"], found["pid"], found["bundle"]) == ("c1", 7, "/bundle")
+    assert "annotations" not in found
+
+
+def test_annotations_that_are_whole_are_in_the_head() -> None:
+    state = {**STATE, "annotations": {"a": "b"}}
+    assert report.read_head(json.dumps(state)[:-1] + ', "more": "xxx') == state
+
+
+@pytest.mark.parametrize(
+    "text", ["", " ", "7", "[1, 2", '"id"', "{", "{}", '{"id"', '{"id": "c1"', '{"id": "c1" "pid": 7}']
+)
+def test_what_is_not_followed_by_another_member_is_no_head(text: str) -> None:
+    assert report.read_head(text).keys() <= {"ociVersion"}
+
+
+# --- A call with such a state. With one of any size, in bounded memory: fuse/test_oversized.py.
+
+
+LIMIT = 400
+BIG = {"io.kubernetes.pod.uid": UID, "preStop": "<" * 1000}
+NAMES = {"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": "web", "io.kubernetes.container.name": "app"}
+OPTED = {"monitor.resctrl-mon.io": "false"}
+
+
+def called(node: Node, state: dict[str, Any], *options: str, verb: str = "hook", config: object = None) -> str:
+    """Call the hook, which keeps little enough for tests to be quick; returns its stderr."""
+    if config is not None:
+        node.machine.add("/bundle/config.json", json.dumps(config).encode())
+    node.machine.caller.stdin, node.machine.caller.stderr = json.dumps(state).encode(), b""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entry, "STDIN_LIMIT", LIMIT)
+        assert entry.dispatch([verb, *options]) == 0
+    return node.machine.caller.stderr.decode()
+
+
+def test_a_state_that_is_too_large_is_monitored_by_its_head_and_its_cgroup(node: Node) -> None:
+    node.spawn(7)
+    said = called(node, {**STATE, "annotations": {"io.kubernetes.cri.sandbox-uid": VICTIM, **BIG}})
+    assert node.groups() == {f"oci-{UID}": {7}}
+    assert said.count("\n") <= 1
+    assert f"bad_state: its state is larger than {LIMIT} bytes" in said
+    assert "no filter leaves it out" in said
+    assert node.failures() == {}
+    node.kernel.die(7)
+    assert called(node, {**STATE, "status": "stopped", "annotations": BIG}) == ""
+    assert node.groups() == {}
+
+
+@pytest.mark.parametrize("verb", ["hook", "createRuntime"])
+def test_a_state_whose_head_comes_last_is_a_bad_state(node: Node, verb: str) -> None:
+    node.spawn(7)
+    said = called(node, {"annotations": BIG, **STATE}, verb=verb)
+    assert node.groups() == {}
+    assert f"bad_state: stdin is larger than {LIMIT} bytes, and that beginning lacks" in said
+    ((name, reason),) = node.failures().items()
+    assert (name[:4], reason) == ("bad-", "bad_state")
+
+
+def test_names_of_a_state_that_is_too_large_are_those_of_its_bundle(node: Node) -> None:
+    node.spawn(7)
+    config = {"annotations": {**NAMES, **BIG}}
+    said = called(node, {**STATE, "annotations": BIG}, "--namespace=shop", config=config)
+    state = node.state()
+    assert (state.pod_namespace, state.pod_name, state.members["c1"].name) == ("shop", "web", "app")
+    assert f"larger than {LIMIT} bytes, and only the beginning is used: annotations are" in said
+
+
+@pytest.mark.parametrize(
+    "filtered", ["--namespace=another", "--annotation=a=b", "--monitor=opt-in", "--monitor=opt-out"]
+)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_only_annotations_that_were_read_leave_a_container_out(node: Node, filtered: str, is_known: bool) -> None:
+    """A pod's author must not evade metering by the size of what he writes."""
+    node.spawn(7)
+    config = {"annotations": {**NAMES, **OPTED}} if is_known else None
+    called(node, {**STATE, "annotations": {**OPTED, **BIG}}, filtered, config=config)
+    assert node.groups() == ({} if is_known else {f"oci-{UID}": {7}})
+
+
+def test_a_config_beyond_its_bound_is_like_an_absent_one(machine: SimulatedMachine) -> None:
+    machine.add("/bundle/config.json", b'{"annotations": {"a": "b"}' + b" " * (17 << 20))
+    annotations, why = report.find_annotations(State.model_validate(STATE))
+    assert (annotations, why.reason) == (None, Reason.BAD_STATE)
