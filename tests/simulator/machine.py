@@ -32,6 +32,7 @@ NOW = 1_000_000.0
 MOST_CALLS = 20_000
 _MOUNTS = ("/proc", RESCTRL, ROOT_CGROUP)
 _USERS_OF_OS = ("hook.state.", "hook.reconcile.", "hook.watch.")
+_OF_GROUPS = ("mkdir", "rmdir")
 _LONGEST_PATH, _LONGEST_NAME, _MOST_LINKS = 4095, 255, 40
 
 
@@ -76,9 +77,10 @@ class OpenDescription:
 
 
 class SimulatedMachine:
-    """`changes` are the calls that changed something, each as its name and path; `refusals` are errnos, by call.
+    """`changes` are the calls that changed something, each as its name and path.
 
-    `calls` are the names of all calls. `before_put` is done once, when a task is about to be moved.
+    `refusals`: errnos, by call (`put`: a write to `tasks`; `mkdir` and `rmdir`: of groups). `before_put` is done once,
+    when a task is about to be moved.
     """
 
     def __init__(self, fs: FakeFilesystem | None = None, kernel: Kernel | None = None) -> None:
@@ -176,6 +178,7 @@ class SimulatedMachine:
         for descriptor in caller.descriptors:
             self._unlock(self._open.pop(descriptor))
         caller.descriptors.clear()
+        caller.calls = 0
 
     # --- What another kind of machine does otherwise
 
@@ -184,7 +187,7 @@ class SimulatedMachine:
         self.caller.calls += 1
         if self.caller.calls > MOST_CALLS:
             raise EndlessCalls(f"{self.caller.calls} system calls")
-        if self.refusals.get(name):
+        if self.refusals.get(name) and (name not in _OF_GROUPS or path.startswith(RESCTRL)):
             raise refused(self.refusals[name].pop(0), path)
 
     def wait(self, is_over: Callable[[], bool], until: float) -> None:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -47,12 +48,17 @@ class Node:
         path = f"{RESCTRL}/{group}" if group else RESCTRL
         return self.kernel.spawn(pid, f"0::{cgroup}", born=born, group=path)
 
-    def start(self, name: str = ID, pid: int = 7, uid: str | None = UID, cgroup: str = "", **options: Any) -> None:  # noqa: ANN401
-        """createRuntime of a container that begins now, or runs."""
+    def start(self, name: str = ID, pid: int = 7, uid: str | None = UID, cgroup: str = "", **options: Any) -> Context:  # noqa: ANN401
+        """createRuntime of a container that begins now, or runs; the options may have `bundle` and `pod`, its name."""
         if pid not in self.kernel.tasks:
             self.spawn(pid, cgroup or own(name, uid or "none"))
         said = {"io.kubernetes.pod.uid": uid} if uid else {}
-        create_runtime(self.context(**options), Container(name, pid, "/nowhere", said))
+        bundle, pod = options.pop("bundle", "/nowhere"), options.pop("pod", None)
+        if pod:
+            said.update({"io.kubernetes.pod.namespace": "shop", "io.kubernetes.pod.name": pod})
+        context = self.context(**options)
+        create_runtime(context, Container(name, pid, bundle, said))
+        return context
 
     def stop(self, name: str = ID, *pids: int, **options: Any) -> None:  # noqa: ANN401
         """The container's processes end, and poststop comes."""
@@ -152,3 +158,12 @@ def node() -> Iterator[Node]:
     with SimulatedMachine().installed(system) as machine:
         RunDir(RUN)
         yield Node(machine)
+
+
+def fails(number: int) -> Callable[..., Any]:
+    """A function that fails with this errno, whatever it is given."""
+
+    def fail(*_arguments: object, **_named: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail

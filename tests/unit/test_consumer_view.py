@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import errno
-import shutil
-import stat
-from collections.abc import Callable
+import os
+import posix
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
@@ -15,79 +15,58 @@ from typing import Any
 import pytest
 
 from hook.base import system
-from hook.base.models import KeyState, MonGroup
+from hook.base.models import KeyState, MonGroup, Options
+from hook.base.resctrl import Resctrl
 from hook.reconcile.chase import is_movable
 from hook.stages import create, remove
-from hook.stages.create import create_runtime
 from hook.stages.entry import Context
-from hook.stages.remove import poststop
 from hook.state import records
+from hook.state.store import RunDir
+from tests.simulator.machine import RUN
 from tests.support.consumers import Entry, read, read_by_path
-from tests.unit.faults import Faults, Killed, directories, fails
-from tests.unit.test_create import GROUP, UID, MachineOnDisk, container, machine
-from tests.unit.test_store import make_state as state
+from tests.unit.simulated import GROUP, ID, OTHER, UID, Node, fails, node
+from tests.unit.stops import KilledHere
+from tests.unit.test_create import ENERGY, ROOT_GROUP
+from tests.unit.test_store import make_state
 
-__all__ = ["directories", "machine"]  # fixtures
-
-
-def start(machine: MachineOnDisk, name: str, pid: int) -> Context:
-    machine.spawn(pid)
-    node = machine.node()
-    assert create_runtime(node, container(name, pid))
-    assert node.run.complaints == []
-    return node
+__all__ = ["node"]  # fixture
 
 
-def shown(machine: MachineOnDisk) -> dict[str, str]:
+def shown(node: Node) -> dict[str, str]:
     """What is in each file of the key's view, and where each link leads."""
-    top = machine.run / "mon_groups" / UID
-    found = sorted(path for path in top.rglob("*") if path.is_symlink() or path.is_file())
-    return {str(it.relative_to(top)): str(it.readlink()) if it.is_symlink() else it.read_text() for it in found}
+    top = f"{RUN}/mon_groups/{UID}"
+    found = {path[len(top) + 1 :]: text for path, text in node.machine.files(top).items() if not path.endswith("/")}
+    return {it: text.decode() if isinstance(text, bytes) else text[3:] for it, text in found.items()}
 
 
-def test_a_removed_view_directory_is_made_again(machine: MachineOnDisk) -> None:
-    start(machine, "c1", 7)
-    shutil.rmtree(machine.run / "mon_groups")
-    node = start(machine, "c2", 8)
-    assert node.view.shown() == [UID]
-    assert shown(machine)["tasks"] == f"{machine.resctrl}/mon_groups/{GROUP}/tasks"
+def test_a_removed_view_directory_is_made_again(node: Node) -> None:
+    node.start()
+    node.remove("mon_groups")
+    context = node.start(OTHER, 8)
+    assert (context.view.shown(), context.run.complaints) == ([UID], [])
+    assert shown(node)["tasks"] == f"{ROOT_GROUP}/tasks"
 
 
-def test_where_nothing_was_ever_shown_nothing_is(machine: MachineOnDisk) -> None:
-    assert machine.node().view.shown() == []
+def test_where_nothing_was_ever_shown_nothing_is(node: Node) -> None:
+    assert node.context().view.shown() == []
 
 
-def test_what_a_killed_hook_has_left_half_made_is_no_part_of_it(machine: MachineOnDisk) -> None:
-    half = machine.run / "building" / UID
-    half.mkdir(parents=True)
-    (half / "half").touch()
-    start(machine, "c1", 7)
-    assert "half" not in shown(machine)
-    assert not half.exists()
-    assert stat.S_IMODE((machine.run / "mon_groups" / UID).stat().st_mode) == 0o755
+@pytest.mark.parametrize("name", [UID, f"{UID}.old"])
+def test_what_a_killed_hook_has_left_half_made_or_half_removed_does_not_block(node: Node, name: str) -> None:
+    node.put(f"building/{name}/half", "")
+    context = node.start()
+    assert "half" not in shown(node)
+    assert node.machine.fs.get_object(f"{RUN}/mon_groups/{UID}").st_mode & 0o777 == 0o755
+    node.stop(ID, 7, snapshot_ttl=0)
+    assert (context.view.shown(), context.run.complaints) == ([], [])
+    assert not [it for it in node.files() if it.startswith("building/")]
 
 
-def test_a_half_removed_entry_of_a_killed_hook_does_not_block(machine: MachineOnDisk) -> None:
-    node = start(machine, "c1", 7)
-    half = machine.run / "building" / f"{UID}.old"
-    half.mkdir()
-    (half / "half").touch()
-    machine.die(7)
-    poststop(machine.node(snapshot_ttl=0), "c1")
-    assert node.view.shown() == []
-    assert not half.exists()
-
-
-def test_a_full_run_directory_costs_the_view_and_nothing_more(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_run_directory_costs_the_view_and_nothing_more(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "symlink", fails(errno.ENOSPC))
-    machine.spawn(7)
-    node = machine.node()
-    assert create_runtime(node, container("c1", 7))
-    (complaint,) = node.run.complaints
+    (complaint,) = node.start().run.complaints
     assert str(complaint).startswith(f"could not update the published counters of key {UID};")
-    assert machine.groups() == {GROUP: {7}}
+    assert node.groups() == {GROUP: {7}}
 
 
 @pytest.mark.parametrize(
@@ -104,27 +83,25 @@ def test_a_full_run_directory_costs_the_view_and_nothing_more(
     ],
     ids=["live", "gone from the hardware", "known in part", "ended", "gone at the end"],
 )
-def test_a_counter_is_shown_as_far_as_it_is_known(
-    machine: MachineOnDisk, fields: dict[str, Any], files: dict[str, str]
-) -> None:
+def test_a_counter_is_shown_as_far_as_it_is_known(node: Node, fields: dict[str, Any], files: dict[str, str]) -> None:
     group = MonGroup(path="/r/mon_groups/g", ctrl_group="/", **fields)
-    machine.node().view.show(state(UID, groups=[group], generation=1))
-    assert {name[9:]: text for name, text in shown(machine).items() if name.startswith("mon_data/")} == files
+    node.context().view.show(make_state(UID, groups=[group], generation=1))
+    assert {name[9:]: text for name, text in shown(node).items() if name.startswith("mon_data/")} == files
 
 
-def test_a_counter_on_record_that_leads_elsewhere_is_not_shown(machine: MachineOnDisk) -> None:
+def test_a_counter_on_record_that_leads_elsewhere_is_not_shown(node: Node) -> None:
     begin = {"mon_L3_00/llc_occupancy": "1", "../../../etc/x": "2", "mon_L3_00/..": "3"}
-    odd = MonGroup(path=f"{machine.resctrl}/mon_groups/{GROUP}", ctrl_group="/", begin=begin)
-    machine.node().view.show(state(key=UID, groups=[odd], generation=1))
-    assert {name for name in shown(machine) if name.endswith(".begin")} == {"mon_data/mon_L3_00/llc_occupancy.begin"}
+    odd = MonGroup(path=ROOT_GROUP, ctrl_group="/", begin=begin)
+    node.context().view.show(make_state(key=UID, groups=[odd], generation=1))
+    assert {name for name in shown(node) if name.endswith(".begin")} == {"mon_data/mon_L3_00/llc_occupancy.begin"}
 
 
-def test_a_key_without_a_record_begins_with_nothing(machine: MachineOnDisk) -> None:
-    node = machine.node()
-    with node.run.lock(UID, system.monotonic()) as locked:
-        create.begin(node, locked, "/g", made=True, empty=False)
+def test_a_key_without_a_record_begins_with_nothing(node: Node) -> None:
+    context = node.context()
+    with context.run.lock(UID, system.monotonic()) as locked:
+        create.begin(context, locked, "/g", made=True, empty=False)
         assert locked.state is None
-    assert node.view.shown() == []
+    assert context.view.shown() == []
 
 
 @pytest.mark.parametrize(
@@ -132,35 +109,29 @@ def test_a_key_without_a_record_begins_with_nothing(machine: MachineOnDisk) -> N
     [("/", "", True), ("/", "oci-other", True), ("/", "theirs", False), ("gold", "", False)],
 )
 def test_a_thread_is_moved_only_within_its_ctrl_group_and_from_own_groups(
-    machine: MachineOnDisk, ctrl_group: str, mon_group: str, may: bool
+    node: Node, ctrl_group: str, mon_group: str, may: bool
 ) -> None:
-    assert is_movable(machine.node(), (ctrl_group, mon_group), f"{machine.resctrl}/mon_groups/{GROUP}") is may
+    assert is_movable(node.context(), (ctrl_group, mon_group), ROOT_GROUP) is may
 
 
 def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start(machine, "c1", 7)
-    place, group = machine.run / "mon_groups" / UID, machine.resctrl / "mon_groups" / GROUP
-    seen: list[Entry | None] = []
-    mkdir = machine.mkdir
+    node.start()
+    node.remove_groups()
+    node.kernel.energy = 1000
+    seen: list[bool] = []
 
-    def made(path: bytes, *arguments: Any, **named: Any) -> None:  # noqa: ANN401  mkdir's
-        mkdir(path, *arguments, **named)
-        if path.endswith(GROUP.encode()):
-            seen.append(read(place))
+    def changed(call: str, path: str) -> None:
+        if (call, path) == ("mkdir", ROOT_GROUP):
+            seen.append("generation" in shown(node))
 
-    monkeypatch.setattr(machine, "mkdir", made)
-    before = read(place)
-    assert before is not None
-    assert not before.gone
-    shutil.rmtree(group)
-    machine.energy = 1000
-    start(machine, "c2", 8)
-    assert seen == [None]
-    after = read(place)
-    assert after is not None
-    assert after.use() == {"mon_PERF_PKG_00/core_energy": None}
+    monkeypatch.setattr(node.machine, "changed", changed)
+    assert "generation" in shown(node)
+    node.start(OTHER, 8)
+    assert seen == [False]
+    entry = shown(node)
+    assert (entry[f"mon_data/{ENERGY}.begin"], entry[f"mon_data/{ENERGY}.before"]) == ("1000.000000\n", "Unavailable\n")
 
 
 # --- Readers that a change overtakes
@@ -169,22 +140,42 @@ def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_be
 COUNTERS = ("mon_L3_00/mbm_total_bytes", "mon_PERF_PKG_00/core_energy", "mon_PERF_PKG_01/core_energy")
 
 
+class Killer:
+    """In place of `posix`: the process is killed at the `at`-th call; 0: it is not."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  whatever posix has
+        real = getattr(posix, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+            self.calls += 1
+            is_over = 0 < self.at <= self.calls
+            if is_over and name != "close":  # which the end of a process does
+                raise KilledHere
+            return real(*arguments, **named)
+
+        return call if callable(real) else real
+
+
 class ViewChange:
     """A live key with two groups that is shown, then completed, shown with one group more, or forgotten."""
 
-    def __init__(self, machine: MachineOnDisk, to: str) -> None:
-        self.node = machine.node()
-        self.machine = machine
+    def __init__(self, top: Path, run: RunDir, to: str) -> None:
+        self.node = Context(Resctrl(str(top)), run, Options())
+        self.top = top
         self.to = to
         self.groups = [self._group(name, number) for name, number in (("oci-a", 1), ("oci-b", 2))]
-        self.place = machine.run / "mon_groups" / UID
-        self.live = state(UID, groups=self.groups[:1], generation=1)
+        self.place = top / "run/mon_groups" / UID
+        self.live = make_state(UID, groups=self.groups[:1], generation=1)
         ended = MonGroup(**{**dict(self.groups[0]), "end": dict.fromkeys(COUNTERS, "9")})
-        self.over = state(UID, groups=[ended], generation=2, completed_at="2026-01-02T03:04:05Z")
-        self.more = state(UID, groups=self.groups, generation=2)
+        self.over = make_state(UID, groups=[ended], generation=2, completed_at="2026-01-02T03:04:05Z")
+        self.more = make_state(UID, groups=self.groups, generation=2)
 
     def _group(self, name: str, number: int) -> MonGroup:
-        path = self.machine.resctrl / "mon_groups" / name
+        path = self.top / "mon_groups" / name
         for counter in COUNTERS:
             (path / "mon_data" / counter).parent.mkdir(parents=True, exist_ok=True)
             (path / "mon_data" / counter).write_text("21\n")
@@ -198,15 +189,16 @@ class ViewChange:
 
     def make(self, at: int = 0) -> int:
         """The change, by a hook that is killed at the `at`-th of its system calls; returns how many it made."""
-        faults = Faults(at, "killed", beneath=self.machine)
-        with faults.injected(), suppress(Killed):
+        killer = Killer(at)
+        with pytest.MonkeyPatch.context() as patch, suppress(KilledHere):
+            patch.setattr(system, "posix", killer)
             if self.to == "forgotten":
                 with self.node.run.lock(UID, system.monotonic()) as locked:
                     locked.state = self.live
                     remove.forget(self.node, locked)
             else:
                 self.show(self.over if self.to == "completed" else self.more)
-        return faults.calls
+        return killer.calls
 
     def wholes(self) -> list[Entry | None]:
         """What a reader may see: what it sees while nobody changes anything."""
@@ -242,15 +234,21 @@ class ViewChange:
         assert at_pause > 3
 
 
+@pytest.fixture
+def change(tmp_path: Path, to: str) -> Iterator[ViewChange]:
+    run = RunDir(str(tmp_path / "run"))
+    yield ViewChange(tmp_path, run, to)
+    os.close(run.descriptor)
+
+
 each_change = pytest.mark.parametrize("to", ["completed", "more", "forgotten"])
 
 
 @each_change
 @pytest.mark.parametrize("reader", [read, read_by_path])
 def test_a_reader_that_a_change_overtakes_sees_one_whole_entry_or_none(
-    machine: MachineOnDisk, to: str, reader: Callable[[Path, Callable[[], object]], Entry | None]
+    change: ViewChange, reader: Callable[[Path, Callable[[], object]], Entry | None]
 ) -> None:
-    change = ViewChange(machine, to)
     wholes = change.wholes()
 
     def look(pause: Callable[[], object]) -> None:
@@ -260,9 +258,8 @@ def test_a_reader_that_a_change_overtakes_sees_one_whole_entry_or_none(
 
 
 @each_change
-def test_a_reader_of_counter_paths_alone_reads_all_live_ones_or_none(machine: MachineOnDisk, to: str) -> None:
+def test_a_reader_of_counter_paths_alone_reads_all_live_ones_or_none(change: ViewChange) -> None:
     """As Kepler does, which knows the node's domains and nothing of `generation`."""
-    change = ViewChange(machine, to)
 
     def look(pause: Callable[[], object]) -> None:
         try:
@@ -279,10 +276,8 @@ def test_a_reader_of_counter_paths_alone_reads_all_live_ones_or_none(machine: Ma
     change.overtakes(look)
 
 
-def test_an_entry_half_replaced_by_a_killed_hook_is_repaired_by_the_next(
-    machine: MachineOnDisk,
-) -> None:
-    change = ViewChange(machine, "completed")
+@pytest.mark.parametrize("to", ["completed"])
+def test_an_entry_half_replaced_by_a_killed_hook_is_repaired_by_the_next(change: ViewChange) -> None:
     wholes = change.wholes()
     at, calls = 0, 0
     while calls >= at:
@@ -294,4 +289,4 @@ def test_an_entry_half_replaced_by_a_killed_hook_is_repaired_by_the_next(
         assert (entry is not None and entry.completed) == change.node.view.is_current(change.over)
         change.make()
         assert change.node.view.is_current(change.over)
-        assert list((machine.run / "building").iterdir()) == []
+        assert list((change.top / "run/building").iterdir()) == []

@@ -1,444 +1,376 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How keys linger and end, RMIDs are reclaimed and reconcile works, also with each of their system calls failing."""
+"""poststop, keys that linger, and the RMIDs that a start frees: what is on record and shown, and what is said.
+
+Beside other hooks, and with each of their system calls failing: tests.simulator.
+"""
 
 from __future__ import annotations
 
 import errno
-import json
-import shutil
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from hook.base import system
-from hook.base.models import Options
-from hook.reconcile import run as reconcile
-from hook.reconcile.run import Result
-from hook.stages import reclaim
-from hook.stages.create import create_runtime
-from hook.stages.remove import poststop
-from hook.stages.retry import retire
+from hook.base.errors import HookError, Reason
+from hook.base.models import Failure
+from hook.base.resctrl import Resctrl
+from hook.stages import reclaim, retry
 from hook.state.store import RunDir
-from tests.unit.faults import MANNERS, Clock, Faults, Killed, Manner, clock, directories, each_call_fails, fails
-from tests.unit.test_create import GROUP, UID, MachineOnDisk, container, machine, refused, with_faults
+from tests.simulator.kernel import COUNTERS, RESCTRL
+from tests.simulator.machine import RUN
+from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, fails, node
+from tests.unit.test_create import ENERGY, ROOT_GROUP, assert_over, move, refused, use
 
-__all__ = ["clock", "directories", "machine"]  # fixtures
-OTHER = "00000000-4084-4186-9c0e-93cf8c32e2ce"
+__all__ = ["node"]  # fixture
+RECORD = f"groups/{UID}.json"
 LINGER: dict[str, Any] = {"linger": 60}
-each_manner = pytest.mark.parametrize("manner", MANNERS)
 
 
-def put_right(machine: MachineOnDisk, **options: Any) -> Result:  # noqa: ANN401
-    return reconcile.repair(Options(resctrl_root=str(machine.resctrl), run_dir=str(machine.run), **options))
+def linger(node: Node, name: str = ID, pid: int = 7, uid: str | None = UID) -> None:
+    """A container begins and ends, and its key lingers."""
+    node.start(name, pid, uid, **LINGER)
+    node.stop(name, pid, **LINGER)
 
 
-def recorded(machine: MachineOnDisk, key: str = UID) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((machine.run / "groups" / f"{key}.json").read_text())
-    return found
+# --- poststop
 
 
-def pass_time(machine: MachineOnDisk, key: str = UID, until: float | None = 0.0) -> None:
-    """The time that a key may linger is over. `until`: what its record says of that."""
-    path = machine.run / "groups" / f"{key}.json"
-    path.write_text(json.dumps({**recorded(machine, key), "lingering_until": until}))
+@pytest.mark.parametrize(
+    ("lives", "born", "is_kept"),
+    [(True, 100, True), (True, 200, False), (False, 100, False)],
+    ids=["Podman's clean-up came late", "its pid is another's", "it is gone"],
+)
+def test_the_record_of_a_failure_goes_when_its_container_goes(
+    node: Node, lives: bool, born: int, is_kept: bool
+) -> None:
+    failure = Failure(container=ID, stage="createRuntime", reason="io", problem="p", pid=7, starttime=100)
+    node.context().run.write(Failure, ID, failure)
+    if lives:
+        node.spawn(7, born=born)
+    node.stop()
+    assert node.failures() == ({ID: "io"} if is_kept else {})
 
 
-def live(machine: MachineOnDisk, name: str, pid: int, uid: str | None = UID, **options: Any) -> None:  # noqa: ANN401
-    machine.spawn(pid, uid=uid)
-    create_runtime(machine.node(**options), container(name, pid, uid))
+def test_of_a_stranger_and_twice_there_is_nothing_to_do(node: Node) -> None:
+    node.stop("never-seen")
+    node.start()
+    node.stop(ID, 7)
+    changes = list(node.machine.changes)
+    node.stop(ID)
+    assert node.machine.changes == changes
+    assert_over(node)
 
 
-def die(machine: MachineOnDisk, name: str, pid: int, **options: Any) -> None:  # noqa: ANN401
-    machine.die(pid)
-    poststop(machine.node(**options), name)
+def test_a_member_of_whom_proc_cannot_tell_is_dropped(node: Node) -> None:
+    node.start()
+    node.kernel.files.update({"/proc/1": None, "/proc/7/stat": None})
+    node.stop()
+    assert_over(node)
 
 
-# --- Linger
+def test_its_own_poststop_ends_a_group_whatever_is_in_it(node: Node) -> None:
+    node.start()
+    node.spawn(9, group=f"mon_groups/{GROUP}")
+    node.stop(ID, 7)
+    assert_over(node)
+
+
+def test_a_key_that_is_recovering_is_left_to_reconcile(node: Node) -> None:
+    node.start()
+    node.put(RECORD, "torn")
+    node.start(OTHER, 8)
+    node.stop(OTHER, 8)
+    node.stop(ID, 7)
+    assert (node.state().recovering, node.members(), len(node.state().groups)) == (True, {}, 1)
+    assert node.groups() == {GROUP: set()}
+
+
+def start_in_two_groups(node: Node) -> None:
+    node.kernel.add_class("gold")
+    node.start()
+    node.spawn(8, group="gold")
+    node.start(OTHER, 8)
+
+
+def test_one_group_that_cannot_be_removed_does_not_keep_the_others(node: Node) -> None:
+    """It stays on record for the next poststop, and what was used in the others goes on in it."""
+    start_in_two_groups(node)
+    use(node, 10)
+    use(node, 5, f"{RESCTRL}/gold/mon_groups/{GROUP}")
+    node.stop(ID, 7)
+    node.machine.refusals["rmdir"] = [errno.EACCES]
+    assert refused(lambda: node.stop(OTHER, 8)).reason == Reason.DENIED
+    assert node.groups() == {GROUP: set()}
+    assert [group.before for group in node.state().groups] == [{ENERGY: "2"}]
+    assert node.context().view.is_current(node.state())
+    node.stop(OTHER)
+    assert_over(node)
+
+
+def test_a_ctrl_group_that_the_runtime_removed_takes_our_group_along(node: Node) -> None:
+    start_in_two_groups(node)
+    node.kernel.rmdir(f"{RESCTRL}/gold")
+    node.stop(OTHER, 8)
+    assert node.groups() == {GROUP: {7}}
+    node.stop(ID, 7)
+    assert_over(node)
+
+
+def test_a_full_run_directory_does_not_keep_a_key_from_ending(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is left to do then is to unlink, and poststop comes but once."""
+    node.start()
+    monkeypatch.setattr(system, "write_new", fails(errno.ENOSPC))
+    node.stop(ID, 7)
+    assert_over(node)
+
+
+def test_a_poststop_that_cannot_read_its_index_fails(node: Node) -> None:
+    """It did nothing, and was counted among those that had nothing to do."""
+    node.start()
+    node.put(f"members/{ID}.json", "{")
+    assert refused(lambda: node.stop(ID, 7)).reason == Reason.IO
+
+
+def test_counters_that_cannot_be_read_do_not_keep_a_key_from_ending(node: Node) -> None:
+    node.start()
+    node.kernel.files[f"{ROOT_GROUP}/mon_data"] = b""
+    node.stop(ID, 7)
+    assert node.state().groups[0].end == {}
+    assert_over(node)
+
+
+# --- Lingering
 
 
 @pytest.mark.parametrize("uid", [UID, None])
-def test_a_key_lingers_and_comes_back(machine: MachineOnDisk, uid: str | None) -> None:
-    key = uid or "c1"
-    live(machine, "c1", 7, uid, **LINGER)
-    begin = recorded(machine, key)["groups"][0]["begin"]
-    die(machine, "c1", 7, **LINGER)
-    assert machine.groups() == {f"oci-{key}": set()}
-    assert recorded(machine, key)["groups"][0]["last"] == begin
-    live(machine, "c1", 8, uid, **LINGER)
-    state = recorded(machine, key)
-    assert machine.groups() == {f"oci-{key}": {8}}
-    assert (state["lingering_since"], state["lingering_until"], state["groups"][0]["last"]) == (None, None, None)
-    assert state["groups"][0]["begin"] == begin
+def test_a_key_lingers_and_comes_back(node: Node, uid: str | None) -> None:
+    key = uid or ID
+    linger(node, uid=uid)
+    assert node.groups() == {f"oci-{key}": set()}
+    assert node.state(key).groups[0].last == COUNTERS
+    node.start(ID, 8, uid, **LINGER)
+    state = node.state(key)
+    assert node.groups() == {f"oci-{key}": {8}}
+    assert (state.lingering_since, state.lingering_until, state.groups[0].last) == (None, None, None)
+    assert state.groups[0].begin == COUNTERS
 
 
-def test_a_pod_whose_cgroup_is_gone_does_not_linger(machine: MachineOnDisk) -> None:
-    live(machine, "c1", 7, **LINGER)
-    (machine.cgroups / f"pod{UID}").rmdir()
-    die(machine, "c1", 7, **LINGER)
-    assert machine.groups() == {}
+def test_use_of_a_lingering_group_that_was_removed_is_kept(node: Node) -> None:
+    node.start(**LINGER)
+    use(node, 10)
+    node.stop(ID, 7, **LINGER)
+    node.remove_groups()
+    node.start(pid=8, **LINGER)
+    assert node.state().groups[0].before == {ENERGY: "7"}
 
 
-def test_use_of_a_lingering_group_that_was_removed_is_kept(machine: MachineOnDisk) -> None:
-    live(machine, "c1", 7, **LINGER)
-    counter = machine.resctrl / "mon_groups" / GROUP / "mon_data/mon_PERF_PKG_00/core_energy"
-    counter.write_text("10.000000\n")
-    die(machine, "c1", 7, **LINGER)
-    (machine.resctrl / "mon_groups" / GROUP).rename(machine.run.parent / "gone")  # the kernel gives no inode twice
-    live(machine, "c1", 8, **LINGER)
-    assert recorded(machine)["groups"][0]["before"] == {"mon_PERF_PKG_00/core_energy": "7"}
+OVER: dict[str, Callable[[Node], object]] = {
+    "its time is over": lambda node: setattr(node.kernel, "now", node.kernel.now + 61),
+    "its group was removed": Node.remove_groups,
+    "its record does not say until when": lambda node: node.edit(RECORD, lingering_until=None),
+}
 
 
-def test_it_is_ended_when_its_time_is_over_and_what_it_used_stays(machine: MachineOnDisk) -> None:
-    live(machine, "c1", 7, **LINGER)
-    die(machine, "c1", 7, **LINGER)
-    assert put_right(machine, **LINGER).outcomes == []
-    pass_time(machine)
-    assert [it.action.verb for it in put_right(machine, **LINGER).outcomes] == ["end"]
-    assert machine.groups() == {}
-    state = recorded(machine)
-    assert state["completed_at"] is not None
-    assert (state["lingering_since"], state["lingering_until"]) == (None, None)
-    assert machine.leftovers() == set()
+@pytest.mark.parametrize("happens", OVER.values(), ids=OVER)
+def test_a_key_that_has_lingered_is_ended_and_what_it_used_stays(node: Node, happens: Callable[[Node], object]) -> None:
+    linger(node)
+    assert node.verbs(options=LINGER) == []
+    happens(node)
+    assert node.verbs(options=LINGER) == ["end"]
+    state = node.state()
+    assert state.completed_at is not None
+    assert (state.lingering_since, state.lingering_until) == (None, None)
+    assert_over(node)
 
 
-def test_a_key_whose_group_was_removed_has_lingered(machine: MachineOnDisk) -> None:
-    live(machine, "c1", 7, **LINGER)
-    die(machine, "c1", 7, **LINGER)
-    system.rmdir(str(machine.resctrl / "mon_groups" / GROUP))
-    assert [it.action.verb for it in put_right(machine, **LINGER).outcomes] == ["end"]
-    assert recorded(machine)["completed_at"] is not None
+@pytest.mark.parametrize("why", ["its pod's cgroup is gone", "another pid namespace"])
+def test_what_does_not_linger(node: Node, why: str) -> None:
+    if why == "another pid namespace":
+        node.kernel.pid_namespace = "pid:[4026532201]"
+    node.start(**LINGER)
+    if why != "another pid namespace":
+        node.kernel.cgroups = {"/"}
+    node.stop(ID, 7, **LINGER)
+    assert_over(node)
 
 
-def test_a_key_that_lingers_until_nobody_knows_when_has_lingered(machine: MachineOnDisk) -> None:
-    live(machine, "c1", 7, **LINGER)
-    die(machine, "c1", 7, **LINGER)
-    pass_time(machine, until=None)
-    assert [it.action.verb for it in put_right(machine, **LINGER).outcomes] == ["end"]
-    assert machine.groups() == {}
+def test_a_poststop_again_does_not_have_it_linger_longer(node: Node) -> None:
+    linger(node)
+    before = node.state()
+    node.context().run.write_index(ID, UID)  # the first one was killed before that went
+    node.stop(ID, **LINGER)
+    assert node.state() == before
+    assert f"members/{ID}.json" not in node.files()
 
 
-def test_a_poststop_again_does_not_have_it_linger_longer(machine: MachineOnDisk) -> None:
-    live(machine, "c1", 7, **LINGER)
-    die(machine, "c1", 7, **LINGER)
-    before = recorded(machine)
-    machine.node().run.write_index("c1", UID)  # the first one was killed before that went
-    poststop(machine.node(**LINGER), "c1")
-    assert recorded(machine) == before
-    assert not (machine.run / "members/c1.json").exists()
-
-
-def test_counters_that_cannot_be_read_do_not_keep_a_key_from_ending(machine: MachineOnDisk) -> None:
-    live(machine, "c1", 7)
-    data = machine.resctrl / "mon_groups" / GROUP / "mon_data"
-    shutil.rmtree(data)
-    data.touch()
-    die(machine, "c1", 7)
-    assert machine.groups() == {}
-    assert recorded(machine)["groups"][0]["end"] == {}
-
-
-def test_what_was_used_in_the_group_that_went_goes_on_in_the_one_that_stays(machine: MachineOnDisk) -> None:
-    machine.add_class("gold")
-    live(machine, "c1", 7)
-    machine.spawn(8, ctrl_group="gold")
-    create_runtime(machine.node(), container("c2", 8))
-    for name, energy in ((f"mon_groups/{GROUP}", 10), (f"gold/mon_groups/{GROUP}", 5)):
-        (machine.resctrl / name / "mon_data/mon_PERF_PKG_00/core_energy").write_text(f"{energy}.000000\n")
-    die(machine, "c1", 7)
-    machine.refusals["rmdir"] = [errno.EPERM]  # of the first of the two
-    assert refused(lambda: die(machine, "c2", 8)).reason == "denied"
-    assert machine.groups() == {GROUP: set()}
-    assert [group["before"] for group in recorded(machine)["groups"]] == [{"mon_PERF_PKG_00/core_energy": "2"}]
-
-
-@pytest.mark.parametrize("linger", [0, 60])
-def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(machine: MachineOnDisk, linger: int) -> None:
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_a_group_is_not_taken_off_the_record_of_a_key_that_has_no_other(node: Node, seconds: int) -> None:
     """Whether it has ended since it was looked at, or lingers."""
-    live(machine, "c1", 7, linger=linger)
-    die(machine, "c1", 7, linger=linger)
-    shutil.rmtree(machine.resctrl / "mon_groups" / GROUP, ignore_errors=True)
-    before = recorded(machine)
-    node = machine.node()
-    with node.run.lock(UID, system.monotonic()) as locked:
-        retire(node, locked)
-    assert recorded(machine) == before
+    node.start(linger=seconds)
+    node.stop(ID, 7, linger=seconds)
+    node.remove_groups()
+    before = node.state()
+    context = node.context()
+    with context.run.lock(UID, node.kernel.now) as locked:
+        retry.retire(context, locked)
+    assert node.state() == before
 
 
-def test_a_key_that_came_back_in_vain_is_shown_as_completed_again(machine: MachineOnDisk) -> None:
+def test_a_key_that_came_back_in_vain_is_shown_as_completed_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before its group was made, shown as it was then, and ended: consumers must see that it has."""
-    live(machine, "c1", 7)
-    die(machine, "c1", 7)
-    machine.spawn(8)
-    node = machine.node()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node.resctrl, "make", killed)
-        with pytest.raises(Killed):
-            create_runtime(node, container("c1", 8))
-    machine.refusals["mkdir"] = [errno.EACCES] * 9
-    put_right(machine)
-    assert not (machine.run / "mon_groups" / UID / "completed_at").exists()
-    machine.die(8)
-    put_right(machine)
-    assert recorded(machine)["completed_at"] is not None
-    assert (machine.run / "mon_groups" / UID / "completed_at").exists()
+
+    node.start()
+    node.stop(ID, 7)
+    node.spawn(8)
+    with monkeypatch.context() as patch:
+        patch.setattr(Resctrl, "make", fails(errno.EIO))
+        patch.setattr(retry, "undo", lambda _: None)  # killed
+        with pytest.raises(OSError, match="Input/output"):
+            node.start(pid=8)
+    node.machine.refusals["mkdir"] = [errno.EACCES] * 9
+    node.repair()
+    shown = f"{RUN}/mon_groups/{UID}/completed_at"
+    assert shown not in node.machine.files()
+    node.kernel.die(8)
+    node.repair()
+    assert node.state().completed_at is not None
+    assert shown in node.machine.files()
 
 
-def killed(_path: str) -> bool:
-    raise Killed
+# --- Reclaim: no RMID is free
 
 
-# --- Reclaim
+def start_without_rmid(node: Node, name: str = OTHER, pid: int = 20, uid: str | None = OTHER_UID) -> str | None:
+    """Why a container of another key does not get a group, where all RMIDs are in use."""
+    node.kernel.rmids = len(node.kernel.groups) - 1
+    began = node.kernel.now
+    try:
+        node.start(name, pid, uid, **LINGER)
+    except HookError as error:
+        return error.reason
+    finally:
+        assert node.kernel.now == began, "it does not wait"
+    return None
 
 
-def exhausted(machine: MachineOnDisk) -> None:
-    machine.refusals["mkdir"] = [errno.ENOSPC]
+def fill(node: Node) -> None:
+    """A key that is dead, one that lives, two that linger; an orphan that is empty, and one in which a task is."""
+    for name, pid in (("dead", 10), ("live", 11)):
+        node.start(name, pid, None)
+    for name, pid in (("first", 12), ("second", 13)):
+        linger(node, name, pid, None)
+        node.kernel.now += 1
+    for name in ("oci-lost", "oci-lived-in", "oci-", "theirs"):
+        node.make_group(name)
+    node.spawn(14)
+    move(node, 14, "mon_groups/oci-lived-in")()
+    node.kernel.die(10)
 
 
-def test_the_dead_give_their_rmids(machine: MachineOnDisk, clock: Clock) -> None:
-    live(machine, "c1", 7)
-    machine.die(7)
-    exhausted(machine)
-    live(machine, "c2", 8, OTHER)
-    assert machine.groups() == {f"oci-{OTHER}": {8}}
-    assert recorded(machine)["completed_at"] is not None
-    assert clock.slept == []
+def test_the_dead_and_orphans_give_their_rmids_and_then_those_that_linger(node: Node) -> None:
+    fill(node)
+    for number, gone in enumerate([{"oci-dead", "oci-lost"}, {"oci-first"}, {"oci-second"}, set()]):
+        before = set(node.groups())
+        reason = start_without_rmid(node, f"new{number}", 20 + number, None)
+        assert (before - set(node.groups()), reason) == (gone, None if gone else Reason.NO_RMIDS)
+    assert {"oci-live", "oci-lived-in", "oci-", "theirs"} < set(node.groups())
+    assert node.state("dead").completed_at is not None
+
+
+def test_one_that_has_lingered_goes_before_one_that_lingers(node: Node) -> None:
+    for name, pid in (("first", 12), ("second", 13)):
+        linger(node, name, pid, None)
+    node.edit("groups/second.json", lingering_until=0.0)
+    assert start_without_rmid(node) is None
+    assert node.groups() == {"oci-first": set(), f"oci-{OTHER_UID}": {20}}
+
+
+def test_a_dead_key_with_live_tasks_keeps_its_group(node: Node) -> None:
+    node.start()
+    node.spawn(9, group=f"mon_groups/{GROUP}")
+    node.kernel.die(7)
+    assert start_without_rmid(node) == Reason.NO_RMIDS
+    assert node.groups() == {GROUP: {9}}
+
+
+def test_what_is_said_of_an_orphan_is_whether_it_went(node: Node) -> None:
+    fill(node)
+    found = {name: reclaim.remove_orphan(node.context(), f"{RESCTRL}/mon_groups/{name}") for name in node.groups()}
+    assert [name for name, went in found.items() if went] == ["oci-lost"]
+    assert found.keys() - node.groups().keys() == {"oci-lost"}
+
+
+def test_an_orphan_that_cannot_be_removed_is_skipped(node: Node) -> None:
+    for name in ("oci-lost", "oci-too"):
+        node.make_group(name)
+    node.machine.refusals["rmdir"] = [errno.EACCES]
+    assert start_without_rmid(node) is None
+    assert len(node.groups()) == 2
+    assert node.groups()[f"oci-{OTHER_UID}"] == {20}
+
+
+def test_what_another_hook_has_locked_is_not_waited_for(node: Node) -> None:
+    node.start()
+    node.kernel.die(7)
+    node.make_group("oci-lost")
+    run = node.context().run
+    with run.lock(UID, node.kernel.now), run.lock("lost", node.kernel.now):
+        assert start_without_rmid(node) == Reason.NO_RMIDS
+    assert node.groups() == {GROUP: set(), "oci-lost": set()}
+
+
+def test_reclaim_is_tried_once_per_start(node: Node) -> None:
+    node.start()
+    node.kernel.die(7)
+    node.machine.refusals["mkdir"] = [errno.ENOSPC, errno.ENOSPC]
+    assert start_without_rmid(node) == Reason.NO_RMIDS
+
+
+def test_one_start_frees_no_more_than_a_few(node: Node) -> None:
+    for number in range(40):
+        node.make_group(f"oci-lost{number}")
+    assert start_without_rmid(node) is None
+    assert len(node.groups()) == 40 - 32 + 1
 
 
 @pytest.mark.parametrize(("dead", "left"), [(["c7"], []), (["c1", "c7", "c8"], ["c7", "c8"])])
 def test_a_node_where_looking_takes_long_frees_one_all_the_same(
-    machine: MachineOnDisk, clock: Clock, monkeypatch: pytest.MonkeyPatch, dead: list[str], left: list[str]
+    node: Node, monkeypatch: pytest.MonkeyPatch, dead: list[str], left: list[str]
 ) -> None:
     """And no more than one, once the time is over. It took an emulated machine a second to look at 150 records."""
     for number in range(9):
-        live(machine, f"c{number}", 10 + number, None)
+        node.start(f"c{number}", 10 + number, None)
     for name in dead:
-        machine.die(10 + int(name[1:]))
+        node.kernel.die(10 + int(name[1:]))
+    node.kernel.rmids = len(node.kernel.groups) - 1
     real = RunDir.glance
 
     def glance(*arguments: Any) -> Any:  # noqa: ANN401  those of RunDir.glance
-        clock.sleep(0.5)
+        node.kernel.now += 0.5
         return real(*arguments)
 
     monkeypatch.setattr(RunDir, "glance", glance)
-    exhausted(machine)
-    live(machine, "new", 30, None)
-    assert machine.groups()["oci-new"] == {30}
-    assert [name for name in dead if f"oci-{name}" in machine.groups()] == left
-
-
-def test_a_dead_key_with_live_tasks_keeps_its_group(machine: MachineOnDisk) -> None:
-    live(machine, "c1", 7)
-    machine.spawn(9)
-    (machine.resctrl / "mon_groups" / GROUP / "tasks").write_text("7\n9\n")
-    machine.die(7)
-    exhausted(machine)
-    machine.spawn(8, uid=OTHER)
-    error = refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER)))
-    assert error.reason == "no_rmids"
-    assert machine.groups() == {GROUP: {9}}
-
-
-def test_an_orphan_gives_its_rmid(machine: MachineOnDisk) -> None:
-    for name in ("oci-lost", "oci-", "theirs"):
-        system.mkdir(str(machine.resctrl / "mon_groups" / name), 0o755)
-    exhausted(machine)
-    live(machine, "c2", 8, OTHER)
-    assert machine.groups() == {f"oci-{OTHER}": {8}, "oci-": set(), "theirs": set()}
-
-
-def test_an_orphan_with_live_tasks_keeps_its_group(machine: MachineOnDisk) -> None:
-    system.mkdir(str(machine.resctrl / "mon_groups" / "oci-lost"), 0o755)
-    machine.spawn(9)
-    (machine.resctrl / "mon_groups" / "oci-lost" / "tasks").write_text("9\n")
-    exhausted(machine)
-    machine.spawn(8, uid=OTHER)
-    assert refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER))).reason == "no_rmids"
-    assert machine.groups() == {"oci-lost": {9}}
-
-
-def test_what_is_said_of_an_orphan_is_whether_it_went(machine: MachineOnDisk) -> None:
-    live(machine, "c1", 7)
-    machine.spawn(9)
-    groups = machine.resctrl / "mon_groups"
-    for name, tasks in (("oci-lost", ""), ("oci-lived-in", "9\n")):
-        system.mkdir(str(groups / name), 0o755)
-        (groups / name / "tasks").write_text(tasks)
-    names = (GROUP, "oci-lost", "oci-lived-in", "theirs")
-    went = [name for name in names if reclaim.remove_orphan(machine.node(), str(groups / name))]
-    assert went == ["oci-lost"]
-    assert machine.groups() == {GROUP: {7}, "oci-lived-in": {9}}
-
-
-def test_an_orphan_that_cannot_be_removed_is_skipped(machine: MachineOnDisk) -> None:
-    for name in ("oci-lost", "oci-too"):
-        system.mkdir(str(machine.resctrl / "mon_groups" / name), 0o755)
-    machine.refusals["rmdir"] = [errno.EACCES]
-    exhausted(machine)
-    live(machine, "c2", 8, OTHER)
-    assert len(machine.groups()) == 2
-    assert machine.groups()[f"oci-{OTHER}"] == {8}
-
-
-def test_what_another_hook_has_locked_is_not_waited_for(machine: MachineOnDisk, clock: Clock) -> None:
-    live(machine, "c1", 7)
-    machine.die(7)
-    system.mkdir(str(machine.resctrl / "mon_groups" / "oci-lost"), 0o755)
-    exhausted(machine)
-    machine.spawn(8, uid=OTHER)
-    node = machine.node()
-    with node.run.lock(UID, clock.now), node.run.lock("lost", clock.now):
-        assert refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER))).reason == "no_rmids"
-    assert machine.groups() == {GROUP: set(), "oci-lost": set()}
-    assert clock.slept == []
+    node.start("new", 30, None)
+    assert [name for name in dead if f"oci-{name}" in node.groups()] == left
 
 
 def test_records_that_cannot_be_listed_are_reported_and_nothing_is_freed(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RunDir, "names", fails(errno.EIO))
-    exhausted(machine)
-    machine.spawn(8)
-    node = machine.node()
-    assert refused(lambda: create_runtime(node, container("c2", 8))).reason == "no_rmids"
-    (complaint,) = node.run.complaints
+    context = node.context()
+    assert reclaim.reclaim(context, OTHER) is False
+    (complaint,) = context.run.complaints
     assert str(complaint).startswith("RMIDs could not be reclaimed;")
 
 
-def test_one_start_frees_no_more_than_a_few(machine: MachineOnDisk) -> None:
-    for number in range(40):
-        system.mkdir(str(machine.resctrl / "mon_groups" / f"oci-lost{number}"), 0o755)
-    exhausted(machine)
-    live(machine, "c2", 8, OTHER)
-    assert len(machine.groups()) == 40 - 32 + 1
-
-
-def test_a_group_that_is_not_ours_is_no_orphan(machine: MachineOnDisk) -> None:
-    path = str(machine.resctrl / "mon_groups" / "theirs")
-    system.mkdir(path, 0o755)
-    reclaim.remove_orphan(machine.node(), path)
-    assert machine.groups() == {"theirs": set()}
-
-
-def test_a_key_that_comes_back_as_it_is_to_be_ended_stays(
-    machine: MachineOnDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    live(machine, "c1", 7)
-    machine.die(7)
-    real = RunDir.glance
-
-    def glance(*arguments: Any) -> Any:  # noqa: ANN401  those of RunDir.glance
-        state = real(*arguments)
-        monkeypatch.setattr(RunDir, "glance", real)
-        live(machine, "c1", 9)
-        return state
-
-    monkeypatch.setattr(RunDir, "glance", glance)
-    node = machine.node()
-    assert not reclaim.reclaim(node, OTHER)
-    assert machine.groups() == {GROUP: {9}}
-
-
-def test_one_that_lingers_goes_only_if_nothing_is_dead(machine: MachineOnDisk) -> None:
-    for number, name in enumerate(("c1", "c2")):
-        live(machine, name, 10 + number, None, **LINGER)
-        die(machine, name, 10 + number, **LINGER)
-    exhausted(machine)
-    live(machine, "c3", 20, None, **LINGER)
-    assert machine.groups() == {"oci-c2": set(), "oci-c3": {20}}
-    machine.die(20)
-    exhausted(machine)
-    live(machine, "c4", 21, None, **LINGER)
-    assert machine.groups() == {"oci-c2": set(), "oci-c4": {21}}
-
-
-def test_one_that_has_lingered_goes_before_one_that_lingers(machine: MachineOnDisk) -> None:
-    for number, name in enumerate(("c1", "c2")):
-        live(machine, name, 10 + number, None, **LINGER)
-        die(machine, name, 10 + number, **LINGER)
-    pass_time(machine, "c2")
-    exhausted(machine)
-    live(machine, "c3", 20, None, **LINGER)
-    assert machine.groups() == {"oci-c1": set(), "oci-c3": {20}}
-
-
-def test_reclaim_is_tried_once_per_start(machine: MachineOnDisk) -> None:
-    live(machine, "c1", 7)
-    machine.die(7)
-    machine.refusals["mkdir"] = [errno.ENOSPC, errno.ENOSPC]
-    machine.spawn(8, uid=OTHER)
-    error = refused(lambda: create_runtime(machine.node(), container("c2", 8, OTHER)))
-    assert error.reason == "no_rmids"
-
-
-# --- A pid namespace of its own
-
-
-def test_no_key_lingers_in_another_pid_namespace(machine: MachineOnDisk) -> None:
-    machine.be_in_another_pid_namespace()
-    live(machine, "c1", 7, **LINGER)
-    die(machine, "c1", 7, **LINGER)
-    machine.assert_clean()
-
-
-def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(machine: MachineOnDisk) -> None:
-    live(machine, "c1", 7)
-    machine.be_in_another_pid_namespace()
-    machine.die(7)  # as it looks from there
-    node = machine.node()
-    assert reclaim.reclaim(node, "c2") is False
-    assert [(it.reason, "on the host" in (it.hint or "")) for it in node.run.complaints] == [("denied", True)]
-    assert machine.groups() == {GROUP: set()}
-
-
-# --- reconcile
-
-
-def moved(machine: MachineOnDisk, pid: int, ctrl_group: str) -> None:
-    """Another tool puts a task into a ctrl_group, and the kernel says so."""
-    machine._leave(pid)
-    machine.says(pid, ctrl_group, "")
-
-
-@each_manner
-def test_container_moved_to_another_ctrl_group_gets_its_group_there(machine: MachineOnDisk, manner: Manner) -> None:
-    """If reconcile is killed after the move, the old group stays, empty, until its key ends."""
-    machine.add_class("gold")
-
-    def attempt(faults: Faults) -> None:
-        live(machine, "c1", 7)
-        moved(machine, 7, "gold")
-        with_faults(faults, lambda: put_right(machine))
-        put_right(machine)
-        there = machine.groups()
-        assert there.pop(f"gold/{GROUP}") == {7}
-        assert there in ({}, {GROUP: set()} if faults.calls >= faults.at else {})
-        assert put_right(machine).outcomes == []
-        die(machine, "c1", 7)
-        assert machine.groups() == {}
-        put_right(machine, snapshot_ttl=0)
-
-    assert each_call_fails(attempt, manner, errno.EIO, machine) > 50
-
-
-def a_dead_member_beside_one_whose_group_is_gone(machine: MachineOnDisk) -> None:
-    live(machine, "c1", 7)
-    live(machine, "c2", 8)
-    machine.die(7)
-    system.rmdir(str(machine.resctrl / "mon_groups" / GROUP))
-
-
-def a_dead_key_an_orphan_and_a_leftover(machine: MachineOnDisk) -> None:
-    live(machine, "c3", 9, None)
-    machine.die(9)
-    system.mkdir(str(machine.resctrl / "mon_groups" / "oci-lost"), 0o755)
-    Path(machine.run, "groups", ".c5.tmp").touch()
-
-
-def an_unreadable_record(machine: MachineOnDisk) -> None:
-    live(machine, "c4", 10, None)
-    (machine.run / "groups" / "c4.json").write_text("{")
-    machine.die(10)
-
-
-MESSES = [a_dead_member_beside_one_whose_group_is_gone, a_dead_key_an_orphan_and_a_leftover, an_unreadable_record]
+def test_reclaim_in_another_pid_namespace_frees_nothing_and_complains(node: Node) -> None:
+    node.start()
+    node.kernel.pid_namespace = "pid:[4026532201]"
+    node.kernel.die(7)  # as it looks from there
+    context = node.context()
+    assert reclaim.reclaim(context, OTHER) is False
+    assert [(it.reason, "on the host" in (it.hint or "")) for it in context.run.complaints] == [("denied", True)]
+    assert node.groups() == {GROUP: set()}
