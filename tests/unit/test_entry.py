@@ -1,93 +1,205 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands between whatever goes wrong and the container."""
+"""What stands between whatever goes wrong and the container; and the command line, of which what is right counts."""
 
 from __future__ import annotations
 
 import errno
 import json
-import os
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
-from hook.base import procfs, system
-from hook.base.models import Failure
-from hook.stages import entry, report
-from hook.state import store
+from hook.base.models import Failure, Options
+from hook.stages import entry
+from hook.state.store import RunDir
+from tests.simulator.machine import RUN
+from tests.unit.simulated import Node, node
+
+__all__ = ["node"]  # fixtures
+
+STATE: dict[str, object] = {"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 7, "bundle": "/b"}
 
 
-@pytest.fixture(autouse=True)
-def umask() -> Iterator[None]:
-    former = os.umask(0o022)
-    yield
-    os.umask(former)
+def called(node: Node, *words: str, **state: object) -> str:
+    """Call createRuntime; returns its stderr."""
+    node.machine.caller.stdin = json.dumps({**STATE, **state}).encode()
+    assert entry.dispatch(["createRuntime", *words]) == 0
+    return node.machine.caller.stderr.decode()
 
 
-def arrives(state: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This is on stdin, and whole."""
-    monkeypatch.setattr(system, "read_stdin", lambda *_: (json.dumps(state).encode(), True))
+def failure() -> Failure:
+    found = RunDir(RUN).glance(Failure, "c1")
+    assert found is not None
+    return found
 
 
 def test_no_defect_fails_a_container_not_even_one_in_what_reports_defects(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def run_stage(_verb: object, _arguments: list[str]) -> int:
+    def run_stage(_verb: object, _words: list[str]) -> int:
         raise MemoryError("none left")
 
     monkeypatch.setattr(entry, "run_stage", run_stage)
-    monkeypatch.setattr(report, "say", lambda text: os.write(2, text.encode()))
-    assert entry.dispatch(["createRuntime", "--strict"]) == 0
-    assert "none left" in capfd.readouterr().err
+    assert "none left" in called(node, "--strict")
 
 
-def test_a_defect_is_on_record_and_fails_no_container(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_defect_is_on_record_and_fails_no_container(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def act(*_arguments: object) -> bool:
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr(entry, "_act", act)
-    arrives({"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 7, "bundle": "/b"}, monkeypatch)
-    assert entry.dispatch(["createRuntime", "--strict", f"--run-dir={tmp_path}/run", f"--resctrl-root={tmp_path}"]) == 0
-    assert "unforeseen ZeroDivisionError: oh" in capfd.readouterr().err
-    (record,) = (tmp_path / "run/unmonitored").iterdir()
-    assert "unforeseen ZeroDivisionError: oh" in record.read_text()
+    assert "unforeseen ZeroDivisionError: oh" in called(node, "--strict")
+    assert "unforeseen ZeroDivisionError: oh" in failure().problem
 
 
-def test_an_invalid_name_is_quoted_in_part(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    state = {"ociVersion": "1.0.2", "id": "-" * 200, "status": "created", "pid": 7, "bundle": "/nowhere"}
-    arrives(state, monkeypatch)
-    assert entry.dispatch(["createRuntime", f"--run-dir={tmp_path}/run"]) == 0
-    assert f"{'-' * 80!r} is not a container ID; hint: a runtime that does not follow" in capfd.readouterr().err
+def test_an_invalid_name_is_quoted_in_part(node: Node) -> None:
+    said = called(node, id="-" * 200)
+    assert f"{'-' * 80!r} is not a container ID; hint: a runtime that does not follow" in said
 
 
 @pytest.mark.parametrize("status", ["stopped", 7])
-def test_the_verb_decides_the_stage_whatever_the_state_says(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: object
-) -> None:
-    arrives({"id": "c1", "status": status}, monkeypatch)
-    assert entry.dispatch(["createRuntime", f"--run-dir={tmp_path}/run"]) == 0
-    assert json.loads((tmp_path / "run/unmonitored/c1.json").read_text())["stage"] == "createRuntime"
+def test_the_verb_decides_the_stage_whatever_the_state_says(node: Node, status: object) -> None:
+    called(node, status=status)
+    assert failure().stage == "createRuntime"
 
 
 def test_failure_to_open_the_run_directory_is_recorded_with_the_process(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without it reconcile would never try again."""
-    attempts = [OSError(errno.EMFILE, "Too many open files")]
-    real = store.RunDir
 
-    def open_later(path: str) -> store.RunDir:
-        if attempts:
-            raise attempts.pop()
-        return real(path)
+    def cannot_open(_path: str) -> RunDir:
+        raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(entry, "RunDir", open_later)
-    arrives({"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": os.getpid(), "bundle": "/b"}, monkeypatch)
-    assert entry.dispatch(["createRuntime", f"--run-dir={tmp_path}/run", f"--resctrl-root={tmp_path}"]) == 0
-    failure = real(f"{tmp_path}/run").glance(Failure, "c1")
-    assert failure is not None
-    assert (failure.reason, failure.pid, failure.starttime) == ("io", os.getpid(), procfs.starttime(os.getpid()))
+    node.spawn(7, born=99)
+    monkeypatch.setattr(entry, "RunDir", cannot_open)
+    called(node)
+    found = failure()
+    assert (found.reason, found.pid, found.starttime) == ("io", 7, 99)
+
+
+# --- The command line
+
+
+DEFAULTS = Options().model_dump()
+GOOD: dict[str, tuple[str, Any]] = {
+    "resctrl_root": ("/mnt/resctrl/", "/mnt/resctrl"),
+    "run_dir": ("/run/elsewhere", "/run/elsewhere"),
+    "group_prefix": ("mine-", "mine-"),
+    "key": ("sandbox", "sandbox"),
+    "containers": ("podman", "podman"),
+    "namespace": ("kube-system", ["kube-system"]),
+    "annotation": ("a.b/c=d=e", {"a.b/c": "d=e"}),
+    "monitor": ("opt-out", "opt-out"),
+    "linger": ("60", 60),
+    "snapshot_ttl": ("0", 0),
+    "lock_timeout": ("0.25", 0.25),
+    "rmid_wait": ("3", 3.0),
+}
+"""A good value of each option that takes one, and what it becomes."""
+
+
+def changed(*words: str) -> tuple[dict[str, Any], list[str]]:
+    """The fields that are not as by default, and the complaints."""
+    found, complaints = entry.parse(list(words))
+    return {name: value for name, value in found.model_dump().items() if value != DEFAULTS[name]}, complaints
+
+
+def option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_both_forms_of_an_option(name: str) -> None:
+    text, value = GOOD[name]
+    assert changed(f"{option(name)}={text}") == changed(option(name), text) == ({name: value}, [])
+    assert changed("--strict", option(name)) == ({"strict": True}, [f"{option(name)} wants a value"])
+
+
+def test_all_of_them_together_and_none() -> None:
+    assert {*GOOD, "strict"} == set(DEFAULTS)
+    words = [f"{option(name)}={text}" for name, (text, _) in GOOD.items()]
+    assert changed(*words, "--strict") == ({name: value for name, (_, value) in GOOD.items()} | {"strict": True}, [])
+    assert entry.parse([]) == (Options(), [])
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ("--strict --linger=5", {"strict": True, "linger": 5}),  # a flag takes no word from the others
+        ("--namespace=a --namespace b --namespace=a", {"namespace": ["a", "b", "a"]}),  # repeats add up
+        ("--annotation=a=1 --annotation b=", {"annotation": {"a": "1", "b": ""}}),
+        ("--annotation=a=1 --annotation=a=2", {"annotation": {"a": "2"}}),
+        ("--linger=5 --linger=6", {"linger": 6}),  # of others the last counts
+        ("--namespace=b", {"namespace": ["b"]}),  # nothing of the above is in the defaults
+        ("--namespace=", {"namespace": [""]}),
+        ("--linger=86400 --snapshot-ttl=604800", {"linger": 86400, "snapshot_ttl": 604800}),  # the bounds are within
+        ("--lock-timeout=0 --rmid-wait=60", {"lock_timeout": 0.0, "rmid_wait": 60.0}),
+    ],
+)
+def test_words_become_fields_of_the_kind_that_their_defaults_have(words: str, fields: dict[str, Any]) -> None:
+    found, complaints = changed(*words.split())
+    assert (repr(found), complaints) == (repr({name: fields[name] for name in DEFAULTS if name in fields}), [])
+
+
+NO_NUMBERS = ["soon", "", "1.5", "-1", "86401", "9" * 5000]
+BAD = {
+    **{f"--linger={text}": "--linger" for text in NO_NUMBERS},
+    "--group-prefix=": "--group-prefix: '': Value error, not a group prefix",
+    "": "''",
+    "--\nnewline": "newline",
+    **{
+        word: word.partition("=")[0]
+        for word in (
+            *("--snapshot-ttl=604801", "--lock-timeout=60.1", "--lock-timeout=-0.1", "--lock-timeout=nan"),
+            *("--rmid-wait=inf", "--key=pod", "--key=Auto", "--monitor=some", "--strict=true", "--annotation=K"),
+            *("--annotation==V", "--group-prefix=a/b", "--run-dir=run", "--resctrl-root=/", "--resctrl-root=/a/../b"),
+            *("--no-such=1", "--snapshot_ttl=3", "--LINGER=3", "--", "-h", "word", "--model_config=1"),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize(("word", "named"), BAD.items())
+def test_a_bad_option_is_named_and_ignored(word: str, named: str) -> None:
+    found, complaints = changed("--namespace=a", word, "--strict")
+    assert found == {"namespace": ["a"], "strict": True}
+    (complaint,) = complaints
+    assert named in complaint
+    assert "\n" not in complaint
+    assert len(complaint) < 200
+
+
+@pytest.mark.parametrize("word", ["{}", "--key={}", "--linger={}", "--rmid-wait={}", "--annotation={}"])
+def test_an_absurdly_long_word_is_quoted_in_part(word: str) -> None:
+    _, (complaint,) = changed(word.format("Q" * 1000))
+    assert complaint.count("Q") == 80
+
+
+def test_each_bad_option_has_its_own_complaint() -> None:
+    _, complaints = entry.parse(["--key=x", "--linger=-1", "--monitor=y", "--linger=z", "q", "--rmid-wait=nan"])
+    said = sorted(line.partition(":")[0] for line in complaints)
+    assert said == ["--key", "--linger", "--linger", "--monitor", "--rmid-wait", "unknown option 'q'"]
+
+
+options = st.sampled_from([option(name) for name in DEFAULTS])
+words = st.one_of(
+    st.text(st.characters(codec=None), max_size=30),
+    options,
+    st.builds("{}={}".format, options, st.text() | st.floats() | st.integers()),
+    st.builds("--{}".format, st.text()),
+    st.sampled_from(["--annotation=\ud800=\udcff", "--namespace=\udcff", "--key=\ud800", "--linger=\u0663", "\u2028"]),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(words, max_size=8))
+@example(["--key=\ud800", "--annotation=\ud800", "--run-dir=/\udcff/.."])
+def test_whatever_the_words_are_there_are_options_and_complaints_of_one_line(arguments: list[str]) -> None:
+    before = list(arguments)
+    found, complaints = entry.parse(arguments)
+    assert arguments == before
+    assert Options.model_validate(found.model_dump()) == found
+    assert all(len(line.splitlines()) == 1 and len(line) < 500 for line in complaints)
