@@ -6,7 +6,9 @@ After SQLite's way of testing what happens when the Nth allocation or write fail
 
 from __future__ import annotations
 
+import posix
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -23,7 +25,7 @@ class KilledHere(BaseException):
 class Stop:
     """For `with`: the `at`-th system call fails with an errno; with None, it is the last one, and nothing follows."""
 
-    def __init__(self, machine: SimulatedMachine, at: int, number: int | None) -> None:
+    def __init__(self, machine: SimulatedMachine | RealCalls, at: int, number: int | None) -> None:
         self.machine = machine
         self.at = at
         self.number = number
@@ -61,3 +63,23 @@ def stops(machine: SimulatedMachine, number: int | None = None) -> Iterator[Stop
 def machine() -> Iterator[SimulatedMachine]:
     with SimulatedMachine().installed(system) as machine:
         yield machine
+
+
+class RealCalls:
+    """The real `posix`: each call by a path, and `at_call`, as a SimulatedMachine has it."""
+
+    def at_call(self, name: str, path: str) -> None:
+        """Each system call begins with this."""
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  whatever posix has
+        real = getattr(posix, name)
+        if name.startswith("O_"):
+            return real
+
+        def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
+            if name == "close":  # Linux closes, whatever it says; so does the end of a process
+                real(*arguments)
+            self.at_call(name, "")
+            return real(*arguments, **named) if name != "close" else None
+
+        return call

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What consumers see of a key, whatever lies in its place already."""
+"""What consumers see of a key, whatever lies in its place already, and whenever they look."""
 
 from __future__ import annotations
 
 import errno
-import os
-import posix
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -22,33 +19,31 @@ from hook.stages import create, remove
 from hook.stages.entry import Context
 from hook.state import records
 from hook.state.store import RunDir
+from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.support.consumers import Entry, read, read_by_path
-from tests.unit.simulated import GROUP, ID, OTHER, UID, Node, fails, node
-from tests.unit.stops import KilledHere
-from tests.unit.test_create import ENERGY, ROOT_GROUP
+from tests.unit.simulated import GROUP, ID, OTHER, UID, Node, node
+from tests.unit.stops import RealCalls, Stop
 from tests.unit.test_store import make_state
 
-__all__ = ["node"]  # fixture
+__all__ = ["node"]  # fixtures
+
+VIEW = f"{RUN}/mon_groups/{UID}"
 
 
-def shown(node: Node) -> dict[str, str]:
+def shown(node: Node) -> dict[str, object]:
     """What is in each file of the key's view, and where each link leads."""
-    top = f"{RUN}/mon_groups/{UID}"
-    found = {path[len(top) + 1 :]: text for path, text in node.machine.files(top).items() if not path.endswith("/")}
-    return {it: text.decode() if isinstance(text, bytes) else text[3:] for it, text in found.items()}
+    return {name[len(VIEW) + 1 :]: text for name, text in node.machine.files(VIEW).items()}
 
 
 def test_a_removed_view_directory_is_made_again(node: Node) -> None:
-    node.start()
-    node.remove("mon_groups")
-    context = node.start(OTHER, 8)
-    assert (context.view.shown(), context.run.complaints) == ([UID], [])
-    assert shown(node)["tasks"] == f"{ROOT_GROUP}/tasks"
-
-
-def test_where_nothing_was_ever_shown_nothing_is(node: Node) -> None:
     assert node.context().view.shown() == []
+    node.start(ID, 7)
+    node.remove("mon_groups")
+    node.start(OTHER, 8)
+    assert node.context().view.shown() == [UID]
+    assert shown(node)["tasks"] == f"-> {RESCTRL}/mon_groups/{GROUP}/tasks"
+    assert node.machine.stat(VIEW).st_mode & 0o7777 == 0o755
 
 
 @pytest.mark.parametrize("name", [UID, f"{UID}.old"])
@@ -56,14 +51,13 @@ def test_what_a_killed_hook_has_left_half_made_or_half_removed_does_not_block(no
     node.put(f"building/{name}/half", "")
     context = node.start()
     assert "half" not in shown(node)
-    assert node.machine.fs.get_object(f"{RUN}/mon_groups/{UID}").st_mode & 0o777 == 0o755
     node.stop(ID, 7, snapshot_ttl=0)
     assert (context.view.shown(), context.run.complaints) == ([], [])
     assert not [it for it in node.files() if it.startswith("building/")]
 
 
-def test_a_full_run_directory_costs_the_view_and_nothing_more(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "symlink", fails(errno.ENOSPC))
+def test_a_full_run_directory_costs_the_view_and_nothing_more(node: Node) -> None:
+    node.machine.refusals["symlink"] = [errno.ENOSPC]
     (complaint,) = node.start().run.complaints
     assert str(complaint).startswith(f"could not update the published counters of key {UID};")
     assert node.groups() == {GROUP: {7}}
@@ -72,28 +66,23 @@ def test_a_full_run_directory_costs_the_view_and_nothing_more(node: Node, monkey
 @pytest.mark.parametrize(
     ("fields", "files"),
     [
-        ({"begin": {"d/e": "1"}}, {"d/e": "/r/mon_groups/g/mon_data/d/e", "d/e.begin": "1\n"}),
-        ({"begin": {}, "before": {"d/e": "2"}}, {"d/e.before": "2\n"}),
+        ({"begin": {"d/e": "1"}}, {"d/e": "-> /r/mon_groups/g/mon_data/d/e", "d/e.begin": b"1\n"}),
+        ({"begin": {}, "before": {"d/e": "2"}}, {"d/e.before": b"2\n"}),
         (
             {"begin": {"d/e": "1"}, "end": {"d/e": "4"}, "before": {"d/e": "Unavailable"}, "known": {"d/e": "2"}},
-            {"d/e.begin": "1\n", "d/e.end": "4\n", "d/e.before": "Unavailable\n", "d/e.known": "2\n"},
+            {"d/e.begin": b"1\n", "d/e.end": b"4\n", "d/e.before": b"Unavailable\n", "d/e.known": b"2\n"},
         ),
-        ({"begin": {"d/e": "1"}, "end": {"d/e": "3"}}, {"d/e.begin": "1\n", "d/e.end": "3\n"}),
-        ({"begin": {"d/e": "1"}, "end": {"d/f": "3"}}, {"d/e.begin": "1\n"}),
+        ({"begin": {"d/e": "1"}, "end": {"d/e": "3"}}, {"d/e.begin": b"1\n", "d/e.end": b"3\n"}),
+        ({"begin": {"d/e": "1"}, "end": {"d/f": "3"}}, {"d/e.begin": b"1\n"}),
+        ({"begin": {"../../../etc/x": "2", "d/..": "3"}}, {}),
     ],
-    ids=["live", "gone from the hardware", "known in part", "ended", "gone at the end"],
+    ids=["live", "gone from the hardware", "known in part", "ended", "gone at the end", "leads elsewhere"],
 )
-def test_a_counter_is_shown_as_far_as_it_is_known(node: Node, fields: dict[str, Any], files: dict[str, str]) -> None:
+def test_a_counter_is_shown_as_far_as_it_is_known(node: Node, fields: dict[str, Any], files: dict[str, object]) -> None:
     group = MonGroup(path="/r/mon_groups/g", ctrl_group="/", **fields)
     node.context().view.show(make_state(UID, groups=[group], generation=1))
-    assert {name[9:]: text for name, text in shown(node).items() if name.startswith("mon_data/")} == files
-
-
-def test_a_counter_on_record_that_leads_elsewhere_is_not_shown(node: Node) -> None:
-    begin = {"mon_L3_00/llc_occupancy": "1", "../../../etc/x": "2", "mon_L3_00/..": "3"}
-    odd = MonGroup(path=ROOT_GROUP, ctrl_group="/", begin=begin)
-    node.context().view.show(make_state(key=UID, groups=[odd], generation=1))
-    assert {name for name in shown(node) if name.endswith(".begin")} == {"mon_data/mon_L3_00/llc_occupancy.begin"}
+    found = {name[9:]: text for name, text in shown(node).items() if name.startswith("mon_data/")}
+    assert {name: text for name, text in found.items() if text != ""} == files
 
 
 def test_a_key_without_a_record_begins_with_nothing(node: Node) -> None:
@@ -111,71 +100,52 @@ def test_a_key_without_a_record_begins_with_nothing(node: Node) -> None:
 def test_a_thread_is_moved_only_within_its_ctrl_group_and_from_own_groups(
     node: Node, ctrl_group: str, mon_group: str, may: bool
 ) -> None:
-    assert is_movable(node.context(), (ctrl_group, mon_group), ROOT_GROUP) is may
+    assert is_movable(node.context(), (ctrl_group, mon_group), f"{RESCTRL}/mon_groups/{GROUP}") is may
 
 
 def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.start()
+    """While it is made there is no `generation`, without which an entry is none; then its use is unknown."""
+    node.start(ID, 7)
+    assert "generation" in shown(node)
+    seen: list[bool] = []
+    mkdir = node.kernel.mkdir
+
+    def made(path: str) -> None:
+        mkdir(path)
+        seen.append("generation" in shown(node))
+
+    monkeypatch.setattr(node.kernel, "mkdir", made)
     node.remove_groups()
     node.kernel.energy = 1000
-    seen: list[bool] = []
-
-    def changed(call: str, path: str) -> None:
-        if (call, path) == ("mkdir", ROOT_GROUP):
-            seen.append("generation" in shown(node))
-
-    monkeypatch.setattr(node.machine, "changed", changed)
-    assert "generation" in shown(node)
     node.start(OTHER, 8)
     assert seen == [False]
-    entry = shown(node)
-    assert (entry[f"mon_data/{ENERGY}.begin"], entry[f"mon_data/{ENERGY}.before"]) == ("1000.000000\n", "Unavailable\n")
+    assert shown(node)["mon_data/mon_PERF_PKG_00/core_energy.before"] == b"Unavailable\n"
 
 
-# --- Readers that a change overtakes
+# --- Readers that a change overtakes, on a real file system: what they hold open is theirs
 
 
 COUNTERS = ("mon_L3_00/mbm_total_bytes", "mon_PERF_PKG_00/core_energy", "mon_PERF_PKG_01/core_energy")
 
 
-class Killer:
-    """In place of `posix`: the process is killed at the `at`-th call; 0: it is not."""
-
-    def __init__(self, at: int) -> None:
-        self.at = at
-        self.calls = 0
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  whatever posix has
-        real = getattr(posix, name)
-
-        def call(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401
-            self.calls += 1
-            is_over = 0 < self.at <= self.calls
-            if is_over and name != "close":  # which the end of a process does
-                raise KilledHere
-            return real(*arguments, **named)
-
-        return call if callable(real) else real
-
-
 class ViewChange:
     """A live key with two groups that is shown, then completed, shown with one group more, or forgotten."""
 
-    def __init__(self, top: Path, run: RunDir, to: str) -> None:
-        self.node = Context(Resctrl(str(top)), run, Options())
-        self.top = top
+    def __init__(self, top: Path, to: str) -> None:
+        self.context = Context(Resctrl(str(top)), RunDir(str(top / "run")), Options())
+        self.calls = RealCalls()
         self.to = to
-        self.groups = [self._group(name, number) for name, number in (("oci-a", 1), ("oci-b", 2))]
+        groups = [self._group(top / name, number) for name, number in (("oci-a", 1), ("oci-b", 2))]
         self.place = top / "run/mon_groups" / UID
-        self.live = make_state(UID, groups=self.groups[:1], generation=1)
-        ended = MonGroup(**{**dict(self.groups[0]), "end": dict.fromkeys(COUNTERS, "9")})
+        self.live = make_state(UID, groups=groups[:1], generation=1)
+        ended = MonGroup(**{**dict(groups[0]), "end": dict.fromkeys(COUNTERS, "9")})
         self.over = make_state(UID, groups=[ended], generation=2, completed_at="2026-01-02T03:04:05Z")
-        self.more = make_state(UID, groups=self.groups, generation=2)
+        self.more = make_state(UID, groups=groups, generation=2)
 
-    def _group(self, name: str, number: int) -> MonGroup:
-        path = self.top / "mon_groups" / name
+    def _group(self, place: Path, number: int) -> MonGroup:
+        path = place.parent / "mon_groups" / place.name
         for counter in COUNTERS:
             (path / "mon_data" / counter).parent.mkdir(parents=True, exist_ok=True)
             (path / "mon_data" / counter).write_text("21\n")
@@ -184,21 +154,21 @@ class ViewChange:
         return MonGroup(path=str(path), ctrl_group=ctrl_group, begin=dict.fromkeys(COUNTERS, str(number)))
 
     def show(self, state: KeyState) -> None:
-        self.node.view.show(state)
-        assert not self.node.run.complaints
+        self.context.view.show(state)
+        assert not self.context.run.complaints
 
     def make(self, at: int = 0) -> int:
         """The change, by a hook that is killed at the `at`-th of its system calls; returns how many it made."""
-        killer = Killer(at)
-        with pytest.MonkeyPatch.context() as patch, suppress(KilledHere):
-            patch.setattr(system, "posix", killer)
+        stop = Stop(self.calls, at, None)
+        with pytest.MonkeyPatch.context() as patch, stop:
+            patch.setattr(system, "posix", self.calls)
             if self.to == "forgotten":
-                with self.node.run.lock(UID, system.monotonic()) as locked:
+                with self.context.run.lock(UID, system.monotonic()) as locked:
                     locked.state = self.live
-                    remove.forget(self.node, locked)
+                    remove.forget(self.context, locked)
             else:
                 self.show(self.over if self.to == "completed" else self.more)
-        return killer.calls
+        return stop.calls
 
     def wholes(self) -> list[Entry | None]:
         """What a reader may see: what it sees while nobody changes anything."""
@@ -226,19 +196,12 @@ class ViewChange:
             at_call, calls = 0, 0
             while calls >= at_call:
                 at_call += 1
-                records.remove_half_written(self.node.run, KeyState, UID)
-                self.node.view.tidy(UID)
+                records.remove_half_written(self.context.run, KeyState, UID)
+                self.context.view.tidy(UID)
                 self.show(self.live)
                 pauses = calls = 0
                 look(pause)
         assert at_pause > 3
-
-
-@pytest.fixture
-def change(tmp_path: Path, to: str) -> Iterator[ViewChange]:
-    run = RunDir(str(tmp_path / "run"))
-    yield ViewChange(tmp_path, run, to)
-    os.close(run.descriptor)
 
 
 each_change = pytest.mark.parametrize("to", ["completed", "more", "forgotten"])
@@ -247,8 +210,9 @@ each_change = pytest.mark.parametrize("to", ["completed", "more", "forgotten"])
 @each_change
 @pytest.mark.parametrize("reader", [read, read_by_path])
 def test_a_reader_that_a_change_overtakes_sees_one_whole_entry_or_none(
-    change: ViewChange, reader: Callable[[Path, Callable[[], object]], Entry | None]
+    tmp_path: Path, to: str, reader: Callable[[Path, Callable[[], object]], Entry | None]
 ) -> None:
+    change = ViewChange(tmp_path, to)
     wholes = change.wholes()
 
     def look(pause: Callable[[], object]) -> None:
@@ -258,8 +222,9 @@ def test_a_reader_that_a_change_overtakes_sees_one_whole_entry_or_none(
 
 
 @each_change
-def test_a_reader_of_counter_paths_alone_reads_all_live_ones_or_none(change: ViewChange) -> None:
+def test_a_reader_of_counter_paths_alone_reads_all_live_ones_or_none(tmp_path: Path, to: str) -> None:
     """As Kepler does, which knows the node's domains and nothing of `generation`."""
+    change = ViewChange(tmp_path, to)
 
     def look(pause: Callable[[], object]) -> None:
         try:
@@ -276,8 +241,8 @@ def test_a_reader_of_counter_paths_alone_reads_all_live_ones_or_none(change: Vie
     change.overtakes(look)
 
 
-@pytest.mark.parametrize("to", ["completed"])
-def test_an_entry_half_replaced_by_a_killed_hook_is_repaired_by_the_next(change: ViewChange) -> None:
+def test_an_entry_half_replaced_by_a_killed_hook_is_repaired_by_the_next(tmp_path: Path) -> None:
+    change = ViewChange(tmp_path, "completed")
     wholes = change.wholes()
     at, calls = 0, 0
     while calls >= at:
@@ -286,7 +251,7 @@ def test_an_entry_half_replaced_by_a_killed_hook_is_repaired_by_the_next(change:
         calls = change.make(at)
         entry = read(change.place)
         assert entry is None or entry in wholes
-        assert (entry is not None and entry.completed) == change.node.view.is_current(change.over)
+        assert (entry is not None and entry.completed) == change.context.view.is_current(change.over)
         change.make()
-        assert change.node.view.is_current(change.over)
-        assert list((change.top / "run/building").iterdir()) == []
+        assert change.context.view.is_current(change.over)
+        assert list((tmp_path / "run/building").iterdir()) == []
