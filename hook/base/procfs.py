@@ -146,13 +146,11 @@ def own_cgroup(places: list[str], container: str) -> str | None:
 
 def cgroups(pid: int) -> list[str]:
     """The cgroups of a process as `<controllers>:<path>`, one for each hierarchy; none where /proc cannot tell."""
-    places: list[str] = []
     try:
-        for line in system.read_file(f"/proc/{pid}/cgroup").split():
-            places.append(line.partition(":")[2])
+        lines = system.read_file(f"/proc/{pid}/cgroup").split("\n")  # a cgroup's name may have blanks
     except OSError:
-        pass
-    return places
+        return []
+    return [line.partition(":")[2] for line in lines if line]
 
 
 def sees_other_cgroups() -> bool:
