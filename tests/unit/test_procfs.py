@@ -9,18 +9,13 @@ import os
 import pytest
 
 from hook.base import procfs, system
-from tests.support.memory import MachineInMemory
+from tests.simulator.machine import SimulatedMachine
+from tests.unit.stops import machine as proc
+
+__all__ = ["proc"]  # fixtures
 
 PID = 4711
 BORN = 987654
-
-
-@pytest.fixture
-def proc(monkeypatch: pytest.MonkeyPatch) -> MachineInMemory:
-    """A /proc that shows nothing of its processes yet."""
-    machine = MachineInMemory()
-    monkeypatch.setattr(system, "posix", machine)
-    return machine
 
 
 def stat(name: str = "sleep", state: str = "S", threads: int = 1, born: int = BORN) -> str:
@@ -30,8 +25,9 @@ def stat(name: str = "sleep", state: str = "S", threads: int = 1, born: int = BO
     return " ".join(fields) + "\n"
 
 
-def says(proc: MachineInMemory, file: str, text: str | bytes) -> None:
-    proc.shows(file, text if isinstance(text, bytes) else text.encode())
+def says(proc: SimulatedMachine, file: str, text: str) -> None:
+    place = f"/proc/{'self' if file == 'uid_map' else PID}/{file}"
+    proc.kernel.files[place] = text.encode("utf-8", "surrogateescape")
 
 
 def fails(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
@@ -47,17 +43,13 @@ NAMES = ["sleep", "a b", "a) S 1 2", "((", "))", ") Z 1", "", "a\nb", "\n) Z", "
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_whatever_the_process_is_called(proc: MachineInMemory, name: str) -> None:
-    says(proc, "stat", stat(name).encode("utf-8", "surrogateescape"))
-    assert procfs.starttime(PID) == BORN
-    assert procfs.is_dead(PID, BORN) is False
-    assert procfs.is_dead(PID) is False
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_whatever_the_dead_process_was_called(proc: MachineInMemory, name: str) -> None:
-    says(proc, "stat", stat(name, "Z").encode("utf-8", "surrogateescape"))
-    assert procfs.is_dead(PID, BORN) is True
+def test_whatever_the_process_is_called(proc: SimulatedMachine, name: str) -> None:
+    """Of two processes that were given the pid, the other one is dead."""
+    for state, dead in (("S", False), ("Z", True)):
+        says(proc, "stat", stat(name, state))
+        assert procfs.starttime(PID) == BORN
+        assert procfs.is_dead(PID, BORN) is procfs.is_dead(PID) is dead
+        assert procfs.is_dead(PID, BORN - 1) is True
 
 
 @pytest.mark.parametrize(
@@ -74,57 +66,35 @@ def test_whatever_the_dead_process_was_called(proc: MachineInMemory, name: str) 
     ],
 )
 def test_a_zombie_is_dead_unless_it_left_threads_running(
-    proc: MachineInMemory, state: str, threads: int, dead: bool
+    proc: SimulatedMachine, state: str, threads: int, dead: bool
 ) -> None:
     says(proc, "stat", stat(state=state, threads=threads))
     assert procfs.is_dead(PID, BORN) is dead
     assert procfs.is_dead(PID) is dead
 
 
-@pytest.mark.parametrize("state", ["S", "Z"])
-def test_a_pid_that_was_given_again_is_another_process(proc: MachineInMemory, state: str) -> None:
-    says(proc, "stat", stat(state=state, threads=7))
-    assert procfs.is_dead(PID, BORN - 1) is True
-    assert procfs.is_dead(PID, BORN) is False
-
-
-def test_no_such_process(proc: MachineInMemory) -> None:
-    assert proc.exists("/proc/1")
-    assert procfs.starttime(PID) is None
-    assert procfs.is_dead(PID, BORN) is True
-
-
-def test_a_process_that_goes_while_it_is_read(proc: MachineInMemory, monkeypatch: pytest.MonkeyPatch) -> None:
-    fails(monkeypatch, errno.ESRCH)
-    assert proc.exists("/proc/1")
-    assert procfs.starttime(PID) is None
-    assert procfs.is_dead(PID, BORN) is True
-
-
-@pytest.mark.parametrize("number", [errno.ENOENT, errno.ESRCH])
-def test_an_absence_means_nothing_where_proc_is_hidden_or_not_mounted(
-    proc: MachineInMemory, monkeypatch: pytest.MonkeyPatch, number: int
+@pytest.mark.parametrize("is_hidden", [False, True])
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM, errno.EMFILE, errno.EFBIG])
+def test_only_an_absence_where_proc_shows_processes_is_taken_for_dead(
+    proc: SimulatedMachine, monkeypatch: pytest.MonkeyPatch, number: int, is_hidden: bool
 ) -> None:
-    proc.hides_processes = True
+    """A process may go while it is read; where /proc is hidden or not mounted all are absent."""
+    if is_hidden:
+        proc.kernel.files["/proc/1"] = None
+    else:
+        proc.kernel.files["/proc/1"] = ["stat"]
+        assert (procfs.starttime(PID), procfs.is_dead(PID, BORN)) == (None, True), "no such process"
     fails(monkeypatch, number)
-    assert procfs.is_dead(PID, BORN) is None
-    with pytest.raises(OSError, match=os.strerror(number)):
-        procfs.starttime(PID)
-
-
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EMFILE, errno.EIO, errno.EFBIG])
-def test_what_cannot_be_read_is_not_taken_for_dead(
-    proc: MachineInMemory, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    assert proc.exists("/proc/1")
-    fails(monkeypatch, number)
-    assert procfs.is_dead(PID, BORN) is None
-    with pytest.raises(OSError, match=os.strerror(number)):
-        procfs.starttime(PID)
+    if number in (errno.ENOENT, errno.ESRCH) and not is_hidden:
+        assert (procfs.starttime(PID), procfs.is_dead(PID, BORN)) == (None, True)
+    else:
+        assert procfs.is_dead(PID, BORN) is None
+        with pytest.raises(OSError, match=os.strerror(number)):
+            procfs.starttime(PID)
 
 
 @pytest.mark.parametrize("text", ["", "\n", "4711", "4711 (x", "4711 (x)", "4711 (x) S", stat().replace(" 1 ", " x ")])
-def test_a_stat_that_is_none_is_not_taken_for_dead(proc: MachineInMemory, text: str) -> None:
+def test_a_stat_that_is_none_is_not_taken_for_dead(proc: SimulatedMachine, text: str) -> None:
     says(proc, "stat", text.replace(str(BORN), "born"))
     assert procfs.is_dead(PID, BORN) is None
     with pytest.raises((ValueError, IndexError)):
@@ -146,16 +116,12 @@ def test_a_stat_that_is_none_is_not_taken_for_dead(proc: MachineInMemory, text: 
         ("mon:X\nres:gold\n", ("gold", "X")),
         ("", None),
         ("something else\n", None),
+        ("res:\udcff\nmon:\xfc\n", ("\udcff", "\xfc")),
     ],
 )
-def test_the_groups_of_a_task(proc: MachineInMemory, text: str, expected: tuple[str, str] | None) -> None:
+def test_the_groups_of_a_task(proc: SimulatedMachine, text: str, expected: tuple[str, str] | None) -> None:
     says(proc, "cpu_resctrl_groups", text)
     assert procfs.resctrl_groups(PID) == expected
-
-
-def test_names_of_groups_that_are_not_utf_8_come_back_as_they_were(proc: MachineInMemory) -> None:
-    says(proc, "cpu_resctrl_groups", b"res:\xff\nmon:\xc3\xbc\n")
-    assert procfs.resctrl_groups(PID) == ("\udcff", "ü")
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ESRCH, errno.EACCES])
@@ -163,6 +129,7 @@ def test_a_kernel_that_does_not_tell_of_groups(monkeypatch: pytest.MonkeyPatch, 
     fails(monkeypatch, number)
     assert procfs.resctrl_groups(PID) is None
     assert procfs.cgroups(PID) == []
+    assert procfs.in_user_namespace() is False, "where that cannot be read it is the host"
 
 
 V2 = "0::/kubepods.slice/crio-1.scope\n"
@@ -187,7 +154,7 @@ V1 = "12:cpu,cpuacct:/kubepods/pod1/c1\n3:memory:/kubepods/pod1/c1\n1:name=syste
         ("\n", None),
     ],
 )
-def test_the_cgroup_of_a_process(proc: MachineInMemory, text: str, expected: str | None) -> None:
+def test_the_cgroup_of_a_process(proc: SimulatedMachine, text: str, expected: str | None) -> None:
     says(proc, "cgroup", text)
     assert procfs.own_cgroup(procfs.cgroups(PID), "another") == expected
 
@@ -223,27 +190,18 @@ def test_what_is_below_a_containers_own_cgroup_is_not_recorded(own: str, below: 
         ("", True),
     ],
 )
-def test_user_namespaces(proc: MachineInMemory, text: str, expected: bool) -> None:
+def test_user_namespaces(proc: SimulatedMachine, text: str, expected: bool) -> None:
     says(proc, "uid_map", text)
     assert procfs.in_user_namespace() is expected
 
 
-def test_what_cannot_be_read_is_taken_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    fails(monkeypatch, errno.ENOENT)
-    assert procfs.in_user_namespace() is False
-
-
 @pytest.mark.parametrize(
     ("namespace", "expected"),
-    [("pid:[4026531836]", True), ("pid:[4026532201]", False), ("mnt:[4026531836]", False), ("", False)],
+    [("pid:[4026531836]", True), ("pid:[4026532201]", False), ("mnt:[4026531836]", False), ("", False), (None, False)],
 )
 def test_the_hosts_pid_namespace_is_known_by_its_number(
-    monkeypatch: pytest.MonkeyPatch, namespace: str, expected: bool
+    proc: SimulatedMachine, namespace: str | None, expected: bool
 ) -> None:
-    monkeypatch.setattr(system, "link_target", {"/proc/self/ns/pid": namespace}.__getitem__)
+    """Where /proc cannot tell it is not the host's."""
+    proc.kernel.files["/proc/self/ns/pid"] = namespace
     assert procfs.in_host_pid_namespace() is expected
-
-
-def test_where_proc_cannot_tell_the_pid_namespace_is_not_the_hosts(proc: MachineInMemory) -> None:
-    proc.hides_processes = True
-    assert procfs.in_host_pid_namespace() is False
