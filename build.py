@@ -37,6 +37,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -78,9 +79,11 @@ def test_verb(arguments: Sequence[str]) -> int:
 
     _build_for_all()
     os.environ[leftovers.MARK] = str(os.getpid())
-    before = leftovers.MachineState.now()
-    status = _run_tests(arguments)
-    left = before.left()
+    with tempfile.TemporaryDirectory(prefix="rmh-", ignore_cleanup_errors=True) as own:
+        os.environ["TMPDIR"] = tempfile.tempdir = own
+        before = leftovers.MachineState.now()
+        status = _run_tests(arguments)
+        left = before.left()
     print(*(f"LEFT: {line}" for line in left), sep="\n", end="\n" * bool(left))
     return status or int(bool(left and os.environ.get("CI")))
 

@@ -6,14 +6,14 @@
     print(*before.left(), sep="\\n")
 
 Others use the machine meanwhile. So of processes those count that have MARK in their environment, or this checkout in
-their command line; of cgroups those in which no other process is; of files in PLACES those whose names tempfile has
-made, and all in /run.
+their command line; of cgroups those in which no other process is; of files those in the run's own directory for
+temporary files, and in /run; of mounts those below such a directory, or below one of pytest's.
 """
 
 from __future__ import annotations
 
 import os
-import re
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -23,8 +23,6 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "RESCTRL_MON_HOOK_TESTS"
 """In the environment of a run: its own value, which its processes inherit."""
-PLACES = ("/tmp", "/dev/shm", "/var/tmp")
-TEMPORARY = re.compile(r"([a-z-]+-|tmp)[a-z0-9_]{8}")
 RUNTIMES = ("/run/runc", "/run/crun", "/run/containerd/runc/default", "/run/containerd/runc/k8s.io")
 """They keep a directory for each container."""
 OF_THE_SYSTEM = ("init.scope", "system.slice", "user.slice", "machine.slice", "user", "docker", "machine")
@@ -46,7 +44,7 @@ class MachineState(NamedTuple):
     def now(cls) -> MachineState:
         mounts = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
         return cls(
-            frozenset(line.split()[1] for line in mounts),
+            frozenset(path for path in (line.split()[1] for line in mounts) if _may_be_ours(path)),
             frozenset(_cgroups()),
             frozenset(_processes()),
             frozenset(_files()),
@@ -117,9 +115,12 @@ def _describe(pid: str) -> str:
     return ""
 
 
+def _may_be_ours(mount: str) -> bool:
+    return mount.startswith(f"{os.path.realpath(tempfile.gettempdir())}/") or "/pytest-of-" in mount
+
+
 def _files() -> Iterator[str]:
-    for place in (*PLACES, *RUNTIMES, "/run"):
+    for place in (tempfile.gettempdir(), *RUNTIMES, "/run"):
         with suppress(OSError):
-            for name in os.listdir(place):
-                if name not in KEPT if place == "/run" else place in RUNTIMES or TEMPORARY.fullmatch(name):
-                    yield os.path.join(place, name)
+            names = (name for name in os.listdir(place) if not name.startswith("pytest-of-"))  # it keeps the last three
+            yield from (os.path.join(place, name) for name in names if place != "/run" or name not in KEPT)

@@ -16,7 +16,7 @@ from tests.support.cgroups import Cgroup
 
 @contextmanager
 def a_file() -> Iterator[str]:
-    with tempfile.NamedTemporaryFile(dir="/tmp") as file:
+    with tempfile.NamedTemporaryFile() as file:
         yield f"file: {file.name}"
 
 
