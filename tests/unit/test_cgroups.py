@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import pytest
+from pyfakefs.fake_filesystem import FakeFilesystem
 
 from hook.base import cgroups, container_tasks, procfs, system
 from hook.stages import identity
-from tests.support.memory import MachineInMemory
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 ID = "0123456789abcdef" * 4
@@ -171,11 +171,9 @@ def test_whether_a_cgroup_is_within_another(cgroup: str, within: bool) -> None:
     ],
 )
 def test_a_cgroup_is_looked_for_where_it_may_be_mounted(
-    monkeypatch: pytest.MonkeyPatch, mounted: str, cgroup: str, there: bool
+    fs: FakeFilesystem, mounted: str, cgroup: str, there: bool
 ) -> None:
-    machine = MachineInMemory()
-    monkeypatch.setattr(system, "posix", machine)
-    machine.add_directory(mounted)
+    fs.create_dir(mounted)
     assert (cgroups.find_directory(cgroup) is not None) is there
 
 

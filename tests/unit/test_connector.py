@@ -17,9 +17,7 @@ from hook.watch import connector
 from hook.watch.connector import Connector, Lost
 from tests.support import watching
 from tests.support.hook import DEADLINE
-from tests.unit.faults import Clock, clock
 
-__all__ = ["clock"]  # fixtures
 NONE, FORK, EXEC, EXIT = 0, 1, 2, 0x80000000  # linux/cn_proc.h
 SO_RCVTIMEO = 20
 
@@ -86,9 +84,8 @@ def test_a_refusal_names_the_capability(kernel: tuple[socket.socket, socket.sock
 
 
 def test_a_kernel_that_does_not_answer_lacks_proc_events(
-    kernel: tuple[socket.socket, socket.socket], clock: Clock, monkeypatch: pytest.MonkeyPatch
+    kernel: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    del clock
     monkeypatch.setattr(connector, "_PATIENCE", 0)
     with pytest.raises(HookError, match="CONFIG_PROC_EVENTS"):
         Connector(kernel[1])

@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hook.base import system
-from tests.unit.faults import Faults
+from tests.unit.simulated import fails
 
 
 @pytest.fixture
@@ -47,9 +49,9 @@ def test_read_stdin_with_zero_timeout_reads_nothing(stdin: int) -> None:
     assert system.read_stdin(100, 0.0) == (b"", False)
 
 
-def test_a_stdin_that_cannot_be_looked_at_is_read_as_it_is() -> None:
-    with Faults(at=1).injected():
-        assert system._own_stdin() == (0, True)
+def test_a_stdin_that_cannot_be_looked_at_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "posix", SimpleNamespace(fstat=fails(errno.EIO)))
+    assert system._own_stdin() == (0, True)
 
 
 def test_standard_descriptors_that_are_missing_lead_to_nothing() -> None:
