@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from typing import NamedTuple, Union
 
 RESCTRL = "/sys/fs/resctrl"
@@ -20,11 +21,30 @@ Content = Union[bytes, list[str], str]
 
 
 class KernelNode(NamedTuple):
-    """What a path of the kernel's leads to. `owner`: the task or group that it goes with."""
+    """What a path of the kernel's leads to, as pyfakefs' nodes say it. `owner`: the task or group that it goes with."""
 
     content: Content
-    ino: int
+    st_ino: int
     owner: object
+    st_dev: int = 2
+    st_uid: int = 0
+    st_size: int = 0
+
+    @property
+    def st_mode(self) -> int:
+        return {list: stat.S_IFDIR | 0o755, bytes: stat.S_IFREG | 0o644, str: stat.S_IFLNK | 0o777}[type(self.content)]
+
+    @property
+    def st_nlink(self) -> int:
+        return 2 + sum(it != "cgroup.threads" for it in self.entries)
+
+    @property
+    def entries(self) -> list[str]:
+        return self.content if isinstance(self.content, list) else []
+
+    @property
+    def byte_contents(self) -> bytes:
+        return self.content.encode() if isinstance(self.content, str) else bytes(self.content or b"")  # type: ignore[arg-type]
 
 
 class KernelTask:
@@ -138,18 +158,15 @@ class Kernel:
     # --- System calls
 
     def mkdir(self, path: str) -> None:
+        """Make a mon_group."""
         parent, _, name = path.rpartition("/")
         if path in self.groups:
             raise refused(errno.EEXIST, path)
-        of_group = parent.removesuffix("/mon_groups")
-        if of_group not in self.groups:
+        ctrl_group = parent.removesuffix("/mon_groups")
+        if ctrl_group not in self.groups:
             raise refused(errno.ENOENT if self.look(parent) is None else errno.EPERM, path)
-        if of_group == parent and (parent != RESCTRL or name == "mon_groups"):
-            raise refused(errno.EPERM, path)
-        if "\n" in name:
-            raise refused(errno.EINVAL, path)
-        if of_group != parent and "/mon_groups/" in of_group:
-            raise refused(errno.EPERM, path)
+        if "/mon_groups/" in ctrl_group or "\n" in name:
+            raise refused(errno.EINVAL if "\n" in name else errno.EPERM, path)
         if self.free() <= 0:
             self.status = "Out of RMIDs"
             raise refused(errno.EBUSY if self._parked else errno.ENOSPC, path)
@@ -170,11 +187,7 @@ class Kernel:
 
     def put(self, path: str, data: bytes) -> None:
         """A write to the `tasks` of a group."""
-        try:
-            tids = [int(word) for word in data.decode().strip().split(",")] if data.strip() else []
-        except ValueError:
-            raise refused(errno.EINVAL) from None
-        for tid in tids:
+        for tid in map(int, data.decode().strip().split(",")):
             task = next((it for it in self.tasks.values() if tid in it.groups), None)
             if task is None:
                 self.status = f"No task {tid}"
@@ -199,7 +212,7 @@ class Kernel:
         names = path.strip("/").split("/")
         if names[0] == "proc":
             return self._look_at_proc(names[1:])
-        return self._look_at_group(path, names[3:]) if names[2] == "resctrl" else self._look_at_cgroup(path)
+        return self._look_at_group(path) if names[2] == "resctrl" else self._look_at_cgroup(path)
 
     def _look_at_proc(self, names: list[str]) -> KernelNode | None:
         if not names:
@@ -210,95 +223,68 @@ class Kernel:
             shown["uid_map"] = b"         0          0 4294967295\n"
             return KernelNode(shown[rest], 1, None) if rest in shown else None
         task = self.tasks.get(int(first)) if first.isdecimal() else None
-        content = _show_task(task, rest) if task is not None else None
-        if content is None or (rest == "cpu_resctrl_groups" and not self.shows_groups):
-            return None
-        if rest.startswith("task/") and rest.endswith("/children"):
-            content = " ".join(str(it.pid) for it in self.tasks.values() if str(it.parent) == names[2]).encode()
-        return KernelNode(content, 1, task)
+        content = self._show_task(task, rest) if task is not None else None
+        return None if content is None else KernelNode(content, 1, task)
 
-    def _look_at_group(self, path: str, names: list[str]) -> KernelNode | None:
-        at = path if path in self.groups else path.rpartition("/mon_data")[0] if "/mon_data" in path else above(path)
-        if path.endswith("/tasks") or path.endswith("/mon_groups"):
-            at = path.rpartition("/")[0]
-        group = self.groups.get(at)
-        rest = path[len(at) + 1 :]
-        if not self.groups:
-            return KernelNode([], 1, None) if not names else None
-        if names[:1] == ["info"]:
-            return self._look_at_info(names[1:])
-        if group is None:
-            return None
-        content: Content | None = None
-        if rest == "":
-            content = self._list_group(path)
-        elif rest == "tasks":
-            content = b"".join(b"%d\n" % tid for tid in sorted(self.tids(at)))
-        elif rest == "mon_groups" and "/mon_groups/" not in at:
-            content = [it.rpartition("/")[2] for it in self.groups if it.startswith(path + "/")]
-        elif rest == "mon_data":
-            content = sorted({it.partition("/")[0] for it in group.counters})
-        elif rest.startswith("mon_data/"):
-            name = rest[len("mon_data/") :]
-            text = group.counters.get(name)
-            events = [it.partition("/")[2] for it in group.counters if it.partition("/")[0] == name]
-            content = f"{text}\n".encode() if text is not None else events or None
-        return None if content is None else KernelNode(content, group.ino, group)
+    def _show_task(self, task: KernelTask, name: str) -> Content | None:
+        """What /proc/PID shows; None: no such file."""
+        if name in ("", "task"):
+            return list(map(str, task.groups)) if name else []
+        if name == "cgroup":
+            return "".join(f"{it}\n" for it in task.places).encode()
+        if name == "cpu_resctrl_groups":
+            return _show_groups(task.groups[task.pid]) if self.shows_groups and task.pid in task.groups else None
+        if name.endswith("stat"):
+            fields = ["0"] * 20
+            fields[:2] = task.state, str(task.parent)
+            fields[11], fields[17], fields[19] = str(task.user_ticks), str(len(task.groups)), str(task.born)
+            return f"{task.pid} ({task.name}) {' '.join(fields)}\n".encode()
+        if name.endswith("/children"):
+            return " ".join(str(it.pid) for it in self.tasks.values() if str(it.parent) == name.split("/")[1]).encode()
+        return None
 
-    def _list_group(self, path: str) -> list[str]:
-        names = ["mon_data", "tasks"]
-        if "/mon_groups/" not in path:
-            names.append("mon_groups")
-        if path == RESCTRL:
-            names += ["info", *(it[len(RESCTRL) + 1 :] for it in self.groups if it.count("/") == 4)]
-        return names
+    def _look_at_group(self, path: str) -> KernelNode | None:
+        at = path
+        while at not in self.groups and at != RESCTRL:
+            at = at.rpartition("/")[0]
+        if not self.groups:  # not mounted
+            return KernelNode([], 1, None) if path == at else None
+        content = self._show_group(at, path[len(at) + 1 :])
+        return None if content is None else KernelNode(content, self.groups[at].ino, self.groups[at])
 
-    def _look_at_info(self, names: list[str]) -> KernelNode | None:
-        shown: dict[str, Content] = {
-            "": ["L3_MON", "last_cmd_status"],
-            "L3_MON": ["num_rmids"],
-            "L3_MON/num_rmids": b"%d\n" % (self.rmids + 1),
-            "last_cmd_status": self.status.encode() + b"\n",
-        }
-        content = shown.get("/".join(names))
-        return KernelNode(content, 1, None) if content is not None else None
+    def _show_group(self, at: str, name: str) -> Content | None:
+        """What there is in a group; None: no such file."""
+        counters = {f"mon_data/{it}": text for it, text in self.groups[at].counters.items()}
+        of_class = [] if "/mon_groups/" in at else ["mon_groups"]
+        shown: dict[str, Content] = {"mon_groups": [it.rpartition("/")[2] for it in self._list_groups(at)]}
+        if at == RESCTRL:
+            of_class += ["info", *(it[len(RESCTRL) + 1 :] for it in self.groups if it.count("/") == 4)]
+            shown["info"] = ["L3_MON", "last_cmd_status"]
+            shown["info/L3_MON"] = ["num_rmids"]
+            shown["info/L3_MON/num_rmids"] = b"%d\n" % (self.rmids + 1)
+            shown["info/last_cmd_status"] = self.status.encode() + b"\n"
+        if name in shown and of_class:
+            return shown[name]
+        if name == "tasks":
+            return b"".join(b"%d\n" % tid for tid in sorted(self.tids(at)))
+        if name in counters:
+            return counters[name].encode() + b"\n"
+        below = {it[len(name) + 1 :].partition("/")[0] for it in counters if it.startswith(name + "/")}
+        return sorted(below) or (["mon_data", "tasks", *of_class] if not name else None)
+
+    def _list_groups(self, ctrl_group: str) -> list[str]:
+        return [it for it in self.groups if it.startswith(ctrl_group + "/mon_groups/")]
 
     def _look_at_cgroup(self, path: str) -> KernelNode | None:
         at = path[len(ROOT_CGROUP) :] or "/"
         if at in self.cgroups:
-            below = [
-                it.rpartition("/")[2] for it in self.cgroups if it != "/" and it.rpartition("/")[0] == at.rstrip("/")
-            ]
-            return KernelNode([*below, "cgroup.threads"], 1, None)
+            below = [it for it in self.cgroups if it != "/" and it.rpartition("/")[0] == at.rstrip("/")]
+            return KernelNode([*(it.rpartition("/")[2] for it in below), "cgroup.threads"], 1, None)
         at, _, name = at.rpartition("/")
         if name != "cgroup.threads" or (at or "/") not in self.cgroups:
             return None
         inside = [it for it in self.tasks.values() if it.cgroup() == (at or "/")]
         return KernelNode(b"".join(b"%d\n" % tid for it in inside for tid in it.groups), 1, None)
-
-
-def _show_task(task: KernelTask, name: str) -> Content | None:
-    """What /proc/PID shows; None: no such file."""
-    if name == "cgroup":
-        return "".join(f"{it}\n" for it in task.places).encode()
-    if name == "cpu_resctrl_groups":
-        return _show_groups(task.groups[task.pid]) if task.pid in task.groups else None
-    if name == "task":
-        return list(map(str, task.groups))
-    _, _, of_thread = name.rpartition("/")
-    if name == "stat" or of_thread == "stat":
-        fields = ["0"] * 20
-        fields[0], fields[1], fields[17], fields[19] = (
-            task.state,
-            str(task.parent),
-            str(len(task.groups)),
-            str(task.born),
-        )
-        fields[11] = str(task.user_ticks)
-        return f"{task.pid} ({task.name}) {' '.join(fields)}\n".encode()
-    if of_thread == "children":
-        return b""
-    return [] if name == "" else None
 
 
 def _show_groups(path: str) -> bytes:

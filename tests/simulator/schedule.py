@@ -31,7 +31,7 @@ class ProcessKilled(BaseException):
 class Turn(NamedTuple):
     """What happens at the `at`-th point of a run: `to` another process, `kill`, `errno`, or `sleep` for some seconds.
 
-    `next`: which process goes on where one has ended, or waits.
+    `next`: which process goes on where one has ended, or waits. It is written as `str` gives it.
     """
 
     at: int
@@ -194,6 +194,8 @@ class SimulatedRun(SimulatedMachine):
         life = lane.life
         if self.problem is not None or (life is not None and life.is_killed):
             raise ProcessKilled
+        if not path:  # stdin: no time passes while a runtime hands over what is there
+            return
         self.kernel.now += _TICK
         self.points += 1
         event = self._plan.get(self.points) or (self._make_event() if self._random is not None else None)
@@ -212,12 +214,12 @@ class SimulatedRun(SimulatedMachine):
             others = [it for it in self._list_able() if it is not self.lane]
             if others:
                 self._switch(others[int(event.value) % len(others)])
-        elif event.kind == "sleep" and path:  # the runtime is quick
+        elif event.kind == "sleep":
             self.kernel.now += event.value
             self.may_fail = True
         elif event.kind == "kill" and life is not None:
             life.is_killed = life.had_fault = True
-        elif event.kind == "errno" and life is not None and not life.had_fault and path:  # not stdin, nor stderr
+        elif event.kind == "errno" and life is not None and not life.had_fault:
             if life.what.startswith("poststop") and path.startswith("/proc/"):
                 return  # where /proc cannot tell, a poststop is believed
             life.had_fault = self.has_errno = True
