@@ -6,75 +6,11 @@ from __future__ import annotations
 import pytest
 from pyfakefs.fake_filesystem import FakeFilesystem
 
-from hook.base import cgroups, container_tasks, procfs, system
-from hook.stages import identity
+from hook.base import cgroups, container_tasks, system
 
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 ID = "0123456789abcdef" * 4
 SLICE = f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice"
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "pod"),
-    [
-        (f":{SLICE}/cri-containerd-{ID}.scope", f":{SLICE}"),
-        (f":{SLICE}/crio-{ID}.scope/container", f":{SLICE}"),
-        (f"cpu,cpuacct:/kubepods/pod{UID}/{ID}", f"cpu,cpuacct:/kubepods/pod{UID}"),
-        (f":/kubepods/pod{UID.replace('-', '')}/{ID}", f":/kubepods/pod{UID.replace('-', '')}"),
-        (f":/a:pod{UID}/b:c", f":/a:pod{UID}"),
-        (f":/pod{UID}", None),
-        (f":/kubepods/{ID}", None),
-        (":/", None),
-        (None, None),
-    ],
-)
-def test_the_pod_of_a_container(cgroup: str | None, pod: str | None) -> None:
-    assert identity.find_pod_cgroup(cgroup, UID) == pod
-
-
-DIGITS = UID.replace("-", "")
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "uid"),
-    [
-        (f":{SLICE}/cri-containerd-{ID}.scope", UID),
-        (f"cpu,cpuacct:/kubepods/burstable/pod{UID}/{ID}", UID),
-        (f":/kubepods.slice/kubepods-besteffort-pod{DIGITS}.slice/crio-{ID}.scope", UID),
-        (f":/kubepods/pod{DIGITS}/{ID}", UID),
-        (f":/kubepods/pod{UID.upper()}", UID),
-        (f":/kubepods/pod{UID}/{ID}/kubepods/pod{UID[::-1]}/{ID}", UID),
-        (f":/machine.slice/machine-libpod_pod_{ID}.slice/libpod-{ID}.scope", None),
-        (f":/libpod_parent/libpod-{ID}", None),
-        (f":/mypod{UID}/{ID}", None),
-        (f":/{UID}/{ID}", None),
-        (f":/pod{UID}x/pod/pod-/podpod", None),
-        (":/", None),
-        ("", None),
-    ],
-)
-def test_the_pod_uid_that_a_path_names(cgroup: str, uid: str | None) -> None:
-    assert identity.pod_uid(cgroup) == uid
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "maker"),
-    [
-        (f":{SLICE}/crio-{ID}.scope/container", "cri-o"),
-        (f":/kubepods/pod{UID}/crio-{ID}", "cri-o"),
-        (f":{SLICE}/cri-containerd-{ID}.scope", "containerd"),
-        (f"memory:/kubepods/pod{UID}/{ID}", "containerd"),
-        (f":/machine.slice/libpod-{ID}.scope/container", "libpod"),
-        (f":/system.slice/a.service/libpod-payload-{ID}", "libpod"),
-        (f":/kubepods/pod{UID}/{ID}/libpod-{ID}", "containerd"),
-        (f":/kubepods/pod{UID}/crio-conmon-{ID}.scope", None),
-        (f":/kubepods/pod{UID}/crio-{ID[::-1]}", None),
-        (":/", None),
-        ("", None),
-    ],
-)
-def test_maker_of_a_container_is_known_by_its_cgroup_name(cgroup: str, maker: str | None) -> None:
-    assert identity.find_maker(procfs.find_own(cgroup, ID), ID) == maker
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hook.base import names
+from hook.base import names, procfs
 from hook.base.errors import HookError, Reason
 from hook.base.models import Annotations, Options
 from hook.stages import identity
@@ -77,17 +77,15 @@ def test_whom_auto_believes(said: Said, expected: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("uid", ["x", "../../x", UID + "\n", " " + UID, "-" * 36, ID, "0" * 1_000_000])
-@pytest.mark.parametrize("said_by", [{MANAGER: "cri-o", POD_UID: ""}, {CRI_UID: ""}, {POD_UID: ""}])
+@pytest.mark.parametrize(
+    "said_by", [{MANAGER: "cri-o", POD_UID: ""}, {CRI_UID: ""}, {POD_UID: ""}, {CRI_UID: "", POD_UID: UID}]
+)
 @pytest.mark.parametrize("mode", ["auto", "sandbox"])
 def test_invalid_pod_uid_is_a_bad_key(said_by: Said, uid: str, mode: str) -> None:
     said = {name: value or uid for name, value in said_by.items()}
     error = refused(mode, said)
     assert "\n" not in str(error)
     assert len(str(error)) < 400
-
-
-def test_a_bad_uid_of_containerd_is_not_replaced_by_the_other() -> None:
-    refused("auto", {CRI_UID: "none", POD_UID: UID})
 
 
 @pytest.mark.parametrize("forged", [OTHER, "../x"])
@@ -133,16 +131,10 @@ def test_what_a_container_names_below_its_own_cgroup_makes_it_no_pods(own: str, 
     assert pod_of({}, own + below).is_podmans == pod_of({}, own).is_podmans
 
 
-def test_maker_is_not_one_that_a_container_names_below_its_own_cgroup() -> None:
-    assert not pod_of({}, f":/kubepods/pod{UID}/other-{ID}/libpod-{ID}").is_podmans
-
-
-def test_pod_is_known_where_systemds_form_of_a_path_became_one_name() -> None:
-    assert key("auto", {}, f":/{POD}:cri-containerd:{ID}") == (UID, "pod")
-
-
-def test_without_an_own_cgroup_the_whole_path_is_as_the_runtime_made_it() -> None:
-    assert key("auto", {}, f":/kubepods/pod{UID}/shared") == (UID, "pod")
+@pytest.mark.parametrize("place", [f":/{POD}:cri-containerd:{ID}", f":/kubepods/pod{UID}/shared"])
+def test_pod_is_known_where_a_path_has_one_name_or_no_own_cgroup(place: str) -> None:
+    """Systemd's form of a path became one name; without an own cgroup the whole path is as the runtime made it."""
+    assert key("auto", {}, place) == (UID, "pod")
 
 
 def test_contradicted_cgroup_path_is_reported_with_both_pods() -> None:
@@ -170,6 +162,7 @@ def test_podmans_container_is_in_no_pod_of_kubernetes(said: Said) -> None:
         ({MANAGER: "libpod"}, [f":/kubepods/pod{UID}"], False),
         ({MANAGER: "cri-o"}, [f":/libpod_parent/libpod-{ID}"], True),
         ({}, [f":/user.slice/my.service/libpod-payload-{ID}"], True),
+        ({}, [f":/kubepods/pod{UID}/other-{ID}/libpod-{ID}"], False),  # one that a container names below its own
         ({}, [], False),
     ],
 )
@@ -194,27 +187,24 @@ def test_container_mode_ignores_annotations(said: Said, place: str) -> None:
     assert key("container", said, place) == (ID, "container")
 
 
-SANDBOXES: dict[str, tuple[Said, str]] = {
-    "an app container": ({SANDBOX: INFRA, MANAGER: "libpod"}, INFRA),
-    "the infra container bears no mark": ({MANAGER: "libpod"}, ID),
-    "an empty mark": ({SANDBOX: ""}, ID),
-    "Podman, with a pod UID that somebody wrote": ({SANDBOX: INFRA, MANAGER: "libpod", POD_UID: UID}, INFRA),
+SANDBOXES: dict[str, tuple[Said, tuple[str, str]]] = {
+    "an app container": ({SANDBOX: INFRA, MANAGER: "libpod"}, (INFRA, "sandbox")),
+    "the infra container bears no mark": ({MANAGER: "libpod"}, (ID, "sandbox")),
+    "an empty mark": ({SANDBOX: ""}, (ID, "sandbox")),
+    "Podman, a pod UID that its user wrote": ({SANDBOX: INFRA, MANAGER: "libpod", POD_UID: UID}, (INFRA, "sandbox")),
+    "CRI-O's container stays in its pod": ({MANAGER: "cri-o", POD_UID: UID, SANDBOX: INFRA}, (UID, "pod")),
+    "containerd's container, too": ({CRI_UID: UID, SANDBOX: INFRA}, (UID, "pod")),
 }
 
 
-@pytest.mark.parametrize(("said", "name"), SANDBOXES.values(), ids=SANDBOXES)
-def test_sandbox_mode(said: Said, name: str) -> None:
-    assert key("sandbox", said) == (name, "sandbox")
+@pytest.mark.parametrize(("said", "expected"), SANDBOXES.values(), ids=SANDBOXES)
+def test_sandbox_mode(said: Said, expected: tuple[str, str]) -> None:
+    assert key("sandbox", said) == expected
 
 
 @pytest.mark.parametrize("sandbox", ["..", "a/b", "-a", "a" * 201, "a\n"])
 def test_invalid_sandbox_id_is_a_bad_key(sandbox: str) -> None:
     assert f"an invalid sandbox ID: {sandbox[:80]!r}" in refused("sandbox", {SANDBOX: sandbox}).problem
-
-
-@pytest.mark.parametrize("said", [{MANAGER: "cri-o", POD_UID: UID, SANDBOX: INFRA}, {CRI_UID: UID, SANDBOX: INFRA}])
-def test_sandbox_mode_does_not_take_a_container_out_of_its_pod(said: Said) -> None:
-    assert key("sandbox", said) == (UID, "pod")
 
 
 OURS = {
@@ -270,38 +260,33 @@ def wanted(annotations: Said, of: str | None = None, container: str | None = Non
     return identity.is_wanted(Options(**options), annotations, pod)
 
 
-def test_every_container_is_wanted_by_default() -> None:
-    assert wanted({})
-    assert wanted({"monitor.resctrl-mon.io": "false", "monitor.resctrl-mon.io/app": "false"}, container="app")
+AB = {"a": "1", "b": ""}
+OPTED_OUT = {"monitor.resctrl-mon.io": "false", "monitor.resctrl-mon.io/app": "false"}
 
 
 @pytest.mark.parametrize(
-    ("namespace", "allowed", "expected"),
-    [("a", ["a"], True), ("b", ["a", "b"], True), ("c", ["a", "b"], False), (None, ["a"], False), ("A", ["a"], False)],
-)
-def test_any_of_the_namespaces_will_do(namespace: str | None, allowed: list[str], expected: bool) -> None:
-    assert wanted({}, namespace, namespace=allowed) is expected
-
-
-@pytest.mark.parametrize(
-    ("annotations", "expected"),
+    ("annotations", "namespace", "options", "expected"),
     [
-        ({"a": "1", "b": ""}, True),
-        ({"a": "1", "b": "", "c": "3"}, True),
-        ({"a": "1"}, False),
-        ({"a": "1", "b": "2"}, False),
-        ({"a": "2", "b": ""}, False),
-        ({}, False),
+        ({}, None, {}, True),
+        (OPTED_OUT, None, {}, True),
+        ({}, "a", {"namespace": ["a"]}, True),
+        ({}, "b", {"namespace": ["a", "b"]}, True),  # any of them will do
+        ({}, "c", {"namespace": ["a", "b"]}, False),
+        ({}, None, {"namespace": ["a"]}, False),
+        ({}, "A", {"namespace": ["a"]}, False),
+        (AB, None, {"annotation": AB}, True),  # all of them must be there
+        ({**AB, "c": "3"}, None, {"annotation": AB}, True),
+        ({"a": "1"}, None, {"annotation": AB}, False),
+        ({"a": "1", "b": "2"}, None, {"annotation": AB}, False),
+        ({"a": "2", "b": ""}, None, {"annotation": AB}, False),
+        ({}, None, {"annotation": AB}, False),
+        ({"a": "1"}, "ns", {"namespace": ["ns"], "annotation": {"a": "1"}}, True),  # filters add up
+        ({"a": "1"}, "ns", {"namespace": ["other"], "annotation": {"a": "1"}}, False),
+        ({"a": "1"}, "ns", {"namespace": ["ns"], "annotation": {"a": "1"}, "monitor": "opt-in"}, False),
     ],
 )
-def test_all_of_the_annotations_must_be_there(annotations: Said, expected: bool) -> None:
-    assert wanted(annotations, annotation={"a": "1", "b": ""}) is expected
-
-
-def test_filters_add_up() -> None:
-    assert wanted({"a": "1"}, "ns", namespace=["ns"], annotation={"a": "1"})
-    assert not wanted({"a": "1"}, "ns", namespace=["other"], annotation={"a": "1"})
-    assert not wanted({"a": "1"}, "ns", namespace=["ns"], annotation={"a": "1"}, monitor="opt-in")
+def test_who_is_wanted(annotations: Said, namespace: str | None, options: dict[str, Any], expected: bool) -> None:
+    assert wanted(annotations, namespace, container="app", **options) is expected
 
 
 CHOICES = [
@@ -341,35 +326,21 @@ def test_a_container_without_a_name_goes_by_its_pod() -> None:
 
 
 NO_POD_UIDS = [
-    "",
-    UID[:-1],
-    UID + "0",
-    UID + "\n",
-    " " + UID,
-    "{" + UID + "}",
-    "urn:uuid:" + UID,
-    UID.replace("-", "_"),
-    UID.replace("a", "g"),
-    UID[1:] + UID[0],
-    UID.replace("-", "", 1),
-    "-" * 36,
-    "-" * 32,
-    "0" * 31,
-    "0" * 33,
-    "\uff10" * 32,
-    "\u0660" * 32,
-    "\u0130" * 16,
+    *("", UID[:-1], UID + "0", UID + "\n", " " + UID, "{" + UID + "}", "urn:uuid:" + UID, UID.replace("-", "_")),
+    *(UID.replace("a", "g"), UID[1:] + UID[0], UID.replace("-", "", 1), "-" * 36, "-" * 32, "0" * 31, "0" * 33),
+    *("\uff10" * 32, "\u0660" * 32, "\u0130" * 16),
 ]
 
 
-@pytest.mark.parametrize("text", [UID, UID.upper(), UID.replace("-", ""), UID.replace("-", "").upper(), UID.title()])
-def test_each_form_of_a_pod_uid_becomes_the_canonical_one(text: str) -> None:
-    assert identity.canonical_uid(text) == UID
-
-
-@pytest.mark.parametrize("text", NO_POD_UIDS)
-def test_what_is_no_pod_uid_is_refused(text: str) -> None:
-    assert identity.canonical_uid(text) is None
+@pytest.mark.parametrize(
+    ("text", "uid"),
+    [
+        *((it, UID) for it in (UID, UID.upper(), UID.replace("-", ""), UID.replace("-", "").upper(), UID.title())),
+        *((it, None) for it in NO_POD_UIDS),
+    ],
+)
+def test_each_form_of_a_pod_uid_becomes_the_canonical_one(text: str, uid: str | None) -> None:
+    assert identity.canonical_uid(text) == uid
 
 
 @settings(deadline=None)
@@ -384,3 +355,70 @@ def test_the_canonical_pod_uid_is_canonical(uid: object, upper: bool, dashes: bo
 def test_a_pod_uid_is_accepted_once_and_for_all(text: str) -> None:
     once = identity.canonical_uid(text)
     assert once is None or identity.canonical_uid(once) == names.container_id(once) == once, "a key is used as an ID is"
+
+
+# --- What the path of a cgroup says
+
+
+DIGITS = UID.replace("-", "")
+SLICES = f"/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "pod"),
+    [
+        (f":{SLICES}/cri-containerd-{ID}.scope", f":{SLICES}"),
+        (f":{SLICES}/crio-{ID}.scope/container", f":{SLICES}"),
+        (f"cpu,cpuacct:/kubepods/pod{UID}/{ID}", f"cpu,cpuacct:/kubepods/pod{UID}"),
+        (f":/kubepods/pod{UID.replace('-', '')}/{ID}", f":/kubepods/pod{UID.replace('-', '')}"),
+        (f":/a:pod{UID}/b:c", f":/a:pod{UID}"),
+        (f":/pod{UID}", None),
+        (f":/kubepods/{ID}", None),
+        (":/", None),
+        (None, None),
+    ],
+)
+def test_the_pod_of_a_container(cgroup: str | None, pod: str | None) -> None:
+    assert identity.find_pod_cgroup(cgroup, UID) == pod
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "uid"),
+    [
+        (f":{SLICES}/cri-containerd-{ID}.scope", UID),
+        (f"cpu,cpuacct:/kubepods/burstable/pod{UID}/{ID}", UID),
+        (f":/kubepods.slice/kubepods-besteffort-pod{DIGITS}.slice/crio-{ID}.scope", UID),
+        (f":/kubepods/pod{DIGITS}/{ID}", UID),
+        (f":/kubepods/pod{UID.upper()}", UID),
+        (f":/kubepods/pod{UID}/{ID}/kubepods/pod{UID[::-1]}/{ID}", UID),
+        (f":/machine.slice/machine-libpod_pod_{ID}.slice/libpod-{ID}.scope", None),
+        (f":/libpod_parent/libpod-{ID}", None),
+        (f":/mypod{UID}/{ID}", None),
+        (f":/{UID}/{ID}", None),
+        (f":/pod{UID}x/pod/pod-/podpod", None),
+        (":/", None),
+        ("", None),
+    ],
+)
+def test_the_pod_uid_that_a_path_names(cgroup: str, uid: str | None) -> None:
+    assert identity.pod_uid(cgroup) == uid
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "maker"),
+    [
+        (f":{SLICES}/crio-{ID}.scope/container", "cri-o"),
+        (f":/kubepods/pod{UID}/crio-{ID}", "cri-o"),
+        (f":{SLICES}/cri-containerd-{ID}.scope", "containerd"),
+        (f"memory:/kubepods/pod{UID}/{ID}", "containerd"),
+        (f":/machine.slice/libpod-{ID}.scope/container", "libpod"),
+        (f":/system.slice/a.service/libpod-payload-{ID}", "libpod"),
+        (f":/kubepods/pod{UID}/{ID}/libpod-{ID}", "containerd"),
+        (f":/kubepods/pod{UID}/crio-conmon-{ID}.scope", None),
+        (f":/kubepods/pod{UID}/crio-{'d' * 64}", None),
+        (":/", None),
+        ("", None),
+    ],
+)
+def test_maker_of_a_container_is_known_by_its_cgroup_name(cgroup: str, maker: str | None) -> None:
+    assert identity.find_maker(procfs.find_own(cgroup, ID), ID) == maker
