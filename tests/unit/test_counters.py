@@ -40,22 +40,23 @@ def group(begin: Counters = None, end: Counters = None, before: Counters = None,
     return MonGroup(path=PATH, ctrl_group="/", begin=begin, end=end, before=before or {}, known=known or {})
 
 
+UNITS = {
+    "bytes": ["llc_occupancy", "mbm_total_bytes", "mbm_local_bytes"],
+    "joules": ["core_energy"],
+    "farads": ["activity"],
+    "cycles": [
+        *("stalls_llc_hit", "stalls_llc_miss", "c1_res", "c6_res", "unhalted_core_cycles", "unhalted_ref_cycles"),
+    ],
+    "operations": ["uops_retired"],
+}
+
+
 def test_what_is_counted_in_what() -> None:
     """Scripts and dashboards go by it: it is in `list --json` and in the help of the metrics."""
-    assert {name: event.unit for name, event in counters.EVENTS.items()} == {
-        "llc_occupancy": "bytes",
-        "mbm_total_bytes": "bytes",
-        "mbm_local_bytes": "bytes",
-        "core_energy": "joules",
-        "activity": "farads",
-        "stalls_llc_hit": "cycles",
-        "stalls_llc_miss": "cycles",
-        "c1_res": "cycles",
-        "c6_res": "cycles",
-        "unhalted_core_cycles": "cycles",
-        "unhalted_ref_cycles": "cycles",
-        "uops_retired": "operations",
-    }
+    units = {name: unit for unit, events in UNITS.items() for name in events}
+    assert {name: event.unit for name, event in counters.EVENTS.items()} == units
+    assert all(event.meaning for event in counters.EVENTS.values())
+    assert [name for name, event in counters.EVENTS.items() if event.gauge] == ["llc_occupancy"]
 
 
 @given(texts)
@@ -64,16 +65,6 @@ def test_a_number_is_exact(text: str) -> None:
     assert value is not None
     assert Decimal(value) == Decimal(text) * counters.MILLION
     assert counters.number(counters.text_of(value)) == value
-
-
-@pytest.mark.parametrize("text", WORDS)
-def test_what_the_kernel_never_writes_is_no_number(text: str) -> None:
-    assert counters.number(text) is None
-
-
-def test_no_text_is_no_number() -> None:
-    assert counters.number(None) is None
-    assert counters.text_of(None) == counters.UNKNOWN
 
 
 @given(amounts, amounts)
@@ -87,10 +78,12 @@ def test_a_counter_that_ran_backwards_is_unknown(now: int, less: int) -> None:
 
 
 @pytest.mark.parametrize("word", WORDS)
-def test_words_are_never_zero(word: str) -> None:
+def test_what_the_kernel_never_writes_is_no_number_and_never_zero(word: str) -> None:
+    assert counters.number(word) is None
     assert counters.used(TRAFFIC, word, "5") is None
     assert counters.used(TRAFFIC, "5", word) is None
     assert counters.used(ENERGY, "5", word) is None
+    assert (counters.number(None), counters.text_of(None)) == (None, counters.UNKNOWN)
 
 
 def test_energy_begins_at_zero_on_an_rmid_that_never_ran() -> None:
@@ -144,11 +137,6 @@ def test_of_a_use_without_any_known_part_nothing_is_known() -> None:
     assert counters.at_least(group(begin={TRAFFIC: "5"}), {TRAFFIC: "5"}) == {TRAFFIC: 0}
 
 
-def test_what_was_used_before_a_late_begin_is_unknown() -> None:
-    late = begin_group_late(group(), {TRAFFIC: "1", OCCUPANCY: "1"})
-    assert late.before == {TRAFFIC: counters.UNKNOWN}
-
-
 def test_several_ctrl_groups_become_one_sum() -> None:
     one = group(begin={TRAFFIC: "1"}, end={TRAFFIC: "3"})
     two = group(begin={TRAFFIC: "10"}, end={TRAFFIC: "15"}, before={TRAFFIC: "100"})
@@ -170,11 +158,6 @@ def test_each_change_of_what_is_shown_is_a_generation() -> None:
     assert (back.generation, back.completed_at, back.groups[0].before) == (3, None, {TRAFFIC: "1"})
 
 
-def test_every_event_has_a_unit_and_a_meaning() -> None:
-    assert all(event.unit and event.meaning for event in counters.EVENTS.values())
-    assert [name for name, event in counters.EVENTS.items() if event.gauge] == ["llc_occupancy"]
-
-
 def test_a_counter_that_came_after_the_begin_makes_its_use_unknown() -> None:
     here = group(begin={TRAFFIC: "1"})
     assert counters.lifetime(here, {TRAFFIC: "3", ENERGY: "5"}) == {TRAFFIC: 2 * counters.MILLION, ENERGY: None}
@@ -185,6 +168,8 @@ def test_a_counter_that_came_after_the_begin_makes_its_use_unknown() -> None:
 
 
 def test_use_after_a_counter_came_late_is_known() -> None:
+    """And what was used before a late begin is not."""
+    assert begin_group_late(group(), {TRAFFIC: "1", OCCUPANCY: "1"}).before == {TRAFFIC: counters.UNKNOWN}
     here = group(begin={TRAFFIC: "1"}, before={ENERGY: "7"})
     marked = add_late(here, {TRAFFIC: "3", ENERGY: "5", OCCUPANCY: "4096"})
     assert marked.begin == {TRAFFIC: "1", ENERGY: "5", OCCUPANCY: "4096"}
@@ -198,7 +183,4 @@ def test_a_counter_of_earlier_lives_that_came_late_is_unknown() -> None:
     here = group(begin={TRAFFIC: "1"}, before={ENERGY: "7"})
     assert counters.lifetime(here, {TRAFFIC: "1"})[ENERGY] == 7 * counters.MILLION
     assert counters.lifetime(here, {TRAFFIC: "1", ENERGY: "5"})[ENERGY] is None
-
-
-def test_without_a_begin_no_use_is_computed() -> None:
-    assert counters.lifetime(group(), {TRAFFIC: "3"}) == {}
+    assert counters.lifetime(group(), {TRAFFIC: "3"}) == {}, "without a begin"

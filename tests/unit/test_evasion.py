@@ -112,19 +112,8 @@ KEYS = [
 ]
 OWN_UIDS = sorted({case.uid for case in CASES.values() if case.uid})
 VALUES = [
-    "",
-    "no",
-    "0",
-    "cri-o",
-    "libpod",
-    "x",
-    VICTIM,
-    *OWN_UIDS,
-    "default",
-    "team-a",
-    "container",
-    "sandbox",
-    "c" * 64,
+    *("", "no", "0", "cri-o", "libpod", "x", "default", "team-a", "container", "sandbox", "c" * 64),
+    *(VICTIM, *OWN_UIDS),
 ]
 authors = st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=20), st.sampled_from(VALUES) | st.text(max_size=20))
 words = st.tuples(
