@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,9 @@ from hook.base import container_tasks, procfs, system
 from hook.base.container_tasks import Process, Processes, Reading, look, read_threads
 from hook.base.models import Member
 from hook.reconcile.survey import find_strangers
+from tests.unit.simulated import Node, node
+
+__all__ = ["node"]  # fixtures
 
 A, B, INNER = (f":/pods/crio-{name}.scope" for name in ("a", "b", "a.scope/libpod-c"))
 SHARED = ":/system.slice/ssh.service"
@@ -126,73 +126,34 @@ def test_a_cgroup_is_own_from_when_its_member_is_known() -> None:
 # --- What a look does not know yet
 
 
-FORKS = """\
-import os, sys, threading
-threading.Thread(target=threading.Event().wait, daemon=True).start()
-print("ready", flush=True)
-sys.stdin.readline()
-child = os.fork()
-if child:
-    print(child, flush=True)
-sys.stdin.read()
-"""
-
-
 @pytest.fixture
-def forking() -> Iterator[subprocess.Popen[str]]:
-    """A process with two threads, which forks when it is told to. Both end with its stdin."""
-    command = [sys.executable, "-ISc", FORKS]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield process
+def init(node: Node) -> Member:
+    """The init of a container, with two threads, in a cgroup that is not its own."""
+    task = node.spawn(7, SHARED[1:], born=1)
+    task.groups[70] = task.groups[7]
+    return member(7, None)
 
 
-def init_of(process: subprocess.Popen[str]) -> Member:
-    starttime = procfs.starttime(process.pid)
-    assert starttime is not None
-    return Member(pid=process.pid, starttime=starttime, group="/r/mon_groups/g", cgroup=None)
-
-
-def fork(process: subprocess.Popen[str]) -> int:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    return int(process.stdout.readline())
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").joinpath(str(os.getpid()), "children").exists(), reason="no children")
-def test_what_was_forked_since_the_look_is_found_by_its_parent(forking: subprocess.Popen[str]) -> None:
-    init = init_of(forking)
+def test_what_was_forked_since_the_look_is_found_by_its_parent(node: Node, init: Member) -> None:
     seen = look([("c", init)])
-    threads = {int(name) for name in os.listdir(f"/proc/{init.pid}/task")}
-    assert len(threads) == 2
-    assert seen.of_container(init) == {init.pid}
-    assert seen.threads({init.pid}) == seen.look_again(init) == threads
-    child = fork(forking)
-    assert seen.look_again(init) == {*threads, child}
-    assert (seen.is_newer(child), seen.is_newer(os.getpid())) == (True, False)
+    assert seen.of_container(init) == {7}
+    assert seen.threads({7}) == seen.look_again(init) == {7, 70}
+    born = int(node.kernel.now + 1) * procfs.TICKS
+    node.kernel.fork(7, 8, born=born)
+    assert seen.look_again(init) == {7, 70, 8}
+    assert (seen.is_newer(8), seen.is_newer(7)) == (True, False)
+    assert Processes({}).look_again(init) == {7, 70, 8}, "a container that started since the look"
+    assert find_strangers({8}, {"a": member(9, A)}, seen) == set(), "no stranger yet"
+    node.kernel.now += 2
+    assert find_strangers({8}, {"a": member(9, A)}, look()) == {8}
 
 
-def test_a_container_that_started_since_the_look_is_found_by_its_init(forking: subprocess.Popen[str]) -> None:
-    init = init_of(forking)
-    assert init.pid in Processes({}).look_again(init)
-
-
-def test_a_pid_that_was_reused_since_the_look_is_not_moved(forking: subprocess.Popen[str]) -> None:
-    init = init_of(forking)
-    former = Process(os.getpid(), init.pid, 1, (SHARED,))
-    seen = Processes({init.pid: Process(init.pid, 1, init.starttime, (SHARED,)), former.pid: former})
-    assert seen.of_container(init) == {init.pid, former.pid}
-    assert former.pid not in seen.look_again(init)
-
-
-def test_a_task_that_started_after_the_look_is_no_stranger_yet(forking: subprocess.Popen[str]) -> None:
-    live = {"a": member(7, A)}
-    late = Processes({}, boottime=system.boottime() + 1)
-    assert find_strangers({forking.pid}, live, late) == {forking.pid}
-    assert find_strangers({forking.pid}, live, Processes({}, boottime=1.0)) == set()
+def test_a_pid_that_was_reused_since_the_look_is_not_moved(node: Node, init: Member) -> None:
+    node.spawn(8, born=50)
+    former = Process(8, 7, 1, (SHARED,))
+    seen = Processes({7: Process(7, 1, 1, (SHARED,)), 8: former})
+    assert seen.of_container(init) == {7, 8}
+    assert seen.look_again(init) == {7, 70}
 
 
 # --- The threads in a container's cgroups, by the lists of the cgroup file system, which are plain files here

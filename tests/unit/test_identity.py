@@ -137,21 +137,6 @@ def test_pod_is_known_where_a_path_has_one_name_or_no_own_cgroup(place: str) -> 
     assert key("auto", {}, place) == (UID, "pod")
 
 
-def test_contradicted_cgroup_path_is_reported_with_both_pods() -> None:
-    problem = pod_of({CRI_UID: OTHER}, IN_CONTAINERD).problem
-    assert problem is not None
-    assert problem.reason == Reason.BAD_KEY
-    assert UID in str(problem)
-    assert OTHER in str(problem)
-
-
-@pytest.mark.parametrize("said", [*HONEST, *FORGED, {MANAGER: "cri-o", POD_UID: "x"}, {POD_UID: OTHER, CRI_UID: OTHER}])
-def test_podmans_container_is_in_no_pod_of_kubernetes(said: Said) -> None:
-    """Podman lets whoever starts a container, or made its image, write even io.container.manager."""
-    assert key("auto", said, IN_PODMAN) == (ID, "container")
-    assert pod_of(said, IN_PODMAN).is_podmans
-
-
 @pytest.mark.parametrize(
     ("said", "places", "is_podmans"),
     [
@@ -179,12 +164,6 @@ def test_each_call_minds_the_containers_that_it_is_for(containers: str, podmans:
     options = Options.model_validate({"containers": containers})
     assert identity.concerns(options, is_podmans=True) is podmans
     assert identity.concerns(options, is_podmans=False) is others
-
-
-@pytest.mark.parametrize("said", [*(said for said, _ in AUTO.values()), *FORGED])
-@pytest.mark.parametrize("place", [":/", IN_CRIO, IN_PODMAN])
-def test_container_mode_ignores_annotations(said: Said, place: str) -> None:
-    assert key("container", said, place) == (ID, "container")
 
 
 SANDBOXES: dict[str, tuple[Said, tuple[str, str]]] = {
