@@ -25,8 +25,9 @@ def main(arguments: Sequence[str]) -> int:
     from tests.simulator.schedule import read_turn  # noqa: PLC0415
 
     if given.plan is not None:
-        outcome = explore.play(given.scenario, [read_turn(text) for text in given.plan.split()], traces=True)
-        print(*outcome.trace, outcome.problem or "nothing goes wrong", sep="\n")
+        trace: list[str] = []
+        outcome = explore.play(given.scenario, [read_turn(text) for text in given.plan.split()], trace=trace)
+        print(*trace, outcome.problem or "nothing goes wrong", sep="\n")
         return int(outcome.problem is not None)
     began, count, problems = time.process_time(), 0, 0
     for scenario, how, outcome in _play(given):
@@ -52,7 +53,7 @@ def _play(given: argparse.Namespace) -> Iterator[tuple[str, str, Played]]:
 
     chosen = [given.scenario] if given.scenario else scenarios.SCENARIOS
     for scenario in chosen if given.preempt else ():
-        plans = [*explore.list_preemptions(scenario), *explore.list_faults(scenario)]
+        plans = list(explore.list_single_events(scenario))
         for plan in plans[given.seed % given.preempt :: given.preempt]:
             yield scenario, "", explore.play(scenario, plan)
     for seed in range(given.seed, given.seed + given.random):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
+from unittest.mock import patch
 
 from hook.base import system
 from hook.reconcile import run as reconcile
@@ -22,71 +23,51 @@ class Played(NamedTuple):
     problem: str | None
     happened: list[Turn]
     points: int
-    trace: list[str]
 
 
-def play(scenario: str, plan: Sequence[Turn] = (), random: Random | None = None, *, traces: bool = False) -> Played:
-    """Play one schedule of a scenario."""
+def play(
+    scenario: str, plan: Sequence[Turn] = (), random: Random | None = None, trace: list[str] | None = None
+) -> Played:
+    """Play one schedule of a scenario; `trace`: gets its system calls."""
     head, _, steps = scenario.rpartition(";")
     options = {name: int(value) for name, _, value in (word.partition("=") for word in head.split())}
     before, *lanes = steps.split("|")
     run = SimulatedRun(Kernel(options.pop("rmids", 1000), options.pop("limbo", 0)), plan, random)
-    run.traces = traces
-    former, reconcile._list_unhooked = reconcile._list_unhooked, lambda *_: []
-    try:
-        with run.installed(system):
+    run.trace = trace
+    with run.installed(system), patch.object(reconcile, "_list_unhooked", lambda *_: []):
+        try:
             node = SimulatedNode(run, options)
-            problem = None
-            try:
-                node.take(before)
-                if run.problem is None:
-                    run.together(**{str(n): lambda steps=steps: node.take(steps) for n, steps in enumerate(lanes)})
-                    node.finish()
-            except Exception as error:  # noqa: BLE001  whatever it is, it is this schedule's
-                problem = f"{type(error).__name__}: {error}"
-            if run.problem is not None:
-                problem = str(run.problem)
-    finally:
-        reconcile._list_unhooked = former
-    return Played(problem, run.happened, run.points, run.trace)
+            node.take(before)
+            if run.problem is None:
+                run.together(**{str(n): lambda steps=steps: node.take(steps) for n, steps in enumerate(lanes)})
+                node.finish()
+        except Exception as error:  # noqa: BLE001  whatever it is, it is this schedule's
+            run.problem = run.problem or error
+    problem = f"{type(run.problem).__name__}: {run.problem}" if run.problem is not None else None
+    return Played(problem, run.happened, run.points)
 
 
 def play_at_random(scenario: str, seed: int) -> Played:
     return play(scenario, random=Random(f"{scenario} {seed}"))
 
 
-def list_preemptions(scenario: str) -> Iterator[list[Turn]]:
-    """Every schedule in which one process is interrupted once, by all of another one."""
+def list_single_events(scenario: str) -> Iterator[list[Turn]]:
+    """Every schedule in which one process is interrupted once, by all of another one, is killed, or a call fails."""
     lanes = scenario.count("|")
     for first in range(lanes):
         start = [Turn(0, "next", first)]
-        points = play(scenario, start).points
         yield start
-        for at in range(1, points + 1):
-            for to in range(lanes - 1):
-                yield [*start, Turn(at, "to", to)]
-
-
-def list_faults(scenario: str) -> Iterator[list[Turn]]:
-    """Every schedule in which one process is killed at one of its system calls, or one of them fails."""
-    for first in range(scenario.count("|")):
-        start = [Turn(0, "next", first)]
         for at in range(1, play(scenario, start).points + 1):
+            yield from ([*start, Turn(at, "to", to)] for to in range(lanes - 1))
             yield [*start, Turn(at, "kill", 0)]
             yield [*start, Turn(at, "errno", ERRNOS[at % len(ERRNOS)])]
 
 
 def shrink(scenario: str, plan: list[Turn]) -> list[Turn]:
-    """Leave out what is not needed for something to go wrong."""
+    """Leave out what is not needed for something to go wrong: halves first, in the end single events."""
     size = len(plan)
     while size:
-        size = (size + 1) // 2 if size > 1 else 1
-        shorter = next(
-            (it for at in range(0, len(plan), size) if play(scenario, it := plan[:at] + plan[at + size :]).problem),
-            None,
-        )
-        if shorter is not None:
-            plan, size = shorter, len(shorter)
-        elif size == 1:
-            break
+        shorter = (plan[:at] + plan[at + size :] for at in range(0, len(plan), size))
+        found = next((it for it in shorter if play(scenario, it).problem), None)
+        plan, size = (found, min(size, len(found))) if found is not None else (plan, size // 2)
     return plan

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 PODS = ("87a3fb58-4084-4186-9c0e-93cf8c32e2ce", "0a1b2c3d-4084-4186-9c0e-93cf8c32e2ce")
 _STEP = re.compile(r"([a-zA-Z])(\d*)(?:@(\w+))?(?:\^(\d+))?")
 _WITHOUT_CONTAINER = "crtgX"
-_TORN = b'{"version": 1, "key": "'
 
 
 class ContainerLife:
@@ -182,16 +181,14 @@ class SimulatedNode:
 
     def leave_ghost(self, number: int, *_: object) -> None:
         """It forks a child that outlives it."""
-        it = self.find(number)
-        pid = self._make_pid()
+        it, pid = self.find(number), self._make_pid()
         if it.is_alive:
             self.kernel.fork(it.pid, pid, born=100 + pid).parent = 1
             self.ghosts.add(pid)
 
     def let_in(self, number: int, *_: object) -> None:
         """A task of none comes into its group, as with an RMID that is used again."""
-        path = self.find(number).group
-        pid = self._make_pid()
+        path, pid = self.find(number).group, self._make_pid()
         if path in self.kernel.groups:
             self.kernel.spawn(pid, "0::/user.slice", born=100 + pid, group=path)
             self.strangers.add(pid)
@@ -235,24 +232,22 @@ class SimulatedNode:
     def tear(self, number: int, *_: object) -> None:
         """The record of its key becomes unreadable."""
         self.lose(number)
-        self.run.add(f"{RUN}/groups/{self.find(number).key}.json", _TORN)
+        self.run.add(f"{RUN}/groups/{self.find(number).key}.json", b'{"version": 1, "key": "')
 
     def lose(self, number: int, *_: object) -> None:
         """The record of its key is lost."""
-        key = self.find(number).key
-        self.is_damaged = True
         for it in self.lives:
-            it.is_lost = it.is_lost or it.key == key
-        self._clear(f"groups/{key}.json")
+            it.is_lost = it.is_lost or it.key == self.find(number).key
+        self._clear("groups", f"{self.find(number).key}.json")
 
     def lose_index(self, number: int, *_: object) -> None:
         """Its entry in the index is lost."""
-        self.find(number).is_unindexed = self.is_damaged = True
-        self._clear(f"members/{self.find(number).id}.json")
+        self.find(number).is_unindexed = True
+        self._clear("members", f"{self.find(number).id}.json")
 
     def clear_view(self, number: int, *_: object) -> None:
         """Another program clears away what is shown of its key."""
-        self._clear(f"mon_groups/{self.find(number).key}")
+        self._clear("mon_groups", self.find(number).key)
 
     def delete_pod(self, number: int, *_: object) -> None:
         """The cgroup of its pod goes."""
@@ -280,9 +275,10 @@ class SimulatedNode:
         path = f"{RESCTRL}/{name}" if name else RESCTRL
         return path if path in self.kernel.groups else self.kernel.add_class(str(name))
 
-    def _clear(self, path: str) -> None:
-        if self.run.fs.exists(f"{RUN}/{path}"):
-            self.run.fs.remove_object(f"{RUN}/{path}")
+    def _clear(self, part: str, name: str) -> None:
+        self.is_damaged = self.is_damaged or part != "mon_groups"
+        if self.run.fs.exists(f"{RUN}/{part}/{name}"):
+            self.run.fs.remove_object(f"{RUN}/{part}/{name}")
 
     def _make_reconcile(self) -> Life:
         return Life("reconcile", lambda: reconcile.repair(Options(**self.options)))
@@ -317,26 +313,13 @@ class SimulatedNode:
 
 
 STEPS: dict[str, Callable[..., object]] = {
-    "c": SimulatedNode.create,
-    "a": SimulatedNode.create_again,
-    "p": SimulatedNode.stop,
-    "l": SimulatedNode.late_stop,
-    "d": SimulatedNode.end,
-    "r": SimulatedNode.reconcile,
-    "e": SimulatedNode.exec,
-    "w": SimulatedNode.watch,
-    "f": SimulatedNode.leave_ghost,
-    "x": SimulatedNode.take_group,
-    "g": SimulatedNode.take_empty,
-    "X": SimulatedNode.remount,
-    "m": SimulatedNode.move,
-    "u": SimulatedNode.tear,
-    "k": SimulatedNode.lose,
-    "i": SimulatedNode.lose_index,
-    "t": SimulatedNode.pass_time,
-    "s": SimulatedNode.let_in,
-    "D": SimulatedNode.delete_pod,
-    "v": SimulatedNode.clear_view,
-}
+    "c": SimulatedNode.create, "a": SimulatedNode.create_again,
+    "p": SimulatedNode.stop, "l": SimulatedNode.late_stop, "d": SimulatedNode.end,
+    "r": SimulatedNode.reconcile, "e": SimulatedNode.exec, "w": SimulatedNode.watch,
+    "f": SimulatedNode.leave_ghost, "s": SimulatedNode.let_in,
+    "x": SimulatedNode.take_group, "g": SimulatedNode.take_empty, "X": SimulatedNode.remount,
+    "m": SimulatedNode.move, "D": SimulatedNode.delete_pod, "t": SimulatedNode.pass_time,
+    "u": SimulatedNode.tear, "k": SimulatedNode.lose, "i": SimulatedNode.lose_index, "v": SimulatedNode.clear_view,
+}  # fmt: skip
 """A letter, the number of a container (1 to 4 and 5 to 8 are of two pods, 9 of none), `@` a ctrl_group, `^` the former
 owner of its pid: `c2@gold` is createRuntime of container 2 in the ctrl_group gold."""

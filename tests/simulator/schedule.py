@@ -9,17 +9,21 @@ from __future__ import annotations
 import errno
 import threading
 import traceback
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tests.simulator.kernel import Kernel, refused
 from tests.simulator.machine import Caller, SimulatedMachine
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 ERRNOS = (errno.EIO, errno.ENOSPC, errno.EACCES, errno.ENOMEM, errno.EINVAL, errno.EBUSY)
-_JUMPS = (0.06, 1.1, 6.0, 31.0)
+_CHANCES: dict[str, tuple[Sequence[float], Sequence[float]]] = {
+    "to": ((0.01, 0.05, 0.2, 0.5), (0, 1, 2)),
+    "kill": ((0.0, 0.0, 0.003, 0.01), (0,)),
+    "errno": ((0.0, 0.0, 0.003, 0.01), ERRNOS),
+    "sleep": ((0.0, 0.0, 0.002, 0.01), (0.06, 1.1, 6.0, 31.0)),
+}
+"""How often something happens at a point, of which a run has one rate, and its values."""
 _PATIENCE = 60.0  # seconds for a schedule, which takes milliseconds
 _TICK = 1e-5  # seconds that a system call takes
 
@@ -86,15 +90,14 @@ class SimulatedRun(SimulatedMachine):
         super().__init__(kernel=kernel)
         self.points = 0
         self.happened: list[Turn] = []
-        self.trace: list[str] = []
-        self.traces = False
+        self.trace: list[str] | None = None
         self.may_fail = self.has_errno = False
         self.after_change: Callable[[str, str], None] = lambda _call, _path: None
         self.problem: BaseException | None = None
         self._plan = {event.at: event for event in plan if event.kind != "next"}
         self._next_lanes = {event.at: int(event.value) for event in plan if event.kind == "next"}
         self._random = random
-        self._rates = _choose_rates(random) if random is not None else (0.0, 0.0, 0.0, 0.0)
+        self._rates = {kind: random.choice(rates) for kind, (rates, _) in _CHANCES.items()} if random else {}
         self._lanes: list[Lane] = []
         self.lane: Lane | None = None
         self._main = threading.Lock()
@@ -176,7 +179,8 @@ class SimulatedRun(SimulatedMachine):
 
     def _switch(self, to: Lane) -> None:
         me, former = self.lane, self.caller
-        if me is None or to is me:
+        assert me is not None
+        if to is me:
             return
         self._pass_on(to)
         me.baton.acquire()
@@ -199,10 +203,9 @@ class SimulatedRun(SimulatedMachine):
         self.kernel.now += _TICK
         self.points += 1
         event = self._plan.get(self.points) or (self._make_event() if self._random is not None else None)
-        if self.traces:
-            self.trace.append(
-                f"{self.points:5} {lane.name:3} {life.what if life else '-':18} {name} {path} {event or ''}"
-            )
+        if self.trace is not None:
+            what = life.what if life is not None else "-"
+            self.trace.append(f"{self.points:5} {lane.name:3} {what:18} {name} {path} {event or ''}")
         if event is not None:
             self.happened.append(event)
             self._let_happen(event, life, path)
@@ -228,10 +231,9 @@ class SimulatedRun(SimulatedMachine):
     def _make_event(self) -> Turn | None:
         assert self._random is not None
         lot = self._random.random()
-        for kind, rate in zip(("to", "kill", "errno", "sleep"), self._rates):
+        for kind, rate in self._rates.items():
             if lot < rate:
-                values = {"to": (0, 1, 2), "kill": (0,), "errno": ERRNOS, "sleep": _JUMPS}[kind]
-                return Turn(self.points, kind, self._random.choice(values))
+                return Turn(self.points, kind, self._random.choice(_CHANCES[kind][1]))
             lot -= rate
         return None
 
@@ -248,13 +250,3 @@ class SimulatedRun(SimulatedMachine):
 
     def changed(self, call: str, path: str) -> None:
         self.after_change(call, path)
-
-
-def _choose_rates(random: Random) -> tuple[float, float, float, float]:
-    """How often another one runs, a kill comes, an errno, and time passes: at a point, for this whole run."""
-    return (
-        random.choice((0.01, 0.05, 0.2, 0.5)),
-        random.choice((0.0, 0.0, 0.003, 0.01)),
-        random.choice((0.0, 0.0, 0.003, 0.01)),
-        random.choice((0.0, 0.0, 0.002, 0.01)),
-    )

@@ -41,7 +41,7 @@ PATIENCE = 600.0
 WHOLE_HOOKS = (
     "tests/unit/test_create.py",
     "tests/unit/test_remove.py",
-    "tests/unit/test_simulator.py::test_single_preemptions_and_kills_break_nothing",
+    "tests/unit/test_simulator.py::test_single_preemptions_kills_and_errnos_break_nothing",
     "tests/unit/test_simulator.py::test_random_schedules_with_faults_break_nothing",
 )
 """They run all of the hook path."""
