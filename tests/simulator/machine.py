@@ -61,7 +61,7 @@ class Place(NamedTuple):
     path: str
 
 
-class OpenFile:
+class OpenDescription:
     """An open file description: of what, how far it was read, and whether it is locked."""
 
     def __init__(self, node: Any, path: str) -> None:  # noqa: ANN401  as in Place
@@ -87,8 +87,8 @@ class SimulatedMachine:
         self.refusals: dict[str, list[int]] = {}
         self.before_put: Callable[[], object] | None = None
         self.path = posixpath
-        self._open: dict[int, OpenFile] = {}
-        self.file_locks: dict[int, OpenFile] = {}
+        self._open: dict[int, OpenDescription] = {}
+        self.file_locks: dict[int, OpenDescription] = {}
         self._next = 3
         for path in ("/run", "/dev", *_MOUNTS):
             if not self.fs.exists(path):
@@ -208,7 +208,7 @@ class SimulatedMachine:
         elif flags & os.O_TRUNC and isinstance(node, FakeFile):
             self._fill(node, place.path, b"")
         descriptor, self._next = self._next, self._next + 1
-        self._open[descriptor] = OpenFile(node, place.path)
+        self._open[descriptor] = OpenDescription(node, place.path)
         self.caller.descriptors.add(descriptor)
         return descriptor
 
@@ -251,7 +251,7 @@ class SimulatedMachine:
             file.offset = file.node.st_size
         return len(data)
 
-    def _put(self, file: OpenFile, data: bytes) -> None:
+    def _put(self, file: OpenDescription, data: bytes) -> None:
         """A write to one of the kernel's files: `tasks` of a group."""
         if self.before_put is not None:
             action, self.before_put = self.before_put, None
@@ -363,7 +363,7 @@ class SimulatedMachine:
         self.at_call("sleep", "")
         self.wait(lambda: False, self.kernel.now + seconds)
 
-    def _unlock(self, file: OpenFile) -> None:
+    def _unlock(self, file: OpenDescription) -> None:
         if self.file_locks.get(file.node.st_ino) is file:
             del self.file_locks[file.node.st_ino]
 
@@ -375,7 +375,7 @@ class SimulatedMachine:
 
     # --- How
 
-    def _use(self, call: str, descriptor: int) -> OpenFile:
+    def _use(self, call: str, descriptor: int) -> OpenDescription:
         """An open file, once the others have done what they do before this call."""
         file = self._opened(descriptor)
         self.at_call(call, file.path)
@@ -388,7 +388,7 @@ class SimulatedMachine:
         self.at_call(call, text if is_whole else f"{self._opened(dir_fd).path}/{text}")
         return self._find(path, dir_fd, follow=follow)
 
-    def _opened(self, descriptor: int | None) -> OpenFile:
+    def _opened(self, descriptor: int | None) -> OpenDescription:
         if descriptor is None or descriptor not in self._open:
             raise refused(errno.EBADF)
         return self._open[descriptor]
