@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tests.faults.fuzzing import inputs, targets
-from tests.faults.fuzzing.targets import FILES, RUN, SEPARATOR, SHARES, UID, Difference, Program, Share
+from tests.faults.fuzzing.targets import FILES, SEPARATOR, SHARES, UID, Difference, Program, Share
+from tests.simulator.kernel import COUNTERS, RESCTRL
+from tests.simulator.machine import RUN, EndlessCalls
 from tests.support.hook import created, stopped
-from tests.support.memory import COUNTERS, RESCTRL, Hang
 
 INPUTS = 20_000  # of all targets together
 
@@ -82,7 +83,7 @@ def test_a_hang_is_seen(forms: tuple[Program, Program], monkeypatch: pytest.Monk
     patched(monkeypatch, forms, "retry.can_help", lambda *_: True)
     for form in forms:
         monkeypatch.setattr(form.resctrl.Resctrl, "make", no_room_of(form))
-    with pytest.raises(Hang):
+    with pytest.raises(EndlessCalls):
         targets.check(targets.whole, forms, USUAL)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests import provision
 from tests.faults.fuzzing import targets
-from tests.support.memory import Hang
+from tests.simulator.machine import EndlessCalls
 
 if TYPE_CHECKING:
     from tests.faults.campaign import Campaign
@@ -92,7 +92,7 @@ def _again(target: str, path: Path) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as directory:
         try:
             targets.check(targets.TARGETS[target], targets.both_forms(Path(directory)), path.read_bytes())
-        except (Exception, Hang):  # noqa: BLE001  whatever it is, it is told
+        except (Exception, EndlessCalls):  # noqa: BLE001  whatever it is, it is told
             return {f"{target} of {path}": traceback.format_exc()}
     return {}
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from hook.base import models
 from tests.faults.fuzzing import targets
 from tests.faults.fuzzing.targets import CONTAINER, FILES, PROC, SEPARATOR, UID
+from tests.simulator.kernel import RESCTRL
 from tests.support.hook import STATES, created, stopped
-from tests.support.memory import RESCTRL, MachineInMemory
 from tests.unit import strategies
 
 if TYPE_CHECKING:
@@ -90,22 +90,20 @@ def _lives(states: list[bytes], config: bytes, records: dict[bytes, bytes]) -> l
 
 def _recorded(program: Program) -> list[tuple[str, bytes]]:
     """What hooks have on record: of a key that lives, of one that is over, of a failure."""
-    machine = program.on(MachineInMemory(process=PROCESS))
     found = []
-    for state in (
-        {**created(CONTAINER, 4711), **_CLEAN_STATE},
-        {**created("c2", 0), **_CLEAN_STATE},
-        {**stopped(CONTAINER), **_CLEAN_STATE},
-    ):
-        machine.stdin = json.dumps(state).encode()
-        if state["status"] == "stopped":
-            machine.shows("stat", STAT.replace(b") S ", b") Z "))
-        with program.at_work():
+    states = [{**created(CONTAINER, 4711)}, {**created("c2", 0)}, {**stopped(CONTAINER)}]
+    with program.at_work():
+        process = dict(PROCESS)
+        machine = program.on(process)
+        for state in states:
+            machine.caller.stdin = json.dumps({**state, **_CLEAN_STATE}).encode()
+            if state["status"] == "stopped":
+                process["stat"] = STAT.replace(b") S ", b") Z ")
             program.entry.dispatch(["hook", "--linger=0"])
-        for path, text in machine.files(targets.RUN).items():
-            part = path.split("/")[3]
-            if part in targets.RECORDS and isinstance(text, bytes) and text:
-                found.append((part, text))
+            for path, text in machine.files().items():
+                part = path.split("/")[3]
+                if part in targets.RECORDS and isinstance(text, bytes) and text:
+                    found.append((part, text))
     return found
 
 

@@ -14,20 +14,20 @@ import posixpath
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from fractions import Fraction
 from math import floor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyz import ROOT, archive
-from tests.support.memory import RESCTRL, MachineInMemory
+from tests.simulator.kernel import RESCTRL, Kernel, KernelNode
+from tests.simulator.machine import RUN, Caller, SimulatedMachine
 
 SEPARATOR = b"\x1e"
 """Between the texts of one input: JSON has no such character, and other texts seldom do."""
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 CONTAINER = "c1"
-RUN = "/run/resctrl-mon-hook"
 NOT_IMPORTED = ("__init__", "loader", "models_compiled")
 """Packages; what runs as it is imported; what is `models` in the .pyz."""
 MODULES = ["node.runtimes"] + [
@@ -66,17 +66,63 @@ class Program:
         former = {name: sys.modules[name] for name in self._all if name in sys.modules}
         sys.modules.update(self._all)
         try:
-            yield
+            with ExitStack() as self._machines:
+                yield
         finally:
             for name in self._all:
                 del sys.modules[name]
             sys.modules.update(former)
 
-    def on(self, machine: MachineInMemory) -> MachineInMemory:
-        """The machine, with this program at work on it."""
-        machine.stands_in(self.system)
-        self.report._send_to_syslog = machine.syslog.append
+    def on(self, process: dict[str, bytes] | None = None, stdin: bytes = b"") -> HostileMachine:
+        """A machine, with this program at work on it."""
+        machine = HostileMachine(process or {}, stdin)
+        self._machines.enter_context(machine.installed(self.system))
+        self.system.time.strftime = lambda *_: "2026-01-02T03:04:05Z"
         return machine
+
+
+class HostileKernel(Kernel):
+    """Every pid is a process, and /proc shows `process` of it; every pid can be put into every group."""
+
+    def __init__(self, process: dict[str, bytes]) -> None:
+        super().__init__()
+        self.process = process
+
+    def look(self, path: str) -> KernelNode | None:
+        _, _, pid, name = (path + "///").split("/", 3)
+        name = name.rstrip("/")
+        if path.startswith("/proc/") and (pid.isdecimal() or pid == "self"):
+            if name in self.process:
+                return KernelNode(self.process[name], 1, None)
+            if not name:
+                return KernelNode([*self.process], 1, None)
+        return super().look(path)
+
+    def put(self, path: str, data: bytes) -> None:
+        before = self.look(f"{path}/tasks")
+        self.files[f"{path}/tasks"] = (before.content if before and isinstance(before.content, bytes) else b"") + data
+
+    def rmdir(self, path: str) -> None:
+        super().rmdir(path)
+        self.files = {name: text for name, text in self.files.items() if not name.startswith(path + "/")}
+
+
+class HostileMachine(SimulatedMachine):
+    """`add` makes the group that a file is in."""
+
+    def __init__(self, process: dict[str, bytes], stdin: bytes) -> None:
+        super().__init__(kernel=HostileKernel(process))
+        self.caller = Caller(stdin)
+
+    def add(self, path: str, content: bytes) -> None:
+        group, _, counter = path.partition("/mon_data/")
+        group = group.removesuffix("/tasks")
+        if group.startswith(f"{RESCTRL}/mon_groups/"):
+            if group not in self.kernel.groups:
+                self.kernel.mkdir(group)
+            if counter:
+                self.kernel.groups[group].counters[counter] = ""
+        super().add(path, content)
 
 
 def _ours() -> list[str]:
@@ -235,7 +281,7 @@ def records(program: Program, texts: Texts) -> object:
     if found is not None:
         again = program.jsontext.loads(program.jsontext.dumps(found.model_dump()))
         assert type(found).model_validate(again) == found if "pydantic" in str(type(found).__mro__) else True
-    machine = program.on(MachineInMemory())
+    machine = program.on()
     machine.add(f"{RUN}/{part}/{CONTAINER}.json", text)
     return outcome, _read(program), machine.files(RUN)
 
@@ -274,7 +320,7 @@ PID = 4711
 
 def proc(program: Program, texts: Texts) -> object:
     """/proc/PID/stat, cgroup, cpu_resctrl_groups and uid_map."""
-    machine = program.on(MachineInMemory(process={name: text.replace(b"\0", b"") for name, text in zip(PROC, texts)}))
+    machine = program.on({name: text.replace(b"\0", b"") for name, text in zip(PROC, texts)})
     procfs, cgroups = program.procfs, program.cgroups
     found: list[object] = [procfs.is_dead(PID), procfs.is_dead(PID, 100), procfs.in_user_namespace()]
     try:
@@ -297,7 +343,7 @@ def proc(program: Program, texts: Texts) -> object:
 
 def kernel(program: Program, texts: Texts) -> object:
     """What resctrl has in a group's `tasks`, in num_rmids and in last_cmd_status, and a counter's text."""
-    machine = program.on(MachineInMemory(process={"stat": _bytes(texts, 1)}))
+    machine = program.on({"stat": _bytes(texts, 1)})
     group = f"{RESCTRL}/mon_groups/oci-c1"
     machine.add(f"{group}/tasks", _bytes(texts, 0))
     machine.add(f"{group}/mon_data/mon_L3_00/mbm_total_bytes", _bytes(texts, 2))
@@ -362,7 +408,7 @@ def names(program: Program, texts: Texts) -> object:
 
 def runtimes(program: Program, texts: Texts) -> object:
     """What a runtime's `state` prints."""
-    program.on(MachineInMemory())
+    program.on()
     here = program.runtimes
     try:
         found = here.parse_state(_text(texts, 0), "web")
@@ -381,7 +427,7 @@ def whole(program: Program, texts: Texts) -> object:
     if texts:
         files["stat"] = _NO_TIME.sub(b"1", texts[0])
     stdin, arguments = _bytes(texts, len(FILES)), _text(texts, len(FILES) + 1)
-    machine = program.on(MachineInMemory(stdin, {name: files.pop(name, b"") for name in PROC}))
+    machine = program.on({name: files.pop(name, b"") for name in PROC}, stdin)
     for path, text in files.items():
         if text:
             machine.add(path, text)
@@ -389,7 +435,7 @@ def whole(program: Program, texts: Texts) -> object:
     verb = words.pop(0) if words and words[0] in VERBS else "hook"
     status = program.entry.dispatch([verb, *words])
     _is_fine(program, machine, status, words)
-    return status, machine.stderr, machine.syslog, machine.files()
+    return status, machine.caller.stderr, machine.syslog, machine.files("/"), machine.kernel.files
 
 
 _NO_TIME = re.compile(rb"-|\d{19,}")
@@ -408,11 +454,11 @@ FILES = (
 )
 
 
-def _is_fine(program: Program, machine: MachineInMemory, status: int, words: list[str]) -> None:
+def _is_fine(program: Program, machine: HostileMachine, status: int, words: list[str]) -> None:
     """No container fails unless by --strict, nothing unforeseen came up, and nothing was changed that is not ours."""
     chosen, _ = program.entry.parse(list(words))
     assert status == 0 or (status == 1 and chosen.strict), status
-    said = machine.stderr.decode("ascii")
+    said = machine.caller.stderr.decode("ascii")
     assert "unforeseen" not in said, said
     assert said.replace("\n", "").isprintable()
     ours = re.compile(r"/.*/mon_groups/[^/]+(/tasks)?")  # any that is on record
@@ -422,7 +468,7 @@ def _is_fine(program: Program, machine: MachineInMemory, status: int, words: lis
         if not path.startswith(chosen.run_dir + "/") and path != chosen.run_dir and not ours.fullmatch(path)
     ]
     assert not strangers, strangers
-    torn = [path for path in machine.files(chosen.run_dir) if path.endswith(".tmp")]
+    torn = [path for path in machine.files("/") if path.endswith(".tmp")]
     assert not torn, torn
 
 
