@@ -256,8 +256,8 @@ def start_without_rmid(node: Node, name: str = OTHER, pid: int = 20, uid: str | 
 
 
 def fill(node: Node) -> None:
-    """A key that is dead, one that lives, two that linger; an orphan that is empty, and one in which a task is."""
-    for name, pid in (("dead", 10), ("live", 11)):
+    """A dead key, a live one, a dead one with a live task; two that linger; an orphan, and one with a task."""
+    for name, pid in (("dead", 10), ("live", 11), ("outlived", 15)):
         node.start(name, pid, None)
     for name, pid in (("first", 12), ("second", 13)):
         linger(node, name, pid, None)
@@ -266,7 +266,9 @@ def fill(node: Node) -> None:
         node.make_group(name)
     node.spawn(14)
     move(node, 14, "mon_groups/oci-lived-in")()
-    node.kernel.die(10)
+    node.spawn(16, group="mon_groups/oci-outlived")
+    for pid in (10, 15):
+        node.kernel.die(pid)
 
 
 def test_the_dead_and_orphans_give_their_rmids_and_then_those_that_linger(node: Node) -> None:
@@ -275,7 +277,7 @@ def test_the_dead_and_orphans_give_their_rmids_and_then_those_that_linger(node: 
         before = set(node.groups())
         reason = start_without_rmid(node, f"new{number}", 20 + number, None)
         assert (before - set(node.groups()), reason) == (gone, None if gone else Reason.NO_RMIDS)
-    assert {"oci-live", "oci-lived-in", "oci-", "theirs"} < set(node.groups())
+    assert {"oci-live", "oci-outlived", "oci-lived-in", "oci-", "theirs"} < set(node.groups())
     assert node.state("dead").completed_at is not None
 
 
@@ -285,14 +287,6 @@ def test_one_that_has_lingered_goes_before_one_that_lingers(node: Node) -> None:
     node.edit("groups/second.json", lingering_until=0.0)
     assert start_without_rmid(node) is None
     assert node.groups() == {"oci-first": set(), f"oci-{OTHER_UID}": {20}}
-
-
-def test_a_dead_key_with_live_tasks_keeps_its_group(node: Node) -> None:
-    node.start()
-    node.spawn(9, group=f"mon_groups/{GROUP}")
-    node.kernel.die(7)
-    assert start_without_rmid(node) == Reason.NO_RMIDS
-    assert node.groups() == {GROUP: {9}}
 
 
 def test_what_is_said_of_an_orphan_is_whether_it_went(node: Node) -> None:
