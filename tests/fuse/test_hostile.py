@@ -135,16 +135,8 @@ def test_names_of_a_megabyte_do_not_get_into_the_state(hook: Hook, init: Task) -
     assert hook.leftovers() == set()
 
 
-OPTIONS = {
-    "unknown": ["--no-such-option"],
-    "not a number": ["--linger=soon"],
-    "a value for a flag": ["--strict=yes"],
-    "a relative path": ["--group-prefix=../"],
-    "a stray word": ["please"],
-    "no value": ["--monitor"],
-    "underscores": ["--snapshot_ttl=3"],
-    "Python's own": ["-c", "import os"],
-}
+OPTIONS = {"not a number": ["--linger=soon"], "no value": ["--monitor"], "Python's own": ["-c", "import os"]}
+"""Some: unit/test_entry.py has all."""
 
 
 @pytest.mark.parametrize("words", few(OPTIONS.values()), ids=few(OPTIONS))
@@ -160,11 +152,6 @@ def test_a_bad_option_is_reported_and_ignored(hook: Hook, init: Task, words: lis
     assert outcome.status == 0
     assert "poststop c1: usage: " in outcome.stderr
     assert hook.leftovers() == set()
-
-
-def test_both_forms_of_an_option(hook: Hook, init: Task) -> None:
-    assert hook.with_options("--group-prefix", "a-", "--linger", "0")(created("c1", init.pid)).stderr == ""
-    assert hook.groups() == {"a-c1"}
 
 
 @pytest.mark.parametrize("arguments", [[], ["hok"], ["--linger=60"], ["--version", "x"]])

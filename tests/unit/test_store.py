@@ -326,22 +326,18 @@ def test_a_write_that_is_stopped_leaves_the_old_record_or_the_new(
     assert calls == 5, "open, write, close, rename, and none fails"
 
 
-def test_the_index_is_read_or_reported(machine: SimulatedMachine, run: RunDir) -> None:
+def test_an_index_is_read_or_reported_and_a_failure_read_or_none(machine: SimulatedMachine, run: RunDir) -> None:
     assert run.read_index("c1") is None
     run.write_index("c1", UID)
     run.write_index("c1@7-100", "former")
     assert (run.read_index("c1"), run.read_index("c1@7-100"), run.read_index("c2")) == (UID, None, None)
     for content in (b"", b"{", b"{}", b'{"key": "../x"}', b'{"key": "c1", "version": 2}', b"\xff"):
         machine.add(f"{RUN}/members/c1.json", content)
+        machine.add(f"{RUN}/unmonitored/c1.json", content)
+        assert run.glance(Failure, "c1") is None
         with pytest.raises(HookError, match="the index of container c1 cannot be read") as caught:
             run.read_index("c1")
         assert f"{RUN}/members/c1.json" in str(caught.value)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"{}", b"\xff", b'{"version": 2}'])
-def test_a_failure_that_cannot_be_read_is_none(machine: SimulatedMachine, run: RunDir, content: bytes) -> None:
-    machine.add(f"{RUN}/unmonitored/c1.json", content)
-    assert run.glance(Failure, "c1") is None
 
 
 # --- Marks
