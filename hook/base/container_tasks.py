@@ -292,11 +292,8 @@ def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None
             if children > _MOST_CGROUPS - len(waiting):
                 unread += children
             elif children:
-                waiting += (it for it in _list_below(path, below) if not is_other(cgroup + it))
+                names = (name for name in system.list_directory(path) if system.is_directory(f"{path}/{name}"))
+                waiting += (f"{below}/{name}" for name in names if not is_other(f"{cgroup}{below}/{name}"))
         except OSError as error:
             unread += error.errno not in _GONE
     return Reading(tids, unread)
-
-
-def _list_below(path: str, below: str) -> list[str]:
-    return [f"{below}/{name}" for name in system.list_directory(path) if system.is_directory(f"{path}/{name}")]

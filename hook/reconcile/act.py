@@ -133,7 +133,10 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) 
     # Those with the key in their name, and those that had no record in the survey and that no hook has recorded since.
     others = {path for path, owner in seen.owners.items() if owner == key and not reclaim.is_recorded(context, path)}
     others |= {f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in seen.ctrl_groups}
-    groups = [*state.groups, *(_make_record(context, it) for it in sorted(others - paths) if _is_of(seen, it, key))]
+    found = (
+        it for it in sorted(others - paths) if context.resctrl.inode(it) is not None and find_owner(seen, it) == key
+    )
+    groups = [*state.groups, *(_make_record(context, it) for it in found)]
     members: dict[str, Member] = {}
     for group in groups:
         members = {**_find_members(seen, key, group.path), **members}
@@ -145,11 +148,6 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) 
     if _has_unknown(seen, rebuilt):
         raise HookError(Reason.IO, "its group has tasks that match no known container")
     locked.commit(store.replace(rebuilt, recovering=False))
-
-
-def _is_of(seen: Survey, path: str, key: str) -> bool:
-    """Whether a group is there, and of this key."""
-    return seen.context.resctrl.inode(path) is not None and find_owner(seen, path) == key
 
 
 def _make_record(context: Context, path: str) -> MonGroup:

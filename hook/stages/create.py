@@ -125,6 +125,9 @@ def _try_once(attempt: Attempt) -> None:
         was_empty = group.path in attempt.made
         if made:
             attempt.made.add(group.path)
+        elif not (is_known or state.recovering) and context.resctrl.has_live_task(group.path):
+            # As above, where the kernel did not say before mkdir that the group is there.
+            locked.commit(replace(state, recovering=True))
         # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
         begin(context, locked, group.path, made=made, empty=was_empty)
         # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.

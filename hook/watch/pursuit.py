@@ -121,7 +121,8 @@ class Pursuit:
             state = run.glance(KeyState, key) if key is not None else None
             # By the ID itself: a former life of it (names.former_life) is in the same cgroup.
             member = state.members.get(name) if state is not None else None
-            if key is not None and member is not None and _holds(member.cgroup, name, cgroup):
+            own = member.cgroup if member is not None else None
+            if key and member and own and cgroups.is_own(own, name) and cgroups.is_within(cgroup, own):
                 yield Place(key, name, member)
 
     def _take_time(self, action: Callable[[], object]) -> None:
@@ -190,8 +191,3 @@ class Pursuit:
     def _count(self, place: Place, chase: Chase) -> None:
         self.moved += chase.moved
         count_late_cpu(self._context, place.key, chase.late_cpu)
-
-
-def _holds(own: str | None, container: str, cgroup: str) -> bool:
-    """Whether a container's recorded cgroup is its own, and holds this one."""
-    return own is not None and cgroups.is_own(own, container) and cgroups.is_within(cgroup, own)

@@ -72,9 +72,7 @@ def find_thin_functions(texts: dict[str, str]) -> list[str]:
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, _Function) and node.name.startswith("_") and not node.name.endswith("__"):
                 statements = [it for it in node.body if not _is_text(it)]
-                is_thin = len(statements) == 1 and not isinstance(
-                    statements[0], (ast.With, ast.Try, ast.For, ast.While)
-                )
+                is_thin = len(statements) == 1 and isinstance(statements[0], (ast.Return, ast.Expr))
                 if is_thin and not node.decorator_list and named[node.name] == 2:
                     found.append(f"{path}:{node.lineno} {node.name}")
     return found

@@ -79,6 +79,17 @@ def test_again_changes_nothing(node: Node) -> None:
     assert node.groups() == {GROUP: {7}}
 
 
+@pytest.mark.parametrize("inode", [Resctrl.inode, lambda *_: None], ids=["seen", "not seen before mkdir"])
+def test_key_whose_record_was_lost_may_have_members(
+    node: Node, monkeypatch: pytest.MonkeyPatch, inode: Callable[[Resctrl, str], int | None]
+) -> None:
+    node.start()
+    RunDir(RUN).remove(KeyState, UID)
+    monkeypatch.setattr(Resctrl, "inode", inode)
+    node.start(OTHER, 8)
+    assert (node.state().recovering, set(node.members())) == (True, {OTHER})
+
+
 def test_what_is_not_wanted_is_not_touched(node: Node) -> None:
     node.start(monitor="opt-in")
     assert (node.groups(), node.files()) == ({}, set())
