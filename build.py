@@ -80,7 +80,7 @@ def test_verb(arguments: Sequence[str]) -> int:
     _build_for_all()
     os.environ[leftovers.MARK] = str(os.getpid())
     with tempfile.TemporaryDirectory(prefix="rmh-", ignore_cleanup_errors=True) as own:
-        os.chmod(own, 0o755)  # processes of other users are among the tests
+        os.chmod(own, 0o755)  # noqa: S103  processes of other users are among the tests
         os.environ["TMPDIR"] = tempfile.tempdir = own
         before = leftovers.MachineState.now()
         status = _run_tests(arguments)
