@@ -512,8 +512,8 @@ class Storm(RuleBasedStateMachine):
         for ghost in self.containers:
             if ghost.key in self.torn and f"{ghost.group}/".startswith(within):
                 ghost.revived = 0  # nothing tells of it any more
-        for container in self.living:
-            if f"{container.group}/".startswith(within):
+        for container in self.containers:
+            if (container.init or container.revived) and f"{container.group}/".startswith(within):
                 if container.torn:
                     container.known = None  # nothing tells of it any more
                 if "mon_groups" not in top and container.ctrl_group:

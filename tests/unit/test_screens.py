@@ -614,10 +614,11 @@ def test_metrics_go_to_stdout_or_to_a_file(node: NodeFiles, run: Run) -> None:
     assert {it["name"] for it in json.loads(run("metrics", "--json"))["metrics"]} >= {"resctrl_mon_mounted"}
 
 
-@pytest.mark.parametrize("path", ["/tmp/missing/x.prom", "/tmp/."])
+@pytest.mark.parametrize("path", ["/srv/missing/x.prom", "/srv/."])
 def test_an_unwritable_textfile_is_one_line_on_stderr(node: NodeFiles, complaints: list[str], path: str) -> None:
+    os.mkdir("/srv")
     assert cli.main(["metrics", *node.places, "--textfile", path]) == 2
-    assert (len(complaints), os.listdir("/tmp")) == (1, [])
+    assert (len(complaints), os.listdir("/srv")) == (1, [])
 
 
 def test_without_stdout_nothing_is_printed(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
