@@ -51,10 +51,13 @@ BUILD = "import tests; from pyz import archive; archive.build(interpreters=['/us
 APART = (
     "sh",
     "-ec",
-    'mount --make-rprivate /; mount --bind "$0" /mnt; mount -t tmpfs mutants /tmp; mount -o remount,bind,ro /; cd /mnt;'
-    'exec "$@"',
+    'mount --make-rprivate /; mount --bind "$0" /mnt; mount -t tmpfs mutants /dev/shm; mount -o remount,bind,ro /;'
+    'cd /mnt; TMPDIR=/dev/shm exec "$@"',
 )
-"""Behind this and a directory, that one is /mnt, and all else but /tmp is read-only: a mutant may do anything."""
+"""Behind this and a directory, that one is /mnt, and all else is read-only but /dev/shm: a mutant may do anything.
+
+Not /tmp, which would hide the interpreter of a checkout that lies there.
+"""
 
 
 class Mutant(NamedTuple):
