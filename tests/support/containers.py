@@ -497,6 +497,9 @@ def remove(base: Path) -> None:
                 if not select.select([descriptor], [], [], deadline.left())[0]:
                     raise TimeoutError(f"somebody still works in {base}")
     _unmount_below(base)
+    for record in (*Path("/run/runc").glob("*/state.json"), *Path("/run/crun").glob("*/status")):
+        if os.fsencode(base) in record.read_bytes():  # of a container whose conmon was killed
+            shutil.rmtree(record.parent)
     shutil.rmtree(base)
 
 

@@ -6,8 +6,9 @@
     print(*before.left(), sep="\\n")
 
 Others use the machine meanwhile. So of processes those count that have MARK in their environment, or this checkout in
-their command line; of cgroups those in which no other process is; of files those in the run's own directory for
-temporary files, and in /run; of mounts those below such a directory, or below one of pytest's.
+their command line; of cgroups those in which no other process is; of mounts those below the run's own directory for
+temporary files, or below one of pytest's; of files those in /run. Temporary files go with their directory: programs
+that tests kill leave some.
 """
 
 from __future__ import annotations
@@ -120,7 +121,6 @@ def _may_be_ours(mount: str) -> bool:
 
 
 def _files() -> Iterator[str]:
-    for place in (tempfile.gettempdir(), *RUNTIMES, "/run"):
+    for place in (*RUNTIMES, "/run"):
         with suppress(OSError):
-            names = (name for name in os.listdir(place) if not name.startswith("pytest-of-"))  # it keeps the last three
-            yield from (os.path.join(place, name) for name in names if place != "/run" or name not in KEPT)
+            yield from (os.path.join(place, name) for name in os.listdir(place) if place != "/run" or name not in KEPT)
