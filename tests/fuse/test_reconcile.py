@@ -584,7 +584,7 @@ def test_a_run_that_is_ended_has_printed_what_it_did(hook: Hook, resctrl: Mounte
         assert {line.split()[0] for line in done} == {"remake"}
         assert last.startswith(f"ended by SIGTERM: {len(done)} actions done, {24 - len(done)} left for the next run")
         assert (outcome.status, outcome.stderr) == (1, "")
-        assert len(hook.groups()) == len(done)
+        assert len(hook.groups()) - len(done) in (0, 1), "the signal may come amid the next action"
         assert len(reconcile(hook)) == 24 - len(done)
         settled(hook)
 

@@ -107,10 +107,12 @@ class Mounted:
 
     def close(self) -> None:
         """Unmount and end the server, whatever state it is in. Can be called twice."""
-        self.process.terminate()
-        try:
-            self.process.wait(DEADLINE)
-        except subprocess.TimeoutExpired:
+        for _ in range(int(DEADLINE)):  # libfuse misses a signal that comes just before it begins to wait for a request
+            self.process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(1)
+                break
+        else:
             self.process.kill()
             self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):

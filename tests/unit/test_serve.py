@@ -343,7 +343,9 @@ def test_slow_clients_keep_no_scraper_waiting(
             slow.go_on()
             status, _, text = get(server)
             assert (status, text.startswith(body)) == (200, True)
-            assert len(server._all) <= limit
+            assert len(server._all) <= limit + 1, (
+                "one whose request has just come makes no room: one too many for a while"
+            )
 
 
 HALF_OPEN = """if True:
