@@ -107,7 +107,7 @@ class Config(Model):
 class Options(Model):
     """The options of the hook; `--resctrl-root` is `resctrl_root`, and so on. Times are in seconds.
 
-    `title` is what stands for a value in the help, unless it is one of a few words.
+    `title` is the placeholder of a value in the help, unless the value is one of a few words.
     """
 
     resctrl_root: Annotated[str, AfterValidator(names.directory)] = Field(

@@ -23,7 +23,7 @@ _NAME = "resctrl-mon-hook"
 class Argument:
     """An argument of a command: an option, or (`name` in capitals) a word without `--`.
 
-    `kind`: a value of the kind that it takes. `value`: what stands for a value in the help; empty: it takes none.
+    `kind`: a value of the kind that it takes. `value`: the placeholder in the help; empty: it takes none.
     """
 
     def __init__(self, row: tuple[Any, ...]) -> None:

@@ -36,7 +36,7 @@ Json = Annotated[bool, Field(alias="json", description="print JSON, one object o
 
 
 def _said(value: str, meaning: str, default: Any = None, **more: Any) -> Any:  # noqa: ANN401  as of Field
-    """A field. `value` stands for its value in the help; if empty, its choices do, and a flag has none."""
+    """A field. `value`: its placeholder in the help; if empty, its choices are shown, and a flag has none."""
     return Field(default, title=value or "-", description=meaning, **more)
 
 

@@ -163,7 +163,7 @@ def _find_key(records: Records, kernel: Resctrl, name: str) -> SeenKey:
 
 
 def _match_keys(records: Records, name: str) -> dict[str, str]:
-    """The keys that a name stands for, each with what people call it: those whose name it is, else that begin so."""
+    """The keys with this name, each with its name for people; if there are none, those whose name begins so."""
     from hook.base import names
     from hook.base.explain import who
     from hook.base.models import Index, KeyState

@@ -92,7 +92,7 @@ def _again(target: str, path: Path) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as directory:
         try:
             targets.check(targets.TARGETS[target], targets.both_forms(Path(directory)), path.read_bytes())
-        except (Exception, EndlessCalls):  # noqa: BLE001  whatever it is, it is told
+        except (Exception, EndlessCalls):  # noqa: BLE001  whatever it is, it is reported
             return {f"{target} of {path}": traceback.format_exc()}
     return {}
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ENOUGH = 0.9
 """Of the mutants are killed, or the part has failed."""
 SAMPLE = 400
-"""So many mutants are tried, by chance, where nobody says how many: all would take a day."""
+"""The number of mutants that are tried, chosen at random, without --most: all would take a day."""
 PATIENCE = 600.0
 """Seconds for the tests of one mutant: an endless loop is as dead as a failed test."""
 WHOLE_HOOKS = (
