@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""createRuntime and poststop in every order that runtimes produce."""
+"""createRuntime and poststop of real processes. In every order, and with every state of records: tests.simulator."""
 
 from __future__ import annotations
 
@@ -42,72 +42,12 @@ def test_containers_of_a_pod_share_a_group_until_the_last_is_gone(hook: Hook, in
     hook.assert_clean()
 
 
-def test_createruntime_again_changes_nothing(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid, pod_uid=UID))
-    before = hook.key(UID)
-    assert hook(created("c1", init.pid, pod_uid=UID)).status == 0
-    assert hook.key(UID) == before
-    assert hook.tasks(GROUP) == {init.pid}
-
-
-def test_poststop_again_and_of_a_stranger_changes_nothing(hook: Hook, init: Task) -> None:
-    hook(stopped("never-seen"))
-    hook(created("c1", init.pid, pod_uid=UID))
-    hook(stopped("c2", pod_uid=UID))
-    assert hook.tasks(GROUP) == {init.pid}
-    end(init)
-    for _ in range(3):
-        outcome = hook(stopped("c1"))
-        assert (outcome.status, outcome.stderr) == (0, "")
-    hook.assert_clean()
-
-
-def test_a_member_that_lives_is_not_dropped_by_a_late_poststop(hook: Hook, init: Task) -> None:
-    """Podman's clean-up of one life of a container can come beside the next life of the same ID."""
-    hook(created("c1", init.pid))
-    assert hook(stopped("c1")).status == 0
-    assert hook.tasks("oci-c1") == {init.pid}
-    assert set(hook.key("c1")["members"]) == {"c1"}
-
-
-def test_a_restart_of_the_same_container_takes_the_new_process(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid))
-    end(init)
-    with task() as second:
-        hook(created("c1", second.pid))
-        hook(stopped("c1"))
-        assert hook.tasks("oci-c1") == {second.pid}
-    hook(stopped("c1"))
-    assert hook.leftovers() == set()
-
-
-def test_a_restart_in_a_pod_keeps_its_group_when_the_new_one_comes_first(hook: Hook, init: Task) -> None:
-    """CRI-O: createRuntime of the new container before poststop of the old one."""
-    hook(created("old", init.pid, pod_uid=UID))
-    inode = (hook.resctrl_root / "mon_groups" / GROUP).stat().st_ino
-    end(init)
-    with task() as second:
-        hook(created("new", second.pid, pod_uid=UID))
-        hook(stopped("old"))
-        assert (hook.resctrl_root / "mon_groups" / GROUP).stat().st_ino == inode
-        assert hook.tasks(GROUP) == {second.pid}
-
-
 def test_a_zombie_is_dead(hook: Hook, init: Task) -> None:
     hook(created("c1", init.pid))
     init.kill()
     subprocess.run(["sh", "-c", f"while ! grep -q ') Z ' /proc/{init.pid}/stat; do :; done"], check=True, timeout=300)
     hook(stopped("c1"))
     assert hook.leftovers() == set()
-
-
-def test_poststop_needs_no_annotations(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid, pod_uid=UID))
-    end(init)
-    state = stopped("c1")
-    del state["annotations"]
-    hook(state)
-    hook.assert_clean()
 
 
 def test_a_pod_with_containers_in_two_ctrl_groups_has_a_group_in_each(hook: Hook, init: Task, tmp_path: Path) -> None:
@@ -147,28 +87,6 @@ def test_a_ctrl_group_that_does_not_exist_is_never_made(hook: Hook, init: Task, 
     assert not (hook.resctrl_root / "silver").exists()
 
 
-def test_a_container_whose_key_changes_leaves_the_former_key_first(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid))
-    end(init)
-    with task() as second:
-        hook(created("c1", second.pid, pod_uid=UID))
-        assert hook.groups() == {GROUP}
-        assert hook.key("c1") is None
-    hook(stopped("c1"))
-    assert hook.leftovers() == set()
-
-
-def test_a_changed_prefix_does_not_split_a_pod(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid, pod_uid=UID))
-    with task() as other:
-        hook.with_options("--group-prefix=new-")(created("c2", other.pid, pod_uid=UID))
-        assert hook.tasks(GROUP) == {init.pid, other.pid}
-        end(init)
-    hook(stopped("c1"))
-    hook.with_options("--group-prefix=new-")(stopped("c2"))
-    assert hook.groups() == set()
-
-
 def test_groups_of_others_are_left_alone(hook: Hook, init: Task) -> None:
     (hook.resctrl_root / "mon_groups" / UID).mkdir()
     (hook.resctrl_root / "mon_groups" / "oci-stranger").mkdir()
@@ -176,41 +94,6 @@ def test_groups_of_others_are_left_alone(hook: Hook, init: Task) -> None:
     end(init)
     hook(stopped("c1"))
     assert hook.groups() == {UID, "oci-stranger"}
-
-
-def test_a_group_that_is_there_already_is_taken(hook: Hook, init: Task) -> None:
-    (hook.resctrl_root / "mon_groups" / "oci-c1").mkdir()
-    hook(created("c1", init.pid))
-    assert hook.tasks("oci-c1") == {init.pid}
-
-
-def test_a_torn_state_is_kept_aside_and_its_key_is_not_ended(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid, pod_uid=UID))
-    path = hook.run_dir / "groups" / f"{UID}.json"
-    torn = path.read_text()[:100]
-    path.write_text(torn)
-    with task() as other:
-        outcome = hook(created("c2", other.pid, pod_uid=UID))
-        assert outcome.status == 0
-        assert "cannot be read" in outcome.stderr
-        assert hook.tasks(GROUP) == {init.pid, other.pid}
-        aside = next((hook.run_dir / "groups").glob(f"{UID}.json.unreadable-*"))
-        assert aside.read_text() == torn
-    hook(stopped("c2"))
-    assert hook.tasks(GROUP) == {init.pid}, "the last member that is known of may not be the last"
-    assert hook.key(UID)["recovering"] is True
-
-
-def test_a_newer_state_is_not_overwritten(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid, pod_uid=UID))
-    path = hook.run_dir / "groups" / f"{UID}.json"
-    newer = json.dumps({**json.loads(path.read_text()), "version": 2})
-    path.write_text(newer)
-    end(init)
-    hook(stopped("c1"))
-    aside = next((hook.run_dir / "groups").glob(f"{UID}.json.unreadable-*"))
-    assert aside.read_text() == newer
-    assert GROUP in hook.groups()
 
 
 def bundle_of(directory: Path, ctrl_group: str) -> Path:

@@ -92,68 +92,6 @@ def test_events_tell_what_a_pid_was(resctrl: Mounted, sleeper: subprocess.Popen[
     assert events[2].pids[0].state is None
 
 
-def test_injections(resctrl: Mounted) -> None:
-    groups = resctrl.root / "mon_groups"
-    resctrl.control(do="inject", op="mkdir", path="/x", error="EIO", times=2)
-    assert [outcome((groups / name).mkdir) for name in ("y", "x", "x", "x")] == ["ok", "EIO", "EIO", "ok"]
-    resctrl.control(do="inject", op="write", path="/x/tasks", error="ENODEV", times=-1)
-    assert [outcome(lambda: put(groups / "x", "0")) for _ in range(3)] == ["ENODEV"] * 3
-    resctrl.control(do="clear")
-    assert outcome(lambda: put(groups / "x", "0")) == "ok"
-    with pytest.raises(RuntimeError, match="ENOSUCH"):
-        resctrl.control(do="inject", op="mkdir", error="ENOSUCH")
-    with pytest.raises(RuntimeError, match="do_nonsense"):
-        resctrl.control(do="nonsense")
-
-
-def test_counters_by_control(resctrl: Mounted) -> None:
-    group = resctrl.root / "mon_groups" / "x"
-    group.mkdir()
-    energy = group / "mon_data" / "mon_PERF_PKG_01" / "core_energy"
-    assert energy.read_text() == "Unavailable\n"
-    resctrl.control(
-        do="set_counter", group="/mon_groups/x", domain=energy.parent.name, event=energy.name, value=21.801758
-    )
-    assert energy.read_text() == "21.801758\n"
-    resctrl.control(do="add", group="/mon_groups/x", domain=energy.parent.name, event=energy.name, amount="0.5")
-    assert energy.read_text() == "22.301758\n"
-    resctrl.control(do="set", counters="Unavailable")
-    assert energy.read_text() == "Unavailable\n"
-
-
-def test_state_and_umount(resctrl: Mounted) -> None:
-    group = resctrl.root / "mon_groups" / "x"
-    group.mkdir()
-    put(group, str(os.getpid()))
-    state = resctrl.groups()["/mon_groups/x"]
-    assert (state["rmid"], state["closid"], state["mode"]) == (1, 0, 0o755)
-    assert os.getpid() in state["tasks"]
-    fd = os.open(group / "tasks", os.O_RDONLY)
-    try:
-        resctrl.control(do="unmount")
-        assert os.listdir(resctrl.root) == []
-        assert outcome((resctrl.root / "mon_groups" / "y").mkdir) == "ENOENT"
-        resctrl.control(do="mount")
-        assert os.listdir(resctrl.root / "mon_groups") == []
-        assert outcome(lambda: os.read(fd, 100)) == "ENODEV"
-    finally:
-        os.close(fd)
-    assert resctrl.control(do="state")["limbo"] == [1]
-    resctrl.control(do="settle")
-    assert resctrl.control(do="state")["limbo"] == []
-
-
-def test_knobs_arrive(tmp_path: Path) -> None:
-    with mounted(tmp_path, rmids=9, closids=0, debug=True, packages=0, perf=False, counters="Error") as resctrl:
-        knobs = resctrl.control(do="state")["knobs"]
-        assert (knobs["rmids"], knobs["closids"], knobs["debug"], knobs["perf"]) == (9, 0, True, False)
-        (resctrl.root / "mon_groups" / "x").mkdir()
-        assert (resctrl.root / "mon_groups" / "x" / "mon_hw_id").read_text() == "1\n"
-        assert (resctrl.root / "mon_data" / "mon_L3_01" / "llc_occupancy").read_text() == "Error\n"
-        assert sorted(os.listdir(resctrl.root / "mon_data")) == ["mon_L3_00", "mon_L3_01"]
-        assert outcome((resctrl.root / "gold").mkdir) == "EPERM"
-
-
 def test_nothing_is_left_when_a_test_fails(tmp_path: Path) -> None:
     kept: list[tuple[Mounted, int]] = []
 
