@@ -19,7 +19,6 @@ from hook.reconcile import run as reconcile
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import (
     Follower,
-    ListStates,
     Outcome,
     Result,
     format_changes,
@@ -29,6 +28,7 @@ from hook.reconcile.run import (
     read_left_undone,
     write_left_undone,
 )
+from hook.reconcile.survey import ListStates
 
 _ERASE = "\r\x1b[K"  # to the beginning of the line, and all of it erased: ECMA-48 EL
 _PATIENCE = 1.0  # seconds before a line of progress

@@ -31,7 +31,8 @@ def act(seen: Survey, action: Action) -> Action | None:
     if action.verb == "rebuild" and action.path:
         return _rebuild_orphan(seen, action)
     if action.verb == "adopt" and not action.key:
-        bring_in.adopt_running(seen, seen.adoptable[action.container])
+        it = seen.adoptable[action.container]
+        bring_in.adopt_running(seen, bring_in.make_container(it.id, it.pid or 0, it.bundle, it.annotations))
         return action
     if not action.key:
         return _act_on_failure(seen, action)
@@ -68,7 +69,7 @@ def _act_on_failure(seen: Survey, action: Action) -> Action | None:
             run.remove(Failure, container)
         return action
     failure = run.glance(Failure, container)
-    return found if found is not None and failure is not None and bring_in.retry(seen, failure) else None
+    return found if found is not None and failure is not None and bring_in.retry(seen, container, failure) else None
 
 
 # --- The actions that hold the lock of their key

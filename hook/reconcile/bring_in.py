@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hook.base import cgroups, names, procfs, system
+from hook.base import cgroups, procfs, system
 from hook.base.errors import HookError, Reason
 from hook.base.explain import GroupGone, WrongCtrlGroup, cgroup_error
 from hook.base.models import Failure, KeyState, Member
@@ -20,19 +20,17 @@ from hook.state import damage
 
 
 def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str] | None) -> Container:
-    """The container of a hook, for one that runs already. Raises ValueError if it is invalid.
+    """The container of a hook, for one that runs already.
 
     The cgroup that its runtime was asked for says which pod it is of, never the one that its process is in by now:
     that may be of the container's making. Without it a pod that annotations name is not believed. `annotations`: None:
     those in its bundle's config.json, if that can be read.
     """
-    if not pid:
-        raise ValueError("it has no process")
     config = create.read_config(bundle) if bundle else None
     if annotations is None and config is not None:
         annotations = config.annotations or {}
     place = cgroups.from_config(config.linux.cgroups_path) if config is not None and config.linux is not None else None
-    found = Container(names.container_id(name), pid, bundle, annotations, [place] if place is not None else [])
+    found = Container(name, pid, bundle, annotations, [place] if place is not None else [])
     if place is None and (annotations is None or found.pod.uid is not None):
         found.pod.uid, found.pod.problem = None, cgroup_error(bundle)
     return found
@@ -48,9 +46,9 @@ def adopt_running(seen: Survey, container: Container) -> None:
     _monitor(seen, container, key)
 
 
-def retry(seen: Survey, failure: Failure) -> bool:
+def retry(seen: Survey, name: str, failure: Failure) -> bool:
     """Retry a failed createRuntime with its recorded key. False: the container has ended meanwhile."""
-    container = make_container(failure.container, failure.pid or 0, failure.bundle or "", None)
+    container = make_container(name, failure.pid or 0, failure.bundle or "", None)
     pod = container.pod
     pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
     pod.container = pod.container or failure.name

@@ -79,6 +79,12 @@ def diagnose(seen: Survey) -> list[Action]:
     return sorted(actions, key=lambda action: VERBS.index(action.verb))
 
 
+def diagnose_adoptable(seen: Survey) -> list[Action]:
+    """The actions for containers that run and that no hook has seen."""
+    why = "it is running, and is not in a group of ours"
+    return [Action("adopt", container=container, why=why) for container in seen.adoptable]
+
+
 def diagnose_key(seen: Survey, key: str, state: KeyState | None, only: str = "") -> Iterator[Action]:
     """The actions that a key needs. `state`: None: nothing readable is recorded of it.
 

@@ -4,21 +4,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hook.base import container_tasks, system
 from hook.base.errors import HookError, Reason
 from hook.base.explain import as_hook_error, short_id, system_error, who
-from hook.base.models import LeftUndone, Options, State
+from hook.base.models import LeftUndone, Options
 from hook.base.resctrl import Resctrl
 from hook.node import runtimes
-from hook.reconcile import bring_in
 from hook.reconcile.act import act
 from hook.reconcile.chase import StillOutside
-from hook.reconcile.diagnose import Action, diagnose
-from hook.reconcile.survey import Survey
+from hook.reconcile.diagnose import Action, diagnose, diagnose_adoptable
+from hook.reconcile.survey import ListStates, Survey
 from hook.reconcile.tally import Tally
 from hook.stages import report
 from hook.stages.entry import Context
@@ -26,7 +25,6 @@ from hook.state import damage, records
 from hook.state.records import Records
 from hook.state.store import RunDir
 
-ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
 _MOST_PASSES = 3
 _MOST_CHASES = 10  # passes, after the first ones only for threads outside their group, ...
 _SECONDS = 4.0  # ... and only until then
@@ -39,23 +37,25 @@ _NAMED_IF_BUSY = ("rebuild", "drop", "end", "prune", "retry")
 class Outcome:
     """The outcome of an action. `problem`: why it failed; `remark`: another problem found meanwhile.
 
-    `reason`: the name of the problem (reasons.Reason). `is_busy`: a hook works at this key, so that the next run, or
-    that hook, does the action: no failure. `outside`: how many threads of the container it left outside its group.
-    `is_mended`: a later look in the same run found none outside: no failure in the end.
+    `reason`: the name of the problem (errors.Reason). `outside`: how many threads of the container it left outside its
+    group.
     """
 
     action: Action
     problem: str | None = None
-    remark: str | None = None
     reason: str | None = None
-    is_busy: bool = False
+    remark: str | None = None
     outside: int = 0
-    is_mended: bool = False
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a hook works at this key, so that the next run, or that hook, does the action: no failure."""
+        return self.reason == Reason.LOCK_TIMEOUT
 
     @property
     def has_failed(self) -> bool:
-        """Whether the action is left undone."""
-        return self.problem is not None and not (self.is_busy or self.is_mended)
+        """Whether the action was not done, and no hook is at it."""
+        return self.problem is not None and not self.is_busy
 
 
 @dataclass(frozen=True)
@@ -63,26 +63,28 @@ class Result:
     """The actions that were done, or are planned. `left`: a line for each problem that reconcile does not change.
 
     `ended`: why the run did not get to its end (a signal, its time is over). `undone`: how many of the actions that it
-    had planned it left undone then.
+    had planned it left undone then. `outside`: how many threads of each container are outside by the last look.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     undone: int = 0
     ended: str | None = None
+    outside: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """The actions that are left undone: none that a later one did for the same container, group or key.
+
+        Nor one that left threads outside if the last look found none: they have come in by themselves, or ended.
+        """
+        last = {it.action.container or it.action.path or it.action.key: it for it in self.outcomes}
+        return [it for it in last.values() if it.has_failed and (not it.outside or it.action.container in self.outside)]
 
     @property
     def is_whole(self) -> bool:
-        """Whether no action is left undone: none failed, unless a later one did as much for the same container."""
-        return self.ended is None and not any(it.has_failed for it in self._list_last())
-
-    def count_outside(self) -> dict[str, int]:
-        """How many threads of each container are still outside its group."""
-        return {it.action.container: it.outside for it in self._list_last() if it.outside and it.has_failed}
-
-    def _list_last(self) -> Collection[Outcome]:
-        """The last action of each container, group or key."""
-        return {it.action.container or it.action.path or it.action.key: it for it in self.outcomes}.values()
+        """Whether no action is left undone."""
+        return self.ended is None and not self.failed
 
 
 class Follower:
@@ -106,11 +108,10 @@ def plan_repairs(
     if list_states is None and not _has_work(options):
         return Result()
     seen = Survey(_open_node(options, longest_linger), live)
-    planned = diagnose(seen)
-    left = [*_list_left(seen)]
-    adopted, adoptions = _find_adoptions(seen, list_states) if list_states is not None else (Result(), [])
-    outcomes = [Outcome(it) for it in planned] + adopted.outcomes + [Outcome(it) for it in adoptions]
-    return Result(outcomes, left + adopted.left)
+    planned, left = diagnose(seen), [*_list_left(seen)]
+    if list_states is not None:
+        left += seen.look_for_adoptable(list_states)
+    return Result([Outcome(it) for it in [*planned, *diagnose_adoptable(seen)]], left)
 
 
 def repair(
@@ -129,8 +130,7 @@ def repair(
     if list_states is None and not _has_work(options):
         return Result()
     context, follower = _open_node(options, longest_linger), follower or Follower()
-    with Tally(context.run, context.late_cpu) as tally:
-        tally.start()
+    with Tally(context) as tally:
         for line in damage.sum_up_failures(context.run):
             report.log(line)
         outcomes: list[Outcome] = []
@@ -151,10 +151,14 @@ def repair(
             tried = {it for it in tried.union(actions) if it.id not in moved}
         outcomes += _give_up(planned, outcomes, seen)
         left = [*_list_left(seen)]
-        adopted = _adopt(seen, list_states, follower) if list_states is not None else Result()
-        left += [*adopted.left, *_list_unhooked(seen)]
-        result = Result([*(_mend(it, seen) for it in outcomes), *adopted.outcomes], left)
-        tally.end(len(left), result.count_outside())
+        outside = {container: it.to_move for (_key, container), it in seen.outside.items() if it.to_move}
+        if list_states is not None:  # last: of what was rebuilt the containers are known by now
+            left += seen.look_for_adoptable(list_states)
+            adopted = _do_actions(seen, diagnose_adoptable(seen), follower, tally)
+            outside.update((it.action.container, it.outside) for it in adopted if it.outside)
+            outcomes += adopted
+        result = Result(outcomes, [*left, *_list_unhooked(seen)], outside=outside)
+        tally.end(len(result.left), len(result.failed), outside)
     return result
 
 
@@ -204,24 +208,20 @@ def _attempt(seen: Survey, action: Action) -> Outcome | None:
     None if it was no longer needed: a hook ran since the survey.
     """
     complaints = seen.context.run.complaints
-    problem = reason = None
-    is_busy = False
-    outside = 0
+    outcome = None
     try:
         done = act(seen, action)
-        if done is None and not complaints:
-            return None
-        action = done or action
+        if done is not None or complaints:
+            outcome = Outcome(done or action)
     except (HookError, OSError) as error:
-        outside = error.number if isinstance(error, StillOutside) else 0
         why = as_hook_error("cannot read or write a file", error)
-        is_busy = why.reason == Reason.LOCK_TIMEOUT
-        if is_busy and action.verb not in _NAMED_IF_BUSY:
-            return None
-        problem, reason = _BUSY if is_busy else str(why), why.reason
+        outside = error.number if isinstance(error, StillOutside) else 0
+        outcome = Outcome(action, str(why), why.reason, outside=outside)
+        if outcome.is_busy:
+            outcome = replace(outcome, problem=_BUSY) if action.verb in _NAMED_IF_BUSY else None
     remark = "; ".join(map(str, complaints)) or None
     complaints.clear()
-    return Outcome(action, problem, remark, reason, is_busy, outside)
+    return outcome and replace(outcome, remark=remark)
 
 
 def _give_up(planned: list[Action], outcomes: list[Outcome], last: Survey) -> Iterator[Outcome]:
@@ -230,13 +230,7 @@ def _give_up(planned: list[Action], outcomes: list[Outcome], last: Survey) -> It
     for action in planned:
         if action.verb == "adopt" and not former.get(action.id):
             error = StillOutside(last.outside[action.key, action.container].to_move, 0)
-            yield Outcome(action, str(error), reason=error.reason, outside=error.number)
-
-
-def _mend(outcome: Outcome, last: Survey) -> Outcome:
-    """The outcome as it is by the last look, after all actions: what was still outside may be inside by then."""
-    found = last.outside.get((outcome.action.key, outcome.action.container))
-    return outcome if found is not None and found.to_move else replace(outcome, is_mended=bool(outcome.outside))
+            yield Outcome(action, str(error), error.reason, outside=error.number)
 
 
 def _list_left(seen: Survey) -> Iterator[str]:
@@ -251,11 +245,8 @@ def _list_left(seen: Survey) -> Iterator[str]:
             yield f"{found.unread} cgroups {of} were not read: it has too many; a program there may stay outside"
 
 
-# --- Containers that never got the hook
-
-
 def _list_unhooked(seen: Survey) -> list[str]:
-    """A line on those that run, if any."""
+    """A line on the containers that never got the hook, if any."""
     if not seen.context.resctrl.exists():
         return []
     try:
@@ -264,31 +255,6 @@ def _list_unhooked(seen: Survey) -> list[str]:
         return [f"cannot look for containers that never got the hook: {error}"]
     names = records.name_unhooked(found) if found is not None else []
     return [f"{len(names)} running containers never got the hook (see doctor): {', '.join(names)}"] if names else []
-
-
-def _adopt(seen: Survey, list_states: ListStates, follower: Follower) -> Result:
-    """Monitor those that run."""
-    found, actions = _find_adoptions(seen, list_states)
-    for outcome in found.outcomes:
-        follower.end(outcome)
-    with Tally(seen.context.run, seen.context.late_cpu) as tally:
-        done = _do_actions(seen, actions, follower, tally)
-        tally.save()
-    return replace(found, outcomes=[*found.outcomes, *done])
-
-
-def _find_adoptions(seen: Survey, list_states: ListStates) -> tuple[Result, list[Action]]:
-    """The actions for containers that are not in a group of ours, and what cannot be adopted."""
-    states, problems = list_states({container for state in seen.states.values() for container in state.members})
-    outcomes = []
-    for it in states:
-        try:
-            seen.adoptable[it.id] = bring_in.make_container(it.id, it.pid or 0, it.bundle, it.annotations)
-        except ValueError as error:
-            action = Action("adopt", container=it.id, why="it is running")
-            outcomes.append(Outcome(action, str(error), reason=Reason.BAD_STATE))
-    why = "it is running, and is not in a group of ours"
-    return Result(outcomes, problems), [Action("adopt", container=it, why=why) for it in seen.adoptable]
 
 
 # --- As text and as JSON

@@ -6,23 +6,23 @@ Changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
 from hook.base import cgroups, container_tasks, procfs, resctrl, system
 from hook.base.container_tasks import Process, Processes
 from hook.base.errors import UNNAMED, HookError
-from hook.base.models import Failure, Index, KeyState, Member, MonGroup
+from hook.base.models import Failure, Index, KeyState, Member, MonGroup, State
 from hook.node import config
 from hook.reconcile.chase import is_in, is_movable, is_of_parent
 from hook.stages import reclaim
 from hook.stages.entry import Context
-from hook.stages.identity import Container
 from hook.state import lives, records
 from hook.state.records import Broken, Records
 
 _LOOKS = 20  # at a container with a thread that ended before it could be asked for its group
+ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
 Place = tuple[str, str]
 """A key and one of its containers."""
 
@@ -58,7 +58,7 @@ class Survey:
         self.boottime = system.boottime()
         self.is_mounted = context.resctrl.is_mounted()
         self.outside: dict[Place, Outside] = {}
-        self.adoptable: dict[str, Container] = {}
+        self.adoptable: dict[str, State] = {}
         self.refusal: HookError | None = None
         with Records(run.path) as listed:
             found = {key: listed.state(key) for key in listed.names(KeyState)}
@@ -80,6 +80,12 @@ class Survey:
         recorded = {it.path for state in self.states.values() if state.completed_at is None for it in state.groups}
         self.orphans = reclaim.find_orphans(context, recorded) if self.is_mounted else []
         """The groups with our prefix and without a record."""
+
+    def look_for_adoptable(self, list_states: ListStates) -> list[str]:
+        """Find the containers that run and that no hook has seen; returns a line for each problem."""
+        states, problems = list_states({container for state in self.states.values() for container in state.members})
+        self.adoptable = {state.id: state for state in states}
+        return problems
 
     def list_keys(self) -> list[str]:
         """Every key that there is something of."""

@@ -7,16 +7,15 @@ error, has a start without an end. Counts are added to those on record, under a 
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
 from hook.base import system
 from hook.base.errors import HookError
 from hook.base.models import ReconcileRecord
-from hook.state import store
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from hook.state.store import RunDir
+from hook.stages.entry import Context
+from hook.state.store import RunDir, replace
 
 _LOCK = "reconcile.lock"
 _PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
@@ -27,93 +26,93 @@ _INTERVAL = 5.0  # seconds, so that a run that is killed has lost few counts
 
 
 class Tally:
-    """What one run counts, on its way into the record. `late_cpu`: see Context.late_cpu; what is saved is taken out.
+    """What one run of reconcile counts, on its way into the record, from its start to its `end`.
 
-    A run of reconcile starts, counts and ends; what has no end only counts, and saves now and then. A run that is ended
-    meanwhile saves its counts on the way out of `with`, if that takes no wait.
-    A record that cannot be written stops no run: its last end gets old, which raises the alert.
+    What has no end, as watch, only saves now and then. A run that is ended meanwhile saves its counts on the way out of
+    `with`, if that takes no wait. A record that cannot be written stops no run: its last end gets old, which raises the
+    alert.
     """
 
-    def __init__(self, run: RunDir, late_cpu: dict[str, float]) -> None:
-        self._run = run
-        self._late_cpu = late_cpu
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._started = self._saved = system.monotonic()
-        self._actions: dict[str, int] = {}
-        self._failures: dict[str, int] = {}
-        self._failed = 0
+        self._actions: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter()
 
     def __enter__(self) -> Tally:
+        self.save(started_at=system.unix_time())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         if kind is not None:
             self.save(patience=0.0)
 
-    def start(self) -> None:
-        """Record that a run of reconcile starts."""
-        self.save(started_at=system.unix_time())
-
     def count(self, verb: str, *, failed: bool) -> None:
         """Count an action."""
-        counts = self._failures if failed else self._actions
-        counts[verb] = counts.get(verb, 0) + 1
-        self._failed += failed
+        (self._failures if failed else self._actions)[verb] += 1
         if system.monotonic() - self._saved >= _INTERVAL:
             self.save()
 
-    def end(self, left: int, outside: dict[str, int]) -> None:
-        """Record that the run got through, with so many problems `left`. `outside`: as in ReconcileRecord, of all."""
+    def end(self, left: int, failed: int, outside: dict[str, int]) -> None:
+        """Record that the run got through, as in ReconcileRecord. `outside`: of all containers."""
         self.save(
             ended_at=system.unix_time(),
             seconds=system.monotonic() - self._started,
             left=left,
-            failed=self._failed,
+            failed=failed,
             outside=dict(sorted(outside.items(), key=lambda it: -it[1])[:_MOST_NAMED]),
             outside_total=sum(outside.values()),
         )
 
     def save(self, *, patience: float = _PATIENCE, **fields: Any) -> None:  # noqa: ANN401  those of ReconcileRecord
-        """Add what was counted since the last time to the record, and set these fields of it."""
-        late = sum(_save_late(self._run, self._late_cpu, key) for key in list(self._late_cpu))
-        try:
+        """Add what was counted since the last time to the record, and set these fields of it.
+
+        What the context has counted of late_cpu is taken out of it.
+        """
+        late = sum(_save_late(self._context, key) for key in list(self._context.late_cpu))
+        with suppress(OSError):
             self._update(late, fields, patience)
-        except OSError:
-            pass
-        self._actions, self._failures, self._saved = {}, {}, system.monotonic()
+        self._actions.clear()
+        self._failures.clear()
+        self._saved = system.monotonic()
 
     def _update(self, late: float, fields: dict[str, Any], patience: float) -> None:
-        run = self._run
-        try:
-            descriptor = system.open_lock(_LOCK, run.descriptor)
-        except OSError:  # something else is in its place
-            system.remove_tree(_LOCK, run.descriptor)
-            descriptor = system.open_lock(_LOCK, run.descriptor)
+        run = self._context.run
+        descriptor = _open_lock(run)
         try:
             # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
             system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + patience)
             former = run.glance(ReconcileRecord) or ReconcileRecord()
             sums = {"actions": _add(former.actions, self._actions), "failures": _add(former.failures, self._failures)}
             late_cpu = (former.late_cpu + late) % _SECONDS_FULL
-            run.write(ReconcileRecord, "", store.replace(former, **sums, late_cpu=late_cpu, **fields))
+            run.write(ReconcileRecord, "", replace(former, **sums, late_cpu=late_cpu, **fields))
         finally:
             system.close(descriptor)
 
 
-def _save_late(run: RunDir, late_cpu: dict[str, float], key: str) -> float:
+def _open_lock(run: RunDir) -> int:
+    try:
+        return system.open_lock(_LOCK, run.descriptor)
+    except OSError:  # something else is in its place
+        system.remove_tree(_LOCK, run.descriptor)
+        return system.open_lock(_LOCK, run.descriptor)
+
+
+def _save_late(context: Context, key: str) -> float:
     """Add to a key's record what its tasks had used before they were moved in; returns the seconds.
 
     0 while a hook holds the key's lock: the next save adds them.
     """
     try:
-        with run.lock(key, system.monotonic()) as locked:
-            seconds = late_cpu.pop(key)
+        with context.run.lock(key, system.monotonic()) as locked:
+            seconds = context.late_cpu.pop(key)
             if locked.state is not None:
                 total = (locked.state.late_cpu + seconds) % _SECONDS_FULL
-                locked.commit(store.replace(locked.state, late_cpu=total))
+                locked.commit(replace(locked.state, late_cpu=total))
     except (HookError, OSError):
         return 0.0
     return seconds
 
 
-def _add(former: dict[str, int], more: dict[str, int]) -> dict[str, int]:
-    return {verb: (former.get(verb, 0) + more.get(verb, 0)) % _FULL for verb in {**former, **more}}
+def _add(former: dict[str, int], more: Counter[str]) -> dict[str, int]:
+    return {verb: number % _FULL for verb, number in (Counter(former) + more).items()}

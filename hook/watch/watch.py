@@ -111,7 +111,7 @@ class Watch:
         """Save, at the start and once a minute, what was done, and what processes used before they were moved in."""
         self._saved = system.monotonic()
         if self._context.late_cpu:
-            Tally(self._context.run, self._context.late_cpu).save()
+            Tally(self._context).save()
         record = WatchRecord(
             started_at=self._started_at,
             alive_at=system.unix_time(),

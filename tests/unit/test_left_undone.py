@@ -36,7 +36,7 @@ def test_a_failure_that_its_hook_has_reported_is_known_from_the_first_run_on() -
 
 
 def test_a_busy_key_is_no_failure() -> None:
-    busy = Outcome(Action("drop", "k", "a"), "busy", reason="lock_timeout", is_busy=True)
+    busy = Outcome(Action("drop", "k", "a"), "busy", reason="lock_timeout")
     assert left(busy) == LeftUndone()
     assert not is_known(left(busy), busy)
 

@@ -5,25 +5,24 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from hook.base import procfs, system
 from hook.base.errors import HookError
 from hook.base.models import KeyState, Options, ReconcileRecord
+from hook.base.resctrl import Resctrl
 from hook.doctor.finding import Site
 from hook.doctor.records import check_reconcile
 from hook.node.place import Places
 from hook.reconcile import run as reconcile
 from hook.reconcile.tally import Tally
-from hook.state.records import Records
+from hook.stages.entry import Context
 from hook.state.store import RunDir
 from tests.unit.nodes import NodeFiles
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -36,59 +35,71 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> RunDir:
-    return RunDir(str(tmp_path / "run"))
+def context(tmp_path: Path) -> Context:
+    return Context(Resctrl(str(tmp_path)), RunDir(str(tmp_path / "run")), Options())
 
 
-def record(run: RunDir) -> ReconcileRecord:
-    with Records(run.path) as records:
-        found = records.glance(ReconcileRecord)
+def record(context: Context) -> ReconcileRecord:
+    found = context.run.glance(ReconcileRecord)
     assert found is not None
     return found
 
 
-def test_a_run_leaves_its_start_its_end_and_what_it_did(run: RunDir, clock: list[float]) -> None:
-    tally = Tally(run, {})
-    tally.start()
-    assert (record(run).started_at, record(run).ended_at) == (1000, None)
-    tally.count("adopt", failed=False)
-    tally.count("evict", failed=True)
-    clock[0] += 2
-    tally.end(left=3, outside={})
-    found = record(run)
+def adopt(context: Context) -> None:
+    """A run that does one action."""
+    with Tally(context) as tally:
+        tally.count("adopt", failed=False)
+        tally.end(0, 0, {})
+
+
+def put_key(context: Context, **fields: Any) -> None:  # noqa: ANN401
+    context.run.write(KeyState, "c1", KeyState(key="c1", kind="container", **fields))
+
+
+def late_cpu(context: Context) -> float:
+    state = context.run.read_key("c1")
+    assert state is not None
+    return state.late_cpu
+
+
+def test_a_run_leaves_its_start_its_end_and_what_it_did(context: Context, clock: list[float]) -> None:
+    with Tally(context) as tally:
+        assert (record(context).started_at, record(context).ended_at) == (1000, None)
+        tally.count("adopt", failed=False)
+        tally.count("evict", failed=True)
+        clock[0] += 2
+        tally.end(3, 1, {f"c{number}": number for number in range(1, 151)})
+    found = record(context)
     assert (found.started_at, found.ended_at, found.seconds, found.failed, found.left) == (1000, 1002, 2, 1, 3)
     assert (found.actions, found.failures) == ({"adopt": 1}, {"evict": 1})
+    assert (len(found.outside), found.outside_total, min(found.outside.values())) == (100, sum(range(151)), 51)
+    Tally(context).save()
+    assert record(context) == found
+    adopt(context)
+    assert (record(context).outside, record(context).outside_total) == ({}, 0)
 
 
-def test_counts_add_up_over_runs_and_a_killed_run_is_seen(run: RunDir, clock: list[float]) -> None:
+def test_counts_add_up_over_runs_and_a_killed_run_is_seen(context: Context, clock: list[float]) -> None:
     for _ in range(2):
-        tally = Tally(run, {})
-        tally.start()
-        tally.count("adopt", failed=False)
-        tally.end(left=0, outside={})
+        adopt(context)
     clock[0] += 60
-    killed = Tally(run, {})
-    killed.start()
-    killed.count("adopt", failed=False)
-    clock[0] += 30
-    killed.count("adopt", failed=False)  # saved on the way
-    found = record(run)
+    with Tally(context) as killed:
+        killed.count("adopt", failed=False)
+        clock[0] += 30
+        killed.count("adopt", failed=False)  # saved on the way
+        found = record(context)
     assert (found.started_at, found.ended_at, found.failed) == (1060, 1000, 0)
     assert found.actions == {"adopt": 4}
 
 
 @pytest.mark.usefixtures("clock")
-def test_two_runs_at_once_lose_no_count(run: RunDir) -> None:
-    first, second = Tally(run, {}), Tally(run, {})
-    first.count("adopt", failed=False)
-    second.count("adopt", failed=False)
-    first.save()
-    second.save()
-    assert record(run).actions == {"adopt": 2}
-
-
-def put_text(place: Path, text: str) -> None:
-    place.write_text(text)
+def test_two_runs_at_once_lose_no_count(context: Context) -> None:
+    both = Tally(context), Tally(context)
+    for tally in both:
+        tally.count("adopt", failed=False)
+    for tally in both:
+        tally.save()
+    assert record(context).actions == {"adopt": 2}
 
 
 def put_link(place: Path, text: str) -> None:
@@ -103,54 +114,50 @@ def put_directory(place: Path, text: str) -> None:
 
 @pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("name", ["reconcile.json", ".reconcile.tmp", "reconcile.lock"])
-@pytest.mark.parametrize("put", [put_text, put_link, put_directory, lambda place, _text: os.mkfifo(place)])
+@pytest.mark.parametrize("put", [Path.write_text, put_link, put_directory, lambda place, _text: os.mkfifo(place)])
 @pytest.mark.parametrize("text", ["{", '{"version": 1, "actions": {"adopt": "many"}}', '{"version": 2}'])
 def test_a_torn_or_hostile_file_is_replaced(
-    run: RunDir, tmp_path: Path, name: str, put: Callable[[Path, str], None], text: str
+    context: Context, tmp_path: Path, name: str, put: Callable[[Path, str], None], text: str
 ) -> None:
-    put(Path(run.path, name), text)
-    tally = Tally(run, {})
-    tally.start()
-    tally.count("adopt", failed=False)
-    tally.end(left=0, outside={})
-    assert record(run).actions == {"adopt": 1}
-    assert not Path(run.path, "reconcile.json").is_symlink()
+    put(Path(context.run.path, name), text)
+    adopt(context)
+    assert record(context).actions == {"adopt": 1}
+    assert not Path(context.run.path, "reconcile.json").is_symlink()
     elsewhere = tmp_path / "elsewhere"
     assert not elsewhere.exists() or elsewhere.read_text() == text
 
 
 @pytest.mark.usefixtures("clock")
-def test_a_record_at_its_limits_goes_on_anew(run: RunDir) -> None:
-    run.write(KeyState, "c1", KeyState(key="c1", kind="container", late_cpu=1e12))
+def test_a_record_at_its_limits_goes_on_anew(context: Context) -> None:
+    put_key(context, late_cpu=1e12)
     full = {"version": 1, "actions": {"adopt": 2**63 - 1}, "failures": {"adopt": 2**63 - 1}, "late_cpu": 1e12}
-    Path(run.path, "reconcile.json").write_text(json.dumps(full))
-    tally = Tally(run, {"c1": 1.5})
+    Path(context.run.path, "reconcile.json").write_text(json.dumps(full))
+    context.late_cpu["c1"] = 1.5
+    tally = Tally(context)
     tally.count("adopt", failed=False)
     tally.count("adopt", failed=True)
-    tally.end(left=0, outside={})
-    found, state = record(run), run.read_key("c1")
-    assert state is not None
-    assert (found.actions, found.failures, found.late_cpu, state.late_cpu) == ({"adopt": 0}, {"adopt": 0}, 1.5, 1.5)
+    tally.save()
+    found = record(context)
+    assert (found.actions, found.failures, found.late_cpu) == ({"adopt": 0}, {"adopt": 0}, 1.5)
+    assert late_cpu(context) == 1.5
 
 
-def test_a_full_run_directory_stops_no_run(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_run_directory_stops_no_run(context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(system, "write_new", full)
-    tally = Tally(run, {"c1": 1.0})
-    tally.start()
-    tally.end(left=0, outside={})
+    context.late_cpu["c1"] = 1.0
+    adopt(context)
 
 
-def test_reconcile_records_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = Options(run_dir=str(tmp_path / "run"), resctrl_root=str(tmp_path))
-    run = RunDir(options.run_dir)
-    run.write(KeyState, "c1", KeyState(key="c1", kind="container"))
+def test_reconcile_records_its_run(tmp_path: Path, context: Context, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = Options(run_dir=context.run.path, resctrl_root=str(tmp_path))
+    put_key(context)
     reconcile.plan_repairs(options)
-    assert not Path(options.run_dir, "reconcile.json").exists()
+    assert context.run.glance(ReconcileRecord) is None
     reconcile.repair(options)
-    found = record(run)
+    found = record(context)
     assert found.started_at is not None
     assert found.ended_at is not None
     assert found.ended_at >= found.started_at
@@ -162,7 +169,7 @@ def test_reconcile_records_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(reconcile, "Survey", broken)
     with pytest.raises(HookError):
         reconcile.repair(options)
-    again = record(run)
+    again = record(context)
     assert again.ended_at == found.ended_at
     assert again.started_at is not None
     assert again.started_at > found.ended_at
@@ -171,31 +178,20 @@ def test_reconcile_records_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 # --- What tasks had used before they were moved in
 
 
-def test_late_cpu_time_is_in_the_key_and_in_the_sum(run: RunDir) -> None:
-    run.write(KeyState, "c1", KeyState(key="c1", kind="container"))
+def test_late_cpu_time_is_in_the_key_and_in_the_sum_and_a_busy_key_is_added_at_the_next_save(context: Context) -> None:
+    put_key(context)
     for seconds in (1.5, 0.25):
-        late = {"c1": seconds, "gone": 1.0}
-        Tally(run, late).save()
-        assert late == {}
-    state = run.read_key("c1")
-    assert state is not None
-    assert (state.late_cpu, record(run).late_cpu) == (1.75, 3.75)
-    assert run.read_key("gone") is None
-
-
-def test_a_busy_key_is_added_at_the_next_save(run: RunDir) -> None:
-    run.write(KeyState, "c1", KeyState(key="c1", kind="container"))
-    late = {"c1": 1.5}
-    with run.lock("c1", system.monotonic()):
-        Tally(run, late).save()
-    assert (late, record(run).late_cpu) == ({"c1": 1.5}, 0)
-    Tally(run, late).save()
-    assert record(run).late_cpu == 1.5
-
-
-def test_an_older_record_has_no_late_cpu_time() -> None:
-    fields: dict[str, Any] = json.loads('{"version": 1, "key": "c1", "kind": "pod"}')
-    assert KeyState.model_validate(fields).late_cpu == 0
+        context.late_cpu.update({"c1": seconds, "gone": 1.0})
+        Tally(context).save()
+        assert context.late_cpu == {}
+    assert (late_cpu(context), record(context).late_cpu) == (1.75, 3.75)
+    assert context.run.read_key("gone") is None
+    context.late_cpu["c1"] = 1.0
+    for expected in (1.75, 2.75):
+        with context.run.lock("c1" if expected == 1.75 else "c2", system.monotonic()):
+            Tally(context).save()
+        assert late_cpu(context) == expected
+    assert (context.late_cpu, record(context).late_cpu) == ({}, 4.75)
 
 
 def test_the_cpu_time_of_a_thread_is_its_own() -> None:
@@ -229,15 +225,3 @@ def test_doctor_says_whether_reconcile_gets_through(
     node.reconciled(**fields)
     (finding,) = check_reconcile(site)
     assert (finding.level, finding.subject, finding.found) == (level, "reconcile", found)
-
-
-def test_what_is_outside_is_replaced_by_each_run_and_named_for_a_hundred_containers(run: RunDir) -> None:
-    tally = Tally(run, {})
-    tally.end(left=0, outside={f"c{number}": number for number in range(1, 151)})
-    found = record(run)
-    assert (len(found.outside), found.outside_total) == (100, sum(range(151)))
-    assert min(found.outside.values()) == 51
-    tally.save()
-    assert record(run) == found
-    tally.end(left=0, outside={})
-    assert (record(run).outside, record(run).outside_total) == ({}, 0)
