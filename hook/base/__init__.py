@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What everything else uses: the kernel and its files, text and JSON, the models of all that is parsed. No policy."""
+"""The lowest layer: the kernel's files, system calls, JSON, and the models of everything that is parsed. No policy."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cgroup's path says of containers: whether it is one's own, and whose. Of pods and runtimes: `identity`.
+"""Finds the container that a cgroup belongs to, by the cgroup's path. Pods and runtimes are found in `identity`.
 
-A cgroup is named `<controllers>:<path>`, as /proc/PID/cgroup has it (no controllers: cgroup v2; see procfs.cgroups).
+A cgroup is written `<controllers>:<path>`, as in /proc/PID/cgroup (no controllers: cgroup v2; see procfs.cgroups).
 Source: cgroups(7), and the names that kubelet, CRI-O, Podman and containerd give (`crio-ID.scope`, `pod<UID>`, ...).
 """
 
@@ -19,22 +19,22 @@ _HEX = frozenset("0123456789abcdef")
 
 
 def is_own(cgroup: str | None, container: str) -> bool:
-    """Whether a cgroup is this container's own, or below that."""
+    """Whether a cgroup is the one that the runtime made for this container, or is below it."""
     return procfs.find_own(cgroup or "", container) is not None
 
 
 def possible_ids(cgroup: str) -> list[str]:
-    """Every text that a cgroup's path would make it the own one of, as is_own has it; those of the outermost first.
+    """Every container ID for which `is_own` holds, those of the outermost component first.
 
-    Any component below a container's own may be of that container's making.
+    A container can name the components below its own as it likes, so that only one of these IDs is right.
     """
     return [text for name in _names(cgroup) for text in _ends(name)]
 
 
 def find_container(cgroup: str, known: Container[str]) -> str | None:
-    """The container that a cgroup is of: of the outermost component that names a `known` one, or looks like an ID.
+    """Find a cgroup's container: the outermost component decides that names a `known` container or looks like an ID.
 
-    What is below is that container's to name: with a writable cgroup it gives one the name of another container's.
+    A container with a writable cgroup can name the cgroups below its own after another container.
     """
     names = _names(cgroup)
     for above, name, below in zip(["", *names], names, [*names[1:], ""]):
@@ -47,21 +47,21 @@ def find_container(cgroup: str, known: Container[str]) -> str | None:
 
 
 def find_container_id(cgroup: str) -> str | None:
-    """The ID that the runtimes of Kubernetes and Podman name a container's cgroup by: 64 hex digits, the outermost."""
+    """Find the ID of 64 hex digits in the outermost cgroup that Podman or a runtime of Kubernetes named by one."""
     return find_container(cgroup, ())
 
 
 def cut_below_container(cgroup: str) -> str:
-    """A cgroup, or that of the container which it is below, where the container makes as many as it likes."""
+    """Return the container's own cgroup for one below it, since a container can make any number of those."""
     container = find_container_id(cgroup) if len(cgroup) > _ID_LENGTH else None  # most: other hierarchies' roots
     return (procfs.find_own(cgroup, container) if container is not None else None) or cgroup
 
 
 def from_config(path: str | None) -> str | None:
-    """The cgroup that `linux.cgroupsPath` of a bundle's config.json asks for; None if that leaves it to the runtime.
+    """The cgroup that `linux.cgroupsPath` of a bundle's config.json asks for; None: the runtime chooses.
 
-    In either of its forms: an absolute path, or `SLICE:MARK:ID` for systemd, of which the slices above are left out.
-    Source: runtime-spec, config-linux.md "Cgroups Path"; runc, docs/systemd.md.
+    The path is absolute, or `SLICE:MARK:ID` for systemd; the result then lacks the slices above SLICE. Source:
+    runtime-spec, config-linux.md "Cgroups Path"; runc, docs/systemd.md.
     """
     if not path:
         return None
@@ -72,7 +72,7 @@ def from_config(path: str | None) -> str | None:
 
 
 def find_directory(cgroup: str) -> str | None:
-    """The directory of a cgroup, in one of the places where its hierarchy is mounted by all known systems."""
+    """The directory of a cgroup below /sys/fs/cgroup; None if it is gone, or its hierarchy is mounted elsewhere."""
     controllers, _, path = cgroup.partition(":")
     if not path.startswith("/") or ".." in path.split("/"):
         return None
@@ -83,21 +83,21 @@ def find_directory(cgroup: str) -> str | None:
 
 
 def is_within(cgroup: str, outer: str) -> bool:
-    """Whether a cgroup is another one, or below it."""
+    """Whether a cgroup is `outer` or below it."""
     return cgroup == outer or cgroup.startswith(outer + "/")
 
 
 def _is_podmans_pod(above: str, name: str, below: str) -> bool:
-    """Whether a component is a pod of Podman's, which its cgroupfs driver gives the bare ID of the pod.
+    """Whether a component is the cgroup of a pod of Podman's, which its cgroupfs driver names by the pod's bare ID.
 
-    The pod's containers are `libpod-ID` in it. containerd gives containers bare IDs, too, but in the kubelet's pods.
+    The pod's containers are `libpod-ID` in it. containerd names containers by bare IDs, too, but inside `pod<UID>`.
     """
     is_of_podman = above == "libpod_parent" or (below.startswith("libpod-") and not above.startswith("pod"))
     return is_of_podman and len(name) == _ID_LENGTH
 
 
 def _id_of(name: str) -> str | None:
-    """The ID in a component's name."""
+    """The ID of 64 hex digits at the end of a component's name; None: it has none."""
     found = name[-_ID_LENGTH:]
     return found if len(found) == _ID_LENGTH and _HEX.issuperset(found) else None
 
@@ -107,6 +107,6 @@ def _ends(name: str) -> list[str]:
 
 
 def _names(cgroup: str) -> list[str]:
-    """The components of a cgroup's path, without what systemd adds."""
+    """The components of a cgroup's path, without systemd's `.scope`."""
     components = cgroup.partition(":")[2].split("/")
     return [name[: -len(".scope")] if name.endswith(".scope") else name for name in components]

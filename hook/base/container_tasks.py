@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tasks are a container's: every thread of every process in its cgroup, or without its own one, of its family.
+"""Finds the tasks of containers: all threads of the processes in a container's own cgroup, or else of its family.
 
-One look at /proc serves all containers, for every cgroup version and mount point: each process says itself which
-cgroups it is in, and who its parent is. Not for the hook path: what is looked at grows with the node.
+One look at /proc serves all containers, for every cgroup version and mount point: each process's files in /proc name
+its cgroups and its parent. Not for the hook path: the cost grows with the number of processes on the node.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from hook.base.models import Member
 
 
-_MOST_CGROUPS = 256  # of one container: a tenant with a writable cgroup makes as many as he likes
+_MOST_CGROUPS = 256  # read for one container: with a writable cgroup a container can make any number
 _MOST_BYTES = 4 << 20  # of one list: half a million threads
 _GONE = (errno.ENOENT, errno.ENODEV)  # ENODEV: removed while its file was open
 
 
 class Process(NamedTuple):
-    """A process that lives. `starttime` as in models.Member; `cgroups` as in procfs.cgroups, one for each hierarchy.
+    """A live process. `starttime` as in models.Member; `cgroups` as in procfs.cgroups, one for each hierarchy.
 
-    `threads`: how many it had. `name`: that of its program, cut to 15 bytes (comm).
+    `threads`: their number. `name`: its program's, cut to 15 bytes (comm).
     """
 
     pid: int
@@ -40,11 +40,11 @@ class Process(NamedTuple):
 
 
 class Processes:
-    """One look at all processes that live, `by_pid`, for all `members`, which are containers with their records.
+    """One look at all live processes, `by_pid`, and which of the `members` (name and record) each belongs to.
 
-    A process belongs to the member whose own cgroup holds it: the innermost, where one is below another. One that no
-    own cgroup holds belongs to the member whose init is its nearest ancestor. `boottime`: when the look began
-    (CLOCK_BOOTTIME, s). All members together cost one visit of each process, and of each cgroup as many as it is deep.
+    A process belongs to the member whose own cgroup holds it: the innermost, where one is below another. A process in
+    no member's own cgroup belongs to the member whose init is its nearest ancestor. `boottime`: when the look began
+    (CLOCK_BOOTTIME, s). The cost is one visit of each process, and of each cgroup as many as it has ancestors.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Processes:
         self.add(members)
 
     def add(self, members: Iterable[tuple[str, Member]]) -> None:
-        """Let the look know of further members, such as those that this reconcile has recorded."""
+        """Add members that were recorded after the look, such as by this run of reconcile."""
         for container, member in members:
             if member.cgroup is not None and cgroups.is_own(member.cgroup, container):
                 self._own.add(member.cgroup)
@@ -78,50 +78,50 @@ class Processes:
                 self._inits.add(member.pid)
 
     def is_alive(self, member: Member) -> bool:
-        """Whether a member's init was there. If not, it may have started since, or /proc may not show it."""
+        """Whether the look saw a member's init. If not, it may have started since, or /proc may hide it."""
         init = self.by_pid.get(member.pid)
         return init is not None and init.starttime == member.starttime
 
     def cgroups(self) -> set[str]:
-        """Every cgroup that some process is in."""
+        """Every cgroup that has a process."""
         return set(self._at)
 
     def of_container(self, member: Member) -> set[int]:
         """The pids of a container's processes, while its init lives.
 
-        Its cgroup counts only if it is the container's own: one that it shares with others may hold a machine's worth
-        of tasks. Then, and in any case, what descends from its init is its, unless another container's own cgroup holds
-        it: where containers share a pid namespace, the init of one becomes the parent of the other's orphans.
+        These are the processes in its cgroup, if that is its own (a shared one may hold the whole machine's), and the
+        descendants of its init that are in no other container's own cgroup: where containers share a pid namespace,
+        the init of one becomes the parent of the other's orphans.
         """
         return self._family(member) | self.in_own_cgroup(member) if self.is_alive(member) else set()
 
     def in_own_cgroup(self, member: Member) -> set[int]:
-        """The pids of the processes in a container's cgroup, also of those that outlived its init; none if shared."""
+        """The pids in a container's own cgroup, also of processes that outlived its init; none if it shares one."""
         cgroup = member.cgroup or ""
-        if cgroup not in self._own:  # others' may be below it: as many as the node has, for each member that shares it
+        if cgroup not in self._own:  # a shared one may hold all of the node's cgroups, and each member would visit them
             return set()
         inside = (places for place in self._below.get(cgroup, ()) for places in self._at[place])
         return {pid for places in inside if _innermost(places, self._own) == cgroup for pid in self._in[places]}
 
     def beside_own_cgroup(self, member: Member) -> set[int]:
-        """The pids of a container's processes that its own cgroup does not hold: all of them, if it has none."""
+        """The pids of a container's processes that are not in its own cgroup: all of them, if it has none."""
         return self._family(member) - self.in_own_cgroup(member) if self.is_alive(member) else set()
 
     def read_own_cgroup(self, member: Member) -> Reading | None:
-        """The threads in a container's own cgroup as they are now; None if it shares one, or it is not found."""
+        """Read which threads are in a container's own cgroup now; None if it shares one, or it is not found."""
         cgroup = member.cgroup or ""
         return read_threads(cgroup, self._own.__contains__) if cgroup in self._own else None
 
     def threads(self, pids: Iterable[int]) -> set[int]:
-        """The threads of processes, themselves among them. Lists those that had several when the look was taken."""
+        """All thread IDs of these processes. Reads /proc for those that had several threads at the look."""
         return {tid for pid in pids for tid in _list_threads(self.by_pid[pid])}
 
     def look_again(self, member: Member, *, beside_own_cgroup: bool = False) -> set[int]:
-        """The threads of a container's processes as they are now: of those in this look, and of what they forked since.
+        """The present threads of a container's processes: of those in this look, and of their children since.
 
-        Looks at these processes only. What comes in by another way, as by `exec`, is in the next look; so is what was
-        forked since, if the kernel does not list the children of a task (CONFIG_PROC_CHILDREN). `beside_own_cgroup`:
-        only those that the container's own cgroup did not hold.
+        Reads these processes only. A process that enters another way, as by `exec`, is in the next look; so are new
+        children, if the kernel does not list them (CONFIG_PROC_CHILDREN). `beside_own_cgroup`: only processes that
+        were not in the container's own cgroup.
         """
         pids = self.beside_own_cgroup(member) if beside_own_cgroup else self.of_container(member)
         waiting = {pid: self.by_pid[pid].starttime for pid in pids}
@@ -141,12 +141,12 @@ class Processes:
         return found
 
     def is_newer(self, tid: int) -> bool:
-        """Whether a task started after this look, which therefore does not say whose it is."""
+        """Whether a task started after this look, which therefore cannot say which container's it is."""
         fields = procfs.stat_fields(tid)
         return fields is not None and int(fields[19]) > (self.boottime * procfs.TICKS) - 1
 
     def _family(self, member: Member) -> set[int]:
-        """A container's init, and its descendants down to the inits of others, that no other own cgroup holds."""
+        """A container's init and its descendants, without other inits' and those in another member's own cgroup."""
         found = {member.pid}
         waiting = [member.pid]
         seen = {member.pid}
@@ -158,11 +158,11 @@ class Processes:
         return found
 
     def _holds(self, member: Member, process: Process) -> bool:
-        """Whether a process is in a container's own cgroup, or in none of a container; and so its init in any case."""
+        """Whether no other container's own cgroup holds a process. A container's own init always counts as its."""
         return process.pid == member.pid or _innermost(process.cgroups, self._own) in (None, member.cgroup)
 
     def _find_new_children(self, pid: int, tids: Iterable[int], seen: Collection[int]) -> Iterator[tuple[int, int]]:
-        """The children of a process that started after the look, each with its start time."""
+        """The pid and start time of each child of a process that started after the look."""
         for child in list_children(pid, tids):
             if child not in seen:
                 now, former = look_at(child), self.by_pid.get(child)
@@ -171,19 +171,19 @@ class Processes:
 
 
 def _innermost(places: Iterable[str], own: Collection[str]) -> str | None:
-    """The first of these cgroups, or of those above them, that is one of `own`."""
+    """The first cgroup in `own` on the way from each of these places to its root; None: none is."""
     return next((cgroup for place in places for cgroup in _outwards(place) if cgroup in own), None)
 
 
 def _outwards(place: str) -> Iterator[str]:
-    """A cgroup, and those above it, from the inside out."""
+    """A cgroup and all its ancestors, the nearest first."""
     while "/" in place:
         yield place
         place = place.rpartition("/")[0]
 
 
 def check_namespaces() -> None:
-    """Raise HookError in a namespace that hides processes, or that hides which container a process is in."""
+    """Raise HookError in a pid or cgroup namespace that hides processes, or which container a process is in."""
     if not procfs.in_host_pid_namespace():
         raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
     if procfs.sees_other_cgroups():
@@ -193,20 +193,20 @@ def check_namespaces() -> None:
 
 
 def look(members: Iterable[tuple[str, Member]] = ()) -> Processes:
-    """Look at all processes. `members`: see Processes."""
+    """Read all processes once. `members`: see Processes."""
     boottime = system.boottime()
     return Processes(table(), members, boottime)
 
 
 def table() -> dict[int, Process]:
-    """Every process that lives, by pid."""
+    """Read every live process; by pid."""
     known: dict[str, tuple[str, ...]] = {}
     found = (look_at(int(name), known) for name in system.list_directory("/proc") if name.isdigit())
     return {it.pid: it for it in found if it is not None}
 
 
 def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None) -> Process | None:
-    """A process as it is now; None if it does not live. `known`: the cgroups of others, by the text of their files."""
+    """Read a process; None if it is not alive. `known`: parsed cgroups by the text of their files, to parse less."""
     known = {} if known is None else known
     try:
         head, _, tail = system.read_counter(f"/proc/{pid}/stat").rpartition(")")  # proc(5); the kernel gives it whole
@@ -220,9 +220,9 @@ def look_at(pid: int, known: dict[str, tuple[str, ...]] | None = None) -> Proces
 
 
 def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The same as procfs.cgroups, each cut below a container's own: what it costs does not depend on what is there.
+    """As procfs.cgroups, each cut below a container's own: how many a container makes there costs nothing.
 
-    Parses each text once, for most processes share their cgroups with others.
+    Parses each text once, since most processes share their cgroups with others.
     """
     try:
         text = system.read_file(f"/proc/{pid}/cgroup")
@@ -235,12 +235,12 @@ def _read_cgroups(pid: int, known: dict[str, tuple[str, ...]]) -> tuple[str, ...
 
 
 def _list_threads(process: Process) -> set[int]:
-    """The threads of a process; of one that is gone, none, unless it had only one."""
+    """The threads of a process. Reads /proc only if it had several; none if it is gone by then."""
     return {process.pid} if process.threads == 1 else list_threads(process.pid)
 
 
 def list_threads(pid: int) -> set[int]:
-    """The threads that a process has now, itself among them; none if it is gone."""
+    """Read the thread IDs of a process, its pid among them; none if it is gone."""
     try:
         return {int(name) for name in system.list_directory(f"/proc/{pid}/task")}
     except OSError:
@@ -248,7 +248,7 @@ def list_threads(pid: int) -> set[int]:
 
 
 def list_children(pid: int, tids: Iterable[int]) -> Iterator[int]:
-    """The children that live of a process, by the threads that forked them.
+    """The live children that these threads of a process have forked.
 
     None on a kernel without CONFIG_PROC_CHILDREN. Source: proc_tid_children(5).
     """
@@ -260,19 +260,19 @@ def list_children(pid: int, tids: Iterable[int]) -> Iterator[int]:
 
 
 # --- The threads in a container's own cgroup, as the cgroup file system lists them: all at once, in one read. A look at
-# /proc takes one process after another: it never sees a program that goes on living in a child and ends itself, again
-# and again. Whatever is in the cgroup at the time of the read is in the list.
+# /proc reads one process after another, and can miss a program that forks and exits again and again. The cgroup's
+# list has every thread that is in it at the time of the read.
 
 
 class Reading(NamedTuple):
-    """The threads of a container's cgroups. `unread`: how many cgroups below its own one are left out, at least."""
+    """The threads of a container's cgroups. `unread`: at least so many cgroups below its own were not read."""
 
     tids: set[int]
     unread: int
 
 
 def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None:
-    """The threads in a cgroup and in those below it; None if it is not there, or mounted at an unusual place.
+    """Read the threads in a cgroup and in those below it; None if find_directory does not find it.
 
     `is_other`: whether a cgroup below it is another container's. Source: cgroups(7); cgroup v2 has `cgroup.threads`,
     also where threads of one process are in several cgroups, v1 has `tasks`.

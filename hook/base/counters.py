@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the counters mean: the events of resctrl, and the arithmetic of use. Nothing here touches a file.
+"""The events of resctrl, and how use is computed from counters. Nothing here touches a file.
 
-A counter is named `<domain>/<event>`, as it lies below mon_data; its value is text, as the kernel gave it. Numbers are
-computed in millionths of their unit: AET's have six decimals, and whole numbers of that size stay exact.
+A counter is named `<domain>/<event>`, its path below mon_data; its value is the kernel's text. Numbers are computed as
+integers, in millionths of their unit: the counters of AET (Intel's application energy telemetry) have six decimals.
 
 Source: Documentation/filesystems/resctrl.rst ("RMID", "mon_data"), and for what is not in it the Intel AET event XML.
 """
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 MILLION = 10**6
 UNKNOWN = "Unavailable"
-"""In a `before`: a part of the use is unknown for good (MonGroup.known has the rest). The kernel's own word."""
+"""In a `before`: part of the use is lost (MonGroup.known has the rest). The kernel uses the same word."""
 _AET = "mon_PERF_PKG_"  # the domains of application energy telemetry: one for each package
 _LONGEST = 30
 
 
 class Event:
-    """What an event counts. `gauge`: its value means something by itself; otherwise only differences do.
+    """An event of resctrl. `gauge`: its value is a level; otherwise it is a sum, and only differences mean something.
 
-    `metric`: what its use is called in Prometheus, without our prefix.
+    `metric`: the name of its Prometheus series, without our prefix.
     """
 
     __slots__ = ("gauge", "meaning", "metric", "unit")
@@ -62,18 +62,18 @@ EVENTS = {
 
 
 def event_of(counter: str) -> Event | None:
-    """The event of a counter; None for an unknown one, whose use is not computed."""
+    """The event of a counter; None: the event is unknown, and no use is computed for it."""
     return EVENTS.get(counter.rpartition("/")[2])
 
 
 def is_cumulative(counter: str) -> bool:
-    """Whether a counter's differences are what it means."""
+    """Whether a counter is a sum, so that its differences are use."""
     event = event_of(counter)
     return event is not None and not event.gauge
 
 
 def number(text: str | None) -> int | None:
-    """A counter's text in millionths; None for what is no number (`Unavailable`, `Error`, `Unassigned`, no file)."""
+    """Parse a counter's text, to millionths; None: it is no number (`Unavailable`, `Error`, `Unassigned`, no file)."""
     if text is None or len(text) > _LONGEST:
         return None
     whole, _, fraction = text.strip().partition(".")
@@ -83,7 +83,7 @@ def number(text: str | None) -> int | None:
 
 
 def text_of(value: int | None) -> str:
-    """Millionths as a counter's text: decimals only if there are any."""
+    """Format millionths as a counter's text, with six decimals or none."""
     if value is None:
         return UNKNOWN
     whole, fraction = divmod(value, MILLION)
@@ -91,14 +91,14 @@ def text_of(value: int | None) -> str:
 
 
 def starts_from_nothing(counter: str, begin: str | None) -> bool:
-    """Whether the begin counts as zero though it is no number: the AET counters of an RMID that never had data."""
+    """Whether a begin that is no number counts as 0: an AET counter is `Unavailable` until its RMID has data."""
     return begin == UNKNOWN and counter.startswith(_AET)
 
 
 def used(counter: str, begin: str | None, now: str | None) -> int | None:
-    """What one incarnation used, in millionths: the end, or the live value, less the begin.
+    """The use of one incarnation, in millionths: the end, or the live value, less the begin.
 
-    None, which is unknown: one of the two is no number, or the counter ran backwards.
+    None (unknown): one of the two is no number, or the counter ran backwards.
     """
     first = 0 if starts_from_nothing(counter, begin) else number(begin)
     last = number(now)
@@ -106,10 +106,10 @@ def used(counter: str, begin: str | None, now: str | None) -> int | None:
 
 
 def lifetime(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
-    """What a key used in one of its ctrl_groups in all: earlier incarnations, and this one up to `now`.
+    """The whole use of a key in one ctrl_group: of earlier incarnations, and of this one up to `now`.
 
-    In millionths, for each cumulative counter that any of them had; None is unknown. So is that of a counter which came
-    after the begin was read, when the CPUs of a domain came online.
+    In millionths, for each cumulative counter that any of them had; None: unknown. Also unknown is the use of a counter
+    that appeared after the begin was read, as when the CPUs of a domain came online.
     """
     found: dict[str, int | None] = {}
     for counter, own in own_use(group, now).items():
@@ -119,7 +119,7 @@ def lifetime(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
 
 
 def at_least(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
-    """What is known of each of these uses: the sum of all incarnations whose use is known; None: no such one."""
+    """The known part of each use that `lifetime` has: the sum of the incarnations whose use is known; None: none is."""
     found: dict[str, int | None] = {}
     for counter, own in own_use(group, now).items():
         before = number(group.before.get(counter))
@@ -130,7 +130,7 @@ def at_least(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
 
 
 def own_use(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
-    """What the present incarnation used, of the same counters as lifetime."""
+    """The use of the present incarnation, by the same counters as `lifetime`."""
     begin, now = (group.begin, now) if group.begin is not None else ({}, {})
     return {
         counter: used(counter, begin.get(counter), now.get(counter)) if counter in begin or counter in now else 0

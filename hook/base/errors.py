@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exception that says why a container is not monitored, and its reasons. Its kinds, and the words: `explain`."""
+"""The exception that says why a container is not monitored, and its reasons. `explain` has its kinds and texts."""
 
 from __future__ import annotations
 
 UNNAMED = "bad-"
-"""The begin of the name of a failure record whose state does not say which container it is of; a hash follows."""
+"""The name of a failure record begins so if the state on stdin names no container; a hash follows."""
 
 
 class Reason:
@@ -24,10 +24,10 @@ class Reason:
 
 
 class HookError(Exception):
-    """Something that an operator must be able to understand from one line.
+    """A failure as one line that an operator understands.
 
-    problem: what is wrong, in the operator's terms. tried: the operation that failed, with its errno.
-    kernel: `info/last_cmd_status` just after it; one for the whole machine, so a hint and never a proof.
+    problem: in the operator's terms. tried: the operation that failed, with its errno.
+    kernel: `info/last_cmd_status` just after it; the machine has only one, so another process may have caused it.
     hint: what to do about it.
     """
 

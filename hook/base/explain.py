@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each failure is worded for an operator, and text that is safe to print. Imported when something failed.
+"""Words each failure for an operator, and makes text safe to print. Imported only after a failure, or by commands.
 
 Source of what errnos of resctrl mean: Documentation/filesystems/resctrl.rst and fs/resctrl/rdtgroup.c of the kernel.
 """
@@ -37,7 +37,7 @@ _SHORT_LENGTH = 12  # of such an ID where people read it, as Podman and crictl p
 
 
 class GroupGone(HookError):
-    """The mon_group, or the ctrl_group above it, was removed under us (ENOENT, ENODEV): worth another look."""
+    """Another program removed the mon_group, or the ctrl_group above it (ENOENT, ENODEV): another try may help."""
 
 
 class WrongCtrlGroup(HookError):
@@ -45,42 +45,42 @@ class WrongCtrlGroup(HookError):
 
 
 class InLimbo(HookError):
-    """No RMID can be had now, but some were freed a moment ago (EBUSY on mkdir)."""
+    """No RMID is free yet, but some were given back a moment ago (EBUSY on mkdir): waiting may help."""
 
 
-# --- Text: what tenants wrote, made safe to print
+# --- Texts of tenants, made safe to print
 
 
 def printable(text: str) -> str:
-    """`text` as one line of printable ASCII of bounded length: tenants' words must not forge log lines."""
+    """Return `text` as one line of printable ASCII of bounded length, so that no tenant can forge log lines."""
     short = text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "..."
     return "".join(c if " " <= c <= "~" else c.encode("unicode_escape", "replace").decode() for c in short)
 
 
 def short_id(container: str) -> str:
-    """The first 12 digits of a container ID; another name is printed whole."""
+    """The first 12 digits of a container ID of 64 hex digits; another name is returned whole."""
     return container[:_SHORT_LENGTH] if len(container) == _ID_LENGTH else container
 
 
 def who(container: str, namespace: str | None = None, pod: str | None = None, name: str | None = None) -> str:
-    """Name a container for people, as far as it is known: `namespace/pod container (12 digits of the ID)`."""
+    """Name a container for people: `namespace/pod container (12 digits of the ID)`, less what is unknown."""
     known = ([f"{namespace or '?'}/{pod}"] if pod else []) + ([name] if name else [])
     return printable(" ".join([*known, f"({short_id(container)})"]) if known else short_id(container))
 
 
 def errno_name(error: OSError) -> str:
-    """`ENOSPC` and the like: what an operator can look up."""
+    """The symbol of an errno, such as ENOSPC, which an operator can look up."""
     return errno.errorcode.get(error.errno or 0, type(error).__name__)
 
 
 def explain_invalid(errors: Sequence[Mapping[str, Any]]) -> str:
-    """The first of the errors that a model found in what it was given: where, and what."""
+    """The place and message of the first error that a model found in its input."""
     first = errors[0]
     return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
 
 
 def explain_unreadable(error: Exception) -> str:
-    """Why a record cannot be read."""
+    """Why a record cannot be read, in one line: a ValidationError's first error, or the exception's text."""
     return explain_invalid(error.errors()) if isinstance(error, ValidationError) else str(error)
 
 
@@ -99,12 +99,12 @@ def system_error(problem: str, error: OSError) -> HookError:
 
 
 def as_hook_error(problem: str, error: HookError | OSError) -> HookError:
-    """A HookError as it is, or one with this problem for a system call of ours that failed."""
+    """Return a HookError as it is; for a failed system call of ours, make one with this problem."""
     return error if isinstance(error, HookError) else system_error(problem, error)
 
 
 def unforeseen_error(error: BaseException) -> HookError:
-    """`io`: an unforeseen exception, with its type, its text and where it came from."""
+    """`io`: a defect of ours. The error has the exception's type and text, and the line that raised it."""
     traceback = error.__traceback__
     place = ""
     while traceback is not None:
@@ -123,7 +123,7 @@ def unforeseen_error(error: BaseException) -> HookError:
 
 
 def starttime_error(pid: int) -> HookError:
-    """`task_gone`, or `io` where /proc does not say: the start time of a container's process is not known."""
+    """The start time of a container's process is unknown: `task_gone`, or `io` if /proc cannot be read."""
     try:
         procfs.starttime(pid)
     except (OSError, ValueError, IndexError) as error:
@@ -132,7 +132,7 @@ def starttime_error(pid: int) -> HookError:
 
 
 def ctrl_group_error(name: str) -> HookError:
-    """`no_ctrl_group`: what the bundle names cannot be one."""
+    """`no_ctrl_group`: the bundle names a ctrl_group that cannot exist."""
     return HookError(Reason.NO_CTRL_GROUP, f"{name[:80]!r} is not a valid name of a ctrl_group")
 
 
@@ -151,13 +151,13 @@ def annotations_error(uid: str | None, wrong: set[str]) -> HookError:
 
 
 def cgroup_error(bundle: str) -> HookError:
-    """`bad_key`: of a container that runs already nothing that can be believed says which pod it is of."""
+    """`bad_key`: no trustworthy source says which pod a container that runs already belongs to."""
     problem = f"cannot tell which pod it belongs to: {bundle}/config.json has no absolute linux.cgroupsPath"
     return HookError(Reason.BAD_KEY, problem, hint=f"restart the container, so that its hook runs; {_WITHOUT}")
 
 
 def sandbox_error(sandbox_id: str) -> HookError:
-    """`bad_key`."""
+    """`bad_key`: the annotation for `--key=sandbox` (io.kubernetes.cri-o.SandboxID) is no container ID."""
     problem = f"the annotations hold an invalid sandbox ID: {sandbox_id[:80]!r}"
     return HookError(Reason.BAD_KEY, problem, hint=_WITHOUT)
 
@@ -166,12 +166,12 @@ def sandbox_error(sandbox_id: str) -> HookError:
 
 
 def is_gone(error: OSError) -> bool:
-    """Whether a group, or resctrl, is not there any more."""
+    """Whether an errno means that a group, or resctrl itself, was removed."""
     return error.errno in _GONE
 
 
 def mount_error(root: str) -> HookError:
-    """`not_mounted`: there is a resctrl directory, but no mon_group can be made in it."""
+    """`not_mounted`: the resctrl directory exists, but no mon_group can be made in it."""
     hint = f"mount -t resctrl resctrl {root}, then reconcile"
     problem = f"resctrl is not mounted, or cannot monitor: no {root}/mon_groups"
     return HookError(Reason.NOT_MOUNTED, problem, hint=hint)
@@ -215,7 +215,7 @@ def remove_error(resctrl: Resctrl, path: str, error: OSError) -> HookError:
 
 
 def _kernel_error(doing: str, tried: str, resctrl: Resctrl, path: str, error: OSError) -> HookError:
-    """Why the kernel refused what any call on a group can be refused for."""
+    """The reasons for which the kernel can refuse any call on a group: `denied`, `not_mounted`, `io`, GroupGone."""
     kernel = _read_last_status(resctrl)
     if not is_gone(error):
         hint = _DENIED_HINTS.get(error.errno or 0, "")
@@ -234,7 +234,7 @@ def _kernel_error(doing: str, tried: str, resctrl: Resctrl, path: str, error: OS
 
 
 def _read_last_status(resctrl: Resctrl) -> str:
-    """The kernel's word on the last command of any process on this machine: a hint, nothing to decide by."""
+    """Read `info/last_cmd_status`: about the last command of any process on the machine, so nothing to decide by."""
     try:
         status = system.read_file(resctrl.root + "/info/last_cmd_status").strip()
     except OSError:
@@ -246,7 +246,7 @@ def _read_last_status(resctrl: Resctrl) -> str:
 
 
 def owner_error(path: str, owner: int, mode: int) -> HookError:
-    """`io`: a user other than root could plant files in the run directory, or this is no root."""
+    """`io`: a user other than root could plant files in the run directory, or we do not run as root."""
     if owner == 0 and not mode & 0o022:
         return HookError(Reason.IO, f"the run directory {path} is root's", hint="run it as root")
     hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
@@ -255,7 +255,7 @@ def owner_error(path: str, owner: int, mode: int) -> HookError:
 
 
 def lock_error(run_dir: str, key: str) -> HookError:
-    """`lock_timeout`."""
+    """`lock_timeout`: another hook held the key's lock for longer than `--lock-timeout`."""
     return HookError(
         Reason.LOCK_TIMEOUT,
         f"timed out waiting for the lock of key {key}",
@@ -265,7 +265,7 @@ def lock_error(run_dir: str, key: str) -> HookError:
 
 
 def index_error(run_dir: str, container: str, error: Exception) -> HookError:
-    """`io`: which key a container belongs to cannot be read."""
+    """`io`: the record that says which key a container belongs to cannot be read."""
     problem = f"the index of container {container} cannot be read ({explain_unreadable(error)})"
     hint = f"`reconcile` drops its member once it is dead; the file is {run_dir}/members/{container}.json"
     return HookError(Reason.IO, problem, hint=hint)

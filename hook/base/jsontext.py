@@ -50,7 +50,7 @@ _RULES: Any = type(sys.implementation)(  # type: ignore[call-arg]
 
 
 def scan(text: str, start: int) -> tuple[object, int]:
-    """The value that begins at `start`, and where it ends; StopIteration where none does."""
+    """Parse the JSON value at `start`; returns it and its end. StopIteration: no value begins there."""
     try:
         scanner = _json.make_scanner(_RULES)
     except NameError:
@@ -68,7 +68,7 @@ def scan(text: str, start: int) -> tuple[object, int]:
 
 
 def loads(text: str) -> Any:  # noqa: ANN401  that is what JSON is
-    """Parse a JSON text; ValueError (of one line) for everything that is none."""
+    """Parse a JSON text. ValueError, with one line of text: it is none."""
     start = len(text) - len(text.lstrip(_WHITE))
     try:
         value, end = scan(text, start)

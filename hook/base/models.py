@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the hook reads and writes, as pydantic models: the one source of truth for everything that is parsed.
+"""The pydantic models of everything that is parsed: input, configuration, options, and our own records.
 
-Run from the source tree the program uses this module. The .pyz holds `models_compiled.py` under this name: the same
-classes in plain Python, made by `python3 build.py compile` from the core schemas of these, and proven equal to them by
-the tests. Only what that compiler knows may be used here (it refuses the rest by name). Both forms offer the fields,
+Run from the source tree, the program uses this module. The .pyz holds `models_compiled.py` under this name: the same
+classes in plain Python, which `python3 build.py compile` makes from the core schemas of these, and which tests prove
+equal. The compiler knows some of pydantic's schemas, and refuses all others by name. Both forms offer the fields,
 `Model(**fields)`, `model_validate(object)`, `model_dump()` and `ValidationError` with `errors()[0]["loc"]`.
 """
 
@@ -49,16 +49,16 @@ Kind = Literal["pod", "container", "sandbox"]
 
 
 class Model(BaseModel):
-    """The rules of all models: no conversion of types, no change after the fact, unknown fields ignored."""
+    """The rules of all models: no conversion of types, immutable, unknown fields ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore")
 
 
 class State(Model):
-    """The state of a container, as an OCI runtime gives it to a hook on stdin.
+    """The OCI state of a container, which a runtime writes to a hook's stdin.
 
-    Source: runtime-spec 1.0 to 1.3, runtime.md "State" and schema/state-schema.json. `status` is any text since the
-    specification allows runtimes further values. `pid` is absent (runc) or 0 (crun) at poststop.
+    Source: runtime-spec 1.0 to 1.3, runtime.md "State" and schema/state-schema.json. `status` is any text, since the
+    specification allows runtimes values of their own. `pid` is absent (runc) or 0 (crun) at poststop.
     """
 
     oci_version: str = Field(alias="ociVersion")
@@ -70,7 +70,7 @@ class State(Model):
 
 
 class Annotations(Model):
-    """The annotations that say whose container this is. Who sets which, and whom to believe: `identity`."""
+    """The annotations that name a container's pod. `identity` says who sets each, and which ones to trust."""
 
     manager: str | None = Field(None, alias="io.container.manager")
     pod_uid: str | None = Field(None, alias="io.kubernetes.pod.uid")
@@ -98,7 +98,7 @@ class Linux(Model):
 
 
 class Config(Model):
-    """A bundle's config.json, as far as it is used: annotations, the ctrl_group and the cgroup that were asked for."""
+    """A bundle's config.json, as far as it is used: annotations, requested ctrl_group, requested cgroup."""
 
     linux: Linux | None = None
     annotations: dict[str, str] | None = None
@@ -158,13 +158,13 @@ class Member(Model):
 
 
 class MonGroup(Model):
-    """A mon_group of a key; one for each ctrl_group that the key's containers are in. What it counts: `counters`.
+    """A mon_group of a key, which has one in each ctrl_group that its containers are in. Use is computed in `counters`.
 
-    Of its present incarnation: `inode`, its directory's number, which tells it from one that was made in its place;
-    `begin`, the counters before the first member was in it (None: not read yet, or no snapshots are kept); `end`, those
-    after the last one (None: it has not ended). `before`: what earlier incarnations used in all; if a part of it is
-    unknown, `known` has the rest. `last`: the counters when the key began to linger, which count if another tool
-    removes the group while it does.
+    Of its present incarnation: `inode`, its directory's, which differs for a directory that took its place; `begin`,
+    the counters before its first member joined (None: not read yet, or no snapshots are kept); `end`, the counters
+    after its last member left (None: it has not ended). `before`: the sum of what earlier incarnations used; if part of
+    that is unknown, `known` has the rest. `last`: the counters when the key began to linger, which count as the end if
+    another tool removes the group meanwhile.
     """
 
     path: Annotated[str, AfterValidator(names.mon_group)]
@@ -178,14 +178,14 @@ class MonGroup(Model):
 
 
 class KeyState(Model):
-    """`groups/<key>.json`: the truth about a key.
+    """`groups/<key>.json`: the state of a key.
 
-    `recovering`: members may be missing in it, so that only reconcile may end the key. `generation` counts the changes
-    of what consumers see of it (0: nothing). Times of day are RFC 3339 in UTC; those of CLOCK_BOOTTIME, in seconds, are
-    what is computed with. A key that lingers has its mon_groups, but no members. One that is completed has neither; it
-    stays for its snapshot. `cgroup` is the pod's, as in Member, where one is known. `members`: by container ID, or by
-    names.former_life where another process was given the ID while they live. `late_cpu`: CPU seconds that its tasks had
-    used before reconcile, or watch, moved them into its groups.
+    `recovering`: members may be missing, so that only reconcile may end the key. `generation` counts the changes of the
+    key's view (0: it has none). Times of day are RFC 3339 in UTC, for people; the program computes with those of
+    CLOCK_BOOTTIME, in seconds. A key that lingers has mon_groups, but no members. A completed key has neither, and
+    is kept for its snapshot. `cgroup` is the pod's, in the form of Member's; None: unknown. `members`: by container ID,
+    or by names.former_life if another process got the ID while this one lives. `late_cpu`: CPU seconds that its tasks
+    had used before reconcile or watch moved them into its groups.
     """
 
     version: Version = 1
@@ -215,11 +215,11 @@ class Index(Model):
 
 
 class Failure(Model):
-    """`unmonitored/<container-id>.json`: why a container is not monitored, or (`monitored`) what else is wrong with it.
+    """`unmonitored/<container-id>.json`: why a container is not monitored or, with `monitored`, what is wrong though.
 
-    Also what is known of the container, so that reconcile can try again, and so that people know whose it is: `name` is
-    the container's in its `pod`. `time` is RFC 3339, UTC; `boottime` the same moment on CLOCK_BOOTTIME, in seconds: a
-    process with this pid that started later is another one.
+    The container's fields are for reconcile, which tries again, and for people: `name` is its name in its `pod`. `time`
+    is RFC 3339, UTC; `boottime` is the same moment on CLOCK_BOOTTIME, in seconds: a process with this pid that started
+    later is another one.
     """
 
     version: Version = 1
@@ -244,13 +244,12 @@ class Failure(Model):
 
 
 class ReconcileRecord(Model):
-    """`reconcile.json`: what reconcile, and watch, have done since boot.
+    """`reconcile.json`: the work of reconcile and watch since boot.
 
-    `started_at`, `ended_at`: Unix times (s) of the last start, and of the end of the last run that got through. Of
-    that: `seconds`, how long it took; `failed`, its failed actions; `left`, the problems that it does not change;
-    `outside`, how many threads are still outside their group, by container, of a hundred containers at the most, and
-    `outside_total`, of all. Since boot, by verb: `actions` that were done, and `failures`; `late_cpu` as in KeyState,
-    of all keys.
+    `started_at`, `ended_at`: Unix times (s) of the last start, and of the end of the last complete run. Of that run:
+    `seconds`, its duration; `failed`, its failed actions; `left`, the problems that it may not change; `outside`, the
+    threads that are still outside their group, by container, for at most a hundred containers; `outside_total`, the
+    same of all containers. Since boot, by verb: `actions` done, and `failures`; `late_cpu` as in KeyState, of all keys.
     """
 
     version: Version = 1
@@ -267,10 +266,10 @@ class ReconcileRecord(Model):
 
 
 class WatchRecord(Model):
-    """`watch.json`: what the `watch` that runs has done since it started. It removes this file when SIGTERM ends it.
+    """`watch.json`: the work of the running `watch` since its start. SIGTERM makes it remove this file.
 
-    `started_at`, `alive_at`: Unix times (s) of its start, and of this record. `moved`: threads that it moved in;
-    `failed`: processes that it could not move in; `overflows`: how often execs were lost.
+    `started_at`, `alive_at`: Unix times (s) of its start, and of this record. `moved`: threads that it moved into their
+    groups; `failed`: processes that it could not move; `overflows`: how often the kernel dropped exec events.
     """
 
     version: Version = 1
@@ -282,9 +281,9 @@ class WatchRecord(Model):
 
 
 class LeftUndone(Model):
-    """`left-undone.json`: what the last run of reconcile left undone, so that the next one prints only what changed.
+    """`left-undone.json`: the problems that the last run of reconcile left, so that the next prints only what changed.
 
-    `failures`: the reason of each action that failed, by its ID (plan.Action.id); `left`: as in outcome.Result.
+    `failures`: the reason of each failed action, by diagnose.Action.id; `left`: as in run.Result.
     """
 
     version: Version = 1
@@ -293,7 +292,7 @@ class LeftUndone(Model):
 
 
 class UnhookedContainer(Model):
-    """What is known of a container that was never hooked: its pod's names, and its own in the pod."""
+    """A container that was never hooked: the names of its pod, and its own name in the pod; None: unknown."""
 
     namespace: str | None = None
     pod: str | None = None
@@ -301,10 +300,10 @@ class UnhookedContainer(Model):
 
 
 class Unhooked(Model):
-    """`unhooked.json`: what reconcile last found of containers that run and were never hooked.
+    """`unhooked.json`: the running containers that no hook was called for, when reconcile last looked.
 
-    `since`: when it looked. `containers`: by ID. `unchecked`: how many it could not ask a runtime about. `others`:
-    those that are not meant to be hooked, by the `rules` of then.
+    `since`: when it looked. `containers`: by ID. `unchecked`: for so many no runtime could be asked. `others`: those
+    that no hook was meant for, by the `rules` of that time.
     """
 
     version: Version = 1
@@ -316,7 +315,7 @@ class Unhooked(Model):
 
 
 class HookProgram(Model):
-    """What a hooks.d file has called. Source: runtime-spec, config.md "POSIX-platform Hooks"."""
+    """The command that a hooks.d file starts. Source: runtime-spec, config.md "POSIX-platform Hooks"."""
 
     path: str
     args: list[str] | None = None
@@ -325,7 +324,7 @@ class HookProgram(Model):
 
 
 class HookWhen(Model):
-    """Which containers a hooks.d file is for. What is said must all hold: `hooksd`."""
+    """The conditions of a hooks.d file, all of which a container must meet; `hooksd` evaluates them."""
 
     always: bool | None = None
     annotations: dict[str, str] | None = None

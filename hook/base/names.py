@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may become a key, a group's name or a part of a path.
+"""Checks texts that become a key, a group's name or a part of a path.
 
-Annotations are written by tenants, so nothing that comes from outside is used in a path unless a function here accepts
-it. Each returns the (canonical) text or raises ValueError; the models use them as validators, in both of their forms.
+Tenants write annotations, so a text from outside is used in a path only if a function here accepts it. Each returns
+the text in its canonical form, or raises ValueError. Both forms of the models use them as validators.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_container_id(text: str) -> bool:
 
 
 def former_life(container: str, pid: int, starttime: int) -> str:
-    """The name of a member whose ID another live process has been given since: not an ID, so it is no container's."""
+    """Name a member whose ID another live process has got since. `@` is in no container ID, so the name is unique."""
     return f"{container}@{pid}-{starttime}"
 
 
@@ -50,7 +50,7 @@ def container_of(member: str) -> str:
 
 
 def _is_encodable(text: str) -> bool:
-    """Whether the kernel could be given a text: no NUL, and no half of a surrogate pair, which JSON lets pass."""
+    """Whether a text can be part of a path: no NUL, and no half of a surrogate pair, which JSON lets pass."""
     try:
         return b"\0" not in text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -58,14 +58,14 @@ def _is_encodable(text: str) -> bool:
 
 
 def component(text: str) -> str:
-    """One path component that stays where it is put: a ctrl_group's name, for instance."""
+    """A single safe path component (not `.` or `..`, without `/`, NUL and newline), such as a ctrl_group's name."""
     if text in ("", ".", "..") or len(text) > 255 or "/" in text or "\n" in text or not _is_encodable(text):
         raise ValueError("not one path component")
     return text
 
 
 def path(text: str) -> str:
-    """A path that the kernel would look at."""
+    """A path that the kernel accepts: not empty, no NUL, valid UTF-8."""
     if not text or len(text) > 4095 or not _is_encodable(text):
         raise ValueError("not a path")
     return text
@@ -77,14 +77,14 @@ def ctrl_group(text: str) -> str:
 
 
 def group_prefix(text: str) -> str:
-    """A prefix of group names: never empty, for what bears it is what we may remove."""
+    """A prefix of group names: never empty, since we may remove each group that has it."""
     if not text or len(text) > _PREFIX_LIMIT or text[0] not in _ALPHANUMERIC or text.strip(_ID_CHARACTERS):
         raise ValueError("not a group prefix")
     return text
 
 
 def directory(text: str) -> str:
-    """An absolute path without `.` and `..`, with no slash at its end."""
+    """An absolute path without `.`, `..` and empty components; slashes at its end are cut."""
     path = text.rstrip("/")
     strays = "//" in path or "/./" in path + "/" or "/../" in path + "/"
     if not path.startswith("/") or strays or not _is_encodable(path):
@@ -95,7 +95,7 @@ def directory(text: str) -> str:
 def mon_group(text: str) -> str:
     """The full path of a mon_group: `<root>/[<ctrl_group>/]mon_groups/<name>`.
 
-    State files are root's, but a path that is given to rmdir is looked at all the same.
+    State files are root's, but a path that rmdir gets is checked all the same.
     """
     if directory(text) != text or text.split("/")[-2] != "mon_groups":
         raise ValueError("not the path of a mon_group")

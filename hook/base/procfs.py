@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What /proc says of a container's init process: whether it lives, and where it belongs. One module owns /proc."""
+"""Reads /proc about one process: whether it is alive, its cgroups and resctrl groups, and the namespaces we run in."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _HOST_UID_MAP = ["0", "0", "4294967295"]
 
 
 def in_user_namespace() -> bool:
-    """Whether we are root of a user namespace only (rootless Podman): then nothing of resctrl is ours to touch.
+    """Whether we are root in a user namespace only (rootless Podman), and so cannot use resctrl.
 
-    Source: user_namespaces(7). What cannot be read is taken for the host's, where failing is at least visible.
+    Source: user_namespaces(7). False if /proc/self/uid_map cannot be read: the failures that follow are visible.
     """
     try:
         return system.read_file("/proc/self/uid_map").split() != _HOST_UID_MAP
@@ -41,9 +41,9 @@ def _stat_fields(pid: int | str) -> list[str]:
 
 
 def stat_fields(pid: int | str) -> list[str] | None:
-    """The fields of /proc/PID/stat from the third on, which is the first here; None: no such process, or no telling.
+    """The fields of /proc/PID/stat from the third (state) on; None: no such process, or /proc cannot tell.
 
-    `pid`: of a process, or PID/task/TID of one thread alone.
+    `pid`: a process, or PID/task/TID for a single thread.
     """
     try:
         return _stat_fields(pid)
@@ -52,7 +52,7 @@ def stat_fields(pid: int | str) -> list[str] | None:
 
 
 def starttime(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot: with the pid a name that is never given twice.
+    """When the process started, in clock ticks since boot. Pid and start time together name one process for ever.
 
     None: there is no such process. Source: proc_pid_stat(5), field 22. OSError: /proc cannot tell.
     """
@@ -87,18 +87,18 @@ def cpu_seconds(tid: int) -> float:
 
 
 def had_pid(pid: int, boottime: float) -> bool:
-    """Whether the process `pid` had that pid at a time (CLOCK_BOOTTIME, seconds): it had started by then."""
+    """Whether the process `pid` had started by a time (CLOCK_BOOTTIME, s): later, its pid was reused."""
     fields = stat_fields(pid)
     return fields is not None and int(fields[19]) <= boottime * TICKS
 
 
 def is_over(fields: list[str]) -> bool:
-    """Whether the process with these stat_fields has ended: a zombie whose threads have, too."""
+    """Whether the process with these `stat_fields` has ended: a zombie whose other threads have ended, too."""
     return fields[0] in "ZX" and int(fields[17]) <= 1
 
 
 def resctrl_groups(pid: int) -> tuple[str, str] | None:
-    """The ctrl_group (`/`: the root one) and the mon_group (empty: none) of a task, as the kernel says.
+    """The ctrl_group (`/`: the root one) and the mon_group (empty: none) of a task, according to the kernel.
 
     None: the kernel does not say (no such file without CONFIG_PROC_CPU_RESCTRL; `res:` is empty while resctrl is not
     mounted). Source: Documentation/filesystems/resctrl.rst, kernel/fs/resctrl proc_resctrl_show().
@@ -112,10 +112,10 @@ def resctrl_groups(pid: int) -> tuple[str, str] | None:
 
 
 def find_own(cgroup: str, container: str) -> str | None:
-    """A container's own cgroup, which is this one or above it; None: no component of the path is the container's.
+    """A container's own cgroup, which is this one or an ancestor of it; None: no component names the container.
 
-    It is the outermost component that is the container's ID, or ends with it. What is below was not named by the
-    runtime: a container with a writable cgroup (systemd in Podman) makes cgroups there, by any name.
+    It ends at the outermost component that is the container's ID, or ends with it. A container with a writable cgroup
+    (systemd in Podman) makes cgroups below that, by any name.
     """
     name = container.partition("@")[0]  # of a former life (names.former_life), its ID
     at = cgroup.find(name, cgroup.find("/"))
@@ -128,10 +128,10 @@ def find_own(cgroup: str, container: str) -> str | None:
 
 
 def own_cgroup(places: list[str], container: str) -> str | None:
-    """That cgroup of a container's process which is recorded: the container's own, where that is known.
+    """The cgroup to record of a container: its own, if its process's path names the container, else its process's.
 
-    Of several hierarchies cgroup v2's (no controllers) counts unless it is the root: on hybrid hosts the container may
-    have a path of its own in v1 hierarchies alone; the first of those is taken. Source: cgroups(7), /proc/PID/cgroup.
+    Of several hierarchies cgroup v2's (no controllers) counts, unless the process is at its root: on hybrid hosts a
+    container may have a cgroup in v1 hierarchies only, and the first of those counts. Source: cgroups(7).
     """
     found = ""
     for place in places:
@@ -154,7 +154,7 @@ def cgroups(pid: int) -> list[str]:
 
 
 def sees_other_cgroups() -> bool:
-    """Whether this is a cgroup namespace below the host's: then a container's cgroup can be `/..`, which names none.
+    """Whether we run in a cgroup namespace below the host's, where a container's cgroup can read `/..`.
 
     Source: cgroup_namespaces(7).
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resctrl file system: its groups. What its errnos mean: `explain`.
+"""Makes, fills, reads and removes groups of the resctrl file system. `explain` says what its errnos mean.
 
 Source: Documentation/filesystems/resctrl.rst of the kernel and fs/resctrl/rdtgroup.c.
 """
@@ -12,13 +12,13 @@ _NO_CTRL_GROUPS = ("info", "mon_data", "mon_groups")
 
 
 class Resctrl:
-    """One mounted (or missing) resctrl file system."""
+    """The resctrl file system at `root`, which may be missing or unmounted."""
 
     def __init__(self, root: str) -> None:
         self.root = root
 
     def exists(self) -> bool:
-        """Whether there is a resctrl directory at all; a kernel without it, or a CPU without RDT, has none."""
+        """Whether the directory exists; a kernel without resctrl, or a CPU without RDT, has none."""
         try:
             system.inode(self.root)
         except (FileNotFoundError, NotADirectoryError):
@@ -26,7 +26,7 @@ class Resctrl:
         return True
 
     def is_mounted(self) -> bool:
-        """Whether groups can be made: `mon_groups` is a directory, and nothing else counts."""
+        """Whether mon_groups can be made, which is so if `mon_groups` is a directory."""
         return system.is_directory(self.root + "/mon_groups")
 
     def path(self, ctrl_group: str, name: str) -> str:
@@ -35,9 +35,9 @@ class Resctrl:
         return f"{above}/mon_groups/{name}"
 
     def make(self, path: str) -> bool:
-        """Make a mon_group, which takes an RMID; whether it was this call that made it.
+        """Make a mon_group, which takes an RMID; returns False if it exists already.
 
-        No parent is ever made: on a machine that cannot monitor, `mkdir -p` would make a ctrl_group `mon_groups`.
+        Makes no parent: on a machine that cannot monitor, `mkdir -p` would make a ctrl_group called `mon_groups`.
         Raises GroupGone, InLimbo, and HookError `no_rmids`, `denied`, `io`.
         """
         try:
@@ -51,7 +51,7 @@ class Resctrl:
         return True
 
     def put(self, path: str, pid: int) -> None:
-        """Move the thread `pid` into a mon_group; what it forks from then on is in it as well.
+        """Move the thread `pid` into a mon_group; its later children inherit that.
 
         Raises GroupGone, WrongCtrlGroup, and HookError `task_gone`, `denied`, `io`.
         """
@@ -63,18 +63,18 @@ class Resctrl:
             raise explain.put_error(self, path, pid, error) from error
 
     def inode(self, path: str) -> int | None:
-        """The number of a mon_group's directory, which no other one gets while it is there; None: it is not there."""
+        """The inode of a mon_group's directory, unique while that exists; None: it does not exist."""
         try:
             return system.inode(path)
         except OSError:
             return None
 
     def counters(self, path: str) -> dict[str, str]:
-        """The counters of a mon_group: `<domain>/<event>` to the text that the kernel gives.
+        """Read the counters of a mon_group: `<domain>/<event>` to the kernel's text.
 
-        The directories are as big as the hardware has domains and events. A directory within a domain is part of its
-        sums (sub-NUMA clusters); AMD's `mbm_L3_assignments` is a setting. Raises GroupGone; what else cannot be read
-        is `Error`, as the kernel itself would say.
+        The number of files is that of the hardware's domains times events. Skipped: a directory within a domain, whose
+        counts are in the domain's own (sub-NUMA clusters), and AMD's setting `mbm_L3_assignments`. A counter that
+        cannot be read is `Error`, the kernel's own word. Raises GroupGone.
         """
         top = path + "/mon_data"
         found: dict[str, str] = {}
@@ -99,7 +99,7 @@ class Resctrl:
         return found
 
     def remove(self, path: str) -> bool:
-        """Remove a mon_group; its tasks fall back to the ctrl_group. Whether there was one.
+        """Remove a mon_group; its tasks fall back to the ctrl_group. Returns False if there was none.
 
         Raises HookError `denied`, `io`. ENOENT and ENODEV are normal: other tools reset resctrl, and a runtime removes
         its ctrl_group with our group in it before it calls poststop.
@@ -115,20 +115,20 @@ class Resctrl:
         return True
 
     def tasks(self, path: str) -> set[int] | None:
-        """The threads in a mon_group; None if it is not there, or cannot be read."""
+        """The threads in a mon_group; None: it does not exist, or cannot be read."""
         try:
             return {int(task) for task in system.read_file(path + "/tasks", limit=1 << 24).split() if task.isdigit()}
         except OSError:
             return None
 
     def expel(self, path: str, tid: int) -> None:
-        """Move a thread out of a mon_group, back to the ctrl_group above it. Raises as `put`."""
+        """Move a thread out of a mon_group, back to the ctrl_group above it. Raises what `put` does."""
         self.put(path.rpartition("/mon_groups/")[0], tid)
 
     def has_live_task(self, path: str) -> bool:
-        """Whether `tasks` lists a task that is not known to be dead; True where that cannot be found out.
+        """Whether `tasks` lists a task that is not known to be dead; True if that cannot be found out.
 
-        For instance in a pid namespace of its own, where `tasks` leaves out all tasks of other ones.
+        It cannot in a pid namespace other than the host's, where `tasks` lacks the tasks of all others.
         """
         try:
             tasks = system.read_file(path + "/tasks", limit=1 << 24).split()
@@ -140,14 +140,11 @@ class Resctrl:
         return lives or not procfs.in_host_pid_namespace()
 
 
-# --- All groups. What they cost grows with the node: not for a start that succeeds.
+# --- All groups. The cost grows with the node, so a createRuntime that succeeds at once never gets here.
 
 
 def list_ctrl_groups(root: str) -> dict[str, list[str]]:
-    """The paths of all ctrl_groups, each with the paths of its mon_groups.
-
-    Empty: nothing is mounted, or nothing can be monitored.
-    """
+    """The paths of all ctrl_groups, each with the paths of its mon_groups; empty if resctrl is not mounted."""
     directories = [name for name in _list(root) if name not in _NO_CTRL_GROUPS]
     paths = [root, *(f"{root}/{name}" for name in directories)]
     return {
@@ -158,12 +155,12 @@ def list_ctrl_groups(root: str) -> dict[str, list[str]]:
 
 
 def list_mon_groups(root: str) -> list[str]:
-    """The paths of all mon_groups, in whatever ctrl_group."""
+    """The paths of the mon_groups of all ctrl_groups."""
     return [path for paths in list_ctrl_groups(root).values() for path in paths]
 
 
 def read_rmid_limit(root: str) -> int | None:
-    """The smallest of info/*/num_rmids: there is one for each kind of counter, and a group takes an RMID of all."""
+    """The smallest of info/*/num_rmids, one for each kind of counter: a group takes an RMID of each kind."""
     limits = []
     for name in _list(root + "/info"):
         try:
@@ -174,7 +171,7 @@ def read_rmid_limit(root: str) -> int | None:
 
 
 def _list(directory: str) -> list[str]:
-    """What is in a directory; nothing where there is none, or it cannot be read."""
+    """The names in a directory; none if it cannot be read."""
     try:
         return system.list_directory(directory)
     except OSError:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The system calls of the hook path: one small seam, so that each of them can be made to fail.
+"""The system calls of the hook path, in one module, so that tests can make each of them fail.
 
-`posix` instead of `os`: the same calls without an import that costs a tenth of the interpreter's start. Descriptors are
-opened with O_CLOEXEC by Python itself (PEP 446), and every call is repeated after EINTR (PEP 475). Paths are
-encoded here, as UTF-8: the locale of a hook is whatever its caller left in the environment.
+It uses `posix`, since the import of `os` costs a tenth of the interpreter's start. Python itself opens descriptors with
+O_CLOEXEC (PEP 446) and repeats a call after EINTR (PEP 475). Paths are encoded here, as UTF-8: a hook cannot rely on
+the locale that its caller left in the environment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 READ_SIZE = 1 << 16
 _SEEK_CUR = 1  # lseek(2)
 _SOON = 0.01
-_EFBIG = 27  # errno(3): to import it takes a hundredth of a start
+_EFBIG = 27  # errno(3); the import of `errno` costs a hundredth of a start
 _PIPE_BUF = 4096  # a write this small to a pipe that poll calls writable does not block: pipe(7)
 
 
@@ -31,16 +31,16 @@ def _encoded(path: str) -> bytes:
 
 
 monotonic = time.monotonic
-"""Seconds on the clock that every deadline here is measured by."""
+"""Seconds on the monotonic clock, which all deadlines use."""
 
 
 def boottime() -> float:
-    """Seconds since boot, time asleep included (CLOCK_BOOTTIME): never set back, and the same for every process."""
+    """Seconds since boot, suspend included (CLOCK_BOOTTIME): never set back, and the same for every process."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 unix_time = time.time
-"""Seconds since 1970, as Prometheus has times."""
+"""Unix time, as Prometheus expects times."""
 
 
 def now_utc() -> str:
@@ -49,21 +49,21 @@ def now_utc() -> str:
 
 
 def format_utc(seconds: float) -> str:
-    """The same for a Unix time."""
+    """Format a Unix time as RFC 3339 in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def syslog_time() -> str:
-    """The time of day as syslog's datagrams have it, RFC 3164: local time."""
+    """The local time in the format of syslog's datagrams (RFC 3164)."""
     return time.strftime("%b %e %H:%M:%S", time.localtime())
 
 
 sleep = time.sleep
-"""Wait these seconds; only ever called in a loop that has a deadline."""
+"""Wait so many seconds; callers have a deadline."""
 
 
 def ensure_standard_descriptors() -> None:
-    """Make 0, 1 and 2 exist, so that no file that is opened later becomes stdout."""
+    """Open those of the descriptors 0, 1 and 2 that are closed, so that no file opened later becomes stdout."""
     for descriptor in (0, 1, 2):
         try:
             posix.fstat(descriptor)
@@ -72,14 +72,14 @@ def ensure_standard_descriptors() -> None:
 
 
 def set_umask() -> None:
-    """Let what we make have the mode that we ask for, whatever umask the runtime has: consumers read our groups."""
+    """Replace the umask that the runtime left, so that consumers can read our groups and records."""
     posix.umask(0o022)
 
 
 def read_stdin(limit: int, patience: float) -> tuple[bytes, bool]:
-    """The first `limit` bytes of stdin, and whether it ended there, within `patience` seconds; the rest is dropped.
+    """Read stdin to its end, for at most `patience` seconds. Returns `limit` bytes, and whether that was all of it.
 
-    Reading to the end matters to the writer: a runtime that gets EPIPE may call the hook failed.
+    The rest is read and dropped: a runtime that gets EPIPE may treat the hook as failed.
     """
     deadline = monotonic() + patience
     source, waits = _own_stdin()
@@ -100,10 +100,10 @@ def read_stdin(limit: int, patience: float) -> tuple[bytes, bool]:
 
 
 def _own_stdin() -> tuple[int, bool]:
-    """A descriptor to read stdin from, and whether a read of it can wait.
+    """A descriptor to read stdin from, and whether a read of it can block.
 
-    Of a pipe we open a description of our own, since O_NONBLOCK on 0 would be for all that share it. What the runtime
-    has to say is usually in the pipe by now, and poll in a module that takes as long to load as the state to read.
+    A pipe is opened once more, since O_NONBLOCK on descriptor 0 would hold for all processes that share it. The state
+    is usually in the pipe by now, so that we do without `select`, whose import takes as long as reading the state.
     """
     try:
         if posix.fstat(0).st_mode & 0o170000 == 0o010000:
@@ -114,7 +114,7 @@ def _own_stdin() -> tuple[int, bool]:
 
 
 def _is_readable(descriptor: int, patience: float) -> bool:
-    """Whether there is something to read, or the end, within `patience` seconds."""
+    """Whether data, or the end, can be read within `patience` seconds."""
     import select
 
     poll = select.poll()
@@ -123,7 +123,7 @@ def _is_readable(descriptor: int, patience: float) -> bool:
 
 
 def write_stderr(line: bytes) -> None:
-    """Write one line to stderr, unless that would block: perhaps no process reads there."""
+    """Write one line to stderr; drop it if that would block, for the reader may have stopped reading."""
     import select
 
     poll = select.poll()
@@ -144,7 +144,7 @@ def _use(path: str, flags: int, use: Callable[[int], T], dir_fd: int | None = No
 def read_file(path: str, limit: int = 1 << 20, dir_fd: int | None = None) -> str:
     """The text of a file of at most `limit` bytes, never through a link in its last component.
 
-    A longer one raises OSError(EFBIG): it is none that we or the kernel wrote.
+    OSError(EFBIG): it is longer, so neither we nor the kernel wrote it.
     """
 
     def read(descriptor: int) -> bytes:
@@ -159,7 +159,7 @@ def read_file(path: str, limit: int = 1 << 20, dir_fd: int | None = None) -> str
 
 
 def read_counter(path: str) -> str:
-    """The text of a file that the kernel gives in one read, without its newline."""
+    """The text of a file of the kernel's that fits into one read, without its newline."""
     text = _use(path, posix.O_RDONLY, lambda descriptor: posix.read(descriptor, 4096))
     return text.decode("ascii", "replace").rstrip("\n")
 
@@ -170,10 +170,10 @@ def list_directory(path: str, dir_fd: int | None = None) -> list[str]:
 
 
 def append(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
-    """Add to the end of a file, made if it is not there, in one write(2): appends of two processes never mix.
+    """Append to a file, made if missing, in one write(2), so that the appends of two processes never mix.
 
-    Returns where that ends in the file, and whether the file still has a name: the kernel sets the position of the
-    descriptor in the same step as it appends (O_APPEND).
+    Returns the position of the end of `text`, which the kernel sets in the same step (O_APPEND), and whether the file
+    still has a name.
     """
 
     def write(descriptor: int) -> tuple[int, bool]:
@@ -184,17 +184,17 @@ def append(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
 
 
 def remove_and_measure(path: str, dir_fd: int) -> int:
-    """Remove a file; returns how long it was. Of two processes that do it, one gets FileNotFoundError."""
+    """Remove a file; returns its size. Of two processes that do it at once, one gets FileNotFoundError."""
 
     def remove(descriptor: int) -> int:
         posix.unlink(_encoded(path), dir_fd=dir_fd)
-        return posix.fstat(descriptor).st_size  # last: who appends after this sees that the file has no name
+        return posix.fstat(descriptor).st_size  # last: an append after this finds that the file has no name
 
     return _use(path, posix.O_RDONLY | posix.O_NONBLOCK, remove, dir_fd)
 
 
 def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600) -> None:
-    """Write a file whole, made or emptied first; never through a link, and OSError(ENXIO) for a FIFO, at once.
+    """Create or overwrite a file. Never through a link; OSError(ENXIO) for a FIFO, without waiting for a reader.
 
     A character that has no UTF-8 is written as its escape: a damaged record may hold one.
     """
@@ -208,12 +208,12 @@ def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600
 
 
 def write_once(path: str, text: str) -> None:
-    """Give `text` to a file that exists in one write(2), the way the kernel's control files want it."""
+    """Write `text` to an existing file in one write(2), as the kernel's control files require."""
     _use(path, posix.O_WRONLY, lambda descriptor: posix.write(descriptor, text.encode("ascii")))
 
 
 def create_exclusively(path: str, dir_fd: int) -> None:
-    """Make an empty file; FileExistsError if there is one."""
+    """Make an empty file. FileExistsError: the name is taken."""
     _use(path, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL, lambda _descriptor: None, dir_fd)
 
 
@@ -228,12 +228,12 @@ def open_lock(path: str, dir_fd: int) -> int:
 
 
 def close(descriptor: int) -> None:
-    """Close a descriptor, and with it give back the flock that it holds."""
+    """Close a descriptor, which releases the flock that it holds."""
     posix.close(descriptor)
 
 
 def try_flock(descriptor: int) -> bool:
-    """Take the exclusive flock without waiting; whether it was had."""
+    """Take the exclusive flock without waiting. Returns False if another process holds it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -242,11 +242,11 @@ def try_flock(descriptor: int) -> bool:
 
 
 def wait_for_flock(descriptor: int, deadline: float) -> bool:
-    """Take the exclusive flock, waiting until `deadline` (monotonic) at the most; whether it was had.
+    """Take the exclusive flock, waiting until `deadline` (monotonic) at the most. Returns False after it.
 
-    The kernel serves who waits nearly in turn; of many that poll, some would never be lucky. An alarm ends the wait:
-    the runtime may have handed us SIGALRM blocked, and one that comes just before flock begins to wait would be lost,
-    so it comes again and again.
+    flock(2) serves waiters nearly in turn; of many processes that poll instead, some would never get the lock. SIGALRM,
+    which the runtime may have left blocked, ends the wait. It repeats, since an alarm just before flock begins to wait
+    is lost.
     """
     import _signal  # type: ignore[import-not-found]
 
@@ -283,36 +283,36 @@ def same_file(descriptor: int, path: str, dir_fd: int) -> bool:
 
 
 def inode(path: str, dir_fd: int | None = None) -> int:
-    """The number that a file has as long as it has any name."""
+    """The inode of a file, which no other file of that file system gets while it exists."""
     return posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ino
 
 
 def count_links(path: str) -> int:
-    """How many names a file has. Of a directory of cgroups: two, and one for each directory in it."""
+    """The number of links of a file. A directory of cgroups has two, and one more for each directory in it."""
     return posix.stat(_encoded(path), follow_symlinks=False).st_nlink
 
 
 def age(path: str, dir_fd: int | None = None) -> float:
-    """Seconds since a file was written or got its name, or until then where the clock was set back.
+    """Seconds since a file was written or renamed; its distance in time, too, if the clock was set back since.
 
-    Files bear the time of day. Where that jumps, what is kept for some time goes early, but never stays for ever.
+    Files have the time of day. If that jumps, a file that is kept for some time goes early, but never stays for ever.
     """
     return abs(time.time() - posix.stat(_encoded(path), dir_fd=dir_fd, follow_symlinks=False).st_ctime)
 
 
 def link_target(path: str) -> str:
-    """What a symbolic link names, without looking whether that exists."""
+    """The target of a symbolic link, which need not exist."""
     return posix.readlink(_encoded(path)).decode("utf-8", "surrogateescape")
 
 
 def owner_and_mode(descriptor: int) -> tuple[int, int]:
-    """Who owns an open file, and its mode bits."""
+    """The user ID of an open file's owner, and its mode bits."""
     status = posix.fstat(descriptor)
     return status.st_uid, status.st_mode
 
 
 def is_directory(path: str) -> bool:
-    """Whether `path` is a directory; False for whatever cannot be looked at."""
+    """Whether `path` is a directory; False if that cannot be found out."""
     try:
         return posix.stat(_encoded(path)).st_mode & 0o170000 == 0o040000
     except (OSError, ValueError):  # ValueError: no path at all, with a NUL or half of a surrogate pair in it
@@ -325,12 +325,12 @@ def mkdir(path: str, mode: int, dir_fd: int | None = None) -> None:
 
 
 def rmdir(path: str, dir_fd: int | None = None) -> None:
-    """Remove one directory."""
+    """Remove an empty directory."""
     posix.rmdir(_encoded(path), dir_fd=dir_fd)
 
 
 def remove_tree(path: str, dir_fd: int) -> None:
-    """Remove a directory of ours with all that is in it, or a file; nothing there is fine."""
+    """Remove a directory of ours with all its content, or a file, or nothing if the path does not exist."""
     try:
         names = list_directory(path, dir_fd)
     except FileNotFoundError:
@@ -348,22 +348,25 @@ def remove_tree(path: str, dir_fd: int) -> None:
 
 
 def symlink(target: str, path: str, dir_fd: int) -> None:
-    """Make a symbolic link."""
+    """Make a symbolic link. FileExistsError: the name is taken."""
     posix.symlink(_encoded(target), _encoded(path), dir_fd=dir_fd)
 
 
 def rename(source: str, target: str, dir_fd: int) -> None:
-    """Put a file in the place of another in one step; both below `dir_fd`."""
+    """Rename a file, replacing another in one step; both paths are below `dir_fd`."""
     posix.rename(_encoded(source), _encoded(target), src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
 
 def link(path: str, further: str, dir_fd: int) -> None:
-    """Give a file a further name, or a link itself; both below `dir_fd`. PermissionError for a directory."""
+    """Give a file, or a symbolic link itself, a second name; both paths are below `dir_fd`.
+
+    PermissionError: it is a directory.
+    """
     posix.link(_encoded(path), _encoded(further), src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
 
 
 def unlink(path: str, dir_fd: int) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file, or nothing if it does not exist."""
     try:
         posix.unlink(_encoded(path), dir_fd=dir_fd)
     except FileNotFoundError:
@@ -371,11 +374,11 @@ def unlink(path: str, dir_fd: int) -> None:
 
 
 user_id = posix.geteuid
-"""The effective user ID."""
+"""The effective user ID: 0 is root."""
 
 
 process_id = posix.getpid
-"""Our own pid."""
+"""Our own pid, in our pid namespace."""
 
 
 leave = posix._exit

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all compiled models share: the records, the forms that make them, and the checks of their fields.
+"""The code of the compiled models: the records, the forms that make them, and the checks of their fields.
 
-hook/base/models_compiled.py imports this and holds the tables. Tests prove both together equal to pydantic in what they
-accept, in the values, and in the place of the first error.
+hook/base/models_compiled.py imports this, and holds tables only. Tests prove both together equal to pydantic: in the
+inputs that they accept, in the values, and in the place of the first error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ABSENT = object()  # the value of a field that is not there: no check lets it pa
 
 
 class ValidationError(ValueError):
-    """What is wrong and where: the first error in the order of the fields."""
+    """The first error in the order of the fields, with its place; pydantic's class of this name lists all of them."""
 
     def __init__(self, title: str, place: Place, kind: str, msg: str) -> None:
         super().__init__(title, place, kind, msg)
@@ -38,7 +38,7 @@ class ValidationError(ValueError):
         return [self._details]
 
     def within(self, title: str, place: Place) -> ValidationError:
-        """The same error, seen from the model that holds the one where it was found."""
+        """Return the same error with the place as seen from the model that holds this one."""
         details = self._details
         return ValidationError(title, place + details["loc"], details["type"], details["msg"])
 
@@ -48,7 +48,7 @@ class ValidationError(ValueError):
 
 
 class Model:
-    """A record of some form. A class for each of them would take as long to make as ten functions to load."""
+    """A record of some form. To make a class for each form would take as long as to load ten functions."""
 
     __slots__ = ("__dict__", "_form")
 
@@ -81,11 +81,11 @@ class Model:
 
 
 class Form:
-    """A model: what makes and knows its records, as a class would.
+    """A model, in the role of a class: makes its records, and knows which records are its own.
 
-    For each field: its name, its place in the input, its default, the types whose values are taken as they are, and its
-    check, which is a function of those below and what it goes by; it gets itself, a value, and what an error is to
-    name.
+    It has for each field: the name, the key in the input, the default, the types whose values are taken unchanged, and
+    the check. A check is a tuple: one of the functions below, and its arguments. The function gets that tuple, a value,
+    and the title and place for an error.
     """
 
     __slots__ = ("__name__", "_fields")
@@ -136,8 +136,8 @@ def _plain(value: object) -> object:
     return value.model_dump() if isinstance(value, Model) else value
 
 
-# The checks. What is not right at a glance is refused or, as a subclass or an integer for a float, made what it should
-# be. A check makes new lists and dicts, so that a default is never shared.
+# The checks, for values that are not of the plain type of their field. They refuse a value or convert it: a subclass,
+# an integer for a float. They make new lists and dicts, so that records never share a default.
 
 
 def check_str(_check: Check, value: object, title: str, place: Place) -> str:
@@ -238,14 +238,14 @@ def check_dict(check: Check, value: object, title: str, place: Place) -> dict[ob
 
 
 def check_texts(_check: Check, value: object, title: str, place: Place) -> dict[object, object]:
-    """A dict of texts by texts, which most are."""
+    """A dict from texts to texts, the most frequent kind, checked without a check for each item."""
     if type(value) is dict and STR.issuperset(map(type, value)) and STR.issuperset(map(type, value.values())):
         return value.copy()
     return check_dict((check_dict, (check_str,), (check_str,)), value, title, place)
 
 
 def _part(part: object) -> int | str:
-    """A part of a place as pydantic gives it: an index, or text without lone surrogates."""
+    """A part of an error's place in pydantic's form: an index, or text without lone surrogates."""
     if type(part) is int:
         return part
     return str(part).encode("utf-8", "surrogatepass").decode("utf-8", "replace")
