@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The records under /run: the truth about each key, how it changes, and what consumers see of it."""
+"""The records under /run: the state of each key, how it changes, and the view of it that consumers read."""

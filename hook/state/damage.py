@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run directory when something failed: what is broken in it or in the way, and how much of it is logged.
+"""Deals with damage in the run directory (unreadable or misplaced files), and limits how many failures are logged.
 
     logged-<reason>-<minute>      as many bytes as there were failures (minutes on CLOCK_BOOTTIME)
 
-Imported when that is so, and by reconcile.
+Imported only after a failure, and by reconcile.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from hook.state.store import RunDir
 
 ASIDE = ".json.unreadable-"
-"""Between a key and an inode: the name of a record that could not be understood."""
+"""In the name of an unreadable state file that was set aside, between its key and its inode."""
 IN_THE_WAY = (errno.ELOOP, errno.EISDIR, errno.EFBIG, errno.ENXIO)
-"""What a link, a directory, a giant and a socket in the place of a record give."""
+"""The errnos of a read of a link, a directory, too large a file and a socket in the place of a record."""
 MOST = 10
 """Lines a minute, for each reason."""
 _LOGGED = "logged-"
@@ -31,9 +31,10 @@ _MINUTE = 60.0
 
 
 def make_way(run: RunDir, path: str, error: OSError) -> None:
-    """Make room for a record that could not be written, for another try. Raises the error if none can help.
+    """Remove the obstacle to a write of a record, for another try. Raises the error if no try can help.
 
-    ENOENT: the run directory's maker was killed before it had made its parts, or another writer took the file.
+    ENOENT: the hook that made the run directory was killed before it had made its parts, or another writer took the
+    temporary file.
     """
     if isinstance(error, FileNotFoundError):
         run.make_parts()
@@ -44,16 +45,16 @@ def make_way(run: RunDir, path: str, error: OSError) -> None:
 
 
 def set_aside(run: RunDir, key: str, error: Exception) -> KeyState:
-    """Put a record that cannot be understood aside, and go on with one that is recovering. Under the key's lock.
+    """Set an unreadable state file aside, and return the new state, which is recovering. Call it under the key's lock.
 
-    OSError for a record that cannot be read for another reason than what it is.
+    Raises the OSError of a read that failed for another reason than the file itself, such as EIO.
     """
     if isinstance(error, OSError) and error.errno not in IN_THE_WAY:
         raise error
     path = f"groups/{key}.json"
-    # No two files have the same inode at a time, so this name is free, or a name of this very file already.
+    # No two files have the same inode at a time, so this name is free, or is another name of this very file.
     aside = f"groups/{key}{ASIDE}{system.inode(path, run.descriptor)}"
-    # A second name for what is there, then the new state over the first name: killed in between, or with no room for
+    # A second name for the old file, then the new state over the first name: killed in between, or with no room for
     # the new state, the next hook finds the key as unreadable as this one did, and never takes it for new.
     try:
         system.link(path, aside, run.descriptor)
@@ -70,21 +71,21 @@ def set_aside(run: RunDir, key: str, error: Exception) -> KeyState:
 
 
 def unknown_state(key: str) -> KeyState:
-    """Make the state of a key of which only the name is known."""
+    """Make the state of a key of which only the name is known: recovering, without members and groups."""
     is_uid = len(key) == 36 and key.count("-") == 4 and not key.strip("0123456789abcdef-")
     kind: Kind = "pod" if is_uid else "container"
     now, boottime = system.now_utc(), system.boottime()
     return KeyState(key=key, kind=kind, recovering=True, created_at=now, created_boottime=boottime)
 
 
-# --- How many failures of one reason there were in a minute, so that a log gets the first ones and then a count
+# --- The number of failures of a reason in a minute, so that the log gets the first ones and then a count
 
 
 def count_failure(run: RunDir, reason: str) -> tuple[bool, list[str]]:
     """Count a failure. Returns whether to log it, and a line for each count of an earlier minute.
 
-    True where it cannot be counted, and where another process took the count away meanwhile: no failure is lost.
-    No lock: an append has one place, which is the failure's number.
+    A failure is logged, too, if it cannot be counted, or if another process removed the count meanwhile.
+    No lock is needed: the position of an append is the failure's number.
     """
     try:
         number, is_kept = system.append(f"{_LOGGED}{reason}-{_this_minute()}", ".", run.descriptor)
@@ -109,7 +110,7 @@ def sum_up_failures(run: RunDir) -> list[str]:
 
 
 def _take(run: RunDir, name: str) -> int:
-    """Remove a count and return it; 0 if another process has."""
+    """Remove a count and return it; 0: another process has removed it."""
     try:
         return system.remove_and_measure(name, run.descriptor)
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the record of a key changes, from one life of its groups to the next. States in, states out, and no files."""
+"""How the state of a key changes, from one life of its groups to the next. Pure functions, which touch no file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def without(members: dict[str, Member], leaving: list[str]) -> dict[str, Member]:
-    """Take members away; a former life of one of them gets its ID back, so that poststop finds it."""
+    """Remove members. A former life of one of them (names.former_life) gets the ID back, so that poststop finds it."""
     remaining = {name: member for name, member in members.items() if name not in leaving}
     for container in leaving:
         former = [name for name in remaining if name.startswith(container + "@")]
@@ -25,7 +25,7 @@ def without(members: dict[str, Member], leaving: list[str]) -> dict[str, Member]
 
 
 def displace(members: dict[str, Member], container: str) -> dict[str, Member]:
-    """Rename a member to a former life: its ID is another process's from now on."""
+    """Rename a member to a former life: its ID belongs to another process from now on."""
     remaining = dict(members)
     member = remaining.pop(container)
     remaining[names.former_life(container, member.pid, member.starttime)] = member
@@ -33,25 +33,26 @@ def displace(members: dict[str, Member], container: str) -> dict[str, Member]:
 
 
 def rejoin(members: dict[str, Member], container: str, member: Member, *, displaces: bool) -> dict[str, Member]:
-    """Put a member in the place of one of the same ID; `displaces`: that one becomes a former life."""
+    """Add a member in the place of the one of the same ID; `displaces`: keep that one as a former life."""
     remaining = displace(members, container) if displaces else dict(members)
     remaining[container] = member
-    remaining.pop(names.former_life(container, member.pid, member.starttime), None)  # of two, the first calls again
+    # The older of two processes of this ID had its hook called again: it is no former life any more.
+    remaining.pop(names.former_life(container, member.pid, member.starttime), None)
     return remaining
 
 
 def leave(state: KeyState, over: list[MonGroup], *, keeps: bool, at: str, boottime: float) -> KeyState | None:
-    """Take groups off a key, which are `over` and have their ends. None: nothing of the key is to be kept.
+    """Remove groups that are `over`, and have their ends, from a key's state. None: forget the key.
 
-    What was used in them goes on as part of another group's `before`. Without another group the key is completed: what
-    it used stays on record, if it `keeps` snapshots and ever had a member.
+    Their use goes into another group's `before`. If there is no other group, the key is completed; its use stays on
+    record if it `keeps` snapshots and ever had a member.
     """
     groups = leave_groups(state.groups, over, [group.path for group in over])
     if groups:
         return change(state, groups)
     if not keeps or not any(group.before or group.begin for group in over):
         return None
-    # A new generation in any case: of a group that had no begin yet nothing changes but that its key is over.
+    # A new generation in any case: if its groups had no begin yet, nothing else shows that the key has ended.
     return replace(
         state,
         groups=over,
@@ -65,13 +66,13 @@ def leave(state: KeyState, over: list[MonGroup], *, keeps: bool, at: str, bootti
 
 
 def leave_groups(groups: list[MonGroup], over: list[MonGroup], gone: list[str]) -> list[MonGroup]:
-    """Take those of the groups that are `over` away whose paths are gone; the first that stays inherits their use."""
+    """Remove the groups that are `over` and whose paths are `gone`; the first that stays inherits their use."""
     kept = [group for group in groups if group.path not in gone]
     return [inherit(kept[0], [it for it in over if it.path in gone]), *kept[1:]] if kept else []
 
 
 def resume(state: KeyState, groups: list[MonGroup], members: dict[str, Member]) -> KeyState:
-    """Bring a key back as these groups, whether it was completed or its groups cannot be removed."""
+    """Reopen a key with these groups, after it was completed, or because its groups cannot be removed."""
     generation = next_generation(state)
     return replace(
         state, groups=groups, members=members, generation=generation, completed_at=None, completed_boottime=None
@@ -82,20 +83,20 @@ def resume(state: KeyState, groups: list[MonGroup], members: dict[str, Member]) 
 
 
 def end_group(group: MonGroup, counters_now: dict[str, str]) -> MonGroup:
-    """Set a group's counters after its last member."""
+    """Set a group's `end`, the counters after its last member left."""
     return replace(add_late(group, counters_now), end=counters_now)
 
 
 def end_unused_group(group: MonGroup) -> MonGroup:
-    """End a group that was made in vain: what its RMID counted before does not matter."""
+    """End a group that never had a member: this incarnation used 0 of each counter."""
     nothing = dict.fromkeys(group.before, "0")
     return replace(group, inode=None, begin=nothing, end=nothing, last=None)
 
 
 def add_late(group: MonGroup, now: dict[str, str]) -> MonGroup:
-    """Give each counter of `now` that appeared after the begin was read a begin: `now`. Its use until then is unknown.
+    """Give counters that appeared after the begin was read their value in `now` as begin; their use so far is unknown.
 
-    Without that consumers would take the sum of the other domains for the use of all.
+    Otherwise consumers would take the sum over the other domains for the whole use.
     """
     begin = group.begin
     if begin is None or begin.keys() >= now.keys():
@@ -114,30 +115,30 @@ def add_late(group: MonGroup, now: dict[str, str]) -> MonGroup:
 
 
 def begin_group_late(group: MonGroup, counters_now: dict[str, str]) -> MonGroup:
-    """Set the begin of a group that may have had members before: what those used until now is unknown."""
+    """Set the begin of a group that may have had members before; their use until now is unknown."""
     lost = replace(group, begin=counters_now, end={}, before={}, known={})
     return replace(group, begin=counters_now, **_carry([replace(group, begin=None, end={}), lost]))
 
 
 def remake_group(group: MonGroup) -> MonGroup:
-    """Return a group that vanished and was made again, without a begin.
+    """Start a new incarnation, without a begin, of a group that another tool removed.
 
-    Its use is unknown, but for what it had used when its last member left (`last`).
+    The use of the former one is unknown, unless its last member had left (`last`).
     """
     return replace(group, begin=None, end=None, last=None, **_carry([end_group(group, group.last or {})]))
 
 
 def inherit(group: MonGroup, over: list[MonGroup]) -> MonGroup:
-    """Add what other groups used, which are over, to a group's `before`."""
+    """Add the use of groups that are `over` to a group's `before`."""
     if not any(other.begin or other.before for other in over):
         return group
     return replace(group, **_carry([replace(group, begin=None, end=None), *over]))
 
 
 def _carry(groups: list[MonGroup]) -> dict[str, dict[str, str]]:
-    """Sum what groups that are over used, as `before` and `known` of the one that goes on for them.
+    """Sum the use of groups that are over, as `before` and `known` of their successor.
 
-    Groups in several ctrl_groups become one sum: the counters' domains are the same, and it is the key's use.
+    Groups of several ctrl_groups make one sum: they have the same domains, and the use is the key's.
     """
     from hook.base import counters
 

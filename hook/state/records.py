@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run directory for those who look at all of it without a lock: people's commands, reconcile and watch.
+"""Reads the whole run directory without locks, for people's commands, reconcile and watch.
 
-A file is replaced whole by its writers, so one read of it is consistent. What this costs grows with the node.
+Writers replace a file whole, so one read of it is consistent. The cost grows with the node.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from hook.state.store import PLACES, RunDir, replace
 
 ModelT = TypeVar("ModelT", bound=Model)
 
-_KEPT = 86400.0  # seconds that people have to look at what we can do nothing with
-_KEPT_UNNAMED = 3600.0  # the same for a failure of no known container: a tenant can make one with each restart
+_KEPT = 86400.0  # seconds that people have to look at an unreadable file or a failure
+_KEPT_UNNAMED = 3600.0  # the same for a failure of an unknown container: a tenant causes one with each restart
 _STEP = 0.05  # seconds: file times advance in steps of up to 10 ms, those of the kernel's clock
 _LEAST_ROOM, _LEAST_FILES = 1 << 20, 1000
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A record that is there and unreadable. `name`: the key or the container that it should be of."""
+    """An unreadable record. `name`: the key or container that its file is named after."""
 
     name: str
     file: str
@@ -37,9 +37,9 @@ class Broken:
 
 
 class Records(RunDir):
-    """The run directory, opened to be read, for `with`. One that is not there is empty.
+    """The run directory, open for reading, for `with`; empty if it does not exist.
 
-    Raises HookError `io` where it cannot be read or, as for the hook itself, not be trusted.
+    Raises HookError `io` if it cannot be read, or another user could write to it.
     """
 
     def __init__(self, path: str) -> None:
@@ -67,18 +67,18 @@ class Records(RunDir):
             self.is_there = False
 
     def read(self, model: type[ModelT], name: str = "") -> ModelT | None:
-        """As RunDir.read."""
+        """As RunDir.read, also without a run directory."""
         return super().read(model, name) if self.is_there else None
 
     def names(self, model: type[Model]) -> list[str]:
-        """As RunDir.names. HookError `io` if they cannot be listed."""
+        """As RunDir.names, also without a run directory. HookError `io`: they cannot be listed."""
         try:
             return super().names(model) if self.is_there else []
         except OSError as error:
             raise system_error(f"{self.path}/{PLACES[model].rstrip('/')} cannot be read", error) from error
 
     def state(self, key: str) -> KeyState | Broken | None:
-        """Read what is recorded of a key; None: nothing."""
+        """Read the state of a key; None: it has none."""
         found = self._examine(KeyState, key)
         if isinstance(found, KeyState) and found.key != key:
             return Broken(key, self.file(key), f"it is of {found.key!r}")
@@ -89,11 +89,11 @@ class Records(RunDir):
         return self._examine(Failure, container)
 
     def file(self, key: str) -> str:
-        """Where a key is recorded, for people."""
+        """The path of a key's state file, for messages."""
         return f"{self.path}/groups/{key}.json"
 
     def is_full(self) -> bool:
-        """Whether its file system has next to no room: hooks may be unable to record what goes wrong."""
+        """Whether its file system has next to no room, so that hooks may be unable to record failures."""
         try:
             room = os.statvfs(self.descriptor if self.is_there else os.path.dirname(self.path) or ".")
         except OSError:
@@ -102,12 +102,12 @@ class Records(RunDir):
         return not (has_space and (not room.f_files or room.f_favail >= _LEAST_FILES))
 
     def unrecorded(self) -> int:
-        """At least so many failures since boot have no record. Without room the count may lack some, too."""
+        """The number of failures since boot that have no record; fewer than there were if the file system is full."""
         size = self._size("runs/unrecorded") if self.is_there else None
         return 0 if size is None else max(size, 1)  # an empty file has been made where no byte could be added
 
     def runs(self) -> dict[tuple[str, str], int]:
-        """How often which stage had which result: files named `<stage>-<result>`, as many bytes long."""
+        """The number of hooks by stage and result: the sizes of the files `runs/<stage>-<result>`."""
         counts = {}
         try:
             files = system.list_directory("runs", self.descriptor) if self.is_there else []
@@ -137,7 +137,7 @@ class Records(RunDir):
 
 
 def leave_out(seen: Unhooked, recorded: Collection[str]) -> Unhooked:
-    """The same without the containers that are on record by now."""
+    """Return `seen` without the containers that were recorded since."""
     return replace(seen, containers={it: names for it, names in seen.containers.items() if it not in recorded})
 
 
@@ -148,7 +148,7 @@ def name_unhooked(seen: Unhooked) -> list[str]:
 
 
 def glance_index(run: RunDir, container: str) -> str | None:
-    """The key that a container is indexed under; None: none, or its index is unreadable."""
+    """Read a container's key from its index without a lock; None: no index, or an unreadable one."""
     index = run.glance(Index, container)
     return index.key if index is not None else None
 
@@ -165,18 +165,18 @@ def version(run: RunDir) -> int:
 
 
 def is_settled(run: RunDir) -> bool:
-    """Whether a commit from now on changes the version: the last one was not within the same step of the clock."""
+    """Whether each further commit changes `version`: the last one was not within the present step of the clock."""
     try:
         return system.age("groups", run.descriptor) > _STEP
     except FileNotFoundError:
         return False
 
 
-# --- What killed hooks left behind, and what is kept only for some time
+# --- Files that killed hooks left behind, and files that are kept only for some time
 
 
 def find_leftovers(run: RunDir, live: Collection[str]) -> list[str]:
-    """Find the keys that a killed hook left files of: half-written ones, locks of keys that are not `live`."""
+    """Find the keys of which a killed hook left half-written files, or the lock of a key that is not `live`."""
     found = {key for model in (KeyState, Index) for key in find_half_written(run, model)}
     found |= {name.removesuffix(".old") for name in run.list_part("building")}
     found |= {name for name in run.list_part("locks") if name not in live}
@@ -184,14 +184,14 @@ def find_leftovers(run: RunDir, live: Collection[str]) -> list[str]:
 
 
 def find_half_written(run: RunDir, model: type[Model]) -> list[str]:
-    """Find the keys, or containers, whose record is half written."""
+    """Find the keys, or containers, that have a half-written record."""
     files = run.list_part(PLACES[model].rstrip("/"))
     found = [name[1 : -len(".tmp")] for name in files if name.startswith(".") and name.endswith(".tmp")]
     return [name for name in found if names.is_container_id(name)]
 
 
 def has_leftovers(run: RunDir, state: KeyState) -> bool:
-    """Whether a killed hook left files of a key that goes on, or a view that it does not need."""
+    """Whether a killed hook left temporary files of a key that has a state, or a view that it must not have."""
     key = state.key
     places = [f"groups/.{key}.tmp", f"members/.{key}.tmp", f"building/{key}", f"building/{key}.old"]
     if not state.generation:
@@ -206,18 +206,18 @@ def has_leftovers(run: RunDir, state: KeyState) -> bool:
 
 
 def remove_half_written(run: RunDir, model: type[Model], name: str) -> None:
-    """Remove a half-written record: of a key, under its lock. A hook that is writing a failure begins once more."""
+    """Remove a half-written record; of a key, under its lock. A hook that is just writing a failure tries again."""
     system.unlink(f"{PLACES[model]}.{name}.tmp", run.descriptor)
 
 
 def find_old_asides(run: RunDir) -> list[tuple[str, str]]:
-    """Find the unreadable files that were set aside a day ago: the key of each, and its path."""
+    """Find the unreadable files that were set aside more than a day ago; the key and path of each."""
     found = [(name.partition(ASIDE)[0], f"groups/{name}") for name in run.list_part("groups") if ASIDE in name]
     return [(key, path) for key, path in found if names.is_container_id(key) and _is_old(run, path, _KEPT)]
 
 
 def has_old_failure(run: RunDir, container: str) -> bool:
-    """Whether a failure was recorded a day ago, or an hour ago if of no known container; readable or not."""
+    """Whether a failure's record, readable or not, is older than a day, or than an hour if its container is unknown."""
     return _is_old(run, f"unmonitored/{container}.json", _KEPT_UNNAMED if container.startswith(UNNAMED) else _KEPT)
 
 

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run directory: its records, each a model in a JSON file, and the lock of each key.
 
-    groups/<key>.json             what is recorded of a key (models.KeyState)
-    groups/<key>.json.unreadable-<inode>  what was found in its place and not understood (`damage`), for a day
-    locks/<key>                   its flock; the holder that empties the key unlinks it
+    groups/<key>.json             the state of a key (models.KeyState)
+    groups/<key>.json.unreadable-<inode>  a state that could not be read, kept for a day (`damage`)
+    locks/<key>                   its flock; the hook that empties the key unlinks it while it holds it
     members/<container>.json      the index: which key a container belongs to
     unmonitored/<container>.json  why a container is not monitored
-    reconcile.json, watch.json, unhooked.json, left-undone.json     what reconcile and watch have done and found
-    runs/<stage>-<result>         as many bytes as there were hooks of that stage with that result
-    runs/unrecorded               as many bytes as there were failures that could not be recorded
+    reconcile.json, watch.json, unhooked.json, left-undone.json     the work and the findings of reconcile and watch
+    runs/<stage>-<result>         one byte for each hook of that stage with that result
+    runs/unrecorded               one byte for each failure that could not be recorded
     freed                         CLOCK_BOOTTIME at which one of our groups last gave its RMID back
-    said-<what>                   that a line was logged already in this boot
+    said-<what>                   marks a message that was logged in this boot
 
 Everything is opened relative to the run directory, which must be root's and writable by root alone, so that no other
-user can plant a link below it. For readers that need no lock: `records`.
+user can plant a link below it. `records` reads it without locks.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ PLACES = {
     Unhooked: "unhooked",
     LeftUndone: "left-undone",
 }
-"""Where the records of each model are; each of the last four has one record, whose name is empty."""
-PARTS = ("groups", "members", "unmonitored", "runs", "locks")  # where locks is, the others are
+"""The directory of each model's records. The last four models have a single record, whose name is empty."""
+PARTS = ("groups", "members", "unmonitored", "runs", "locks")  # made in this order: if `locks` exists, all do
 _LIMIT = 16 << 20
 
 
 class RunDir:
-    """The run directory, opened, with its `descriptor` for other modules that keep files in it.
+    """The open run directory; `descriptor` is for other modules that keep files in it.
 
-    `complaints` collects what was found broken and dealt with on the way.
+    `complaints`: problems that were found and handled on the way, for a report at the end.
     """
 
     def __init__(self, path: str) -> None:
-        """Open the run directory, making it if need be. HookError `io` if it cannot be opened, or not be trusted."""
+        """Open the run directory, or make it. HookError `io`: that fails, or another user could write to it."""
         self.path = path
         self.complaints: list[HookError] = []
         try:
@@ -73,20 +73,20 @@ class RunDir:
             raise explain.owner_error(path, owner, mode)
 
     def complain(self, problem: str, error: HookError | OSError) -> None:
-        """Keep for a report what failed and stopped nothing."""
+        """Add a failure that stops nothing to `complaints`."""
         from hook.base import explain
 
         self.complaints.append(explain.as_hook_error(problem, error))
 
     def make_parts(self) -> None:
-        """Make what is missing of its directories."""
+        """Make its missing directories."""
         for part in PARTS:
             _make_directory(part, 0o700, self.descriptor)
 
     # --- Records
 
     def read(self, model: type[ModelT], name: str = "") -> ModelT | None:
-        """Read a record; None: there is none. OSError, ValueError: it is unreadable."""
+        """Read a record; None: it does not exist. OSError, ValueError: it is unreadable."""
         try:
             text = system.read_file(f"{PLACES[model]}{name}.json", _LIMIT, self.descriptor)
         except FileNotFoundError:
@@ -94,16 +94,16 @@ class RunDir:
         return model.model_validate(jsontext.loads(text))
 
     def glance(self, model: type[ModelT], name: str = "") -> ModelT | None:
-        """Read a record that may be outdated by now, for its lock is not held. None: nothing readable."""
+        """Read a record without its lock, so that it may be outdated at once. None: it is missing or unreadable."""
         try:
             return self.read(model, name)
         except (OSError, ValueError):
             return None
 
     def write(self, model: type[ModelT], name: str, record: ModelT, owner: str = "") -> None:
-        """Write a record whole, whatever is in its place: a reader, or a crash, sees the old one or all of this.
+        """Replace a record atomically: a reader, also after a crash, finds the old one or all of the new one.
 
-        `owner`: the key whose lock makes the temporary name ours, if that is not the record's own name.
+        `owner`: the key whose lock the caller holds, for the temporary file's name, if the record is not named by it.
         """
         path = f"{PLACES[model]}{name}.json"
         part, slash, own = path.rpartition("/")
@@ -125,16 +125,16 @@ class RunDir:
             raise
 
     def remove(self, model: type[Model], name: str = "") -> None:
-        """Remove a record, if there is one."""
+        """Remove a record, or nothing if it does not exist."""
         system.unlink(f"{PLACES[model]}{name}.json", self.descriptor)
 
     def names(self, model: type[Model]) -> list[str]:
-        """List the keys, or containers, of the records of a model. A file whose name is no ID is none of ours."""
+        """List the keys, or containers, that have a record of a model. Skips files whose names are no IDs."""
         found = [name[: -len(".json")] for name in self.list_part(PLACES[model].rstrip("/")) if name.endswith(".json")]
         return [name for name in found if names.is_container_id(name)]
 
     def list_part(self, part: str) -> list[str]:
-        """List what is in a directory of it; nothing where it is not there."""
+        """List the names in one of its directories; none if it does not exist."""
         try:
             return system.list_directory(part, self.descriptor)
         except FileNotFoundError:
@@ -143,12 +143,12 @@ class RunDir:
     # --- Keys
 
     def list_states(self) -> list[KeyState]:
-        """Read the states of all keys, as far as they are readable. It grows with the node."""
+        """Read all states that are readable. The cost grows with the node."""
         states = [self.glance(KeyState, key) for key in self.names(KeyState)]
         return [state for state in states if state is not None]
 
     def lock(self, key: str, deadline: float) -> LockedKey:
-        """Take a key's lock, waiting until `deadline` (system.monotonic) at the most: HookError `lock_timeout` then.
+        """Take a key's lock; after `deadline` (system.monotonic) raise HookError `lock_timeout`.
 
         flock(2) wakes waiters roughly in the order in which they came. The inode is compared afterwards: the previous
         holder may have unlinked the file.
@@ -157,7 +157,7 @@ class RunDir:
         while True:
             try:
                 descriptor = system.open_lock(path, self.descriptor)
-            except FileNotFoundError:  # the maker of the run directory was killed before it had made its parts
+            except FileNotFoundError:  # the hook that made the run directory was killed before it had made its parts
                 self.make_parts()
                 descriptor = system.open_lock(path, self.descriptor)
             try:
@@ -174,10 +174,10 @@ class RunDir:
                 raise explain.lock_error(self.path, key)
 
     def read_key(self, key: str) -> KeyState | None:
-        """Read what is recorded of a key, or None. Call it under the key's lock.
+        """Read the state of a key; None: it has none. Call it under the key's lock.
 
-        A state that cannot be understood (torn, foreign, of a newer version) is renamed aside, so that nothing is
-        lost, and the key goes on as *recovering*: it may have members that we do not know of.
+        An unreadable state (torn, foreign, of a newer version) is renamed, so that nothing is lost, and the key
+        becomes *recovering*: it may have members that we do not know of.
         """
         try:
             state = self.read(KeyState, key)
@@ -191,7 +191,7 @@ class RunDir:
         return damage.set_aside(self, key, error)
 
     def read_index(self, container: str) -> str | None:
-        """Find the key that a container is indexed under, or None. HookError `io` if its index is unreadable."""
+        """Read a container's key from its index; None: it has no index. HookError `io`: the index is unreadable."""
         try:
             index = self.read(Index, container)
         except (OSError, ValueError) as error:
@@ -203,17 +203,17 @@ class RunDir:
     def write_index(self, container: str, key: str) -> None:
         """Note that a container belongs to a key, under that key's lock.
 
-        Not for a former life (names.former_life): poststop comes by the container's ID, which is another member's.
+        A former life (names.former_life) gets none: poststop names the container's ID, which is another member's.
         """
         if "@" not in container:
             self.write(Index, container, Index(key=key), owner=key)
 
-    # --- Marks, which are no records
+    # --- Marks: files without a model
 
     def note_freed(self) -> None:
-        """Note that an RMID was just given back: a hook that meets EBUSY soon knows that waiting helps.
+        """Note that an RMID was just given back: a hook that gets EBUSY soon after knows that waiting helps.
 
-        No more than a hint, so that a full /run does not keep a key whose groups are gone on record.
+        A failed write is ignored: a full /run must not keep a key on record whose groups are gone.
         """
         try:
             system.write_new("freed", f"{system.boottime():.3f}\n", self.descriptor)
@@ -221,7 +221,7 @@ class RunDir:
             pass
 
     def freed_within(self, seconds: float) -> bool:
-        """Whether one of our hooks gave an RMID back that lately."""
+        """Whether one of our groups gave an RMID back within the last `seconds`."""
         try:
             freed = float(system.read_file("freed", limit=64, dir_fd=self.descriptor))
         except (OSError, ValueError):
@@ -229,14 +229,14 @@ class RunDir:
         return system.boottime() - freed <= seconds
 
     def count_run(self, name: str) -> None:
-        """Count for `metrics`: a byte more in a file needs no lock, and costs next to nothing."""
+        """Count an event for `metrics` by one more byte in a file, which needs no lock and costs next to nothing."""
         try:
             system.append("runs/" + name, ".", self.descriptor)
         except OSError:
             pass
 
     def is_first(self, what: str) -> bool:
-        """Whether this is the first time in this boot that `what` is to be logged: /run does not outlive it."""
+        """Whether `what` was not logged in this boot yet. Marks it as logged, in /run, which is empty after a boot."""
         try:
             system.create_exclusively("said-" + what, self.descriptor)
         except FileExistsError:
@@ -247,7 +247,7 @@ class RunDir:
 
 
 class LockedKey:
-    """A key whose lock is held, for `with`, which reads what is recorded of it: `state`."""
+    """A key whose lock we hold. `with` reads its `state`, and gives the lock back."""
 
     def __init__(self, run: RunDir, key: str, descriptor: int) -> None:
         self._run = run
@@ -256,13 +256,13 @@ class LockedKey:
         self.state: KeyState | None = None
 
     def commit(self, state: KeyState) -> None:
-        """Make `state` what is recorded of the key: one step of its life."""
+        """Write `state` as the key's record: one step of its life."""
         if state != self.state:
             self._run.write(KeyState, self._key, state)
             self.state = state
 
     def clear(self) -> None:
-        """Forget the key; its lock goes with it when it is given back."""
+        """Remove the key's record. Its lock file goes when the lock is given back."""
         self._run.remove(KeyState, self._key)
         self.state = None
 
@@ -279,33 +279,33 @@ class LockedKey:
     ) -> None:
         try:
             if self.state is None or self.state.completed_at is not None:
-                # Before the lock is given back: the other way round this could unlink another hook's.
+                # Before the lock is given back: in the other order this could unlink another hook's lock file.
                 system.unlink("locks/" + self._key, self._run.descriptor)
         finally:
             system.close(self._descriptor)
 
 
 def replace(record: ModelT, **fields: object) -> ModelT:
-    """Return a record with other fields, as valid as any: the models check what is written, too."""
+    """Return a record with some fields changed. The model validates it, so that no invalid record is written."""
     form = getattr(record, "_form", type(record))  # in the .pyz a record is of one class, and has its form
     changed: ModelT = form(**{**dict(record), **fields})
     return changed
 
 
 def change(state: KeyState, groups: list[MonGroup], **fields: object) -> KeyState:
-    """Give a state other groups, and fields. `generation` goes up with each change of what consumers see."""
+    """Return a state with other groups and fields. `generation` rises if the key's view changes."""
     if _shown(groups) != _shown(state.groups):
         fields["generation"] = next_generation(state)
     return replace(state, groups=groups, **fields)
 
 
 def next_generation(state: KeyState) -> int:
-    """Count one change. After the highest number that a record may hold, which only damage reaches, comes 1."""
+    """The next `generation`. The highest that a record may hold, which only damage reaches, is followed by 1."""
     return state.generation % (2**63 - 1) + 1
 
 
 def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
-    """What consumers see of groups."""
+    """The part of groups that their key's view shows."""
     return [(it.path, it.inode, it.begin, it.end, it.before, it.known) for it in groups if it.begin is not None]
 
 

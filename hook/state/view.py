@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The consumer's view: <run-dir>/mon_groups/<key>, which reads like a mon_group of that name, whatever the real one is.
+"""The consumer's view, <run-dir>/mon_groups/<key>: reads like a mon_group, named by the key alone.
 
     tasks                           a link to the real one; an empty file once the key is completed
     created_at, completed_at        RFC 3339, UTC
-    generation                      changes with all the rest; the first file to go
+    generation                      changes whenever another file does; removed before all others
     mon_data/<domain>/<event>       a link to the live counter; gone once the key is completed
     mon_data/<domain>/<event>.begin .end .before .known     see models.MonGroup
 
-A key with containers in several ctrl_groups shows its first group so, and of each further one `tasks@<ctrl_group>` and
-`mon_data/<domain>@<ctrl_group>/...` (nothing after the @ for the root ctrl_group): a sum over
-`mon_data/mon_PERF_PKG_*` has the use of all.
+If a key's containers are in several ctrl_groups, this is its first group. Each further one has `tasks@<ctrl_group>` and
+`mon_data/<domain>@<ctrl_group>/...` (nothing after the @ for the root ctrl_group), so that a sum over
+`mon_data/mon_PERF_PKG_*` is the use in all.
 
-All of it is derived from the key's state (models.KeyState), and made again, beside its place, whenever that changes.
+All of it is derived from the key's state (models.KeyState). When that changes, a new directory is built and renamed.
 
-A reader opens the directory of a key once, reads everything below that descriptor, and `generation` last. Or it reads
-by paths, and finds the same `generation` before and after. Otherwise it reads again. Either rule is enough: a directory
-is whole when it gets its place, it does not change while `generation` is in it, and no two of a key have the same one.
-Kepler reads live counters by their paths and ignores `generation`. It gets the kernel's own values or none, since links
-lead to the kernel's files wherever their directory is.
+A reader either opens the directory of a key once, reads all files relative to it, and `generation` last; or it reads
+by paths, and compares `generation` before and after. If `generation` is gone or differs, it reads again. Each rule is
+enough: a directory is complete when it is renamed into place, it does not change while it has `generation`, and no two
+directories of a key have the same one. Kepler reads live counters by their paths and ignores `generation`. It gets the
+kernel's own values or none, since the links lead to the kernel's files.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 _PLACE = "mon_groups"
 _NAME_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-"  # of domains and events
-_BUILDING = "building"  # what lies there is of a hook that works at it, or was killed at it
+_BUILDING = "building"  # a view in it is being built or removed, or a hook was killed at that
 
 
 class View:
-    """The views of all keys. Everything here is done under the key's lock."""
+    """The views of all keys. Hold the key's lock for each call that changes one."""
 
     def __init__(self, run: RunDir, resctrl_root: str) -> None:
         self._run = run
@@ -43,7 +43,7 @@ class View:
         self._resctrl_root = resctrl_root
 
     def is_current(self, state: KeyState) -> bool:
-        """Whether what is shown of a key is what its state says."""
+        """Whether a key's view was built from this state."""
         try:
             shown = system.read_file(f"{_PLACE}/{state.key}/generation", limit=64, dir_fd=self._dir)
         except OSError:
@@ -51,7 +51,7 @@ class View:
         return shown == _generation(state) + "\n"
 
     def show(self, state: KeyState) -> None:
-        """Bring what consumers see of a key up to date. A full /run is reported, and costs no more than that."""
+        """Build a key's view again. A full /run is reported, and stops nothing."""
         try:
             if not self.is_current(state):
                 self._replace(state)
@@ -59,23 +59,23 @@ class View:
             self._run.complain(f"could not update the published counters of key {state.key}", error)
 
     def _replace(self, state: KeyState) -> None:
-        """Show a key as its state says. OSError if there is no room.
+        """Build a key's view and rename it into place. OSError: there is no room.
 
-        Readers see the old content, nothing for an instant, or the new content: a directory cannot take the place of
-        another one in one step. Killed in that instant, the key's next hook finds that its view is not current.
+        Readers see the old content, nothing for an instant, or the new content: rename(2) cannot replace a directory
+        that is not empty. Killed in that instant: the key's next hook finds that its view is not current.
         """
         new = f"{_BUILDING}/{state.key}"
         self._build(new, state)
         self.remove(state.key)
         try:
             system.rename(new, f"{_PLACE}/{state.key}", self._dir)
-        except FileNotFoundError:  # another program cleared the place away
+        except FileNotFoundError:  # another program removed `mon_groups`
             self.make_parts()
             system.rename(new, f"{_PLACE}/{state.key}", self._dir)
 
     def remove(self, key: str) -> None:
-        """Show nothing of a key: first in one step, then file by file."""
-        # First: a reader that has the directory open learns by this that it may have read half of it.
+        """Remove a key's view: out of the way in one step, then file by file."""
+        # First: a reader that has the directory open finds by this that some of its files may be gone.
         self.invalidate(key)
         old = f"{_BUILDING}/{key}.old"
         system.remove_tree(old, self._dir)
@@ -86,9 +86,9 @@ class View:
         system.remove_tree(old, self._dir)
 
     def invalidate(self, key: str) -> None:
-        """Let readers know that what they read of a key is not to be relied on: `generation` goes.
+        """Remove `generation`, so that readers discard what they have read of a key.
 
-        Killed after it, the entry lacks it until the key's next hook, or reconcile, finds that the view is not current.
+        Killed after it: the key's next hook, or reconcile, finds that the view is not current.
         """
         try:
             system.unlink(f"{_PLACE}/{key}/generation", self._dir)
@@ -96,14 +96,14 @@ class View:
             pass  # no view of ours
 
     def shown(self) -> list[str]:
-        """The keys that something is shown of. Grows with the node: not for the hook path."""
+        """The keys that have a view. The cost grows with the node: not for the hook path."""
         try:
             return system.list_directory(_PLACE, self._dir)
         except FileNotFoundError:
             return []
 
     def tidy(self, key: str) -> None:
-        """Remove what hooks that were killed left half made, or half removed, of a key's view."""
+        """Remove the half-built or half-removed views of a key that killed hooks left."""
         system.remove_tree(f"{_BUILDING}/{key}", self._dir)
         system.remove_tree(f"{_BUILDING}/{key}.old", self._dir)
 
@@ -125,7 +125,7 @@ class View:
             system.symlink(target, f"{top}/{name}", self._dir)
 
     def make_parts(self) -> None:
-        """Make what all views need. _BUILDING comes last: where it is, a maker that was killed has left nothing out."""
+        """Make the directories and the link that all views share. _BUILDING is made last: if it exists, all do."""
         try:
             system.symlink(f"{self._resctrl_root}/mon_data", "mon_data", self._dir)
         except FileExistsError:
@@ -138,12 +138,12 @@ class View:
 
 
 def _generation(state: KeyState) -> str:
-    """Which state this is: a key that is recovering counts from the beginning again, but was made at another time."""
+    """The text of `generation`. A key that is recovering counts from 1 again, so the time of its creation is in it."""
     return f"{state.created_boottime or 0:.3f}/{state.generation}"
 
 
 def _content(state: KeyState) -> tuple[list[str], dict[str, str], dict[str, str]]:
-    """The directories, the files with their texts and the links with their targets of a key's view."""
+    """A key's view: its directories, its files with their texts, and its links with their targets."""
     files = {"created_at": state.created_at, "generation": _generation(state)}
     links: dict[str, str] = {}
     if state.completed_at is not None:
