@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """createRuntime: a container's init process goes into the mon_group of its key, before its first instruction.
 
-Read `create_runtime`, then `_try_once`. A hook may be killed after each step of `_try_once`; the comments say why their
-order survives that. What one hook leaves behind is put right by the next hook of that key, or by reconcile.
+Read `create_runtime`, then `_try_once`. A hook may be killed after each step of `_try_once`; comments say why the order
+of steps survives that. The next hook of that key, or reconcile, repairs what a killed hook leaves.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 class Attempt:
     """One container on its way into one key's group. `deadline`: the end of every wait (system.monotonic).
 
-    `ctrl_group`: the one it was seen in, for kernels without /proc/PID/cpu_resctrl_groups; None: its bundle says.
-    `made`: mon_groups that this call made and that nothing was put into yet. `recorded`: whether the container is on
-    record; `was_member`: whether it was when this began. The rest is what `retry` has tried.
+    `ctrl_group`: the one it was seen in, for kernels without /proc/PID/cpu_resctrl_groups; None: read its bundle.
+    `made`: mon_groups that this call made and that have no task yet. `recorded`: the container is on record.
+    `was_member`: it was when this call began. The other fields count what `retry` has tried.
     """
 
     def __init__(self, context: Context, container: Container, key: Key, ctrl_group: str | None) -> None:
@@ -48,9 +48,9 @@ def create_runtime(
 ) -> Key | None:
     """Put a container's init process into the mon_group of its key, before it runs its first instruction.
 
-    Returns its key; None: filters leave it out. `key`: one that is known already, so that no filter counts.
-    `ctrl_group`: see Attempt. Raises HookError or OSError if it should be monitored and could not be; then what this
-    call made is undone. Repeating it for the same container changes nothing.
+    Returns its key; None: filters leave it out. `key`: its key if that is known, which skips the filters. `ctrl_group`:
+    see Attempt. HookError, OSError: it should be monitored and could not be; all that this call made is undone. A
+    second call for the same container changes nothing.
     """
     if key is None and not identity.is_wanted(context.options, container.annotations, container.pod):
         return None
@@ -80,7 +80,7 @@ def create_runtime(
 
 
 def _leave_other_key(context: Context, container: Container, key: Key) -> None:
-    """Take the container out of the key that the index names, if it is another one."""
+    """Remove the container from the key in its index, if that is another key."""
     try:
         former = context.run.read_index(container.id)
     except HookError as error:
@@ -94,7 +94,7 @@ def _leave_other_key(context: Context, container: Container, key: Key) -> None:
 
 
 def _try_once(attempt: Attempt) -> None:
-    """Try once to put the container into its group, under its key's lock."""
+    """Put the container into its group, under its key's lock. Raises what `retry` can retry."""
     context, container, key = attempt.context, attempt.container, attempt.key
     own, mon_group = _find_group(attempt)
     with context.run.lock(key.name, attempt.deadline) as locked:
@@ -106,7 +106,7 @@ def _try_once(attempt: Attempt) -> None:
         if not attempt.recorded:
             attempt.recorded, attempt.was_member = True, former is not None and is_of(former, container)
         # The index before the member: killed in between, poststop finds a key without this member and tidies up.
-        # The other way round a poststop without annotations would never find the member.
+        # In the other order a poststop without annotations would never find the member.
         context.run.write_index(container.id, key.name)
         # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
         # poststop of the last other member sees that the group is still needed.
@@ -115,7 +115,7 @@ def _try_once(attempt: Attempt) -> None:
             # The key's record was lost while a container of it lived: reconcile finds out which, and evicts none.
             state = replace(state, recovering=True)
         locked.commit(state)
-        # Before mkdir: the entry that consumers see has the begin of the group that was there, and a link to this one.
+        # Before mkdir: until it is replaced, the view has the former group's begin, and links to the new group.
         if group.begin is not None and context.resctrl.inode(group.path) != group.inode:
             try:
                 context.view.invalidate(key.name)
@@ -126,7 +126,7 @@ def _try_once(attempt: Attempt) -> None:
         if made:
             attempt.made.add(group.path)
         elif not (is_known or state.recovering) and context.resctrl.has_live_task(group.path):
-            # As above, where the kernel did not say before mkdir that the group is there.
+            # As above, if the group was not visible before mkdir.
             locked.commit(replace(state, recovering=True))
         # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
         begin(context, locked, group.path, made=made, empty=was_empty)
@@ -140,10 +140,10 @@ def _try_once(attempt: Attempt) -> None:
 
 
 def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: bool) -> None:
-    """Read and commit the counters of a group before its first member is in it, and show them to consumers.
+    """Read and commit the counters of a group before its first member is in it, and update the view.
 
-    A begin on record counts unless it is of a directory that vanished: this one has another inode, or was `made` just
-    now (inodes come again when resctrl is mounted again). `empty`: the one that vanished had no member yet.
+    The begin on record stays valid unless the group's directory was replaced: it has another inode, or this call has
+    `made` it (inodes repeat after a new mount of resctrl). `empty`: the former directory had no member yet.
     """
     state = locked.state
     if state is None:
@@ -179,9 +179,9 @@ def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: 
 
 
 def _find_group(attempt: Attempt) -> tuple[MonGroup, str]:
-    """The key's mon_group in the ctrl_group of the container's process; and the one that it is in (empty: none).
+    """The key's mon_group in the ctrl_group of the container's process, and the mon_group that it is in ("": none).
 
-    The kernel's word counts; where it has none, what was seen before, what the bundle asks for, or the root ctrl_group.
+    The kernel names the ctrl_group. If it does not: the one seen before, the bundle's, or the root one, in this order.
     """
     context, container = attempt.context, attempt.container
     groups = procfs.resctrl_groups(container.pid)
@@ -203,7 +203,7 @@ def _read_requested_group(bundle: str) -> str | None:
 
 
 def read_config(bundle: str) -> Config | None:
-    """Read a bundle's config.json; None if it cannot be read: the runtime has read it, and the kernel decides."""
+    """Read a bundle's config.json; None: unreadable, which stops nothing, since the kernel names the ctrl_group."""
     try:
         return Config.model_validate(jsontext.loads(system.read_file(bundle + "/config.json", limit=16 << 20)))
     except (OSError, ValueError):
@@ -216,10 +216,10 @@ def read_config(bundle: str) -> Config | None:
 def _join(
     state: KeyState, own: MonGroup, container: Container, former: Member | None, mon_group: str
 ) -> tuple[KeyState, MonGroup]:
-    """Put the container, and its group, into the state; and its pod's names, which a rebuilt record lacks.
+    """Add the container and its group to the state, and its pod's names, which a rebuilt record lacks.
 
-    The group is the one on record in its ctrl_group, whatever prefix is set now, or else its `own`. What an earlier
-    call noted of the same life stays noted.
+    The group is the one on record in its ctrl_group, whose prefix may differ from today's, or else `own`. Fields that
+    an earlier call for the same process has set are kept.
     """
     parent = own.path.rpartition("/")[0]
     groups = state.groups
@@ -266,12 +266,12 @@ def _join(
 
 
 def is_of(member: Member | None, container: Container) -> bool:
-    """Whether a member is this very process."""
+    """Whether a member is this container's process: the same pid and start time."""
     return member is not None and (member.pid, member.starttime) == (container.pid, container.starttime)
 
 
 def is_another_process(member: Member | None, container: Container) -> bool:
-    """Whether a member of this ID is another process, which is not known to be dead: it stays a member."""
+    """Whether a member of this ID is another process that is not known to be dead, and so stays a member."""
     if member is None or is_of(member, container):
         return False
     return procfs.is_dead(member.pid, member.starttime) is not True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a runtime starts. From the command line and the OCI state on stdin to createRuntime or poststop.
+"""The way from the command line and the OCI state on stdin to createRuntime or poststop.
 
 Read `run_stage`, then `create.create_runtime` or `remove.poststop`.
 """
@@ -27,15 +27,15 @@ STDIN_LIMIT = 4 << 20
 STDIN_PATIENCE = 10.0
 _STAGES = ("hook", "createRuntime", "poststop")
 _LONGEST_NUMBER = 20
-_NUMBER = "0123456789."  # what int and float take besides (signs, 1_0, other scripts) is a typo here
+_NUMBER = "0123456789."  # int and float accept more (signs, 1_0, other scripts), which is a typo here
 
 
 class Call:
-    """One call of the hook. It is complete when it is made, and does not change.
+    """One call of the hook; immutable.
 
-    `given`: the options, and a complaint about each bad word of the command line. `name`: the container's ID; where the
-    state has none, a stable name for its record. `bundle`: None where the state has none. `container`: None at
-    poststop, and where the state could not be read.
+    `given`: the options, and a complaint about each bad word of the command line. `name`: the container's ID or, if the
+    state has none, a stable name for its record. `bundle`: None if the state has none. `container`: None at poststop,
+    and if the state could not be read.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Call:
 
 
 class Context:
-    """The kernel's groups, our records, and the administrator's options. `freed` counts the RMIDs given back.
+    """The surroundings of a stage: resctrl, the run directory, the options. `freed` counts the RMIDs given back.
 
     `late_cpu`: by key, CPU seconds that tasks had used before they were moved in; Tally saves them.
-    `longest_linger`: the most seconds for which a key may linger, whatever its record says; None: no such limit.
+    `longest_linger`: seconds, a limit on the linger time in each key's record; None: no limit.
     """
 
     def __init__(
@@ -73,22 +73,22 @@ class Context:
 
 
 def start() -> None:
-    """Run the program, by whatever way into the .pyz; does not return.
+    """Run the program; does not return.
 
-    The file's first line makes Python run `-c` code, which gives the file's path where the first argument is otherwise.
-    It also makes every end that is not `leave` exit with 0: a hook that fails must not fail the container.
+    The file's first line makes Python run `-c` code, so sys.argv[1] is the file's path, and the command line follows.
+    That code also makes each end other than `leave` exit with 0: a hook that fails must not fail the container.
     """
     system.leave(dispatch(sys.argv[2:]))
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Run the command line; returns the exit status: 0 for runtimes, but for `--strict`."""
+    """Run the command line; returns the exit status, which is 0 for a stage without `--strict`."""
     system.ensure_standard_descriptors()
     system.set_umask()
     if is_stage(arguments):
         try:
             return run_stage(arguments[0], arguments[1:])
-        except BaseException as error:  # noqa: BLE001  whatever it is: no container is to fail for it
+        except BaseException as error:  # noqa: BLE001  no exception may fail a container
             from hook.stages import report
 
             return report.survive(error)
@@ -98,7 +98,7 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def is_stage(arguments: list[str]) -> bool:
-    """Whether a runtime started this, and no person."""
+    """Whether the first word is a stage (`hook`, `createRuntime`, `poststop`), so that a runtime started us."""
     return bool(arguments) and arguments[0] in _STAGES and "--help" not in arguments
 
 
@@ -118,7 +118,7 @@ def run_stage(verb: str, words: list[str]) -> int:
         if is_whole:
             state = State.model_validate(jsontext.loads(text.decode()))
             call = make_call(verb, given, state, state.annotations or {})
-    except BaseException as caught:  # noqa: BLE001  reported, with all that is known of the container
+    except BaseException as caught:  # noqa: BLE001  reported, with what is known of the container
         error = caught
     if call is None:
         from hook.stages import report
@@ -128,7 +128,7 @@ def run_stage(verb: str, words: list[str]) -> int:
 
 
 def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotations: dict[str, str] | None) -> Call:
-    """Make a call for a container in this state. HookError `bad_state`."""
+    """Make a call from a valid state. HookError `bad_state`: createRuntime without a pid."""
     if name_stage(verb, state.status) == "poststop":
         return Call("poststop", given, state.id, state.bundle, None)
     if not state.pid:
@@ -140,14 +140,14 @@ def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotat
 
 
 def name_stage(verb: str, status: object) -> str:
-    """The stage that a verb is for: `hook` goes by the container's status."""
+    """The stage of a verb; of `hook` the container's status decides."""
     if verb != "hook":
         return verb
     return "poststop" if status == "stopped" else "createRuntime"
 
 
 def serve_call(call: Call, problem: HookError | None = None) -> int:
-    """Act, report, count; returns the exit status. `problem`: what was wrong with the state, and stopped nothing."""
+    """Act, report, count; returns the exit status. `problem`: a defect of the state, to report after the act."""
     run_dir: RunDir | None = None
     try:
         kernel = resctrl.Resctrl(call.options.resctrl_root)
@@ -172,7 +172,7 @@ def serve_call(call: Call, problem: HookError | None = None) -> int:
 
 
 def _act(call: Call, kernel: resctrl.Resctrl, run_dir: RunDir) -> bool:
-    """Do what the call asks for; returns whether a container is monitored now. HookError, OSError."""
+    """Run the stage; returns whether the container is monitored now. Raises HookError, OSError."""
     context, container = Context(kernel, run_dir, call.options), call.container
     if container is None:
         remove.poststop(context, call.name)
@@ -196,9 +196,9 @@ def _act(call: Call, kernel: resctrl.Resctrl, run_dir: RunDir) -> bool:
 
 
 def parse(arguments: list[str]) -> tuple[Options, list[str]]:
-    """Read the options; returns those that are right, and a complaint about each word that is not.
+    """Parse the options; returns the valid ones, and a complaint about each other word.
 
-    A wrong option is reported and ignored: a typo in a hooks.d JSON must not stop containers.
+    A bad option is reported and ignored: a typo in a hooks.d JSON must not stop containers.
     """
     values, others, complaints = read_words(arguments, dict(Options()))
     complaints += [f"unknown option {word.partition('=')[0][:80]!r}" for word in others]
@@ -206,9 +206,9 @@ def parse(arguments: list[str]) -> tuple[Options, list[str]]:
 
 
 def read_words(words: list[str], kinds: dict[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
-    """Read options; returns the values by name, the words that are no option, and a complaint about each bad value.
+    """Parse options; returns the values by name, the words that are no option, and a complaint about each bad value.
 
-    `kinds`: for each option, a value of the kind that it takes, such as its default.
+    `kinds`: for each option, a value of its type, such as its default.
     """
     values: dict[str, Any] = {}
     others: list[str] = []
@@ -235,7 +235,7 @@ def read_words(words: list[str], kinds: dict[str, Any]) -> tuple[dict[str, Any],
 
 
 def _convert(kind: object, former: Any, text: str) -> object:  # noqa: ANN401  the former value, of any kind
-    """Convert `text` to the kind of value that `kind` is; lists and dicts grow with each use of their option."""
+    """Convert `text` to the type of `kind`. A list or dict gets `text` added to its `former` value."""
     if kind is False:
         if text:
             raise ValueError("takes no value")
@@ -255,9 +255,9 @@ def _convert(kind: object, former: Any, text: str) -> object:  # noqa: ANN401  t
 
 
 def validate(form: type[ModelT], values: dict[str, Any], complaints: list[str]) -> ModelT:
-    """Make a model of options, less those that it refuses, each of which adds a complaint.
+    """Make a model of options; each value that it refuses is left out and adds a complaint.
 
-    Raises ValidationError if one is missing.
+    ValidationError: a required option is missing.
     """
     while True:
         try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose container it is: the container as its runtime and /proc describe it, its pod, and the key that it belongs to.
+"""Identifies a container: its process, its pod, and its key.
 
 Annotations come from the runtime, from the kubelet and from the author of the pod or of the image. Each runtime writes
-some of them last, so that these cannot be overridden; but an author can write those of the other runtimes. What no
-author can write is the path of the container's cgroup: the kubelet names the pod's part of it by the pod's UID, and the
-runtime names the container's own part by its mark and the container's ID. So the path decides.
+its own last, so that an author cannot override them; but an author can add those of other runtimes. No author can
+choose the path of the container's cgroup: the kubelet names the pod's component by the pod's UID, and the runtime names
+the container's component by its mark and the container's ID. So the path decides.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class Key:
 
 
 class Pod:
-    """What is known of the container's pod; fields are None where nothing that can be believed says it.
+    """The container's pod; a field is None if no trustworthy source has it.
 
-    `problem`: what is wrong with the UIDs in the annotations. `is_podmans`: whether Podman made the container.
+    `problem`: a contradiction or defect of the UIDs in the annotations. `is_podmans`: Podman made the container.
     """
 
     def __init__(
@@ -53,18 +53,18 @@ class Pod:
 
 
 class Container:
-    """A container, complete when it is made. `pid`: its init process, which must be there.
+    """A container with an init process, `pid`.
 
-    `starttime`: when that process started; None: it is gone, or /proc does not say. `places`: its cgroups.
-    `annotations`: None: they are unknown.
+    `starttime`: as in models.Member; None: the process is gone, or /proc cannot tell. `places`: its cgroups, as in
+    procfs.cgroups. `annotations`: None: unknown.
     """
 
     def __init__(
         self, name: str, pid: int, bundle: str, annotations: dict[str, str] | None, made_in: list[str] | None = None
     ) -> None:
-        """Look at /proc. `made_in`: the cgroups that its runtime made it in; None: those that it is in, for it is new.
+        """Read /proc. `made_in`: the cgroups that its runtime made for it; None: it is new, and still in them.
 
-        ValidationError for annotations that are no texts.
+        ValidationError: an annotation is no text.
         """
         self.id = name
         self.pid = pid
@@ -79,21 +79,21 @@ class Container:
             self.starttime = None
 
     def problem(self, key: Key) -> HookError | None:
-        """What is wrong with it although it can be monitored under this key."""
+        """Why its annotations need a report although it can be monitored under this key; None: they do not."""
         return self.pod.problem if key.name == self.pod.uid else None
 
 
 def _bounded(text: str | None) -> str | None:
-    """A name in the length that Kubernetes allows (RFC 1123)."""
+    """Cut a name to the length that Kubernetes allows (RFC 1123)."""
     return text[:253] if text else None
 
 
 def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
-    """The pod of a container, by its annotations and the paths of its cgroups (as procfs.cgroups has them).
+    """The pod of a container, by its annotations and the paths of its cgroups (as in procfs.cgroups).
 
-    A UID in a path is the pod's, whatever the annotations say; the names are those beside the same UID.
-    Without one the annotations of its own runtime count, unless those of the other runtime name another pod.
-    Below the container's own cgroup nothing counts; where no component is its own, all was named by its runtime.
+    A UID in a path is the pod's; the names come from the annotations with the same UID. If no path has a UID, the
+    annotations of the container's own runtime count, unless those of the other runtime name another pod. The part of a
+    path below the container's own cgroup is ignored; if no component is its own, the runtime has named all of them.
     """
     paths = list(dict.fromkeys(place.partition(":")[2] for place in places))  # many hierarchies have the same path
     owns = [procfs.find_own(path, container) for path in paths]
@@ -121,9 +121,9 @@ def pod_of(container: str, said: Annotations, places: list[str]) -> Pod:
 
 
 def _claims(runtime: str | None, said: Annotations) -> list[Pod]:
-    """What the annotations say of the pod: first those of its own runtime, then those of the other one.
+    """The pods that the annotations name: first those of the container's own runtime, then those of the other one.
 
-    Podman has no pods of Kubernetes'. Where the cgroup does not tell who made the container, the annotations do.
+    Podman's containers have no pod of Kubernetes. If the cgroup does not name the runtime, the annotations do.
     """
     if runtime == "libpod":
         return []
@@ -135,14 +135,14 @@ def _claims(runtime: str | None, said: Annotations) -> list[Pod]:
         return [in_crio, in_containerd]
     if said.manager == "cri-o":
         return [in_containerd, in_crio]
-    # Of CRI-O's keys without CRI-O's mark only what no runtime contradicts is taken.
+    # CRI-O's annotations without CRI-O's mark count only if no runtime contradicts them.
     return [in_containerd] if in_containerd.uid or said.manager else [in_crio]
 
 
 def canonical_uid(text: str) -> str | None:
     """A pod UID in its canonical form, lower case with dashes, from that form or from 32 hex digits (static pods).
 
-    None: it is no pod UID.
+    None: the text is no pod UID.
     """
     lower = text.lower()
     digits = lower.replace("-", "")
@@ -153,9 +153,9 @@ def canonical_uid(text: str) -> str | None:
 def derive_key(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
     """Derive the key of a container for `--key=auto|container|sandbox`.
 
-    A container of a pod of Kubernetes' has its pod's key with `sandbox`, too: that is for Podman's pods, and a pod's
-    author can start the hook with Podman's options. Raises HookError `bad_key` for a pod UID or sandbox ID that is
-    none, and where annotations contradict each other: charging it to anything else would be wrong.
+    `sandbox` is for Podman's pods. A container of Kubernetes has its pod's key with it, too: a pod's author can make
+    the hook run with Podman's options. HookError `bad_key`: an invalid pod UID or sandbox ID, or annotations that
+    contradict each other, so that no key would be charged rightly.
     """
     if mode == "container":
         return Key(container, "container")
@@ -174,17 +174,17 @@ def derive_key(mode: str, container: str, said: Annotations, pod: Pod) -> Key:
 
 
 def concerns(options: Options, *, is_podmans: bool) -> bool:
-    """Whether a call with these options is meant for a container of Podman's, or for one of another's.
+    """Whether a call with these options (`--containers`) is for this container, by whether Podman made it.
 
-    Both files of hooks.d can be made to match any container, by its annotations: then each call minds its own.
+    A container's annotations can make it match both of our hooks.d files; then only one of the two calls acts.
     """
     return options.containers == "all" or (options.containers == "podman") == is_podmans
 
 
 def is_wanted(options: Options, annotations: dict[str, str] | None, pod: Pod) -> bool:
-    """Whether the filters and, where the administrator allows it, the pod's author want this container monitored.
+    """Whether the filters and, if the administrator allows it, the pod's author want this container monitored.
 
-    Where its annotations are unknown, for there are too many, nothing leaves it out: no author can evade by size.
+    If its annotations are unknown, because there are too many, no filter leaves it out: an author cannot evade by size.
     """
     if annotations is None:
         return True
@@ -199,7 +199,7 @@ def is_wanted(options: Options, annotations: dict[str, str] | None, pod: Pod) ->
 
 
 def _choice_of(annotations: dict[str, str], container: str | None) -> str | None:
-    """`true` or `false` as the pod's author says, the container's own annotation before the pod's; else None."""
+    """The author's choice, `true` or `false`; None: no choice. The container's annotation goes before the pod's."""
     own = annotations.get(f"{OPT}/{container}") if container else None
     for value in (own, annotations.get(OPT)):
         if value in ("true", "false"):
@@ -207,14 +207,14 @@ def _choice_of(annotations: dict[str, str], container: str | None) -> str | None
     return None
 
 
-# --- What the path of a cgroup says, `<controllers>:<path>` as /proc/PID/cgroup has it
+# --- What the path of a cgroup says; it is written `<controllers>:<path>`, as in /proc/PID/cgroup
 
 
 def pod_uid(cgroup: str) -> str | None:
     """The pod UID that a cgroup's path names, in its canonical form; None if it names none.
 
     The kubelet names a pod's cgroup `pod<UID>`, or `...-pod<UID>.slice` with `_` for dashes. The outermost one counts.
-    A runtime that takes systemd's form of a path (`SLICE:MARK:ID`) for a name makes one component of all three.
+    A runtime that takes systemd's form of a path (`SLICE:MARK:ID`) for a plain name makes it a single component.
     """
     for name in cgroup.split("/"):
         before, is_pod, uid = name.partition(":")[0].rpartition("pod")
@@ -226,10 +226,10 @@ def pod_uid(cgroup: str) -> str | None:
 
 
 def find_maker(own: str | None, container: str) -> str | None:
-    """Who made a container, by the name of its own cgroup (procfs.find_own): `cri-o`, `libpod` (Podman), `containerd`.
+    """The engine that made a container, by its own cgroup (procfs.find_own): `cri-o`, `libpod` (Podman), `containerd`.
 
-    None: unknown. Each of them puts its mark before the container's ID, which no user can choose. With the kubelet's
-    cgroupfs driver containerd has the bare ID, as plain runc and crun may have.
+    None: unknown. Each puts its mark before the container's ID, and no user can choose that. With the kubelet's
+    cgroupfs driver containerd uses the bare ID, as plain runc and crun may do.
     """
     if own is None:
         return None
@@ -238,7 +238,7 @@ def find_maker(own: str | None, container: str) -> str | None:
 
 
 def find_pod_cgroup(cgroup: str | None, uid: str) -> str | None:
-    """The cgroup of a pod: the nearest one above the container's whose name holds the UID; None if there is none.
+    """The cgroup of a pod: the nearest ancestor of the container's whose name has the UID; None: there is none.
 
     systemd's slices have `_` for the UID's dashes; static pods have their UID without any.
     """

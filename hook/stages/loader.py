@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the program's modules from the bytecode in the .pyz, for the Python that compiled it.
+"""Makes the program's modules from the bytecode in the .pyz, under the Python that compiled it.
 
-The file's second line (packaging/pyz/archive.py) runs this, and leaves it `f`, the file, open behind it. What the start
-of a container imports is among the constants here. All other modules lie behind, each by itself, and are loaded when
-they are imported. Where there is no bytecode for a Python, this does not run, and the sources are found.
+The file's second line (packaging/pyz/archive.py) runs this, with the file open as `f` at the position after this code.
+The modules that the start of a container imports are constants here. All others follow, one by one, and are loaded
+when they are imported. Under a Python without bytecode in the file this does not run, and Python imports the sources.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _base = f.tell()
 
 
 def _path(name: str, code: CodeType) -> list[str] | None:
-    """The `__path__` of a package, where what has no bytecode is found."""
+    """The `__path__` of a package, for modules without bytecode; None: this is no package."""
     return [f"{sys.argv[1]}/{name.replace('.', '/')}"] if code.co_filename.endswith("/__init__.py") else None
 
 
@@ -40,7 +40,7 @@ def _find_spec(name: str, *_: object) -> object:
     return spec
 
 
-# A finder of modules (importlib's protocol) that is no class: to make one takes as long as to load ten functions.
+# A finder of modules (importlib's protocol), not as a class: to make one takes as long as to load ten functions.
 _finder: Any = type(sys)("finder")
 _finder.find_spec, _finder.create_module = _find_spec, lambda _spec: None
 _finder.exec_module = lambda it: exec(it.__spec__.loader_state, it.__dict__)  # noqa: S102  the same

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frees RMIDs when the kernel has none left, so that a new pod is not left unmonitored while dead pods hold RMIDs.
 
-What is dead goes first: keys whose members are all dead (a finished Job whose poststop never came), or that have
-lingered for long enough, and groups with our prefix that are on no record. Only if there is none of those, the key that
-lingers longest. Each under its own lock, which is taken without waiting: its holder is at work there.
+First go the keys whose members are all dead (a finished Job whose poststop was lost), those that have lingered for
+their time, and groups with our prefix that are on no record. If there are none of these, the key goes that has lingered
+longest. Each key's lock is taken without waiting: if another process holds it, the key is skipped.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class _Effort:
 
     @property
     def freed(self) -> int:
-        """How many groups gave their RMID back by now."""
+        """The number of groups that were removed so far."""
         return self._context.freed - self._before
 
     def is_over(self) -> bool:
-        """Whether to leave it at that. On a slow node the first second may go by in looking."""
+        """Whether to stop. On a slow node the search for a first group may take longer than _SECONDS."""
         seconds = _SECONDS if self.freed else _SECONDS_IN_VAIN
         return self.freed >= _MOST or system.monotonic() - self._began >= seconds
 
 
 def reclaim(context: Context, own: str) -> bool:
-    """Free some RMIDs; returns whether there was any to free.
+    """Free some RMIDs; returns whether any was freed.
 
-    `own` is the key of the caller, who holds no lock. What goes wrong is reported, and changes nothing else.
+    `own`: the caller's key, which is skipped. The caller holds no lock. Failures are reported, and stop nothing.
     """
     if not procfs.in_host_pid_namespace():
         hint = "run `reconcile` on the host, or take the hook out of the pid namespace"
@@ -62,7 +62,7 @@ def reclaim(context: Context, own: str) -> bool:
             try:
                 remove_orphan(context, path)
             except HookError:
-                pass  # busy, or the kernel has something against it: it stays
+                pass  # its lock is busy, or the kernel refuses: it stays
         for state in sorted(waiting, key=lambda state: state.lingering_since or 0.0):
             if effort.freed or effort.is_over():
                 break
@@ -73,7 +73,7 @@ def reclaim(context: Context, own: str) -> bool:
 
 
 def _end_dead(context: Context, own: str, effort: _Effort) -> list[KeyState]:
-    """End keys as long as one may; returns those seen that may still linger."""
+    """End dead keys until the effort is over; returns the keys met that still linger."""
     waiting = []
     for key in context.run.names(KeyState):
         if effort.is_over():
@@ -89,19 +89,19 @@ def _end_dead(context: Context, own: str, effort: _Effort) -> list[KeyState]:
 
 
 def is_deserted(state: KeyState) -> bool:
-    """Whether a key holds groups that no member needs which is not known to be dead."""
+    """Whether a key has groups and all of its members, if any, are known to be dead."""
     if state.completed_at is not None or state.recovering or not state.groups:
         return False
     return all(procfs.is_dead(member.pid, member.starttime) for member in state.members.values())
 
 
 def _waits(context: Context, state: KeyState) -> bool:
-    """Whether a key lingers, and has time left to do so."""
+    """Whether a key lingers, and its time is not over."""
     return state.lingering_since is not None and not state.members and not remove.has_lingered(context, state)
 
 
 def _end(context: Context, key: str, *, waiting: bool = False) -> None:
-    """End a key, if it is as it looked; `waiting`: even if it may still linger."""
+    """End a key if it is still dead under its lock; `waiting`: even if it still lingers."""
     try:
         with context.run.lock(key, system.monotonic()) as locked:
             state = locked.state  # read again: a hook, or another reclaim, may have been here since we looked
@@ -110,14 +110,14 @@ def _end(context: Context, key: str, *, waiting: bool = False) -> None:
                 for container in state.members:
                     context.run.remove(Index, container)
     except HookError:
-        pass  # busy, or the kernel has something against it: it stays on record
+        pass  # its lock is busy, or the kernel refuses: it stays on record
 
 
 # --- Groups with our prefix that are on record of no key
 
 
 def find_orphans(context: Context, recorded: Collection[str] = ()) -> list[str]:
-    """Find the groups with our prefix that are on record of no key. `recorded`: groups that the caller found on one."""
+    """Find the groups with our prefix that are on record of no key. `recorded`: groups known to be on record."""
     # The groups before the records: createRuntime records a group before it makes it.
     keys = {
         path: parse_key(context, path) for path in resctrl.list_mon_groups(context.resctrl.root) if path not in recorded
@@ -129,9 +129,9 @@ def find_orphans(context: Context, recorded: Collection[str] = ()) -> list[str]:
 
 
 def parse_key(context: Context, path: str) -> str | None:
-    """Derive the key of a group from its name; None if it has not our prefix, or no key behind that.
+    """Derive the key of a group from its name; None: it is not our prefix followed by a valid key.
 
-    From its name alone: a group with a longer prefix, which ours is the beginning of, is on record of another key.
+    The name alone may mislead: a group of another prefix that begins with ours is on record of another key.
     """
     name, prefix = path.rpartition("/")[2], context.options.group_prefix
     try:
@@ -141,11 +141,11 @@ def parse_key(context: Context, path: str) -> str | None:
 
 
 def remove_orphan(context: Context, path: str) -> bool:
-    """Remove a group that looks like ours, unless it is on record or has a live task. Returns whether it went."""
+    """Remove a group with our prefix, unless it is on record or has a live task. Returns whether it was removed."""
     key = parse_key(context, path)
     if key is None:
         return False
-    # Under the lock of the key that it would be of: a hook records a group before it makes it.
+    # Under the lock of the key in its name: a hook records a group, under that lock, before it makes it.
     with context.run.lock(key, system.monotonic()) as locked:
         if _is_on(path, locked.state) or context.resctrl.has_live_task(path):
             return False
@@ -159,13 +159,13 @@ def remove_orphan(context: Context, path: str) -> bool:
 
 
 def is_recorded(context: Context, path: str) -> bool:
-    """Whether a group is on record of the key in its name."""
+    """Whether a group is on the record of the key in its name, read without a lock."""
     key = parse_key(context, path)
     return key is not None and _is_on(path, context.run.glance(KeyState, key))
 
 
 def _is_on(path: str, state: KeyState | None) -> bool:
-    """Whether a group is on this record, or may have been."""
+    """Whether a state names a group, or is recovering, so that it may have named it."""
     if state is None or state.completed_at is not None:
         return False
     return state.recovering or path in [group.path for group in state.groups]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""poststop: a container leaves its key. With its last member a key lingers or ends, and its counters stay for a while.
+"""poststop: a container leaves its key. After its last member a key lingers or ends, and its counters stay for a while.
 
-Read `poststop`, then `drop`, `end` and `drop_groups`. All but the first lines of poststop is done under the key's lock,
-and reconcile, reclaim and a createRuntime that failed use the same steps.
+Read `poststop`, then `drop`, `end` and `drop_groups`, which run under the key's lock. reconcile, reclaim and a
+createRuntime that failed use the same steps.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def poststop(context: Context, container: str) -> None:
-    """Take a container out of its key; with the last one its mon_groups, state and lock go.
+    """Remove a container from its key; with the last one go its mon_groups, state and lock.
 
-    An unknown container, or one that was taken out before, is nothing to do. A member whose process is not dead stays:
-    Podman may call this late, beside the next life of the same container; two runtimes, or two root directories of one,
-    may each have a container of this ID. Raises HookError, OSError.
+    For an unknown container, or one that was removed before, this is a no-op. A member whose process is alive stays:
+    Podman may call this late, next to the next life of the same container; and two runtimes, or two root directories of
+    one, may each have a container of this ID. Raises HookError, OSError.
     """
     failure = context.run.glance(Failure, container)
     if failure is None or failure.pid is None or procfs.is_dead(failure.pid, failure.starttime) is not False:
@@ -47,7 +47,7 @@ def poststop(context: Context, container: str) -> None:
 
 
 def _is_meant(context: Context, container: str, member: Member) -> bool:
-    """Whether this poststop is for the container, as far as its cgroup says: its annotations may be gone."""
+    """Whether this call's `--containers` covers the container, by its recorded cgroup: its annotations may be gone."""
     from hook.stages import identity
 
     maker = identity.find_maker(procfs.find_own(member.cgroup or "", container), container)
@@ -57,10 +57,10 @@ def _is_meant(context: Context, container: str, member: Member) -> bool:
 def drop(
     context: Context, locked: LockedKey, containers: list[str], state: KeyState | None = None, *, is_own: bool = False
 ) -> None:
-    """Take members out of a key: with the last ones it lingers, if it may, or ends. Raises HookError, OSError.
+    """Remove members from a key; after the last one it lingers, if it may, or ends. Raises HookError, OSError.
 
-    `state`: what is recorded of the key, with the ends of groups that were made in vain. `is_own`: this is the poststop
-    of the last member, which alone removes a group that a live task is in.
+    `state`: the key's state, with the ends of groups that were made in vain; None: as recorded. `is_own`: the caller is
+    the last member's own poststop, which alone may remove a group that has a live task.
     """
     state = state or locked.state
     members: dict[str, Member] = {}
@@ -70,7 +70,7 @@ def drop(
             locked.commit(replace(locked.state, members=members))
         elif not context.options.linger or not _linger(context, locked, state):
             end(context, locked, state, state.groups if is_own else None)
-    # Last: killed before it, poststop when called again finds the key, and no member in it.
+    # Last: killed before it, a second poststop finds the key, without this member.
     for container in containers:
         if container not in members:
             context.run.remove(Index, container)
@@ -79,7 +79,7 @@ def drop(
 def end(context: Context, locked: LockedKey, state: KeyState, going: list[MonGroup] | None = None) -> None:
     """Remove the mon_groups of a key without members. Raises HookError, OSError.
 
-    `going`: those that are removed; None: those that no live task is in. The others stay on record.
+    `going`: the groups to remove; None: those without a live task. The others stay on record.
     """
     if going is None:
         going = [group for group in state.groups if not context.resctrl.has_live_task(group.path)]
@@ -92,15 +92,15 @@ def end(context: Context, locked: LockedKey, state: KeyState, going: list[MonGro
 
 
 def _end_group(context: Context, group: MonGroup) -> MonGroup:
-    """Give a group its counters as they are now, as far as they can be read."""
+    """Read a group's counters, and set them as its end."""
     if group.end is not None:  # it was made in vain, or this was killed after it had written that
         return group
-    # One without a begin ends, too: else the key's next life would take it, and its `before`, once more.
+    # A group without a begin ends, too: else the key's next life would count its `before` twice.
     return lives.end_group(group, read_end(context, group) if group.begin is not None else {})
 
 
 def read_end(context: Context, group: MonGroup) -> dict[str, str]:
-    """Read the counters of a group's present incarnation; if that is gone, those it was left with, or none."""
+    """Read the counters of a group's present incarnation; if that is gone, return its `last`, or none."""
     try:
         if context.resctrl.inode(group.path) == group.inode:
             return context.resctrl.counters(group.path)
@@ -110,9 +110,10 @@ def read_end(context: Context, group: MonGroup) -> dict[str, str]:
 
 
 def drop_groups(context: Context, locked: LockedKey, state: KeyState, over: list[MonGroup]) -> None:
-    """Take groups, which have their ends, off a key, show that, and remove them. Raises HookError, OSError.
+    """Remove groups that are `over`, and have their ends, from the state, the view and the kernel, in this order.
 
-    Without another group the key is completed, or forgotten. What the kernel refuses to remove stays on record.
+    A key without another group is completed or forgotten. A group that the kernel refuses to remove stays on record.
+    Raises HookError, OSError.
     """
     after: KeyState | None = state
     if state.completed_at is None:
@@ -158,7 +159,7 @@ def remove_group(context: Context, path: str) -> None:
 
 
 def forget(context: Context, locked: LockedKey) -> None:
-    """Leave no trace of a key whose groups are gone."""
+    """Remove the view and the state of a key whose groups are gone."""
     if locked.state is not None and locked.state.generation:
         context.view.remove(locked.state.key)
     locked.clear()
@@ -181,7 +182,7 @@ def _linger(context: Context, locked: LockedKey, state: KeyState) -> bool:
 
 
 def has_lingered(context: Context, state: KeyState) -> bool:
-    """Whether a key that lingers has done so for long enough, or has nothing to linger for: no pod, or no group."""
+    """Whether the linger time of a key is over, or it has nothing to linger for: its pod or its groups are gone."""
     since, until = state.lingering_since, state.lingering_until
     if since is None or until is None:
         return True
@@ -195,7 +196,7 @@ def has_lingered(context: Context, state: KeyState) -> bool:
 
 
 def _is_deleted(state: KeyState) -> bool:
-    """Whether a key is of a pod that is gone, as its cgroup says, or that has none: nothing can come back to it."""
+    """Whether a key is a pod's whose cgroup is gone or unknown, so that no container can come back to it."""
     from hook.base import cgroups
 
     return state.kind == "pod" and not (state.cgroup and cgroups.find_directory(state.cgroup))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hook reports: the three traces of a failure. A line to syslog, a line on stderr, a record; none depends on the
-other two. Also, how a call is served whose state is too large, or none. Imported when that is so.
+"""Reports a failure by three independent traces: a line to syslog, a line on stderr, and a record.
+
+Also serves a call whose state is too large or invalid. Imported only in these cases.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _WHITE = frozenset(" \t\n\r")
 
 
 def survive(error: BaseException) -> int:
-    """Report what no other place has caught; returns the exit status."""
+    """Report an exception that escaped everything else; returns the exit status."""
     say(str(unforeseen_error(error)))
     return 0
 
@@ -47,12 +48,12 @@ def report(call: Call, run: RunDir | None, error: BaseException) -> int:
 
 
 def report_problem(call: Call, run: RunDir, problem: HookError) -> None:
-    """Report what is wrong with a container although it is monitored."""
+    """Report a problem of a container that is monitored all the same."""
     _report(call, run, problem, is_monitored=True)
 
 
 def complain(call: Call, run: RunDir | None, *, is_monitored: bool) -> None:
-    """Report what was wrong but stopped nothing: bad options, and broken files that were dealt with."""
+    """Report problems that stopped nothing: bad options, and damaged files that were handled."""
     for error in run.complaints if run is not None else []:
         _say_of(call, run, error)
     if not call.complaints:
@@ -66,7 +67,7 @@ def complain(call: Call, run: RunDir | None, *, is_monitored: bool) -> None:
 
 
 def say_no_resctrl(call: Call) -> int:
-    """Log once per boot that there is no resctrl, as far as the run directory allows to remember it."""
+    """Log once per boot that resctrl is missing; each time, if the run directory cannot hold the mark."""
     run = _open_if_possible(call)
     if run is None or run.is_first("no-resctrl"):
         say(f"no {call.options.resctrl_root} here: nothing is monitored on this machine")
@@ -79,7 +80,7 @@ def say_no_resctrl(call: Call) -> int:
 def _open_if_possible(call: Call) -> RunDir | None:
     try:
         return RunDir(call.options.run_dir)
-    except Exception:  # noqa: BLE001  then there is no record, but the two other traces
+    except Exception:  # noqa: BLE001  then there is no record, only the two other traces
         return None
 
 
@@ -120,9 +121,9 @@ def _say_of(call: Call, run: RunDir | None, error: HookError, *, to_syslog: bool
 
 
 def guess_key(options: Options, container: Container) -> Key | None:
-    """Find the key of a container that is not monitored, for its record.
+    """Derive the key of a container that is not monitored, for its record.
 
-    None: it cannot be derived, or could not be as long as /proc did not show the container.
+    None: that fails, or the container's start time is unknown, so that /proc may not have shown its cgroup.
     """
     if container.starttime is None:
         return None
@@ -155,7 +156,7 @@ def log(text: str) -> None:
 
 
 def record(run: RunDir | None, failure: Failure) -> None:
-    """Write the record that `list`, `doctor` and `metrics` show, if there is a run directory to hold it."""
+    """Write the record that `list`, `doctor` and `metrics` show, if the run directory could be opened."""
     if run is None:
         return
     try:
@@ -173,9 +174,9 @@ def make_failure(
     *,
     is_monitored: bool = False,
 ) -> Failure:
-    """Make the record of a failure, with what is known of the container, for reconcile to try again.
+    """Make the record of a failure, with all that reconcile needs to try again.
 
-    `subject`: the container, or the name of the record if no more is known.
+    `subject`: the container; if nothing is known of it, the name of the record.
     """
     fields: dict[str, Any] = {"container": subject}
     if not isinstance(subject, str):
@@ -206,7 +207,7 @@ def make_failure(
 
 
 def _send_to_syslog(line: str) -> None:
-    """One datagram to /dev/log that is dropped rather than waited for: a full log must not hold a container.
+    """Send one datagram to /dev/log without blocking: if the log is full, it is lost, and no container waits.
 
     Format: RFC 3164, as syslog(3) sends it.
     """
@@ -227,11 +228,11 @@ def _send_to_syslog(line: str) -> None:
 
 
 def serve_odd_state(verb: str, given: tuple[Options, list[str]], text: bytes, error: BaseException | None) -> int:
-    """Serve a call whose state is larger than a hook keeps, by its head; else report it. Returns the exit status.
+    """Serve a call whose state is larger than STDIN_LIMIT by its beginning, or report it. Returns the exit status.
 
-    A pod's author can make its annotations, and so the state, as large as he likes (a preStop command of 900 kB is
-    enough). Runtimes write id, status, pid and bundle before the annotations. `text`: what stdin held, up to
-    STDIN_LIMIT bytes. `error`: why it is no call; None: it was not whole.
+    A pod's author can make the annotations, and so the state, of any size (a preStop command of 900 kB is enough).
+    Runtimes write id, status, pid and bundle before the annotations. `text`: the first STDIN_LIMIT bytes of stdin.
+    `error`: why the state is invalid; None: `text` is not all of it.
     """
     is_large = error is None and len(text) == entry.STDIN_LIMIT
     found: object = None
@@ -260,7 +261,7 @@ def serve_odd_state(verb: str, given: tuple[Options, list[str]], text: bytes, er
         error = state_error(f"{name[:80]!r} is not a container ID")
         text, name = name.encode("utf-8", "surrogatepass"), None  # the record is named by it
     if name is None:
-        import hashlib  # loads a library that is ten times as large as Python
+        import hashlib  # its library, OpenSSL's, is ten times as large as Python
 
         name = UNNAMED + hashlib.sha256(text).hexdigest()[:16]
     if error is None or isinstance(error, (OSError, ValueError)):
@@ -269,7 +270,7 @@ def serve_odd_state(verb: str, given: tuple[Options, list[str]], text: bytes, er
 
 
 def state_error(problem: str) -> HookError:
-    """`bad_state`: stdin holds no state of a container."""
+    """`bad_state`: stdin has no valid state of a container."""
     hint = "a runtime that does not follow the OCI runtime specification, or the hook was started by hand"
     return HookError(Reason.BAD_STATE, problem, hint=hint)
 
@@ -286,10 +287,10 @@ def _explain_state(error: BaseException | None, *, is_large: bool) -> str:
 
 
 def read_head(text: str) -> dict[str, Any]:
-    """The members of a JSON object, of which this is the beginning, up to the first one that is not whole in it.
+    """Parse the beginning of a JSON object: its members up to the first incomplete one.
 
-    Only those of the outermost object: what looks like one inside a text or another object is a part of a value. A
-    value counts once what follows it is there, for a number may go on. `ociVersion` is not used, and so not missed.
+    Members of nested objects do not count. A value counts only if the text goes on after it, since a number might
+    continue. `ociVersion` is not used, so its default is filled in.
     """
     found: dict[str, Any] = {"ociVersion": ""}
     at, before = _skip_white(text, 0), "{"
@@ -309,9 +310,9 @@ def read_head(text: str) -> dict[str, Any]:
 
 
 def find_annotations(state: State) -> tuple[dict[str, str] | None, HookError]:
-    """The annotations of a container whose state is too large, and `bad_state`, which says where they are from.
+    """The annotations of a container whose state is too large, and a `bad_state` that says where they are from.
 
-    None: they are too large everywhere. Then no filter leaves the container out: no author can evade by size.
+    None: they are too large in the bundle, too. Then no filter leaves the container out: a large state is no way out.
     """
     problem = f"its state is larger than {entry.STDIN_LIMIT} bytes, and only the beginning is used"
     if state.annotations is not None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What createRuntime does when a try failed: wait, free RMIDs, try again, or undo. Also, how a key that goes on gives
-up members and groups. Imported when that is so, and by reconcile.
+"""Decides after a failed try of createRuntime: wait, free RMIDs, try again, or undo.
+
+Also removes members and groups from a key that goes on. Imported only in these cases, and by reconcile.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ _NO_RMID = (Reason.NO_RMIDS, Reason.RMIDS_IN_LIMBO)
 
 def can_help(attempt: Attempt, error: HookError | OSError) -> bool:
     """Whether another try can help after this failure; waits if waiting can help."""
-    if isinstance(error, GroupGone):  # another tool removed the group: three times, or we would chase it for ever
+    if isinstance(error, GroupGone):  # another tool removed the group: three tries at most, for it may go on
         attempt.returns += 1
         return attempt.returns <= _MOST_RETURNS
     if isinstance(error, WrongCtrlGroup):  # the task was moved to another ctrl_group since we looked
         attempt.moves += 1
         return attempt.moves == 1
     if isinstance(error, HookError) and error.reason in _NO_RMID and not attempt.has_reclaimed:
-        attempt.has_reclaimed = True  # with no lock held, and once: what it frees others may take, and we would go on
+        attempt.has_reclaimed = True  # without a lock, and once: other hooks may take each RMID that it frees
         if reclaim.reclaim(attempt.context, attempt.key.name):
             return True
     return isinstance(error, InLimbo) and _wait_for_limbo(attempt)
 
 
 def _wait_for_limbo(attempt: Attempt) -> bool:
-    """Wait a little, with no lock held, if an RMID was freed so lately that it can come back in time."""
+    """Wait a little, without a lock, if an RMID was freed so recently that it may be reusable before the deadline."""
     now, patience = system.monotonic(), attempt.context.options.rmid_wait
     if attempt.limbo_end is None:
         if not attempt.context.run.freed_within(patience):
@@ -56,7 +57,7 @@ def _wait_for_limbo(attempt: Attempt) -> bool:
 
 
 def undo(attempt: Attempt) -> None:
-    """Take back what a createRuntime that failed has recorded; the failure itself is what is reported."""
+    """Remove what a failed createRuntime has recorded. If that fails, too, it is reported beside the first failure."""
     context, container = attempt.context, attempt.container
     if not attempt.recorded or attempt.was_member:
         return
@@ -64,11 +65,11 @@ def undo(attempt: Attempt) -> None:
         with context.run.lock(attempt.key.name, attempt.deadline) as locked:
             state = locked.state
             member = state.members.get(container.id) if state else None
-            # Another live process of this ID is on record where this one did not get as far as that.
+            # The member of this ID is another live process, and this call failed before it took its place.
             if state is not None and not is_another_process(member, container):
                 groups = [lives.end_unused_group(it) if it.path in attempt.made else it for it in state.groups]
                 remove.drop(context, locked, [container.id], replace(state, groups=groups))
-            retire(context, locked)  # what could not be made, and was on record before mkdir
+            retire(context, locked)  # groups that were recorded before mkdir, which then failed
             if attempt.made:
                 drop_made(attempt, locked)
     except (HookError, OSError) as error:
@@ -77,9 +78,9 @@ def undo(attempt: Attempt) -> None:
 
 
 def drop_made(attempt: Attempt, locked: LockedKey) -> None:
-    """Remove those mon_groups that this call made in vain and that no member is in: each holds an RMID.
+    """Remove the mon_groups that this call made and no member is in: each holds an RMID.
 
-    A failure of that is reported, and changes nothing for the container; the groups go with their key then.
+    A failure is reported, and the container is monitored all the same; the groups are removed with their key then.
     """
     context, state = attempt.context, locked.state
     if state is None or state.completed_at is not None:
@@ -98,7 +99,7 @@ def drop_made(attempt: Attempt, locked: LockedKey) -> None:
 
 
 def give_up(context: Context, key: str, container: Container) -> None:
-    """Take a container out of its former key. Another live process that is a member by the same ID stays."""
+    """Remove a container from its former key. A member of the same ID that is another live process stays."""
     with context.run.lock(key, system.monotonic() + context.options.lock_timeout) as locked:
         state = locked.state
         member = state.members.get(container.id) if state else None
@@ -109,9 +110,9 @@ def give_up(context: Context, key: str, container: Container) -> None:
 
 
 def retire(context: Context, locked: LockedKey, *, left: str | None = None) -> None:
-    """Take groups off the record of a key that goes on, which are gone and which no member needs.
+    """Remove groups that are gone, and that no member needs, from the record of a key that goes on.
 
-    `left`: a group whose container was moved to another ctrl_group; it is removed, if no member needs it and it has no
+    `left`: a group whose container was moved to another ctrl_group. It is removed if no member needs it and it has no
     task.
     """
     state = locked.state
@@ -127,7 +128,7 @@ def retire(context: Context, locked: LockedKey, *, left: str | None = None) -> N
 
 
 def is_retired(context: Context, state: KeyState, group: MonGroup, *, left: str | None = None) -> bool:
-    """Whether a group is gone, or was `left` and is empty, and no member needs it."""
+    """Whether no member needs a group, and it is gone, or is `left` and has no task."""
     if group.path in {member.group for member in state.members.values()}:
         return False
     return context.resctrl.inode(group.path) is None or (group.path == left and not context.resctrl.has_live_task(left))
