@@ -11,8 +11,8 @@
   python3 build.py package [deb] [rpm] [--check] [--release]
                              build, then pack it: dist/resctrl-mon-hook_VERSION_all.deb, which takes dpkg-deb, and
                              dist/*.noarch.rpm, which takes rpmbuild. --check: lintian and rpmlint have to accept them
-  python3 build.py compile   compile the pydantic models in hook/base/models.py and hook/cli/options.py to plain Python:
-                             models_compiled.py and options_compiled.py beside them
+  python3 build.py compile   compile the pydantic models (hook/base/models.py, node_models.py, hook/cli/options.py) to
+                             plain Python: a *_compiled.py beside each
   python3 build.py test ...  build, then run the tests; what follows goes to pytest
                              (`test tests/unit -k shebang`; with CI set, or with `--require fuse,podman,kernel`, say, a
                              skip in those tiers is a failure)

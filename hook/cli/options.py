@@ -14,22 +14,6 @@ from pydantic import AfterValidator, BaseModel, Field
 from hook.base import models, names
 from hook.base.models import Model
 
-__all__ = [
-    "ARGUMENTS",
-    "BaseRuntimeSpec",
-    "Completion",
-    "Doctor",
-    "Install",
-    "List",
-    "MakeBytecode",
-    "Metrics",
-    "Reconcile",
-    "RunWatch",
-    "Show",
-    "Top",
-    "Uninstall",
-]
-
 Count = Annotated[int, Field(ge=1, le=999_999_999)]
 Directory = Annotated[str, AfterValidator(names.directory)]
 Json = Annotated[bool, Field(alias="json", description="print JSON, one object on a line")]

@@ -12,8 +12,6 @@ from __future__ import annotations
 from hook.base import names
 from hook.base.validation import ABSENT, BOOL, Form, NONE, NO_TYPE, STR, STR_OR_NONE, check_bool, check_float, check_int, check_list, check_literal, check_named, check_nullable, check_str
 
-__all__ = ["ARGUMENTS", "BaseRuntimeSpec", "Completion", "Doctor", "Install", "List", "MakeBytecode", "Metrics", "Reconcile", "RunWatch", "Show", "Top", "Uninstall"]
-
 List = Form("List", (
     ("what", "WHAT", None, NONE, (check_nullable, (check_literal, "unmonitored"))),
     ("namespace", "namespace", [], NO_TYPE, (check_list, (check_str,))),

@@ -13,7 +13,8 @@ from collections.abc import Collection
 
 from hook.base import system
 from hook.base.explain import printable
-from hook.base.models import LeftUndone, Options
+from hook.base.models import Options
+from hook.base.node_models import LeftUndone
 from hook.cli.deadline import Ended
 from hook.reconcile import run as reconcile
 from hook.reconcile.diagnose import Action

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from hook.base import cgroups, system
 from hook.base.explain import who
-from hook.base.models import Failure, Index, ReconcileRecord, WatchRecord
+from hook.base.models import Failure, Index
+from hook.base.node_models import ReconcileRecord, WatchRecord
 from hook.doctor.finding import Finding, Site, failure, name_first, ok, warning
 from hook.doctor.kernel import has_process_connector
 from hook.node import programs, runtimes
@@ -93,7 +94,7 @@ def check_lost_containers(site: Site) -> Iterator[Finding]:
 def check_reconcile(site: Site) -> Iterator[Finding]:
     """Report a reconcile that does not run, does not end, or fails."""
     with Records(site.options.run_dir) as records:
-        seen = records.glance(ReconcileRecord)
+        seen = records.glance(ReconcileRecord, "reconcile")
     if seen is None:
         return
     remedy = f"run {NAME} reconcile; with the timer, see journalctl -u {NAME}-reconcile.service"
@@ -136,7 +137,7 @@ def check_watch(site: Site) -> Iterator[Finding]:
     command = ["systemctl", "is-enabled", "--quiet", unit]
     is_enabled = programs.has_systemd() and programs.run_program(command).status == 0
     with Records(site.options.run_dir) as records:
-        seen = records.glance(WatchRecord)
+        seen = records.glance(WatchRecord, "watch")
     # On the host or in the chart's pod. SIGTERM removes the record.
     if seen is not None and system.unix_time() - seen.alive_at < _SILENCE:
         yield ok("watch", "running")

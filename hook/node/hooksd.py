@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hook.base.explain import explain_invalid
-from hook.base.models import HookFile, HookProgram, Options, ValidationError
+from hook.base.models import Options, ValidationError
+from hook.base.node_models import HookFile, HookProgram
 from hook.node import door
 from hook.node.door import Tree, Unreadable
 from hook.stages.entry import parse

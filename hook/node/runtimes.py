@@ -17,17 +17,8 @@ from typing import NamedTuple
 from hook.base import cgroups, jsontext, names, procfs, system
 from hook.base.container_tasks import Processes
 from hook.base.explain import explain_invalid
-from hook.base.models import (
-    Annotations,
-    Config,
-    Failure,
-    Index,
-    Options,
-    State,
-    Unhooked,
-    UnhookedContainer,
-    ValidationError,
-)
+from hook.base.models import Annotations, Config, Failure, Index, Options, State, ValidationError
+from hook.base.node_models import Unhooked, UnhookedContainer
 from hook.node import config, door, hooksd, programs
 from hook.node.door import Unreadable
 from hook.node.hooksd import find_own_hooks, list_hooks, parse_options, read_hooks
@@ -217,10 +208,10 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     """
     rules = _read_rules(context.options.run_dir)
     if not rules.text:
-        context.run.remove(Unhooked)
+        context.run.remove(Unhooked, "unhooked")
         return None
     with Records(context.run.path) as records:
-        former = records.glance(Unhooked)
+        former = records.glance(Unhooked, "unhooked")
         if former is None or former.rules != rules.text:
             former = Unhooked(since="", containers={}, unchecked=0, rules=rules.text, others=[])
         running = filter(None, map(cgroups.find_container_id, processes.cgroups()))
@@ -234,7 +225,7 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     seen = Unhooked(
         since=system.now_utc(), containers=found, unchecked=unchecked, rules=rules.text, others=sorted(others)
     )
-    context.run.write(Unhooked, "", seen)
+    context.run.write(Unhooked, "unhooked", seen)
     return seen
 
 

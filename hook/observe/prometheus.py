@@ -19,7 +19,7 @@ from hook.base import counters, system
 from hook.base.counters import EVENTS, MILLION
 from hook.base.errors import Reason
 from hook.base.explain import printable
-from hook.base.models import ReconcileRecord
+from hook.base.node_models import ReconcileRecord
 from hook.node import door
 from hook.observe.snapshot import Group, Inventory, SeenKey
 from hook.observe.use import add_up, get_event, make_total, to_number

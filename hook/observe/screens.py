@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from hook.base import counters, names, procfs, system
 from hook.base.counters import EVENTS, MILLION
 from hook.base.explain import printable, who
-from hook.base.models import Failure, Unhooked
+from hook.base.models import Failure
+from hook.base.node_models import Unhooked
 from hook.observe import hardware
 from hook.observe.snapshot import Group, Inventory, SeenKey
 from hook.observe.table import Column, Screen, lay_out, numbers

@@ -14,7 +14,8 @@ from functools import cached_property
 
 from hook.base import counters, procfs, resctrl, system
 from hook.base.errors import HookError
-from hook.base.models import Failure, Index, KeyState, Member, MonGroup, ReconcileRecord, Unhooked, WatchRecord
+from hook.base.models import Failure, Index, KeyState, Member, MonGroup
+from hook.base.node_models import ReconcileRecord, Unhooked, WatchRecord
 from hook.base.resctrl import Resctrl
 from hook.node import config
 from hook.observe import hardware
@@ -183,7 +184,7 @@ def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory
         found = (read_key(records, kernel, name, state, readings) for name, state in states.items())
         keys, unreadable = _split_unreadable(found)
         failures, broken = _split_unreadable(records.failure(name) for name in records.names(Failure))
-        unhooked = records.glance(Unhooked)
+        unhooked = records.glance(Unhooked, "unhooked")
         if unhooked is not None:
             unhooked = leave_out(unhooked, {*records.names(Index), *records.names(Failure)})
         ours, orphans = _find_ours(ctrl_groups, options.group_prefix, keys, unreadable)
@@ -197,8 +198,8 @@ def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory
             orphans=orphans if host_pids else [],
             runs=records.runs(),
             unhooked=unhooked,
-            reconciled=records.glance(ReconcileRecord),
-            watched=records.glance(WatchRecord),
+            reconciled=records.glance(ReconcileRecord, "reconcile"),
+            watched=records.glance(WatchRecord, "watch"),
             host_pids=host_pids,
             assignable=hardware.read_assignable(kernel.root),
             is_full=records.is_full(),

@@ -11,7 +11,8 @@ from typing import Any
 from hook.base import container_tasks, system
 from hook.base.errors import HookError, Reason
 from hook.base.explain import as_hook_error, short_id, system_error, who
-from hook.base.models import LeftUndone, Options
+from hook.base.models import Options
+from hook.base.node_models import LeftUndone
 from hook.base.resctrl import Resctrl
 from hook.node import runtimes
 from hook.reconcile.act import act
@@ -314,7 +315,7 @@ def read_left_undone(run_dir: str) -> LeftUndone:
     """Read what the last run left undone."""
     try:
         with Records(run_dir) as found:
-            return found.glance(LeftUndone) or LeftUndone()
+            return found.glance(LeftUndone, "left-undone") or LeftUndone()
     except HookError:
         return LeftUndone()
 
@@ -323,6 +324,6 @@ def write_left_undone(run_dir: str, now: LeftUndone) -> None:
     """Replace what the last run left undone. If it cannot be written, the next run prints more than it has to."""
     try:
         if system.is_directory(run_dir):
-            RunDir(run_dir).write(LeftUndone, "", now)
+            RunDir(run_dir).write(LeftUndone, "left-undone", now)
     except (HookError, OSError):
         pass

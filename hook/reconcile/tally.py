@@ -13,7 +13,7 @@ from typing import Any
 
 from hook.base import system
 from hook.base.errors import HookError
-from hook.base.models import ReconcileRecord
+from hook.base.node_models import ReconcileRecord
 from hook.stages.entry import Context
 from hook.state.store import RunDir, replace
 
@@ -82,10 +82,10 @@ class Tally:
         try:
             # Without the lock, counts of another run that ends in this moment may be lost, but not this one's.
             system.try_flock(descriptor) or system.wait_for_flock(descriptor, system.monotonic() + patience)
-            former = run.glance(ReconcileRecord) or ReconcileRecord()
+            former = run.glance(ReconcileRecord, "reconcile") or ReconcileRecord()
             sums = {"actions": _add(former.actions, self._actions), "failures": _add(former.failures, self._failures)}
             late_cpu = (former.late_cpu + late) % _SECONDS_FULL
-            run.write(ReconcileRecord, "", replace(former, **sums, late_cpu=late_cpu, **fields))
+            run.write(ReconcileRecord, "reconcile", replace(former, **sums, late_cpu=late_cpu, **fields))
         finally:
             system.close(descriptor)
 

@@ -15,9 +15,10 @@ from typing import TypeVar
 from hook.base import names, system
 from hook.base.errors import UNNAMED, HookError, Reason
 from hook.base.explain import explain_unreadable, system_error, who
-from hook.base.models import Failure, Index, KeyState, Model, Unhooked
+from hook.base.models import Failure, Index, KeyState, Model
+from hook.base.node_models import Unhooked
 from hook.state.damage import ASIDE
-from hook.state.store import PLACES, RunDir, replace
+from hook.state.store import PLACES, RunDir, file_of, replace
 
 ModelT = TypeVar("ModelT", bound=Model)
 
@@ -66,7 +67,7 @@ class Records(RunDir):
             system.close(self.descriptor)
             self.is_there = False
 
-    def read(self, model: type[ModelT], name: str = "") -> ModelT | None:
+    def read(self, model: type[ModelT], name: str) -> ModelT | None:
         """As RunDir.read, also without a run directory."""
         return super().read(model, name) if self.is_there else None
 
@@ -133,7 +134,7 @@ class Records(RunDir):
         try:
             return self.read(model, names.container_id(name))
         except (OSError, ValueError) as error:
-            return Broken(name, f"{self.path}/{PLACES[model]}{name}.json", explain_unreadable(error))
+            return Broken(name, f"{self.path}/{file_of(model, name)}", explain_unreadable(error))
 
 
 def leave_out(seen: Unhooked, recorded: Collection[str]) -> Unhooked:

@@ -19,7 +19,7 @@ user can plant a link below it. `records` reads it without locks.
 from __future__ import annotations
 
 from hook.base import jsontext, names, system
-from hook.base.models import Failure, Index, KeyState, LeftUndone, ReconcileRecord, Unhooked, WatchRecord
+from hook.base.models import Failure, Index, KeyState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,16 +31,8 @@ if TYPE_CHECKING:
 
     ModelT = TypeVar("ModelT", bound=Model)
 
-PLACES = {
-    KeyState: "groups/",
-    Index: "members/",
-    Failure: "unmonitored/",
-    ReconcileRecord: "reconcile",
-    WatchRecord: "watch",
-    Unhooked: "unhooked",
-    LeftUndone: "left-undone",
-}
-"""The directory of each model's records. The last four models have a single record, whose name is empty."""
+PLACES = {KeyState: "groups/", Index: "members/", Failure: "unmonitored/"}
+"""The directory of each model's records. Those of other models (node_models) are in the run directory itself."""
 PARTS = ("groups", "members", "unmonitored", "runs", "locks")  # made in this order: if `locks` exists, all do
 _LIMIT = 16 << 20
 
@@ -85,15 +77,15 @@ class RunDir:
 
     # --- Records
 
-    def read(self, model: type[ModelT], name: str = "") -> ModelT | None:
+    def read(self, model: type[ModelT], name: str) -> ModelT | None:
         """Read a record; None: it does not exist. OSError, ValueError: it is unreadable."""
         try:
-            text = system.read_file(f"{PLACES[model]}{name}.json", _LIMIT, self.descriptor)
+            text = system.read_file(file_of(model, name), _LIMIT, self.descriptor)
         except FileNotFoundError:
             return None
         return model.model_validate(jsontext.loads(text))
 
-    def glance(self, model: type[ModelT], name: str = "") -> ModelT | None:
+    def glance(self, model: type[ModelT], name: str) -> ModelT | None:
         """Read a record without its lock, so that it may be outdated at once. None: it is missing or unreadable."""
         try:
             return self.read(model, name)
@@ -105,7 +97,7 @@ class RunDir:
 
         `owner`: the key whose lock the caller holds, for the temporary file's name, if the record is not named by it.
         """
-        path = f"{PLACES[model]}{name}.json"
+        path = file_of(model, name)
         part, slash, own = path.rpartition("/")
         temporary = f"{part}{slash}.{owner or own[: -len('.json')]}.tmp"
         try:
@@ -124,9 +116,9 @@ class RunDir:
             system.remove_tree(temporary, self.descriptor)
             raise
 
-    def remove(self, model: type[Model], name: str = "") -> None:
+    def remove(self, model: type[Model], name: str) -> None:
         """Remove a record, or nothing if it does not exist."""
-        system.unlink(f"{PLACES[model]}{name}.json", self.descriptor)
+        system.unlink(file_of(model, name), self.descriptor)
 
     def names(self, model: type[Model]) -> list[str]:
         """List the keys, or containers, that have a record of a model. Skips files whose names are no IDs."""
@@ -307,6 +299,11 @@ def next_generation(state: KeyState) -> int:
 def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
     """The part of groups that their key's view shows."""
     return [(it.path, it.inode, it.begin, it.end, it.before, it.known) for it in groups if it.begin is not None]
+
+
+def file_of(model: type[Model], name: str) -> str:
+    """The path of a record in the run directory."""
+    return f"{PLACES.get(model, '')}{name}.json"
 
 
 def _make_directory(path: str, mode: int, dir_fd: int | None = None) -> None:

@@ -14,7 +14,8 @@ from typing import NoReturn
 from hook.base import explain, procfs, system
 from hook.base.container_tasks import check_namespaces
 from hook.base.errors import HookError, Reason
-from hook.base.models import Options, WatchRecord
+from hook.base.models import Options
+from hook.base.node_models import WatchRecord
 from hook.base.resctrl import Resctrl
 from hook.reconcile.tally import Tally
 from hook.stages import report
@@ -120,14 +121,14 @@ class Watch:
             overflows=self._overflows,
         )
         try:
-            self._context.run.write(WatchRecord, "", record)
+            self._context.run.write(WatchRecord, "watch", record)
         except OSError as error:  # its last one gets old, which raises the alert
             _say(f"cannot write watch.json in {self._context.run.path}: {error}")
 
     def stop(self) -> NoReturn:
         """End the process at once, with status 0, and without a record: that it ended is no failure."""
         try:
-            self._context.run.remove(WatchRecord)
+            self._context.run.remove(WatchRecord, "watch")
         except OSError:
             pass
         system.leave(0)

@@ -6,6 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 COMPILED = {
     "hook/base/models.py": "hook/base/models_compiled.py",
+    "hook/base/node_models.py": "hook/base/node_models_compiled.py",
     "hook/cli/options.py": "hook/cli/options_compiled.py",
 }
 """The modules of pydantic models, and what takes the place of each in the .pyz."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from hook.base import names
 from pyz import BuildError
 
 if TYPE_CHECKING:
@@ -72,24 +73,23 @@ class Refused(BuildError):
 def compile_models(models: ModuleType) -> str:
     """The text of the compiled module for a module such as hook/base/models.py."""
     compilers = [_Compiler(models, cls) for cls in _classes(models)]
-    exported = f"__all__ = {_display(models.__all__, models.__name__)}"
-    body = ["", exported, "", *(line for it in compilers for line in it.form())]
-    if TABLE in models.__all__:
+    exported = [f"__all__ = {_display(models.__all__, models.__name__)}", ""] if hasattr(models, "__all__") else []
+    body = ["", *exported, *(line for it in compilers for line in it.form())]
+    if hasattr(models, TABLE):
         body += _block(
             f"{TABLE}: dict[str, tuple[str, tuple[tuple[object, ...], ...]]] = {{",
             [f"{_quoted(name)}: {_display(it, name)}," for name, it in vars(models)[TABLE].items()],
             "}",
         )
     path = models.__name__.replace(".", "/") + ".py"
-    return "\n".join([HEAD.format(path=path), *_imports(models, body), *body, ""])
+    return "\n".join([HEAD.format(path=path), *_imports(body), *body, ""])
 
 
-def _imports(models: ModuleType, body: Iterable[str]) -> list[str]:
-    """What the text uses of ours; hook/base/validation.py lies beside hook/base/names.py."""
-    package = models.names.__name__.rpartition(".")[0]
+def _imports(body: Iterable[str]) -> list[str]:
+    """What the text uses of ours."""
     words = set(re.findall(r"[\w.]+", "\n".join(body)))
-    own = [f"from {package} import names"] if any(word.startswith("names.") for word in words) else []
-    return [*own, f"from {package}.validation import {', '.join(sorted(words & SHARED))}"]
+    own = ["from hook.base import names"] if any(word.startswith("names.") for word in words) else []
+    return [*own, f"from hook.base.validation import {', '.join(sorted(words & SHARED))}"]
 
 
 def _classes(models: ModuleType) -> list[type]:
@@ -98,7 +98,7 @@ def _classes(models: ModuleType) -> list[type]:
 
     own = [cls for cls in vars(models).values() if isinstance(cls, type) and cls.__module__ == models.__name__]
     known = {cls.__name__ for cls in own if issubclass(cls, BaseModel)} | {"ValidationError", TABLE}
-    for name in [*(cls.__name__ for cls in own), *models.__all__]:
+    for name in [*(cls.__name__ for cls in own), *getattr(models, "__all__", ())]:
         if name not in known:
             raise Refused(f"{models.__name__}.{name}", "something that is no model")
     _own_class(models.Model, BaseModel)
@@ -241,7 +241,7 @@ class _Compiler:
         _known(node["function"], where)
         function = node["function"]["function"]
         name = getattr(function, "__name__", repr(function))
-        if getattr(self.models.names, name, None) is not function:
+        if getattr(names, name, None) is not function:
             raise Refused(where, f"function {name}, which is not one of hook/base/names.py")
         if _known(node["schema"], where) != "str" or function.__annotations__.get("return") not in ("str", str):
             raise Refused(where, f"function {name} on something other than text")

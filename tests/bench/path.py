@@ -12,6 +12,7 @@ processes. `--files`: names the files, too. Needs root and /dev/fuse, as the mod
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import os
@@ -22,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 
 HOOK = str(Path(__file__).resolve().parents[2] / "hook") + os.sep
-MODELS = ("base/models_compiled.py", "base/validation.py")
+MODELS = ("base/models_compiled.py", "base/node_models_compiled.py", "base/validation.py")
 HOOKS = ("createRuntime", "poststop")
 
 Call = tuple[str, int, str]
@@ -73,12 +74,8 @@ def _follow(arguments: Sequence[str], state: str) -> list[Call]:
 
 def run(arguments: list[str]) -> int:
     """Be the program; at the end its calls are the last line of stderr, as JSON."""
-    from hook.base import models_compiled  # noqa: PLC0415  only here
-
-    sys.modules["hook.base.models"] = models_compiled
-    from hook.cli import options_compiled  # noqa: PLC0415  as above
-
-    sys.modules["hook.cli.options"] = options_compiled
+    for name in ("hook.base.models", "hook.base.node_models", "hook.cli.options"):
+        sys.modules[name] = importlib.import_module(name + "_compiled")
     from hook.stages import entry  # noqa: PLC0415  after the models took their place
 
     calls: list[Call] = []

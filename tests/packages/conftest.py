@@ -35,9 +35,11 @@ FURTHER = "colour"
 """A field that the records of later versions have, and those of this one do not."""
 COMPILE = """
 from pathlib import Path
-from hook.base import models
+from hook.base import models, node_models
 from pyz import COMPILED, compile_models
-Path(COMPILED["hook/base/models.py"]).write_text(compile_models.compile_models(models), encoding="utf-8")
+for module in (models, node_models):
+    path = COMPILED[module.__name__.replace(".", "/") + ".py"]
+    Path(path).write_text(compile_models.compile_models(module), encoding="utf-8")
 """
 
 
@@ -100,17 +102,20 @@ def _make_tree(tree: Path, present: str, version: str, *, records: int = 1) -> P
         shutil.copytree(REPOSITORY / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
     module = tree / "hook" / "__init__.py"
     module.write_text(module.read_text().replace(f'"{present}"', f'"{version}"'))
-    models = tree / "hook" / "base" / "models.py"
-    text, count = re.subn(
-        rf"^(class (?:{'|'.join(RECORDS)})\(Model\):.*?)(?=\n\n\n)",
-        rf'\1\n    {FURTHER}: str = "blue"',
-        models.read_text(),
-        flags=re.MULTILINE | re.DOTALL,
-    )
-    assert count == len(RECORDS)
-    assert text.count("Field(ge=1, le=1)") == 1
-    text = text.replace("Field(ge=1, le=1)", f"Field(ge=1, le={records})")
-    models.write_text(text.replace("version: Version = 1", f"version: Version = {records}"))
+    changed = bounds = 0
+    for name in ("models.py", "node_models.py"):
+        models = tree / "hook" / "base" / name
+        text, count = re.subn(
+            rf"^(class (?:{'|'.join(RECORDS)})\(Model\):.*?)(?=\n\n\n|\n\Z)",
+            rf'\1\n    {FURTHER}: str = "blue"',
+            models.read_text(),
+            flags=re.MULTILINE | re.DOTALL,
+        )
+        changed += count
+        bounds += text.count("Field(ge=1, le=1)")
+        text = text.replace("Field(ge=1, le=1)", f"Field(ge=1, le={records})")
+        models.write_text(text.replace("version: Version = 1", f"version: Version = {records}"))
+    assert (changed, bounds) == (len(RECORDS), 1)
     paths = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree), str(tree / "packaging")])}
     subprocess.run([sys.executable, "-c", COMPILE], cwd=tree, env=paths, check=True, timeout=300)
     return tree

@@ -21,6 +21,8 @@ def prepare(mutant: str | None = None) -> None:
     # Before Python 3.12 a cached_property is computed under a lock: one who has it would never get the baton again.
     vars(functools)["RLock"] = nullcontext
     base = importlib.import_module("hook.base")
-    base.models = sys.modules["hook.base.models"] = importlib.import_module("hook.base.models_compiled")  # type: ignore[attr-defined]
+    for name in ("models", "node_models"):
+        compiled = sys.modules[f"hook.base.{name}"] = importlib.import_module(f"hook.base.{name}_compiled")
+        setattr(base, name, compiled)
     if mutant is not None:
         importlib.import_module("tests.simulator.mutants").apply(mutant)

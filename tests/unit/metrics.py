@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from hook.base.counters import EVENTS
-from hook.base.models import Failure, KeyState, MonGroup, ReconcileRecord, Unhooked, WatchRecord
+from hook.base.models import Failure, KeyState, MonGroup
+from hook.base.node_models import ReconcileRecord, Unhooked, WatchRecord
 from hook.observe.hardware import Rmids
 from hook.observe.prometheus import PREFIX, count_dropped, make_families
 from hook.observe.snapshot import Group, Inventory, SeenKey

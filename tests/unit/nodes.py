@@ -11,7 +11,8 @@ from typing import Any, AnyStr
 from pyfakefs.fake_os import FakeOsModule
 
 from hook.base import procfs
-from hook.base.models import Failure, Index, KeyState, Options, ReconcileRecord, WatchRecord
+from hook.base.models import Failure, Index, KeyState, Options
+from hook.base.node_models import ReconcileRecord, WatchRecord
 
 BEGIN = {"mon_L3_00/mbm_total_bytes": "1000", "mon_PERF_PKG_00/core_energy": "5.500000"}
 NOW = {

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from hook.base import system
-from hook.base.models import Failure, KeyState, Member, Options, ReconcileRecord
+from hook.base.models import Failure, KeyState, Member, Options
+from hook.base.node_models import ReconcileRecord
 from hook.base.resctrl import Resctrl
 from hook.reconcile import run
 from hook.reconcile.run import Result
@@ -126,7 +127,7 @@ class Node:
         return {it: failure.reason if failure is not None else "torn" for it, failure in found.items()}
 
     def reconciled(self) -> ReconcileRecord:
-        found = RunDir(RUN).glance(ReconcileRecord)
+        found = RunDir(RUN).glance(ReconcileRecord, "reconcile")
         assert found is not None
         return found
 

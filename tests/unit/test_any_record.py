@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as parse_metrics
 
 from hook.base import models
-from hook.base.models import Failure, Index, KeyState, ReconcileRecord, WatchRecord
+from hook.base.models import Failure, Index, KeyState
+from hook.base.node_models import ReconcileRecord, WatchRecord
 from hook.cli import main as cli
 from hook.stages import report
 from tests.unit import strategies

@@ -23,7 +23,7 @@ import yaml
 
 import build
 from hook import __version__
-from hook.base import models
+from hook.base import models, node_models
 from hook.base.errors import Reason
 from hook.base.models import KeyState, MonGroup, Options
 from hook.cli import verbs
@@ -183,9 +183,11 @@ def test_install_says_of_each_record_with_a_version_what_a_downgrade_does() -> N
         re.sub(r"<\w+>", "", name) for name in first_words(page("docs/install.md"), "record in `/run/resctrl-mon-hook`")
     }
     versioned = [
-        model for model in vars(models).values() if hasattr(model, "model_fields") and "version" in model.model_fields
+        model
+        for model in {**vars(models), **vars(node_models)}.values()
+        if hasattr(model, "model_fields") and "version" in model.model_fields
     ]
-    records = {(model.__doc__ or "").split("`")[1] for model in versioned if model is not models.HookFile}
+    records = {(model.__doc__ or "").split("`")[1] for model in versioned if model is not node_models.HookFile}
     assert len(records) == 7
     assert {re.sub(r"<[\w-]+>", "", name) for name in records} == documented
 

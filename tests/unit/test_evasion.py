@@ -17,7 +17,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hook.base.errors import HookError
-from hook.base.models import Annotations, HookFile
+from hook.base.models import Annotations
+from hook.base.node_models import HookFile
 from hook.stages import identity
 from hook.stages.entry import parse
 from tests.support.merging import MERGING, Merged

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hook.base.models import HookFile, HookProgram
+from hook.base.node_models import HookFile, HookProgram
 from hook.node import hooksd
 from hook.node.door import Unreadable
 

@@ -22,10 +22,18 @@ PACKAGES = re.findall(r"^    (\w+)  ", hook.__doc__ or "", re.MULTILINE)
 """In the order of hook's docstring: each imports only those before it."""
 MODULES = [name for name in TREES if not name.endswith("__init__") and name != "__main__"]
 HOOK_PATH = [name for name in MODULES if name.split("/")[0] in ("base", "state", "stages")]
-FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {"base/container_tasks"}
+FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {
+    "base/container_tasks",
+    "base/node_models",
+    "base/node_models_compiled",
+}
 FOR_PEOPLE |= {"state/records"}
 """Never imported by a start or an end that succeeds."""
-PYDANTIC = {"base/models", "cli/options"}  # in the .pyz modules with `_compiled` behind their names take their place
+PYDANTIC = {
+    "base/models",
+    "base/node_models",
+    "cli/options",
+}  # in the .pyz modules with `_compiled` behind their names take their place
 CHANGES = {"doctor/kernel", "node/door", "node/runtimes", "observe/prometheus"}
 LOOKS_ONLY = [name for name in MODULES if name.split("/")[0] in ("node", "observe", "doctor")]
 each_module = pytest.mark.parametrize("module", MODULES)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.base.models import LeftUndone
+from hook.base.node_models import LeftUndone
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, format_changes, is_known, read_left_undone, write_left_undone
 

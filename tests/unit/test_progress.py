@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from hook.base import system
-from hook.base.models import LeftUndone
+from hook.base.node_models import LeftUndone
 from hook.cli.progress import Progress
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, Result

@@ -13,7 +13,8 @@ import pytest
 
 from hook.base import procfs, system
 from hook.base.errors import HookError
-from hook.base.models import KeyState, Options, ReconcileRecord
+from hook.base.models import KeyState, Options
+from hook.base.node_models import ReconcileRecord
 from hook.base.resctrl import Resctrl
 from hook.doctor.finding import Site
 from hook.doctor.records import check_reconcile
@@ -40,7 +41,7 @@ def context(tmp_path: Path) -> Context:
 
 
 def record(context: Context) -> ReconcileRecord:
-    found = context.run.glance(ReconcileRecord)
+    found = context.run.glance(ReconcileRecord, "reconcile")
     assert found is not None
     return found
 
@@ -155,7 +156,7 @@ def test_reconcile_records_its_run(tmp_path: Path, context: Context, monkeypatch
     options = Options(run_dir=context.run.path, resctrl_root=str(tmp_path))
     put_key(context)
     reconcile.plan_repairs(options)
-    assert context.run.glance(ReconcileRecord) is None
+    assert context.run.glance(ReconcileRecord, "reconcile") is None
     reconcile.repair(options)
     found = record(context)
     assert found.started_at is not None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hook.base import system
-from hook.base.models import Unhooked, UnhookedContainer
+from hook.base.node_models import Unhooked, UnhookedContainer
 from hook.state.records import Records, name_unhooked
 from hook.state.store import RunDir
 
@@ -28,9 +28,9 @@ def test_two_reconciles_that_save_at_once_do_no_harm(tmp_path: Path, monkeypatch
             real(*arguments)
 
     monkeypatch.setattr(system, "rename", other_first)
-    RunDir(str(tmp_path / "run")).write(Unhooked, "", SEEN)
+    RunDir(str(tmp_path / "run")).write(Unhooked, "unhooked", SEEN)
     with Records(str(tmp_path / "run")) as records:
-        assert records.glance(Unhooked) == SEEN
+        assert records.glance(Unhooked, "unhooked") == SEEN
     assert (tmp_path / "run" / "unhooked.json").stat().st_mode & 0o777 == 0o600
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from hook.base import procfs, system
 from hook.base.errors import HookError
-from hook.base.models import KeyState, WatchRecord
+from hook.base.models import KeyState
+from hook.base.node_models import WatchRecord
 from hook.state import records
 from hook.state.store import RunDir
 from hook.watch import watch
@@ -507,15 +508,15 @@ def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(node: Watc
         it.step()
         it._pursuit._waiting.clear()
     at_start = WatchRecord(started_at=started, alive_at=started)
-    assert RunDir(RUN).glance(WatchRecord) == at_start
+    assert RunDir(RUN).glance(WatchRecord, "watch") == at_start
     node.kernel.now += 59
     it.step()
-    assert RunDir(RUN).glance(WatchRecord) == at_start
+    assert RunDir(RUN).glance(WatchRecord, "watch") == at_start
     assert node.run_context.late_cpu, "not yet: a save takes the locks of its keys"
     node.kernel.now += 1
     it.step()
     now = WatchRecord(started_at=started, alive_at=started + 60, moved=2, failed=1, overflows=1)
-    assert RunDir(RUN).glance(WatchRecord) == now
+    assert RunDir(RUN).glance(WatchRecord, "watch") == now
     assert (node.state().late_cpu, node.run_context.late_cpu) == (0.25, {})
 
 

@@ -28,8 +28,8 @@ SEPARATOR = b"\x1e"
 """Between the texts of one input: JSON has no such character, and other texts seldom do."""
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 CONTAINER = "c1"
-NOT_IMPORTED = ("__init__", "loader", "models_compiled")
-"""Packages; what runs as it is imported; what is `models` in the .pyz."""
+NOT_IMPORTED = ("__init__", "loader", "models_compiled", "node_models_compiled")
+"""Packages; what runs as it is imported; what are the models in the .pyz."""
 MODULES = ["node.runtimes"] + [
     f"{package}.{path.stem}"
     for package in ("base", "state", "stages")

@@ -3,7 +3,8 @@
 
 Each change that mutants_of makes is a case. Its tests are the unit tests that import its module, those of the module's
 own name first; then those that run whole hooks; then, with the mutant built into the .pyz, some that start it.
-`models_compiled` is left out: it is generated, and compared with its source by tests of its own.
+The compiled models (`pyz.COMPILED`) are left out: they are generated, and tests of their own compare them with the
+source.
 """
 
 from __future__ import annotations
