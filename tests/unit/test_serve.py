@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import fcntl
 import http.client
 import os
 import resource
@@ -11,10 +13,10 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
-from functools import partial
 
 import pytest
 
@@ -31,31 +33,48 @@ OPENED: list[socket.socket] = []
 """The clients of the server that runs."""
 
 
-class _EndOfTest(Exception):
-    """Ends the server's loop."""
+class Running(serve.Server):
+    """A server in a thread of its own."""
+
+    loop: asyncio.AbstractEventLoop
+    task: asyncio.Task[None]
+
+    async def serve_until_the_end(self, begun: threading.Event) -> None:
+        self.loop, self.task = asyncio.get_running_loop(), asyncio.create_task(self.run())
+        begun.set()
+        with suppress(asyncio.CancelledError):
+            await self.task
+
+    def do(self, function: Callable[[], object] = lambda: None) -> None:
+        """Call a function in its loop, which has done by then what it could do before."""
+
+        async def call() -> None:
+            for _ in range(3):  # what has come is seen, its task goes on, and its answer has begun
+                await asyncio.sleep(0)
+            function()
+
+        asyncio.run_coroutine_threadsafe(call(), self.loop).result(DEADLINE)
+
+    def count(self, *, waits: bool = False) -> int:
+        """How many connections there are, or wait for a reading."""
+        found: list[int] = []
+        self.do(lambda: found.append(sum(not waits or (not it.asks and it.took_at > 1e9) for it in self._all)))
+        return found[0]
 
 
 @contextmanager
-def serving(measure: Callable[[], str], address: tuple[str, int] = LOCAL) -> Iterator[serve.Server]:
-    server = serve.Server(address, measure)
-
-    def run() -> None:
-        with suppress(_EndOfTest):
-            server.run()
-
-    def end() -> None:
-        raise _EndOfTest
-
-    thread = threading.Thread(target=run)
+def serving(measure: Callable[[], str], address: tuple[str, int] = LOCAL) -> Iterator[Running]:
+    server, begun = Running(address, measure), threading.Event()
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve_until_the_end(begun)))
     thread.start()
     try:
+        assert begun.wait(DEADLINE)
         yield server
     finally:
         while OPENED:
             OPENED.pop().close()
-        server.call(end)
+        server.loop.call_soon_threadsafe(server.task.cancel)
         thread.join(DEADLINE)
-        server.close()
 
 
 @pytest.fixture
@@ -66,15 +85,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def connect(server: serve.Server, source: str = "127.0.0.1", read_ahead: int | None = None) -> socket.socket:
-    """A connection from this address, whose kernel takes so many bytes before they are read; closed with the server."""
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Sets limits of the server, by their names without the underscore."""
+
+    def limit(**values: float) -> None:
+        for name, value in values.items():
+            monkeypatch.setattr(serve, f"_{name}", value)
+
+    return limit
+
+
+def connect(
+    server: serve.Server, source: str = "127.0.0.1", data: bytes = b"", ahead: int | None = None
+) -> socket.socket:
+    """A connection from this address that sends this; its kernel takes `ahead` bytes before they are read."""
     client = socket.socket()
     OPENED.append(client)
     client.settimeout(DEADLINE)
-    if read_ahead is not None:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, read_ahead)
+    if ahead is not None:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, ahead)
     client.bind((source, 0))
     client.connect(server.address)
+    send(client, data)
     return client
 
 
@@ -107,10 +140,14 @@ def send(it: socket.socket, data: bytes) -> None:
         it.sendall(data)
 
 
-def ask(it: socket.socket) -> bytes:
+def read_first(it: socket.socket) -> bytes:
     """The first line of the answer's body."""
-    send(it, ASK)
     return read_all(it).partition(b"\r\n\r\n")[2].partition(b"\n")[0]
+
+
+def ask(it: socket.socket) -> bytes:
+    send(it, ASK)
+    return read_first(it)
 
 
 def count_dropped(server: serve.Server) -> dict[str, float]:
@@ -119,38 +156,33 @@ def count_dropped(server: serve.Server) -> dict[str, float]:
     return {line.split('"')[1]: float(line.split()[-1]) for line in lines}
 
 
-def wait_for_a_turn(server: serve.Server) -> None:
-    """The server's loop has done by then what it could do before."""
-    turned = threading.Event()
-    server.call(turned.set)
-    assert turned.wait(DEADLINE)
+class Measure:
+    """Counts how often it is called; each call waits until the test lets it go on."""
 
+    def __init__(self) -> None:
+        self.calls, self.begun, self.go_on = 0, threading.Event(), threading.Event()
 
-def _wait_for(event: threading.Event) -> None:
-    assert event.wait(DEADLINE)
+    def __call__(self) -> str:
+        self.calls += 1
+        self.begun.set()
+        assert self.go_on.wait(DEADLINE)
+        return f"x {self.calls}\n"
 
 
 # --- What is answered
 
 
-def test_metrics_are_measured_at_a_request(clock: list[float]) -> None:
-    numbers = iter(range(9))
-    with serving(lambda: f"x {next(numbers)}\n") as server:
-        status, kind, text = get(server)
-        assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
-        assert text.startswith("x 0\n# HELP resctrl_mon_endpoint_dropped_connections_total ")
-        clock[0] += 15
-        assert get(server, "/metrics?a=b")[2].startswith("x 1\n")
-
-
 def test_a_reading_answers_the_requests_of_the_next_second(clock: list[float]) -> None:
     numbers = iter(range(9))
     with serving(lambda: f"x {next(numbers)}\n") as server:
+        status, kind, text = get(server, "/metrics?a=b")
+        assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+        assert text.startswith("x 0\n# HELP resctrl_mon_endpoint_dropped_connections_total ")
         found = []
-        for _ in range(5):
-            found.append(get(server)[2].split("\n")[0])
+        for _ in range(4):
             clock[0] += 0.4
-    assert found == ["x 0", "x 0", "x 0", "x 1", "x 1"]
+            found.append(get(server)[2].split("\n")[0])
+    assert found == ["x 0", "x 0", "x 1", "x 1"]
 
 
 def test_nothing_else_is_served() -> None:
@@ -194,34 +226,25 @@ def test_a_failed_measurement_is_answered_and_reported(
 
 def test_requests_that_wait_share_a_measurement(clock: list[float]) -> None:
     """A flood of them costs the node no more than two at a time; what they get is at most a second old."""
-    calls, begun, go_on = [0], threading.Event(), threading.Event()
-
-    def measure() -> str:
-        calls[0] += 1
-        begun.set()
-        assert go_on.wait(DEADLINE)
-        return f"x {calls[0]}\n"
-
+    measure = Measure()
     with serving(measure) as server:
-        clients = [connect(server) for _ in range(6)]
-        send(clients[0], ASK)
-        assert begun.wait(DEADLINE)
+        clients = [connect(server, data=ASK)]
+        assert measure.begun.wait(DEADLINE)
         clock[0] += 2
-        for it in clients[1:]:
-            send(it, ASK)
-        while len(server.waiting) < len(clients):
-            wait_for_a_turn(server)
-        go_on.set()
-        found = [read_all(it).split(b"\r\n\r\n")[1].split(b"\n")[0] for it in clients]
-    assert found == [b"x 1"] + [b"x 2"] * 5
+        clients += [connect(server, data=ASK) for _ in range(5)]
+        while server.count(waits=True) < len(clients):
+            pass
+        measure.go_on.set()
+        assert [read_first(it) for it in clients] == [b"x 1"] + [b"x 2"] * 5
 
 
 def test_a_request_may_come_byte_by_byte() -> None:
-    with serving(lambda: "x 1\n") as server, connect(server) as slow:
+    with serving(lambda: "x 1\n") as server:
+        slow = connect(server)
         for byte in ASK:
             send(slow, bytes([byte]))
-            wait_for_a_turn(server)
-        assert b"\r\n\r\nx 1\n" in read_all(slow)
+            server.do()
+        assert read_first(slow) == b"x 1"
 
 
 @pytest.mark.parametrize(
@@ -240,28 +263,26 @@ def test_a_request_may_come_byte_by_byte() -> None:
 )
 def test_a_broken_request_harms_no_other(request_: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     with serving(lambda: "x 1\n") as server:
-        with connect(server) as broken:
-            send(broken, request_)
-            with suppress(OSError):  # reset, with the rest of the request unread
-                broken.shutdown(socket.SHUT_WR)
-                read_all(broken)
+        with connect(server, data=request_) as broken, suppress(OSError):  # reset, with the rest unread
+            broken.shutdown(socket.SHUT_WR)
+            read_all(broken)
         assert get(server)[0] == 200
     assert capfd.readouterr().err == ""
 
 
 def test_a_defect_costs_its_own_connection_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "_PAGE", None)
+    monkeypatch.delattr(serve._Request, "answer")
     with serving(lambda: "x 1\n") as server:
         with pytest.raises(http.client.RemoteDisconnected):
             get(server, "/")
+        monkeypatch.undo()
         assert get(server)[0] == 200
 
 
 def test_of_a_request_that_is_too_long_the_beginning_counts() -> None:
     begin = ASK[:-2] + b"A: "
-    with serving(lambda: "x 1\n") as server, connect(server) as client:
-        send(client, begin + b"b" * (serve._LONGEST_REQUEST - len(begin)))
-        assert b"\r\n\r\nx 1\n" in read_all(client)
+    with serving(lambda: "x 1\n") as server:
+        assert read_first(connect(server, data=begin + b"b" * (serve._LONGEST_REQUEST - len(begin)))) == b"x 1"
 
 
 def test_an_address_that_is_taken_is_an_error_with_its_name() -> None:
@@ -274,12 +295,13 @@ def test_an_address_that_is_taken_is_an_error_with_its_name() -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_server_that_measures(number: int) -> None:
     code = """if True:
-        import sys, threading
+        import os, sys, threading
         from hook.observe import serve
         def measure():
             print("measures", flush=True)
             threading.Event().wait()
         serve.serve(("127.0.0.1", 0), measure, sys.stdout.write)
+        os._exit(0)  # as the program ends
     """
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-uc", code], cwd=ROOT, stdout=pipe, text=True) as process:
@@ -304,8 +326,8 @@ class Slow:
         self._clients = {number: (source, self._begin(source)) for number, source in enumerate(sources)}
 
     def _begin(self, source: str) -> socket.socket:
-        client = connect(self._server, source, 4096)
-        send(client, {"asks": b"G", "sends half": ASK[:9], "reads": ASK, "reads nothing": ASK}.get(self._way, b""))
+        sends = {"asks": b"G", "sends half": ASK[:9], "reads": ASK, "reads nothing": ASK}
+        client = connect(self._server, source, sends.get(self._way, b""), ahead=4096)
         client.setblocking(False)
         return client
 
@@ -332,10 +354,9 @@ WAYS = ("sends nothing", "sends half", "asks", "reads", "reads nothing")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("limit", [serve._MOST, 8], ids=["as shipped", "more than there is room for"])
 def test_slow_clients_keep_no_scraper_waiting(
-    way: str, sources: list[str], limit: int, monkeypatch: pytest.MonkeyPatch
+    way: str, sources: list[str], limit: int, limits: Callable[..., None]
 ) -> None:
-    monkeypatch.setattr(serve, "_MOST", limit)
-    monkeypatch.setattr(serve, "_PATIENCE", float(DEADLINE))
+    limits(MOST=limit, PATIENCE=DEADLINE)
     body = "x" * (1 << 20) + "\n"
     with serving(lambda: body) as server:
         slow = Slow(server, way, sources)
@@ -343,9 +364,7 @@ def test_slow_clients_keep_no_scraper_waiting(
             slow.go_on()
             status, _, text = get(server)
             assert (status, text.startswith(body)) == (200, True)
-            assert len(server._all) <= limit + 1, (
-                "one whose request has just come makes no room: one too many for a while"
-            )
+            assert server.count() <= limit + 1
 
 
 HALF_OPEN = """if True:
@@ -381,13 +400,13 @@ def test_half_open_connections_keep_no_scraper_waiting(sources: int, start: str)
             assert clients.stdout is not None
             assert clients.stdout.readline() == "connected\n"
             assert [get(server)[0] for _ in range(SCRAPES)] == [200] * SCRAPES
-            assert len(server._all) <= serve._MOST
+            assert server.count() <= serve._MOST
             kept = serve._MOST_ASKING if sources == 1 else serve._MOST
             assert number - kept <= count_dropped(server)["too_many"] <= number - kept + 1
 
 
-def test_the_oldest_of_an_address_makes_room_for_its_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "_MOST_ASKING", 2)
+def test_the_oldest_of_an_address_makes_room_for_its_next_one(limits: Callable[..., None]) -> None:
+    limits(MOST_ASKING=2)
     with serving(lambda: "x 1\n") as server:
         other = connect(server, "127.0.0.3")
         clients = [connect(server, "127.0.0.2") for _ in range(5)]
@@ -398,123 +417,114 @@ def test_the_oldest_of_an_address_makes_room_for_its_next_one(monkeypatch: pytes
 
 @pytest.mark.parametrize(("sources", "first"), [("32224", 1), ("23456", 0)], ids=["most", "as many as others"])
 def test_the_address_with_most_clients_makes_room_if_there_are_too_many(
-    sources: str, first: int, monkeypatch: pytest.MonkeyPatch
+    sources: str, first: int, limits: Callable[..., None]
 ) -> None:
     """Its oldest one does; the oldest of all, if others have as many."""
-    monkeypatch.setattr(serve, "_MOST", 4)
+    limits(MOST=4)
     with serving(lambda: "x 1\n") as server:
         clients = [connect(server, f"127.0.0.{source}") for source in sources]
-        assert is_cut_off(clients[first])
-        assert [ask(it) for it in (*clients[:first], *clients[first + 1 :])] == [b"x 1"] * 4
+        assert is_cut_off(clients.pop(first))
+        assert [ask(it) for it in clients] == [b"x 1"] * 4
 
 
-def test_a_request_that_has_come_is_answered_however_many_come_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "_AT_ONCE", 9)
-    monkeypatch.setattr(serve, "_MOST_ASKING", 2)
+@pytest.mark.parametrize("comes", ["before", "amid"])
+def test_a_request_that_has_come_is_answered_however_many_come_after_it(
+    comes: str, limits: Callable[..., None]
+) -> None:
+    limits(MOST_ASKING=2)
     blocked = threading.Event()
     with serving(lambda: "x 1\n") as server:
-        server.call(partial(_wait_for, blocked))
-        clients = [connect(server) for _ in range(9)]
+        clients = [connect(server) for _ in range(2 * (comes == "amid"))]
+        while server.count() < len(clients):
+            pass
+        server.loop.call_soon_threadsafe(blocked.wait, DEADLINE)
+        clients += [connect(server) for _ in range(9)]
         send(clients[0], ASK)
         blocked.set()
-        assert b"x 1" in read_all(clients[0])
+        assert read_first(clients[0]) == b"x 1"
         assert is_cut_off(clients[1])
 
 
-def test_a_connection_that_is_cut_off_leaves_nothing_in_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_is_cut_off_leaves_nothing_in_the_kernel(limits: Callable[..., None]) -> None:
     """No answer that waits for its client, no TIME_WAIT: the client sees a reset."""
-    monkeypatch.setattr(serve, "_MOST_ASKING", 1)
-    reset = pytest.raises(ConnectionResetError)
-    with serving(lambda: "x 1\n") as server, connect(server) as first, connect(server), reset:
-        first.recv(9)
+    limits(MOST_ASKING=1)
+    with serving(lambda: "x 1\n") as server:
+        first, _ = connect(server), connect(server)
+        with pytest.raises(ConnectionResetError):
+            first.recv(9)
 
 
-def test_a_scrape_that_takes_long_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scrape_that_takes_long_is_not_cut_off(limits: Callable[..., None]) -> None:
     """Neither for connections that ask nothing, nor for more requests than there is room for: these wait."""
-    monkeypatch.setattr(serve, "_MOST", 8)
-    begun, go_on = threading.Event(), threading.Event()
-
-    def measure() -> str:
-        begun.set()
-        assert go_on.wait(DEADLINE)
-        return "x 1\n"
-
+    limits(MOST=8)
+    measure = Measure()
     with serving(measure) as server:
-        first = connect(server)
-        send(first, ASK)
-        assert begun.wait(DEADLINE)
+        first = connect(server, data=ASK)
+        assert measure.begun.wait(DEADLINE)
         idle = [connect(server) for _ in range(20)]
         assert is_cut_off(idle[0])
-        others = []
-        for number in range(2, 22):
-            others.append(connect(server, f"127.0.0.{number}"))
-            send(others[-1], ASK)
-        while len(server.waiting) < 8:
-            wait_for_a_turn(server)
-        go_on.set()
-        for it in (first, *others):
-            assert b"x 1" in read_all(it)
+        others = [connect(server, f"127.0.0.{number}", ASK) for number in range(2, 22)]
+        while server.count(waits=True) < 8:
+            pass
+        measure.go_on.set()
+        assert [read_first(it)[:1] for it in (first, *others)] == [b"x"] * 21
 
 
-def test_a_client_that_reads_is_not_cut_off(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_reads_is_not_cut_off(clock: list[float], limits: Callable[..., None]) -> None:
     """However long that takes in all, up to its deadline."""
-    monkeypatch.setattr(serve, "_MOST", 1)
+    limits(MOST=1)
     body = b"x" * (2 << 20)
     piece = 8 * serve._IN_THE_KERNEL  # more than the kernels keep: to read it, the server has to go on
-    with serving(body.decode) as server, connect(server, read_ahead=4096) as slow:
-        send(slow, ASK)
+    with serving(body.decode) as server:
+        slow = connect(server, data=ASK, ahead=4096)
         found, newer = b"", []
         while data := slow.recv(piece - len(found) % piece):
             found += data
             if len(found) % piece == 0:
                 clock[0] += 0.8 * serve._STALLED
                 newer.append(connect(server))
-                wait_for_a_turn(server)
+                server.do()
         assert body in found
         assert len(newer) == 4
 
 
 def test_the_kernel_keeps_little_of_an_answer_that_is_not_read() -> None:
-    body = "x" * (4 << 20)
-    with serving(lambda: body) as server, connect(server, read_ahead=4096) as deaf:
-        send(deaf, ASK)
-        assert deaf.recv(15) == b"HTTP/1.0 200 OK"
-        wait_for_a_turn(server)
-        ((connection, _),) = server._answering.items()
-        assert len(body) - sum(map(len, connection.answer)) < 4 * serve._IN_THE_KERNEL
+    with serving(lambda: "x" * (4 << 20)) as server:
+        assert connect(server, data=ASK, ahead=4096).recv(15) == b"HTTP/1.0 200 OK"
+        server.do()
+        (connection,) = server._all
+        kept = int.from_bytes(fcntl.ioctl(connection.client, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+        assert 0 < kept < 4 * serve._IN_THE_KERNEL
 
 
-def test_an_answer_that_is_not_read_keeps_its_place(clock: list[float]) -> None:
+def test_an_answer_that_is_not_read_keeps_its_place() -> None:
     """What waits in our kernel is bounded by the number of connections, even if their clients say that they end."""
-    with serving(lambda: "x" * 30_000) as server, connect(server, read_ahead=4096) as slow:
-        send(slow, ASK)
+    with serving(lambda: "x" * 30_000) as server:
+        slow = connect(server, data=ASK, ahead=4096)
         slow.shutdown(socket.SHUT_WR)
-        while not any(not it.answer for it in [*server._answering]):
-            wait_for_a_turn(server)
         assert get(server)[0] == 200
-        while len(server._all) > 1:
-            wait_for_a_turn(server)
-        clock[0] += 1
-        wait_for_a_turn(server)
-        wait_for_a_turn(server)
-        assert len(server._all) == 1
+        while server.count() > 1:
+            pass
+        threading.Event().wait(3 * serve._TICK)
+        assert server.count() == 1
         assert b"x" * 30_000 in read_all(slow)
-        while server._all:
-            clock[0] += 1
-            wait_for_a_turn(server)
+        while server.count():
+            pass
     assert server.dropped == {"too_many": 0, "too_slow": 0}
 
 
-def test_a_connection_ends_at_its_deadline(clock: list[float]) -> None:
+def test_a_connection_ends_at_its_deadline(limits: Callable[..., None]) -> None:
     """However busily it sends its request, byte by byte."""
-    with serving(lambda: "x 1\n") as server, connect(server) as slow:
-        send(slow, b"G")
-        while not server._all:
-            wait_for_a_turn(server)
-        clock[0] += serve._PATIENCE + 1
-        send(slow, b"E")
-        assert is_cut_off(slow)
-        assert count_dropped(server) == {"too_many": 0, "too_slow": 1}
+    limits(PATIENCE=0.3)
+    with serving(lambda: "x 1\n") as server:
+        slow = connect(server)
+        slow.settimeout(0.01)
+        while True:
+            send(slow, b"G")
+            with suppress(TimeoutError):
+                assert is_cut_off(slow)
+                break
+        assert server.dropped == {"too_many": 0, "too_slow": 1}
 
 
 def test_half_of_the_descriptors_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -524,26 +534,21 @@ def test_half_of_the_descriptors_are_left(monkeypatch: pytest.MonkeyPatch) -> No
         for number in range(2, 50):
             connect(server, f"127.0.0.{number}")
         assert get(server)[0] == 200
-        assert len(server._all) <= 32
+        assert server.count() <= 32
 
 
-def test_a_lack_of_descriptors_costs_no_time(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_descriptors_costs_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server tries again a little later, and not at once, again and again."""
-    accept, refused = socket.socket.accept, list[float]()
+    accept, refused = socket.socket.accept, list[OSError]()
 
     def accept_later(listener: socket.socket) -> tuple[socket.socket, object]:
-        if clock[0] == 1000.0:
-            refused.append(clock[0])
-            raise OSError(errno.EMFILE, "Too many open files")
+        if len(refused) < 2:
+            refused.append(OSError(errno.EMFILE, "Too many open files"))
+            raise refused[-1]
         return accept(listener)
 
+    begun = system.monotonic()
     monkeypatch.setattr(socket.socket, "accept", accept_later)
-    with serving(lambda: "x 1\n") as server, connect(server) as client:
-        send(client, ASK)
-        while not refused:
-            wait_for_a_turn(server)
-        for _ in range(20):
-            wait_for_a_turn(server)
-        assert len(refused) == 1
-        clock[0] += 1
-        assert b"x 1" in read_all(client)
+    with serving(lambda: "x 1\n") as server:
+        assert ask(connect(server)) == b"x 1"
+    assert system.monotonic() - begun > 2 * serve._TICK
