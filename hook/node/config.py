@@ -39,7 +39,7 @@ class Setting(NamedTuple):
 
     @property
     def texts(self) -> list[str]:
-        """The strings in its value."""
+        """The strings in its value, without quotes."""
         return [it[1:-1] for it in re.findall(_TEXT, self.value)]
 
 
@@ -71,7 +71,7 @@ def read_crio_hooks_dirs(top: str = "") -> list[str]:
 
 
 def read_podman_hooks_dirs(top: str = "") -> list[str]:
-    """The same for Podman, without its option --hooks-dir."""
+    """The hooks directories in Podman's containers.conf below `top`; its option --hooks-dir is not visible here."""
     return _read_hooks_dirs(_PODMAN, top)
 
 
@@ -89,12 +89,12 @@ def _read_hooks_dirs(patterns: tuple[str, ...], top: str) -> list[str]:
 
 
 def _read_text(patterns: Sequence[str], name: str) -> str:
-    """The string that a setting has at last; empty if it is nowhere set."""
+    """The string of a setting in the file that takes precedence; empty if no file has the setting."""
     return next((it.texts[0] for it in reversed(_find_settings(patterns, name)) if it.texts), "")
 
 
 def _find_settings(patterns: Sequence[str], name: str) -> list[Setting]:
-    """A setting wherever it is set; the last one takes precedence. Skips unreadable files."""
+    """All occurrences of a setting; the last one takes precedence. Skips unreadable files."""
     texts = []
     for pattern in patterns:
         with suppress(Unreadable):
@@ -104,7 +104,7 @@ def _find_settings(patterns: Sequence[str], name: str) -> list[Setting]:
     return [it for text in texts for it in _parse_settings(text) if it.name == name]
 
 
-# --- Names. No hook gets those of Podman's containers; a record that was rebuilt from the kernel has none
+# --- Names. Hooks do not get those of Podman's containers; a record that was rebuilt from the kernel has none
 #
 # Podman: containers/storage, `containers.json` and `volatile-containers.json` (containers that a reboot removes).
 # kubelet, pkg/kubelet/kuberuntime: directories `/var/log/pods/<namespace>_<pod>_<uid>`, and for readers of logs links
@@ -132,7 +132,7 @@ def read_podman_names() -> dict[str, str]:
 
 
 def read_pod_names() -> dict[str, tuple[str, str]]:
-    """The namespace and the name of each pod, by its UID. Empty where the kubelet's logs are not to be seen."""
+    """The namespace and the name of each pod, by its UID. Empty if the kubelet's log directory is not visible."""
     found = {}
     for entry in _list_if_there("/var/log/pods"):
         namespace, _, rest = entry.partition("_")
@@ -144,7 +144,7 @@ def read_pod_names() -> dict[str, tuple[str, str]]:
 
 
 def read_container_names() -> dict[str, str]:
-    """The name of each container in its pod, by its ID; not of one whose names are so long that its link is cut."""
+    """The name of each container in its pod, by its ID. Lacks those whose link name the kubelet has to cut."""
     found = {}
     for entry in _list_if_there("/var/log/containers"):
         name, _, container = entry.removesuffix(".log").rpartition("_")[2].rpartition("-")
@@ -232,7 +232,7 @@ def read_containerd(*, is_running: bool = True) -> Configuration:
 
 
 def _merge(parts: Sequence[Configuration]) -> Configuration:
-    """All of these settings, each of them once."""
+    """Join the settings of several configurations; each item occurs once."""
     specs = {(it.files.at(it.path), it.in_force): it for part in parts for it in part.specs}
     lines = zip(*((it.rejecting, it.unclear, it.pod_annotations) for it in parts))
     return Configuration([*specs.values()], *([*dict.fromkeys(chain.from_iterable(it))] for it in lines))
@@ -316,14 +316,17 @@ class _Reader:
         return [it for setting in parsed["imports"] for text in setting.texts for it in self._list_imports(path, text)]
 
     def _list_imports(self, parent: str, path: str) -> list[str]:
-        """A relative path starts at the file; in containerd 1 a pattern starts at containerd's current directory."""
+        """The files that an import names.
+
+        A relative path starts at the file; in containerd 1 a pattern starts at containerd's current directory.
+        """
         beside = os.path.join(os.path.dirname(parent), path)
         if "*" not in path:
             return [beside]
         return [it for pattern in dict.fromkeys((beside, path)) for it in self.list_matching(pattern)]
 
     def list_matching(self, pattern: str) -> list[str]:
-        """The files that a pattern matches. A removed one shows in the modification time of their directory."""
+        """The files that a pattern matches. Also notes a change of their directory, which a removed file leaves."""
         directory = os.path.dirname(pattern)
         if self.files.stat(directory) is not None:
             self._note_change(directory)

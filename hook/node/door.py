@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one door to files that are not our own records: configurations, bundles, /proc of other processes.
+"""Reads all files that are not our own records: configurations, bundles, /proc of other processes.
 
 A path may name anything: a FIFO, a device, a file without end, JSON that is nested a million deep, a link that leads
 out of the root directory below which it is looked up. Each function here ends, in bounded memory, and fails in one way:
-Unreadable. A test forbids every other way to open, list or match files, but for `system`, which is for our own records.
+Unreadable. A test forbids every other way to open, list or match files, except `system`, which is for our own records.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 from hook.base import jsontext
 
 CONFIGURATION = 4 << 20
-"""Bytes of a configuration file: a thousand times as many as one has."""
+"""Bytes of a configuration file, which has a thousandth of that."""
 BUNDLE = 16 << 20
-"""Bytes of a bundle's config.json, as on the hook path: an author can make it a few MiB long."""
+"""Bytes of a bundle's config.json, as on the hook path: a pod's author can make it a few MiB long."""
 NAMES = 10_000
 """Entries of a directory that is read for its files."""
 
@@ -37,7 +37,7 @@ _IS_PATTERN = re.compile(r"[*?[\\]")
 
 
 class Unreadable(OSError):
-    """A file that was not read. `filename` names it, `why` says what is wrong: an errno, or a sentence."""
+    """A file that could not be read. `why`: the name of an errno, or a sentence."""
 
     def __init__(self, path: str, why: str, number: int = errno.EINVAL) -> None:
         super().__init__(number, why, path)
@@ -45,7 +45,7 @@ class Unreadable(OSError):
 
     @property
     def is_missing(self) -> bool:
-        """Whether nothing is there."""
+        """Whether the file does not exist."""
         return self.errno == errno.ENOENT
 
     def __str__(self) -> str:
@@ -56,8 +56,8 @@ class Unreadable(OSError):
 class Tree:
     """The files as a process sees them. `root`: its root directory, empty if it is ours; `cwd`: its current one.
 
-    Below another root each link is resolved as for that process, component by component, on descriptors: none leads
-    out of it, also not one that is changed meanwhile.
+    Below another root each link is resolved as for that process, component by component, on descriptors: no link leads
+    out of it, even if it changes meanwhile.
     """
 
     root: str = ""
@@ -94,7 +94,7 @@ class Tree:
         return descriptor
 
     def stat(self, path: str) -> os.stat_result | None:
-        """The status of what a path names; None: nothing is there, or it cannot be looked at."""
+        """The status of the file at a path; None: it does not exist, or stat(2) fails."""
         whole = os.path.join(self.cwd, path)
         try:
             if not self.root:
@@ -120,20 +120,20 @@ class Tree:
         """The first `size` bytes of a regular file. Raises Unreadable."""
         with self.opened(path) as descriptor, _failing(path):
             content = b""
-            # In growing pieces: room for all that is allowed would be taken, however short the file is.
+            # In growing pieces: a single read would allocate `size` bytes, however short the file is.
             while piece := os.read(descriptor, min(_PIECE + len(content), size - len(content))):
                 content += piece
         return content
 
     def read_text(self, path: str, limit: int) -> str:
-        """The text of such a file, in UTF-8. Raises Unreadable."""
+        """The text of a regular UTF-8 file of at most `limit` bytes. Raises Unreadable."""
         try:
             return self.read(path, limit).decode()
         except UnicodeDecodeError as error:
             raise Unreadable(path, f"not UTF-8 at byte {error.start}") from None
 
     def read_json(self, path: str, limit: int) -> Any:  # noqa: ANN401  that is what JSON is
-        """The value in such a file. Raises Unreadable."""
+        """The value in a JSON file of at most `limit` bytes. Raises Unreadable, also for a number of absurd length."""
         try:
             return jsontext.loads(self.read_text(path, limit))
         except ValueError as error:
@@ -150,7 +150,7 @@ class Tree:
     def match(self, pattern: str, budget: Budget) -> list[str]:
         """The paths that a pattern matches as in Go: `*` also matches the dot of a hidden file.
 
-        Directories that are not there match nothing. `budget`: how much may be looked at. Raises Unreadable.
+        Directories that do not exist match nothing. `budget` limits the names that are read. Raises Unreadable.
         """
         directory, name = os.path.split(pattern)
         if not _IS_PATTERN.search(pattern) or directory == pattern:
@@ -172,13 +172,13 @@ class Tree:
 
 
 class Budget:
-    """How many names may be looked at for the patterns of one configuration: `/*/*/*/*` matches most of a machine."""
+    """The number of names that the patterns of one configuration may read: `/*/*/*/*` matches most of a machine."""
 
     def __init__(self, names: int = NAMES) -> None:
         self._names = self._left = names
 
     def spend(self, path: str, names: int) -> None:
-        """Take a directory's names off the budget. Raises Unreadable when there is no more."""
+        """Subtract the number of a directory's names. Raises Unreadable if that exceeds the budget."""
         self._left -= names + 1
         if self._left < 0:
             raise Unreadable(path, f"not listed: the patterns already match {self._names} names", errno.EFBIG)
@@ -192,7 +192,7 @@ list_names, match = HOST.list_names, HOST.match
 
 @contextmanager
 def _walk(root: str, path: str) -> Iterator[int]:
-    """A descriptor, for looking at, of a path below a root directory, which no link leads out of. Raises OSError."""
+    """Yield an O_PATH descriptor of a path below a root directory, which no link leads out of. Raises OSError."""
     way = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
     waiting = path.split("/")[::-1]
     links = steps = 0
@@ -251,7 +251,7 @@ def _failing(path: str) -> Iterator[None]:
 def replace_file(path: str, temporary: str) -> Iterator[str]:
     """Rename `temporary`, which the caller makes, to `path`. After an exception `path` is unchanged.
 
-    Both are in the same directory. First removes what a process that was killed left at `temporary`.
+    Both are in the same directory. First removes a file that a killed process left at `temporary`.
     """
     with suppress(FileNotFoundError):
         os.unlink(temporary)
@@ -266,7 +266,7 @@ def replace_file(path: str, temporary: str) -> Iterator[str]:
 
 
 def write_durably(path: str, content: bytes, mode: int) -> None:
-    """Write a new file to the disk. FileExistsError if there is one, or a link."""
+    """Write a new file, and wait until the disk has it. FileExistsError: there is a file, or a link."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(content)
         file.flush()
@@ -275,7 +275,7 @@ def write_durably(path: str, content: bytes, mode: int) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Write the names in a directory to the disk."""
+    """Wait until the disk has the names in a directory."""
     descriptor = open_to_lock(path)
     try:
         os.fsync(descriptor)
@@ -284,5 +284,5 @@ def sync_directory(path: str) -> None:
 
 
 def open_to_lock(path: str) -> int:
-    """A descriptor of a directory, to lock it or to write its names to the disk. Raises OSError."""
+    """A descriptor of a directory, for flock(2) or fsync(2). Raises OSError."""
     return os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads who calls the hook: the files of hooks.d, and the hooks in a config.json.
+"""Finds the callers of the hook: the files of hooks.d, and the hooks in a config.json.
 
 hooks.d is read like CRI-O, Podman and the NRI hook-injector do. With one invalid file, Podman starts no container, and
 CRI-O and the hook-injector do not start. A file whose program is missing is skipped without a message.
@@ -58,7 +58,7 @@ class Entry:
 
     @property
     def own(self) -> HookProgram | None:
-        """What it calls, if that is our program."""
+        """Its hook, if that calls our program."""
         return self.file.hook if self.file is not None and _is_ours(self.file.hook) else None
 
     def sorts_before(self, other: Entry) -> bool:
@@ -67,7 +67,7 @@ class Entry:
 
 
 def read_entry(path: str) -> Entry:
-    """Parse and validate a file."""
+    """Parse and validate a file of hooks.d."""
     try:
         found = door.read_json(path, door.CONFIGURATION)
         if isinstance(found, dict) and found.get("version") in _OLD_VERSIONS:
@@ -122,7 +122,7 @@ def read_hooks(path: str, files: Tree = door.HOST) -> dict[str, list[HookProgram
 
 
 def list_hooks(path: str, config: Any) -> dict[str, list[HookProgram]]:  # noqa: ANN401  any JSON
-    """The same of a config.json that was read from this path."""
+    """The hooks of each stage in `config`, a config.json that was read from this path. Raises Unreadable."""
     try:
         stages = config.get("hooks") or {}
         return {stage: [HookProgram.model_validate(it) for it in found or []] for stage, found in stages.items()}
@@ -141,7 +141,7 @@ def find_own_hooks(hooks: dict[str, list[HookProgram]]) -> list[HookProgram]:
 
 
 def parse_options(hook: HookProgram) -> tuple[Options, list[str]]:
-    """The options of a hook that is ours, and what is wrong with them. Its first words are a name and the stage."""
+    """The options of a hook of ours, and complaints about them. Its first words are a name and the stage."""
     return parse(list(hook.args or [])[2:])
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes are the host's own, so that their names, words, root and current directory may be believed.
+"""Finds the processes of the host itself, whose names, command lines, root and current directories can be trusted.
 
 The author of a container names its processes, fills their command lines, and makes their root directory. A process of
-the host has the pid, mount and user namespaces of pid 1, and is in no cgroup of a container or pod. Of all others only
-what the kernel says counts: pid, parent, start time, cgroups, threads, counters.
+the host has the pid, mount and user namespaces of pid 1, and is in no cgroup of a container or pod. Of all others we
+use only facts of the kernel: pid, parent, start time, cgroups, threads, counters.
 
 Comparing namespaces needs CAP_SYS_PTRACE, which the units and the chart's DaemonSet do not have: without it no process
-is believed. Source: namespaces(7), and "Ptrace access mode checking" of ptrace(2).
+is trusted. Source: namespaces(7), and "Ptrace access mode checking" of ptrace(2).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hook.node.door import Tree, Unreadable
 from hook.stages import identity
 
 _NAMESPACES = ("pid", "mnt", "user")
-_HEAD = 4096  # bytes: a process makes its command line as long as it wants
+_HEAD = 4096  # bytes: a process can make its command line of any length
 _LIMIT = 16 << 20  # bytes of a file of the kernel's: /proc/stat has a line for each CPU
 _INJECTOR = "hook-injector"
 _IN_AN_IMAGE = "plugin"  # the name of every plugin's program in upstream's images
@@ -31,14 +31,17 @@ _IN_AN_IMAGE = "plugin"  # the name of every plugin's program in upstream's imag
 
 @dataclass(frozen=True)
 class Found:
-    """Processes of the host, each with its words. `unclear`: a line for each process that may be one of them."""
+    """Processes of the host, by pid, with the words of their command lines.
+
+    `unclear`: a line for each further process that may be one of them.
+    """
 
     words: dict[int, list[str]] = field(default_factory=dict)
     unclear: list[str] = field(default_factory=list)
 
 
 def find_processes(is_wanted: Callable[[list[str]], bool]) -> Found:
-    """The processes of the host whose words are those of a wanted program."""
+    """Find the processes of the host whose command lines `is_wanted` accepts."""
     found = Found()
     for it in container_tasks.table().values():
         if _is_in_container(it.cgroups) or not is_wanted(words := _read_words(it.pid)):
@@ -57,7 +60,7 @@ def _is_of_host(process: Process) -> bool | None:
     """Whether a process outside of containers is the host's own; None if its namespaces cannot be read."""
     try:
         return all(os.path.samefile(f"/proc/{process.pid}/ns/{it}", f"/proc/1/ns/{it}") for it in _NAMESPACES)
-    except OSError:  # also of a process that is just ending, which then is not there any more
+    except OSError:  # also for a process that is just ending
         now = container_tasks.look_at(process.pid)
         return None if now is not None and now.starttime == process.starttime else False
 
@@ -68,9 +71,9 @@ def _is_in_container(places: Iterable[str]) -> bool:
 
 
 def _read_words(pid: int) -> list[str]:
-    """The command line of a process as words, as far as it is short; without any, one empty word.
+    """The words in the first _HEAD bytes of a process's command line; one empty word if it has none.
 
-    Not for a process of a container: the page that holds its words can be one that never comes (userfaultfd, FUSE).
+    Never for a process of a container: reading the page with its words may block for ever (userfaultfd, FUSE).
     """
     try:
         head = door.read_head(f"/proc/{pid}/cmdline", _HEAD)
@@ -103,7 +106,7 @@ def read_start_time(pid: int) -> float:
 
 # --- NRI's hook-injector
 #
-# Upstream deploys it as a pod, whose author could be any: such a process is a claim, and nothing of it is read.
+# Upstream deploys it as a pod, and any pod can look like it: such a process is a claim, and none of its files is read.
 # Source: contrib/kustomize/hook-injector and plugins/hook-injector of containerd/nri.
 
 

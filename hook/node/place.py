@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of an installation: its paths, the .pyz and how to recognize its files, and what can block a program."""
+"""An installation: its paths, its owner, its .pyz, and the security settings that can block a program."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Places:
         self.program_dir = f"{prefix}/libexec/oci/hooks.d"
         self.program = f"{self.program_dir}/{PROGRAM}"
         self.owner = f"{self.program_dir}/{OWNER_FILE}"
-        """The file that names the owner of the installation; `install` itself makes none."""
+        """The file that names the owner of the installation, such as a package; `install` makes none."""
         self.link = f"{prefix}/bin/{NAME}"
         self.link_target = os.path.relpath(self.program, os.path.dirname(self.link))  # valid below any `top`
         # Like a package, if the prefix is /usr; else like an administrator.

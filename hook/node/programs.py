@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds programs, and runs one to its end: it cannot hang the caller, print without limit or leave children behind."""
+"""Finds programs, and runs one so that it cannot hang the caller, print without limit or leave children behind."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def has_transient(unit: str) -> bool:
 class Exit:
     """How a program ended. `status`: None if it did not start, timed out or printed too much.
 
-    `error`: why there is no status; else the end of what it wrote to stderr.
+    `error`: why there is no status; else the end of its stderr.
     """
 
     status: int | None
@@ -60,7 +60,7 @@ class Exit:
 
     @property
     def problem(self) -> str | None:
-        """What went wrong, as one printable line; None if it succeeded."""
+        """Why it failed, as one printable line; None if it succeeded."""
         if self.status is None:
             return self.error
         return None if self.status == 0 else f"exit status {self.status}: {_last_line(self.error)}"
@@ -115,9 +115,9 @@ class _TooLongError(Exception):
 
 
 def _talk(program: subprocess.Popen[bytes], stdin: str, deadline: float) -> tuple[bytes, bytes]:
-    """All of stdout, and the end of stderr. Popen.communicate would keep all of both, however much that is.
+    """Write stdin; read all of stdout, and the end of stderr. Popen.communicate would keep both, at any size.
 
-    Raises subprocess.TimeoutExpired if one is still open at the deadline.
+    subprocess.TimeoutExpired: one of them is still open at the deadline. _TooLongError.
     """
     to_program, *outputs = _list_streams(program)
     try:
@@ -172,7 +172,7 @@ class Interpreter:
 
 
 def ask_interpreter(path: str) -> Interpreter | str:
-    """Which Python a path is, or why it is unusable."""
+    """Run a Python to learn its version; returns why it is unusable if that fails."""
     ended = run_program([path, "-ISc", _PRINT_VERSION])
     try:
         major, minor, tag, magic = ended.output.split()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which containers run, by the OCI runtimes' command `state`, and which of them never got the hook.
+"""Finds the running containers, by the OCI runtimes' command `state`, and those that never got the hook.
 
 A runtime is not trusted: it may hang, print without end or print anything. Several runtimes may share one root
-directory and not read each other's containers (runc and crun share containerd's). So each is asked in turn, first the
-one whose file is there, until one knows the container.
+directory and not read each other's containers (runc and crun share containerd's). So each is asked in turn, beginning
+with the one that keeps a file of this container, until one knows the container.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Runtimes:
 
 
 def find_runtimes(further: Sequence[str] = ()) -> Runtimes:
-    """The installed ones. `further`: root directories besides those where engines keep their containers."""
+    """Find the installed runtimes. `further`: root directories besides those of the container engines."""
     roots = [root for root in dict.fromkeys((*further, *_ROOTS)) if os.path.isdir(root)]
     paths = [f"{directory}/{name}" for name in _STATE_FILES for directory in _DIRECTORIES]
     found: dict[str, str] = {}
@@ -165,7 +165,7 @@ def _ask_program(command: Sequence[str], container: str, deadline: float) -> Sta
 
 
 def parse_state(output: str, container: str) -> State:
-    """The state of a container in what its runtime has printed. Raises Unanswered if it is not that."""
+    """Parse the state that a runtime printed. Raises Unanswered if it is invalid, or another container's."""
     try:
         state = State.model_validate(jsontext.loads(output))
     except ValidationError as error:
@@ -202,9 +202,10 @@ _STARTED = ("running", "paused")  # a `created` one may still run its createRunt
 
 
 def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
-    """Find them, and save the result for `list`, `doctor`, `metrics` and the next call. Raises HookError, OSError.
+    """Find these containers, and save them for `list`, `doctor`, `metrics` and the next call.
 
-    Returns None and saves nothing if no file of ours is visible, for example in a container without hooks.d.
+    Raises HookError, OSError. Returns None and saves nothing if no file of ours is visible, for example in a container
+    without hooks.d.
     """
     rules = _read_rules(context.options.run_dir)
     if not rules.text:
@@ -230,10 +231,10 @@ def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
 
 
 class _Rules(NamedTuple):
-    """Which containers should have the hook: by the options of our hooks.d files, and by base_runtime_specs.
+    """Which containers should have the hook: the options of our hooks.d files, and the base_runtime_specs.
 
-    Only files with our `run_dir` count, and of containerd's those at the usual paths: the timer's reconcile may not
-    look at its process, and two runs have to go by the same rules. `text`: a hash of the rules; empty: there are none.
+    Only files with our `run_dir` count, and containerd's only at the usual paths: the timer's reconcile cannot read
+    containerd's process, and all runs must use the same rules. `text`: a hash of the rules; empty: there are none.
     """
 
     run_dir: str
@@ -260,7 +261,7 @@ def _calls_hook(spec: str) -> bool:
 
 
 def _ask_runtimes(candidates: set[str], rules: _Rules, others: set[str]) -> tuple[dict[str, UnhookedContainer], int]:
-    """Those that run and should have the hook, and how many could not be checked. Adds the rest to `others`."""
+    """The candidates that run and should have the hook, and the number of unchecked ones. Adds the rest to `others`."""
     installed = find_runtimes()
     states, unanswered = installed.find_states(candidates) if installed.roots else ({}, candidates)
     unchecked = len(unanswered)
@@ -283,7 +284,7 @@ def _ask_runtimes(candidates: set[str], rules: _Rules, others: set[str]) -> tupl
 def _match(state: State, rules: _Rules) -> Pod | None:
     """The pod of a container that should have the hook, else None.
 
-    By the cgroup that its runtime was asked for: the one that its process is in may be of the container's making.
+    The cgroup that its runtime was asked for counts, since the container can have moved its process to another one.
     Raises OSError, ValueError if its config.json is unreadable.
     """
     path = f"{state.bundle}/config.json"
