@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`watch`: listens to the kernel's exec events, and moves processes that exec starts into their container's group."""
+"""`watch`: listens to the kernel's exec events, and moves processes outside their container's group into it."""

@@ -29,13 +29,13 @@ _EXEC = struct.Struct("=56xI")  # event_data.exec.process_tgid
 _SHORTEST = _EXEC.size
 _LONGEST = 4096
 _BUFFER = 2 << 20  # bytes, of which the kernel makes twice as many: 4,700 execs, and used only while we are behind
-_PATIENCE = 2.0  # seconds that the kernel, which answers within the call, has for its answer
+_PATIENCE = 2.0  # seconds to wait for the kernel's answer, which it sends within our call
 _PAUSE = 1.0  # seconds after which receive returns without an event, unless its caller has less time
 _HINT = "reconcile moves in what exec brought in, once a minute, without watch"
 
 
 class Lost(Exception):
-    """The socket's buffer was full: execs were lost until now."""
+    """The socket's buffer was full, and the kernel dropped events of execs."""
 
 
 class Connector:
@@ -51,12 +51,12 @@ class Connector:
     def receive(self, patience: float = _PAUSE) -> int | None:
         """Wait at most `patience` seconds for the next exec, and return the pid of its process. Raises Lost, OSError.
 
-        It is not checked that the kernel sent the message. Other users cannot send to this socket, and the pid is no
-        more than a hint where to look.
+        The sender of a message is not checked: other users cannot send to this socket, and the pid is only a hint
+        where to look.
 
-        Once the buffer was full the kernel drops all events until it is empty, and says so at the first one alone
-        (netlink_overrun in net/netlink/af_netlink.c). So Lost is raised when it is empty: what looks at all containers
-        after that misses none.
+        When the buffer is full, the kernel drops all events until it is empty, and reports only the first
+        (netlink_overrun in net/netlink/af_netlink.c). So Lost is raised when the buffer is empty: a caller that then
+        looks at all containers misses none.
         """
         if patience != self._patience:
             self._patience = patience
@@ -77,9 +77,9 @@ class Connector:
         return int(_EXEC.unpack_from(message)[0]) if is_exec else None
 
     def _subscribe(self) -> None:
-        """Ask for all events, which every kernel answers, then for execs alone, which those before Linux 6.6 ignore.
+        """Ask for all events, which each kernel answers, then for execs only, which kernels before 6.6 ignore.
 
-        The filter drops other events there, before they wake us.
+        There the socket's filter drops all other events, before they wake us.
         """
         pid = system.process_id()
         try:
@@ -103,7 +103,7 @@ class Connector:
         while system.monotonic() < deadline:
             try:
                 message = self._kernel.recv(_LONGEST)
-            except OSError as failure:  # none yet, or so many execs at once that the buffer is full
+            except OSError as failure:  # no answer yet, or the buffer is full of execs
                 self._is_full = self._is_full or failure.errno == errno.ENOBUFS
                 continue
             if len(message) < _SHORTEST or _WHAT.unpack_from(message)[0] != _PROC_EVENT_NONE:
@@ -118,7 +118,7 @@ class Connector:
 
 
 def subscribe() -> Connector:
-    """Subscribe to the execs of this machine. Raises HookError, which names what is missing."""
+    """Subscribe to the execs of this machine. HookError: the kernel, a namespace or a capability does not allow it."""
     try:
         kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_CONNECTOR)
     except OSError as error:

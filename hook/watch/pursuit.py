@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves a process that exec brought into a container, and what it forked meanwhile, into the container's group.
+"""Moves a process that entered a container by exec, and the children that it forked, into the container's group.
 
-The rules are those of reconcile: only what is in the container's own cgroup, in no group of another tool, and in the
-ctrl_group of the container's group. No lock is taken, so no hook ever waits for this. A container counts once its init
-is in its group, which is the last step of createRuntime: a start in flight is left to its hook, a container on its way
-out to its poststop, and a group that another tool removed to reconcile.
+The rules are those of reconcile: a thread is moved if it is in the container's own cgroup, in no group of another tool,
+and in the ctrl_group of the container's group. No lock is taken, so no hook ever waits for this. A container counts
+while its init is in its group, which is the last step of createRuntime. So its hook handles a container that starts,
+its poststop one that ends, and reconcile a group that another tool removed.
 
-A process is moved as soon as its exec is known, and its container is chased a moment later: what the process was just
-forking appears only then. If some of it ended before it was moved, the container is chased at once. If the process was
-gone before its container was known, the cgroups of all containers are read: some 30 us for each, and 15 us for each
-thread that is new since the last time. All that takes a twentieth of the time at the most, and waits until then.
+A process is moved as soon as its exec is known. Its container is chased (reconcile/chase) a moment later, because a
+child that the process was just forking appears only then; or at once, if part of the process ended before it was moved.
+If the process is gone before its container is known, the cgroups of all containers are read: some 30 us for each, and
+15 us for each thread that is new since the last time. These reads take at most a twentieth of the time; a further one
+waits until it is due.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from hook.state import records
 
 _SHARE = 20
 _SETTLING = 0.01  # seconds
-_SECONDS = 0.2  # that one look at the containers takes at the most; the next one goes on from there
-_REMEMBERED = 60.0  # seconds: within these no thread is taken for another one that has its number
+_SECONDS = 0.2  # at most for one look at the containers; the next look goes on from there
+_REMEMBERED = 60.0  # seconds to remember which threads are inside; then each is read again, since IDs are reused
 _MOST_KEPT = 4096
 
 
 @dataclass(frozen=True)
 class Place:
-    """A monitored container: its key, its ID, and what is recorded of it."""
+    """A monitored container: its key, its ID, and its record."""
 
     key: str
     container: str
@@ -42,7 +43,10 @@ class Place:
 
 
 class Pursuit:
-    """`moved`: how many threads it has moved; `failed`: how many containers it could not bring in whole."""
+    """The search for containers' threads outside their groups.
+
+    `moved`: the number of threads moved; `failed`: how often a container could not be brought in whole.
+    """
 
     def __init__(self, context: Context, say: Callable[[str], object]) -> None:
         self.moved = self.failed = 0
@@ -57,7 +61,7 @@ class Pursuit:
         self._found: dict[tuple[str, ...], Place | None] = {}
 
     def bring_in(self, pid: int) -> None:
-        """Move a process in, if it belongs into a group and is outside. Raises HookError if the kernel refuses."""
+        """Move a process into its container's group, if it has one and is outside. HookError: the kernel refuses."""
         places = procfs.cgroups(pid)
         if not places:
             self.look_at_all()
@@ -73,7 +77,7 @@ class Pursuit:
         except (GroupGone, WrongCtrlGroup):  # removed, or its ctrl_group changed meanwhile: reconcile repairs it
             return
         self._count(place, chase)
-        # What a dead process had forked before it was moved is no child of its any more.
+        # The children of a process that died have another parent, so only its container's cgroup finds them.
         has_vanished = has_vanished or bool(chase.moved and procfs.is_dead(pid))
         now = system.monotonic()
         if has_vanished and now >= self._due:
@@ -84,15 +88,15 @@ class Pursuit:
             self._waiting[place.container] = place
 
     def look_at_all(self) -> None:
-        """Have all containers looked at, when that is due."""
+        """Schedule a look at all containers."""
         self._looks_at_all = True
 
     def wait(self) -> float | None:
-        """Seconds until a look is due; None: there is nothing to look for."""
+        """Seconds until a look is due; None: no look is scheduled."""
         return max(0.0, self._due - system.monotonic()) if self._looks_at_all or self._waiting else None
 
     def look(self) -> None:
-        """Look at the containers that wait for it, and chase what is outside."""
+        """Look at the containers that are due, and chase their threads outside."""
         self._take_time(self._look)
 
     def find(self, places: list[str]) -> Place | None:
@@ -145,14 +149,14 @@ class Pursuit:
                 self._chase(place)
 
     def _list_places(self) -> Iterator[Place]:
-        """Every member that has a cgroup of its own."""
+        """All members of all keys that have a cgroup of their own."""
         for state in self._context.run.list_states():
             for container, member in state.members.items():
                 if cgroups.is_own(member.cgroup, container):
                     yield Place(state.key, container, member)
 
     def _has_new_outside(self, place: Place) -> bool:
-        """Whether something in a container's cgroup is not in its group, for all that is known."""
+        """Whether a container's cgroup has a thread that is not known to be in its group."""
         tids = self._read_threads(place)
         outside = {tid for tid in tids - self._inside.get(place.container, set()) if not self._is_shown_in(tid, place)}
         self._inside[place.container] = tids - outside

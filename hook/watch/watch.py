@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`watch`: listens to every exec on the machine, and moves what is in a container but not in its group.
+"""`watch`: listens to every exec on the machine, and moves processes outside their container's group into it.
 
-It moves tasks without the lock of a key. Killed at any point, it leaves nothing behind but the record of what it has
-done, for `metrics`; what it counted in the last minute is lost.
+It moves tasks without the lock of a key. Killed at any point, it leaves only its record for `metrics`, and loses the
+counts of the last minute.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 from typing import NoReturn
 
-# What a failure needs, too, is imported now: an upgrade replaces the file that later imports would read.
+# Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
 from hook.base import explain, procfs, system
 from hook.base.container_tasks import check_namespaces
 from hook.base.errors import HookError, Reason
@@ -28,11 +28,11 @@ from hook.watch.pursuit import Pursuit
 
 __all__ = ["damage", "run"]
 _LOCK = "watch.lock"  # in the run directory
-_SAVE = 60.0  # seconds between two saves of its record, and of late_cpu, which take the locks of its keys
+_SAVE = 60.0  # seconds between two saves; saving late_cpu takes the locks of its keys
 
 
 def run(options: Options) -> NoReturn:
-    """Watch until SIGTERM or SIGINT, which end the process with status 0. Raises HookError if it cannot begin."""
+    """Watch until SIGTERM or SIGINT, which end the process with status 0. HookError: it cannot subscribe or lock."""
     if procfs.in_user_namespace():
         problem = "only inside a user namespace (rootless), where the kernel's process connector does not answer"
         raise HookError(Reason.DENIED, problem, hint="run it as root on the host")
@@ -48,7 +48,7 @@ def run(options: Options) -> NoReturn:
 
 
 def _say(text: str) -> None:
-    """Log a line on stderr, which systemd writes to the journal, and limits."""
+    """Write a line to stderr; systemd writes it to the journal, and limits the rate."""
     report.say(f"watch: {text}", to_syslog=False)
 
 
@@ -66,7 +66,7 @@ def take_lock(context: Context) -> int:
 
 
 class Watch:
-    """What `run` works with."""
+    """The watch between `step`s: its pursuit, its record, and the socket that it reads."""
 
     def __init__(self, context: Context, source: Connector) -> None:
         self._context = context
@@ -109,7 +109,7 @@ class Watch:
             _say(f"cannot move process {pid} into its group: {error}")
 
     def _save(self) -> None:
-        """Save, at the start and once a minute, what was done, and what processes used before they were moved in."""
+        """Write watch.json, and late CPU times to their keys, at the start and once a minute."""
         self._saved = system.monotonic()
         if self._context.late_cpu:
             Tally(self._context).save()
@@ -122,11 +122,11 @@ class Watch:
         )
         try:
             self._context.run.write(WatchRecord, "watch", record)
-        except OSError as error:  # its last one gets old, which raises the alert
+        except OSError as error:  # then `alive_at` gets old, which raises the alert
             _say(f"cannot write watch.json in {self._context.run.path}: {error}")
 
     def stop(self) -> NoReturn:
-        """End the process at once, with status 0, and without a record: that it ended is no failure."""
+        """Remove watch.json, so that no alert is raised, and end the process at once, with status 0."""
         try:
             self._context.run.remove(WatchRecord, "watch")
         except OSError:
