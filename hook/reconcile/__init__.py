@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repairs what hooks could not do: a survey of the node, a plan, and its actions."""
+"""Repairs after lost or failed hooks: `survey` reads the node, `diagnose` chooses actions, `act` does one of them."""

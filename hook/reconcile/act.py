@@ -2,8 +2,8 @@
 """Does one action, if the node still needs it.
 
 An action is about one key and holds its lock, which it takes without waiting: the next run handles a busy key. Under
-the lock the key is diagnosed again, so an outdated plan does no harm. A kill at any point does no harm, because actions
-consist of the steps of the hook path.
+the lock the key is diagnosed again, so that an outdated plan does no harm. Actions consist of steps of the hook path,
+each of which survives a kill.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hook.state.store import LockedKey
 
 
 def act(seen: Survey, action: Action) -> Action | None:
-    """Do an action; returns it as it turned out, None if it was no longer needed. Raises HookError, OSError."""
+    """Do an action; returns it with its actual effect; None: it was not needed any more. Raises HookError, OSError."""
     if action.verb == "remove":
         return action if reclaim.remove_orphan(seen.context, action.path) else None
     if action.verb == "rebuild" and action.path:
@@ -40,7 +40,7 @@ def act(seen: Survey, action: Action) -> Action | None:
     with run.lock(action.key, system.monotonic()) as locked:
         if action.container:
             seen.index[action.container] = records.glance_index(run, action.container)
-        # After a remake for another container of the key, what is left to do for this one is to adopt its threads.
+        # After a remake for another container of the key, this one only needs its threads moved in (adopt).
         same = (action.id, replace(action, verb="adopt").id if action.verb == "remake" else "")
         needed = diagnose_key(seen, action.key, locked.state, action.container)
         found = next((it for it in needed if it.id in same), None)
@@ -50,7 +50,7 @@ def act(seen: Survey, action: Action) -> Action | None:
         if action.verb in _LOCKED:
             _LOCKED[action.verb](seen, locked, state, found)
             return found
-    # What follows takes the lock again, as a hook does.
+    # The calls below take the lock again, as a hook does.
     if action.verb == "remake":
         return action if bring_in.remake(seen, state, action.container) else None
     moved = bring_in.adopt(seen, state, action.container)
@@ -58,11 +58,11 @@ def act(seen: Survey, action: Action) -> Action | None:
 
 
 def _act_on_failure(seen: Survey, action: Action) -> Action | None:
-    """Retry what failed, or forget the record of it."""
+    """Retry a failed createRuntime, or remove its failure record."""
     run, container = seen.context.run, action.container
     if action.verb == "forget":
         records.remove_half_written(run, Failure, container)
-    # Again: the container may have been restarted, and have failed again.
+    # Read the record again: the container may have been restarted, and have failed again.
     found = next((it for it in diagnose_failure(seen, container) if it.id == action.id), None)
     if action.verb == "forget":
         if found is not None:
@@ -76,10 +76,10 @@ def _act_on_failure(seen: Survey, action: Action) -> Action | None:
 
 
 def _evict(seen: Survey, _locked: LockedKey, _state: KeyState, action: Action) -> None:
-    """Move foreign tasks out: a reused RMID can bring in tasks that no one moved.
+    """Move foreign tasks out: the kernel shows tasks by RMID, so a reused RMID brings some in that no program moved.
 
-    A hook records a container under the lock before it moves its init, so the record that the strangers were compared
-    with has every container whose init is among the tasks.
+    A hook records a container under the lock before it moves its init, so the record that the tasks were compared with
+    has every container whose init is among them.
     """
     for tid in action.strangers:
         try:
@@ -111,7 +111,7 @@ def _tidy_key(seen: Survey, _locked: LockedKey, state: KeyState, action: Action)
 
 
 def _rebuild_orphan(seen: Survey, action: Action) -> Action | None:
-    """Rebuild the record of the key that a group is of, if it needs it."""
+    """Rebuild the record of the key that owns a group, if it is still missing."""
     key = seen.owners[action.path]
     if key is None:
         raise HookError(Reason.IO, "it has tasks of several keys, and its name is none of them")
@@ -124,14 +124,14 @@ def _rebuild_orphan(seen: Survey, action: Action) -> Action | None:
 
 
 def _rebuild(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) -> None:
-    """Find the groups and the members of a key again. Raises HookError if a task matches no known container.
+    """Find the groups and the members of a key again. HookError: a task matches no known container.
 
-    Members are the containers that name the cgroups of the tasks in the groups. The next pass drops dead ones, and ends
-    a key without members.
+    Members are the containers whose IDs are in the names of the tasks' cgroups. The next pass drops dead ones, and
+    ends a key without members.
     """
     context, key = seen.context, state.key
     paths = {group.path for group in state.groups}
-    # Those with the key in their name, and those that had no record in the survey and that no hook has recorded since.
+    # The groups with the key in their name, and those without a record, at the survey and now.
     others = {path for path, owner in seen.owners.items() if owner == key and not reclaim.is_recorded(context, path)}
     others |= {f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in seen.ctrl_groups}
     found = (
@@ -152,7 +152,7 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) 
 
 
 def _make_record(context: Context, path: str) -> MonGroup:
-    """A record of an existing group."""
+    """Make the record of an existing group whose initial counters are lost."""
     above = path.rpartition("/mon_groups/")[0]
     return MonGroup(path=path, ctrl_group=above[len(context.resctrl.root) :].strip("/") or "/")
 
@@ -171,8 +171,8 @@ def _find_members(seen: Survey, key: str, path: str) -> dict[str, Member]:
 def _has_unknown(seen: Survey, state: KeyState) -> bool:
     """Whether a group of the key has a live task of no known container.
 
-    Tasks of another key's container do not count: a reused RMID brought them in, and they are evicted later. Nor does
-    what started after the survey: it is a child of another task, or of a container that a hook has recorded.
+    Tasks of another key's container do not count: a reused RMID brought them in, and they are evicted later. Nor do
+    tasks that started after the survey: each is a child of another task, or of a container that a hook has recorded.
     """
     there = {tid for group in state.groups for tid in seen.context.resctrl.tasks(group.path) or ()}
     seen.processes.add(state.members.items())
@@ -200,4 +200,4 @@ _LOCKED: dict[str, Callable[[Survey, LockedKey, KeyState, Action], object]] = {
     "show": _show_key,
     "tidy": _tidy_key,
 }
-"""The actions that hold the lock of their key. The state: what is recorded of it, or could be."""
+"""The actions that hold the lock of their key. They get its recorded state, or an empty one if none is readable."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings in containers that run: does what createRuntime does, and moves all threads of each into its group."""
+"""Brings in containers that run already: as createRuntime, but moves all threads of each into its group."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from hook.state import damage
 def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str] | None) -> Container:
     """The container of a hook, for one that runs already.
 
-    The cgroup that its runtime was asked for says which pod it is of, never the one that its process is in by now:
-    that may be of the container's making. Without it a pod that annotations name is not believed. `annotations`: None:
-    those in its bundle's config.json, if that can be read.
+    The cgroup that its runtime was asked for names its pod, never the present one of its process, which the container
+    may have made itself. Without it the pod in the annotations is not trusted. `annotations`: None: read them from its
+    bundle's config.json.
     """
     config = create.read_config(bundle) if bundle else None
     if annotations is None and config is not None:
@@ -37,7 +37,7 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
 
 
 def adopt_running(seen: Survey, container: Container) -> None:
-    """Do createRuntime for a running container, whichever hooks.d file matches it; else by the key in the index."""
+    """Do createRuntime for a running container; if no key can be derived, under the one in its index."""
     options, run = seen.context.options, seen.context.run
     key = None
     if container.starttime is not None and report.guess_key(options, container) is None:
@@ -76,14 +76,14 @@ def remake(seen: Survey, state: KeyState, name: str) -> bool:
     try:
         _monitor(seen, container, Key(state.key, state.kind), was_in=has_begun(state, name))
     finally:  # also if the new group got no RMID: the old group may hold the last one
-        # If it is empty. After a kill before this, it stays on record and is removed with its key.
+        # Only if the old group is empty. Killed before this, it stays on record and is removed with its key.
         with context.run.lock(state.key, system.monotonic() + context.options.lock_timeout) as locked:
             retire(context, locked, left=member.group)
     return True
 
 
 def adopt(seen: Survey, state: KeyState, name: str) -> int:
-    """Move the threads of a container that are outside its group in; returns how many."""
+    """Move the threads of a container that are outside its group into it; returns their number."""
     try:
         moved, outside = _bring_in(seen, state.key, name)
     except WrongCtrlGroup:  # its init is in another ctrl_group, on a kernel that does not show it
@@ -96,7 +96,8 @@ def adopt(seen: Survey, state: KeyState, name: str) -> int:
 def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> None:
     """Monitor a container under this key (None: the one that createRuntime derives), and move all its tasks in.
 
-    A failure is recorded like that of a hook. `was_in`: the group is made again; what its tasks used is not all missed.
+    A failure is recorded like a hook's. `was_in`: the group is made again, so its tasks were counted for most of the
+    time, and their CPU time so far is not added to late_cpu.
     """
     context, moved, outside = seen.context, 0, 0
     used = 0.0 if was_in else procfs.cpu_seconds(container.pid)
@@ -110,7 +111,7 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
             moved, outside = _bring_in(seen, key.name, container.id, was_in=was_in)
     except HookError as error:
         key = key or report.guess_key(context.options, container)
-        if error.reason == Reason.NO_RMIDS:  # not in limbo: that ends within seconds
+        if error.reason == Reason.NO_RMIDS:  # an RMID in limbo (RMIDS_IN_LIMBO) comes back within seconds
             seen.refusal = error
         if key is not None:
             _show_again(context, key.name)
@@ -137,13 +138,13 @@ def _find_ctrl_group(seen: Survey, pid: int) -> str:
 
 
 def _has_group(context: Context, key: Key) -> bool:
-    """Whether a key has a group already, so that a further container needs no RMID."""
+    """Whether a key has a group, so that one more container needs no RMID."""
     state = context.run.glance(KeyState, key.name)
     return state is not None and any(context.resctrl.inode(group.path) is not None for group in state.groups)
 
 
 def _show_again(context: Context, key: str) -> None:
-    """Show what is recorded of a key: before createRuntime tries to make a group again, it hides the former one."""
+    """Restore the view of a key, which createRuntime has invalidated before it failed to make a group again."""
     try:
         locked = context.run.lock(key, system.monotonic())
     except HookError as error:
@@ -156,9 +157,9 @@ def _show_again(context: Context, key: str) -> None:
 
 
 def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -> tuple[int, int]:
-    """Move every thread of a container into its group; returns how many, and how many are still outside.
+    """Move every thread of a container into its group; returns the numbers of those moved and still outside.
 
-    What is in its own cgroup, by the cgroup's own lists; what else there is of it, process by process.
+    The cgroup file system lists the threads in its own cgroup; its other processes are read in /proc, one by one.
     """
     context, processes = seen.context, seen.processes
     state = context.run.glance(KeyState, key)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves what is of a container into its group, also a program that forks and ends faster than a look.
+"""Moves a container's threads into its group, also of a program that forks and exits faster than one look.
 
-Each look reads all threads of the cgroup at once, and each thread outside is moved as soon as it is known to be. A look
-and a move take some 0.1 ms. Whatever a thread forks after its move is in the group by itself. What it was just forking
-then is outside, and appears only when that is done. Until then the thread runs in the kernel. So the last look is one
-that begins when each thread that was moved has slept, ended, or run in user mode since.
+Each look reads all threads of the cgroup at once, and each thread outside is moved at once. A look and a move take some
+0.1 ms. Children that a thread forks after its move are in the group. A child of a fork that began before the move is
+outside, and appears only when the fork ends; until then the parent runs in the kernel. So the chase ends with a look
+that begins after each moved thread has slept, ended, or run in user mode.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hook.base.explain import WrongCtrlGroup
 from hook.base.models import Member
 from hook.stages.entry import Context
 
-_FIRST_LOOK = 10.0  # seconds for moving what the first look finds: a container may have thousands of threads
-_CHASE = 0.2  # seconds for all that comes after it, ...
+_FIRST_LOOK = 10.0  # seconds to move the threads of the first look, which may be thousands
+_CHASE = 0.2  # seconds for all further looks, ...
 _SETTLING = 0.5  # ... if only a fork that began before a move may not have ended yet, ...
-_LOOKS = 20  # ... unless these take longer, on a machine that gives us little time, ...
-_LONGEST = 1.0  # ... and then so many seconds at the most
+_LOOKS = 20  # ... unless so many looks take longer, on a busy machine, ...
+_LONGEST = 1.0  # ... and then at most so many seconds
 _PAUSE = 0.001
 _USER_TIME = 5  # ticks: the kernel counts time in itself as user time until a tick has met the thread there
 
@@ -37,9 +37,9 @@ class StillOutside(HookError):
 
 
 class Chase:
-    """A chase of one container's threads. `moved`: how many; `outside`: how many were outside at the last look.
+    """A chase of one container's threads. `moved`: their number; `outside`: how many were outside at the last look.
 
-    `late_cpu`: CPU seconds that those had used which were moved.
+    `late_cpu`: CPU seconds that threads had used before they were moved.
     """
 
     def __init__(self, context: Context, member: Member) -> None:
@@ -49,13 +49,13 @@ class Chase:
         self._member = member
         self._shows_groups = procfs.resctrl_groups(member.pid) is not None
         self._settled: set[int] = set()  # the threads that are in the group, or stay where they are
-        self._running: dict[int, int] = {}  # those that were moved, and may be forking
+        self._running: dict[int, int] = {}  # moved threads that may still be in a fork, with their user time
 
     def run(self, read: Callable[[], Collection[int]]) -> None:
-        """Look and move until looks find none outside. `read`: the container's threads as they are now.
+        """Look and move until no thread is outside. `read` returns the container's present threads.
 
-        Raises HookError if the kernel refuses, and WrongCtrlGroup if the container's init is in another ctrl_group.
-        Other threads in another one, and those in another tool's group, stay there.
+        HookError: the kernel refuses. WrongCtrlGroup: the container's init is in another ctrl_group. Other threads in
+        another ctrl_group, and those in another tool's group, stay there.
         """
         self.move(read())
         began = system.monotonic()
@@ -69,17 +69,17 @@ class Chase:
             if not self.outside:
                 system.sleep(_PAUSE)
             before = self.moved
-            may_fork = self._may_fork()  # asked before the look, which then shows all that they forked
+            may_fork = self._may_fork()  # read before the look, which then shows all their children
             self.move(read(), began + _LONGEST)
             looks += 1
             has_moved = self.moved > before
 
     def move(self, tids: Collection[int], deadline: float | None = None) -> None:
-        """Move those of these threads that are outside. What has ended by now was outside, for all that is known."""
+        """Move those of these threads that are outside. One that has ended by now counts as outside."""
         deadline = deadline or system.monotonic() + _FIRST_LOOK
         new = {*tids} - self._settled
         if len(new) > 1 or not self._shows_groups:
-            # Those that are inside are known by one read: before the last of many was asked, it would have ended.
+            # One read of the group shows which are inside. Read one by one, the last of many might end before its turn.
             self._settled |= self._context.resctrl.tasks(self._member.group) or set()
             new -= self._settled
         for tid in new:
@@ -119,7 +119,7 @@ class Chase:
 
 
 def _read_user_time(tid: int) -> int | None:
-    """The user time of a thread that runs, in ticks; None if it sleeps or has ended, as none does amid a fork.
+    """The user time of a thread that runs, in ticks; None: it sleeps or has ended, so that it is not in a fork.
 
     Source: proc_pid_stat(5), fields 3 and 14; R: runs, D: waits in the kernel, for memory for example.
     """
@@ -133,24 +133,24 @@ def count_late_cpu(context: Context, key: str, seconds: float) -> None:
         context.late_cpu[key] = context.late_cpu.get(key, 0.0) + seconds
 
 
-# --- Where a thread is, by the groups that the kernel shows of it
+# --- The group of a thread, by its /proc/PID/cpu_resctrl_groups
 
 
 def is_in(context: Context, groups: tuple[str, str], path: str) -> bool:
-    """Whether a thread that is in these groups is in the mon_group of this path."""
+    """Whether `groups`, from procfs.resctrl_groups, are those of the mon_group at `path`."""
     return groups[1] != "" and context.resctrl.path(*groups) == path
 
 
 def is_inside(context: Context, tid: int, path: str) -> bool:
-    """Whether a thread is in a mon_group, also where the kernel does not show the groups of a thread."""
+    """Whether a thread is in a mon_group, also on kernels without /proc/PID/cpu_resctrl_groups."""
     groups = procfs.resctrl_groups(tid)
     return is_in(context, groups, path) if groups is not None else tid in (context.resctrl.tasks(path) or ())
 
 
 def is_movable(context: Context, groups: tuple[str, str], path: str) -> bool:
-    """Whether a thread that is in these groups may be moved into a mon_group.
+    """Whether a thread in these `groups` may be moved into a mon_group.
 
-    It may if it is in the ctrl_group of that, and in no group of another tool.
+    It may if it is in the same ctrl_group, and in no group of another tool.
     """
     ctrl_group, mon_group = groups
     is_free = not mon_group or mon_group.startswith(context.options.group_prefix)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says which actions the node needs. Changes nothing.
+"""Decides which actions the node needs. Changes nothing.
 
-Each rule is written here once. A pass asks for all actions, without a lock; an action asks again for those of its key,
-under the key's lock, and is done only if it is still among them.
+Each rule is written here once. A pass lists all actions, without a lock. Before an action is done, those of its key are
+listed again under the key's lock, and it is skipped unless it is still among them.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _NOT_AGAIN = ("usage", "bad_state", "bad_key")
 class Action:
     """One repair: its verb, its object (`path`: a mon_group, or a file of the run directory), and why.
 
-    `reason`: of the failure that is tried again. `strangers`: the threads to move out. `namespace`, `pod`, `name`: what
-    is recorded of the pod, and of the container in it.
+    `reason`: of the failure that is retried. `strangers`: the threads to move out. `namespace`, `pod`, `name`: the
+    recorded names of the pod, and of the container in it.
     """
 
     verb: str
@@ -59,7 +59,7 @@ class Action:
 
     @property
     def id(self) -> str:
-        """What it does to what, whatever is known of names."""
+        """Its verb and object without names, which may become known between two runs."""
         return " ".join(word for word in (self.verb, self.container, self.key, self.path) if word)
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Action:
 
 
 def diagnose(seen: Survey) -> list[Action]:
-    """All actions that the node needs, in the order of execution."""
+    """List all actions that the node needs, in the order of execution."""
     actions = [it for key in seen.list_keys() for it in diagnose_key(seen, key, seen.states.get(key))]
     actions += [it for path in seen.orphans for it in _diagnose_orphan(seen, path)]
     actions += [it for container in seen.failed for it in diagnose_failure(seen, container)]
@@ -86,9 +86,9 @@ def diagnose_adoptable(seen: Survey) -> list[Action]:
 
 
 def diagnose_key(seen: Survey, key: str, state: KeyState | None, only: str = "") -> Iterator[Action]:
-    """The actions that a key needs. `state`: None: nothing readable is recorded of it.
+    """The actions that a key needs, those that cost most to find last. `state`: None: it has no readable record.
 
-    `only`: one of its containers, of which alone actions are wanted. What costs most to find comes last.
+    `only`: a container of it; actions for others are left out.
     """
     yield from _name_actions(_diagnose_files(seen, key, state, only), state)
     if state is not None:
@@ -98,7 +98,7 @@ def diagnose_key(seen: Survey, key: str, state: KeyState | None, only: str = "")
 
 
 def _name_actions(actions: Iterator[Action], state: KeyState | None) -> Iterator[Action]:
-    """Actions with the recorded names of their pod and container."""
+    """Add the recorded names of pod and container to actions."""
     for action in actions:
         if state is None or action.verb == "name":
             yield action
@@ -109,7 +109,7 @@ def _name_actions(actions: Iterator[Action], state: KeyState | None) -> Iterator
 
 
 def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
-    """What a key needs by the files that there are of it."""
+    """The actions that a key needs because of its files in the run directory."""
     rebuilds = state.recovering if state is not None else key in seen.unreadable
     if rebuilds:
         yield Action("rebuild", key, why=f"its record {'is unreadable' if state is None else 'may lack members'}")
@@ -125,12 +125,12 @@ def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -
 
 
 def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
-    """What a key needs by its record."""
+    """The actions that a key needs because of its record."""
     key, is_listed = state.key, seen.live is not None and state.key in seen.live
     if not seen.context.view.is_current(state) or seen.has_late_counters(state):
         yield Action("show", key, why="its published view is out of date")
     if state.completed_at is not None:
-        # Or from the future: then it is from another boot, on a run directory that survives one.
+        # A time in the future is of another boot, if the run directory survives one.
         if abs(seen.boottime - (state.completed_boottime or 0.0)) >= seen.context.options.snapshot_ttl:
             yield Action("prune", key, why="its snapshot is older than --snapshot-ttl")
     elif state.recovering:
@@ -147,7 +147,7 @@ def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
 
 
 def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action]:
-    """What a key that is not completed needs, by its processes and by the tasks in its groups."""
+    """The actions that a key, not completed, needs because of its processes and of the tasks in its groups."""
     key, context = state.key, seen.context
     threads = Threads(seen, state) if seen.is_mounted else None
     if threads is not None and len({is_retired(context, state, group) for group in state.groups}) > 1:
@@ -156,7 +156,7 @@ def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action
         action = _diagnose_member(seen, state, container, threads)
         if action is not None and not state.recovering:
             yield action
-    if threads is None or only or state.recovering:  # a task may be of a member that is on no record
+    if threads is None or only or state.recovering:  # a task may belong to a member without a record
         return
     for group in state.groups:
         strangers = sorted(threads.find_strangers(group.path, seen.find_live(state)))
@@ -166,7 +166,7 @@ def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action
 
 
 def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Threads | None) -> Action | None:
-    """What a container needs. Its threads are counted in any case, so that they are not taken for strangers."""
+    """The action that a member needs. Its threads are counted in any case, so that they do not count as strangers."""
     member, key = state.members[container], state.key
     is_listed = seen.live is not None and key in seen.live
     why = "its process is dead" if seen.live is None else "its key is not in the list of --live"
@@ -191,18 +191,18 @@ def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Thr
 
 
 def _diagnose_orphan(seen: Survey, path: str) -> Iterator[Action]:
-    """What a group without a record needs."""
+    """The action that a group without a record needs."""
     if seen.context.resctrl.has_live_task(path):
-        if path not in seen.completed_groups:  # else a task outlived the last member: the group is removed after it
+        if path not in seen.completed_groups:  # else a task outlived the last member, and a later run removes the group
             yield Action("rebuild", path=path, why="this group has no record, and it has live tasks")
     elif seen.live is None or reclaim.parse_key(seen.context, path) not in seen.live:
         yield Action("remove", path=path, why="this group has no record, and it has no tasks")
 
 
 def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
-    """What a container needs that a failure is recorded of."""
+    """The action that a container with a failure record needs."""
     failure = seen.context.run.glance(Failure, container)
-    is_lone = seen.index.get(container) is None  # else the record of a poststop's failure goes with the membership
+    is_lone = seen.index.get(container) is None  # else the failure record goes when the member is dropped
     if failure is None or (failure.pid is None and failure.stage != "poststop"):
         if is_lone and records.has_old_failure(seen.context.run, container) and not seen.is_running(container):
             yield Action("forget", container=container, why="its failure record has no pid, and is old")
@@ -216,7 +216,7 @@ def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
 
 
 def _is_tried_again(failure: Failure) -> bool:
-    """Whether a failed createRuntime is worth another try. A pid alone may have been reused."""
+    """Whether to retry a failed createRuntime: its container is identified by pid and start time or time of failure."""
     names_process = failure.pid is not None and (failure.starttime is not None or failure.boottime is not None)
     return names_process and not (failure.monitored or failure.reason in _NOT_AGAIN)
 
@@ -236,9 +236,9 @@ def has_begun(state: KeyState, container: str) -> bool:
 
 
 def name_members(seen: Survey, state: KeyState) -> KeyState:
-    """The record of a live pod with the names that the kubelet knows, where it has none.
+    """Add the kubelet's names to the record of a live pod that lacks some.
 
-    A record that was rebuilt from the kernel has none. The kubelet's logs are listed only if some is missing.
+    A record that was rebuilt from the kernel has none. The kubelet's logs are listed only if a name is missing.
     """
     if state.kind != "pod" or not state.members:
         return state

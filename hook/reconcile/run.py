@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Repairs what hooks cannot do, in passes. It may run at any time, also beside hooks and other reconciles."""
+"""Runs reconcile: surveys, diagnoses and acts in passes. It may run beside hooks and other reconciles."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOST_CHASES = 10  # passes, after the first ones only for threads outside their
 _SECONDS = 4.0  # ... and only until then
 _BUSY = "a hook holds the lock of this key; the next reconcile retries"
 _NAMED_IF_BUSY = ("rebuild", "drop", "end", "prune", "retry")
-"""Of the others a hook that holds the lock may be doing them itself: they are skipped without a message."""
+"""The actions that are reported if a hook holds the lock. That hook may be doing the others itself."""
 
 
 @dataclass(frozen=True)
@@ -50,21 +50,21 @@ class Outcome:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a hook works at this key, so that the next run, or that hook, does the action: no failure."""
+        """Whether a hook holds the key's lock, which is no failure: that hook, or the next run, does the action."""
         return self.reason == Reason.LOCK_TIMEOUT
 
     @property
     def has_failed(self) -> bool:
-        """Whether the action was not done, and no hook is at it."""
+        """Whether the action was not done, for another reason than a busy lock."""
         return self.problem is not None and not self.is_busy
 
 
 @dataclass(frozen=True)
 class Result:
-    """The actions that were done, or are planned. `left`: a line for each problem that reconcile does not change.
+    """The actions that were done, or are planned. `left`: a line for each problem that reconcile may not change.
 
-    `ended`: why the run did not get to its end (a signal, its time is over). `undone`: how many of the actions that it
-    had planned it left undone then. `outside`: how many threads of each container are outside by the last look.
+    `ended`: why the run stopped early (a signal, its time limit). `undone`: how many planned actions it left undone
+    then. `outside`: the number of each container's threads outside its group, by the last look.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -75,27 +75,27 @@ class Result:
 
     @property
     def failed(self) -> list[Outcome]:
-        """The actions that are left undone: none that a later one did for the same container, group or key.
+        """The failed actions, without those that a later one did for the same container, group or key.
 
-        Nor one that left threads outside if the last look found none: they have come in by themselves, or ended.
+        An action that left threads outside does not count if the last look found none: they have ended meanwhile.
         """
         last = {it.action.container or it.action.path or it.action.key: it for it in self.outcomes}
         return [it for it in last.values() if it.has_failed and (not it.outside or it.action.container in self.outside)]
 
     @property
     def is_whole(self) -> bool:
-        """Whether no action is left undone."""
+        """Whether no action is left undone, so that `reconcile` exits with 0."""
         return self.ended is None and not self.failed
 
 
 class Follower:
-    """Follows a run. This one reports nothing."""
+    """Gets the progress of a run. This one ignores it."""
 
     def begin(self, action: Action, number: int, total: int) -> None:
         """An action begins, the `number`th of `total` in this pass."""
 
     def end(self, outcome: Outcome | None) -> None:
-        """An action was done, or has failed. None: it was no longer needed."""
+        """The action has ended. None: it was no longer needed."""
 
 
 def plan_repairs(
@@ -105,7 +105,7 @@ def plan_repairs(
     longest_linger: int | None = None,
     list_states: ListStates | None = None,
 ) -> Result:
-    """The first actions of `repair`. Raises HookError, OSError."""
+    """The actions of `repair`'s first pass, without doing them. Raises HookError, OSError."""
     if list_states is None and not _has_work(options):
         return Result()
     seen = Survey(_open_node(options, longest_linger), live)
@@ -123,7 +123,7 @@ def repair(
     follower: Follower | None = None,
     list_states: ListStates | None = None,
 ) -> Result:
-    """Do all actions, and those that they make necessary. Raises HookError.
+    """Do all actions, pass by pass, until none is needed. Raises HookError.
 
     `live`: the keys that live, instead of a look at their members. `longest_linger`: see Context. `list_states`: lists
     the OCI states of running containers but those that are known, for adoption, and a line for each problem of that.
@@ -164,7 +164,7 @@ def repair(
 
 
 def _has_work(options: Options) -> bool:
-    """Whether this machine has resctrl or a run directory. Otherwise no run directory is made."""
+    """Whether this machine has resctrl or a run directory; if not, reconcile makes no run directory."""
     return system.is_directory(options.run_dir) or Resctrl(options.resctrl_root).is_mounted()
 
 
@@ -180,17 +180,17 @@ def _open_node(options: Options, longest_linger: int | None) -> Context:
 
 
 def _choose_actions(actions: list[Action], passes: int, began: float) -> list[Action]:
-    """Those of these actions that are for the next pass, after so many; none if there is no next one."""
+    """Choose the actions of the next pass, after so many `passes`; none: there is no next pass."""
     if passes < _MOST_PASSES:
         return actions
     if passes >= _MOST_CHASES or system.monotonic() > began + _SECONDS:
         return []
-    # The next run does the rest, but what is outside does not wait for that.
+    # The next run does the rest, but threads outside their group do not wait for that.
     return [it for it in actions if it.verb == "adopt"]
 
 
 def _do_actions(seen: Survey, actions: list[Action], follower: Follower, tally: Tally) -> list[Outcome]:
-    """Do actions; returns the outcomes of those that were still needed."""
+    """Do these actions; returns the outcomes of those that were still needed."""
     outcomes = []
     for number, action in enumerate(actions, 1):
         follower.begin(action, number, len(actions))
@@ -204,9 +204,9 @@ def _do_actions(seen: Survey, actions: list[Action], follower: Follower, tally: 
 
 
 def _attempt(seen: Survey, action: Action) -> Outcome | None:
-    """Do an action. A failure is a problem of this action and does not stop the others.
+    """Do an action. A failure does not stop the other actions.
 
-    None if it was no longer needed: a hook ran since the survey.
+    None: it was no longer needed, as after a hook that ran since the survey.
     """
     complaints = seen.context.run.complaints
     outcome = None
@@ -268,12 +268,12 @@ def format_outcome(it: Outcome) -> list[str]:
 
 
 def format_left(line: str) -> str:
-    """A line for something that stays as it is."""
+    """Format a line of Result.left."""
     return f"left: {line}"
 
 
 def result_to_json(result: Result, *, dry_run: bool) -> dict[str, Any]:
-    """The same as an object for JSON."""
+    """The object that `reconcile --json` prints."""
     actions = [_outcome_to_json(it) for it in result.outcomes]
     return {"dry_run": dry_run, "actions": actions, "left": result.left, "ended": result.ended, "undone": result.undone}
 
@@ -285,22 +285,22 @@ def _outcome_to_json(it: Outcome) -> dict[str, Any]:
     return {"action": action.verb, **about, **named, "problem": it.problem, "remark": it.remark}
 
 
-# --- What the last run left undone, so that the next one counts it instead of printing it again
+# --- The problems that the last run left, so that the next run counts them instead of printing them again
 
 
 def is_known(last: LeftUndone, outcome: Outcome) -> bool:
-    """Whether an action has failed for the same reason: in the last run, or when the failure was recorded."""
+    """Whether an action failed for the same reason in the last run, or when its failure was recorded."""
     reason = outcome.reason or ""
     return outcome.has_failed and reason in (outcome.action.reason, last.failures.get(outcome.action.id))
 
 
 def _count_failures(undone: LeftUndone) -> Counter[tuple[str, str]]:
-    """How many actions failed, by verb and reason."""
+    """The number of failed actions by verb and reason."""
     return Counter((name.partition(" ")[0], reason) for name, reason in undone.failures.items())
 
 
 def format_changes(last: LeftUndone, now: LeftUndone) -> list[str]:
-    """A line for each verb and reason of which another number of actions fails than in the last run."""
+    """A line for each verb and reason whose number of failed actions differs from the last run's."""
     before, after = _count_failures(last), _count_failures(now)
     return [
         f"{after[verb, reason]} containers still not monitored: {reason} (see list)"
@@ -312,7 +312,7 @@ def format_changes(last: LeftUndone, now: LeftUndone) -> list[str]:
 
 
 def read_left_undone(run_dir: str) -> LeftUndone:
-    """Read what the last run left undone."""
+    """Read the problems that the last run left; none if the record is missing or unreadable."""
     try:
         with Records(run_dir) as found:
             return found.glance(LeftUndone, "left-undone") or LeftUndone()
@@ -321,7 +321,7 @@ def read_left_undone(run_dir: str) -> LeftUndone:
 
 
 def write_left_undone(run_dir: str, now: LeftUndone) -> None:
-    """Replace what the last run left undone. If it cannot be written, the next run prints more than it has to."""
+    """Write the record of the problems left. If that fails, the next run prints known problems again."""
     try:
         if system.is_directory(run_dir):
             RunDir(run_dir).write(LeftUndone, "left-undone", now)

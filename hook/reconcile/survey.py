@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what the diagnosis of a node goes by: once a pass what is of all keys, and for each key its groups' tasks.
+"""Reads the facts for the diagnosis of a node: once a pass those of all keys, and for each key its groups' tasks.
 
 Changes nothing.
 """
@@ -21,17 +21,17 @@ from hook.stages.entry import Context
 from hook.state import lives, records
 from hook.state.records import Broken, Records
 
-_LOOKS = 20  # at a container with a thread that ended before it could be asked for its group
+_LOOKS = 20  # at a container with a thread that ended before its group could be read
 ListStates = Callable[[Collection[str]], tuple[list[State], list[str]]]
 Place = tuple[str, str]
 """A key and one of its containers."""
 
 
 class Outside(NamedTuple):
-    """How many threads of a container are outside its group, by the last look.
+    """The number of a container's threads outside its group, by the last look.
 
-    `elsewhere`: those in another ctrl_group or another tool's group, which stay there. `unread`: how many cgroups below
-    its own one are left out, at least.
+    `elsewhere`: those in another ctrl_group or another tool's group, which stay there. `unread`: at least so many
+    cgroups below its own were not read.
     """
 
     to_move: int = 0
@@ -42,12 +42,11 @@ class Outside(NamedTuple):
 class Survey:
     """The node in one pass of reconcile. Paths are those of mon_groups; `boottime`: when it began (CLOCK_BOOTTIME, s).
 
-    `live`: the keys that live, as --live says, instead of a look at their members; None: their members say it.
-    `processes`: the only look at all processes in a pass. What follows looks again only at those that it is about.
-    `outside`: by key and container, what the last look at its threads found. `adoptable`: containers that run and that
-    no hook has seen, with --adopt.
-    `refusal`: why the kernel gave the last new group no RMID: no further one is tried in this pass, for each try looks
-    at all keys for RMIDs to reclaim.
+    `live`: the keys that --live names as live; None: a key is live if a member is. `processes`: the only look at all
+    processes in a pass; later looks read single containers. `outside`: the result of the last look at a container's
+    threads, by key and container. `adoptable`: with --adopt, running containers without a record.
+    `refusal`: why the kernel gave the last new group no RMID. No other group is tried in this pass then, since each
+    try searches all keys for RMIDs to reclaim.
     """
 
     def __init__(self, context: Context, live: Collection[str] | None = None) -> None:
@@ -70,7 +69,7 @@ class Survey:
         self.half_failures = records.find_half_written(run, Failure)
         """Containers whose failure record is incomplete, because the hook was killed."""
         self.asides = _group(records.find_old_asides(run))
-        """The unreadable files that were set aside a day ago, by key."""
+        """The unreadable files that were set aside more than a day ago, by key."""
         self.indexed = _group((key, it) for it, key in self.index.items() if key is not None)
         """The containers in the index, by key."""
         self.leftovers = self._find_leftovers()
@@ -82,13 +81,13 @@ class Survey:
         """The groups with our prefix and without a record."""
 
     def look_for_adoptable(self, list_states: ListStates) -> list[str]:
-        """Find the containers that run and that no hook has seen; returns a line for each problem."""
+        """Find the running containers without a record (`adoptable`); returns a line for each problem."""
         states, problems = list_states({container for state in self.states.values() for container in state.members})
         self.adoptable = {state.id: state for state in states}
         return problems
 
     def list_keys(self) -> list[str]:
-        """Every key that there is something of."""
+        """Every key with a record, an index entry or a leftover file."""
         return list(dict.fromkeys([*self.states, *self.unreadable, *self.indexed, *self.leftovers, *self.asides]))
 
     def is_dead(self, member: Member) -> bool:
@@ -100,35 +99,35 @@ class Survey:
         return {name: member for name, member in state.members.items() if not self.is_dead(member)}
 
     def is_running(self, container: str) -> bool:
-        """Whether some process is in a cgroup that is named after a container that failed.
+        """Whether a process is in a cgroup that is named after this container, which has a failure record.
 
-        A record of no known container (UNNAMED) is kept by no process, whatever its cgroup is called.
+        False for a record of an unknown container (UNNAMED), which any process could keep alive by its cgroup's name.
         """
         return not container.startswith(UNNAMED) and container in self._running
 
     def has_late_counters(self, state: KeyState) -> bool:
-        """Whether a key's initial values lack counters that exist now. Reads only the groups that may lack one."""
+        """Whether a key's initial counters lack some that exist now. Reads only the groups that may lack one."""
         groups = (it for it in state.groups if it.begin is not None and not it.begin.keys() >= self._counters)
         return any(add_late_counters(self.context, group) is not group for group in groups)
 
     @cached_property
     def pods(self) -> Mapping[str, tuple[str, str]]:
-        """The namespace and the name of each pod, as the kubelet knows them, by its UID."""
+        """The namespace and the name of each pod of the kubelet, by its UID."""
         return config.read_pod_names()
 
     @cached_property
     def names(self) -> Mapping[str, str]:
-        """The name of each container, as the kubelet knows it, by its ID."""
+        """The name of each container of the kubelet, by its ID."""
         return config.read_container_names()
 
     @cached_property
     def completed_groups(self) -> set[str]:
-        """The groups of completed keys."""
+        """The paths of the groups that completed keys had."""
         return {it.path for state in self.states.values() if state.completed_at is not None for it in state.groups}
 
     @cached_property
     def owners(self) -> dict[str, str | None]:
-        """The key of each orphan, as find_owner finds it."""
+        """The key of each orphan, by `find_owner`."""
         return {path: find_owner(self, path) for path in self.orphans}
 
     @cached_property
@@ -150,14 +149,14 @@ class Survey:
             return set()
 
     def _find_leftovers(self) -> set[str]:
-        """The keys with temporary files of a hook that was killed, or with a view that they do not need."""
+        """The keys with temporary files of a hook that was killed, or with a view that they must not have."""
         unfinished = {key for key, state in self.states.items() if state.completed_at is None}
         needed = {key for key, state in self.states.items() if state.generation} | self.unreadable
         return {*records.find_leftovers(self.context.run, unfinished), *({*self.context.view.shown()} - needed)}
 
 
 def _group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """The second ones of these, by the first ones."""
+    """Collect the second items of these pairs by their first items."""
     found: dict[str, list[str]] = {}
     for key, value in pairs:
         found.setdefault(key, []).append(value)
@@ -174,14 +173,14 @@ def add_late_counters(context: Context, group: MonGroup) -> MonGroup:
         return group
 
 
-# --- Whose a group without a record is
+# --- The owner of a group without a record
 
 
 def find_owner(seen: Survey, path: str) -> str | None:
-    """The key of a group without a record: the key of its containers, or that in its name if they have none.
+    """The key of a group without a record: the key of its containers, or the one in its name if they have none.
 
-    A name has no key after our prefix if the group was made with a longer prefix. Then it must not take over containers
-    of another key. None if the containers have several keys, and the name is none of them.
+    The text after our prefix is no key if the group was made with a longer prefix, and a key of that name must not take
+    over another key's containers. None: the containers have several keys, and the name is none of them.
     """
     name = reclaim.parse_key(seen.context, path)
     keys = {key for key in map(seen.index.get, find_containers(seen, path)) if key is not None}
@@ -193,8 +192,8 @@ def find_owner(seen: Survey, path: str) -> str | None:
 def find_containers(seen: Survey, path: str) -> dict[str, Process]:
     """The containers that have processes in a group, each with its init: the one that started first.
 
-    By the cgroups' names: a container of the index, the group's own key, or any that looks like one. Only processes
-    count that were there at the look, as they are now.
+    The cgroups' names decide: a container of the index, the group's own key, or a text that looks like an ID. Only
+    processes of the survey count, and only if they are still alive.
     """
     known = {*seen.index, reclaim.parse_key(seen.context, path) or ""}
     before = seen.processes.by_pid
@@ -212,9 +211,9 @@ def find_containers(seen: Survey, path: str) -> dict[str, Process]:
 
 
 class Threads:
-    """The threads in the groups of one key, compared with those of its containers.
+    """Compares the threads in the groups of one key with those of its containers.
 
-    `_owned`: by group, the threads of the containers that were looked at.
+    `_owned`: by group, the threads of the containers that were looked at so far.
     """
 
     def __init__(self, seen: Survey, state: KeyState) -> None:
@@ -225,7 +224,7 @@ class Threads:
         self._owned: dict[str, set[int]] = {path: set() for path in self._groups}
 
     def _inside(self, path: str) -> set[int] | None:
-        """The threads in a group of the key, read once; None if it is gone, or was re-made."""
+        """The threads in a group of the key, read once; None: it is gone, or was made again."""
         if path not in self._read and path in self._groups:
             group, resctrl = self._groups[path], self._seen.context.resctrl
             is_same = group.inode is None or resctrl.inode(path) == group.inode
@@ -233,14 +232,14 @@ class Threads:
         return self._read.get(path)
 
     def is_in_place(self, member: Member) -> bool:
-        """Whether a container's group is there, and its init in the ctrl_group of that, if the kernel shows it."""
+        """Whether a container's group exists, and its init is in the same ctrl_group, if the kernel shows that."""
         if self._inside(member.group) is None:
             return False
         groups = procfs.resctrl_groups(member.pid)
         return groups is None or is_of_parent(self._seen.context, member.group, groups[0])
 
     def count_outside(self, container: str, member: Member) -> int:
-        """Count the threads of a container that are outside its group, and are to be moved in."""
+        """Count the threads of a container that are outside its group and may be moved in."""
         processes, there = self._seen.processes, self._inside(member.group) or set()
         own = processes.read_own_cgroup(member)
         fresh = own.tids if own is not None else set()
@@ -248,7 +247,7 @@ class Threads:
         of_container = processes.beside_own_cgroup if is_whole else processes.of_container
         threads = processes.threads(of_container(member)) | fresh
         self._owned[member.group] |= threads
-        # A fresh one that has ended by now may be a link of a chain of forks. Others may have ended since the look.
+        # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended meanwhile.
         missing = {tid for tid in threads - there if tid in fresh or not procfs.is_dead(tid)}
         to_move = elsewhere = 0
         for groups in map(procfs.resctrl_groups, self._look_closer(member, missing)):
@@ -261,10 +260,10 @@ class Threads:
         return to_move
 
     def _look_closer(self, member: Member, missing: set[int]) -> set[int]:
-        """The threads of a container outside its group, once those that seemed so can be asked for their groups.
+        """Look again at threads that seem to be outside, until their groups can be read; returns those outside.
 
-        On a machine that gives us little time, a link of a chain of forks inside can have ended before it is asked. So
-        this looks again, until one is known to be outside, or none has ended. What ends first in each look counts.
+        On a busy machine a program that forks and exits in its group can end before its group is read. So this looks
+        again, until a thread is known to be outside, or none has ended. After the last look those that ended count.
         """
         context = self._seen.context
         for _ in range(_LOOKS):
@@ -290,10 +289,10 @@ class Threads:
 
 
 def find_strangers(tids: set[int], live: dict[str, Member], processes: Processes) -> set[int]:
-    """The threads of these that are in no cgroup of a member. `tids`: threads in a key's group of no known process.
+    """Choose the threads that are in no member's cgroup. `tids`: threads in a key's group that no known process has.
 
-    Empty if a member has no cgroup of its own: its processes cannot be recognized. What started after the look at the
-    processes may be a member's child that has left its cgroup: the next look decides.
+    None if a member has no cgroup of its own: its processes cannot be recognized. A thread that started after the look
+    at the processes may be a member's child that has left its cgroup: the next look decides.
     """
     if not tids or not live or not all(cgroups.is_own(it.cgroup, container) for container, it in live.items()):
         return set()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reconcile, and watch, have done since boot: one small record in the run directory, for `metrics` and `doctor`.
+"""Counts the work of reconcile and watch since boot in reconcile.json, for `metrics` and `doctor`.
 
-A run writes it when it starts, every few seconds while it counts, and when it ends: one that was killed, or raised an
+A run writes it when it starts, every few seconds while it counts, and when it ends. A run that was killed, or raised an
 error, has a start without an end. Counts are added to those on record, under a lock of their own.
 """
 
@@ -19,18 +19,17 @@ from hook.state.store import RunDir, replace
 
 _LOCK = "reconcile.lock"
 _PATIENCE = 1.0  # seconds, for a lock that is held while one file is written
-# What the models allow for counts and for seconds. Only a damaged record gets there, and then it starts from 0 again.
+# The limits of the models for counts and for seconds. Only a damaged record reaches them, and starts from 0 again.
 _FULL, _SECONDS_FULL = 2**63, 1e12
 _MOST_NAMED = 100  # containers, so that the record stays small
 _INTERVAL = 5.0  # seconds, so that a run that is killed has lost few counts
 
 
 class Tally:
-    """What one run of reconcile counts, on its way into the record, from its start to its `end`.
+    """The counts of one run of reconcile, from `with` to its `end`; watch, which has no end, only calls `save`.
 
-    What has no end, as watch, only saves now and then. A run that is ended meanwhile saves its counts on the way out of
-    `with`, if that takes no wait. A record that cannot be written stops no run: its last end gets old, which raises the
-    alert.
+    A run that stops early saves its counts on the way out of `with`, if that takes no wait. A record that cannot be
+    written stops no run: its `ended_at` gets old, which raises the alert.
     """
 
     def __init__(self, context: Context) -> None:
@@ -48,13 +47,13 @@ class Tally:
             self.save(patience=0.0)
 
     def count(self, verb: str, *, failed: bool) -> None:
-        """Count an action."""
+        """Count an action; saves every _INTERVAL."""
         (self._failures if failed else self._actions)[verb] += 1
         if system.monotonic() - self._saved >= _INTERVAL:
             self.save()
 
     def end(self, left: int, failed: int, outside: dict[str, int]) -> None:
-        """Record that the run got through, as in ReconcileRecord. `outside`: of all containers."""
+        """Record the end of a complete run; arguments as in ReconcileRecord, `outside` with all containers."""
         self.save(
             ended_at=system.unix_time(),
             seconds=system.monotonic() - self._started,
@@ -65,9 +64,9 @@ class Tally:
         )
 
     def save(self, *, patience: float = _PATIENCE, **fields: Any) -> None:  # noqa: ANN401  those of ReconcileRecord
-        """Add what was counted since the last time to the record, and set these fields of it.
+        """Add the counts since the last save to the record, and set these fields of it.
 
-        What the context has counted of late_cpu is taken out of it.
+        Moves late_cpu from the context into the records of its keys.
         """
         late = sum(_save_late(self._context, key) for key in list(self._context.late_cpu))
         with suppress(OSError):
@@ -93,13 +92,13 @@ class Tally:
 def _open_lock(run: RunDir) -> int:
     try:
         return system.open_lock(_LOCK, run.descriptor)
-    except OSError:  # something else is in its place
+    except OSError:  # a directory or a link is in its place
         system.remove_tree(_LOCK, run.descriptor)
         return system.open_lock(_LOCK, run.descriptor)
 
 
 def _save_late(context: Context, key: str) -> float:
-    """Add to a key's record what its tasks had used before they were moved in; returns the seconds.
+    """Add the CPU time that its tasks had used before they were moved in to a key's record; returns the seconds.
 
     0 while a hook holds the key's lock: the next save adds them.
     """
