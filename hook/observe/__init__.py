@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people and Prometheus see: a snapshot of the node, without a lock, as text, JSON and metrics."""
+"""Reads a snapshot of the node, without a lock, and shows it to people and to Prometheus as text, JSON and metrics."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the hardware can count: its events, its RMIDs, and counters that must be assigned to groups.
+"""Reads the limits of the hardware: its events, its RMIDs, and counters that must be assigned to groups.
 
 Source: Documentation/filesystems/resctrl.rst ("mbm_assign_mode", "num_rmids") and
 drivers/resctrl/mpam_resctrl.c of Linux 7.3.
@@ -15,7 +15,7 @@ from hook.base import resctrl, system
 OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
 UNASSIGNED = "Unassigned"
 """The kernel's word for an event of a group that has no hardware counter."""
-_LIMIT = 4096  # a page, as the kernel gives at most; and few enough digits for int()
+_LIMIT = 4096  # bytes: a page, the most that the kernel gives
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Rmids:
     """The RMIDs of the machine. `limit`: the smallest of info/*/num_rmids, None if there is none.
 
     `ours`, `others`: RMIDs in use, one for each group. Ours are mon_groups with our prefix or on record. Where each
-    ctrl_group has RMIDs of its own (arm64): `each`, how many; `full`, the ctrl_groups that have none left; `limit`,
-    those of the ctrl_groups that exist.
+    ctrl_group has RMIDs of its own (arm64): `each`, their number; `full`, the ctrl_groups that have none left; `limit`,
+    the sum over the existing ctrl_groups.
     """
 
     limit: int | None
@@ -36,11 +36,11 @@ class Rmids:
 
 @dataclass(frozen=True)
 class AssignableCounters:
-    """The hardware counters for memory traffic, where the kernel assigns them: a group needs one for each of `events`.
+    """The hardware counters for memory traffic, if they must be assigned: a group needs one for each of `events`.
 
     `directory`: where their settings are. `enabled`: the mode is mbm_event; in the mode `default` the CPU itself moves
-    counters between groups. `on_mkdir`: whether new groups get counters. `limits` and `free`: how many there are, and
-    how many are not assigned, by domain (the number of an L3 cache).
+    counters between groups. `on_mkdir`: whether new groups get counters. `limits` and `free`: the numbers of all and of
+    unassigned counters, by domain (the number of an L3 cache).
     """
 
     directory: str
@@ -52,21 +52,21 @@ class AssignableCounters:
 
 
 def is_arm64() -> bool:
-    """Whether resctrl is MPAM here, whose names differ. resctrl itself does not say."""
+    """Whether this is arm64, where resctrl shows MPAM; no file of resctrl says so."""
     return os.uname().machine in ("aarch64", "aarch64_be")
 
 
 def list_events(root: str) -> set[str]:
-    """The events of all info/*_MON/mon_features: what groups are counted for."""
+    """The events that groups are counted for, from info/*_MON/mon_features."""
     infos = [info for info in _list_infos(root) if info.endswith("_MON")]
     return {event for info in infos for event in _read(f"{info}/mon_features").split()}
 
 
 def count_rmids(root: str, ctrl_groups: dict[str, list[str]], ours: int) -> Rmids:
-    """Count the RMIDs. `ctrl_groups`: the paths of all, with those of their mon_groups, of which so many are ours.
+    """Count the RMIDs. `ctrl_groups`: as from resctrl.list_ctrl_groups; `ours`: how many of their mon_groups are ours.
 
-    On arm64 an RMID is a PMG, which is good with one PARTID (CLOSID) only: each ctrl_group has as many, for itself and
-    its mon_groups. num_rmids is the number of all pairs.
+    On arm64 an RMID is a pair of PARTID (CLOSID) and PMG, and num_rmids is the number of all pairs. Each ctrl_group,
+    which has one PARTID, has as many RMIDs as there are PMGs, for itself and its mon_groups.
     """
     others = len(ctrl_groups) + sum(map(len, ctrl_groups.values())) - ours
     if not is_arm64():
@@ -98,13 +98,13 @@ def read_assignable(root: str) -> AssignableCounters | None:
 
 
 def _read_per_domain(path: str) -> dict[str, int]:
-    """A file such as `0=32;1=32`; empty if there is none, or it is something else."""
+    """Parse a file such as `0=32;1=32`; empty if it is missing, or has another format."""
     pairs = [word.partition("=") for word in _read(path).split(";")]
     return {domain.strip(): _to_number(number) for domain, _, number in pairs if number.strip()}
 
 
 def _to_number(text: str) -> int:
-    """A number of the kernel's; 0 for anything else."""
+    """Parse a number of the kernel's; 0 for any other text."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdecimal() else 0
 
@@ -124,11 +124,11 @@ def _list_infos(root: str) -> list[str]:
         return []
 
 
-# --- What is not counted for want of counters or RMIDs, with the remedy: for `list` and `doctor`; None: all is counted
+# --- Lacks of counters or RMIDs, each with its remedy, for `list` and `doctor`; None: there is no lack
 
 
 def explain_unassigned(groups: list[str], counters: AssignableCounters | None) -> tuple[str, str] | None:
-    """Which groups' memory traffic is not counted for want of a hardware counter, and the remedy."""
+    """Groups whose memory traffic is not counted because they have no hardware counter."""
     if not groups:
         return None
     found = f"memory traffic is not counted in {len(groups)} groups, which have no hardware counter: {groups[0]}"
@@ -141,7 +141,7 @@ def explain_unassigned(groups: list[str], counters: AssignableCounters | None) -
 
 
 def explain_full(rmids: Rmids | None) -> tuple[str, str] | None:
-    """Which ctrl_groups have no RMID left, where each has its own, and the remedy."""
+    """ctrl_groups without an RMID left, on machines where each has its own RMIDs (arm64)."""
     if rmids is None or not rmids.full:
         return None
     found = f"no RMID is left in ctrl_group {', '.join(rmids.full)}: each has {rmids.each} (MPAM: the PMGs of "
@@ -149,7 +149,7 @@ def explain_full(rmids: Rmids | None) -> tuple[str, str] | None:
 
 
 def explain_shortage(counters: AssignableCounters) -> tuple[str, str] | None:
-    """Why the next group would not be counted, or not reliably, and the remedy."""
+    """Why the next group will not be counted, or not reliably."""
     if not counters.enabled:
         found = "mbm_assign_mode is default: the CPU takes counters from groups between reads, and their use is lost"
         return found, f"at boot, before pods start: echo mbm_event > {counters.directory}/mbm_assign_mode"
@@ -161,7 +161,7 @@ def explain_shortage(counters: AssignableCounters) -> tuple[str, str] | None:
 
 
 def format_free(counters: AssignableCounters) -> str:
-    """How many counters are free."""
+    """The free counters by domain, for people."""
     domains = (f"{free} of {counters.limits.get(domain, '?')} (L3 {domain})" for domain, free in counters.free.items())
     return "free hardware counters: " + ", ".join(domains)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints a snapshot as metrics in Prometheus' text format or as JSON: the use of each key, and the hook's health.
 
-Prometheus adds whatever a counter starts from, and takes each smaller sample for a new start. So a counter here never
-counts a use twice: where a part of the use is unknown it starts again from 0, and what merely dips is held.
+Prometheus counts a counter's first value as growth, and takes each smaller sample for a restart from 0. So that no use
+is counted twice, a counter here restarts from 0 if a part of its use is unknown, and keeps its value if it only dips.
 
 Source of the format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4).
 """
@@ -27,12 +27,12 @@ from hook.reconcile.diagnose import VERBS
 
 Labels = tuple[tuple[str, str], ...]
 Values = dict[Labels, int]
-"""The samples of one metric by their labels, in millionths, as in `counters`."""
+"""The samples of one metric by their labels, in millionths, as in `counters`; None: unknown."""
 Numbers = dict[Labels, "int | float"]
-"""The same in whole units."""
+"""The samples of one metric by their labels, in whole units."""
 PREFIX = "resctrl_mon_"
 NODE = PREFIX + "node_"
-"""Of what is charged to no pod."""
+"""Prefix of the metrics of tasks that are charged to no pod."""
 _REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper())
 _LIMIT = 64 << 20
 _TEXT = r'"((?:[^"\\]|\\.)*)"'
@@ -41,9 +41,9 @@ _CONTAINER = re.compile(f"[{{,]container={_TEXT},container_id={_TEXT}")
 
 @dataclass(frozen=True)
 class Choice:
-    """Which series are exported. `events`: these, by the kernel's names; None: all. `sum_domains`: one for all domains.
+    """Which series are exported: one for each event, domain and ctrl_group of a pod.
 
-    A pod has a series for each event, domain and ctrl_group.
+    `events`: only these, by the kernel's names; None: all. `sum_domains`: one series for all domains.
     """
 
     events: frozenset[str] | None = None
@@ -53,13 +53,13 @@ class Choice:
         return self.events is None or event in self.events
 
     def add_domain(self, labels: Labels, counter: str) -> Labels:
-        """The labels of one counter of these."""
+        """Add the label of a counter's domain to the labels of its group."""
         return labels if self.sum_domains else (*labels, ("domain", printable(counter.rpartition("/")[0])))
 
 
 @dataclass(frozen=True)
 class Family:
-    """The samples of one metric."""
+    """A metric with its samples ("metric family" in Prometheus)."""
 
     name: str
     meaning: str
@@ -71,7 +71,7 @@ class Family:
 
 
 def make_families(seen: Inventory, former: Former | None = None, choice: Choice | None = None) -> list[Family]:
-    """All metrics with samples. `former`: what was exported before."""
+    """Make all metrics. `former`: the samples exported before."""
     former, choice = former or Former(), choice or Choice()
     used, unknown = sum_series(seen.keys, choice, former)
     found = [*_make_event_families(used, PREFIX, "")]
@@ -106,14 +106,14 @@ def _format_family(family: Family) -> Iterator[str]:
 
 
 def format_series(name: str, labels: Labels) -> str:
-    """A series as the text format has it. The values of labels are printable."""
+    """Format a series: `name{label="value"}`. The values of labels must be printable."""
     escaped = [(label, text.replace("\\", "\\\\").replace('"', '\\"')) for label, text in labels]
     inside = ",".join(f'{label}="{text}"' for label, text in escaped)
     return f"{name}{{{inside}}}" if inside else name
 
 
 def to_json(families: Iterable[Family]) -> dict[str, object]:
-    """The metrics as an object for JSON."""
+    """The object that `metrics --json` prints."""
     return {
         "metrics": [
             {
@@ -140,15 +140,15 @@ def write_textfile(path: str, text: str) -> None:
         door.write_durably(temporary, text.encode("ascii"), 0o644)  # readable by the exporter's own user
 
 
-# --- What was exported before
+# --- The samples exported before
 
 
 @dataclass(frozen=True)
 class Former:
-    """Samples in millionths, by series as the text format has it, so that a counter does not dip meanwhile.
+    """The samples exported before, in millionths, by series in the text format, so that no counter dips.
 
-    `metrics --textfile` has them from the file that it replaces, `metrics --listen` from its last answer. `age`:
-    seconds since they were written. `containers`: the names of containers by the keys that are one.
+    `metrics --textfile` reads them from the file that it replaces, `metrics --listen` from its last answer. `age`:
+    seconds since they were written. `containers`: the name of each container that is a key.
     """
 
     age: float = 0.0
@@ -156,9 +156,9 @@ class Former:
     containers: dict[str, str] = field(default_factory=dict)
 
     def hold(self, series: str, value: int | None, age: float | None, *, may_start_again: bool) -> int | None:
-        """The sample of a counter: the former one in place of none, or of a smaller one that is no new start.
+        """Choose a counter's sample: `value`, or the former one if `value` is unknown, or smaller without a restart.
 
-        `age`: seconds for which its key exists; the samples of an earlier key of that name do not count.
+        `age`: seconds since its key was created; the samples of an earlier key of that name do not count.
         """
         former = self.samples.get(series)
         if former is None or age is None or age < self.age:
@@ -168,9 +168,9 @@ class Former:
         return value
 
     def hold_difference(self, series: str, value: int | None) -> int | None:
-        """The same for a difference of counters that are read one after the other.
+        """As `hold`, for a difference of counters that are read one after the other.
 
-        It dips by what is used meanwhile. After a mount it starts again, far below: at less than half.
+        It dips by the use between the reads. A new mount restarts it, so a value below half of the former is a restart.
         """
         former = self.samples.get(series)
         if former is None or (value is not None and not former // 2 <= value < former):
@@ -179,7 +179,7 @@ class Former:
 
 
 def read_former(path: str) -> Former:
-    """Read the file that is to be replaced; without one, or with another content, nothing is known."""
+    """Read the samples in the file that will be replaced; none if it is missing or has another format."""
     try:
         return parse_former(door.read_text(path, _LIMIT), system.age(path))
     except OSError:
@@ -187,7 +187,7 @@ def read_former(path: str) -> Former:
 
 
 def parse_former(text: str, age: float) -> Former:
-    """The samples of a text that was exported `age` seconds ago."""
+    """Parse the samples of a text that was exported `age` seconds ago."""
     samples, containers = dict[str, int](), dict[str, str]()
     for line in text.splitlines():
         series, _, number = line.rpartition(" ")
@@ -203,13 +203,13 @@ def parse_former(text: str, age: float) -> Former:
 
 
 def _make_event_families(used: dict[str, Values], prefix: str, whose: str) -> Iterator[Family]:
-    """The metrics of events: the known ones in the order of their table, then the others."""
+    """The metrics of events: known events in the order of EVENTS, then the others."""
     for event in (*EVENTS, *sorted(used.keys() - EVENTS.keys())):
         yield Family(name_event(event, prefix), _describe_event(event) + whose, used.get(event, {}))
 
 
 def name_event(event: str, prefix: str = PREFIX) -> str:
-    """The metric of an event; an unknown one, which is taken for a counter as most are, has the kernel's own name."""
+    """Name the metric of an event. An unknown event keeps the kernel's name, and counts as a counter, as most are."""
     return prefix + (EVENTS[event].metric if event in EVENTS else f"{_to_word(event)}_total")
 
 
@@ -225,9 +225,9 @@ def _to_word(event: str) -> str:
 
 
 def sum_series(keys: Iterable[SeenKey], choice: Choice, former: Former) -> tuple[dict[str, Values], Values]:
-    """The use by event and labels, as far as it is known, and the uses that are unknown in part.
+    """The known use by event and labels, and the uses of which a part is unknown.
 
-    A key can have two groups with equal labels (after a change of the mount point): they are summed up.
+    A key can have two groups with equal labels (after a change of the mount point): these are added up.
     """
     parts: list[tuple[str, Labels, int | None]] = []
     unknown: Values = {}
@@ -253,7 +253,7 @@ def sum_series(keys: Iterable[SeenKey], choice: Choice, former: Former) -> tuple
 
 
 def _sum_uncharged(seen: Inventory, choice: Choice, former: Former) -> dict[str, Values]:
-    """What tasks outside of all mon_groups used, by event and labels."""
+    """The use of tasks outside of all mon_groups, by event and labels."""
     parts = (
         (get_event(counter), choice.add_domain((("ctrl_group", printable(ctrl_group)),), counter), value)
         for ctrl_group, values in seen.uncharged.items()
@@ -270,7 +270,7 @@ def _sum_uncharged(seen: Inventory, choice: Choice, former: Former) -> dict[str,
 def _sum_parts(
     parts: Iterable[tuple[str, Labels, int | None]], hold: Callable[[str, Labels, int | None], int | None] | None
 ) -> dict[str, Values]:
-    """The sums by event and labels, those of counters as `hold` has them. A sum with an unknown part is unknown."""
+    """Add up parts by event and labels. `hold` gets each sum of counters. A sum with an unknown part is unknown."""
     found: dict[str, Values] = {}
     sums = add_up(((event, labels), make_total(value)) for event, labels, value in parts)
     for (event, labels), total in sums.items():
@@ -283,7 +283,7 @@ def _sum_parts(
 
 
 def _list_samples(group: Group, choice: Choice) -> Iterator[tuple[str, int | None]]:
-    """What is exported of a group, by counter; None: no sample."""
+    """The exported value of each counter of a group; None: no sample."""
     gauges = ((counter, value) for counter, value in group.list_gauges() if value is not None)
     for found in (list_counted(group, together=choice.sum_domains), gauges, _list_unlisted(group)):
         for counter, value in found:
@@ -292,12 +292,12 @@ def _list_samples(group: Group, choice: Choice) -> Iterator[tuple[str, int | Non
 
 
 def list_counted(group: Group, *, together: bool = False) -> Iterator[tuple[str, int | None]]:
-    """The cumulative counters of a group as Prometheus can add them up; None: no sample.
+    """The cumulative counters of a group in a form that Prometheus can add up; None: no sample.
 
-    Where earlier use is unknown in part, the use of the present incarnation: a counter that starts again has to start
-    from 0, because Prometheus adds whatever it starts from. While that is unknown, too (the counter cannot be read, or
-    ran backwards), a gap is right: any lower sample would be one more start. `together`: if one domain's counter starts
-    again, those of the other domains do, because their sum has to start from 0.
+    If a part of earlier use is unknown, this is the use of the present incarnation: a counter that restarts has to
+    restart from 0, because Prometheus counts its first value as growth. If that is unknown, too (the counter cannot be
+    read, or ran backwards), a gap is right: any lower sample would be one more restart. `together`: if one domain's
+    counter restarts, those of the other domains do, because their sum has to restart from 0.
     """
     own = counters.own_use(group.record, group.now)
     again = {get_event(counter) for counter, whole in group.use.items() if whole is None and together}
@@ -313,10 +313,10 @@ def _list_unlisted(group: Group) -> Iterator[tuple[str, int | None]]:
 
 
 def _identify(key: SeenKey, former: Former) -> Labels:
-    """The labels of a key. `namespace`, `pod` and `container` are always there, empty if need be.
+    """The labels of a key. `namespace`, `pod` and `container` are always among them, even if empty.
 
-    Without them Prometheus would give the series those of the pod in which the exporter runs. A key that is a container
-    without members has its name from the samples before: one series stays one.
+    Otherwise Prometheus would add those of the pod in which the exporter runs. A key that is a container without
+    members has its name from the former samples, so that its series stays the same.
     """
     state, container = key.state, ""
     if state.kind == "container" and state.pod_name:
@@ -331,11 +331,11 @@ def _identify(key: SeenKey, former: Former) -> Labels:
     )
 
 
-# --- How the hook is
+# --- The health of the hook
 
 
 def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float | None]]:
-    """For each metric its name, what it means, and its samples; a number is the only one, None is none."""
+    """For each metric its name, its meaning, and its samples: a number for a single one, None for none."""
     yield "keys", "Keys on record, by state; unreadable counts records whose key is unknown", _count_states(seen)
     alive = sum(len(key.list_alive()) for key in seen.keys)
     counted = {"alive": alive, "dead": sum(len(key.alive) for key in seen.keys) - alive}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `list`, `show` and `top` print: lines for people, and objects for JSON.
+"""Formats the output of `list`, `show` and `top`: lines for people, and objects for JSON.
 
 Text that a tenant can write (pod names, text quoted in a failure) is escaped by `printable`, and in a table it is one
 word, so that it never spans two cells.
@@ -31,9 +31,9 @@ STATES = {
     "lingering": "lingering",
     "completed": "completed",
 }
-"""Words for SeenKey.condition, in the order in which keys are shown: what runs before what is over."""
+"""Words for SeenKey.condition, in the order in which keys are shown: running ones first."""
 TOP_SORTS = ("energy", "memory", "cache", "name")
-"""By what `top` can sort, each by its first letter on a terminal."""
+"""The columns by which `top` can sort; on a terminal the first letter of each is its key."""
 _ORDERS: dict[str, Callable[[KeyUse], Any]] = {
     "energy": lambda it: (-it.get_known("core_energy"), -it.get_known("mbm_total_bytes")),
     "memory": lambda it: -it.get_known("mbm_total_bytes"),
@@ -49,10 +49,10 @@ _TOP_HEADS = {  # in the table, and in JSON
     "llc_occupancy": ("CACHE(B)", "llc_occupancy_bytes"),
 }
 _OTHER_LINES = 10  # around the keys of `top`: title, notes, heads, the node, no pod, the legend of marks, the cursor's
-_NAMED = 20  # pods, where a line may be as long as it likes
+_NAMED = 20  # pods in a line, if the output is not a terminal
 _NOTHING = "-"
 _UNKNOWN = "?"
-_SHORT_KEY = 8  # how many characters of a key a row shows beside its name, where there is no room for all
+_SHORT_KEY = 8  # characters of a key in a row with its name, if there is no room for all
 _LEAST_NAME = 12  # a name is never cut to fewer characters
 _AT_LEAST = ">="
 _FROM_NOTHING = "*"
@@ -66,7 +66,7 @@ _SYMBOLS = {"bytes": "B", "joules": "J", "farads": "F"}
 
 
 def select_keys(keys: Iterable[SeenKey], namespaces: Sequence[str], states: Sequence[str], sort: str) -> list[KeyUse]:
-    """The keys of these namespaces and states (words of STATES; none: all), in order, with their use."""
+    """Choose the keys of these namespaces and states (words of STATES; none: all), and sort them, with their use."""
     order, conditions = _ORDERS[sort], [*STATES.values()]
     wanted = [STATES[word] for word in states or STATES]
     found = [
@@ -79,7 +79,7 @@ def select_keys(keys: Iterable[SeenKey], namespaces: Sequence[str], states: Sequ
 
 
 def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, screen: Screen) -> list[str]:
-    """The lines of `list`: at most `limit` of the selected keys, RMIDs, and in short what is not monitored."""
+    """The lines of `list`: RMIDs, at most `limit` of the selected keys, and a summary of unmonitored containers."""
     shown = selected[:limit]
     lines = [_format_rmids(seen), *([] if seen.host_pids else [procfs.NOT_HOST_PIDS]), ""]
     lines += _format_table(selected, shown, screen)
@@ -104,7 +104,7 @@ def format_unmonitored(seen: Inventory) -> list[str]:
 
 
 def format_missing(seen: Inventory) -> list[str]:
-    """A line for each reason why records of failures are missing, or may be."""
+    """A line for each reason why failures may have no record."""
     lines = []
     if seen.is_full:
         remedy = "free space or inodes there (df -h /run, df -i /run)"
@@ -138,7 +138,7 @@ def _format_rmids(seen: Inventory) -> str:
 
 
 def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Screen) -> list[str]:
-    """The rows that are shown, and a sum of all that match."""
+    """The rows of the keys that are shown, and the total of all that match."""
     keys, uses, end, none = [it.key for it in shown], [it.use for it in shown], list[str](), list[str]()
     if len(found) > 1:
         uses.append(add_up(part for it in found for part in it.use.items()))
@@ -167,7 +167,7 @@ def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Scre
 
 
 def _format_members(key: SeenKey) -> str:
-    """Live members of all."""
+    """The number of live members and of all, `2/3`; `?`: unknown."""
     alive, dead = key.count_members()
     return _UNKNOWN if alive is None or dead is None else f"{alive}/{alive + dead}"
 
@@ -186,7 +186,7 @@ def _sum_up_failures(failures: Sequence[Failure], screen: Screen) -> list[str]:
 
 
 def _sum_up_outside(seen: Inventory, screen: Screen) -> list[str]:
-    """What the last reconcile could not move into its group."""
+    """The threads that the last reconcile could not move into their groups, by container."""
     record = seen.reconciled
     if record is None or not record.outside_total:
         return []
@@ -212,7 +212,7 @@ def _sum_up_unhooked(seen: Unhooked | None, screen: Screen) -> list[str]:
 
 
 def _format_section(head: str, lines: Sequence[str], screen: Screen) -> list[str]:
-    """The lines after an empty one and a head; nothing if there are none."""
+    """An empty line, the head and the lines; nothing if there are no lines."""
     return ["", *([screen.red(head)] if head else []), *lines] if lines else []
 
 
@@ -235,7 +235,7 @@ def _count(number: int, what: str) -> str:
 
 
 def format_key(key: SeenKey, failures: Iterable[Failure], screen: Screen, *, is_wide: bool = False) -> list[str]:
-    """The lines of `show`: a key, its use in all, its containers, its life. `is_wide`: with each counter as it is."""
+    """The lines of `show`: a key, its total use, its containers, its life. `is_wide`: also each counter's values."""
     state = key.state
     facts = {
         "key": state.key,
@@ -294,7 +294,7 @@ def _name_member(key: SeenKey, container: str) -> str:
 
 
 def _format_life(key: SeenKey) -> list[str]:
-    """What happened when, as far as it is on record, the earliest first."""
+    """The recorded events of a key with their times, the earliest first."""
     state, booted = key.state, system.unix_time() - system.boottime()
     events = [(state.created_at, "created"), (state.completed_at, "completed")]
     for container, member in state.members.items():
@@ -340,7 +340,7 @@ def _format_use(group: Group, counter: str) -> str:
 
 
 def format_rates(rates: Rates, sort: str, screen: Screen, notes: str = "") -> list[str]:
-    """The lines of one table of `top`: the node, what is charged to no pod, and the keys. `notes`: for who watches."""
+    """The lines of one table of `top`: the node, the tasks in no pod, and the keys. `notes`: help for a terminal."""
     listed = sorted(rates.keys, key=lambda it: (_ORDERS[sort](it), it.key.state.key))
     shown = listed if screen.height is None else listed[: max(1, screen.height - _OTHER_LINES)]
     of_all = f"{len(shown)} of {len(listed)} keys" if len(shown) < len(listed) else f"{len(listed)} keys"
@@ -479,7 +479,7 @@ def _summary_to_json(key: SeenKey, use: Uses) -> dict[str, Any]:
 
 
 def format_name(key: SeenKey) -> str:
-    """`namespace/pod`, with the container where the key is one; a name that Podman has given; `-`: neither is known."""
+    """`namespace/pod`, with `/container` if the key is one; else the name that Podman has given; `-`: unknown."""
     state = key.state
     if state.pod_namespace is None and state.pod_name is None:
         return to_word(key.name) if key.name else _NOTHING
@@ -501,7 +501,7 @@ def unit_of(event: str) -> str:
 
 
 def format_sum(total: Total | None, event: str) -> str:
-    """`-`: no counter; `?`: no value is known; `>=`: a part is unknown; `*`: a part is counted from 0."""
+    """Format a total: `-`: no counter; `?`: no value is known; `>=`: a part is unknown; `*`: a part counts from 0."""
     if total is None:
         return _NOTHING
     if total.value is None:
@@ -526,7 +526,7 @@ def explain_marks(cells: Iterable[str]) -> list[str]:
 
 
 def format_number(value: float, *, binary: bool = False) -> str:
-    """A number with three digits and the prefix of its unit: `22.3`, `1.50k`; `binary`: `45.3Gi`."""
+    """Format a number with three digits and a unit prefix: `22.3`, `1.50k`; `binary`: `45.3Gi`."""
     base, prefixes = (1024, _BINARY) if binary else (1000, _DECIMAL)
     power = 0
     while value >= base - 0.5 and power < len(prefixes) - 1:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes a snapshot of a node: its keys and their counters, its RMIDs, and containers that are not monitored.
 
-It takes no lock and writes nothing, so the node changes meanwhile. State files are replaced at once: each read is
-consistent, and so are counters that are read between two equal reads. A record that vanishes in between is left out, an
-invalid one is reported.
+It takes no lock and writes nothing, so the node changes meanwhile. State files are replaced atomically, so each read is
+consistent; counters are consistent with it if a second read of the state is equal. A record that vanishes in between is
+left out, an invalid one is reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOST_READS = 5
 Readings = dict[str, tuple[float, dict[str, str]]]
 """Counters by the path of their mon_group, and system.monotonic() of the read."""
 Uncharged = dict[str, dict[str, "int | None"]]
-"""What tasks outside of all mon_groups used, which is charged to no pod, by ctrl_group (`/`: the root one) and counter.
+"""The use of tasks outside of all mon_groups, charged to no pod, by ctrl_group (`/`: the root one) and counter.
 
 In millionths; None: no number. A ctrl_group whose mon_groups change faster than they can be read is left out.
 """
@@ -76,7 +76,7 @@ class Group:
         return sorted({**self.begin, **self.now, **self.record.before})
 
     def list_gauges(self) -> Iterator[tuple[str, int | None]]:
-        """The counters that mean something by themselves, while the group exists; None: no number."""
+        """The present values of gauges, in millionths, while the group exists; None: no number."""
         for counter, text in {} if self.is_over else self.now.items():
             event = counters.event_of(counter)
             if event is not None and event.gauge:
@@ -85,9 +85,9 @@ class Group:
 
 @dataclass(frozen=True)
 class SeenKey:
-    """A key. `alive`: by container, whether that member is; None if unknown, as in another pid namespace.
+    """A key in a snapshot. `alive`: by container, whether that member is; None: unknown, as in another pid namespace.
 
-    `names`: those that Podman has given to the key and its members, by ID.
+    `names`: Podman's names of the key and its members, by ID.
     """
 
     state: KeyState
@@ -97,7 +97,7 @@ class SeenKey:
 
     @property
     def name(self) -> str | None:
-        """The name that Podman has given."""
+        """Podman's name for the key; None: unknown."""
         return self.names.get(self.state.key)
 
     @property
@@ -133,11 +133,11 @@ class Inventory:
     """A snapshot. `rmids`: None if resctrl is not mounted. `orphans`: paths of mon_groups.
 
     `at`: system.monotonic() of the snapshot. `runs`: the number of hook runs by stage and result. `unhooked`: the
-    containers without the hook that reconcile found; None if it has not run. `reconciled`: what it has done since boot.
-    `watched`: what the `watch` that runs has done. `host_pids`: whether this is the host's pid namespace; elsewhere
-    dead members cannot be recognized, and `orphans` is empty. `assignable`: None if each group has its own hardware
-    counters. `is_full`, `unrecorded`: whether records of failures may be missing, and how many are at least.
-    `uncharged`: empty if it was not asked for.
+    containers without the hook that reconcile found; None if it has not run. `reconciled`, `watched`: the records of
+    reconcile and of the running watch. `host_pids`: whether this is the host's pid namespace; elsewhere dead members
+    cannot be recognized, and `orphans` is empty. `assignable`: None if each group has its own hardware counters.
+    `is_full`: the file system is full, so that failures may lack records; `unrecorded`: at least so many do.
+    `uncharged`: empty unless requested.
     """
 
     at: float
@@ -164,12 +164,12 @@ class Inventory:
         return [group.record.path for group in groups if hardware.UNASSIGNED in group.now.values()]
 
     def list_unreadable(self) -> list[Broken]:
-        """The records that cannot be understood."""
+        """The unreadable records of all kinds."""
         return [*self.unreadable, *self.unreadable_failures]
 
 
 def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory:
-    """Take a snapshot. `has_uncharged`: also of what is charged to no pod, which reads the counters of all groups.
+    """Take a snapshot. `has_uncharged`: with the use of tasks in no pod, which reads the counters of all groups.
 
     Raises HookError `io` if the run directory is unreadable.
     """
@@ -215,9 +215,9 @@ def read_key(
     state: KeyState | Broken | None,
     readings: Readings | None = None,
 ) -> SeenKey | Broken | None:
-    """A key with its counters; None if it does not exist. `state`: what was recorded before `readings` were taken.
+    """Read a key with its counters; None: it does not exist. `state`: its record, read before `readings` were taken.
 
-    Counters are read between two equal reads of the state, so that they belong to its incarnations. Compared with the
+    Counters are read between two equal reads of the state, so that they belong to its incarnations. Set against the
     initial value of another incarnation they would show use that never happened.
     """
     for _ in range(_MOST_READS):
@@ -252,7 +252,7 @@ def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
 
 
 def add_podman_names(keys: list[SeenKey]) -> list[SeenKey]:
-    """The keys with the names that Podman has given. Reads its storage only if there is a key without a pod."""
+    """Add Podman's names to keys. Reads Podman's storage only if a key has no pod."""
     if all(it.state.kind == "pod" for it in keys):
         return keys
     given = config.read_podman_names()
@@ -262,10 +262,10 @@ def add_podman_names(keys: list[SeenKey]) -> list[SeenKey]:
 def _find_ours(
     ctrl_groups: dict[str, list[str]], prefix: str, keys: list[SeenKey], unreadable: list[Broken]
 ) -> tuple[int, list[str]]:
-    """How many mon_groups are ours, and the orphans: those with our prefix, without a record and a live member.
+    """Count our mon_groups, and find the orphans: those with our prefix, without a record and a live member.
 
     A group whose members are all dead is not an orphan: its key may linger, or wait for a restart (CrashLoopBackOff);
-    otherwise reconcile ends it. Any group may belong to an unreadable key. An orphan still exists.
+    otherwise reconcile ends it. While a key is unreadable, any group may belong to it.
     """
     recorded = {group.record.path for key in keys for group in key.groups if not group.is_over}
     lived_in = {key.state.members[container].group for key in keys for container in key.list_alive()}
@@ -277,7 +277,7 @@ def _find_ours(
 
 
 def _split_unreadable(found: Iterable[_T | Broken | None]) -> tuple[list[_T], list[Broken]]:
-    """The readable and the unreadable ones; a vanished one is in neither."""
+    """Split into readable and unreadable records; a vanished one (None) is in neither list."""
     readable: list[_T] = []
     unreadable: list[Broken] = []
     for it in found:
@@ -288,22 +288,22 @@ def _split_unreadable(found: Iterable[_T | Broken | None]) -> tuple[list[_T], li
     return readable, unreadable
 
 
-# --- What is charged to no pod
+# --- The use of tasks in no pod
 #
 # A ctrl_group's counters are the sum over its own RMID and those of its mon_groups (resctrl.rst, "mon_data").
-# When a mon_group is removed, its count vanishes from the sum; when one gets an RMID that another one had, the former
-# count appears in it. So the sum is no counter, but what is left without the mon_groups is one.
+# When a mon_group is removed, its count vanishes from the sum; when one gets an RMID that another had, that one's count
+# appears in it. So the sum is no counter, but the difference of the sum and the mon_groups is one.
 
 
 def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str]) -> tuple[Uncharged, Readings]:
-    """What each ctrl_group's own tasks used, and the readings of the mon_groups, each taken once."""
+    """The use of each ctrl_group's own tasks, and the readings of the mon_groups, each taken once."""
     uncharged: Uncharged = {}
     readings: Readings = {}
     for path in ctrl_groups:
         for _ in range(_MOST_READS):
             before = _list_inodes(kernel, path)
             try:
-                # The sum first: what is used meanwhile makes the difference too low; the next read catches up.
+                # The sum first: use between the reads makes the difference too low, and the next read catches up.
                 whole = kernel.counters(path)
                 parts = {it: (system.monotonic(), kernel.counters(it)) for it in before}
             except HookError:
@@ -317,7 +317,7 @@ def _read_all(kernel: Resctrl, ctrl_groups: Iterable[str]) -> tuple[Uncharged, R
 
 
 def _list_inodes(kernel: Resctrl, path: str) -> dict[str, int | None]:
-    """The mon_groups of a ctrl_group, with the numbers that tell them from others of the same names."""
+    """The mon_groups of a ctrl_group with their inodes, which differ for a group that was made again."""
     top = path + "/mon_groups"
     try:
         names = system.list_directory(top)
@@ -327,7 +327,7 @@ def _list_inodes(kernel: Resctrl, path: str) -> dict[str, int | None]:
 
 
 def _subtract(counter: str, whole: str, parts: Readings) -> int | None:
-    """The kernel leaves what is no number out of the sum."""
+    """Subtract the mon_groups' counters from their ctrl_group's sum, which lacks those without a number, too."""
     total = counters.number(whole)
     others = (counters.number(part.get(counter)) for _, part in parts.values())
     return None if total is None else max(0, total - sum(it for it in others if it is not None))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lays out a table: whole where it goes into a pipe, and with shortened names where a terminal is too narrow for it.
+"""Lays out a table: whole for a pipe or file, and with shortened names if a terminal is too narrow for it.
 
 The unit of a column is in its head.
 """
@@ -16,7 +16,7 @@ _BOLD, _FAINT, _RED, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[m"  # ECMA
 
 @dataclass(frozen=True)
 class Screen:
-    """Where output goes. `width`, `height`: of a terminal, in characters; None: not limited."""
+    """The device that output goes to. `width`, `height`: of a terminal, in characters; None: not limited."""
 
     width: int | None = None
     height: int | None = None
@@ -37,9 +37,9 @@ class Screen:
 
 @dataclass(frozen=True)
 class Column:
-    """A column. On a terminal that is too narrow for all columns it has its `short` cells, or is left out (`is_extra`).
+    """A column. If a terminal is too narrow for all columns, it shows its `short` cells, or is left out (`is_extra`).
 
-    `least`: to how many characters its cells may be cut there; 0: never.
+    `least`: the number of characters to which its cells may be cut then; 0: they are never cut.
     """
 
     head: str
@@ -55,7 +55,7 @@ class Column:
 
 
 def numbers(head: str, cells: Sequence[str]) -> Column:
-    """A column of numbers, to the right."""
+    """A column of numbers, aligned to the right."""
     return Column(head, cells, is_number=True)
 
 
@@ -74,7 +74,7 @@ def lay_out(columns: Sequence[Column], screen: Screen) -> list[str]:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """Shorten a text to a width: of `namespace/pod` the end tells most, for replicas differ there."""
+    """Shorten a text to a width in its middle, since the names of replicas differ at their end."""
     if len(text) <= width:
         return text
     left = max(0, width - len(_CUT))

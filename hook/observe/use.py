@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How use adds up, over domains, groups and keys; and how fast it grows between two snapshots."""
+"""Adds up use over domains, groups and keys, and computes its rates between two snapshots."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _CACHE = "llc_occupancy"
 
 @dataclass
 class Total:
-    """A sum of counters, in millionths. `counted`: of how many a value is known; `unknown`: of how many a part is not.
+    """A sum of counters, in millionths. Of these, `counted` have a known value, and of `unknown` a part is unknown.
 
-    `from_nothing`: how many initial values were not a number and count as 0 (counters.starts_from_nothing).
+    `from_nothing`: the number of initial values that were no number and count as 0 (counters.starts_from_nothing).
     """
 
     known: int = 0
@@ -39,29 +39,29 @@ class Total:
 
     @property
     def value(self) -> int | None:
-        """The sum of the known values; None if there is none."""
+        """The sum of the known values; None: no value is known."""
         return self.known if self.counted else None
 
 
 @dataclass(frozen=True)
 class KeyUse:
-    """A key and its use, or how fast that grows."""
+    """A key and its use, or the rates of its use."""
 
     key: SeenKey
     use: Uses
 
     def get_known(self, event: str) -> int:
-        """What is known of its use of an event; 0: nothing."""
+        """The known part of its use of an event; 0 if no part is known."""
         return self.use[event].known if event in self.use else 0
 
 
 def make_total(value: int | None, *, in_part: bool = False, from_nothing: bool = False) -> Total:
-    """That of one counter, whose value may be unknown (None), or known `in_part`."""
+    """The Total of one counter, whose value may be unknown (None), or known `in_part`."""
     return Total(value or 0, int(value is not None), int(in_part or value is None), int(from_nothing))
 
 
 def add_up(parts: Iterable[tuple[_Name, Total]]) -> dict[_Name, Total]:
-    """The sum of the parts that have the same name."""
+    """Add up the parts of each name."""
     found: dict[_Name, Total] = {}
     for name, part in parts:
         if name in found:
@@ -76,7 +76,7 @@ def add_up(parts: Iterable[tuple[_Name, Total]]) -> dict[_Name, Total]:
 
 
 def sum_use(groups: Iterable[Group]) -> Uses:
-    """The lifetime use of all these groups and domains."""
+    """Add up the lifetime use of these groups, over all domains, by event."""
     return add_up(
         (get_event(counter), make_total(group.known[counter], in_part=use is None, from_nothing=from_nothing))
         for group in groups
@@ -86,7 +86,7 @@ def sum_use(groups: Iterable[Group]) -> Uses:
 
 
 def sum_gauges(groups: Iterable[Group]) -> Uses:
-    """The present values of what is no use, but means something by itself."""
+    """Add up the present values of the gauges of these groups, by event."""
     return add_up((get_event(counter), make_total(value)) for group in groups for counter, value in group.list_gauges())
 
 
@@ -96,7 +96,7 @@ def get_event(counter: str) -> str:
 
 
 def to_number(millionths: int | None) -> int | float | None:
-    """Millionths as a number of whole units, as exact as JSON readers allow."""
+    """Convert millionths to whole units, as exactly as JSON readers allow."""
     if millionths is None:
         return None
     return millionths / counters.MILLION if millionths % counters.MILLION else millionths // counters.MILLION
@@ -107,10 +107,9 @@ def to_number(millionths: int | None) -> int | float | None:
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates of the keys that are not completed, in millionths per second; of the cache, what is in use now.
+    """The rates of the keys that are not completed, in millionths per second; for the cache, its present occupancy.
 
-    `rest`: of what is charged to no key; `node`: the same and all keys. `seconds`: between the snapshots. `time`:
-    RFC 3339, UTC.
+    `rest`: of tasks in no key; `node`: of these and all keys. `seconds`: between the snapshots. `time`: RFC 3339, UTC.
     """
 
     time: str
@@ -139,7 +138,7 @@ def _list_speeds_of_rest(first: Inventory, second: Inventory, seconds: float) ->
         for counter, now in of_group.items():
             before, event = first.uncharged.get(path, {}).get(counter), get_event(counter)
             if counters.is_cumulative(counter) and seconds > 0:
-                # Less than before: the ctrl_group is another one.
+                # Less than before: another ctrl_group has that name now.
                 used = None if now is None or before is None or now < before else now - before
                 yield event, make_total(None if used is None else round(used / seconds))
             elif event == _CACHE:
@@ -147,7 +146,7 @@ def _list_speeds_of_rest(first: Inventory, second: Inventory, seconds: float) ->
 
 
 def _list_speeds(key: SeenKey, group: Group, former: dict[tuple[str, str], Group]) -> Iterator[tuple[str, Total]]:
-    """The use of each counter per second since the snapshot before; none in another incarnation."""
+    """The use of each counter per second since the former snapshot; none for another incarnation."""
     earlier = former.get((key.state.key, group.record.path))
     if earlier is not None and (earlier.record != group.record or group.read_at <= earlier.read_at):
         earlier = None
