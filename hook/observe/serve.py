@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers HTTP requests for metrics: `GET /metrics`, measured within the last second, and `GET /`, which leads there.
+"""Answers HTTP requests for metrics: `GET /metrics`, measured within the last second, and `GET /`, which links to it.
 
-One thread serves all connections, a task each, and decides which of them makes room when there are too many; another
-thread measures, so that it keeps no connection waiting that asks for something else.
+One thread serves all connections, a task each, and closes some when there are too many. Another thread measures, so
+that other requests need not wait for that.
 
-A connection asks, waits for its answer, and takes it. One that takes nothing of its answer makes room for a newer one,
-or else the oldest one that has not asked yet: a scraper asks at once. One that waits never makes room; if all wait, new
-ones stay in the kernel's queue.
+A connection sends its request, waits for the answer, and receives it. If there are too many, one that receives nothing
+of its answer is closed first, then the oldest one without a request, since a scraper sends its request at once. One
+that waits for its answer is never closed; if all wait, new ones stay in the kernel's queue.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from hook.observe import prometheus
 from hook.stages import report
 
 Answer = tuple[int, str, bytes]
-"""The status, the type of the content, and the content."""
+"""The HTTP status, the type of the content, and the content."""
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
 _LINK = b'<!DOCTYPE html><title>resctrl-mon-hook</title><p><a href="metrics">Metrics</a>\n'
 PAGES: dict[str, Answer] = {"/": (200, "text/html; charset=utf-8", _LINK)}
-"""What is always the same, by path."""
+"""The answers that never change, by path."""
 _NOT_FOUND = 404, _TEXT, b"not found: the metrics are at /metrics\n"
 REASONS = ("too_many", "too_slow")
-"""Why a connection is cut off: it makes room, or its time is over."""
-_SHARED = 1.0  # seconds for which a reading answers further requests
+"""The reasons for which a connection is cut off: there are too many, or its time is over."""
+_SHARED = 1.0  # seconds for which one measurement answers further requests
 _MOST = 512
-_MOST_ASKING = 64  # of one address
-_PATIENCE = 30.0  # seconds for a connection in all; Prometheus itself waits for 10 by default
-_STALLED = 0.5  # seconds without progress, after which a connection that takes its answer may make room
+_MOST_ASKING = 64  # connections without a request, of one address
+_PATIENCE = 30.0  # seconds for a whole connection; Prometheus itself waits for 10 by default
+_STALLED = 0.5  # seconds without progress, after which a connection with an answer may be closed to make room
 _TICK = 0.25  # seconds
 _LONGEST_REQUEST = 8 << 10
 _QUEUE = 4096  # the kernel's own limit, net.core.somaxconn, is the same by default
-_IN_THE_KERNEL = 64 << 10  # bytes of an answer that wait there for a client; the kernel doubles it
-_PIECE = 16 << 10  # bytes: to take so many is progress
-_ON_THE_WAY = {4, 9, 11}  # FIN_WAIT1, LAST_ACK, CLOSING (tcp_states.h): the client's kernel has not got all yet
+_IN_THE_KERNEL = 64 << 10  # bytes of an answer that the kernel holds for a client; it doubles this number
+_PIECE = 16 << 10  # bytes that count as progress
+_ON_THE_WAY = {4, 9, 11}  # FIN_WAIT1, LAST_ACK, CLOSING (tcp_states.h): the client's kernel lacks a part
 
 
 @dataclass(eq=False)
 class Connection:
     """A client, and the task that serves it. `asks`: its request is not complete.
 
-    `took_at`: when it last took something of its answer, or could begin to.
+    `took_at`: the time of the last progress of its answer, or of the answer's start.
     """
 
     client: socket.socket
@@ -66,7 +66,7 @@ class Connection:
     took_at: float = float("inf")
 
     def has_sent(self) -> bool:
-        """Whether something of its request has come that its task is about to read."""
+        """Whether the kernel has a part of its request that its task will read next."""
         try:
             return self.asks and bool(self.client.recv(1, socket.MSG_PEEK))
         except OSError:
@@ -74,12 +74,12 @@ class Connection:
 
 
 class Server:
-    """Serves what `measure` returns. `dropped`: how many connections were cut off, by reason."""
+    """Serves the text that `measure` returns. `dropped`: the number of connections cut off, by reason."""
 
     def __init__(self, address: tuple[str, int], measure: Callable[[], str]) -> None:
         self.dropped = dict.fromkeys(REASONS, 0)
         self._measure = measure
-        self._turn: asyncio.Lock  # of who sees to it that there is a reading
+        self._turn: asyncio.Lock  # held by the task that measures, if the last measurement is too old
         self._worker = ThreadPoolExecutor(1)
         self._reading: Answer = _NOT_FOUND
         self._read_at = float("-inf")
@@ -98,19 +98,19 @@ class Server:
                     client, address = await loop.sock_accept(self._listener)
                 except ConnectionError:
                     continue
-                except OSError:  # no descriptor or no memory is left: to try again at once would only cost time
+                except OSError:  # no descriptor or no memory is left: another try at once would fail, too
                     await asyncio.sleep(_TICK)
                     continue
                 connection = Connection(client, address[0])
                 self._all[connection] = None
                 connection.task = loop.create_task(self._serve(connection))
                 await self._make_room_for(connection)
-                await asyncio.sleep(0)  # before the next one comes all others have their turn, and may have asked
+                await asyncio.sleep(0)  # let all others read their requests before the next connection comes
 
-    # --- Which connections there are
+    # --- The set of connections
 
     async def _make_room_for(self, newest: Connection) -> None:
-        """Cut off others until there is room for this one; wait if none of them may be cut off."""
+        """Cut off other connections until this one has room; wait while none may be cut off."""
         while True:
             others = [it for it in self._all if it is not newest]
             asking: dict[str, list[Connection]] = {newest.host: []}
@@ -130,20 +130,20 @@ class Server:
                 self._cut_off(dispensable[0], "too_many")
 
     def _cut_off(self, connection: Connection, reason: str) -> None:
-        """End a connection at once; the kernel forgets it, too, with all that was on its way."""
+        """End a connection at once, and let the kernel drop its unsent data (a reset)."""
         if connection not in self._all:
-            return  # it has just made room, and its time is over
+            return  # it was just closed to make room, and its time is over as well
         self.dropped[reason] += 1
         connection.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         connection.task.cancel()
         del self._all[connection]
 
-    # --- What one connection does
+    # --- One connection
 
     async def _serve(self, connection: Connection) -> None:
         deadline = asyncio.get_running_loop().call_later(_PATIENCE, self._cut_off, connection, "too_slow")
         try:
-            # An exception: the client is gone, or sent what http.server does not foresee. The others go on.
+            # An exception: the client is gone, or confused http.server. The others go on.
             with suppress(Exception):
                 await self._answer(connection)
         finally:
@@ -164,13 +164,13 @@ class Server:
                 await loop.sock_sendall(client, part[at : at + _PIECE])
                 connection.took_at = system.monotonic()
         client.shutdown(socket.SHUT_WR)
-        # Closed before the client's kernel has the whole answer, the rest would stay in our kernel for a while, for as
-        # many clients as come, and do not read.
+        # If we closed before the client's kernel has the whole answer, our kernel would keep the rest for a while, for
+        # any number of clients that do not read.
         while client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _ON_THE_WAY:
             await asyncio.sleep(_TICK)
 
     async def _read(self) -> Answer:
-        """What was measured within the last second. One connection has it measured; those that wait meanwhile share."""
+        """The measurement of the last second. One connection starts a new one; all that wait meanwhile share it."""
         since = system.monotonic()
         async with self._turn:
             if self._read_at < since - _SHARED:
@@ -183,7 +183,7 @@ class Server:
         try:
             text = self._measure() + prometheus.format_text([prometheus.count_dropped(self.dropped)])
             return 200, _METRICS, text.encode("utf-8", "replace")
-        except Exception as error:  # noqa: BLE001  the next one may succeed; Prometheus shows that this one failed
+        except Exception as error:  # noqa: BLE001  the next one may succeed, and Prometheus shows this failure
             problem = str(error if isinstance(error, HookError) else unforeseen_error(error))
             report.say(problem, to_syslog=False)
             return 500, _TEXT, f"{problem}\n".encode("utf-8", "replace")
@@ -192,7 +192,7 @@ class Server:
 def serve(address: tuple[str, int], measure: Callable[[], str], say: Callable[[str], None]) -> None:
     """Answer requests until SIGTERM or SIGINT. `say` gets the address once it listens.
 
-    `measure` returns the metrics; it is never called twice at once. Raises HookError if the address cannot be used.
+    `measure` returns the metrics; calls of it never overlap. HookError: the address cannot be used.
     """
     try:
         server = Server(address, measure)
@@ -232,15 +232,15 @@ def _listen(address: tuple[str, int]) -> socket.socket:
 
 
 def _find_stalled(connections: list[Connection]) -> list[Connection]:
-    """Those that have taken nothing of their answers for too long, the slowest first."""
+    """The connections whose answers made no progress for _STALLED or longer, the slowest first."""
     last = system.monotonic() - _STALLED
     return sorted((it for it in connections if it.took_at < last), key=lambda it: it.took_at)
 
 
 async def _receive(client: socket.socket) -> bytes:
-    """A request: up to its empty line, or the beginning of one that is too long.
+    """Read a request up to its empty line, or the beginning of one that is too long.
 
-    What has come stays in the kernel until this is called again: a task that is cancelled meanwhile loses nothing.
+    The bytes stay in the kernel until it has all of them, so that a cancelled task loses none.
     """
     loop, request = asyncio.get_running_loop(), b""
     while b"\n\r\n" not in request and b"\n\n" not in request and len(request) < _LONGEST_REQUEST:
@@ -258,7 +258,7 @@ async def _receive(client: socket.socket) -> bytes:
 
 
 class _Request(BaseHTTPRequestHandler):
-    """A request that has come, and its answer. `is_valid`: what to answer is for others to say."""
+    """A complete request and its answer. `is_valid`: http.server accepts it, and the caller has to set the answer."""
 
     server_version = "resctrl-mon-hook"
     sys_version = ""
@@ -274,7 +274,7 @@ class _Request(BaseHTTPRequestHandler):
         self.is_valid = True
 
     def answer(self, status: int, kind: str, body: bytes) -> None:
-        """Set the answer. The body is not copied: connections can share it."""
+        """Set the answer, without copying the body, which connections share."""
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -286,4 +286,4 @@ class _Request(BaseHTTPRequestHandler):
         return [memoryview(self._head.getvalue()), memoryview(self._body)]
 
     def log_message(self, *_arguments: object) -> None:
-        """Log nothing: a client must not fill the log."""
+        """Log no request: a client must not fill the log."""
