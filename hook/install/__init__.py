@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What puts the program, its hooks.d files and its units in place, and takes them away."""
+"""Installs and removes the program, its hooks.d files and its units."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the program for one CPython: what the second line of the .pyz runs, and the modules behind it.
+"""Compiles the program for one CPython: the loader, which the second line of the .pyz runs, and the modules after it.
 
-The first part is marshalled as one: the loader, which has for constants all modules that the start of a container
-imports, in the order of their imports, and the places of all others, each of which is marshalled by itself. The build
-puts it into the .pyz (packaging/pyz/bytecode.py), and a node into a file of its own (node_bytecode.py).
+The loader (hook/stages/loader.py) is marshalled as one: its constants are the modules that the start of a container
+imports, in the order of their imports, and the places of all other modules. Each of those follows, marshalled by
+itself. The build puts the result into the .pyz (packaging/pyz/bytecode.py), a node into a file (node_bytecode.py).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any
 START = "hook.stages.entry"
 """The module whose start() runs the program."""
 LOADER = "hook.stages.loader"
-EAGER, LATER = "MODULES", "PLACES"  # in the loader: what takes their place
+EAGER, LATER = "MODULES", "PLACES"  # placeholders in the loader, for the modules and the places
 HEADER_SIZE = 66
-# Alone, so that nothing but its version and the texts has a part in the bytes.
+# The interpreter's options: isolated, so that the bytes depend only on its version and the sources.
 _OPTIONS = ("-I", "-S", "-B", "-X", "utf8", "-X", "no_debug_ranges", "-c")
 _CODE = "import sys; sys.path.insert(0, sys.argv[1]); from hook.install import bytecode; bytecode.print_bytecode()"
 
 
 @dataclass(frozen=True)
 class Bytecode:
-    """The program as one interpreter compiled it. `size`: of the first part of the content."""
+    """The program as one interpreter compiled it. `size`: bytes of the loader, the first part of the content."""
 
     tag: str
     magic: bytes
@@ -46,30 +46,30 @@ class Bytecode:
         return f"bytecode/{self.tag}"
 
     def make_file(self, build_id: bytes) -> bytes:
-        """The file on a node: a header with what was compiled and for which Python, and the content."""
+        """The content of the file on a node: a header, which names the build and the Python, and the bytecode."""
         return make_header(self.size, build_id, self.magic, HEADER_SIZE + len(self.content)) + self.content
 
 
 def make_header(size: int, build_id: bytes, magic: bytes, file_size: int) -> bytes:
-    """HEADER_SIZE bytes in marshal's second form, which every Python reads: FROM_NODE in packaging/pyz/archive.py."""
+    """HEADER_SIZE bytes in marshal's version 2, which every Python reads: FROM_NODE in packaging/pyz/archive.py."""
     return marshal.dumps((size, (build_id, magic, file_size)), 2)
 
 
 def make_command(interpreter: str, compiler: str, program: str) -> list[str]:
-    """The command that compiles the modules in a .pyz, `program`. `compiler`: the same, or a directory with hook/."""
+    """The command that compiles the modules in the .pyz `program`. `compiler`: that .pyz, or a directory with hook/."""
     return [interpreter, *_OPTIONS, _CODE, compiler, program]
 
 
 def parse_answer(output: str) -> Bytecode:
-    """The result of the command. Raises ValueError, TypeError, SyntaxError for other output."""
+    """Parse the output of make_command's command. ValueError, TypeError, SyntaxError: it printed something else."""
     return Bytecode(*ast.literal_eval(output))
 
 
-# --- What the interpreter does
+# --- In the compiling interpreter
 
 
 def print_bytecode() -> None:
-    """See make_command."""
+    """Compile and print: the main function of make_command's command."""
     with zipfile.ZipFile(sys.argv[2]) as file:
         names = [name for name in file.namelist() if name.endswith(".py") and "/" in name]
         size, content = make({name: file.read(name).decode() for name in names})
@@ -77,7 +77,7 @@ def print_bytecode() -> None:
 
 
 def make(texts: Mapping[str, str]) -> tuple[int, bytes]:
-    """The size of the first part, and all parts. `texts`: by path, as in the zip."""
+    """Compile the modules; returns the loader's size and all bytes. `texts`: sources by their path in the zip."""
     trees = {module_name(path): ast.parse(text, path) for path, text in texts.items()}
     codes = {name: _code(tree, path) for path, (name, tree) in zip(texts, trees.items())}
     eager = find_imports(trees, START)
@@ -91,13 +91,13 @@ def make(texts: Mapping[str, str]) -> tuple[int, bytes]:
 
 
 def module_name(path: str) -> str:
-    """The name that imports give the module of a path in the zip."""
+    """The import name of a path in the zip: `hook.base` for `hook/base/__init__.py`."""
     name = path[: -len(".py")].replace("/", ".")
     return name[: -len(".__init__")] if name.endswith(".__init__") else name
 
 
 def find_imports(trees: Mapping[str, ast.Module], start: str) -> list[str]:
-    """The modules of ours that are imported with `start`, which is the last; each behind what it imports."""
+    """Our modules that the import of `start` imports, each after its own imports, and `start` last."""
     found: list[str] = []
     waiting: set[str] = set()
 
@@ -114,7 +114,7 @@ def find_imports(trees: Mapping[str, ast.Module], start: str) -> list[str]:
 
 
 def _imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """What statements import as soon as they run, but for what is for type checkers."""
+    """The modules that statements import when they run, without those for type checkers only."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -130,7 +130,7 @@ def _is_for_checkers(node: ast.AST) -> bool:
 
 
 class _Bare(ast.NodeTransformer):
-    """Drops annotations, but for those of classes, which dataclasses are made by, and what is for type checkers."""
+    """Drops code for type checkers, and annotations except those of classes, which dataclasses need."""
 
     def visit_arg(self, node: ast.arg) -> ast.arg:
         node.annotation = None
@@ -149,12 +149,12 @@ class _Bare(ast.NodeTransformer):
 
 
 def _code(tree: ast.Module, path: str) -> CodeType:
-    """The code of a module, which has no assertions and no docstrings: -OO."""
+    """Compile a module without assertions and docstrings, as with -OO."""
     flags = __future__.annotations.compiler_flag
     found: CodeType = compile(_Bare().visit(tree), path, "exec", flags, dont_inherit=True, optimize=2)
     return found
 
 
 def _stable(code: Any) -> bytes:  # noqa: ANN401  whatever marshal takes
-    """Bytes of code objects. They are unmarshalled first: the marks of references depend on who else held a string."""
+    """Marshal code objects reproducibly: their copy is marshalled, since reference marks depend on other users."""
     return marshal.dumps(marshal.loads(marshal.dumps(code)))  # noqa: S302  our own

@@ -32,9 +32,9 @@ _NOBODY = '{"ociVersion":"1.0","id":"resctrl-mon-hook-install","status":"stopped
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to install. `words`: options of the hook; `adopt`: for reconcile; `python`: None for that of the .pyz.
+    """The arguments of an installation. `words`: the hook's options; `adopt`: of reconcile; `python`: None: the .pyz's.
 
-    `watch`: start `watch`. `force`: replace files of a package, of the Helm chart or of a MachineConfig too.
+    `watch`: start `watch`. `force`: replace files of a package, of the Helm chart or of a MachineConfig, too.
     """
 
     shipped: PyzFile
@@ -97,7 +97,7 @@ def plan_install(wanted: Wanted) -> list[Step]:
         # The timer before the JSON: a container with the hook needs reconcile.
         *(write_file(at(unit), _adapt_file(wanted, "packaging/systemd/", unit).encode()) for unit in places.units),
         write_file(at(places.tmpfiles), _adapt_file(wanted, "packaging/tmpfiles.d/", places.tmpfiles).encode()),
-        # One that the administrator wrote stays.
+        # A file that the administrator wrote is kept.
         *([] if places.is_foreign(places.conf) else [write_file(at(places.conf), make_conf(wanted).encode())]),
         *_plan_activation(wanted),
         remove_file(at(places.owner)),  # with --force: the former owner has lost these files
@@ -151,7 +151,7 @@ def _plan_activation(wanted: Wanted) -> list[Step]:
         run_command("systemd-tmpfiles", "--create", places.tmpfiles),
         run_command("systemctl", "daemon-reload"),
         run_command("systemctl", "enable", "--now", os.path.basename(places.timer)),
-        # Services that run are restarted: they run the program that was there.
+        # Restart running services, which still run the former program.
         *([run_command("systemctl", "enable", watch)] if wanted.watch else []),
         run_command("systemctl", "restart" if wanted.watch else "try-restart", watch),
         run_command("systemctl", "try-restart", os.path.basename(places.metrics_service)),
@@ -198,7 +198,7 @@ def _check_words(wanted: Wanted) -> list[str]:
 
 
 def find_python(path: str) -> Interpreter:
-    """The Python of a path. Raises Refused if the program cannot run on it."""
+    """Run the Python at a path. Raises Refused if the program cannot run on it."""
     found = programs.ask_interpreter(path)
     if not isinstance(found, Interpreter):
         raise Refused(f"{found}; remedy: install it, or name another one with --python=PATH")
@@ -209,7 +209,7 @@ def find_python(path: str) -> Interpreter:
 
 
 def _find_other_callers(places: Places) -> list[str]:
-    """Files in other directories that call the hook: readers of both would use both, or the wrong one."""
+    """Problems with files in other directories that call the hook: readers of both would use both, or the wrong one."""
     problems = []
     for directory in hooksd.READERS:
         if os.path.realpath(places.at(directory)) == os.path.realpath(places.at(places.hooks_dir)):
@@ -285,7 +285,7 @@ def add_hook(spec: object, hook: dict[str, Any]) -> dict[str, Any]:
     """A specification from `ctr oci spec` with this hook at both stages. Raises ValueError for an invalid one.
 
     Our hook goes first, because runc ends a stage at the first hook that fails. It replaces an earlier one of ours. The
-    limit on open files stays what it is without a base_runtime_spec.
+    limit on open files stays as it is without a base_runtime_spec.
     Source: config.md of the OCI runtime specification (hooks), and containerd's docs/cri/config.md (base_runtime_spec).
     """
     if not isinstance(spec, dict) or not isinstance(spec.get("ociVersion"), str):

@@ -23,7 +23,7 @@ _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def list_files(program: str) -> list[str]:
-    """The bytecode of a program for any Python; also if only the temporary file of a step that was killed exists."""
+    """The paths of a program's bytecode for all Pythons, also if only a killed step's temporary file exists."""
     directory, name = os.path.split(program)
     pattern = re.compile(rf"\.?({re.escape(name)}\.cpython-\w+)(\.new)?")
     found = [pattern.fullmatch(it) for it in (door.list_names(directory) if os.path.isdir(directory) else ())]

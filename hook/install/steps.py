@@ -21,7 +21,7 @@ from hook.node.place import INSTALL, NAME, Places, find_origin
 
 
 class Refused(Exception):
-    """The command was not carried out. `problems`: why, each with its remedy."""
+    """The command was refused, or stopped. `problems`: the reasons, each with its remedy."""
 
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
@@ -117,7 +117,7 @@ def run_command(*command: str) -> Step:
 
 
 def take_steps(steps: Iterable[Step], *, dry_run: bool) -> Taken:
-    """Take the steps that are not done yet, in this order. Raises Refused for the first that fails."""
+    """Take the steps that are not done yet, in this order. Raises Refused at the first that fails."""
     taken: Taken = []
     for step in steps:
         if step.is_done():
@@ -151,7 +151,7 @@ def format_steps(taken: Taken) -> list[str]:
 
 
 def steps_to_json(taken: Taken) -> list[dict[str, Any]]:
-    """The same as objects for JSON."""
+    """The objects that `install --json` and `uninstall --json` print for steps."""
     return [{"step": step.verb, "what": step.what, "problem": problem} for step, problem in taken]
 
 
@@ -168,7 +168,7 @@ def make_directory(path: str) -> None:
 
 @contextmanager
 def _replace(path: str) -> Iterator[str]:
-    """The temporary name at which to make what then takes the place of a file."""
+    """Yield the temporary name at which to make the new content of a file."""
     make_directory(os.path.dirname(path))
     with door.replace_file(path, _name_temporary(path)) as temporary:
         yield temporary

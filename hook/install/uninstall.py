@@ -28,7 +28,7 @@ from hook.state.records import Records
 
 @dataclass(frozen=True)
 class Callers:
-    """The containers that call the program when they end. `untold`: a line for each thing that was not found out.
+    """The containers that call the program when they end. `untold`: a line for each check that failed.
 
     `specs`: the base_runtime_specs that name it. Without the program, containerd starts no container with them.
     """
@@ -55,7 +55,7 @@ def uninstall(places: Places, options: Options, roots: Sequence[str] = (), *, fo
     if not (force or places.top):
         steps.refuse_others(places)
     if not places.top and os.path.isdir(options.run_dir) and not procfs.in_host_pid_namespace():
-        # Here live containers would look dead, and their groups empty.
+        # In another pid namespace live containers look dead, and their groups empty.
         raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
     with steps.lock_directory(places.at(places.program_dir)):
         strange = [places.at(path) for path in places.files() if places.is_foreign(path)]
@@ -73,7 +73,7 @@ def uninstall(places: Places, options: Options, roots: Sequence[str] = (), *, fo
 
 
 def plan_left_timer(places: Places, options: Options) -> list[Step]:
-    """The timer stays with the program, to end the groups of live containers later.
+    """Keep the timer as long as the program, to end the groups of live containers later.
 
     If a package removed its timer, start a transient one. It lasts until the next boot, which ends all containers.
     """
@@ -146,15 +146,15 @@ def format_removal(removal: Removal) -> list[str]:
 
 
 def removal_to_json(removal: Removal) -> dict[str, Any]:
-    """The same as an object for JSON. `kept` is null if the program is gone."""
+    """The object that `uninstall --json` prints. `kept` is null if the program is gone."""
     return {"kept": removal.kept and vars(removal.kept), "left": removal.strange}
 
 
-# --- Who still calls the program
+# --- The remaining callers of the program
 
 
 def find_callers(places: Places, options: Options, roots: Sequence[str] = ()) -> Callers:
-    """The callers, by the hooks in the config.json of each container that is not deleted.
+    """Find the callers by the hooks in the config.json of each container that is not deleted.
 
     A container calls it when it ends or when it is deleted: CRI-O keeps an ended one until the pod goes. A recorded
     member that no runtime knows counts too. A member that a runtime knows counts only if it has the hook, because
