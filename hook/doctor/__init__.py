@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What checks a node and suggests fixes: all checks, in order. They change nothing."""
+"""`doctor`: checks a node and suggests fixes. No check changes anything, except --self-test."""
 
 from __future__ import annotations
 

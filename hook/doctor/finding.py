@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check looks at, an installation, and what it reports, findings."""
+"""The input of a check, an installation (Site), and its output, findings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def format_findings(findings: Iterable[Finding]) -> list[str]:
 
 
 def to_objects(findings: Iterable[Finding]) -> list[dict[str, Any]]:
-    """The same as objects for JSON."""
+    """The objects that `doctor --json` prints."""
     return [{**vars(it), "level": it.level.lower(), "remedy": it.remedy or None} for it in findings]
 
 

@@ -73,7 +73,7 @@ def _check_python(shipped: PyzFile) -> Iterator[Finding]:
 
 def check_timer(site: Site) -> Iterator[Finding]:
     if not site.origin.timer:
-        return  # the chart's pod runs reconcile: check_reconcile goes by its record
+        return  # the chart's pod runs reconcile, and check_reconcile reads its record
     timer, service = map(os.path.basename, (site.places.timer, site.places.service))
     if not programs.has_systemd():
         remedy = f"run `{NAME} reconcile` every minute, for example from cron"
@@ -89,7 +89,7 @@ def check_timer(site: Site) -> Iterator[Finding]:
 
 
 def _check_timer_options(site: Site) -> Iterator[Finding]:
-    """reconcile needs the same options as the hook. They are in its unit or in its file of options."""
+    """reconcile needs the options of the hook, in its unit or in the file that the unit reads (OPTIONS=)."""
     files = [path for path in (site.places.service, site.places.conf) if os.path.exists(path)]
     if not files:
         return

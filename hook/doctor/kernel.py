@@ -84,7 +84,7 @@ def _check_counters(root: str) -> Iterator[Finding]:
 
 
 def _name_counted(root: str) -> str:
-    """What is counted besides energy. MPAM and some CPUs have the one without the other."""
+    """The counted kinds besides energy, for people. MPAM and some CPUs count only one of cache and traffic."""
     events = hardware.list_events(root)
     has = {"cache": hardware.OCCUPANCY in events, "memory traffic": not events.isdisjoint(hardware.TRAFFIC)}
     counted = [name for name, there in has.items() if there]
@@ -206,7 +206,7 @@ def run_self_test(root: str) -> Iterator[Finding]:
 
 
 def _use_a_group(root: str) -> Iterator[str]:
-    """A line for each step that worked. Raises HookError, OSError for one that failed. Always cleans up."""
+    """Yield a line for each step that worked. HookError, OSError: a step failed. Always cleans up."""
     kernel = Resctrl(root)
     if not kernel.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, f"{root} is not mounted, or does not support monitoring")

@@ -129,7 +129,7 @@ def check_unhooked(site: Site) -> Iterator[Finding]:
         yield warning("unhooked", found, remedy)
 
 
-# --- Whether `watch` runs where it should, and whether it can
+# --- `watch`: whether it runs, and whether it can
 
 
 def check_watch(site: Site) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from hook.node.hooksd import find_own_hooks, parse_options, read_hooks
 from hook.node.place import KUBERNETES, NAME, PODMAN
 from hook.stages.identity import OPT
 
-# Other programs that make or remove mon_groups, by the names of their processes, and what to do about each.
+# Other programs that make or remove mon_groups: the name of the process, and its effect and remedy.
 _OTHER_TOOLS = {
     "nri-resctrl-mon": "it makes groups for the same pods, and a process is in the last one only: stop one of the two",
     "resctrl-mon": "it makes groups for the same pods, and a process is in the last one only: stop one of the two",
@@ -75,14 +75,14 @@ def _check_containerd(site: Site) -> Iterator[Finding]:
 
 
 def report_claims() -> Iterator[Finding]:
-    """Report what may be an injector in a pod: it proves nothing, and so changes no other finding."""
+    """Report processes in pods with an injector's name: any pod can have them, so they change no other finding."""
     for pid in host.find_injector_claims()[:1]:
         found = f"unproven: process {pid} in a pod has the name of a hook-injector, as any tenant's process can"
         yield ok("containerd", f"{found}; `list` counts the containers that never got the hook")
 
 
 def _check_rejections(found: Configuration, is_injected: bool) -> Iterator[Finding]:
-    """Report settings by which containerd rejects the injector's hooks, and files that are not understood."""
+    """Report settings by which containerd rejects the injector's hooks, and files that cannot be parsed."""
     if is_injected:
         for path in found.rejecting:
             text = f"{path}: NRI's default_validator has reject_oci_hook_adjustment = true"
@@ -113,7 +113,7 @@ def check_pod_annotations(site: Site) -> Iterator[Finding]:
 
 
 def check_other_tools(site: Site) -> Iterator[Finding]:
-    """Report those that run on the host itself. `check_rmids` reports the groups of all."""
+    """Report other resctrl tools that run on the host itself. `check_rmids` reports the groups of all tools."""
     running = host.find_processes(lambda words: _find_tool(words) is not None)
     for name in sorted({_find_tool(words) or "" for words in running.words.values()}):
         remedy = _OTHER_TOOLS[name].format(run_dir=site.options.run_dir)
