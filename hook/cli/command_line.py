@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of a command: how it is parsed, what --help says of it, and what shells complete.
+"""Parses the command lines of commands, and makes --help and the completion scripts for shells.
 
 All of it follows from the models of hook/cli/options.py and the table of hook/cli/verbs.py.
 """
@@ -23,7 +23,7 @@ _NAME = "resctrl-mon-hook"
 class Argument:
     """An argument of a command: an option, or (`name` in capitals) a word without `--`.
 
-    `kind`: a value of the kind that it takes. `value`: the placeholder in the help; empty: it takes none.
+    `kind`: a value of the type that it takes. `value`: the placeholder in the help; empty: it takes no value.
     """
 
     def __init__(self, row: tuple[Any, ...]) -> None:
@@ -37,17 +37,17 @@ class Argument:
 
 
 def list_arguments(verb: Verb) -> list[Argument]:
-    """The arguments that a command has of its own."""
+    """A command's own arguments, without the options of the hook."""
     return [Argument(row) for row in ARGUMENTS[verb.form.__name__][1]]
 
 
 def list_options(names: tuple[str, ...] = ALL) -> list[Argument]:
-    """These options of the hook."""
+    """The hook's options of these `names`."""
     return [Argument(row) for row in ARGUMENTS["Options"][1] if row[0] in names]
 
 
 def get_purpose(verb: Verb) -> str:
-    """What a command does, in a line."""
+    """The purpose of a command, in a line."""
     purpose = ARGUMENTS[verb.form.__name__][0].partition("\n")[0].rstrip(".")
     return purpose[0].lower() + purpose[1:]
 
@@ -56,7 +56,7 @@ def get_purpose(verb: Verb) -> str:
 
 
 def parse_command(name: str, words: list[str]) -> tuple[Any, Options, list[str]]:
-    """The command's own arguments, the options of the hook, and the words that gave those. Raises Usage."""
+    """Parse a command's own arguments and the options of the hook; also returns the words of those. Raises Usage."""
     verb = VERBS[name]
     own, options = list_arguments(verb), list_options(verb.hook_options)
     kinds = {it.name: it.kind for it in (*own, *options) if it.is_option}
@@ -85,7 +85,7 @@ def parse_command(name: str, words: list[str]) -> tuple[Any, Options, list[str]]
 
 
 def _join_values(words: list[str], kinds: dict[str, Any]) -> list[str]:
-    """Each option by its long name, and with its value as one word."""
+    """Write each option by its long name, in one word with its value."""
     joined = []
     waiting = list(words)
     while waiting:
@@ -128,7 +128,7 @@ _TAIL = """
   --version                           show the version
 """
 _WIDTH = 60
-"""Of the arguments of a command, which its purpose follows."""
+"""The width of a command's arguments, before its purpose."""
 
 
 def format_help() -> str:
@@ -143,7 +143,7 @@ def format_help() -> str:
 
 
 def _format_usage(start: str, name: str, verb: Verb) -> list[str]:
-    """A command with all arguments that not every command has, in lines that fit."""
+    """A command with its own arguments, in lines that fit a terminal."""
     words = [name]
     for it in list_arguments(verb):
         word = str(it) if it.word.isupper() else f"[{it}]" + "..." * (it.kind == [])
@@ -188,7 +188,7 @@ def format_script(shell: str) -> str:
 
 
 def _list_words(argument: Argument) -> list[str]:
-    """What a shell offers for an argument: each choice, or the option with `=` where a value follows."""
+    """The completions of an argument: each choice, or the option, with `=` if it takes a value."""
     if not argument.is_option:
         return list(argument.choices)
     return [f"{argument.word}={it}" for it in argument.choices] or [argument.word + "=" * bool(argument.value)]

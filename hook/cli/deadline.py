@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ends a command that a timer, a chart or a package manager runs: when its time is over, and at SIGTERM and SIGINT.
 
-A handler that sets a flag would do nothing while a system call blocks: Python repeats the call (PEP 475). So the
-handler raises. A signal that comes just before such a call is sent again. What no exception ends (a file system that
-does not answer) ends with the process, after GRACE.
+A handler that sets a flag would have no effect while a system call blocks: Python repeats the call (PEP 475). So the
+handler raises. A signal just before such a call would be lost, so it is sent again. If no exception can end a call (a
+file system that does not answer), the process ends after GRACE.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
     from hook.cli.verbs import Limit
 
-GRACE = 3.0  # seconds from the end of its time, or from a signal, in which a command says what it has not done
+GRACE = 3.0  # seconds from the end of its time, or from a signal, for a command to report and end
 _INTERVAL = 0.05  # seconds between two pokes
-_LOOK = 0.5  # seconds between two looks for a signal that the main thread has not taken
+_LOOK = 0.5  # seconds between two looks for a signal that the main thread has not handled
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _POKE = signal.SIGURG  # has no effect without a handler; SIGALRM is system.wait_for_flock's
 
 
 class Ended(BaseException):
-    """The command has to end; the text says why. No error of a file: nothing that goes on after those catches it."""
+    """The command has to end; the text says why. A BaseException, so that no handler of errors catches it."""
 
 
 def run_limited(verb: str, limit: Limit, command: Callable[[], int | None]) -> int:
-    """Run a command within its limit; returns its exit status. It may catch Ended to say what it has done."""
+    """Run a command within its limit; returns its exit status. It may catch Ended to report its partial result."""
     timer = _Timer(verb, limit)
     try:
         timer.start()
@@ -62,7 +62,7 @@ class _Timer:
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def start(self) -> None:
-        """Raises OSError, HookError: a command that nothing would end does not begin."""
+        """Start the thread. OSError, HookError: that failed, and the command must not begin without a limit."""
         # Python writes the number of each signal to the pipe, also while no handler can run.
         self._signals, self._signalled = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._former_pipe = signal.set_wakeup_fd(self._signalled, warn_on_full_buffer=False)
@@ -91,9 +91,10 @@ class _Timer:
         return self._status
 
     def _end(self, number: int, _frame: FrameType | None) -> None:
-        """The handler. Without a reason this is a poke that was faster than the handler of the signal.
+        """The handler of all signals: raises Ended. A poke (_POKE) can come before the reason is known, without effect.
 
-        Raises nothing while a program is being started, which would be left behind: the next poke does.
+        While a program is being started it raises nothing, since that would leave the program behind: the next poke
+        raises.
         """
         if number != _POKE and not self._why:
             self._why = f"by {signal.Signals(number).name}"
@@ -103,7 +104,7 @@ class _Timer:
             raise Ended(self._why)
 
     def _watch(self) -> None:
-        """The thread."""
+        """The thread's function: waits for the end of the time, or a signal, and pokes the main thread."""
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the main thread
         if not self._has_to_end():
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers a person: --help, --version and the commands. A container's start never imports this.
+"""Runs the command line of a person: --help, --version and the commands. A container's start never imports this.
 
 The exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure, or `reconcile` leaves an action undone.
 """
@@ -21,7 +21,7 @@ _PATIENCE = 10.0  # seconds: as on the hook path
 
 
 def main(arguments: list[str]) -> int:
-    """Answer a person. An unknown command with an OCI state on stdin is a misspelt hook: it exits 0."""
+    """Run a command line. An unknown command with an OCI state on stdin is a misspelt hook, and exits 0."""
     if "--help" in arguments or "-h" in arguments or arguments[:1] == ["help"]:
         verb = next((word for word in arguments if word in VERBS), None)
         verbs.write(command_line.format_command_help(verb) if verb else command_line.format_help())
@@ -52,7 +52,7 @@ def _is_called_by_runtime() -> bool:
 
 
 def _run_command(name: str, words: list[str]) -> int:
-    """Run a command; returns the exit status: 2 with a line on stderr for whatever it raises."""
+    """Run a command; returns the exit status: 2, with a line on stderr, for each exception."""
     try:
         return _call(name, words) or 0
     except BrokenPipeError:  # the reader ended, for example `head`

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of each command, as pydantic models: parsing, --help, completion and the man page follow from them.
+"""The arguments of each command, as pydantic models: parsing, --help and completion follow from them.
 
-In the .pyz `options_compiled.py` takes the place of this module, as in hook/base/models.py. A model's docstring says
-what its command is for, and gives an example. A field whose alias is in capitals is an argument without `--`.
+In the .pyz `options_compiled.py` takes the place of this module, as in hook/base/models.py. A model's docstring is the
+command's purpose and an example, for --help. A field whose alias is in capitals is an argument without `--`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Json = Annotated[bool, Field(alias="json", description="print JSON, one object o
 
 
 def _said(value: str, meaning: str, default: Any = None, **more: Any) -> Any:  # noqa: ANN401  as of Field
-    """A field. `value`: its placeholder in the help; if empty, its choices are shown, and a flag has none."""
+    """A field. `value`: its placeholder in the help; empty for a flag, and for a choice, whose words are shown."""
     return Field(default, title=value or "-", description=meaning, **more)
 
 
@@ -202,7 +202,7 @@ class Completion(Model):
 
 
 def _describe(model: type[BaseModel]) -> tuple[str, tuple[tuple[Any, ...], ...]]:
-    """A model's docstring, and of each field what `Argument` of hook/cli/command_line.py takes, as plain data."""
+    """A model as plain data: its docstring, and a row for `Argument` of hook/cli/command_line.py for each field."""
     kinds = {"array": [], "boolean": False, "integer": 0, "number": 0.0, "object": {}, "string": ""}
     schema = model.model_json_schema()
     rows = []
@@ -217,4 +217,4 @@ def _describe(model: type[BaseModel]) -> tuple[str, tuple[tuple[Any, ...], ...]]
 
 _MODELS: list[Any] = [it for it in Model.__subclasses__() if it.__module__ == __name__]
 ARGUMENTS = {model.__name__: _describe(model) for model in (models.Options, *_MODELS)}
-"""By model: what its command is for, and its arguments."""
+"""The docstring and the arguments of each model, by its name."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs reconcile for a person or a timer, and prints each action when it is done.
 
-The journal of the timer gets what has changed since its last run: what fails again for the same reason is counted, and
-the count is printed when it is another one. A terminal gets all of it, and --json one object at the end.
+The timer's journal gets only changes since the last run: actions that fail again for the same reason are counted, and
+the count is printed when it changes. A terminal gets everything, and --json one object at the end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def repair_and_print(
     options: Options, live: Collection[str] | None, longest: int | None, asks: ListStates | None, *, is_quiet: bool
 ) -> Result:
     """Do all actions, and print them unless `is_quiet`, for JSON. Raises HookError, OSError."""
-    gc.disable()  # to look for cycles among tens of thousands of records takes a quarter of the time, and finds none
+    gc.disable()  # the collector takes a quarter of the time on tens of thousands of records, and finds no cycle
     for_log = not (is_quiet or (sys.stdout is not None and sys.stdout.isatty()))
     progress = Progress(read_left_undone(options.run_dir) if for_log else LeftUndone(), is_quiet=is_quiet)
     try:
@@ -54,9 +54,9 @@ def repair_and_print(
 
 
 class Progress(Follower):
-    """Prints what a run does, also of one that is ended before it is through.
+    """Prints the actions of a run, also if the run is ended early.
 
-    `last`: what failed in the last run, and is counted only. `is_quiet`: prints nothing, for JSON.
+    `last`: the failures of the last run, which are only counted. `is_quiet`: print nothing, for JSON.
     """
 
     def __init__(self, last: LeftUndone, *, is_quiet: bool) -> None:
@@ -64,13 +64,13 @@ class Progress(Follower):
         self._last = last
         self._is_quiet = is_quiet
         self._outcomes: list[Outcome] = []
-        self._action: Action | None = None  # in hand
-        self._undone = 0  # of the actions that are planned, with the one in hand
+        self._action: Action | None = None  # the action that has begun
+        self._undone = 0  # planned actions, with the one that has begun
         self._drawn = system.monotonic() + _PATIENCE - _INTERVAL
         self._shows_progress = sys.stderr is not None and sys.stderr.isatty()
 
     def begin(self, action: Action, number: int, total: int) -> None:
-        """Show on a terminal how far it is."""
+        """Show the progress on a terminal."""
         self._action, self._undone = action, total - number + 1
         if self._shows_progress and system.monotonic() - self._drawn >= _INTERVAL:
             self._drawn = system.monotonic()
@@ -89,14 +89,14 @@ class Progress(Follower):
             self._print(format_outcome(outcome))
 
     def finish(self, result: Result) -> None:
-        """Print what stays as it is, if that has changed since the last run."""
+        """Print the problems that reconcile leaves, if they have changed since the last run."""
         self.now.left.extend(result.left)
         self._print([format_left(line) for line in result.left if line not in self._last.left])
         self._print(format_changes(self._last, self.now))
         self._draw(_ERASE)
 
     def end_run(self, why: str) -> Result:
-        """Print what was done and what is left; returns what is known of the run."""
+        """Print how far a run came that was ended; returns its partial result."""
         done = sum(it.problem is None for it in self._outcomes)
         at = f"; it was at: {self._action}" if self._action is not None else ""
         at = at if self._undone else "; it was looking for more"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs `top`: a screen that is drawn again and again on a terminal, where keys steer it; elsewhere tables or JSON."""
+"""Runs `top`: on a terminal a screen that keys control, which is drawn again and again; elsewhere tables or JSON."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hook.observe.screens import TOP_SORTS, format_rates, rates_to_json
 from hook.observe.snapshot import Inventory, take_snapshot
 from hook.observe.use import Rates, compare
 
-_FIRST = 1.0  # seconds until there are rates on a terminal, if the interval is longer
+_FIRST = 1.0  # seconds until a terminal shows the first rates, even if the interval is longer
 _CLEAR = "\x1b[H\x1b[2J"  # the cursor home, and the screen erased: ECMA-48 CUP and ED
 _NOTES = "q quit  sort: e energy  m memory  c cache  n name"
 
 
 def show_top(options: Options, given: Top) -> None:
-    """Print until it is interrupted, which is the usual way to end it, or `--count` is reached."""
+    """Print until an interrupt, the usual end, or until `--count` is reached."""
     try:
         if is_terminal() and not wants_json(given):
             with _read_keys() as wait_for_key:
@@ -83,7 +83,7 @@ def _look(options: Options) -> Inventory:
 
 
 def _compare(former: Inventory, seen: Inventory, given: Top) -> Rates:
-    """The rates of the keys in the namespaces that were asked for, if any. The node's total is of all keys."""
+    """The rates of the keys in the requested namespaces (none: all). The node's total is of all keys."""
     table = compare(former, seen, system.now_utc())
     if not given.namespace:
         return table
@@ -92,10 +92,10 @@ def _compare(former: Inventory, seen: Inventory, given: Top) -> Rates:
 
 @contextmanager
 def _read_keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits so many seconds for a key; it returns the empty text if none is pressed.
+    """Yield a function that waits so many seconds for a pressed key; it returns "" if none is.
 
-    The terminal on stdin, if it is one, gives each key at once and does not print it; in the end it is as it was, also
-    after SIGTERM.
+    Sets the terminal on stdin, if it is one, to give each key at once without printing it, and restores it at the end,
+    also after SIGTERM.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     is_open = True

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands: what each of them does, and the table of them all.
+"""The functions of the commands, and the table of all commands.
 
-A command imports what it needs when it runs: `list` does not load what `install` needs, nor `watch`, which runs for
-months, what the others need.
+A command imports its modules when it runs, so that `list` does not load those of `install`, and `watch`, which runs for
+months, loads no others.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def is_terminal() -> bool:
 
 
 def get_screen(*, is_wide: bool = False) -> Screen:
-    """The terminal on stdout; what goes into a pipe or a file is not limited. `is_wide`: no limit on a terminal, too.
+    """The terminal on stdout; a pipe or a file has no limits. `is_wide`: no limits on a terminal, either.
 
-    Colours only on a terminal, and not with NO_COLOR (no-color.org) or on a terminal without.
+    Colours only on a terminal that has them, and not with NO_COLOR (no-color.org).
     """
     from hook.observe.table import Screen
 
@@ -83,13 +83,13 @@ def write(text: str) -> None:
 
 
 def _format_plan(steps: list[str]) -> list[str]:
-    """What --dry-run prints of the lines of what would be done."""
+    """The output of --dry-run for these steps."""
     if not steps:
         return ["nothing to do"]
     return ["would do:", *("  " + line for line in steps), "nothing was changed (--dry-run)"]
 
 
-# --- Commands that look
+# --- Commands that change nothing
 
 
 def list_keys(given: options.List, hook: Options, _words: list[str]) -> None:
@@ -107,9 +107,9 @@ def list_keys(given: options.List, hook: Options, _words: list[str]) -> None:
 
 
 def _check_directories(hook: Options) -> None:
-    """Raise Usage for a directory that was named and is not there: its screens would be empty, and wrong.
+    """Raise Usage for a directory on the command line that does not exist: the screens would be empty, and wrong.
 
-    Not for `metrics`, which a service may serve before the first hook has run.
+    `metrics` does not check, since its service may start before the first hook has run.
     """
     usual = Options()
     for option, path, default in (
@@ -141,7 +141,7 @@ def show_key(given: options.Show, hook: Options, _words: list[str]) -> None:
 
 
 def _find_key(records: Records, kernel: Resctrl, name: str) -> SeenKey:
-    """The key with this name, or with the only name that begins so. Otherwise raises Usage, with what there is."""
+    """Find the key with this name, or with the only name that begins so. Usage: no key, or several, which it names."""
     from hook.base.models import Failure
     from hook.observe import snapshot
     from hook.state.records import Broken
@@ -163,7 +163,7 @@ def _find_key(records: Records, kernel: Resctrl, name: str) -> SeenKey:
 
 
 def _match_keys(records: Records, name: str) -> dict[str, str]:
-    """The keys with this name, each with its name for people; if there are none, those whose name begins so."""
+    """Find the keys with this name, each with its name for people; if there are none, those whose name begins so."""
     from hook.base import names
     from hook.base.explain import who
     from hook.base.models import Index, KeyState
@@ -183,7 +183,7 @@ def _match_keys(records: Records, name: str) -> dict[str, str]:
     states = {key: records.state(key) for key in known}
     given = config.read_podman_names()
     called = [(key, text) for key, state in states.items() for text in _list_names(key, state, given)]
-    # The beginning counts only for what no name is whole.
+    # The beginning of a name counts only if no whole name matches.
     matching = [key for key, text in called if text == name] or [key for key, text in called if text.startswith(name)]
     return {
         key: who(key, state.pod_namespace, state.pod_name) if isinstance(state := states[key], KeyState) else key
@@ -192,7 +192,7 @@ def _match_keys(records: Records, name: str) -> dict[str, str]:
 
 
 def _list_names(key: str, state: KeyState | Broken | None, given: dict[str, str]) -> Iterator[str]:
-    """What a key can be called. `given`: the names of Podman's, by ID."""
+    """All names by which a key can be found. `given`: Podman's names, by ID."""
     from hook.base.models import KeyState
 
     yield key
@@ -231,7 +231,7 @@ def metrics(given: options.Metrics, hook: Options, _words: list[str]) -> None:
 
 
 def _serve_metrics(address: tuple[str, int], hook: Options, choice: Choice) -> None:
-    """Answer requests; no counter dips from one answer to the next."""
+    """Serve metrics; each answer gets the samples of the one before, so that no counter dips."""
     from hook.base import system
     from hook.observe import prometheus, serve
 
@@ -249,9 +249,9 @@ def _serve_metrics(address: tuple[str, int], hook: Options, choice: Choice) -> N
 
 
 def _measure(hook: Options, choice: Choice, former: Former | None = None) -> list[Family]:
-    """The metrics of this moment. `former`: what was exported before.
+    """Take a snapshot, and make its metrics. `former`: the samples exported before.
 
-    Raises HookError, as take_snapshot, and `usage` for an event that this machine does not have.
+    Raises HookError, as take_snapshot, and `usage` for an event that does not exist on this machine.
     """
     from hook.base.counters import EVENTS
     from hook.base.errors import HookError, Reason
@@ -259,7 +259,7 @@ def _measure(hook: Options, choice: Choice, former: Former | None = None) -> lis
 
     seen = snapshot.take_snapshot(hook, has_uncharged=True)
     shown = {counter.rpartition("/")[2] for values in seen.uncharged.values() for counter in values}
-    # An event that is known may be missing on this machine; another one is misspelt.
+    # A known event may be missing on this machine; an unknown one is misspelt.
     if unknown := sorted((choice.events or frozenset()) - shown - EVENTS.keys()) if shown else []:
         hint = f"the kernel has {', '.join(sorted(shown))}"
         raise HookError(Reason.USAGE, f"--events: no such event: {', '.join(unknown)}", hint=hint)
@@ -267,7 +267,7 @@ def _measure(hook: Options, choice: Choice, former: Former | None = None) -> lis
 
 
 def parse_events(text: str) -> frozenset[str]:
-    """The kernel's names of events, with commas between them. Raises Usage."""
+    """Parse the kernel's names of events, with commas between them. Raises Usage."""
     found = frozenset(text.split(","))
     if not all(it.replace("_", "a").isalnum() and it.isascii() for it in found):
         raise Usage(f"--events: {text[:80]!r} is not a list of events, such as core_energy,mbm_total_bytes")
@@ -275,7 +275,7 @@ def parse_events(text: str) -> frozenset[str]:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """`ADDRESS:PORT`, `[IPV6]:PORT` or `PORT`. Names are not looked up: they could lead anywhere. Raises Usage."""
+    """Parse `ADDRESS:PORT`, `[IPV6]:PORT` or `PORT`. Host names are refused: they could lead anywhere. Raises Usage."""
     import ipaddress
 
     address, _, port = text.rpartition(":")
@@ -311,7 +311,7 @@ def doctor(given: options.Doctor, hook: Options, _words: list[str]) -> int:
 
 
 def examine(site: Site) -> list[Finding]:
-    """The findings of all checks. If doctor is ended: those until then, and a failure that names the check."""
+    """Run all checks. If doctor is ended early: the findings so far, and a failure that names the check."""
     from hook.cli.deadline import Ended
     from hook.doctor import CHECKS, run_check
     from hook.doctor.finding import failure
@@ -328,7 +328,7 @@ def examine(site: Site) -> list[Finding]:
 
 
 def _print_lines(lines: list[str]) -> None:
-    """Print lines in which others choose the names and the content of files."""
+    """Print lines with names and texts of files, which other users may have chosen, as printable text."""
     print_answer([printable(line) for line in lines])
 
 
@@ -363,7 +363,7 @@ def reconcile(given: options.Reconcile, hook: Options, words: list[str]) -> int:
 
 
 def _read_live_keys(path: str) -> set[str]:
-    """The keys in a file, one on each line. Raises Usage for an invalid one, because reconcile would end live keys."""
+    """Read the keys in a file, one a line. Usage: one is invalid. If that were skipped, a live key would end."""
     from hook.base import names, system
     from hook.node import door
 
@@ -486,7 +486,7 @@ def _choose_places(given: options.Install | options.Uninstall, default: str) -> 
 
 
 def _find_own_path() -> str:
-    """The path of the running file: the first line of the .pyz puts it there (packaging/pyz), as it was called."""
+    """The path of the running file as it was called, which the first line of the .pyz puts into sys.argv."""
     return os.path.abspath(sys.argv[1])
 
 
@@ -506,11 +506,11 @@ ALL = tuple(dict(Options()))
 
 
 class Verb:
-    """A command. `run` gets what the command line gives: the command's own arguments, the hook's options, their words.
+    """A command. `run` gets its own arguments, the options of the hook, and the words of those.
 
-    `hook_options`: which of these it takes. `exclusive`: arguments of which only one may be given. `limit`: how many
-    seconds it may take, its exit status if it is ended then, and what is left undone; for commands that end by
-    themselves, and that no person may be watching.
+    `hook_options`: the hook's options that it takes. `exclusive`: arguments of which only one may be given. `limit`:
+    seconds that it may take, its exit status if it is ended then, and a text that says what is left undone; only for
+    commands that end by themselves, and that a timer or package manager may run.
     """
 
     def __init__(
