@@ -10,7 +10,7 @@ The parts, by the package or the module that they are in:
   simulated  `simulate` (two hundred thousand schedules of whole hooks, reconcile and watch in one process)
   fuzzing    `fuzz` (a million hostile inputs to all that parses, and to the whole hook)
   mutation   `coverage` (each branch of the hook path is run by a test), `mutants` (each change of it fails one)
-Injection works on the model of resctrl, with the shipped .pyz; what must hold is in tests/support/oracle.py, the same
+Injection works on the model of resctrl, with the shipped .pyz; what must hold is in tests/simulator/oracle.py, the same
 for all of them (but for `installs`, which have nothing to do with resctrl). The others look after themselves;
 coverage and mutants are about the tests.
 """

@@ -20,7 +20,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar
 
 from tests.faults.scene import Scene
-from tests.support.storm import reaper
+from tests.support.waiting import reaper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

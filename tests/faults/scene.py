@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from hook.base.explain import short_id
 from tests.resctrlfs import Mounted, mounted
-from tests.support import consumers, oracle, storm
-from tests.support.cgroups import mount_point
+from tests.simulator.kernel import RESCTRL
+from tests.simulator.node import ContainerLife
+from tests.simulator.oracle import OURS, LastOracle
+from tests.support import consumers
 from tests.support.devlog import DevLog
 from tests.support.hook import UID, Hook, Outcome
-from tests.support.storm import ModelWorld, SimulatedContainer
+from tests.support.real_node import RealKernel, RealNode, RealRun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,30 +55,24 @@ class Job:
     """What is to run: a hook of a container."""
 
     verb: str
-    container: SimulatedContainer
-
-    def state(self) -> dict[str, object]:
-        return self.container.created() if self.verb == CREATE else self.container.stopped()
+    container: ContainerLife
 
 
 class Scene:
     """See above. `hook` runs where our /dev/log is; `used`: what the pod's containers used as members until now."""
 
-    def __init__(self, directory: Path, resctrl: Mounted, world: ModelWorld, log: DevLog, enter: Sequence[str]) -> None:
+    def __init__(self, directory: Path, resctrl: Mounted, log: DevLog, enter: Sequence[str]) -> None:
         self.directory = directory
         self.resctrl = resctrl
-        self.world: storm.World = world
         self.log = log
         self.room = directory / "room"
         self.trace = directory / "trace"
         self.hook = Hook(resctrl.root, self.room / "run", options=WAITS, wrapper=tuple(enter))
-        self.containers: list[SimulatedContainer] = []
+        self.kernel = RealKernel(resctrl.root, resctrl)
+        self.node = RealNode(RealRun(self.kernel, self.hook, directory), {}, f"/faults-{os.getpid()}-{directory.name}")
         self.foreign: dict[str, set[int]] = {}
-        self.lingers = False
-        self.stranger = storm.spawn("sleep", "infinity")
         self.used = 0
         self.story: list[str] = []
-        self._top = f"/faults-{os.getpid()}-{directory.name}"
 
     @classmethod
     @contextmanager
@@ -90,20 +86,16 @@ class Scene:
             subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "room", directory / "room"], check=True)
             stack.callback(lambda: subprocess.run(["umount", "-l", directory / "room"], check=True))
             resctrl = stack.enter_context(mounted(directory, **{**MACHINE, **machine}))
-            world = stack.enter_context(closing(ModelWorld(resctrl, scarce=False)))
             log = stack.enter_context(DevLog(directory))
             enter = stack.enter_context(log.held())
-            yield stack.enter_context(closing(cls(directory, resctrl, world, log, enter)))
+            yield stack.enter_context(closing(cls(directory, resctrl, log, enter)))
 
     def close(self) -> None:
         self._clear()
-        storm.kill(self.stranger)
 
     def _clear(self) -> None:
-        for container in self.containers:
-            container.kill()
-        self.containers.clear()
-        storm.remove_cgroups(mount_point() / self._top.lstrip("/"))
+        self.node.close()
+        self.node.lives.clear()
         for path in self.room.iterdir():
             shutil.rmtree(path)
 
@@ -112,15 +104,14 @@ class Scene:
     def fresh(self) -> None:
         """No hook has run yet; groups, tasks and files of others are there."""
         self._clear()
-        self.world.reset(0)
-        self.world.born(self.stranger)
+        self.kernel.mount()
         self.story.clear()
         self.used = 0
-        root = self.world.root
-        for path in ("mon_groups/theirs", "gold", f"gold/mon_groups/{UID}"):
-            (root / path).mkdir()
-        (root / "mon_groups/theirs/tasks").write_text(str(self.stranger))
-        self.foreign = {"mon_groups/theirs": {self.stranger}, f"gold/mon_groups/{UID}": set()}
+        theirs, namesake = f"{RESCTRL}/mon_groups/theirs", f"{RESCTRL}/gold/mon_groups/{UID}"
+        for path in (theirs, f"{RESCTRL}/gold", namesake):
+            self.kernel.where(path).mkdir()
+        stranger, _ = self.node.spawn(f"{self.node.top}/user.slice", theirs)
+        self.foreign = {theirs: {stranger}, namesake: set()}
         neighbour = self.room / "neighbour"
         neighbour.mkdir(mode=0o750)
         (neighbour / f"{UID}.json").write_text("theirs")
@@ -128,63 +119,55 @@ class Scene:
         self._neighbours = contents(neighbour)
         self.log.lines()
 
-    def born(self, number: int, uid: str = UID) -> SimulatedContainer:
+    def born(self, number: int) -> ContainerLife:
         """A container of the pod; its hook has not run yet."""
-        name = f"{number:012x}{0:052x}"  # another one in its first 12 digits, too
-        cgroup = storm.cgroup_of(self._top, uid, name)
-        container = SimulatedContainer(name, uid, cgroup, self.directory / "bundles" / name)
-        self.containers.append(container)
-        container.start(threaded=False)
-        container.be_in("")
-        self.world.born(container.init)
-        return container
+        return self.node.begin(number)
 
-    def living(self, number: int) -> SimulatedContainer:
+    def living(self, number: int) -> ContainerLife:
         """A container that is in its group."""
         container = self.born(number)
         self.expect(self.run(Job(CREATE, container)) == Ran(Outcome(0, "", ""), []), "it cannot be made ready")
-        container.known = True
+        container.is_member = True
         return container
 
-    def busy(self, number: int) -> SimulatedContainer:
+    def busy(self, number: int) -> ContainerLife:
         """One that has used something in it."""
         container = self.living(number)
         self.count()
         return container
 
-    def over(self, number: int) -> SimulatedContainer:
+    def over(self, number: int) -> ContainerLife:
         """One that is dead, and whose poststop has not come yet."""
         container = self.busy(number)
-        container.kill()
+        self.node.end(number)
         return container
 
     def count(self) -> None:
         """Whoever is in a group uses something."""
         self.resctrl.control(do="grow", amount=AMOUNT)
-        tasks = [tasks for path, tasks in self.world.groups().items() if storm.is_ours(path)]
-        self.used += AMOUNT * sum(map(bool, tasks))
+        ours = [path for path in self.kernel.mon_groups() if f"/{OURS}" in path]
+        self.used += AMOUNT * sum(bool(self.kernel.tids(path)) for path in ours)
 
     def hoard(self) -> None:
         """Others take all RMIDs that are left."""
-        number = 0
-        while self.world.free():
-            path = f"mon_groups/hoard-{number}"
-            (self.world.root / path).mkdir()
+        for number in range(self.kernel.free()):
+            path = f"{RESCTRL}/mon_groups/hoard-{number}"
+            self.kernel.where(path).mkdir()
             self.foreign[path] = set()
-            number += 1
 
     def give_back(self) -> None:
         for path in [path for path in self.foreign if "hoard" in path]:
-            (self.world.root / path).rmdir()
+            self.kernel.rmdir(path)
             del self.foreign[path]
-        self.world.settle()
+        self.resctrl.control(do="settle")
 
     # --- What happens
 
     def run(self, job: Job, before: Sequence[str] = (), options: Sequence[str] = ()) -> Ran:
         """Run a hook to its end, started by `before`: it may be killed, but never hangs."""
         hook = replace(self.hook, wrapper=(*self.hook.wrapper, *before)).with_options(*options)
-        state = job.state()
+        is_created = job.verb == CREATE
+        state = self.node.write_bundle(job.container, "created" if is_created else "stopped")
         self.story.append(f"{job.verb}: echo {shlex.quote(json.dumps(state))} | {shlex.join(hook.command('hook'))}")
         outcome = self._finish(hook.start(state))
         self.story.append(f"  exit status {outcome.status}, {outcome.stderr.strip() or 'nothing on stderr'}")
@@ -224,22 +207,19 @@ class Scene:
         if not condition:
             raise AssertionError("\n".join([" ".join(map(str, problem)), *self.story]))
 
-    def is_member(self, container: SimulatedContainer) -> bool:
+    def is_member(self, container: ContainerLife) -> bool:
         try:
             state = self.hook.key(container.key)
             return state is not None and container.id in state["members"]
         except (OSError, ValueError, TypeError, LookupError, RecursionError):  # somebody has spoilt it
             return False
 
-    def in_group(self, container: SimulatedContainer) -> bool:
-        return self.world.is_in(container.init, container.group)
-
     def is_done(self, job: Job) -> bool:
         """Whether a hook did what it is for."""
         if job.verb == CREATE:
-            return self.in_group(job.container)
-        is_last = not any(it.init for it in self.containers if it.key == job.container.key)
-        return not self.is_member(job.container) and not (is_last and job.container.group in self.world.groups())
+            return job.container.is_alive and self.node.is_in_group(job.container)
+        is_last = not any(it.is_alive for it in self.node.lives)
+        return not self.is_member(job.container) and not (is_last and self.kernel.exists(job.container.group))
 
     def expect_told(
         self, job: Job, ran: Ran, *, stderr: bool = True, syslog: bool = True, record: bool = True, named: bool = True
@@ -257,11 +237,11 @@ class Scene:
                 path.unlink()
 
     def remember(self) -> None:
-        """Whoever is on any record by now must stay on it as long as he lives."""
+        """Whoever is on any record by now must stay on it as long as he lives; of another it is not known."""
         recorded = self.hook.reasons()
-        for container in self.containers:
-            if container.init and not container.known:
-                container.known = container.id in recorded or self.is_member(container)
+        for it in self.node.lives:
+            it.is_member = it.is_member or (it.is_alive and (it.id in recorded or self.is_member(it)))
+            it.was_interrupted = not it.is_member
 
     def recover(self) -> None:
         """RMIDs are there again: one reconcile, and all is as if nothing had happened.
@@ -273,7 +253,9 @@ class Scene:
         self.remember()
         self.actions()
         self.remember()
-        oracle.Verdict(self).give()
+        LastOracle(self.node).judge()
+        left = [it for it in self.actions("--dry-run") if it["container"] not in self.hook.reasons()]
+        self.expect(not left, "there is something left to do:", left)
         self.expect_foreign()
         self.count()
         entry = consumers.read(self.hook.run_dir / "mon_groups" / UID)
@@ -285,7 +267,7 @@ class Scene:
         """What is not ours is what it was."""
         now = contents(self.room / "neighbour")
         self.expect(now == self._neighbours, "not ours:", now, "was", self._neighbours)
-        groups = {path: tasks for path, tasks in self.world.groups().items() if not storm.is_ours(path)}
+        groups = {path: self.kernel.tids(path) for path in self.kernel.mon_groups() if f"/{OURS}" not in path}
         self.expect(groups == self.foreign, "not ours:", groups, "was", self.foreign)
 
 

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import signal
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Callable
 import pytest
 
 from tests.resctrlfs import Mounted, mounted
+from tests.support.waiting import reaper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,6 @@ pytestmark = [
     pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no /dev/fuse"),
 ]
 
-CLONE_NEWPID = 0x20000000
 SLEEPER = [sys.executable, "-c", "import sys; sys.stdin.read()"]
 
 
@@ -124,17 +123,11 @@ def test_nothing_is_left_when_the_test_process_is_killed(tmp_path: Path) -> None
         "print(Mounted(Path(sys.argv[1])).process.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    # Its orphan comes to us, so that we can wait for its end.
-    libc = ctypes.CDLL(None)
-    set_child_subreaper = 36
-    assert libc.prctl(set_child_subreaper, 1, 0, 0, 0) == 0
-    try:
-        root = Path(__file__).parents[2]
+    root = Path(__file__).parents[2]
+    with reaper():  # its orphan comes to us, so that we can wait for its end
         result = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, cwd=root, capture_output=True)
         assert result.returncode == -signal.SIGKILL, result.stderr
         assert os.waitpid(int(result.stdout), 0)[1] == 0
-    finally:
-        assert libc.prctl(set_child_subreaper, 0, 0, 0, 0) == 0
     assert str(tmp_path) not in mounts()
 
 

@@ -126,6 +126,21 @@ class Kernel:
             path = path.rpartition("/")[0]
         return task
 
+    def group_of(self, pid: int) -> str:
+        """The group that a process is in."""
+        return self.tasks[pid].groups[pid]
+
+    def move(self, pid: int, path: str) -> None:
+        """Another tool moves a process to another group."""
+        self.tasks[pid].groups[pid] = path
+
+    def remove_cgroups(self, top: str) -> None:
+        """A cgroup is removed with those below it."""
+        self.cgroups -= {it for it in self.cgroups if f"{it}/".startswith(f"{top}/")}
+
+    def exists(self, path: str) -> bool:
+        return self.look(path) is not None
+
     def fork(self, parent: int, pid: int, born: int = 200) -> KernelTask:
         """A child begins where its parent is."""
         former = self.tasks[parent]

@@ -142,14 +142,19 @@ class SimulatedMachine:
                 stack.enter_context(patch.object(sys.modules["hook.state.records"], "os", self))
             yield self
 
-    def add(self, path: str, content: bytes) -> None:
-        """A file, with the directories above it; of the kernel's, what it shows from now on."""
+    def add(self, path: str, content: bytes) -> str:
+        """A file, with the directories above it; of the kernel's, what it shows from now on. Returns its path."""
         if path.startswith(tuple(f"{it}/" for it in _MOUNTS)):
             self.kernel.files[path] = content
-            return
+        else:
+            self.remove(path)
+            self.fs.create_file(path, contents=content, st_mode=stat.S_IFREG | 0o600)
+        return path
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or a directory with what is in it, if there is one."""
         if self.fs.exists(path):
             self.fs.remove_object(path)
-        self.fs.create_file(path, contents=content, st_mode=stat.S_IFREG | 0o600)
 
     def files(self, top: str = RUN) -> dict[str, bytes | str]:
         """What is below a directory: the content of files, the targets of links, and of an empty directory nothing."""

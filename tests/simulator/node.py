@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -36,17 +37,17 @@ class ContainerLife:
     `was_interrupted`: its createRuntime was killed; `is_stopped`: its poststop has come to its end.
     """
 
-    def __init__(self, number: int, pid: int, born: int, group: str) -> None:
+    def __init__(self, number: int, ctrl_group: str, top: str) -> None:
+        """`top`: the cgroup that all cgroups of containers are in."""
         self.number = number
         self.id = str(number) * 64
         self.uid = PODS[(number - 1) // 4] if number <= 8 else None
         self.key = self.uid or self.id
-        self.slice = f"/kubepods/pod{self.uid}" if self.uid else "/system.slice"
+        self.slice = f"{top}/kubepods/pod{self.uid}" if self.uid else f"{top}/system.slice"
         self.cgroup = f"{self.slice}/crio-{self.id}.scope"
-        self.pid = pid
-        self.pids = [pid]
-        self.born = born
-        self.ctrl_group = group
+        self.pid = self.born = 0
+        self.pids: list[int] = []
+        self.ctrl_group = ctrl_group
         self.is_alive = True
         self.is_stopped = False
         self.is_member = self.is_out = self.is_lost = self.is_unindexed = self.was_interrupted = False
@@ -71,6 +72,8 @@ class SimulatedNode:
 
     `is_damaged`: another program has damaged records.
     """
+
+    top = ""
 
     def __init__(self, run: SimulatedRun, options: dict[str, Any]) -> None:
         self.run = run
@@ -97,7 +100,7 @@ class SimulatedNode:
     def finish(self) -> None:
         """All is quiet for a while, and reconcile runs once; then there must be nothing left. Raises Violation."""
         self.kernel.now += 5.0
-        life = self.run.live(self._make_reconcile())
+        life = self.run.live(self.make("reconcile", ["reconcile"]))
         expect(not life.error, life.what, life.error)
         try:
             LastOracle(self).judge()
@@ -109,17 +112,13 @@ class SimulatedNode:
         return self._lives_of(number)[-1]
 
     def is_in_group(self, it: ContainerLife) -> bool:
-        return self.kernel.tasks[it.pid].groups[it.pid] == it.group
+        return self.kernel.group_of(it.pid) == it.group
 
     # --- Steps of ours
 
     def create(self, number: int, group: str | None, like: int | None) -> None:
         """createRuntime of a container that begins now; `like`: with the pid of another one, which has ended."""
-        pid = self._make_pid()
-        born = 100 + pid
-        it = ContainerLife(number, self.find(like).pid if like is not None else pid, born, self._find_class(group))
-        self.kernel.spawn(it.pid, f"0::{it.cgroup}", born=born, group=it.ctrl_group)
-        self.lives.append(it)
+        self.begin(number, group, self.find(like).pid if like is not None else None)
         self.create_again(number)
 
     def create_again(self, number: int, *_: object) -> None:
@@ -149,7 +148,7 @@ class SimulatedNode:
         expect(not is_left, "after", life.what, "the last one of its key,", it.group, "is left")
 
     def reconcile(self, *_: object) -> None:
-        self._live(self._make_reconcile())
+        self._live(self.make("reconcile", ["reconcile"]))
 
     def watch(self, number: int, *_: object) -> None:
         """A process enters its cgroup from outside, and watch brings it in."""
@@ -173,24 +172,22 @@ class SimulatedNode:
     def exec(self, number: int, *_: object) -> int:
         """A process enters its cgroup from outside; returns its pid."""
         it = self.find(number)
-        pid = self._make_pid()
-        if it.is_alive:
-            self.kernel.spawn(pid, f"0::{it.cgroup}", born=100 + pid, group=it.ctrl_group)
-            it.pids.append(pid)
-        return pid
+        if not it.is_alive:
+            return self._make_pid()
+        it.pids.append(self.spawn(it.cgroup, it.ctrl_group)[0])
+        return it.pids[-1]
 
     def leave_ghost(self, number: int, *_: object) -> None:
         """It forks a child that outlives it."""
-        it, pid = self.find(number), self._make_pid()
+        it = self.find(number)
         if it.is_alive:
-            self.kernel.fork(it.pid, pid, born=100 + pid).parent = 1
-            self.ghosts.add(pid)
+            self.ghosts.add(self.spawn(it.cgroup, self.kernel.group_of(it.pid))[0])
 
     def let_in(self, number: int, *_: object) -> None:
         """A task of none comes into its group, as with an RMID that is used again."""
-        path, pid = self.find(number).group, self._make_pid()
+        path = self.find(number).group
         if path in self.kernel.groups:
-            self.kernel.spawn(pid, "0::/user.slice", born=100 + pid, group=path)
+            pid = self.spawn(f"{self.top}/user.slice", path)[0]
             self.strangers.add(pid)
             self.ghosts.add(pid)
 
@@ -227,7 +224,7 @@ class SimulatedNode:
         if it.is_alive:
             it.is_out, it.ctrl_group = True, path
             for pid in it.pids:
-                self.kernel.tasks[pid].groups[pid] = path
+                self.kernel.move(pid, path)
 
     def tear(self, number: int, *_: object) -> None:
         """The record of its key becomes unreadable."""
@@ -251,13 +248,20 @@ class SimulatedNode:
 
     def delete_pod(self, number: int, *_: object) -> None:
         """The cgroup of its pod goes."""
-        top = self.find(number).slice
-        self.kernel.cgroups -= {it for it in self.kernel.cgroups if f"{it}/".startswith(f"{top}/")}
+        self.kernel.remove_cgroups(self.find(number).slice)
 
     def pass_time(self, seconds: int, *_: object) -> None:
         self.kernel.now += seconds
 
     # --- How
+
+    def begin(self, number: int, group: str | None = None, pid: int | None = None) -> ContainerLife:
+        """A container begins; no hook has been called yet."""
+        it = ContainerLife(number, self._find_class(group), self.top)
+        it.pid, it.born = self.spawn(it.cgroup, it.ctrl_group, pid)
+        it.pids.append(it.pid)
+        self.lives.append(it)
+        return it
 
     def _may_fail(self) -> bool:
         """Whether a hook may fail without a fault in it: RMIDs are few, or time was short."""
@@ -277,30 +281,38 @@ class SimulatedNode:
 
     def _clear(self, part: str, name: str) -> None:
         self.is_damaged = self.is_damaged or part != "mon_groups"
-        if self.run.fs.exists(f"{RUN}/{part}/{name}"):
-            self.run.fs.remove_object(f"{RUN}/{part}/{name}")
+        self.run.remove(f"{RUN}/{part}/{name}")
 
-    def _make_reconcile(self) -> Life:
-        return Life("reconcile", lambda: reconcile.repair(Options(**self.options)))
+    def spawn(self, cgroup: str, group: str, pid: int | None = None) -> tuple[int, int]:
+        """A process begins; returns its pid and its start time."""
+        number = self._make_pid()
+        task = self.kernel.spawn(pid or number, f"0::{cgroup}", born=100 + number, group=group)
+        return task.pid, task.born
+
+    def make(self, what: str, words: list[str], stdin: bytes = b"") -> Life:
+        """A process of ours with this command line."""
+        if words[0] == "reconcile":
+            return Life(what, lambda: reconcile.repair(Options(**self.options)))
+        return Life(what, lambda: entry.dispatch(words), stdin)
+
+    def write_bundle(self, it: ContainerLife, status: str = "") -> dict[str, Any]:
+        """Write its config.json; returns the state that a runtime gives to its hooks."""
+        annotations = {"io.container.manager": "cri-o", **({"io.kubernetes.pod.uid": it.uid} if it.uid else {})}
+        linux: dict[str, Any] = {"cgroupsPath": it.cgroup}
+        if it.ctrl_group != RESCTRL:
+            linux["intelRdt"] = {"closID": it.ctrl_group.rpartition("/")[2]}
+        config = json.dumps({"annotations": annotations, "linux": linux})
+        bundle = posixpath.dirname(self.run.add(f"/b/{it.id}/config.json", config.encode()))
+        pid = 0 if status == "stopped" else it.pid
+        state = {"ociVersion": "1.0", "id": it.id, "status": status, "pid": pid}
+        return {**state, "bundle": bundle, "annotations": annotations}
 
     def _call(self, what: str, it: ContainerLife, status: str) -> Life:
         """Let a runtime call the hook."""
-        annotations = {"io.container.manager": "cri-o"}
-        if it.uid:
-            annotations["io.kubernetes.pod.uid"] = it.uid
-        bundle = f"/b/{it.id}"
-        state: dict[str, Any] = {
-            "ociVersion": "1.0",
-            "id": it.id,
-            "status": status,
-            "pid": it.pid if status == "created" else 0,
-        }
-        state.update(bundle=bundle, annotations=annotations)
-        config = {"annotations": annotations, "linux": {"cgroupsPath": it.cgroup}}
-        self.run.add(f"{bundle}/config.json", json.dumps(config).encode())
-        words = [f"--{name.replace('_', '-')}={value}" for name, value in self.options.items()]
+        state = self.write_bundle(it, status)
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in self.options.items()]
         stage = "createRuntime" if status == "created" else "hook"  # either does, with such a status
-        return self._live(Life(what, lambda: entry.dispatch([stage, "--strict", *words]), json.dumps(state).encode()))
+        return self._live(self.make(what, [stage, "--strict", *options], json.dumps(state).encode()))
 
     def _live(self, life: Life) -> Life:
         """Let a process of ours live. Raises Violation if it fails otherwise than the rules allow."""

@@ -176,7 +176,7 @@ class LastOracle:
         failure = self._failures.get(it.id)
         if self._node.is_in_group(it):  # on no record: brought in with a namesake in the same cgroup
             expect(is_recorded or it.was_interrupted, it, "is in its group and on no record")
-            outside = [pid for pid in it.pids if self._kernel.tasks[pid].groups[pid] != it.group]
+            outside = [pid for pid in it.pids if self._kernel.group_of(pid) != it.group]
             expect(not outside, "of", it, "these are outside its group:", outside)
         elif failure is not None:
             is_short = failure["reason"] in ("no_rmids", "rmids_in_limbo") and self._kernel.free() <= 0
@@ -231,8 +231,10 @@ class LastOracle:
             wanted = f"{state['created_boottime']:.3f}/{state['generation']}\n".encode()
             found = self._files.get(f"{top}/generation")
             expect(found == wanted, top, "shows", found, "instead of", wanted)
+            is_over = f"{top}/completed_at" in self._files
+            expect(is_over == bool(state["completed_at"]), top, "is shown as completed:", is_over)
             links = [str(text)[3:] for path, text in self._files.items() if path.startswith(top) and text[:3] == "-> "]
-            gone = [to for to in links if self._kernel.look(to) is None]
+            gone = [to for to in links if not self._kernel.exists(to)]
             expect(not gone, top, "has links that lead nowhere:", gone[:1])
 
     def _read(self, part: str) -> dict[str, Any]:

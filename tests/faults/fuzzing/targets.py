@@ -114,7 +114,7 @@ class HostileMachine(SimulatedMachine):
         super().__init__(kernel=HostileKernel(process))
         self.caller = Caller(stdin)
 
-    def add(self, path: str, content: bytes) -> None:
+    def add(self, path: str, content: bytes) -> str:
         group, _, counter = path.partition("/mon_data/")
         group = group.removesuffix("/tasks")
         if group.startswith(f"{RESCTRL}/mon_groups/"):
@@ -122,7 +122,7 @@ class HostileMachine(SimulatedMachine):
                 self.kernel.mkdir(group)
             if counter:
                 self.kernel.groups[group].counters[counter] = ""
-        super().add(path, content)
+        return super().add(path, content)
 
 
 def _ours() -> list[str]:

@@ -11,7 +11,7 @@ from tests.faults.scene import CREATE, POSTSTOP, Job, Scene
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.support.storm import SimulatedContainer
+    from tests.simulator.node import ContainerLife
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Stage:
 
     name: str
     verb: str
-    prepare: Callable[[Scene], SimulatedContainer]
+    prepare: Callable[[Scene], ContainerLife]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.verb})"
@@ -31,31 +31,31 @@ class Stage:
         return Job(self.verb, self.prepare(scene))
 
 
-def _first(scene: Scene) -> SimulatedContainer:
+def _first(scene: Scene) -> ContainerLife:
     return scene.born(1)
 
 
-def _return(scene: Scene) -> SimulatedContainer:
+def _return(scene: Scene) -> ContainerLife:
     """The pod was there before, and has used something then."""
     scene.expect(not scene.run(Job(POSTSTOP, _last(scene))).outcome.stderr, "it cannot be made ready")
     return scene.born(2)
 
 
-def _further(scene: Scene) -> SimulatedContainer:
+def _further(scene: Scene) -> ContainerLife:
     scene.busy(1)
     return scene.born(2)
 
 
-def _further_end(scene: Scene) -> SimulatedContainer:
+def _further_end(scene: Scene) -> ContainerLife:
     scene.living(1)
     return scene.over(2)
 
 
-def _last(scene: Scene) -> SimulatedContainer:
+def _last(scene: Scene) -> ContainerLife:
     return scene.over(1)
 
 
-def _refused(scene: Scene) -> SimulatedContainer:
+def _refused(scene: Scene) -> ContainerLife:
     """No RMID is left."""
     scene.hoard()
     return scene.born(1)
