@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from hook.base.models import KeyState
     from hook.base.resctrl import Resctrl
-    from hook.doctor.finding import Finding, Site
+    from hook.doctor import Finding, Site
     from hook.install.steps import Taken
     from hook.node.place import Places, PyzFile
     from hook.observe.prometheus import Choice, Family, Former
@@ -290,17 +290,16 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def doctor(given: options.Doctor, hook: Options, _words: list[str]) -> int:
-    from hook.doctor.finding import FAILURE, Site, format_findings, to_objects
+    from hook.doctor import FAILURE, Site, format_findings, to_objects
     from hook.doctor.kernel import run_self_test
-    from hook.node import config, hooksd
+    from hook.node import config
     from hook.node.place import Places, choose_hooks_dir
 
     if given.self_test:
         findings = list(run_self_test(hook.resctrl_root))
     else:
         prefix = given.prefix or _find_own_prefix()
-        usual = [*hooksd.READERS, *config.read_crio_hooks_dirs(), *config.read_podman_hooks_dirs()]
-        directories = tuple(given.hooks_dir or dict.fromkeys(usual))
+        directories = tuple(given.hooks_dir or config.list_hooks_dirs())
         findings = examine(Site(Places(prefix, choose_hooks_dir(prefix)), hook, directories))
     is_well = all(it.level != FAILURE for it in findings)
     if given.is_json:
@@ -313,13 +312,12 @@ def doctor(given: options.Doctor, hook: Options, _words: list[str]) -> int:
 def examine(site: Site) -> list[Finding]:
     """Run all checks. If doctor is ended early: the findings so far, and a failure that names the check."""
     from hook.cli.deadline import Ended
-    from hook.doctor import CHECKS, run_check
-    from hook.doctor.finding import failure
+    from hook.doctor import failure, list_checks, run_check
 
     findings: list[Finding] = []
-    for name in CHECKS:
+    for name, check in list_checks().items():
         try:
-            for finding in run_check(name, site):
+            for finding in run_check(name, check, site):
                 findings.append(finding)
         except Ended as error:
             remedy = "see why this takes so long; this check and those after it are not complete"
@@ -435,14 +433,14 @@ def uninstall_program(given: options.Uninstall, hook: Options, _words: list[str]
 
 def make_bytecode(given: options.MakeBytecode, _hook: Options, _words: list[str]) -> None:
     """Compile the program that runs, if its Python needs it."""
-    from hook.install import node_bytecode, steps
+    from hook.install import steps
     from hook.install.install import find_python
 
     program = os.path.realpath(_find_own_path())
     shipped = _open_pyz()
     python = find_python(shipped.python)
     with steps.lock_directory(os.path.dirname(program)):
-        taken = steps.take_steps(node_bytecode.plan_bytecode(program, shipped, python), dry_run=False)
+        taken = steps.take_steps(steps.plan_bytecode(program, shipped, python), dry_run=False)
     if problems := [problem for _step, problem in taken if problem is not None]:
         raise steps.Refused(*problems)
     if given.is_json:

@@ -1,41 +1,150 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`doctor`: checks a node and suggests fixes. No check changes anything, except --self-test."""
+"""`doctor`: checks a node and suggests fixes. No check changes anything, except --self-test.
+
+The input of a check is an installation (Site), its output findings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from hook.base.errors import HookError
-from hook.doctor import installation, kernel, records, runtimes
-from hook.doctor.finding import Finding, Site, failure
+from hook.base.models import Options, State
+from hook.node import config, door, hooksd, runtimes
+from hook.node.door import Tree
+from hook.node.hooksd import Entry, read_programs
+from hook.node.place import Origin, Places, find_origin, find_prefix
+from hook.observe.snapshot import Inventory, take_snapshot
 
-CHECKS: dict[str, Callable[[Site], Iterator[Finding]]] = {
-    "root": kernel.check_root,
-    "resctrl": kernel.check_resctrl,
-    "RMIDs": kernel.check_rmids,
-    "memory traffic": kernel.check_traffic,
-    "/proc": kernel.check_processes,
-    "program": installation.check_programs,
-    "hooks.d": installation.check_hooks_directories,
-    "runtimes": runtimes.check_runtimes,
-    "annotations": runtimes.check_pod_annotations,
-    "other resctrl tools": runtimes.check_other_tools,
-    "records": records.check_records,
-    "containers": records.check_containers,
-    "unhooked": records.check_unhooked,
-    "lost": records.check_lost_containers,
-    "timer": installation.check_timer,
-    "reconcile": records.check_reconcile,
-    "watch": records.check_watch,
-    "syslog": installation.check_syslog,
-}
-"""The checks in the order of the output, each with its subject."""
+_MOST_NAMED = 5
+OK, WARNING, FAILURE = "ok", "warning", "FAIL"
 
 
-def run_check(name: str, site: Site) -> Iterator[Finding]:
+class Finding(NamedTuple):
+    """The result of a check. `subject`: the thing that was checked; `remedy`: what to do, empty if the level is ok."""
+
+    level: str
+    subject: str
+    found: str
+    remedy: str = ""
+
+
+def ok(subject: str, found: str) -> Finding:
+    return Finding(OK, subject, found)
+
+
+def warning(subject: str, found: str, remedy: str) -> Finding:
+    return Finding(WARNING, subject, found, remedy)
+
+
+def failure(subject: str, found: str, remedy: str) -> Finding:
+    return Finding(FAILURE, subject, found, remedy)
+
+
+def format_findings(findings: Iterable[Finding]) -> list[str]:
+    """A line for each finding, and one for its remedy."""
+    lines = []
+    for level, subject, found, remedy in findings:
+        lines.append(f"{level:<8} {subject}: {found}")
+        lines += [f"{'':<8}   {remedy}"] if remedy else []
+    return lines
+
+
+def to_objects(findings: Iterable[Finding]) -> list[dict[str, Any]]:
+    """The objects that `doctor --json` prints."""
+    return [{**it._asdict(), "level": it.level.lower(), "remedy": it.remedy or None} for it in findings]
+
+
+def name_first(names: Iterable[str]) -> str:
+    """The first few of these names, and how many more there are."""
+    found = list(names)
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return ", ".join(found[:_MOST_NAMED]) + more
+
+
+class Site:
+    """The installation to check. `hooks_dirs`: the hooks.d directories, in the order of precedence."""
+
+    def __init__(self, places: Places, options: Options, hooks_dirs: tuple[str, ...] = tuple(hooksd.READERS)) -> None:
+        self.places, self.options, self.hooks_dirs = places, options, hooks_dirs
+
+    @cached_property
+    def ours(self) -> list[Entry]:
+        """The hooks.d files that call the hook. Raises OSError."""
+        entries = (it for directory in self.hooks_dirs for it in hooksd.read_directory(directory))
+        return [it for it in entries if it.own is not None]
+
+    @cached_property
+    def programs(self) -> list[str]:
+        """The programs that hooks.d calls, or that of `places` if it calls none. Raises OSError."""
+        return sorted({it.own.path for it in self.ours if it.own is not None}) or [self.places.program]
+
+    @cached_property
+    def origin(self) -> Origin:
+        """The owner of the installation that hooks.d calls, or of `places` if it calls none. Raises OSError."""
+        called = [(it.path, find_prefix(it.own.path)) for it in self.ours if it.own is not None]
+        places = [Places(prefix, os.path.dirname(path)) for path, prefix in called if prefix is not None]
+        return find_origin(next(iter(places), self.places))
+
+    @cached_property
+    def states(self) -> tuple[list[State], list[str]]:
+        """The states of the running containers, and a line for each problem with a runtime."""
+        return runtimes.find_runtimes().list_states()
+
+    @cached_property
+    def containerd(self) -> config.Configuration:
+        """The configuration of containerd."""
+        return config.read_containerd()
+
+    @cached_property
+    def snapshot(self) -> Inventory:
+        """The node as `list` shows it. Raises HookError, OSError."""
+        return take_snapshot(self.options)
+
+    def is_called_by(self, path: str, files: Tree = door.HOST) -> bool:
+        """Whether a container's config.json (or a base_runtime_spec) has the hook; False if it is unreadable."""
+        try:
+            return not read_programs(path, files).isdisjoint((*self.programs, self.places.link))
+        except OSError:
+            return False
+
+
+Check = Callable[[Site], Iterator[Finding]]
+
+
+def list_checks() -> dict[str, Check]:
+    """The checks in the order of the output, each with its subject."""
+    from hook.doctor import engines, installation, kernel, records  # noqa: PLC0415  they import this module
+
+    return {
+        "root": kernel.check_root,
+        "resctrl": kernel.check_resctrl,
+        "RMIDs": kernel.check_rmids,
+        "memory traffic": kernel.check_traffic,
+        "/proc": kernel.check_processes,
+        "program": installation.check_programs,
+        "hooks.d": installation.check_hooks_directories,
+        "runtimes": engines.check_runtimes,
+        "annotations": engines.check_pod_annotations,
+        "other resctrl tools": engines.check_other_tools,
+        "records": records.check_records,
+        "containers": records.check_containers,
+        "unhooked": records.check_unhooked,
+        "lost": records.check_lost_containers,
+        "timer": installation.check_timer,
+        "reconcile": records.check_reconcile,
+        "watch": records.check_watch,
+        "syslog": installation.check_syslog,
+    }
+
+
+def run_check(name: str, check: Check, site: Site) -> Iterator[Finding]:
     """Run a check. One that raises an error is a failure."""
     try:
-        yield from CHECKS[name](site)
+        yield from check(site)
     except (HookError, OSError) as error:
         found, _, hint = str(error).partition("; hint: ")
         yield failure(name, f"cannot check: {found}", hint or "run doctor as root")

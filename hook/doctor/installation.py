@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 
-from hook.doctor.finding import Finding, Site, failure, name_first, ok, warning
-from hook.install import install, node_bytecode
+from hook.doctor import Finding, Site, failure, name_first, ok, warning
+from hook.install import install, steps
 from hook.install.steps import Refused
 from hook.node import config, door, hooksd, programs
 from hook.node.door import Unreadable
 from hook.node.hooksd import Entry, parse_options
-from hook.node.place import INSTALL, KUBERNETES, NAME, PODMAN, PyzFile
-from hook.node.programs import Interpreter
+from hook.node.place import INSTALL, NAME, PyzFile
 from hook.stages.entry import parse
 
 _NO_ENV = "no env: createRuntime then inherits the environment of its caller, and Podman's poststop has none"
@@ -45,30 +45,25 @@ def _check_program(site: Site, path: str) -> Iterator[Finding]:
     if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         remedy = f"chown root {path}; chmod 755 {path} (runtimes run it as root)"
         yield failure("program", f"{path} is not owned by root, or is writable by others", remedy)
-    yield from _check_python(shipped)
+    yield _check_python(shipped)
     try:
         install.try_program(path)
+        yield ok("program", f"{path} runs")
     except Refused as error:
         yield failure("program", str(error), "fix this first: containers with the hook do not start")
-    else:
-        yield ok("program", f"{path} runs")
 
 
-def _check_python(shipped: PyzFile) -> Iterator[Finding]:
-    found = programs.ask_interpreter(shipped.python)
-    if not isinstance(found, Interpreter):
-        yield failure("Python", found, "install that Python, or use install --python=PATH")
-        return
-    version = ".".join(map(str, found.version))
-    if found.version < programs.OLDEST:
-        yield failure("Python", f"{found.path} is version {version}, which is too old", "use install --python=PATH")
-    elif shipped.has_bytecode(found.magic):
-        yield ok("Python", f"{found.path}, {version}; the program contains bytecode for it")
-    elif node_bytecode.is_current(os.path.realpath(shipped.path), shipped, found):
-        yield ok("Python", f"{found.path}, {version}; this node has compiled the program for it")
-    else:
-        problem = "the program has no bytecode for it, so each hook runs from sources, several times slower"
-        yield warning("Python", f"{found.path} is version {version}; {problem}", f"{shipped.path} bytecode")
+def _check_python(shipped: PyzFile) -> Finding:
+    python = programs.ask_interpreter(shipped.python)
+    if isinstance(python, str):
+        return failure("Python", python, "install that Python, or use install --python=PATH")
+    name = "{}, {}.{}".format(python.path, *python.version)
+    if shipped.has_bytecode(python.magic):
+        return ok("Python", f"{name}; the program contains bytecode for it")
+    if steps.has_bytecode(os.path.realpath(shipped.path), shipped, python):
+        return ok("Python", f"{name}; this node has compiled the program for it")
+    problem = f"{name}: the program has no bytecode for it, so each hook runs from sources, several times slower"
+    return warning("Python", problem, f"{shipped.path} bytecode")
 
 
 def check_timer(site: Site) -> Iterator[Finding]:
@@ -91,24 +86,16 @@ def check_timer(site: Site) -> Iterator[Finding]:
 def _check_timer_options(site: Site) -> Iterator[Finding]:
     """reconcile needs the options of the hook, in its unit or in the file that the unit reads (OPTIONS=)."""
     files = [path for path in (site.places.service, site.places.conf) if os.path.exists(path)]
-    if not files:
-        return
-    last = [line for path in files for line in _read_timer_options(path)][-1:]
-    options, _own = parse([word for line in last for word in line.split() if word != "--adopt"])
+    lines = "\n".join(door.read_text(path, door.CONFIGURATION) for path in files)
+    found = re.findall(r"^(?:Environment=)?OPTIONS=(.*)$", lines, re.MULTILINE)[-1:]
+    options, _own = parse([word for line in found for word in line.split() if word != "--adopt"])
     called = [dict(parse_options(it.own)[0]) for it in site.ours if it.own is not None]
     # reconcile ignores --containers
-    if called and dict(options) not in [{**it, "containers": options.containers} for it in called]:
+    if files and called and dict(options) not in [{**it, "containers": options.containers} for it in called]:
         remedy = f"`{NAME} install` writes both; with {site.origin.name}, set OPTIONS= in {site.places.conf}"
         if site.origin is INSTALL:
             remedy = f"run `{NAME} install`, which writes both"
         yield warning("timer", f"the options in {files[-1]} differ from those of the hook", remedy)
-
-
-def _read_timer_options(path: str) -> list[str]:
-    """The value of each OPTIONS= line of a unit or of its file of options."""
-    text = door.read_text(path, door.CONFIGURATION)
-    lines = [line.removeprefix("Environment=") for line in text.splitlines()]
-    return [line.partition("=")[2].strip() for line in lines if line.startswith("OPTIONS=")]
 
 
 def check_syslog(_site: Site) -> Iterator[Finding]:
@@ -130,29 +117,25 @@ def check_hooks_directories(site: Site) -> Iterator[Finding]:
             yield from _check_file(site, entry)
     if not site.ours:
         yield failure("hooks.d", f"no hooks.d file in {' or '.join(site.hooks_dirs)} calls {NAME}", site.origin.again)
-    yield from _check_duplicates(site.ours)
-
-
-def _check_duplicates(ours: list[Entry]) -> Iterator[Finding]:
-    """Our files in several directories. A namesake in a later one is an administrator's override."""
-    for entry in ours:
-        earlier = [it for it in ours[: ours.index(entry)] if it.name == entry.name]
-        if earlier:
-            yield from _check_override(entry, earlier[-1])
-        elif os.path.dirname(entry.path) != os.path.dirname(ours[0].path):
+    earlier: dict[str, Entry] = {}
+    for entry in site.ours:  # a namesake in a later directory is an administrator's override
+        if entry.name in earlier:
+            yield from _check_override(entry, earlier[entry.name])
+        elif os.path.dirname(entry.path) != os.path.dirname(site.ours[0].path):
+            found = f"several files call the hook: {name_first(it.path for it in site.ours)}"
             remedy = "remove all but one: programs that read both directories call the hook twice"
-            yield failure("hooks.d", f"several files call the hook: {name_first([it.path for it in ours])}", remedy)
+            yield failure("hooks.d", found, remedy)
             return
+        earlier[entry.name] = entry
 
 
 def _check_override(entry: Entry, earlier: Entry) -> Iterator[Finding]:
-    directory = os.path.dirname(entry.path)
-    readers = {"podman": ("Podman", config.read_podman_hooks_dirs())} if PODMAN in entry.name else {}
-    readers |= {"crio": ("CRI-O", config.read_crio_hooks_dirs())} if KUBERNETES in entry.name else {}
     yield ok("hooks.d", f"{entry.path} overrides {earlier.path} for programs that read both")
-    for program, (who, reads) in readers.items():
-        if programs.find_program(program) and directory not in reads:
-            found = f"{who} reads {', '.join(reads)}, not {directory}: it uses {earlier.path}"
+    directory = os.path.dirname(entry.path)
+    for it in (config.CRIO, config.PODMAN):
+        reads = it.read_hooks_dirs()
+        if it.target in entry.name and programs.find_program(it.program) and directory not in reads:
+            found = f"{it.name} reads {', '.join(reads)}, not {directory}: it uses {earlier.path}"
             yield warning("hooks.d", found, f"append {directory} to its hooks_dir")
 
 

@@ -4,36 +4,39 @@
 from __future__ import annotations
 
 import os
-import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 
 from hook.base import procfs, resctrl, system
 from hook.base.errors import HookError, Reason
 from hook.base.resctrl import Resctrl
-from hook.doctor.finding import Finding, Site, failure, name_first, ok, warning
+from hook.doctor import Finding, Site, failure, name_first, ok, warning
 from hook.node import door
 from hook.node.door import Unreadable
 from hook.node.place import NAME
 from hook.observe import hardware
 from hook.stages import identity
 
-_NO_RESCTRL_X86 = "resctrl needs Intel RDT or AMD QoS, and CONFIG_X86_CPU_RESCTRL; most VMs have none"
-_NO_RESCTRL_ARM64 = (
+# What to do where something is missing: on x86, on Arm.
+_NO_RESCTRL = (
+    "resctrl needs Intel RDT or AMD QoS, and CONFIG_X86_CPU_RESCTRL; most VMs have none",
     "resctrl needs MPAM in the CPU and in the firmware (ACPI table MPAM), CONFIG_ARM64_MPAM and CONFIG_RESCTRL_FS, and "
-    "no arm64.nompam on the kernel command line; most VMs have none"
+    "no arm64.nompam on the kernel command line; most VMs have none",
 )
-_NO_MONITORING_X86 = "use a CPU with CMT, MBM or AET; look for rdt= and clearcpuid= on the kernel command line"
-_NO_MONITORING_ARM64 = (
+_NO_MONITORING = (
+    "use a CPU with CMT, MBM or AET; look for rdt= and clearcpuid= on the kernel command line",
     "use a machine with MPAM monitors on the L3 cache (CSU) or behind it (MBWU); why the kernel uses none: boot with "
-    '`dyndbg="file mpam_resctrl.c +pl"`, and see its Documentation/arch/arm64/mpam.rst'
+    '`dyndbg="file mpam_resctrl.c +pl"`, and see its Documentation/arch/arm64/mpam.rst',
+)
+_NO_TRAFFIC = (
+    "needs a CPU with MBM; look for rdt= and clearcpuid= on the kernel command line",
+    "needs MPAM bandwidth monitors (MBWU) on or behind the L3 cache, and a kernel that uses them: "
+    "Documentation/arch/arm64/mpam.rst",
 )
 _TRAFFIC = "memory traffic"
 _LIMIT = 16 << 20  # bytes of a file of the kernel's: /proc/self/mounts has a line for each mount
-_NEEDS_MBM = "needs a CPU with MBM; look for rdt= and clearcpuid= on the kernel command line"
-_NEEDS_MBWU = (
-    "needs MPAM bandwidth monitors (MBWU) on or behind the L3 cache, and a kernel that uses them: "
-    "Documentation/arch/arm64/mpam.rst"
-)
 
 
 def check_root(_site: Site) -> Iterator[Finding]:
@@ -51,36 +54,35 @@ def check_resctrl(site: Site) -> Iterator[Finding]:
     kernel = Resctrl(root)
     if not kernel.exists():
         found = f"no {root}: the kernel or the CPU does not support resctrl"
-        remedy = _NO_RESCTRL_ARM64 if hardware.is_arm64() else _NO_RESCTRL_X86
-        yield failure("resctrl", found, remedy)
+        yield failure("resctrl", found, _NO_RESCTRL[hardware.is_arm64()])
     elif not kernel.is_mounted():
         yield _find_mount_problem(root)
     else:
         yield ok("resctrl", f"mounted on {root}")
         if os.statvfs(root).f_flag & os.ST_RDONLY:
             yield failure("resctrl", "mounted read-only", f"mount -o remount,rw {root}")
-        yield from _check_counters(root)
-        yield from _check_limbo(root)
+        kinds = [name for name in system.list_directory(root + "/info") if name.endswith("_MON")]
+        if "PERF_PKG_MON" in kinds:
+            yield ok("counters", ", ".join(kinds))
+        else:
+            remedy = f"energy needs an Intel CPU with AET, and kernel support for it; {_name_counted(root)} without it"
+            yield warning("counters", f"{', '.join(kinds) or 'none'}; no energy (PERF_PKG_MON)", remedy)
+        threshold = root + "/info/L3_MON/max_threshold_occupancy"
+        with suppress(OSError):
+            if system.read_file(threshold, 64).strip() == "0":
+                found = f"{threshold} is 0: the kernel never reuses a freed RMID"
+                yield warning("limbo", found, f"echo 65536 > {threshold}")
 
 
 def _find_mount_problem(root: str) -> Finding:
     if system.is_directory(root + "/info"):
-        remedy = _NO_MONITORING_ARM64 if hardware.is_arm64() else _NO_MONITORING_X86
-        return failure("resctrl", f"{root} is mounted but does not support monitoring: no mon_groups", remedy)
+        found = f"{root} is mounted but does not support monitoring: no mon_groups"
+        return failure("resctrl", found, _NO_MONITORING[hardware.is_arm64()])
     if procfs.resctrl_groups(system.process_id()) is not None:
         remedy = "stop the processes of that namespace (lsns -t mnt; a container with the mount), then mount it here"
         return failure("resctrl", "mounted in another mount namespace, not in this one", remedy)
     remedy = f"mount -t resctrl resctrl {root}; for each boot: `resctrl {root} resctrl defaults 0 0` in /etc/fstab"
     return failure("resctrl", f"not mounted on {root}", remedy)
-
-
-def _check_counters(root: str) -> Iterator[Finding]:
-    kinds = [name for name in system.list_directory(root + "/info") if name.endswith("_MON")]
-    if "PERF_PKG_MON" in kinds:
-        yield ok("counters", ", ".join(kinds))
-    else:
-        remedy = f"energy needs an Intel CPU with AET, and kernel support for it; {_name_counted(root)} without it"
-        yield warning("counters", f"{', '.join(kinds) or 'none'}; no energy (PERF_PKG_MON)", remedy)
 
 
 def _name_counted(root: str) -> str:
@@ -91,28 +93,18 @@ def _name_counted(root: str) -> str:
     return f"{' and '.join(counted) or 'nothing'} {'are' if len(counted) > 1 else 'is'} counted"
 
 
-def _check_limbo(root: str) -> Iterator[Finding]:
-    path = f"{root}/info/L3_MON/max_threshold_occupancy"
-    try:
-        threshold = int(system.read_file(path, 64))
-    except (OSError, ValueError):
-        return
-    if threshold == 0:
-        yield warning("limbo", f"{path} is 0: the kernel never reuses a freed RMID", f"echo 65536 > {path}")
-
-
 def check_rmids(site: Site) -> Iterator[Finding]:
     seen = site.snapshot
     if seen.rmids is None:
         return
     limit, ours, others = seen.rmids.limit, seen.rmids.ours, seen.rmids.others
-    found = f"{ours + others} in use of {limit or '?'} ({ours} ours, {others} of others)"
-    free = None if limit is None else limit - ours - others
+    used = ours + others
+    found = f"{used} in use of {limit or '?'} ({ours} ours, {others} of others)"
     fewer = "pods or ctrl_groups" if seen.rmids.each is None else "pods in each ctrl_group"
     remedy = f"use fewer {fewer}, or remove groups of other tools; `{NAME} reconcile` frees those of dead pods"
-    if free is not None and free <= 0:
+    if limit is not None and used >= limit:
         yield failure("RMIDs", f"{found}: none left", remedy)
-    elif free is not None and free * 10 < (limit or 0):
+    elif limit is not None and (limit - used) * 10 < limit:
         yield warning("RMIDs", f"{found}: few left", remedy)
     else:
         yield ok("RMIDs", found)
@@ -120,22 +112,17 @@ def check_rmids(site: Site) -> Iterator[Finding]:
         yield failure("RMIDs", *full)
     if seen.orphans:
         yield warning("RMIDs", f"orphaned groups (no live container): {name_first(seen.orphans)}", f"{NAME} reconcile")
-    yield from _check_other_groups(site)
-
-
-def _check_other_groups(site: Site) -> Iterator[Finding]:
-    """Other owners of RMIDs, guessed by the names of their groups."""
-    found: dict[str, list[str]] = {}
+    by_owner: dict[str, list[str]] = {}
     for path in resctrl.list_mon_groups(site.options.resctrl_root):
-        name = os.path.basename(path)
-        if not name.startswith(site.options.group_prefix):
-            found.setdefault(_guess_owner(name), []).append(path)
-    for maker, paths in found.items():
+        if not os.path.basename(path).startswith(site.options.group_prefix):
+            by_owner.setdefault(_guess_owner(os.path.basename(path)), []).append(path)
+    for owner, paths in by_owner.items():
         remedy = "each group takes an RMID; remove unused ones with rmdir"
-        yield warning("RMIDs", f"{len(paths)} groups {maker}: {name_first(paths)}", remedy)
+        yield warning("RMIDs", f"{len(paths)} groups {owner}: {name_first(paths)}", remedy)
 
 
 def _guess_owner(name: str) -> str:
+    """The other owner of an RMID, by the name of its group."""
     if identity.canonical_uid(name) is not None:
         return "of pods (nri-resctrl-mon, or Kepler in active mode?)"
     is_container = len(name) == 64 and not name.strip("0123456789abcdef")
@@ -153,10 +140,10 @@ def check_processes(site: Site) -> Iterator[Finding]:
         yield warning("/proc", found, f"needs CONFIG_PROC_CPU_RESCTRL; {remedy}")
     else:
         yield ok("/proc", "process information is readable")
-    lines = door.read("/proc/self/mounts", _LIMIT).decode("utf-8", "replace").splitlines()
-    kinds = {line.split(" ")[2] for line in lines}
-    if versions := [version for kind, version in (("cgroup", "v1"), ("cgroup2", "v2")) if kind in kinds]:
-        yield ok("cgroups", " and ".join(versions))
+    mounts = door.read("/proc/self/mounts", _LIMIT).decode("utf-8", "replace").splitlines()
+    kinds = {line.split(" ")[2] for line in mounts} & {"cgroup", "cgroup2"}
+    if kinds:
+        yield ok("cgroups", " and ".join("v2" if kind == "cgroup2" else "v1" for kind in sorted(kinds)))
     else:
         remedy = "mount cgroups: they show which processes and which pod belong to a container"
         yield failure("cgroups", "not mounted", remedy)
@@ -180,7 +167,7 @@ def check_traffic(site: Site) -> Iterator[Finding]:
         return
     if not events & set(hardware.TRAFFIC):
         found = f"not counted: the kernel offers {', '.join(sorted(events))}"
-        yield warning(_TRAFFIC, found, _NEEDS_MBWU if hardware.is_arm64() else _NEEDS_MBM)
+        yield warning(_TRAFFIC, found, _NO_TRAFFIC[hardware.is_arm64()])
     elif (counters := hardware.read_assignable(root)) is not None:
         unassigned = hardware.explain_unassigned(site.snapshot.unassigned, counters)
         problems = [*filter(None, (unassigned, hardware.explain_shortage(counters)))]
@@ -194,6 +181,8 @@ def check_traffic(site: Site) -> Iterator[Finding]:
 
 _PREFIX = "self-test-of-resctrl-mon-hook-"  # not the prefix of our groups: reconcile must ignore it
 _SECONDS = 1.0
+# What a child does, which uses CPU and memory until it is killed.
+_LOAD = "import signal; signal.alarm(60)\nwhile True: bytearray(1 << 22)"
 
 
 def run_self_test(root: str) -> Iterator[Finding]:
@@ -211,39 +200,22 @@ def _use_a_group(root: str) -> Iterator[str]:
     if not kernel.is_mounted():
         raise HookError(Reason.NOT_MOUNTED, f"{root} is not mounted, or does not support monitoring")
     path = kernel.path("/", f"{_PREFIX}{system.process_id()}")
-    kernel.make(path)
-    child = 0
-    try:
+    with ExitStack() as at_the_end:
+        kernel.make(path)
+        at_the_end.callback(kernel.remove, path)
         yield f"made {path}"
         before = kernel.counters(path)
         yield f"read {len(before)} counters"
-        child = _start_load()
-        kernel.put(path, child)
-        if child not in (kernel.tasks(path) or ()):
-            raise HookError(Reason.IO, f"moved process {child} to the group, but it is not in it")
-        yield f"moved process {child} to it; /proc shows {procfs.resctrl_groups(child)}"
+        load = at_the_end.enter_context(subprocess.Popen([sys.executable, "-ISc", _LOAD]))
+        at_the_end.callback(load.kill)
+        kernel.put(path, load.pid)
+        if load.pid not in (kernel.tasks(path) or ()):
+            raise HookError(Reason.IO, f"moved process {load.pid} to the group, but it is not in it")
+        yield f"moved process {load.pid} to it; /proc shows {procfs.resctrl_groups(load.pid)}"
         system.sleep(_SECONDS)
         now = {name: text for name, text in kernel.counters(path).items() if text != before.get(name)}
         growth = ", ".join(f"{name} {before.get(name)} -> {text}" for name, text in now.items())
         yield f"its counters after {_SECONDS:.0f} s: {growth or 'unchanged'}"
-    finally:
-        if child:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-        kernel.remove(path)
     if system.is_directory(path):
         raise HookError(Reason.IO, f"removed {path}, but it still exists")
     yield "removed it"
-
-
-def _start_load() -> int:
-    """Fork a child that uses CPU and memory until it is killed."""
-    child = os.fork()
-    if child == 0:
-        try:
-            signal.alarm(60)
-            while True:
-                bytearray(1 << 22)
-        finally:
-            os._exit(1)
-    return child

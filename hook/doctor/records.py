@@ -10,7 +10,7 @@ from hook.base import cgroups, system
 from hook.base.explain import who
 from hook.base.models import Failure, Index
 from hook.base.node_models import ReconcileRecord, WatchRecord
-from hook.doctor.finding import Finding, Site, failure, name_first, ok, warning
+from hook.doctor import Finding, Site, failure, name_first, ok, warning
 from hook.doctor.kernel import has_process_connector
 from hook.node import programs, runtimes
 from hook.node.place import NAME
@@ -21,7 +21,7 @@ _SILENCE = 180.0  # seconds: watch renews its record every minute
 
 
 def check_records(site: Site) -> Iterator[Finding]:
-    run_dir = site.options.run_dir
+    run_dir, again = site.options.run_dir, f"run {NAME} reconcile"
     if not os.path.isdir(run_dir):
         yield ok("records", f"no {run_dir}: no hook has run since boot")
         return
@@ -34,16 +34,15 @@ def check_records(site: Site) -> Iterator[Finding]:
         found = f"at least {seen.unrecorded} failures since boot could not be recorded"
         yield warning("failures", found, f"see journalctl -t {NAME}; some of these containers may still run")
     for broken in [*seen.unreadable, *seen.unreadable_failures]:
-        yield warning(broken.file, broken.problem, f"run {NAME} reconcile")
+        yield warning(broken.file, broken.problem, again)
     for condition in ("group missing", "recovering"):
-        keys = [key.state.key for key in seen.keys if key.condition == condition]
-        if keys:
-            yield warning("records", f"{condition}: {name_first(keys)}", f"run {NAME} reconcile")
+        if keys := [key.state.key for key in seen.keys if key.condition == condition]:
+            yield warning("records", f"{condition}: {name_first(keys)}", again)
     by_reason: dict[str, list[str]] = {}
     for it in seen.failures:
         by_reason.setdefault(it.reason, []).append(who(it.container, it.namespace, it.pod, it.name))
-    for reason, containers in by_reason.items():
-        found = f"{len(containers)} containers: {reason}: {name_first(containers)}"
+    for reason, names in by_reason.items():
+        found = f"{len(names)} containers: {reason}: {name_first(names)}"
         yield warning("failures", found, f"see {NAME} list for details")
 
 
@@ -53,15 +52,13 @@ def check_containers(site: Site) -> Iterator[Finding]:
     with Records(site.options.run_dir) as records:
         recorded = {*records.names(Index), *records.names(Failure)}
     hooked = [it.id for it in states if site.is_called_by(f"{it.bundle}/config.json")]
-    lost = [container for container in hooked if container not in recorded]
-    unhooked = [it.id for it in states if it.id not in recorded and it.id not in hooked]
     yield ok("containers", f"{len(states)} running, {len(hooked)} with the hook")
-    if lost:
+    if lost := [it for it in hooked if it not in recorded]:
         found = f"have the hook configured but no record in the run directory: {name_first(lost)}"
         yield warning("containers", found, f"run {NAME} reconcile --adopt, unless a filter or --monitor excludes them")
-    if unhooked:
-        found = f"without the hook: {name_first(unhooked)}"
-        yield warning("containers", found, f"to monitor them, run {NAME} reconcile --adopt")
+    if unhooked := sorted({it.id for it in states} - recorded - {*hooked}):
+        remedy = f"to monitor them, run {NAME} reconcile --adopt"
+        yield warning("containers", f"without the hook: {name_first(unhooked)}", remedy)
     for line in problems:
         yield warning("containers", line, "fix the runtime: doctor and reconcile --adopt cannot see its containers")
 
@@ -82,13 +79,15 @@ def check_lost_containers(site: Site) -> Iterator[Finding]:
         return
     newer, unanswered = runtimes.find_runtimes().find_states(live.keys() - bundles.keys())
     bundles.update({container: it.bundle for container, it in newer.items()})
-    for container, state in live.items():
+    for container in live.keys() - unanswered:
+        bundle = bundles.get(container)
+        if bundle is not None and os.path.exists(f"{bundle}/config.json"):
+            continue
+        state = live[container]
         name = who(container, state.pod_namespace, state.pod_name, state.members[container].name)
+        why = "no OCI runtime knows it" if bundle is None else f"its bundle is gone ({bundle})"
         remedy = f"delete its pod, or kill its processes (see {NAME} show {container})"
-        if container in bundles and not os.path.exists(f"{bundles[container]}/config.json"):
-            yield warning("lost", f"{name}: its processes run, but its bundle is gone ({bundles[container]})", remedy)
-        elif container not in bundles and container not in unanswered:
-            yield warning("lost", f"{name}: its processes run, but no OCI runtime knows it", remedy)
+        yield warning("lost", f"{name}: its processes run, but {why}", remedy)
 
 
 def check_reconcile(site: Site) -> Iterator[Finding]:
@@ -97,8 +96,8 @@ def check_reconcile(site: Site) -> Iterator[Finding]:
         seen = records.glance(ReconcileRecord, "reconcile")
     if seen is None:
         return
-    remedy = f"run {NAME} reconcile; with the timer, see journalctl -u {NAME}-reconcile.service"
     age = system.unix_time() - (seen.ended_at or 0)
+    remedy = f"run {NAME} reconcile; with the timer, see journalctl -u {NAME}-reconcile.service"
     if seen.ended_at is None:
         yield warning("reconcile", "it has started since boot, but not ended", remedy)
     elif age > _OVERDUE:

@@ -3,7 +3,7 @@
 
 The loader (hook/stages/loader.py) is marshalled as one: its constants are the modules that the start of a container
 imports, in the order of their imports, and the places of all other modules. Each of those follows, marshalled by
-itself. The build puts the result into the .pyz (packaging/pyz/bytecode.py), a node into a file (node_bytecode.py).
+itself. The build puts the result into the .pyz (packaging/pyz/bytecode.py), a node into a file (steps.py).
 """
 
 from __future__ import annotations

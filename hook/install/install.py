@@ -11,15 +11,14 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hook.base.models import Options
-from hook.install import node_bytecode, steps
+from hook.install import steps
 from hook.install.steps import Refused, Step, Taken, remove_file, run_command, write_file
 from hook.node import config, hooksd, place, programs
-from hook.node.place import CONF_MARK, KUBERNETES, NAME, PODMAN, TARGETS, Places, PyzFile
+from hook.node.place import CONF_MARK, NAME, TARGETS, Places, PyzFile
 from hook.node.programs import Interpreter
 
 LEFT = f"{NAME}-left"
@@ -84,7 +83,7 @@ def plan_install(wanted: Wanted) -> list[Step]:
     at = places.at
     here: list[Step] = []
     if not places.top:
-        here = node_bytecode.plan_bytecode(places.program, wanted.shipped, find_python(wanted.interpreter))
+        here = steps.plan_bytecode(places.program, wanted.shipped, find_python(wanted.interpreter))
         here.append(Step("try", places.program, lambda: try_program(places.program)))
     return [
         # Remove an unwanted JSON first, as in uninstall.
@@ -200,11 +199,8 @@ def _check_words(wanted: Wanted) -> list[str]:
 def find_python(path: str) -> Interpreter:
     """Run the Python at a path. Raises Refused if the program cannot run on it."""
     found = programs.ask_interpreter(path)
-    if not isinstance(found, Interpreter):
+    if isinstance(found, str):
         raise Refused(f"{found}; remedy: install it, or name another one with --python=PATH")
-    if found.version < programs.OLDEST:
-        version, oldest = (".".join(map(str, it)) for it in (found.version, programs.OLDEST))
-        raise Refused(f"{path} is Python {version}, but {oldest} or newer is required; remedy: use --python=PATH")
     return found
 
 
@@ -234,7 +230,14 @@ def _find_read_only(places: Places) -> list[str]:
 
 def _list_remarks(wanted: Wanted) -> list[str]:
     places = wanted.places
-    found = _find_non_readers(places, wanted.targets)
+    readers = [it for it in (config.PODMAN, config.CRIO) if it.target in wanted.targets]
+    if not programs.find_program("crio", places.top):  # other runtimes start the containers of Kubernetes
+        readers = [it for it in readers if it is not config.CRIO]
+    found = [
+        f"{it.name} reads {', '.join(reads)}, not {places.hooks_dir}: add that to its hooks_dir"
+        for it in readers
+        if places.hooks_dir not in (reads := it.read_hooks_dirs(places.top))
+    ]
     if places.is_foreign(places.conf):
         found.append(f"keeping {places.at(places.conf)}, which the administrator wrote")
     if not places.top and not programs.has_systemd():
@@ -242,18 +245,6 @@ def _list_remarks(wanted: Wanted) -> list[str]:
     if not wanted.shipped.needs_new_kernel(wanted.interpreter):
         return found
     return [*found, f"with {wanted.interpreter} the first line is too long for kernels before Linux 5.1"]
-
-
-def _find_non_readers(places: Places, targets: Sequence[str]) -> list[str]:
-    """A line for each runtime whose configuration does not include the directory of our files."""
-    reads = {"Podman": config.read_podman_hooks_dirs(places.top)} if PODMAN in targets else {}
-    if KUBERNETES in targets and programs.find_program("crio", places.top):
-        reads["CRI-O"] = config.read_crio_hooks_dirs(places.top)
-    return [
-        f"{who} reads {', '.join(directories)}, not {places.hooks_dir}: add that to its hooks_dir"
-        for who, directories in reads.items()
-        if places.hooks_dir not in directories
-    ]
 
 
 # --- Whether the program works

@@ -8,16 +8,19 @@ readers of hooks.d ignore (they read *.json only). After a crash the earlier ste
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import stat
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hook.base import system
+from hook.install import bytecode
 from hook.node import door, programs
-from hook.node.place import INSTALL, NAME, Places, find_origin
+from hook.node.place import INSTALL, NAME, Places, PyzFile, find_origin
+from hook.node.programs import Interpreter
 
 
 class Refused(Exception):
@@ -35,8 +38,7 @@ def refuse_others(places: Places) -> None:
         raise Refused(f"{NAME} was installed by {found.name}; remedy: {found.away} first, or --force")
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One change. `verb` and `what` describe it; `is_done`: whether it is already in place.
 
     `do` makes it. It returns a problem that does not stop later steps, or raises Refused or OSError, which do.
@@ -58,34 +60,39 @@ Taken = list[tuple[Step, "str | None"]]
 def write_file(path: str, content: bytes, mode: int = 0o644, check: Callable[[str], None] | None = None) -> Step:
     """Write a file. Before it replaces an old one, `check` gets its temporary path and may raise Refused."""
 
-    def do() -> None:
-        with _replace(path) as temporary:
-            door.write_durably(temporary, content, mode)
-            if check is not None and os.path.lexists(path):
-                check(temporary)
+    def make(temporary: str) -> None:
+        door.write_durably(temporary, content, mode)
+        if check is not None and os.path.lexists(path):
+            check(temporary)
 
-    def is_done() -> bool:
-        try:
-            found = os.lstat(path)
-            is_right = stat.S_ISREG(found.st_mode) and stat.S_IMODE(found.st_mode) == mode and not _has_leftover(path)
-            return is_right and door.read(path, len(content)) == content
-        except OSError:
-            return False
+    def is_right() -> bool:
+        found = os.lstat(path).st_mode
+        return stat.S_ISREG(found) and stat.S_IMODE(found) == mode and door.read(path, len(content)) == content
 
-    return Step("write", path, do, is_done)
+    return _replace("write", path, path, make, is_right)
 
 
 def make_link(path: str, target: str) -> Step:
     """Make a symbolic link."""
+    what = f"{path} -> {target}"
+    return _replace("link", what, path, lambda it: os.symlink(target, it), lambda: os.readlink(path) == target)
+
+
+def _replace(verb: str, what: str, path: str, make: Callable[[str], None], is_right: Callable[[], bool]) -> Step:
+    """Make a file under its temporary name, and rename it. `is_right`: whether it is there; may raise OSError."""
 
     def do() -> None:
-        with _replace(path) as temporary:
-            os.symlink(target, temporary)
+        make_directory(os.path.dirname(path))
+        with door.replace_file(path, _name_temporary(path)) as temporary:
+            make(temporary)
 
     def is_done() -> bool:
-        return os.path.islink(path) and os.readlink(path) == target and not _has_leftover(path)
+        try:
+            return not os.path.lexists(_name_temporary(path)) and is_right()
+        except OSError:
+            return False
 
-    return Step("link", f"{path} -> {target}", do, is_done)
+    return Step(verb, what, do, is_done)
 
 
 def remove_file(path: str) -> Step:
@@ -166,19 +173,67 @@ def make_directory(path: str) -> None:
     door.sync_directory(above)
 
 
-@contextmanager
-def _replace(path: str) -> Iterator[str]:
-    """Yield the temporary name at which to make the new content of a file."""
-    make_directory(os.path.dirname(path))
-    with door.replace_file(path, _name_temporary(path)) as temporary:
-        yield temporary
-
-
 def _name_temporary(path: str) -> str:
     directory, name = os.path.split(path)
     return os.path.join(directory, f".{name}.new")
 
 
-def _has_leftover(path: str) -> bool:
-    """Whether a step that was killed left its temporary file."""
-    return os.path.lexists(_name_temporary(path))
+# --- Bytecode that a node compiles for a program without bytecode for its Python, in a file next to the program
+#
+# A start checks this file (FROM_NODE in packaging/pyz/archive.py). If it is unusable, the program runs from its
+# sources, which takes several times as long.
+
+
+def plan_bytecode(program: str, pyz: PyzFile, python: Interpreter) -> list[Step]:
+    """Compile the program, unless it contains bytecode for this Python. Remove the bytecode for others.
+
+    `pyz`: a file with the same sources as the program.
+    """
+    needed = [] if pyz.has_bytecode(python.magic) else [compile_program(program, pyz, python)]
+    paths = {it.what for it in needed}
+    return [*needed, *(remove_file(path) for path in list_bytecode(program) if path not in paths)]
+
+
+def list_bytecode(program: str) -> list[str]:
+    """The paths of a program's bytecode for all Pythons, also if only a killed step's temporary file exists."""
+    directory, name = os.path.split(program)
+    pattern = re.compile(rf"\.?({re.escape(name)}\.cpython-\w+)(\.new)?")
+    found = filter(None, map(pattern.fullmatch, door.list_if_there(directory)))
+    return sorted({f"{directory}/{it[1]}" for it in found})
+
+
+def compile_program(program: str, pyz: PyzFile, python: Interpreter) -> Step:
+    """Compile a program. A failure stops nothing, because the program also runs from sources."""
+    path = f"{program}.{python.tag}"
+
+    def do() -> str | None:
+        try:
+            with tempfile.NamedTemporaryFile(suffix=".pyz") as copy:  # the program may be replaced meanwhile
+                copy.write(pyz.data)
+                copy.flush()
+                ended = programs.run_program(bytecode.make_command(python.path, copy.name, copy.name))
+            if ended.problem is not None:
+                return f"cannot compile with {python.path}: {ended.problem}"
+            write_file(path, bytecode.parse_answer(ended.output).make_file(pyz.build_id)).do()
+        except OSError as error:
+            return f"cannot write {path}: {error.strerror or error}"
+        except (ValueError, TypeError, SyntaxError):
+            return f"cannot compile with {python.path}: unexpected output"
+        is_right = has_bytecode(program, pyz, python)
+        return None if is_right else f"{python.path} compiled for another Python than {python.tag}"
+
+    return Step("compile", path, do, lambda: has_bytecode(program, pyz, python))
+
+
+def has_bytecode(program: str, pyz: PyzFile, python: Interpreter) -> bool:
+    """Whether a start of the program uses the bytecode beside it. `pyz`: see plan_bytecode."""
+    path = f"{program}.{python.tag}"
+    try:
+        status = os.lstat(path)
+        found = door.read_head(path, bytecode.HEADER_SIZE)
+    except OSError:
+        return False
+    is_of_others = status.st_uid not in (0, system.user_id()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    expected = bytecode.make_header(0, pyz.build_id, python.magic, status.st_size)
+    begin = expected.index(pyz.build_id)  # after the size of the first part
+    return stat.S_ISREG(status.st_mode) and not is_of_others and found[begin:] == expected[begin:]

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hook.base import procfs
 from hook.base.errors import HookError, Reason
 from hook.base.models import KeyState, Options
-from hook.install import node_bytecode, steps
+from hook.install import steps
 from hook.install.install import LEFT, LEFT_TIMER, plan_stop_of_left_timer
 from hook.install.steps import Step, Taken, remove_file, run_command
 from hook.node import config, door, place, programs, runtimes
@@ -26,23 +25,18 @@ from hook.reconcile import run as reconcile
 from hook.state.records import Records
 
 
-@dataclass(frozen=True)
-class Callers:
+class Callers(NamedTuple):
     """The containers that call the program when they end. `untold`: a line for each check that failed.
 
     `specs`: the base_runtime_specs that name it. Without the program, containerd starts no container with them.
     """
 
-    containers: list[str] = field(default_factory=list)
-    untold: list[str] = field(default_factory=list)
-    specs: list[str] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.containers or self.untold or self.specs)
+    containers: Sequence[str] = ()
+    untold: Sequence[str] = ()
+    specs: Sequence[str] = ()
 
 
-@dataclass(frozen=True)
-class Removal:
+class Removal(NamedTuple):
     """The steps taken. `kept`: the callers if the program was kept; `strange`: files of others, which were kept."""
 
     taken: Taken
@@ -67,7 +61,7 @@ def uninstall(places: Places, options: Options, roots: Sequence[str] = (), *, fo
         # Only now: a container whose creation began before the JSON was removed may have the hook.
         found = Callers() if force or places.top else find_callers(places, options, roots)
         program = places.at(places.program)
-        is_kept = bool(found) and os.path.lexists(program) and program not in strange
+        is_kept = any(found) and os.path.lexists(program) and program not in strange
         taken += take(plan_left_timer(places, options) if is_kept else plan_rest(places, options))
     return Removal(taken, found if is_kept else None, strange)
 
@@ -99,7 +93,7 @@ def plan_rest(places: Places, options: Options) -> list[Step]:
         *([run_command("systemctl", "daemon-reload")] if here else []),
         *([] if places.top else [end_groups(options)]),
         remove_file(places.at(places.link)),
-        *map(remove_file, node_bytecode.list_files(places.at(places.program))),
+        *map(remove_file, steps.list_bytecode(places.at(places.program))),
         *(remove_file(places.at(path)) for path in (places.program, places.owner)),
     ]
 
@@ -107,8 +101,7 @@ def plan_rest(places: Places, options: Options) -> list[Step]:
 def _has_only_our_conf(places: Places) -> bool:
     """Whether the directory of the file of options has no other file."""
     directory = places.at(places.conf_dir)
-    names = set(door.list_names(directory)) if os.path.isdir(directory) else set()
-    return names <= {os.path.basename(places.conf)} and not places.is_foreign(places.conf)
+    return {*door.list_if_there(directory)} <= {os.path.basename(places.conf)} and not places.is_foreign(places.conf)
 
 
 def end_groups(options: Options) -> Step:
@@ -147,7 +140,7 @@ def format_removal(removal: Removal) -> list[str]:
 
 def removal_to_json(removal: Removal) -> dict[str, Any]:
     """The object that `uninstall --json` prints. `kept` is null if the program is gone."""
-    return {"kept": removal.kept and vars(removal.kept), "left": removal.strange}
+    return {"kept": removal.kept and removal.kept._asdict(), "left": removal.strange}
 
 
 # --- The remaining callers of the program

@@ -56,36 +56,39 @@ def _parse_settings(text: str) -> list[Setting]:
 
 # --- CRI-O and Podman
 
-_CRIO = ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*")
-_PODMAN = (
-    "/usr/share/containers/containers.conf",
-    "/etc/containers/containers.conf",
-    "/etc/containers/containers.conf.d/*.conf",
-)
+
+class Engine(NamedTuple):
+    """A program that reads hooks.d, and the patterns of its configuration's files. `target`: see place.TARGETS."""
+
+    name: str
+    program: str
+    target: str
+    files: tuple[str, ...]
+
+    def read_hooks_dirs(self, top: str = "") -> list[str]:
+        """The hooks directories in its configuration below `top`. A later one takes precedence."""
+        directories = [hooksd.SYSTEM]
+        for it in _find_settings([top + pattern for pattern in self.files], "hooks_dir"):
+            texts = [text.rstrip("/") for text in it.texts]
+            directories = [*directories, *texts] if re.search(r"append\s*=\s*true", it.value) else texts
+        return directories
+
+
+CRIO = Engine("CRI-O", "crio", "kubernetes", ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*"))
+# Its option --hooks-dir is not visible here.
+_PODMAN_FILES = ("/etc/containers/containers.conf", "/etc/containers/containers.conf.d/*.conf")
+PODMAN = Engine("Podman", "podman", "podman", ("/usr/share/containers/containers.conf", *_PODMAN_FILES))
 _STORAGE = ("/usr/share/containers/storage.conf", "/etc/containers/storage.conf")
 
 
-def read_crio_hooks_dirs(top: str = "") -> list[str]:
-    """The hooks directories in CRI-O's configuration below `top`. A later one takes precedence."""
-    return _read_hooks_dirs(_CRIO, top)
-
-
-def read_podman_hooks_dirs(top: str = "") -> list[str]:
-    """The hooks directories in Podman's containers.conf below `top`; its option --hooks-dir is not visible here."""
-    return _read_hooks_dirs(_PODMAN, top)
+def list_hooks_dirs() -> list[str]:
+    """All hooks directories that are read by default or by configuration."""
+    return [*dict.fromkeys((*hooksd.READERS, *CRIO.read_hooks_dirs(), *PODMAN.read_hooks_dirs()))]
 
 
 def read_rdt_config_file() -> str | None:
     """The file by which CRI-O makes ctrl_groups, if any."""
-    return _read_text(_CRIO, "rdt_config_file") or None
-
-
-def _read_hooks_dirs(patterns: tuple[str, ...], top: str) -> list[str]:
-    directories = [hooksd.SYSTEM]
-    for it in _find_settings([top + pattern for pattern in patterns], "hooks_dir"):
-        texts = [text.rstrip("/") for text in it.texts]
-        directories = [*directories, *texts] if re.search(r"append\s*=\s*true", it.value) else texts
-    return directories
+    return _read_text(CRIO.files, "rdt_config_file") or None
 
 
 def _read_text(patterns: Sequence[str], name: str) -> str:
@@ -95,13 +98,8 @@ def _read_text(patterns: Sequence[str], name: str) -> str:
 
 def _find_settings(patterns: Sequence[str], name: str) -> list[Setting]:
     """All occurrences of a setting; the last one takes precedence. Skips unreadable files."""
-    texts = []
-    for pattern in patterns:
-        with suppress(Unreadable):
-            for path in door.match(pattern, Budget()):
-                with suppress(Unreadable):
-                    texts.append(re.sub(_COMMENT, r"\1", door.read_text(path, CONFIGURATION)))
-    return [it for text in texts for it in _parse_settings(text) if it.name == name]
+    files = [path for pattern in patterns for path in _Reader(door.HOST).list_matching(pattern)]
+    return [it for path in files for it in _Reader(door.HOST).read_settings(path) if it.name == name]
 
 
 # --- Names. Hooks do not get those of Podman's containers; a record that was rebuilt from the kernel has none
@@ -133,24 +131,16 @@ def read_podman_names() -> dict[str, str]:
 
 def read_pod_names() -> dict[str, tuple[str, str]]:
     """The namespace and the name of each pod, by its UID. Empty if the kubelet's log directory is not visible."""
-    found = {}
-    for entry in _list_if_there("/var/log/pods"):
-        namespace, _, rest = entry.partition("_")
-        pod, _, uid = rest.partition("_")
-        canonical = identity.canonical_uid(uid)
-        if namespace and pod and canonical is not None:
-            found[canonical] = namespace, pod
-    return found
+    matches = [re.fullmatch(r"([^_]+)_([^_]+)_(.+)", entry) for entry in _list_if_there("/var/log/pods")]
+    found = {identity.canonical_uid(it[3]): (it[1], it[2]) for it in matches if it}
+    return {uid: names for uid, names in found.items() if uid is not None}
 
 
 def read_container_names() -> dict[str, str]:
     """The name of each container in its pod, by its ID. Lacks those whose link name the kubelet has to cut."""
-    found = {}
-    for entry in _list_if_there("/var/log/containers"):
-        name, _, container = entry.removesuffix(".log").rpartition("_")[2].rpartition("-")
-        if name and entry.endswith(".log"):
-            found[container] = name
-    return found
+    entries = _list_if_there("/var/log/containers")
+    matches = [re.fullmatch(r"(?:.*_)?([^_]+)-([^_-]*)\.log", entry) for entry in entries]
+    return {it[2]: it[1] for it in matches if it}
 
 
 def _list_if_there(directory: str) -> list[str]:
@@ -223,16 +213,11 @@ def read_containerd(*, is_running: bool = True) -> Configuration:
     for path in [path for place in _PLACES for path in reader.list_matching(place)]:
         if os.path.lexists(path):
             reader.read(path)
-    if not is_running:
-        return _merge([reader.found])
-    running = host.find_processes(lambda words: os.path.basename(words[0]) == "containerd")
-    return _merge(
-        [reader.found, Configuration(unclear=running.unclear), *starmap(_read_running, running.words.items())]
-    )
-
-
-def _merge(parts: Sequence[Configuration]) -> Configuration:
-    """Join the settings of several configurations; each item occurs once."""
+    parts = [reader.found]
+    if is_running:
+        running = host.find_processes(lambda words: os.path.basename(words[0]) == "containerd")
+        parts += [Configuration(unclear=running.unclear), *starmap(_read_running, running.words.items())]
+    # Joined; each item occurs once.
     specs = {(it.files.at(it.path), it.in_force): it for part in parts for it in part.specs}
     lines = zip(*((it.rejecting, it.unclear, it.pod_annotations) for it in parts))
     return Configuration([*specs.values()], *([*dict.fromkeys(chain.from_iterable(it))] for it in lines))
@@ -276,6 +261,7 @@ class _Reader:
         self._budget = Budget()
 
     def read(self, path: str) -> None:
+        """Note the settings of a file, and of what it imports."""
         waiting = [path]
         while waiting:
             path = waiting.pop(0)
@@ -285,35 +271,40 @@ class _Reader:
                 self._complain(f"did not read {path}: containerd's configuration has more than {_MOST_FILES} files")
                 return
             self._read.add(path)
-            waiting += self._read_one(path)
+            settings = self.read_settings(path)
+            self._note_settings(path, settings)
+            imports = [text for it in settings if it.name == "imports" for text in it.texts]
+            waiting += [it for text in imports for it in self._list_imports(path, text)]
 
-    def _read_one(self, path: str) -> list[str]:
-        """Note the settings of a file; returns its imports."""
+    def read_settings(self, path: str) -> list[Setting]:
+        """The settings of a file. Those of _FORMS only in their form; others of that name are unclear."""
         try:
             text = re.sub(_COMMENT, r"\1", self.files.read_text(path, CONFIGURATION))
         except Unreadable as error:
             self._complain(f"cannot read {path} of containerd's configuration: {error.why}")
             return []
         self._note_change(path)
-        settings = _parse_settings(text)
-        parsed = {
-            name: [it for it in settings if it.name == name and re.fullmatch(form, it.value)]
-            for name, form in _FORMS.items()
-        }
-        if any(len(re.findall(rf"\b{name}[\"']?[ \t]*=", text)) != len(found) for name, found in parsed.items()):
+        found = _parse_settings(text)
+        found = [it for it in found if it.name not in _FORMS or re.fullmatch(_FORMS[it.name], it.value)]
+        names = [it.name for it in found]
+        if any(len(re.findall(rf"\b{name}[\"']?[ \t]*=", text)) != names.count(name) for name in _FORMS):
             what = "cannot parse base_runtime_spec or imports"
             self._complain(f"{path}: {what}; write each on a line of its own, with plain strings")
-        if _rejects_hooks(settings):
+        return found
+
+    def _note_settings(self, path: str, settings: Sequence[Setting]) -> None:
+        rejecting = {it.table for it in settings if re.search(_REJECTS, f"{it.name}={it.value}")}
+        # NRI's default validator rejects hooks, unless it is disabled.
+        if rejecting - {it.table for it in settings if it.name == "enable" and it.value == "false"}:
             self.found.rejecting.append(path)
-        self.found.pod_annotations.extend(text for it in settings if it.name == "pod_annotations" for text in it.texts)
-        is_new = any(
-            (it.table, it.name) == (".", "version") and re.fullmatch(_NEW_VERSION, it.value) for it in settings
-        )
-        for it in parsed["base_runtime_spec"]:
-            for spec in filter(None, it.texts):
+        versions = [it.value for it in settings if (it.table, it.name) == (".", "version")]
+        is_new = any(re.fullmatch(_NEW_VERSION, it) for it in versions)
+        for it in settings:
+            if it.name == "pod_annotations":
+                self.found.pod_annotations.extend(it.texts)
+            elif it.name == "base_runtime_spec" and (spec := it.texts[0]):
                 self.found.specs.append(Spec(spec, self.files, not (is_new and _OLD_PLUGIN in it.table)))
                 self._note_change(spec)
-        return [it for setting in parsed["imports"] for text in setting.texts for it in self._list_imports(path, text)]
 
     def _list_imports(self, parent: str, path: str) -> list[str]:
         """The files that an import names.
@@ -347,9 +338,3 @@ class _Reader:
 
     def _complain(self, line: str) -> None:
         self.found.unclear.append(line)
-
-
-def _rejects_hooks(settings: Sequence[Setting]) -> bool:
-    """Whether NRI's default validator rejects hooks, and is not disabled."""
-    rejecting = {it.table for it in settings if re.search(_REJECTS, f"{it.name}={it.value}")}
-    return bool(rejecting - {it.table for it in settings if it.name == "enable" and it.value == "false"})

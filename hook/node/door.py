@@ -190,6 +190,16 @@ read, read_head, read_text, read_json = HOST.read, HOST.read_head, HOST.read_tex
 list_names, match = HOST.list_names, HOST.match
 
 
+def list_if_there(path: str) -> list[str]:
+    """The names in a directory, sorted; none if it does not exist. Raises Unreadable."""
+    try:
+        return list_names(path)
+    except Unreadable as error:
+        if error.is_missing:
+            return []
+        raise
+
+
 @contextmanager
 def _walk(root: str, path: str) -> Iterator[int]:
     """Yield an O_PATH descriptor of a path below a root directory, which no link leads out of. Raises OSError."""

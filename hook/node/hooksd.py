@@ -88,13 +88,8 @@ def read_entry(path: str) -> Entry:
 
 def read_directory(directory: str) -> list[Entry]:
     """The files of a directory in the order of their hooks; none if it does not exist. Raises OSError."""
-    try:
-        names = door.list_names(directory)
-    except Unreadable as error:
-        if error.is_missing:
-            return []
-        raise
-    return [read_entry(f"{directory}/{name}") for name in sorted(names, key=str.lower) if name.endswith(".json")]
+    names = sorted(door.list_if_there(directory), key=str.lower)
+    return [read_entry(f"{directory}/{name}") for name in names if name.endswith(".json")]
 
 
 def list_patterns(file: HookFile) -> list[str]:

@@ -8,6 +8,7 @@ import selectors
 import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO
 
@@ -17,6 +18,7 @@ from hook.base.explain import errno_name
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OLDEST = (3, 9)
 """The first CPython that the program runs on."""
+_ENVIRONMENT = {"PATH": PATH, "LC_ALL": "C"}
 _TIMEOUT = 60.0
 _LONGEST_OUTPUT = 16 << 20
 _LONGEST_REMARK = 200
@@ -63,12 +65,9 @@ class Exit:
         """Why it failed, as one printable line; None if it succeeded."""
         if self.status is None:
             return self.error
-        return None if self.status == 0 else f"exit status {self.status}: {_last_line(self.error)}"
-
-
-def _last_line(text: str) -> str:
-    last = next((line.strip() for line in reversed(text.split("\n")) if line.strip()), "no error message")
-    return "".join(it if it.isprintable() else "?" for it in last[:_LONGEST_REMARK])
+        last = next((line.strip() for line in reversed(self.error.split("\n")) if line.strip()), "no error message")
+        shown = "".join(it if it.isprintable() else "?" for it in last[:_LONGEST_REMARK])
+        return None if self.status == 0 else f"exit status {self.status}: {shown}"
 
 
 is_starting = False
@@ -78,84 +77,62 @@ is_starting = False
 def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEOUT) -> Exit:
     """Run a program in the environment of a service. `stdin` must fit in a pipe (64 KiB)."""
     global is_starting  # noqa: PLW0603  a handler of signals asks for it
-    deadline = system.monotonic() + seconds
+    deadline, pipe = system.monotonic() + seconds, subprocess.PIPE
     is_starting = True
     try:
+        # In a session of its own, so that it is killed together with all its children.
         program = subprocess.Popen(
-            command,
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd="/",
-            env={"PATH": PATH, "LC_ALL": "C"},
-            start_new_session=True,  # it is killed together with all its children
+            command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env=_ENVIRONMENT, start_new_session=True
         )
     except OSError as error:
         return Exit(None, "", f"cannot start: {errno_name(error)}")
     finally:
         is_starting = False
+    streams = [it for it in (program.stdin, program.stdout, program.stderr) if it is not None]
     try:
-        output, error_output = _talk(program, stdin, deadline)
+        output, remark = _talk(streams, stdin, deadline)
         status = program.wait(max(0.0, deadline - system.monotonic()))
-        return Exit(status, output.decode("utf-8", "replace"), error_output.decode("utf-8", "replace"))
-    except _TooLongError:
-        return Exit(None, "", f"printed more than {_LONGEST_OUTPUT >> 20} MiB")
-    except subprocess.TimeoutExpired:
+        return Exit(status, output.decode("utf-8", "replace"), remark.decode("utf-8", "replace"))
+    except OverflowError as error:
+        return Exit(None, "", str(error))
+    except (TimeoutError, subprocess.TimeoutExpired):
         return Exit(None, "", f"timed out after {seconds:.2g} s")
     finally:
-        for stream in _list_streams(program):
+        for stream in streams:
             stream.close()
         if program.returncode is None:  # it was not reaped, so its pid is not another program's
-            _kill(program)
+            with suppress(ProcessLookupError, subprocess.TimeoutExpired):  # one in the kernel's hands ends later
+                os.killpg(program.pid, signal.SIGKILL)
+                program.wait(1.0)
 
 
-class _TooLongError(Exception):
-    """The program printed more than _LONGEST_OUTPUT."""
-
-
-def _talk(program: subprocess.Popen[bytes], stdin: str, deadline: float) -> tuple[bytes, bytes]:
+def _talk(streams: Sequence[IO[bytes]], stdin: str, deadline: float) -> tuple[bytes, bytes]:
     """Write stdin; read all of stdout, and the end of stderr. Popen.communicate would keep both, at any size.
 
-    subprocess.TimeoutExpired: one of them is still open at the deadline. _TooLongError.
+    Raises TimeoutError if one is still open at the deadline, OverflowError if there is more than _LONGEST_OUTPUT.
     """
-    to_program, *outputs = _list_streams(program)
-    try:
+    to_program, *outputs = streams
+    with suppress(BrokenPipeError):  # it does not read its stdin
         to_program.write(stdin.encode())
-        to_program.close()
-    except BrokenPipeError:  # it does not read its stdin
-        pass
-    output, error_output = bytearray(), bytearray()
+    to_program.close()
+    output, remark = bytearray(), bytearray()
     with selectors.DefaultSelector() as selector:
-        for stream, kept in zip(outputs, (output, error_output)):
+        for stream, kept in zip(outputs, (output, remark)):
             selector.register(stream, selectors.EVENT_READ, kept)
         while selector.get_map():
             left = deadline - system.monotonic()
             ready = selector.select(left) if left > 0 else []
             if not ready:
-                raise subprocess.TimeoutExpired(program.args, left)
+                raise TimeoutError
             for key, _ in ready:
                 chunk = os.read(key.fd, system.READ_SIZE)
+                key.data.extend(chunk)
                 if not chunk:
                     selector.unregister(key.fileobj)
-                key.data.extend(chunk)
-            del error_output[: -system.READ_SIZE]
+            del remark[: -system.READ_SIZE]
             if len(output) > _LONGEST_OUTPUT:
-                raise _TooLongError
-    return bytes(output), bytes(error_output)
-
-
-def _list_streams(program: subprocess.Popen[bytes]) -> list[IO[bytes]]:
-    return [stream for stream in (program.stdin, program.stdout, program.stderr) if stream is not None]
-
-
-def _kill(program: subprocess.Popen[bytes]) -> None:
-    """Kill a program and its children."""
-    try:
-        os.killpg(program.pid, signal.SIGKILL)
-        program.wait(1.0)
-    except (ProcessLookupError, subprocess.TimeoutExpired):
-        pass  # a program in an uninterruptible system call ends later
+                raise OverflowError(f"printed more than {_LONGEST_OUTPUT >> 20} MiB")
+    return bytes(output), bytes(remark)
 
 
 # --- Interpreters
@@ -172,10 +149,13 @@ class Interpreter:
 
 
 def ask_interpreter(path: str) -> Interpreter | str:
-    """Run a Python to learn its version; returns why it is unusable if that fails."""
+    """Run a Python to learn its version; returns why the program cannot run on it if that fails."""
     ended = run_program([path, "-ISc", _PRINT_VERSION])
     try:
         major, minor, tag, magic = ended.output.split()
-        return Interpreter(path, (int(major), int(minor)), tag, int(magic).to_bytes(4, "little"))
+        found = Interpreter(path, (int(major), int(minor)), tag, int(magic).to_bytes(4, "little"))
     except (ValueError, OverflowError):
         return f"cannot run {path} as Python: {ended.problem or 'it does not print its version'}"
+    if found.version < OLDEST:
+        return "{} is Python {}.{}, but {}.{} or newer is required".format(path, *found.version, *OLDEST)
+    return found

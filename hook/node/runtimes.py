@@ -243,8 +243,7 @@ class _Rules(NamedTuple):
 
 
 def _read_rules(run_dir: str) -> _Rules:
-    directories = {*hooksd.READERS, *config.read_crio_hooks_dirs(), *config.read_podman_hooks_dirs()}
-    entries = [entry for directory in sorted(directories) for entry in hooksd.read_directory(directory)]
+    entries = [it for directory in sorted(config.list_hooks_dirs()) for it in hooksd.read_directory(directory)]
     parsed = [(it.file, parse_options(it.own)[0]) for it in entries if it.own is not None]
     ours = [(file, options) for file, options in parsed if options.run_dir == run_dir]
     specs = sorted({it.path for it in config.read_containerd(is_running=False).specs if _calls_hook(it.path)})

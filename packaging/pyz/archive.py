@@ -74,7 +74,7 @@ SECOND_LINE = (
 SOURCES = "bytecode/none"  # in the zip: the code that runs instead of a loader where there is no bytecode
 BUILD_ID = "bytecode/build-id"  # in the zip: the digest of all other files but bytecode
 # Without bytecode for this Python, the start looks for a file that the node has compiled from the same sources
-# (hook/install/node_bytecode.py). It uses the file only if just root, or the user who runs it, can write to it. Else it
+# (hook/install/steps.py). It uses the file only if just root, or the user who runs it, can write to it. Else it
 # runs from sources. Python 2.7 and later must be able to parse both texts: a too old one then runs the fallback.
 FROM_SOURCES = f"sys.version_info<(3,9)and sys.exit();sys.path[:0]=sys.argv[1:2];import {START} as s;s.start()"
 FROM_NODE = """\

@@ -321,7 +321,10 @@ VERSION = 'case "$*" in *version_info*) echo {} 1;; *) {};; esac'
     ("script", "said"),
     [
         (None, "cannot start: ENOENT; remedy: install it, or name another one with --python=PATH"),
-        ("echo 3 8 cpython-38 1", "is Python 3.8, but 3.9 or newer is required; remedy: use --python=PATH"),
+        (
+            "echo 3 8 cpython-38 1",
+            "is Python 3.8, but 3.9 or newer is required; remedy: install it, or name another one with --python=PATH",
+        ),
         ("echo hello", "cannot run /usr/local/python as Python"),
         ("echo broken >&2; exit 1", "exit status 1: broken; remedy"),
         (VERSION.format("3 11 cpython-311", "exit 1"), "does not run: exit status 1"),

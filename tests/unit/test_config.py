@@ -349,17 +349,17 @@ def test_a_validator_that_rejects_hooks_is_found(node: ContainerdFiles, text: st
 def test_the_hooks_dirs_of_crio_are_found(fs: FakeFilesystem, path: str, text: str, expected: list[str]) -> None:
     fs.create_file(path, contents=text)
     fs.create_file("/host" + path, contents=text)
-    assert config.read_crio_hooks_dirs() == config.read_crio_hooks_dirs("/host") == expected
+    assert config.CRIO.read_hooks_dirs() == config.CRIO.read_hooks_dirs("/host") == expected
 
 
 def test_a_later_file_of_podman_replaces_or_adds_to_the_hooks_dirs(fs: FakeFilesystem) -> None:
-    assert config.read_podman_hooks_dirs() == [SYSTEM]
+    assert config.PODMAN.read_hooks_dirs() == [SYSTEM]
     fs.create_file("/usr/share/containers/containers.conf", contents='[engine]\nhooks_dir = ["/a"]\n')
     fs.create_file("/etc/containers/containers.conf.d/b.conf", contents='hooks_dir = ["/b", {append = true}]\n')
-    assert config.read_podman_hooks_dirs() == ["/a", "/b"]
+    assert config.PODMAN.read_hooks_dirs() == ["/a", "/b"]
     fs.create_file("/etc/containers/containers.conf.d/c.conf", contents='hooks_dir = ["/c"]\n')
     fs.create_dir("/etc/containers/containers.conf.d/d.conf")
-    assert config.read_podman_hooks_dirs() == ["/c"]
+    assert config.PODMAN.read_hooks_dirs() == ["/c"]
 
 
 def test_the_file_of_ctrl_groups_is_the_last_that_crio_names(fs: FakeFilesystem) -> None:

@@ -24,7 +24,7 @@ from hook.cli import deadline, options, verbs
 from hook.cli import main as cli
 from hook.cli.deadline import Ended
 from hook.cli.verbs import VERBS, Verb
-from hook.doctor.finding import FAILURE, OK, Finding, Site
+from hook.doctor import FAILURE, OK, Finding, Site
 from hook.node import programs
 from hook.node.place import Places
 from hook.observe import serve
@@ -285,7 +285,7 @@ def test_doctor_that_is_ended_has_its_findings_until_then_and_names_the_check(mo
     def other(_site: Site) -> Iterator[Finding]:
         yield Finding(OK, "a", "well")
 
-    monkeypatch.setattr(hook.doctor, "CHECKS", {"a": other, "b": check, "c": other})
+    monkeypatch.setattr(hook.doctor, "list_checks", lambda: {"a": other, "b": check, "c": other})
     *found, last = verbs.examine(Site(Places("/usr", "/h"), Options(), ()))
     assert found == [Finding(OK, "a", "well"), Finding(OK, "b", "well")]
     assert (last.level, last.subject, last.found) == (FAILURE, "b", "doctor ended after 100 s, during this check")

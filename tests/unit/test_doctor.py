@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import hook.doctor
 from hook.base import system
 from hook.base.models import State
-from hook.doctor.finding import Finding, Site, failure, format_findings, ok, to_objects, warning
+from hook.doctor import Finding, Site, failure, format_findings, ok, run_check, to_objects, warning
 from hook.doctor.records import check_lost_containers, check_watch
 from hook.node import programs, runtimes
 from hook.node.place import Places
@@ -89,13 +88,12 @@ def test_live_containers_that_no_runtime_knows_are_lost(
     assert [*check_lost_containers(Site(Places(), node.options))] == []
 
 
-def test_a_check_that_fails_is_a_finding(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_fails_is_a_finding(node: NodeFiles) -> None:
     def check(_site: Site) -> Any:  # noqa: ANN401
         yield ok("a", "well")
         raise PermissionError(13, "Permission denied", "/x")
 
-    monkeypatch.setitem(hook.doctor.CHECKS, "a", check)
-    found = [*hook.doctor.run_check("a", Site(Places(), node.options))]
+    found = [*run_check("a", check, Site(Places(), node.options))]
     remedy = "run doctor as root"
     assert found == [ok("a", "well"), failure("a", "cannot check: [Errno 13] Permission denied: '/x'", remedy)]
 

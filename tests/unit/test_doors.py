@@ -35,7 +35,7 @@ BY_DOOR = ("door", "files", "self.files", "self", "HOST")
 ELSEWHERE = {
     "node/place": {"ZipFile"},  # of bytes that came through the door
     "install/bytecode": {"ZipFile"},  # of the program itself, in the interpreter that compiles it
-    "install/node_bytecode": {"NamedTemporaryFile"},  # a copy of the program for that interpreter
+    "install/steps": {"NamedTemporaryFile"},  # a copy of the program for that interpreter
     "image/host": {"pathlib"},  # Path: names, and the age of a file
 }
 OWN = {"read_file", "read_counter", "list_directory", "open_directory"}

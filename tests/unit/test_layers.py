@@ -21,6 +21,7 @@ TREES = {
 PACKAGES = re.findall(r"^    (\w+)  ", hook.__doc__ or "", re.MULTILINE)
 """In the order of hook's docstring: each imports only those before it."""
 MODULES = [name for name in TREES if not name.endswith("__init__") and name != "__main__"]
+MODULES.append("doctor/__init__")  # the only package with code in it
 HOOK_PATH = [name for name in MODULES if name.split("/")[0] in ("base", "state", "stages")]
 FOR_PEOPLE = {name for name in MODULES if name not in HOOK_PATH} | {
     "base/container_tasks",

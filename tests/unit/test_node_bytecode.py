@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from hook.install import node_bytecode
+from hook.install import steps
 from hook.install.bytecode import HEADER_SIZE, Bytecode
 from hook.node import programs
 from hook.node.place import PyzFile
@@ -42,7 +42,7 @@ class NodeProgram(NamedTuple):
         """What doctor and install hold of the bytecode."""
         python = programs.ask_interpreter(self.python)
         assert isinstance(python, Interpreter)
-        return node_bytecode.is_current(str(self.pyz), PyzFile(str(self.pyz)), python)
+        return steps.has_bytecode(str(self.pyz), PyzFile(str(self.pyz)), python)
 
 
 @pytest.fixture(scope="module", params=[str(it.path) for it in FOUND], ids=[f"{it.version}" for it in FOUND])
@@ -200,7 +200,7 @@ def test_bytecode_makes_none_for_a_program_that_ships_it(node: NodeProgram, pyz:
 def test_a_python_that_does_not_compile_is_named(source: Path, tmp_path: Path, path: str, problem: str) -> None:
     program = archive.build(root=source, output=tmp_path / "x.pyz")
     python = Interpreter(path, (3, 99), "cpython-399", b"none")
-    (step,) = node_bytecode.plan_bytecode(str(program), PyzFile(str(program)), python)
+    (step,) = steps.plan_bytecode(str(program), PyzFile(str(program)), python)
     assert problem in str(step.do())
     assert not step.is_done()
 
@@ -209,5 +209,5 @@ def test_bytecode_that_cannot_be_written_stops_nothing(source: Path, tmp_path: P
     program = archive.build(root=source, output=tmp_path / "x.pyz")
     python = programs.ask_interpreter(sys.executable)
     assert isinstance(python, Interpreter)
-    step = node_bytecode.compile_program(str(tmp_path / "x.pyz/no directory"), PyzFile(str(program)), python)
+    step = steps.compile_program(str(tmp_path / "x.pyz/no directory"), PyzFile(str(program)), python)
     assert "Not a directory" in str(step.do())

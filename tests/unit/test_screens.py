@@ -21,7 +21,7 @@ from hook.base.models import Failure, KeyState, Member, MonGroup
 from hook.cli import main as cli
 from hook.cli import top as top_command
 from hook.cli import verbs
-from hook.doctor.finding import FAILURE, OK, WARNING, Finding, Site
+from hook.doctor import FAILURE, OK, WARNING, Finding, Site
 from hook.doctor.records import check_records
 from hook.node import config
 from hook.node.place import Places

@@ -16,7 +16,7 @@ from hook.base.errors import HookError
 from hook.base.models import KeyState, Options
 from hook.base.node_models import ReconcileRecord
 from hook.base.resctrl import Resctrl
-from hook.doctor.finding import Site
+from hook.doctor import Site
 from hook.doctor.records import check_reconcile
 from hook.node.place import Places
 from hook.reconcile import run as reconcile

@@ -19,7 +19,7 @@ from pathlib import Path
 from hook.base import cgroups, container_tasks
 from hook.base.explain import printable
 from hook.install import install as installing
-from hook.install import node_bytecode, steps
+from hook.install import steps
 from hook.install import uninstall as uninstalling
 from hook.install.steps import Refused, Step, remove_file, write_file
 from hook.node import door, hooksd
@@ -121,7 +121,7 @@ class Host:
         if self.is_needed():
             return []
         owner, program, _ = self._paths
-        return _take([remove_file(path) for path in (*node_bytecode.list_files(program), program, owner)])
+        return _take([remove_file(path) for path in (*steps.list_bytecode(program), program, owner)])
 
     def is_needed(self) -> bool:
         """Whether a removal leaves the program: it is another owner's, or with a JSON it is installed again."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from hook.doctor.finding import Finding, Site, failure, ok, warning
+from hook.doctor import Finding, Site, failure, ok, warning
 from hook.node import config, hooksd, host, place, programs
-from hook.node.config import Configuration
+from hook.node.config import Engine
 from hook.node.hooksd import find_own_hooks, parse_options, read_hooks
 from hook.node.place import KUBERNETES, NAME, PODMAN
 from hook.stages.identity import OPT
@@ -31,25 +31,25 @@ def check_runtimes(site: Site) -> Iterator[Finding]:
         yield warning("runtimes", f"found none of {', '.join(place.RUNTIMES)}", remedy)
         return
     yield ok("runtimes", ", ".join(found))
-    directories = {os.path.dirname(entry.path) for entry in site.ours}
     if "crio" in found:
-        yield from _check_hooks_dirs("CRI-O", config.read_crio_hooks_dirs(), directories)
+        yield _check_hooks_dirs(site, config.CRIO)
         if (path := config.read_rdt_config_file()) is not None:
             found_in = f"rdt_config_file is {path}: each start of CRI-O removes empty groups"
             remedy = "keep the timer running: reconcile makes the removed groups again"
             yield warning("CRI-O", f"{found_in}, and ctrl_groups missing in that file", remedy)
     if "podman" in found and any(PODMAN in entry.name for entry in site.ours):
-        yield from _check_hooks_dirs("Podman", config.read_podman_hooks_dirs(), directories)
+        yield _check_hooks_dirs(site, config.PODMAN)
     if "crio" not in found and not _CONTAINERDS.isdisjoint(found):
         yield from _check_containerd(site)
 
 
-def _check_hooks_dirs(who: str, reads: list[str], directories: set[str]) -> Iterator[Finding]:
-    if not directories or directories & set(reads):
-        yield ok(who, f"reads {', '.join(reads)}")
-    else:
-        remedy = f"install --hooks-dir={reads[-1] if reads else hooksd.SYSTEM}, or add our directory to its hooks_dir"
-        yield failure(who, f"reads {', '.join(reads) or 'no hooks.d'}, which has none of our files", remedy)
+def _check_hooks_dirs(site: Site, engine: Engine) -> Finding:
+    reads = engine.read_hooks_dirs()
+    directories = {os.path.dirname(entry.path) for entry in site.ours}
+    if not directories or directories & {*reads}:
+        return ok(engine.name, f"reads {', '.join(reads)}")
+    remedy = f"install --hooks-dir={reads[-1] if reads else hooksd.SYSTEM}, or add our directory to its hooks_dir"
+    return failure(engine.name, f"reads {', '.join(reads) or 'no hooks.d'}, which has none of our files", remedy)
 
 
 def _check_containerd(site: Site) -> Iterator[Finding]:
@@ -58,7 +58,14 @@ def _check_containerd(site: Site) -> Iterator[Finding]:
     specs = [it for it in found.specs if site.is_called_by(it.path, it.files)]
     in_force = [it.path for it in specs if it.in_force]
     yield from report_claims()
-    yield from _check_rejections(found, bool(injectors or not in_force))
+    # By these settings containerd rejects the injector's hooks.
+    for path in found.rejecting if injectors or not in_force else ():
+        text = f"{path}: NRI's default_validator has reject_oci_hook_adjustment = true"
+        remedy = "containers that get the hook from the hook-injector do not start"
+        yield failure("containerd", text, f"set it to false, or remove the hook: {remedy}")
+    for line in found.unclear:
+        remedy = "fix this file: doctor cannot see whether it names the hook, and uninstall keeps the program"
+        yield warning("containerd", line, remedy)
     if injectors and in_force:
         remedy = "remove one of the two: each hook runs twice, which is harmless but takes time"
         yield warning("containerd", f"the NRI hook-injector runs, and {in_force[0]} names the hook", remedy)
@@ -79,18 +86,6 @@ def report_claims() -> Iterator[Finding]:
     for pid in host.find_injector_claims()[:1]:
         found = f"unproven: process {pid} in a pod has the name of a hook-injector, as any tenant's process can"
         yield ok("containerd", f"{found}; `list` counts the containers that never got the hook")
-
-
-def _check_rejections(found: Configuration, is_injected: bool) -> Iterator[Finding]:
-    """Report settings by which containerd rejects the injector's hooks, and files that cannot be parsed."""
-    if is_injected:
-        for path in found.rejecting:
-            text = f"{path}: NRI's default_validator has reject_oci_hook_adjustment = true"
-            remedy = "containers that get the hook from the hook-injector do not start"
-            yield failure("containerd", text, f"set it to false, or remove the hook: {remedy}")
-    for line in found.unclear:
-        remedy = "fix this file: doctor cannot see whether it names the hook, and uninstall keeps the program"
-        yield warning("containerd", line, remedy)
 
 
 def check_pod_annotations(site: Site) -> Iterator[Finding]:
