@@ -79,7 +79,7 @@ def check_lost_containers(site: Site) -> Iterator[Finding]:
         return
     newer, unanswered = runtimes.find_runtimes().find_states(live.keys() - bundles.keys())
     bundles.update({container: it.bundle for container, it in newer.items()})
-    for container in live.keys() - unanswered:
+    for container in sorted(live.keys() - unanswered):
         bundle = bundles.get(container)
         if bundle is not None and os.path.exists(f"{bundle}/config.json"):
             continue

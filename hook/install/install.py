@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hook.base.models import Options
 from hook.install import steps
@@ -29,8 +28,7 @@ _PLAIN = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:+=,@
 _NOBODY = '{"ociVersion":"1.0","id":"resctrl-mon-hook-install","status":"stopped","bundle":"/"}'
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """The arguments of an installation. `words`: the hook's options; `adopt`: of reconcile; `python`: None: the .pyz's.
 
     `watch`: start `watch`. `force`: replace files of a package, of the Helm chart or of a MachineConfig, too.
@@ -130,15 +128,18 @@ def make_conf(wanted: Wanted) -> str:
 def _adapt_file(wanted: Wanted, directory: str, path: str) -> str:
     """A unit or the file for tmpfiles.d, with the paths of this installation."""
     text = wanted.shipped.text(directory + os.path.basename(path))
-    usual, options = Places(), wanted.options
-    text = text.replace(f"={usual.link} ", f"={wanted.places.link} ")
-    text = text.replace(f"={_DEFAULTS.resctrl_root}", f"={options.resctrl_root}")
-    text = text.replace(f" {_DEFAULTS.resctrl_root}/mon_data\n", f" {options.resctrl_root}/mon_data\n")
-    if options.run_dir != _DEFAULTS.run_dir:
-        for kind in "dL":  # of tmpfiles.d
-            text = text.replace(f"\n{kind} {_DEFAULTS.run_dir}", f"\n{kind} {options.run_dir}")
+    usual, options = _DEFAULTS, wanted.options
+    changes = {
+        f"={Places().link} ": f"={wanted.places.link} ",
+        f"={usual.resctrl_root}": f"={options.resctrl_root}",
+        f" {usual.resctrl_root}/mon_data\n": f" {options.resctrl_root}/mon_data\n",
+    }
+    if options.run_dir != usual.run_dir:
+        changes |= {f"\n{kind} {usual.run_dir}": f"\n{kind} {options.run_dir}" for kind in "dL"}  # of tmpfiles.d
         writable = f"ReadWritePaths={options.resctrl_root}\n"
-        text = text.replace(writable, f"{writable}ReadWritePaths=-{options.run_dir}\n")
+        changes[writable] = f"{writable}ReadWritePaths=-{options.run_dir}\n"
+    for old, new in changes.items():
+        text = text.replace(old, new)
     return text
 
 
@@ -206,15 +207,14 @@ def find_python(path: str) -> Interpreter:
 
 def _find_other_callers(places: Places) -> list[str]:
     """Problems with files in other directories that call the hook: readers of both would use both, or the wrong one."""
-    problems = []
-    for directory in hooksd.READERS:
-        if os.path.realpath(places.at(directory)) == os.path.realpath(places.at(places.hooks_dir)):
-            continue
-        for entry in hooksd.read_directory(places.at(directory)):
-            if entry.own is not None:
-                remedy = f"remove it, or its package, or uninstall --hooks-dir={directory}"
-                problems.append(f"{entry.path} already calls the hook; remedy: {remedy}")
-    return problems
+    ours = os.path.realpath(places.at(places.hooks_dir))
+    others = [directory for directory in hooksd.READERS if os.path.realpath(places.at(directory)) != ours]
+    return [
+        f"{entry.path} already calls the hook; remedy: remove it, or its package, or uninstall --hooks-dir={directory}"
+        for directory in others
+        for entry in hooksd.read_directory(places.at(directory))
+        if entry.own is not None
+    ]
 
 
 def _find_read_only(places: Places) -> list[str]:
@@ -230,21 +230,19 @@ def _find_read_only(places: Places) -> list[str]:
 
 def _list_remarks(wanted: Wanted) -> list[str]:
     places = wanted.places
-    readers = [it for it in (config.PODMAN, config.CRIO) if it.target in wanted.targets]
-    if not programs.find_program("crio", places.top):  # other runtimes start the containers of Kubernetes
-        readers = [it for it in readers if it is not config.CRIO]
-    found = [
-        f"{it.name} reads {', '.join(reads)}, not {places.hooks_dir}: add that to its hooks_dir"
-        for it in readers
-        if places.hooks_dir not in (reads := it.read_hooks_dirs(places.top))
-    ]
+    found = []
+    for it in (config.PODMAN, config.CRIO):
+        # Others than CRI-O start the containers of Kubernetes, too.
+        is_used = it.target in wanted.targets and (it is config.PODMAN or programs.find_program(it.program, places.top))
+        if is_used and places.hooks_dir not in (reads := it.read_hooks_dirs(places.top)):
+            found.append(f"{it.name} reads {', '.join(reads)}, not {places.hooks_dir}: add that to its hooks_dir")
     if places.is_foreign(places.conf):
         found.append(f"keeping {places.at(places.conf)}, which the administrator wrote")
     if not places.top and not programs.has_systemd():
         found.append(f"systemd is not running: run `{NAME} reconcile` every minute, for example from cron")
-    if not wanted.shipped.needs_new_kernel(wanted.interpreter):
-        return found
-    return [*found, f"with {wanted.interpreter} the first line is too long for kernels before Linux 5.1"]
+    if wanted.shipped.needs_new_kernel(wanted.interpreter):
+        found.append(f"with {wanted.interpreter} the first line is too long for kernels before Linux 5.1")
+    return found
 
 
 # --- Whether the program works

@@ -240,13 +240,8 @@ def _read_running(pid: int, words: Sequence[str]) -> Configuration:
 
 def _find_file(words: Sequence[str]) -> str:
     """The configuration file on the command line of a containerd, or the default."""
-    path, waiting = "", list(words[:0:-1])
-    while waiting:
-        word = waiting.pop()
-        name, has_value, value = word.lstrip("-").partition("=")
-        if word.startswith("-") and name in ("c", "config"):
-            path = value if has_value else waiting.pop() if waiting else ""
-    return path or _CONTAINERD
+    given: list[str] = re.findall(r"\0--?c(?:onfig)?[=\0]([^\0]*)", "\0".join(words))
+    return next(filter(None, given[::-1]), _CONTAINERD)
 
 
 class _Reader:

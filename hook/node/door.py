@@ -82,12 +82,12 @@ class Tree:
         # Before it is opened, which starts some devices and wakes a FIFO's writer; and after: it may have changed.
         if self.root:
             with _walk(self.root, whole) as found:
-                _check_kind(os.fstat(found), kind)
+                _check_kind(path, os.fstat(found), kind)
                 return os.open(f"/proc/self/fd/{found}", _FLAGS)
-        _check_kind(os.stat(whole), kind)
+        _check_kind(path, os.stat(whole), kind)
         descriptor = os.open(whole, _FLAGS)
         try:
-            _check_kind(os.fstat(descriptor), kind)
+            _check_kind(path, os.fstat(descriptor), kind)
         except OSError:
             os.close(descriptor)
             raise
@@ -233,10 +233,10 @@ def _go_back(way: list[int], depth: int) -> None:
         os.close(way.pop())
 
 
-def _check_kind(found: os.stat_result, kind: int) -> None:
+def _check_kind(path: str, found: os.stat_result, kind: int) -> None:
     if stat.S_IFMT(found.st_mode) != kind:
         is_file = kind == stat.S_IFREG
-        raise OSError(errno.EINVAL if is_file else errno.ENOTDIR, f"not a {'regular file' if is_file else 'directory'}")
+        raise Unreadable(path, "not a regular file") if is_file else Unreadable(path, "ENOTDIR", errno.ENOTDIR)
 
 
 @contextmanager
@@ -247,8 +247,7 @@ def _failing(path: str) -> Iterator[None]:
     except Unreadable:
         raise
     except OSError as error:
-        is_sentence = error.errno == errno.EINVAL  # of _check_kind
-        why = (error.strerror or str(error)) if is_sentence else errno.errorcode.get(error.errno or 0, str(error))
+        why = errno.errorcode.get(error.errno or 0, str(error))
         raise Unreadable(path, why, error.errno or errno.EIO) from None
     except ValueError as error:  # a NUL in it, or half of a surrogate pair
         raise Unreadable(ascii(path), str(error)) from None

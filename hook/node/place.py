@@ -7,7 +7,8 @@ import io
 import marshal
 import os
 import zipfile
-from dataclasses import dataclass
+from contextlib import suppress
+from typing import NamedTuple
 
 from hook.node import door, hooksd, programs
 from hook.node.door import Unreadable
@@ -85,16 +86,15 @@ class Places:
         found = self.at(path)
         if not os.path.lexists(found):
             return False
-        if path == self.link:
-            return not os.path.islink(found) or os.path.basename(os.readlink(found)) != PROGRAM
-        if os.path.islink(found) or not os.path.isfile(found):
-            return True
+        if path == self.link or os.path.islink(found):
+            is_ours = path == self.link and os.path.islink(found) and os.path.basename(os.readlink(found)) == PROGRAM
+            return not is_ours
+        if path.endswith(".json"):
+            return hooksd.read_entry(found).own is None
         try:
             if path == self.program:
                 PyzFile(found)
                 return False
-            if path.endswith(".json"):
-                return hooksd.read_entry(found).own is None
             mark = CONF_MARK if path == self.conf else NAME
             return mark.encode() not in door.read(found, door.CONFIGURATION)
         except (Unreadable, ValueError):
@@ -104,8 +104,7 @@ class Places:
 # --- Owners
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """The owner of an installation. `again`: how to install its files again; `away`: how to remove them.
 
     `link`, `timer`: whether the installation has them.
@@ -120,16 +119,11 @@ class Origin:
 
 INSTALL = Origin("`install`", f"{NAME}.pyz install", f"{NAME} uninstall")
 _PACKAGE = f"the package {NAME}"
+_AGAIN_BY_CHART = "kubectl describe the chart's pod on this node; set options in the chart's values"
 OWNERS = {
     "deb": Origin(_PACKAGE, f"apt install --reinstall {NAME}", f"apt remove {NAME}"),
     "rpm": Origin(_PACKAGE, f"dnf reinstall {NAME}", f"dnf remove {NAME}"),
-    "chart": Origin(
-        "the Helm chart",
-        "kubectl describe the chart's pod on this node; set options in the chart's values",
-        "helm uninstall",
-        link=False,
-        timer=False,
-    ),
+    "chart": Origin("the Helm chart", _AGAIN_BY_CHART, "helm uninstall", link=False, timer=False),
     "machineconfig": Origin(
         "a MachineConfig", "apply the MachineConfig again", "remove it (see the documentation on OpenShift)", link=False
     ),
@@ -158,12 +152,10 @@ def find_origin(places: Places) -> Origin:
 
 def read_owner(path: str) -> str | None:
     """The word in an owner's file, empty if it cannot be read; None if there is no file."""
-    if not os.path.lexists(path):
-        return None
     try:
         return door.read_text(path, door.CONFIGURATION).strip()
-    except Unreadable:
-        return ""
+    except Unreadable as error:
+        return None if error.is_missing and not os.path.islink(path) else ""
 
 
 # --- The .pyz as a file: its interpreter, and the files in it that `install` copies
@@ -239,8 +231,8 @@ def list_blockers(path: str) -> str:
     reasons = []
     if os.statvfs(path).f_flag & os.ST_NOEXEC:
         reasons.append(f"the file system of {path} is mounted noexec: choose another --prefix")
-    if _is_selinux_enforcing():
-        reasons.append(f"SELinux: {path} has type {_read_label(path)}: run restorecon on it, or see ausearch -m avc")
+    if (found := _read_type(path)) is not None:
+        reasons.append(f"SELinux: {path} has type {found}: run restorecon on it, or see ausearch -m avc")
     if any(map(os.path.exists, _FAPOLICYD)):
         reasons.append(f"fapolicyd: run fapolicyd-cli --file add {path} && fapolicyd-cli --update")
     return "; ".join(reasons)
@@ -248,25 +240,18 @@ def list_blockers(path: str) -> str:
 
 def find_label_problem(path: str) -> str | None:
     """Why a runtime may not start a program with this SELinux label, though root's shell may; None if it may."""
-    found = _read_label(path) if _is_selinux_enforcing() else None
+    found = _read_type(path)
     if found not in _NO_PROGRAM_TYPES:
         return None
     remedy = f"semanage fcontext -a -t bin_t {path} && restorecon {path}"
     return f"SELinux: {path} has type {found}, which runtimes may not start; remedy: {remedy}"
 
 
-def _is_selinux_enforcing() -> bool:
-    try:
-        return door.read_text(_ENFORCE, 64).strip() == "1"
-    except Unreadable:  # SELinux is off
-        return False
-
-
-def _read_label(path: str) -> str | None:
-    """The SELinux type of a file; None if it has none."""
-    try:
-        context = os.getxattr(path, "security.selinux").decode("utf-8", "replace").rstrip("\0")
-    except OSError:
-        return None
-    parts = context.split(":")
-    return parts[2] if len(parts) > 2 else None
+def _read_type(path: str) -> str | None:
+    """The SELinux type of a file, `none` if it has no label; None while SELinux does not enforce its policy."""
+    with suppress(Unreadable):  # SELinux is off
+        if door.read_text(_ENFORCE, 64).strip() == "1":
+            with suppress(OSError, IndexError):
+                return os.getxattr(path, "security.selinux").decode("utf-8", "replace").rstrip("\0").split(":")[2]
+            return "none"
+    return None

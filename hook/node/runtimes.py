@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from hook.base import cgroups, jsontext, names, procfs, system
@@ -54,12 +53,7 @@ _PATIENCE_IN_ALL = 30.0  # for one list_states: reconcile has other work, and a 
 _MOST_PROBLEMS = 10  # reported for one root directory
 
 
-class Unanswered(Exception):
-    """A runtime gave no answer, or an invalid one."""
-
-
-@dataclass(frozen=True)
-class Runtimes:
+class Runtimes(NamedTuple):
     """The OCI runtimes of a node: their root directories that exist, and the paths of their programs."""
 
     roots: Sequence[str]
@@ -76,19 +70,19 @@ class Runtimes:
         problems: list[str] = []
         for root in self.roots:
             try:
-                containers.update(door.list_names(root))
+                containers.update(door.list_if_there(root))
             except Unreadable as error:
-                problems += [] if error.is_missing else [f"cannot read {root}: {error.why}"]
+                problems.append(f"cannot read {root}: {error.why}")
         states, unanswered = self._ask(containers.difference(known), _PATIENCE_IN_ALL)
         found: dict[str, State] = {}
         for state in states:
             is_live = state.status in _LIVE and state.pid
             if (is_live or (stopped and state.status == _STOPPED)) and not is_sandbox(state):
                 found.setdefault(state.id, state)
-        lines = list(unanswered.values())
-        more = len(lines) - _MOST_PROBLEMS
-        tail = [f"the same problem with {more} more containers"] if more > 0 else []
-        return list(found.values()), [*problems, *lines[:_MOST_PROBLEMS], *tail]
+        problems += list(unanswered.values())[:_MOST_PROBLEMS]
+        if (more := len(unanswered) - _MOST_PROBLEMS) > 0:
+            problems.append(f"the same problem with {more} more containers")
+        return list(found.values()), problems
 
     def find_states(self, containers: Collection[str]) -> tuple[dict[str, State], set[str]]:
         """The states of these containers by ID, and the containers whose runtime did not answer in time.
@@ -107,27 +101,26 @@ class Runtimes:
         unanswered: dict[str, str] = {}
         for container in sorted(filter(_is_container_id, containers)):
             for root in self.roots:
-                try:
-                    found += self._ask_programs(root, container, deadline)
-                except Unanswered as error:
-                    unanswered[container] = str(error)
+                answer = self._ask_programs(root, container, deadline)
+                if isinstance(answer, State):
+                    found.append(answer)
+                elif answer is not None:
+                    unanswered[container] = answer
         return found, unanswered
 
-    def _ask_programs(self, root: str, container: str, deadline: float) -> list[State]:
-        """The state of a container; none if it is not in the root directory, or not any more."""
+    def _ask_programs(self, root: str, container: str, deadline: float) -> State | str | None:
+        """The state of a container, or why no runtime gave it; None if it is not in the root directory any more."""
         makers = _find_makers(root, container)
         problem = f"{root}: found no runtime to ask for the state of {container}"
         for program in sorted(self.programs, key=lambda it: os.path.basename(it) not in makers):
             if not _find_makers(root, container):
-                return []
+                return None
             command = [program, "--root", root, "state", container]
-            try:
-                return [_ask_program(command, container, deadline)]
-            except Unanswered as error:
-                problem = f"{' '.join(command)}: {error}"
-        if _find_makers(root, container):
-            raise Unanswered(problem)
-        return []
+            answer = _ask_program(command, container, deadline)
+            if isinstance(answer, State):
+                return answer
+            problem = f"{' '.join(command)}: {answer}"
+        return problem if _find_makers(root, container) else None
 
 
 def find_runtimes(further: Sequence[str] = ()) -> Runtimes:
@@ -153,28 +146,24 @@ def _is_container_id(text: str) -> bool:
     return True
 
 
-def _ask_program(command: Sequence[str], container: str, deadline: float) -> State:
-    """The valid state of a container, as its runtime prints it. Raises Unanswered."""
+def _ask_program(command: Sequence[str], container: str, deadline: float) -> State | str:
+    """The valid state of a container, as its runtime prints it, or why there is none."""
     seconds = min(_PATIENCE, deadline - system.monotonic())
     if seconds <= 0:
-        raise Unanswered("skipped: the time limit was used up by other runtimes")
+        return "skipped: the time limit was used up by other runtimes"
     ended = programs.run_program(command, seconds=seconds)
-    if ended.problem is not None:
-        raise Unanswered(ended.problem)
-    return parse_state(ended.output, container)
+    return ended.problem or parse_state(ended.output, container)
 
 
-def parse_state(output: str, container: str) -> State:
-    """Parse the state that a runtime printed. Raises Unanswered if it is invalid, or another container's."""
+def parse_state(output: str, container: str) -> State | str:
+    """Parse the state that a runtime printed; returns why if it is invalid, or another container's."""
     try:
         state = State.model_validate(jsontext.loads(output))
     except ValidationError as error:
-        raise Unanswered(f"invalid state: {explain_invalid(error.errors())}") from None
+        return f"invalid state: {explain_invalid(error.errors())}"
     except ValueError as error:
-        raise Unanswered(str(error)) from None
-    if state.id != container:
-        raise Unanswered(f"gave the state of {state.id[:80]!r}")
-    return state
+        return str(error)
+    return state if state.id == container else f"gave the state of {state.id[:80]!r}"
 
 
 def is_sandbox(state: State) -> bool:

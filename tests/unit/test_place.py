@@ -63,7 +63,9 @@ def test_a_label_that_selinux_blocks_has_a_remedy(
     assert problem is None or f"{PATH} has type {label}" in problem
     blockers = place.list_blockers(PATH)
     assert blockers == (
-        f"SELinux: {PATH} has type {label}: run restorecon on it, or see ausearch -m avc" if mode == "1" else ""
+        f"SELinux: {PATH} has type {label or 'none'}: run restorecon on it, or see ausearch -m avc"
+        if mode == "1"
+        else ""
     )
 
 

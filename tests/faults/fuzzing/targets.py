@@ -410,10 +410,9 @@ def runtimes(program: Program, texts: Texts) -> object:
     """What a runtime's `state` prints."""
     program.on()
     here = program.runtimes
-    try:
-        found = here.parse_state(_text(texts, 0), "web")
-    except here.Unanswered as error:
-        return str(error)
+    found = here.parse_state(_text(texts, 0), "web")
+    if isinstance(found, str):
+        return found
     assert found.id == "web"
     return found.model_dump()
 
