@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from hook import __version__
 from hook.base import counters, system
-from hook.base.counters import EVENTS, MILLION
+from hook.base.counters import EVENTS, MILLION, Event
 from hook.base.errors import Reason
 from hook.base.explain import printable
-from hook.base.node_models import ReconcileRecord
 from hook.node import door
 from hook.observe.snapshot import Group, Inventory, SeenKey
 from hook.observe.use import add_up, get_event, make_total, to_number
@@ -69,6 +69,13 @@ class Family:
     def kind(self) -> str:
         return "counter" if self.name.endswith("_total") else "gauge"
 
+    def to_object(self) -> dict[str, object]:
+        """The metric as an object for JSON."""
+        samples = [
+            {"labels": dict(labels), "value": to_number(value)} for labels, value in sorted(self.samples.items())
+        ]
+        return {"name": self.name, "type": self.kind, "help": self.meaning, "samples": samples}
+
 
 def make_families(seen: Inventory, former: Former | None = None, choice: Choice | None = None) -> list[Family]:
     """Make all metrics. `former`: the samples exported before."""
@@ -77,9 +84,8 @@ def make_families(seen: Inventory, former: Former | None = None, choice: Choice 
     found = [*_make_event_families(used, PREFIX, "")]
     found += _make_event_families(_sum_uncharged(seen, choice, former), NODE, ", of tasks in no mon_group")
     found.append(Family(PREFIX + "use_unknown", "1 for each use of which a part, or all, is unknown", unknown))
-    for name, meaning, measured in _measure_health(seen):
-        numbers: Numbers = measured if isinstance(measured, dict) else {} if measured is None else {(): measured}
-        found.append(_make_family(name, meaning, numbers))
+    found += [_make_family(name, meaning, _look_up(seen, path)) for name, path, meaning in HEALTH]
+    found += [_make_family(name, meaning, numbers) for name, meaning, numbers in _measure_health(seen)]
     return [family for family in found if family.samples]
 
 
@@ -89,8 +95,10 @@ def count_dropped(counts: dict[str, int]) -> Family:
     return _make_family(name, meaning, _by("reason", counts))
 
 
-def _make_family(name: str, meaning: str, numbers: Numbers) -> Family:
-    return Family(PREFIX + name, meaning, {labels: round(it * MILLION) for labels, it in numbers.items()})
+def _make_family(name: str, meaning: str, numbers: Numbers | float | None) -> Family:
+    """A metric of these numbers, by their labels; a number is a single sample, None is none."""
+    samples: Numbers = numbers if isinstance(numbers, dict) else {} if numbers is None else {(): numbers}
+    return Family(PREFIX + name, meaning, {labels: round(it * MILLION) for labels, it in samples.items()})
 
 
 def format_text(families: Iterable[Family]) -> str:
@@ -114,20 +122,7 @@ def format_series(name: str, labels: Labels) -> str:
 
 def to_json(families: Iterable[Family]) -> dict[str, object]:
     """The object that `metrics --json` prints."""
-    return {
-        "metrics": [
-            {
-                "name": family.name,
-                "type": family.kind,
-                "help": family.meaning,
-                "samples": [
-                    {"labels": dict(labels), "value": to_number(value)}
-                    for labels, value in sorted(family.samples.items())
-                ],
-            }
-            for family in families
-        ]
-    }
+    return {"metrics": [family.to_object() for family in families]}
 
 
 def write_textfile(path: str, text: str) -> None:
@@ -204,24 +199,16 @@ def parse_former(text: str, age: float) -> Former:
 
 def _make_event_families(used: dict[str, Values], prefix: str, whose: str) -> Iterator[Family]:
     """The metrics of events: known events in the order of EVENTS, then the others."""
-    for event in (*EVENTS, *sorted(used.keys() - EVENTS.keys())):
-        yield Family(name_event(event, prefix), _describe_event(event) + whose, used.get(event, {}))
+    for name in (*EVENTS, *sorted(used.keys() - EVENTS.keys())):
+        event = _describe_event(name)
+        meaning = f"{event.meaning[0].upper()}{event.meaning[1:]}, in {event.unit}{whose}"
+        yield Family(prefix + event.metric, meaning, used.get(name, {}))
 
 
-def name_event(event: str, prefix: str = PREFIX) -> str:
-    """Name the metric of an event. An unknown event keeps the kernel's name, and counts as a counter, as most are."""
-    return prefix + (EVENTS[event].metric if event in EVENTS else f"{_to_word(event)}_total")
-
-
-def _describe_event(event: str) -> str:
-    if event not in EVENTS:
-        return f"Event {_to_word(event)} of the kernel, in its own unit"
-    meaning = EVENTS[event].meaning
-    return f"{meaning[0].upper()}{meaning[1:]}, in {EVENTS[event].unit}"
-
-
-def _to_word(event: str) -> str:
-    return re.sub("[^A-Za-z0-9_]", "_", event)
+def _describe_event(name: str) -> Event:
+    """Describe an event. An unknown one keeps the kernel's name, and counts as a counter, as most are."""
+    word = re.sub("[^A-Za-z0-9_]", "_", name)
+    return EVENTS.get(name) or Event("its own unit", f"event {word} of the kernel", f"{word}_total")
 
 
 def sum_series(keys: Iterable[SeenKey], choice: Choice, former: Former) -> tuple[dict[str, Values], Values]:
@@ -246,7 +233,7 @@ def sum_series(keys: Iterable[SeenKey], choice: Choice, former: Former) -> tuple
 
     def hold(event: str, labels: Labels, value: int | None) -> int | None:
         in_part = (*labels, ("event", event)) in unknown or event not in EVENTS
-        series = format_series(name_event(event), labels)
+        series = format_series(PREFIX + _describe_event(event).metric, labels)
         return former.hold(series, value, ages[labels], may_start_again=in_part)
 
     return _sum_parts(parts, hold if former.samples else None), unknown
@@ -255,14 +242,18 @@ def sum_series(keys: Iterable[SeenKey], choice: Choice, former: Former) -> tuple
 def _sum_uncharged(seen: Inventory, choice: Choice, former: Former) -> dict[str, Values]:
     """The use of tasks outside of all mon_groups, by event and labels."""
     parts = (
-        (get_event(counter), choice.add_domain((("ctrl_group", printable(ctrl_group)),), counter), value)
-        for ctrl_group, values in seen.uncharged.items()
-        for counter, value in values.items()
+        (
+            get_event(counter),
+            choice.add_domain((("ctrl_group", printable(ctrl_group)),), counter),
+            counters.number(text),
+        )
+        for ctrl_group, of_group in seen.uncharged.items()
+        for counter, text in of_group.items()
         if choice.has(get_event(counter))
     )
 
     def hold(event: str, labels: Labels, value: int | None) -> int | None:
-        return former.hold_difference(format_series(name_event(event, NODE), labels), value)
+        return former.hold_difference(format_series(NODE + _describe_event(event).metric, labels), value)
 
     return _sum_parts(parts, hold)
 
@@ -275,7 +266,7 @@ def _sum_parts(
     sums = add_up(((event, labels), make_total(value)) for event, labels, value in parts)
     for (event, labels), total in sums.items():
         value = None if total.unknown else total.known
-        if hold is not None and not (event in EVENTS and EVENTS[event].gauge):
+        if hold is not None and not _describe_event(event).gauge:
             value = hold(event, labels, value)
         if value is not None:
             found.setdefault(event, {})[labels] = value
@@ -333,9 +324,34 @@ def _identify(key: SeenKey, former: Former) -> Labels:
 
 # --- The health of the hook
 
+HEALTH = (
+    ("rmids", "rmids.limit", "RMIDs of the machine: the smallest of info/*/num_rmids"),
+    ("unrecorded_failures", "unrecorded", "Failures since boot that could not be recorded: at least so many"),
+    ("run_directory_full", "is_full", "Whether the file system of the run directory is full: records may be missing"),
+    ("unchecked_containers", "unhooked.unchecked", "Containers without a record that reconcile could not check"),
+    ("reconcile_start_timestamp_seconds", "reconciled.started_at", "Unix time at which reconcile last started"),
+    ("reconcile_end_timestamp_seconds", "reconciled.ended_at", "Unix time at which it last ended without an error"),
+    ("outside_threads", "reconciled.outside_total", "Threads that the last reconcile left outside their group"),
+    ("late_cpu_seconds_total", "reconciled.late_cpu", "CPU time that tasks used before they were moved in"),
+    ("watch_start_timestamp_seconds", "watched.started_at", "Unix time at which the watch that runs started"),
+    ("watch_alive_timestamp_seconds", "watched.alive_at", "Unix time at which watch last wrote its record"),
+    ("watch_moved_tasks_total", "watched.moved", "Tasks that watch moved in, since its start"),
+    ("watch_failures_total", "watched.failed", "Processes that watch could not move in, since its start"),
+    ("watch_overflows_total", "watched.overflows", "Times that watch lost execs, since its start"),
+)
+"""The metrics that are numbers of a snapshot: their names, the attributes of the Inventory, and their meanings."""
+
+
+def _look_up(seen: Inventory, path: str) -> float | None:
+    """An attribute of a part of the snapshot; None where that part is missing."""
+    part, _, name = path.rpartition(".")
+    of = getattr(seen, part) if part else seen
+    found: float | None = None if of is None else getattr(of, name)
+    return found
+
 
 def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float | None]]:
-    """For each metric its name, its meaning, and its samples: a number for a single one, None for none."""
+    """For each other metric its name, its meaning, and its samples: a number for a single one, None for none."""
     yield "keys", "Keys on record, by state; unreadable counts records whose key is unknown", _count_states(seen)
     alive = sum(len(key.list_alive()) for key in seen.keys)
     counted = {"alive": alive, "dead": sum(len(key.alive) for key in seen.keys) - alive}
@@ -343,55 +359,25 @@ def _measure_health(seen: Inventory) -> Iterator[tuple[str, str, Numbers | float
     taken = sum(member.taken_from is not None for key in seen.keys for member in key.state.members.values())
     yield "members_taken_from_others", "Members that were in a mon_group of another tool before", taken
     if (rmids := seen.rmids) is not None:
-        yield "rmids", "RMIDs of the machine: the smallest of info/*/num_rmids", rmids.limit
         in_use = _by("owner", {"ours": rmids.ours, "others": rmids.others})
         yield "rmids_in_use", "RMIDs in use, one for each group; ours are the mon_groups of keys", in_use
         orphans = len(seen.orphans) if seen.host_pids else None
         yield "orphan_groups", "mon_groups with our prefix, but without a record and a live member", orphans
     yield "unmonitored_containers", "Containers on record as not monitored, by reason", _count_reasons(seen)
-    meaning = "Failures since boot that could not be recorded: at least so many"
-    yield "unrecorded_failures", meaning, seen.unrecorded
-    meaning = "Whether the file system of the run directory is full: records may be missing"
-    yield "run_directory_full", meaning, seen.is_full
-    if (unhooked := seen.unhooked) is not None:
-        meaning = "Running containers that never got the hook, as of the last reconcile"
-        yield "unhooked_containers", meaning, len(unhooked.containers)
-        meaning = "Containers without a record that the last reconcile could not check"
-        yield "unchecked_containers", meaning, unhooked.unchecked
-    runs: Numbers = {
-        (("stage", printable(it[0])), ("result", printable(it[1]))): count for it, count in seen.runs.items()
-    }
+    unhooked = len(seen.unhooked.containers) if seen.unhooked is not None else None
+    yield "unhooked_containers", "Running containers that never got the hook, as of the last reconcile", unhooked
+    runs: Numbers = {tuple(zip(("stage", "result"), map(printable, it))): count for it, count in seen.runs.items()}
     yield "hook_runs_total", "Runs of the hook, by stage and result", runs
-    if seen.reconciled is not None:
-        yield from _measure_reconcile(seen.reconciled)
-    if (watch := seen.watched) is not None:
-        yield "watch_start_timestamp_seconds", "Unix time at which the watch that runs started", watch.started_at
-        meaning = "Unix time at which watch last wrote its record, once a minute"
-        yield "watch_alive_timestamp_seconds", meaning, watch.alive_at
-        yield "watch_moved_tasks_total", "Tasks that watch moved in, since its start", watch.moved
-        yield "watch_failures_total", "Processes that watch could not move in, since its start", watch.failed
-        yield "watch_overflows_total", "Times that watch lost execs, since its start", watch.overflows
+    if (run := seen.reconciled) is not None:
+        duration, every = run.seconds if run.ended_at is not None else None, dict.fromkeys(VERBS, 0)
+        yield "reconcile_duration_seconds", "Duration of the reconcile that last ended", duration
+        undone = _by("kind", {"failed": run.failed, "left": run.left})
+        yield "reconcile_undone", "What the reconcile that last ended left: failed actions, others' problems", undone
+        actions, failures = _by("verb", {**every, **run.actions}), _by("verb", {**every, **run.failures})
+        yield "reconcile_actions_total", "Actions of reconcile that were done, by verb", actions
+        yield "reconcile_failures_total", "Actions of reconcile that failed, by verb", failures
     yield "mounted", "Whether resctrl is mounted and supports monitoring", seen.rmids is not None
     yield "build_info", "1, with the version of resctrl-mon-hook", _by("version", {__version__: 1})
-
-
-def _measure_reconcile(record: ReconcileRecord) -> Iterator[tuple[str, str, Numbers | float | None]]:
-    has_ended, every = record.ended_at is not None, dict.fromkeys(VERBS, 0)
-    yield "reconcile_start_timestamp_seconds", "Unix time at which reconcile last started", record.started_at
-    meaning = "Unix time at which reconcile last ended without an error"
-    yield "reconcile_end_timestamp_seconds", meaning, record.ended_at
-    meaning = "Duration of the reconcile that last ended"
-    yield "reconcile_duration_seconds", meaning, record.seconds if has_ended else None
-    meaning = "What the reconcile that last ended left: failed actions, and problems of others"
-    yield "reconcile_undone", meaning, _by("kind", {"failed": record.failed, "left": record.left})
-    meaning = "Threads of monitored containers that the last reconcile left outside their group"
-    yield "outside_threads", meaning, record.outside_total
-    meaning = "Actions of reconcile that were done, by verb"
-    yield "reconcile_actions_total", meaning, _by("verb", {**every, **record.actions})
-    meaning = "Actions of reconcile that failed, by verb"
-    yield "reconcile_failures_total", meaning, _by("verb", {**every, **record.failures})
-    meaning = "CPU time that tasks used before reconcile or watch moved them in"
-    yield "late_cpu_seconds_total", meaning, record.late_cpu
 
 
 def _by(label: str, counts: dict[str, int]) -> Numbers:
@@ -406,9 +392,5 @@ def _count_states(seen: Inventory) -> Numbers:
 
 
 def _count_reasons(seen: Inventory) -> Numbers:
-    counts = dict.fromkeys(_REASONS, 0)
-    for failure in seen.failures:
-        if not failure.monitored:
-            reason = printable(failure.reason)
-            counts[reason] = counts.get(reason, 0) + 1
-    return _by("reason", counts)
+    found = Counter(printable(it.reason) for it in seen.failures if not it.monitored)
+    return _by("reason", {**dict.fromkeys(_REASONS, 0), **found})

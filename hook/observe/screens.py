@@ -7,22 +7,18 @@ word, so that it never spans two cells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 from hook.base import counters, names, procfs, system
 from hook.base.counters import EVENTS, MILLION
 from hook.base.explain import printable, who
 from hook.base.models import Failure
-from hook.base.node_models import Unhooked
 from hook.observe import hardware
 from hook.observe.snapshot import Group, Inventory, SeenKey
 from hook.observe.table import Column, Screen, lay_out, numbers
 from hook.observe.use import KeyUse, Rates, Total, Uses, add_up, sum_gauges, sum_use, to_number
 from hook.state.records import name_unhooked
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 STATES = {
     "live": "live",
@@ -41,7 +37,7 @@ _ORDERS: dict[str, Callable[[KeyUse], Any]] = {
     "age": lambda it: it.key.age if it.key.age is not None else float("inf"),
     "name": lambda it: format_name(it.key),
 }
-_LIST_HEADS = {"core_energy": "ENERGY", "mbm_total_bytes": "MEMORY"}
+_LIST_HEADS = {"core_energy": "ENERGY(J)", "mbm_total_bytes": "MEMORY(B)"}
 _TOP_HEADS = {  # in the table, and in JSON
     "core_energy": ("POWER(W)", "watts"),
     "mbm_total_bytes": ("MEMORY(B/s)", "memory_bytes_per_second"),
@@ -86,11 +82,10 @@ def format_list(seen: Inventory, selected: Sequence[KeyUse], limit: int | None, 
     if len(shown) < len(seen.keys):
         lines += ["", f"{len(shown)} of {len(seen.keys)} shown"]
     lines += [f"unreadable: {printable(f'{it.file}: {it.problem}')}" for it in seen.list_unreadable()]
-    uncounted = hardware.explain_unassigned(seen.unassigned, seen.assignable), hardware.explain_full(seen.rmids)
-    lines += _format_section("", [printable(f"{it[0]}; remedy: {it[1]}") for it in uncounted if it is not None], screen)
-    lines += _sum_up_failures(seen.failures, screen) + _sum_up_outside(seen, screen)
-    lines += _sum_up_unhooked(seen.unhooked, screen)
-    return lines + _format_section("", [screen.red(line) for line in format_missing(seen)], screen)
+    for head, found in _list_problems(seen, screen):
+        if found:
+            lines += ["", *([screen.red(head)] if head else []), *found]
+    return lines
 
 
 def format_unmonitored(seen: Inventory) -> list[str]:
@@ -139,31 +134,36 @@ def _format_rmids(seen: Inventory) -> str:
 
 def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Screen) -> list[str]:
     """The rows of the keys that are shown, and the total of all that match."""
-    keys, uses, end, none = [it.key for it in shown], [it.use for it in shown], list[str](), list[str]()
-    if len(found) > 1:
-        uses.append(add_up(part for it in found for part in it.use.items()))
-        end, none = ["total"], [""]
-    ids = [key.state.key for key in keys] + none
-    short_states = {condition: word for word, condition in STATES.items()} | {"": ""}
-    states = [key.condition for key in keys] + none
-    ctrl_groups = [to_word(",".join(it.record.ctrl_group for it in key.groups)) or _NOTHING for key in keys] + none
-    sums = [
-        numbers(f"{head}({unit_of(event)})", [format_sum(use.get(event), event) for use in uses])
-        for event, head in _LIST_HEADS.items()
-    ]
+    keys = [it.key for it in shown]
+    short_states = {condition: word for word, condition in STATES.items()}
+    ctrl_groups = [to_word(",".join(it.record.ctrl_group for it in key.groups)) or _NOTHING for key in keys]
     columns = [
-        Column("NAME", [*map(format_name, keys), *end], least=_LEAST_NAME),
-        Column("KEY", ids, [key[:_SHORT_KEY] for key in ids]),
-        Column("STATE", states, [short_states[state] for state in states]),
+        Column("STATE", [key.condition for key in keys], [short_states[key.condition] for key in keys]),
         Column("CTRL_GROUPS", ctrl_groups, is_extra=True),
-        numbers("ALIVE", [*map(_format_members, keys), *none]),
-        numbers("AGE", [format_age(key.age) for key in keys] + none),
-        *sums,
+        numbers("ALIVE", [*map(_format_members, keys)]),
+        numbers("AGE", [format_age(key.age) for key in keys]),
     ]
-    lines = lay_out(columns, screen)
-    over = [screen.faint(line) if key.state.completed_at else line for line, key in zip(lines[1:], keys)]
+    rows = [_make_row(it) for it in shown]
+    if len(found) > 1:
+        rows.append(("total", "", add_up(part for it in found for part in it.use.items())))
+    head, *lines = _lay_out_rows(rows, columns, _LIST_HEADS, screen)
+    over = [screen.faint(line) if key.state.completed_at else line for line, key in zip(lines, keys)]
+    return [head, *over, *lines[len(keys) :]]
+
+
+def _make_row(it: KeyUse) -> tuple[str, str, Uses]:
+    return format_name(it.key), it.key.state.key, it.use
+
+
+def _lay_out_rows(
+    rows: Sequence[tuple[str, str, Uses]], columns: Sequence[Column], heads: dict[str, str], screen: Screen
+) -> list[str]:
+    """A table of names, keys and their use, and the legend of its marks. `heads`: of the columns, by event."""
+    sums = [numbers(head, [format_sum(use.get(event), event) for *_, use in rows]) for event, head in heads.items()]
+    name = Column("NAME", [name for name, _, _ in rows], least=_LEAST_NAME)
+    key = Column("KEY", [key for _, key, _ in rows], [key[:_SHORT_KEY] for _, key, _ in rows])
     marks = explain_marks(cell for column in sums for cell in column.cells)
-    return [lines[0], *over, *lines[1 + len(shown) :], *marks]
+    return [*lay_out([name, key, *columns, *sums], screen), *marks]
 
 
 def _format_members(key: SeenKey) -> str:
@@ -172,48 +172,33 @@ def _format_members(key: SeenKey) -> str:
     return _UNKNOWN if alive is None or dead is None else f"{alive}/{alive + dead}"
 
 
-def _sum_up_failures(failures: Sequence[Failure], screen: Screen) -> list[str]:
-    """A line for each reason, with the number of containers and their names."""
-    lines: list[str] = []
+def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[str]]]:
+    """What `list` shows below its table: heads, and the lines below them."""
+    uncounted = hardware.explain_unassigned(seen.unassigned, seen.assignable), hardware.explain_full(seen.rmids)
+    yield "", [printable(f"{it[0]}; remedy: {it[1]}") for it in uncounted if it is not None]
     for is_monitored, head in ((False, "not monitored"), (True, "monitored, with problems")):
         by_reason: dict[str, list[str]] = {}
-        for failure in failures:
+        for failure in seen.failures:
             if failure.monitored is is_monitored:
                 by_reason.setdefault(to_word(failure.reason), []).append(_name_failed(failure))
         found = [_name_some(f"  {reason}", sorted(those), screen) for reason, those in sorted(by_reason.items())]
-        lines += _format_section(f"{head} (see list unmonitored):", found, screen)
-    return lines
-
-
-def _sum_up_outside(seen: Inventory, screen: Screen) -> list[str]:
-    """The threads that the last reconcile could not move into their groups, by container."""
-    record = seen.reconciled
-    if record is None or not record.outside_total:
-        return []
-    called = {
-        container: who(container, state.pod_namespace, state.pod_name, member.name)
-        for state in (key.state for key in seen.keys)
-        for container, member in state.members.items()
-    }
-    found = [f"{called.get(it, who(it))}: {number}" for it, number in record.outside.items()]
-    line = _name_some(f"  {_count(record.outside_total, 'thread')}", found, screen)
-    return _format_section("outside of their group, as of the last reconcile:", [line], screen)
-
-
-def _sum_up_unhooked(seen: Unhooked | None, screen: Screen) -> list[str]:
-    if seen is None:
-        return []
-    called = name_unhooked(seen)
-    found = [_name_some("  never hooked", called, screen)] if called else []
-    lines = _format_section(f"without the hook, as of {seen.since} (see doctor, and list unmonitored):", found, screen)
-    if seen.unchecked:
-        lines += ["", f"could not check {seen.unchecked} containers without a record, as of {seen.since}"]
-    return lines
-
-
-def _format_section(head: str, lines: Sequence[str], screen: Screen) -> list[str]:
-    """An empty line, the head and the lines; nothing if there are no lines."""
-    return ["", *([screen.red(head)] if head else []), *lines] if lines else []
+        yield f"{head} (see list unmonitored):", found
+    if (record := seen.reconciled) is not None and record.outside_total:
+        called = {
+            container: who(container, state.pod_namespace, state.pod_name, member.name)
+            for state in (key.state for key in seen.keys)
+            for container, member in state.members.items()
+        }
+        outside = [f"{called.get(it, who(it))}: {number}" for it, number in record.outside.items()]
+        line = _name_some(f"  {_count(record.outside_total, 'thread')}", outside, screen)
+        yield "outside of their group, as of the last reconcile:", [line]
+    if (unhooked := seen.unhooked) is not None:
+        never = name_unhooked(unhooked)
+        head = f"without the hook, as of {unhooked.since} (see doctor, and list unmonitored):"
+        yield head, [_name_some("  never hooked", never, screen)] if never else []
+        unchecked = f"could not check {unhooked.unchecked} containers without a record, as of {unhooked.since}"
+        yield "", [unchecked] if unhooked.unchecked else []
+    yield "", [screen.red(line) for line in format_missing(seen)]
 
 
 def _name_some(head: str, called: Sequence[str], screen: Screen) -> str:
@@ -344,19 +329,10 @@ def format_rates(rates: Rates, sort: str, screen: Screen, notes: str = "") -> li
     listed = sorted(rates.keys, key=lambda it: (_ORDERS[sort](it), it.key.state.key))
     shown = listed if screen.height is None else listed[: max(1, screen.height - _OTHER_LINES)]
     of_all = f"{len(shown)} of {len(listed)} keys" if len(shown) < len(listed) else f"{len(listed)} keys"
-    keys = ["", "", *(it.key.state.key for it in shown)]
-    uses = [rates.node, rates.rest, *(it.use for it in shown)]
-    sums = [
-        numbers(head, [format_sum(use.get(event), event) for use in uses]) for event, (head, _) in _TOP_HEADS.items()
-    ]
-    columns = [
-        Column("NAME", ["node", "no pod", *(format_name(it.key) for it in shown)], least=_LEAST_NAME),
-        Column("KEY", keys, [key[:_SHORT_KEY] for key in keys]),
-        *sums,
-    ]
     title = f"{rates.time}  over {rates.seconds:.1f} s, {of_all}"
-    marks = explain_marks(cell for column in sums for cell in column.cells)
-    return [title, *([screen.faint(notes)] if notes else []), "", *lay_out(columns, screen), *marks]
+    heads = {event: head for event, (head, _) in _TOP_HEADS.items()}
+    rows = [("node", "", rates.node), ("no pod", "", rates.rest), *map(_make_row, shown)]
+    return [title, *([screen.faint(notes)] if notes else []), "", *_lay_out_rows(rows, [], heads, screen)]
 
 
 # --- The same with --json

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TypeVar
 
 from hook.base import counters, procfs, resctrl, system
 from hook.base.errors import HookError
-from hook.base.models import Failure, Index, KeyState, Member, MonGroup
+from hook.base.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.base.node_models import ReconcileRecord, Unhooked, WatchRecord
 from hook.base.resctrl import Resctrl
 from hook.node import config
@@ -22,21 +23,15 @@ from hook.observe import hardware
 from hook.observe.hardware import AssignableCounters, Rmids
 from hook.state.records import Broken, Records, leave_out
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    from hook.base.models import Options
-
-    _T = TypeVar("_T")
-
+_T = TypeVar("_T")
 _MOST_READS = 5
 Readings = dict[str, tuple[float, dict[str, str]]]
 """Counters by the path of their mon_group, and system.monotonic() of the read."""
-Uncharged = dict[str, dict[str, "int | None"]]
+Uncharged = dict[str, dict[str, str]]
 """The use of tasks outside of all mon_groups, charged to no pod, by ctrl_group (`/`: the root one) and counter.
 
-In millionths; None: no number. A ctrl_group whose mon_groups change faster than they can be read is left out.
+As the kernel writes it; empty: no number. A ctrl_group whose mon_groups change faster than they can be read is left
+out.
 """
 
 
@@ -181,9 +176,9 @@ def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory
         ctrl_groups = resctrl.list_ctrl_groups(kernel.root) if kernel.is_mounted() else {}
         states = {name: records.state(name) for name in records.names(KeyState)}
         uncharged, readings = _read_all(kernel, ctrl_groups) if has_uncharged else ({}, {})
-        found = (read_key(records, kernel, name, state, readings) for name, state in states.items())
-        keys, unreadable = _split_unreadable(found)
-        failures, broken = _split_unreadable(records.failure(name) for name in records.names(Failure))
+        found = [read_key(records, kernel, name, state, readings) for name, state in states.items()]
+        keys, unreadable = _list_of(SeenKey, found), _list_of(Broken, found)
+        failures = [records.failure(name) for name in records.names(Failure)]
         unhooked = records.glance(Unhooked, "unhooked")
         if unhooked is not None:
             unhooked = leave_out(unhooked, {*records.names(Index), *records.names(Failure)})
@@ -192,8 +187,8 @@ def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory
             at,
             keys=add_podman_names(keys),
             unreadable=unreadable,
-            failures=failures,
-            unreadable_failures=broken,
+            failures=_list_of(Failure, failures),
+            unreadable_failures=_list_of(Broken, failures),
             rmids=hardware.count_rmids(kernel.root, ctrl_groups, ours) if ctrl_groups else None,
             orphans=orphans if host_pids else [],
             runs=records.runs(),
@@ -276,16 +271,9 @@ def _find_ours(
     return len(ours), [path for path in lone if system.is_directory(path)]
 
 
-def _split_unreadable(found: Iterable[_T | Broken | None]) -> tuple[list[_T], list[Broken]]:
-    """Split into readable and unreadable records; a vanished one (None) is in neither list."""
-    readable: list[_T] = []
-    unreadable: list[Broken] = []
-    for it in found:
-        if isinstance(it, Broken):
-            unreadable.append(it)
-        elif it is not None:
-            readable.append(it)
-    return readable, unreadable
+def _list_of(kind: type[_T], found: Iterable[object]) -> list[_T]:
+    """Those of one kind: readable or Broken. What vanished is in neither."""
+    return [it for it in found if isinstance(it, kind)]
 
 
 # --- The use of tasks in no pod
@@ -326,8 +314,8 @@ def _list_inodes(kernel: Resctrl, path: str) -> dict[str, int | None]:
     return {f"{top}/{name}": kernel.inode(f"{top}/{name}") for name in names}
 
 
-def _subtract(counter: str, whole: str, parts: Readings) -> int | None:
+def _subtract(counter: str, whole: str, parts: Readings) -> str:
     """Subtract the mon_groups' counters from their ctrl_group's sum, which lacks those without a number, too."""
     total = counters.number(whole)
-    others = (counters.number(part.get(counter)) for _, part in parts.values())
-    return None if total is None else max(0, total - sum(it for it in others if it is not None))
+    others = (counters.number(part.get(counter)) or 0 for _, part in parts.values())
+    return "" if total is None else counters.text_of(max(0, total - sum(others)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 _GAP = "  "
 _CUT = "..."
@@ -39,7 +40,8 @@ class Screen:
 class Column:
     """A column. If a terminal is too narrow for all columns, it shows its `short` cells, or is left out (`is_extra`).
 
-    `least`: the number of characters to which its cells may be cut then; 0: they are never cut.
+    One with fewer cells than the others is empty below them. `least`: the number of characters to which its cells
+    may be cut on such a terminal; 0: they are never cut.
     """
 
     head: str
@@ -87,9 +89,7 @@ def _sum_widths(columns: Sequence[Column]) -> int:
 
 
 def _align(columns: Sequence[Column], screen: Screen) -> list[str]:
-    aligned = []
-    for it in columns:
-        width = it.width
-        aligned.append([text.rjust(width) if it.is_number else text.ljust(width) for text in [it.head, *it.cells]])
-    head, *lines = (_GAP.join(row).rstrip() for row in zip(*aligned))
+    layouts = [f"{{:{'>' if it.is_number else '<'}{it.width}}}" for it in columns]
+    rows = zip_longest(*([it.head, *it.cells] for it in columns), fillvalue="")
+    head, *lines = (_GAP.join(layouts).format(*row).rstrip() for row in rows)
     return [screen.bold(head), *lines]

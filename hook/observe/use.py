@@ -3,25 +3,21 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
 from hook.base import counters
 from hook.observe.snapshot import Group, Inventory, SeenKey
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeVar
-
-    _Name = TypeVar("_Name")
-
+_Name = TypeVar("_Name")
 Uses = dict[str, "Total"]
 """Totals by event; an event without any counter is absent."""
 _CACHE = "llc_occupancy"
 
 
-@dataclass
-class Total:
+class Total(NamedTuple):
     """A sum of counters, in millionths. Of these, `counted` have a known value, and of `unknown` a part is unknown.
 
     `from_nothing`: the number of initial values that were no number and count as 0 (counters.starts_from_nothing).
@@ -41,6 +37,9 @@ class Total:
     def value(self) -> int | None:
         """The sum of the known values; None: no value is known."""
         return self.known if self.counted else None
+
+
+_NOTHING = Total()
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,7 @@ def add_up(parts: Iterable[tuple[_Name, Total]]) -> dict[_Name, Total]:
     """Add up the parts of each name."""
     found: dict[_Name, Total] = {}
     for name, part in parts:
-        if name in found:
-            total = found[name]
-            total.known += part.known
-            total.counted += part.counted
-            total.unknown += part.unknown
-            total.from_nothing += part.from_nothing
-        else:
-            found[name] = Total(part.known, part.counted, part.unknown, part.from_nothing)
+        found[name] = Total(*map(operator.add, found.get(name, _NOTHING), part))
     return found
 
 
@@ -123,39 +115,34 @@ def compare(first: Inventory, second: Inventory, time: str) -> Rates:
     """The rates between two snapshots; none for a key that only one of them has."""
     former = {(key.state.key, group.record.path): group for key in first.keys for group in key.groups}
     rates = [
-        KeyUse(key, add_up(part for group in key.groups for part in _list_speeds(key, group, former)))
-        for key in second.keys
-        if key.state.completed_at is None
+        KeyUse(key, add_up(_list_speeds_of_key(key, former))) for key in second.keys if key.state.completed_at is None
     ]
     seconds = second.at - first.at
-    rest = add_up(_list_speeds_of_rest(first, second, seconds))
+    rest = add_up(
+        speed
+        for path, now in second.uncharged.items()
+        for speed in _list_speeds(first.uncharged.get(path, {}), now, seconds)
+    )
     node = add_up(part for use in (rest, *(rate.use for rate in rates)) for part in use.items())
     return Rates(time, seconds, rates, rest, node)
 
 
-def _list_speeds_of_rest(first: Inventory, second: Inventory, seconds: float) -> Iterator[tuple[str, Total]]:
-    for path, of_group in second.uncharged.items():
-        for counter, now in of_group.items():
-            before, event = first.uncharged.get(path, {}).get(counter), get_event(counter)
-            if counters.is_cumulative(counter) and seconds > 0:
-                # Less than before: another ctrl_group has that name now.
-                used = None if now is None or before is None or now < before else now - before
-                yield event, make_total(None if used is None else round(used / seconds))
-            elif event == _CACHE:
-                yield event, make_total(now)
+def _list_speeds_of_key(key: SeenKey, former: dict[tuple[str, str], Group]) -> Iterator[tuple[str, Total]]:
+    for group in key.groups:
+        earlier = former.get((key.state.key, group.record.path), group)
+        if earlier.record != group.record:
+            earlier = group  # another incarnation: there is nothing to compare with
+        if not group.is_over:
+            yield from _list_speeds(earlier.now, group.now, group.read_at - earlier.read_at)
 
 
-def _list_speeds(key: SeenKey, group: Group, former: dict[tuple[str, str], Group]) -> Iterator[tuple[str, Total]]:
-    """The use of each counter per second since the former snapshot; none for another incarnation."""
-    earlier = former.get((key.state.key, group.record.path))
-    if earlier is not None and (earlier.record != group.record or group.read_at <= earlier.read_at):
-        earlier = None
-    for counter, text in {} if group.is_over else group.now.items():
-        event = get_event(counter)
-        if counters.is_cumulative(counter) and earlier is not None:
-            begin = earlier.now.get(counter)
+def _list_speeds(before: dict[str, str], now: dict[str, str], seconds: float) -> Iterator[tuple[str, Total]]:
+    """The use of each counter per second, if any have passed; of the cache, what is in use now."""
+    for counter, text in now.items():
+        event, begin = get_event(counter), before.get(counter)
+        if counters.is_cumulative(counter) and seconds > 0:
             used = counters.used(counter, begin, text)
-            speed = None if used is None else round(used / (group.read_at - earlier.read_at))
+            speed = None if used is None else round(used / seconds)
             yield event, make_total(speed, from_nothing=counters.starts_from_nothing(counter, begin))
         elif event == _CACHE:
             yield event, make_total(counters.number(text))

@@ -37,7 +37,7 @@ EVERYTHING = Inventory(
     assignable=None,
     is_full=False,
     unrecorded=0,
-    uncharged={"/": dict.fromkeys(_COUNTERS, 1)},
+    uncharged={"/": _COUNTERS},
 )
 FAMILIES = {family.name: family for family in [*make_families(EVERYTHING), count_dropped({"too_many": 1})]}
 OF_EVENTS = {PREFIX + part + event.metric for event in EVENTS.values() for part in ("", "node_")}

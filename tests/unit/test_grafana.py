@@ -21,7 +21,7 @@ from grafana_foundation_sdk.cog import plugins
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from hook.observe import prometheus
+from hook.base.counters import EVENTS
 from tests.unit.metrics import FAMILIES, OF_EVENTS
 
 DASHBOARD: dict[str, Any] = json.loads(
@@ -124,9 +124,7 @@ def test_counters_are_shown_as_rates_or_as_what_they_are() -> None:
 def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:
     shown = set().union(*map(named, EXPRESSIONS))
     events = ("core_energy", "mbm_total_bytes", "mbm_local_bytes", "llc_occupancy")
-    assert shown >= {
-        prometheus.name_event(event, prefix) for event in events for prefix in (prometheus.PREFIX, prometheus.NODE)
-    }
+    assert shown >= {f"resctrl_mon_{part}{EVENTS[event].metric}" for event in events for part in ("", "node_")}
     assert shown >= FAMILIES.keys() - OF_EVENTS - {"resctrl_mon_endpoint_dropped_connections_total"}
     assert [panel["title"] for panel in PANELS if panel["type"] == "row"] == [
         "Energy",
