@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from hook.base import names, procfs
 from hook.base.explain import short_id, who
@@ -18,23 +19,11 @@ from hook.stages import reclaim, remove
 from hook.stages.retry import is_retired
 from hook.state import records, store
 
-VERBS = (
-    "rebuild",
-    "drop",
-    "end",
-    "remove",
-    "evict",
-    "remake",
-    "adopt",
-    "retry",
-    "retire",
-    "forget",
-    "name",
-    "prune",
-    "show",
-    "tidy",
-)
-"""In the order of execution: actions that free RMIDs come before those that need one."""
+_FREE_RMIDS = ("rebuild", "drop", "end", "remove", "evict")
+_TAKE_RMIDS = ("remake", "adopt", "retry")
+_TIDY_UP = ("retire", "forget", "name", "prune", "show", "tidy")
+VERBS = (*_FREE_RMIDS, *_TAKE_RMIDS, *_TIDY_UP)
+"""In the order of execution."""
 _NOT_AGAIN = ("usage", "bad_state", "bad_key")
 
 
@@ -73,9 +62,7 @@ def diagnose(seen: Survey) -> list[Action]:
     actions = [it for key in seen.list_keys() for it in diagnose_key(seen, key, seen.states.get(key))]
     actions += [it for path in seen.orphans for it in _diagnose_orphan(seen, path)]
     actions += [it for container in seen.failed for it in diagnose_failure(seen, container)]
-    actions += [
-        Action("forget", container=container, why="its record is incomplete") for container in seen.half_failures
-    ]
+    actions += [Action("forget", container=it, why="its record is incomplete") for it in seen.half_failures]
     return sorted(actions, key=lambda action: VERBS.index(action.verb))
 
 
@@ -90,22 +77,18 @@ def diagnose_key(seen: Survey, key: str, state: KeyState | None, only: str = "")
 
     `only`: a container of it; actions for others are left out.
     """
-    yield from _name_actions(_diagnose_files(seen, key, state, only), state)
+    rules = [_diagnose_files(seen, key, state, only)]
     if state is not None:
-        yield from _name_actions(_diagnose_record(seen, state), state)
-        if state.completed_at is None:
-            yield from _name_actions(_diagnose_tasks(seen, state, only), state)
+        rules += [_diagnose_record(seen, state), _diagnose_tasks(seen, state, only)]
+    for action in chain.from_iterable(rules):
+        yield _add_names(action, state) if state is not None else action
 
 
-def _name_actions(actions: Iterator[Action], state: KeyState | None) -> Iterator[Action]:
-    """Add the recorded names of pod and container to actions."""
-    for action in actions:
-        if state is None or action.verb == "name":
-            yield action
-        else:
-            member = state.members.get(action.container)
-            name = member.name if member is not None else None
-            yield replace(action, namespace=state.pod_namespace, pod=state.pod_name, name=name)
+def _add_names(action: Action, state: KeyState) -> Action:
+    """Add the recorded names of pod and container to an action."""
+    member = state.members.get(action.container)
+    namespace, pod = action.namespace or state.pod_namespace, action.pod or state.pod_name
+    return replace(action, namespace=namespace, pod=pod, name=member.name if member is not None else None)
 
 
 def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -> Iterator[Action]:
@@ -126,31 +109,34 @@ def _diagnose_files(seen: Survey, key: str, state: KeyState | None, only: str) -
 
 def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
     """The actions that a key needs because of its record."""
-    key, is_listed = state.key, seen.live is not None and state.key in seen.live
+    key, is_listed = state.key, seen.is_listed(state.key)
     if not seen.context.view.is_current(state) or seen.has_late_counters(state):
         yield Action("show", key, why="its published view is out of date")
     if state.completed_at is not None:
         # A time in the future is of another boot, if the run directory survives one.
         if abs(seen.boottime - (state.completed_boottime or 0.0)) >= seen.context.options.snapshot_ttl:
             yield Action("prune", key, why="its snapshot is older than --snapshot-ttl")
-    elif state.recovering:
+    elif state.recovering or (is_listed and not state.members):
         return
     elif state.members:
         named = name_members(seen, state)
         if named is not state:
-            names_of_pod = named.pod_namespace, named.pod_name
-            yield Action("name", key, "", "", "the kubelet's logs name it", "", (), *names_of_pod)
-    elif state.lingering_since is None and not is_listed:
+            why = "the kubelet's logs name it"
+            yield Action("name", key, why=why, namespace=named.pod_namespace, pod=named.pod_name)
+    elif state.lingering_since is None:
         yield Action("end", key, why="it has no members")
-    elif not is_listed and (seen.live is not None or remove.has_lingered(seen.context, state)):
+    elif is_listed is False or remove.has_lingered(seen.context, state):
         yield Action("end", key, why="its linger time is over, or its pod is gone")
 
 
 def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action]:
     """The actions that a key, not completed, needs because of its processes and of the tasks in its groups."""
     key, context = state.key, seen.context
+    if state.completed_at is not None:
+        return
     threads = Threads(seen, state) if seen.is_mounted else None
-    if threads is not None and len({is_retired(context, state, group) for group in state.groups}) > 1:
+    has_several = threads is not None and len(state.groups) > 1
+    if has_several and len({is_retired(context, state, group) for group in state.groups}) > 1:
         yield Action("retire", key, why="one of its groups is gone, and no member needs it")
     for container in state.members.keys() & {only} if only else state.members:
         action = _diagnose_member(seen, state, container, threads)
@@ -168,26 +154,22 @@ def _diagnose_tasks(seen: Survey, state: KeyState, only: str) -> Iterator[Action
 def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Threads | None) -> Action | None:
     """The action that a member needs. Its threads are counted in any case, so that they do not count as strangers."""
     member, key = state.members[container], state.key
-    is_listed = seen.live is not None and key in seen.live
-    why = "its process is dead" if seen.live is None else "its key is not in the list of --live"
+    is_listed = seen.is_listed(key)
+    why = "its process is dead" if is_listed is None else "its key is not in the list of --live"
     if seen.is_dead(member):
         return None if is_listed else Action("drop", key, container, why=why)
     is_in_place = threads is None or threads.is_in_place(member)
     outside = threads.count_outside(container, member) if threads is not None and is_in_place else 0
-    if seen.live is not None and not is_listed:
+    if is_listed is False:
         return Action("drop", key, container, why=why)
     if not is_in_place:
-        why = "its group is gone, or its process is in another ctrl_group"
-        return Action("remake", key, container, why=why)
+        return Action("remake", key, container, why="its group is gone, or its process is in another ctrl_group")
     # A former life of a container has no index entry (names.former_life).
     if container == names.container_of(container) and seen.index.get(container) is None:
-        why = "its index entry is missing, so poststop cannot find the key"
-        return Action("remake", key, container, why=why)
-    if not outside:
-        return None
+        return Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
     # The initial counters must be read before the first thread enters the group, as in createRuntime.
     verb = "adopt" if has_begun(state, container) or not seen.context.options.snapshot_ttl else "remake"
-    return Action(verb, key, container, why=f"{outside} of its threads are not in its group")
+    return Action(verb, key, container, why=f"{outside} of its threads are not in its group") if outside else None
 
 
 def _diagnose_orphan(seen: Survey, path: str) -> Iterator[Action]:
@@ -195,7 +177,7 @@ def _diagnose_orphan(seen: Survey, path: str) -> Iterator[Action]:
     if seen.context.resctrl.has_live_task(path):
         if path not in seen.completed_groups:  # else a task outlived the last member, and a later run removes the group
             yield Action("rebuild", path=path, why="this group has no record, and it has live tasks")
-    elif seen.live is None or reclaim.parse_key(seen.context, path) not in seen.live:
+    elif not seen.is_listed(reclaim.parse_key(seen.context, path)):
         yield Action("remove", path=path, why="this group has no record, and it has no tasks")
 
 
@@ -207,12 +189,12 @@ def diagnose_failure(seen: Survey, container: str) -> Iterator[Action]:
         if is_lone and records.has_old_failure(seen.context.run, container) and not seen.is_running(container):
             yield Action("forget", container=container, why="its failure record has no pid, and is old")
         return
-    named = failure.namespace, failure.pod, failure.name
-    if is_lone if failure.pid is None else has_dead_container(failure):
-        yield Action("forget", "", container, "", "it failed, and is gone", "", (), *named)
+    action = Action("forget", "", container, "", "", "", (), failure.namespace, failure.pod, failure.name)
+    if is_lone if failure.pid is None else _has_dead_process(failure):
+        yield replace(action, why="it failed, and is gone")
     elif seen.is_mounted and _is_tried_again(failure):
         why = f"it is running but not monitored ({failure.reason})"
-        yield Action("retry", "", container, "", why, failure.reason, (), *named)
+        yield replace(action, verb="retry", why=why, reason=failure.reason)
 
 
 def _is_tried_again(failure: Failure) -> bool:
@@ -221,8 +203,7 @@ def _is_tried_again(failure: Failure) -> bool:
     return names_process and not (failure.monitored or failure.reason in _NOT_AGAIN)
 
 
-def has_dead_container(failure: Failure) -> bool:
-    """Whether the process of a failure is dead."""
+def _has_dead_process(failure: Failure) -> bool:
     pid = failure.pid or 0
     is_dead = procfs.is_dead(pid, failure.starttime)
     if is_dead is False and failure.starttime is None and failure.boottime is not None:

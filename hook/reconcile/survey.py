@@ -86,6 +86,10 @@ class Survey:
         self.adoptable = {state.id: state for state in states}
         return problems
 
+    def is_listed(self, key: str | None) -> bool | None:
+        """Whether the list of --live has a key; None: there is no such list."""
+        return key in self.live if self.live is not None else None
+
     def list_keys(self) -> list[str]:
         """Every key with a record, an index entry or a leftover file."""
         return list(dict.fromkeys([*self.states, *self.unreadable, *self.indexed, *self.leftovers, *self.asides]))

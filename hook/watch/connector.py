@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import array
 import errno
+import select
 import socket
 import struct
+from contextlib import suppress
 
 from hook.base import system
 from hook.base.errors import HookError, Reason
@@ -22,11 +24,10 @@ _CN_IDX_PROC = _CN_VAL_PROC = 1
 _PROC_CN_MCAST_LISTEN = 1
 _PROC_EVENT_NONE, _PROC_EVENT_EXEC = 0, 2  # proc_event.what: an answer to us, and an exec
 _NLMSG_DONE = 3
-_SO_ATTACH_FILTER, _SO_RCVTIMEO, _SO_RCVBUFFORCE = 26, 20, 33  # asm-generic/socket.h
+_SO_ATTACH_FILTER, _SO_RCVBUFFORCE = 26, 33  # asm-generic/socket.h
 _WHAT = struct.Struct("=36xI")
 _ANSWER = struct.Struct("=28xI20xI")  # cn_msg.ack, event_data.ack.err
 _EXEC = struct.Struct("=56xI")  # event_data.exec.process_tgid
-_SHORTEST = _EXEC.size
 _LONGEST = 4096
 _BUFFER = 2 << 20  # bytes, of which the kernel makes twice as many: 4,700 execs, and used only while we are behind
 _PATIENCE = 2.0  # seconds to wait for the kernel's answer, which it sends within our call
@@ -44,37 +45,39 @@ class Connector:
     def __init__(self, kernel: socket.socket) -> None:
         """Subscribe by this socket. Raises HookError if the kernel refuses, or does not answer."""
         self._kernel = kernel
+        self._poller = select.poll()
+        self._poller.register(kernel, select.POLLIN)
         self._is_full = False
-        self._patience: float = _PAUSE
         self._subscribe()
 
-    def receive(self, patience: float = _PAUSE) -> int | None:
+    def receive(self, patience: float | None = None) -> int | None:
         """Wait at most `patience` seconds for the next exec, and return the pid of its process. Raises Lost, OSError.
 
         The sender of a message is not checked: other users cannot send to this socket, and the pid is only a hint
         where to look.
+        """
+        message = self._read(_PAUSE if patience is None else patience)
+        return int(_EXEC.unpack_from(message)[0]) if _what(message) == _PROC_EVENT_EXEC else None
+
+    def _read(self, patience: float) -> bytes:
+        """The next message; empty: there was none in time, or the buffer was full.
 
         When the buffer is full, the kernel drops all events until it is empty, and reports only the first
         (netlink_overrun in net/netlink/af_netlink.c). So Lost is raised when the buffer is empty: a caller that then
         looks at all containers misses none.
         """
-        if patience != self._patience:
-            self._patience = patience
-            self._kernel.setsockopt(socket.SOL_SOCKET, _SO_RCVTIMEO, _as_timeval(patience))
+        self._poller.poll(0 if self._is_full else patience * 1000)
         try:
-            message = self._kernel.recv(_LONGEST, socket.MSG_DONTWAIT if self._is_full else 0)
+            return self._kernel.recv(_LONGEST, socket.MSG_DONTWAIT)
         except BlockingIOError:
             if self._is_full:
                 self._is_full = False
                 raise Lost from None
-            return None
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise
             self._is_full = True
-            return None
-        is_exec = len(message) >= _SHORTEST and _WHAT.unpack_from(message)[0] == _PROC_EVENT_EXEC
-        return int(_EXEC.unpack_from(message)[0]) if is_exec else None
+        return b""
 
     def _subscribe(self) -> None:
         """Ask for all events, which each kernel answers, then for execs only, which kernels before 6.6 ignore.
@@ -101,12 +104,10 @@ class Connector:
         """Wait for the answer with this number, which the kernel sends to all listeners."""
         deadline = system.monotonic() + _PATIENCE
         while system.monotonic() < deadline:
-            try:
-                message = self._kernel.recv(_LONGEST)
-            except OSError as failure:  # no answer yet, or the buffer is full of execs
-                self._is_full = self._is_full or failure.errno == errno.ENOBUFS
-                continue
-            if len(message) < _SHORTEST or _WHAT.unpack_from(message)[0] != _PROC_EVENT_NONE:
+            message = b""
+            with suppress(Lost):  # before the subscription: nothing of ours
+                message = self._read(_PATIENCE)
+            if _what(message) != _PROC_EVENT_NONE:
                 continue
             answered, error = _ANSWER.unpack_from(message)
             if answered == ack and error:
@@ -128,7 +129,6 @@ def subscribe() -> Connector:
         raise system_error("cannot open a socket to the kernel's process connector", error) from error
     try:
         kernel.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
-        kernel.setsockopt(socket.SOL_SOCKET, _SO_RCVTIMEO, _as_timeval(_PAUSE))
         _attach_filter(kernel)
         kernel.bind((0, _CN_IDX_PROC))
     except OSError as error:
@@ -139,9 +139,9 @@ def subscribe() -> Connector:
     return Connector(kernel)
 
 
-def _as_timeval(seconds: float) -> bytes:
-    """A struct timeval; at least a microsecond, for 0 means for ever: socket(7)."""
-    return struct.pack("@ll", *divmod(max(1, int(seconds * 1e6)), 1_000_000))
+def _what(message: bytes) -> int | None:
+    """The kind of a message's event; None: it is none."""
+    return int(_WHAT.unpack_from(message)[0]) if len(message) >= _EXEC.size else None
 
 
 def _lacks_capability() -> HookError:

@@ -14,7 +14,7 @@ from hook.reconcile import run as reconcile
 from hook.stages import entry
 from hook.stages.entry import Context
 from hook.state.store import RunDir
-from hook.watch.pursuit import Pursuit
+from hook.watch.watch import Watch
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.simulator.oracle import OURS, LastOracle, StepOracle, Violation, expect
@@ -156,7 +156,7 @@ class SimulatedNode:
 
         def body() -> None:
             context = Context(Resctrl(RESCTRL), RunDir(RUN), Options(**self.options))
-            Pursuit(context, lambda _: None).bring_in(pid)
+            Watch(context, None).bring_in(pid)  # type: ignore[arg-type]
 
         self._live(Life("watch", body))
 

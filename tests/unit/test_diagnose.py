@@ -78,6 +78,9 @@ class Facts:
             longest_linger=None,
         )
 
+    def is_listed(self, key: str) -> bool | None:
+        return key in self.live if self.live is not None else None
+
     def list_keys(self) -> list[str]:
         found = [*self.states, *self.unreadable, *self.indexed, *self.leftovers, *self.asides]
         return sorted(dict.fromkeys(found))

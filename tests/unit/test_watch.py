@@ -10,17 +10,15 @@ from typing import Any
 import pytest
 
 from hook.base import procfs, system
-from hook.base.errors import HookError
 from hook.base.models import KeyState
 from hook.base.node_models import WatchRecord
 from hook.state import records
 from hook.state.store import RunDir
-from hook.watch import watch
 from hook.watch.connector import Lost
-from hook.watch.pursuit import Pursuit
-from tests.simulator.kernel import RESCTRL, ROOT_CGROUP, Kernel
+from hook.watch.watch import Watch
+from tests.simulator.kernel import RESCTRL, ROOT_CGROUP
 from tests.simulator.machine import RUN, SimulatedMachine
-from tests.unit.simulated import GROUP, ID, OTHER, UID, Node, own
+from tests.unit.simulated import GROUP, ID, OTHER, UID, Node, fails, own
 from tests.unit.simulated import node as empty
 
 __all__ = ["empty"]  # fixture
@@ -56,8 +54,46 @@ def node(empty: Node) -> WatchedNode:
     return found
 
 
-def pursue(node: WatchedNode) -> Pursuit:
-    return Pursuit(node.run_context, lambda _line: None)
+class FakeConnector:
+    """Events that are there already: pids, and Lost. `waits`: how long it might have waited for each."""
+
+    def __init__(self, node: Node, *events: int | type[Lost] | None) -> None:
+        self.events = list(events)
+        self.waits: list[float | None] = []
+        self._kernel = node.kernel
+
+    def receive(self, patience: float | None = None) -> int | None:
+        self.waits.append(patience)
+        self._kernel.now += patience or 0
+        event = self.events.pop(0)
+        if isinstance(event, type):
+            raise event
+        return event
+
+
+def listen(node: WatchedNode, *events: int | type[Lost] | None) -> Watch:
+    """A watch that will hear of these execs; it looks at all containers first."""
+    return Watch(node.run_context, FakeConnector(node, *events))  # type: ignore[arg-type]
+
+
+def pursue(node: WatchedNode) -> Watch:
+    """The same, which has looked at all containers."""
+    found = listen(node)
+    found.looks_at_all = False
+    return found
+
+
+def look_at_all(it: Watch) -> None:
+    it.looks_at_all = True
+    it.look()
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is logged."""
+    found: list[str] = []
+    monkeypatch.setattr(system, "write_stderr", lambda line: found.append(line.decode()))
+    return found
 
 
 def moved(node: WatchedNode, pid: int = 8) -> set[int]:
@@ -196,8 +232,7 @@ def test_container_whose_init_is_not_in_its_group_is_left(node: WatchedNode, wha
     node.spawn(8)
     assert moved(node) == set()
     it = pursue(node)
-    it.look_at_all()
-    it.look()
+    look_at_all(it)
     assert (it.moved, node.groups()[GROUP] - {7}) == (0, set())
 
 
@@ -337,19 +372,18 @@ def test_execs_without_end_do_not_put_off_the_look(node: WatchedNode) -> None:
     assert it.wait() == 0
 
 
-def slow_look(node: WatchedNode, seconds: float = 0.01) -> Pursuit:
+def slow_look(node: WatchedNode, seconds: float = 0.01) -> Watch:
     """After a look that took so long."""
     node.seconds = seconds
     it = pursue(node)
-    it.look_at_all()
-    it.look()
+    look_at_all(it)
     return it
 
 
 def test_looks_take_a_twentieth_of_the_time(node: WatchedNode) -> None:
     it = slow_look(node)
     assert it.wait() is None
-    it.look_at_all()
+    it.looks_at_all = True
     assert it.wait() == pytest.approx(0.2)
     node.kernel.now += 0.2
     assert it.wait() == pytest.approx(0, abs=1e-6)
@@ -385,30 +419,27 @@ def test_thread_that_was_in_its_group_is_not_asked_about_for_a_minute(node: Watc
     for seconds, expected in ((0, []), (61, [7])):
         node.asked.clear()
         node.kernel.now += seconds
-        it.look_at_all()
-        it.look()
+        look_at_all(it)
         assert node.asked == expected
 
 
 @pytest.mark.parametrize("number", [2, 5], ids=["ENOENT", "EIO"])
-def test_refusal_of_the_kernel_is_logged_unless_the_group_is_gone(node: WatchedNode, number: int) -> None:
+def test_refusal_of_the_kernel_is_logged_unless_the_group_is_gone(
+    node: WatchedNode, lines: list[str], number: int
+) -> None:
     node.spawn(9)
     node.machine.refusals["put"] = [number]
-    lines: list[str] = []
-    it = Pursuit(node.run_context, lines.append)
-    it.look_at_all()
-    it.look()
+    it = pursue(node)
+    look_at_all(it)
     assert (it.moved, it.failed, len(lines)) == (0, int(number == 5), int(number == 5))
 
 
-def test_container_that_stays_outside_is_logged(node: WatchedNode) -> None:
+def test_container_that_stays_outside_is_logged(node: WatchedNode, lines: list[str]) -> None:
     node.spawn(9)
     node.kernel.files[f"{ROOT_CGROUP}{own()}/cgroup.threads"] = b"7\n9\n99\n"  # the last is never there
     node.seconds = 0.05
-    lines: list[str] = []
-    it = Pursuit(node.run_context, lines.append)
-    it.look_at_all()
-    it.look()
+    it = pursue(node)
+    look_at_all(it)
     assert (it.moved, it.failed, node.groups()) == (1, 1, {GROUP: {7, 9}})
     (line,) = lines
     assert f"cannot move all of {ID} into its group: 1 of its threads are still outside" in line
@@ -417,88 +448,20 @@ def test_container_that_stays_outside_is_logged(node: WatchedNode) -> None:
 # --- The loop
 
 
-class FakeConnector:
-    """Events that are there already: pids, and Lost. `waits`: how long it might have waited for each."""
-
-    def __init__(self, *events: int | type[Lost] | None, kernel: Kernel | None = None) -> None:
-        self.events = list(events)
-        self.waits: list[float] = []
-        self._kernel = kernel
-
-    def receive(self, patience: float = 1.0) -> int | None:
-        self.waits.append(patience)
-        if self._kernel is not None:
-            self._kernel.now += patience
-        event = self.events.pop(0)
-        if isinstance(event, type):
-            raise event
-        return event
-
-
-@pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    found: list[str] = []
-    monkeypatch.setattr(system, "write_stderr", lambda line: found.append(line.decode()))
-    return found
-
-
-def loop(node: WatchedNode, source: FakeConnector) -> watch.Watch:
-    return watch.Watch(node.run_context, source)  # type: ignore[arg-type]
-
-
-def take_steps(node: WatchedNode, *events: int | type[Lost] | None) -> None:
-    source = FakeConnector(*events)
-    it = loop(node, source)
-    while source.events:
-        it.step()
-
-
-def test_each_event_is_acted_on(node: WatchedNode, lines: list[str]) -> None:
-    node.seconds = 1.0
-    node.spawn(8)
-    source = FakeConnector(8, None, 9)
-    it = loop(node, source)
-    for _ in range(2):  # a look at all, an event
-        it.step()
-    node.spawn(9)
-    node.kernel.now -= 1000  # no look is due
-    for _ in range(2):
-        it.step()
-    assert node.groups() == {GROUP: {7, 8, 9}}
-    assert (source.events, lines) == ([], [])
-
-
-def test_it_looks_at_all_containers_when_it_starts_and_after_events_were_lost(
-    node: WatchedNode, lines: list[str]
-) -> None:
-    node.spawn(8)
-    it = loop(node, FakeConnector(Lost, None))
-    it.step()
-    assert node.groups() == {GROUP: {7, 8}}
-    node.spawn(9)
-    it.step()
-    node.kernel.now += 1
-    it.step()
-    assert node.groups() == {GROUP: {7, 8, 9}}
-    assert ["execs were lost" in line for line in lines] == [True]
-
-
 def test_it_waits_no_longer_than_until_the_next_look(node: WatchedNode) -> None:
-    source = FakeConnector(99, None, kernel=node.kernel)
     node.seconds = 0.01
-    it = loop(node, source)
-    for _ in range(2):  # a look at all, an event
-        it.step()
+    it = listen(node, None, 99, None)
+    it.step()  # with a look at all
     node.spawn(9)
-    node.kernel.now = it._pursuit._due - 0.15
     it.step()
-    assert source.waits == [1.0, pytest.approx(0.15)]
+    it.step()
+    assert it._source.waits == [0, None, pytest.approx(0.2)]  # type: ignore[attr-defined]
     assert node.groups() == {GROUP: {7, 9}}
 
 
-def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(node: WatchedNode) -> None:
+def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(node: WatchedNode, lines: list[str]) -> None:
     started = node.kernel.now
-    it = loop(node, FakeConnector(8, 9, 8, Lost, None, None))
+    it = listen(node, None, 8, 9, 8, Lost, None, None)
     it.step()  # a look at all
     for pid in (8, 9):
         node.spawn(pid)
@@ -506,14 +469,17 @@ def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(node: Watc
     node.run_context.late_cpu[UID] = 0.25
     for _ in range(4):
         it.step()
-        it._pursuit._waiting.clear()
+        it._waiting.clear()
+    assert "cannot move process 8 into its group" in lines[0]
+    assert "EIO" in lines[0]
+    assert "execs were lost" in lines[1]
     at_start = WatchRecord(started_at=started, alive_at=started)
     assert RunDir(RUN).glance(WatchRecord, "watch") == at_start
-    node.kernel.now += 59
+    node.kernel.now = started + 59
     it.step()
     assert RunDir(RUN).glance(WatchRecord, "watch") == at_start
     assert node.run_context.late_cpu, "not yet: a save takes the locks of its keys"
-    node.kernel.now += 1
+    node.kernel.now = started + 60
     it.step()
     now = WatchRecord(started_at=started, alive_at=started + 60, moved=2, failed=1, overflows=1)
     assert RunDir(RUN).glance(WatchRecord, "watch") == now
@@ -523,47 +489,9 @@ def test_what_it_did_is_on_record_from_the_start_on_and_once_a_minute(node: Watc
 def test_record_that_cannot_be_written_is_logged_and_the_event_acted_on(
     node: WatchedNode, lines: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_arguments: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(system, "write_new", refuse)
+    monkeypatch.setattr(system, "write_new", fails(28))
     node.spawn(8)
-    take_steps(node, None)
+    listen(node, 8).step()
     assert node.groups() == {GROUP: {7, 8}}
     (line,) = lines
     assert "cannot write watch.json" in line
-
-
-def test_refusal_of_the_kernel_is_logged_and_the_next_event_acted_on(node: WatchedNode, lines: list[str]) -> None:
-    it = loop(node, FakeConnector(8, 9))
-    it.step()  # a look at all
-    for pid in (8, 9):
-        node.spawn(pid)
-    node.machine.refusals["put"] = [5]  # EIO
-    it.step()
-    it.step()
-    assert node.groups() == {GROUP: {7, 9}}
-    (line,) = lines
-    assert "cannot move process 8 into its group" in line
-    assert "EIO" in line
-
-
-# --- Where it cannot begin
-
-
-def test_a_second_watch_is_refused(node: WatchedNode) -> None:
-    descriptor = watch.take_lock(node.run_context)
-    with pytest.raises(HookError, match="another watch runs"):
-        watch.take_lock(node.run_context)
-    system.close(descriptor)
-    watch.take_lock(node.run_context)
-
-
-@pytest.mark.parametrize(
-    ("uid_map", "problem"), [(b"0 0 4294967295", "not the host's pid namespace"), (b"0 1000 1", "user namespace")]
-)
-def test_another_namespace_is_refused(node: WatchedNode, uid_map: bytes, problem: str) -> None:
-    node.kernel.files["/proc/self/uid_map"] = uid_map
-    node.kernel.pid_namespace = "pid:[4026532000]"
-    with pytest.raises(HookError, match=problem):
-        watch.run(node.options())
