@@ -171,7 +171,7 @@ class Watch:
         self._rest(began)
 
     def _rest(self, began: float) -> None:
-        """Schedule the next look: one that `began` at this time, and ends now, was a twentieth of the time until then."""
+        """Schedule the next look so that this one, which ends now, takes a twentieth of the time until then."""
         now = system.monotonic()
         self._due = now + _SHARE * (now - began)
 
@@ -240,7 +240,7 @@ class Watch:
         self._chase(place, move, f"all of {place.container}")
 
     def _chase(self, place: Place, move: Callable[[Chase], object], what: str) -> bool:
-        """Let `move` move threads of a container whose init lives, and is in its group. Returns whether it moved any."""
+        """Let `move` move threads of a container, if its init is alive in its group; returns whether it moved any."""
         member = place.member
         if procfs.is_dead(member.pid, member.starttime) or not is_inside(self._context, member.pid, member.group):
             return False
