@@ -60,16 +60,14 @@ def act(seen: Survey, action: Action) -> Action | None:
 def _act_on_failure(seen: Survey, action: Action) -> Action | None:
     """Retry a failed createRuntime, or remove its failure record."""
     run, container = seen.context.run, action.container
-    if action.verb == "forget":
-        records.remove_half_written(run, Failure, container)
     # Read the record again: the container may have been restarted, and have failed again.
     found = next((it for it in diagnose_failure(seen, container) if it.id == action.id), None)
-    if action.verb == "forget":
-        if found is not None:
-            run.remove(Failure, container)
-        return action
-    failure = run.glance(Failure, container)
-    return found if found is not None and failure is not None and bring_in.retry(seen, container, failure) else None
+    if action.verb == "retry":
+        return found if found is not None and bring_in.retry(seen, container) else None
+    records.remove_half_written(run, Failure, container)
+    if found is not None:
+        run.remove(Failure, container)
+    return action
 
 
 # --- The actions that hold the lock of their key

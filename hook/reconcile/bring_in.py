@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from hook.base import cgroups, procfs, system
 from hook.base.errors import HookError, Reason
 from hook.base.explain import GroupGone, WrongCtrlGroup, cgroup_error
-from hook.base.models import Failure, KeyState, Member
+from hook.base.models import Failure, KeyState
 from hook.reconcile.chase import Chase, StillOutside, count_late_cpu
 from hook.reconcile.diagnose import has_begun
 from hook.reconcile.survey import Survey
@@ -46,8 +44,11 @@ def adopt_running(seen: Survey, container: Container) -> None:
     _monitor(seen, container, key)
 
 
-def retry(seen: Survey, name: str, failure: Failure) -> bool:
-    """Retry a failed createRuntime with its recorded key. False: the container has ended meanwhile."""
+def retry(seen: Survey, name: str) -> bool:
+    """Retry a failed createRuntime with its recorded key. False: the container has ended, or succeeded, meanwhile."""
+    failure = seen.context.run.glance(Failure, name)
+    if failure is None:
+        return False
     container = make_container(name, failure.pid or 0, failure.bundle or "", None)
     pod = container.pod
     pod.namespace, pod.name = pod.namespace or failure.namespace, pod.name or failure.pod
@@ -85,12 +86,9 @@ def remake(seen: Survey, state: KeyState, name: str) -> bool:
 def adopt(seen: Survey, state: KeyState, name: str) -> int:
     """Move the threads of a container that are outside its group into it; returns their number."""
     try:
-        moved, outside = _bring_in(seen, state.key, name)
+        return _bring_in(seen, state.key, name)
     except WrongCtrlGroup:  # its init is in another ctrl_group, on a kernel that does not show it
         return int(remake(seen, state, name))
-    if outside:
-        raise StillOutside(outside, moved)
-    return moved
 
 
 def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> None:
@@ -99,16 +97,13 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
     A failure is recorded like a hook's. `was_in`: the group is made again, so its tasks were counted for most of the
     time, and their CPU time so far is not added to late_cpu.
     """
-    context, moved, outside = seen.context, 0, 0
+    context = seen.context
     used = 0.0 if was_in else procfs.cpu_seconds(container.pid)
     ctrl_group = _find_ctrl_group(seen, container.pid) if procfs.resctrl_groups(container.pid) is None else None
     try:
         if seen.refusal is not None and key is not None and not _has_group(context, key):
             raise seen.refusal
         key = create.create_runtime(context, container, key, ctrl_group)
-        if key is not None:
-            count_late_cpu(context, key.name, used)
-            moved, outside = _bring_in(seen, key.name, container.id, was_in=was_in)
     except HookError as error:
         key = key or report.guess_key(context.options, container)
         if error.reason == Reason.NO_RMIDS:  # an RMID in limbo (RMIDS_IN_LIMBO) comes back within seconds
@@ -122,8 +117,9 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
         context.run.remove(Failure, container.id)
     else:
         _record(context, container, problem, key, is_monitored=True)
-    if outside:  # last: it is monitored, and no hook's failure
-        raise StillOutside(outside, moved)
+    if key is not None:  # its init is in by now: what stays outside is no hook's failure
+        count_late_cpu(context, key.name, used)
+        _bring_in(seen, key.name, container.id, was_in=was_in)
 
 
 def _record(context: Context, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:
@@ -146,18 +142,16 @@ def _has_group(context: Context, key: Key) -> bool:
 def _show_again(context: Context, key: str) -> None:
     """Restore the view of a key, which createRuntime has invalidated before it failed to make a group again."""
     try:
-        locked = context.run.lock(key, system.monotonic())
+        with context.run.lock(key, system.monotonic()) as locked:
+            if locked.state is not None:
+                context.view.show(locked.state)
     except HookError as error:
         if error.reason != Reason.LOCK_TIMEOUT:  # then the hook that holds it shows it
             raise
-        return
-    with locked:
-        if locked.state is not None:
-            context.view.show(locked.state)
 
 
-def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -> tuple[int, int]:
-    """Move every thread of a container into its group; returns the numbers of those moved and still outside.
+def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -> int:
+    """Move every thread of a container into its group; returns their number. Raises StillOutside, HookError.
 
     The cgroup file system lists the threads in its own cgroup; its other processes are read in /proc, one by one.
     """
@@ -165,27 +159,25 @@ def _bring_in(seen: Survey, key: str, container: str, *, was_in: bool = False) -
     state = context.run.glance(KeyState, key)
     member = state.members.get(container) if state is not None else None
     if member is None or procfs.is_dead(member.pid, member.starttime):
-        return 0, 0
+        return 0
     processes.add([(container, member)])
-    own = processes.read_own_cgroup(member)
-    is_whole = own is not None and not own.unread
+    has_others = bool(processes.beside_own_cgroup(member))
+
+    def read() -> set[int]:
+        own = processes.read_own_cgroup(member)
+        tids, is_whole = (own.tids, not own.unread) if own is not None else (set[int](), False)
+        if has_others or not is_whole:
+            tids |= processes.look_again(member, beside_own_cgroup=is_whole)
+        return tids
+
     chase = Chase(context, member)
-    outside = 0
     try:
-        if own is not None:
-            chase.run(partial(_read_own_cgroup, seen, member))
-            outside += chase.outside
-        if not is_whole or processes.beside_own_cgroup(member):
-            chase.run(partial(processes.look_again, member, beside_own_cgroup=is_whole))
-            outside += chase.outside
+        chase.run(read)
     except GroupGone:
         if not procfs.is_dead(member.pid, member.starttime):
             raise
     finally:
         count_late_cpu(context, key, 0.0 if was_in else chase.late_cpu)
-    return chase.moved, outside
-
-
-def _read_own_cgroup(seen: Survey, member: Member) -> set[int]:
-    own = seen.processes.read_own_cgroup(member)
-    return own.tids if own is not None else set()
+    if chase.outside:
+        raise StillOutside(chase.outside, chase.moved)
+    return chase.moved

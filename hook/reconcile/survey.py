@@ -77,7 +77,8 @@ class Survey:
         self.processes = container_tasks.look()
         self.processes.add(it for state in self.states.values() for it in self.find_live(state).items())
         recorded = {it.path for state in self.states.values() if state.completed_at is None for it in state.groups}
-        self.orphans = reclaim.find_orphans(context, recorded) if self.is_mounted else []
+        others = [it for it in resctrl.list_mon_groups(context.resctrl.root) if it not in recorded]
+        self.orphans = reclaim.find_orphans(context, others) if others else []
         """The groups with our prefix and without a record."""
 
     def look_for_adoptable(self, list_states: ListStates) -> list[str]:

@@ -15,7 +15,7 @@ from hook.stages import remove
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Iterable
 
     from hook.stages.entry import Context
 
@@ -56,7 +56,7 @@ def reclaim(context: Context, own: str) -> bool:
     effort = _Effort(context)
     try:
         waiting = _end_dead(context, own, effort)
-        for path in [] if effort.is_over() else find_orphans(context):
+        for path in [] if effort.is_over() else find_orphans(context, resctrl.list_mon_groups(context.resctrl.root)):
             if effort.is_over():
                 break
             try:
@@ -116,13 +116,12 @@ def _end(context: Context, key: str, *, waiting: bool = False) -> None:
 # --- Groups with our prefix that are on record of no key
 
 
-def find_orphans(context: Context, recorded: Collection[str] = ()) -> list[str]:
-    """Find the groups with our prefix that are on record of no key. `recorded`: groups known to be on record."""
-    # The groups before the records: createRuntime records a group before it makes it.
-    keys = {
-        path: parse_key(context, path) for path in resctrl.list_mon_groups(context.resctrl.root) if path not in recorded
-    }
-    lone = [path for path, key in keys.items() if key is not None and not is_recorded(context, path)]
+def find_orphans(context: Context, paths: Iterable[str]) -> list[str]:
+    """Find the groups with our prefix that are on record of no key, among those of these paths.
+
+    The paths are listed before this reads the records: createRuntime records a group before it makes it.
+    """
+    lone = [path for path in paths if parse_key(context, path) is not None and not is_recorded(context, path)]
     states = context.run.list_states() if lone else []  # their groups may have another prefix
     taken = {group.path for state in states if state.completed_at is None for group in state.groups}
     return [path for path in lone if path not in taken]
