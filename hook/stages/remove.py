@@ -27,8 +27,7 @@ def poststop(context: Context, container: str) -> None:
     Podman may call this late, next to the next life of the same container; and two runtimes, or two root directories of
     one, may each have a container of this ID. Raises HookError, OSError.
     """
-    failure = context.run.glance(Failure, container)
-    if failure is None or failure.pid is None or procfs.is_dead(failure.pid, failure.starttime) is not False:
+    if _is_failure_over(context, container):
         context.run.remove(Failure, container)
     key = context.run.read_index(container)
     if key is None:
@@ -44,6 +43,17 @@ def poststop(context: Context, container: str) -> None:
                 over.append(name)
         if over:
             drop(context, locked, over, is_own=member is not None and container in over)
+
+
+def _is_failure_over(context: Context, container: str) -> bool:
+    """Whether there is a failure record of the container whose process is not known to live."""
+    try:
+        failure = context.run.read(Failure, container)
+    except ValueError:  # damaged, or of a newer version
+        return True
+    except OSError:  # it may be of a process that lives; reconcile removes it after a day
+        return False
+    return failure is not None and (failure.pid is None or procfs.is_dead(failure.pid, failure.starttime) is not False)
 
 
 def _is_meant(context: Context, container: str, member: Member) -> bool:

@@ -53,6 +53,21 @@ def test_the_record_of_a_failure_goes_when_its_container_goes(
     assert node.failures() == ({ID: "io"} if is_kept else {})
 
 
+def test_a_late_poststop_that_cannot_read_why_the_next_life_failed_leaves_it(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulator found it. A record that is damaged goes with the container."""
+    node.context().run.write(Failure, ID, Failure(container=ID, stage="createRuntime", reason="io", problem="p"))
+    with monkeypatch.context() as patch:
+        patch.setattr(system, "read_file", fails(errno.EINVAL))
+        with pytest.raises(HookError):  # nor can it read the index
+            node.stop()
+    assert node.failures() == {ID: "io"}
+    node.put(f"unmonitored/{ID}.json", "{")
+    node.stop()
+    assert node.failures() == {}
+
+
 def test_of_a_stranger_and_twice_there_is_nothing_to_do(node: Node) -> None:
     node.stop("never-seen")
     node.start()
