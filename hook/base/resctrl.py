@@ -132,6 +132,8 @@ class Resctrl:
         """
         try:
             tasks = system.read_file(path + "/tasks", limit=1 << 24).split()
+        except FileNotFoundError:
+            return False
         except OSError as error:
             from hook.base import explain
 

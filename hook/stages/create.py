@@ -98,7 +98,6 @@ def _try_once(attempt: Attempt) -> None:
     context, container, key = attempt.context, attempt.container, attempt.key
     own, mon_group = _find_group(attempt)
     with context.run.lock(key.name, attempt.deadline) as locked:
-        is_known = locked.state is not None
         state = locked.state or KeyState(
             key=key.name, kind=key.kind, created_at=system.now_utc(), created_boottime=system.boottime()
         )
@@ -111,7 +110,7 @@ def _try_once(attempt: Attempt) -> None:
         # The member and the group before mkdir: killed after it, the group is on record and cannot leak; and a
         # poststop of the last other member sees that the group is still needed.
         state, group = _join(state, own, container, former, mon_group)
-        if not is_known and context.resctrl.inode(group.path) is not None and context.resctrl.has_live_task(group.path):
+        if locked.state is None and context.resctrl.has_live_task(group.path):
             # The key's record was lost while a container of it lived: reconcile finds out which, and evicts none.
             state = replace(state, recovering=True)
         locked.commit(state)
@@ -125,9 +124,6 @@ def _try_once(attempt: Attempt) -> None:
         was_empty = group.path in attempt.made
         if made:
             attempt.made.add(group.path)
-        elif not (is_known or state.recovering) and context.resctrl.has_live_task(group.path):
-            # As above, if the group was not visible before mkdir.
-            locked.commit(replace(state, recovering=True))
         # The begin before the first pid: killed in between, nothing was charged yet, and the next hook reads it again.
         begin(context, locked, group.path, made=made, empty=was_empty)
         # Last: killed before it, the container runs unmonitored but on record, and reconcile moves it in.
