@@ -10,17 +10,11 @@ from __future__ import annotations
 TYPE_CHECKING = False  # typing's, without importing it
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any, TypedDict, TypeVar
+    from typing import Any
 
-    ModelT = TypeVar("ModelT", bound="Model")
     Check = tuple[Any, ...]
-    Fields = tuple[tuple[str, str, object, frozenset[type], Check], ...]
+    Fields = tuple[tuple[str, str, object, Check], ...]
     Place = tuple[object, ...]
-
-    class ErrorDetails(TypedDict):
-        loc: tuple[int | str, ...]
-        msg: str
-        type: str
 
 
 ABSENT = object()  # the value of a field that is not there: no check lets it pass
@@ -32,9 +26,9 @@ class ValidationError(ValueError):
     def __init__(self, title: str, place: Place, kind: str, msg: str) -> None:
         super().__init__(title, place, kind, msg)
         self.title = title
-        self._details: ErrorDetails = {"loc": tuple(map(_part, place)), "msg": msg, "type": kind}
+        self._details: dict[str, Any] = {"loc": tuple(map(_part, place)), "msg": msg, "type": kind}
 
-    def errors(self) -> list[ErrorDetails]:
+    def errors(self) -> list[dict[str, Any]]:
         return [self._details]
 
     def within(self, title: str, place: Place) -> ValidationError:
@@ -53,13 +47,6 @@ class Model:
     __slots__ = ("__dict__", "_form")
 
     _form: Form
-
-    if TYPE_CHECKING:  # what a Form does, as if it were a class
-
-        def __init__(self, /, **fields: object) -> None: ...
-
-        @classmethod
-        def model_validate(cls: type[ModelT], obj: object) -> ModelT: ...
 
     def model_dump(self) -> dict[str, Any]:
         return {name: value if type(value) in _LEAVES else _plain(value) for name, value in self}
@@ -83,9 +70,9 @@ class Model:
 class Form:
     """A model, in the role of a class: makes its records, and knows which records are its own.
 
-    It has for each field: the name, the key in the input, the default, the types whose values are taken unchanged, and
-    the check. A check is a tuple: one of the functions below, and its arguments. The function gets that tuple, a value,
-    and the title and place for an error.
+    It has for each field: the name, the key in the input, the default, and the check. A check is a tuple: one of the
+    functions below, the types whose values are taken unchanged, and the function's arguments. The function gets that
+    tuple, a value, and the title and place for an error.
     """
 
     __slots__ = ("__name__", "_fields")
@@ -112,9 +99,9 @@ class Form:
         made = Model()
         _set_form(made, self)
         get, own, title = fields.get, made.__dict__, self.__name__
-        for name, place, default, taken, check in self._fields:
+        for name, place, default, check in self._fields:
             value = get(place, default)
-            if type(value) in taken or (value is default and type(value) in _LEAVES):
+            if type(value) in check[1] or (value is default and type(value) in _LEAVES):
                 own[name] = value
             else:
                 own[name] = check[0](check, value, title, (place,))
@@ -123,9 +110,8 @@ class Form:
 
 _set_form = Model._form.__set__  # type: ignore[attr-defined]  # models are frozen
 _LEAVES = frozenset((str, int, float, bool, type(None)))
-STR, BOOL, NONE = frozenset((str,)), frozenset((bool,)), frozenset((type(None),))
-STR_OR_NONE = STR | NONE
-NO_TYPE: frozenset[type] = frozenset()
+STR = frozenset((str,))
+NONE = frozenset((type(None),))
 
 
 def _plain(value: object) -> object:
@@ -155,7 +141,7 @@ def check_bool(_check: Check, value: object, title: str, place: Place) -> bool:
 
 
 def check_int(check: Check, value: object, title: str, place: Place) -> int:
-    _, ge, le = check
+    _, _, ge, le = check
     if type(value) is int and ge is not None and le is not None and ge <= value <= le:
         return value
     if not isinstance(value, int) or isinstance(value, bool):
@@ -177,7 +163,7 @@ def check_float(check: Check, value: object, title: str, place: Place) -> float:
 
 
 def _bounds(number: float, check: Check, title: str, place: Place) -> None:
-    _, ge, le = check
+    _, _, ge, le = check
     # Not the other way round: every comparison with NaN is false, and NaN is within no bounds.
     if le is not None and not number <= le:
         raise ValidationError(title, place, "less_than_equal", f"Input should be less than or equal to {le}")
@@ -186,7 +172,7 @@ def _bounds(number: float, check: Check, title: str, place: Place) -> None:
 
 
 def check_literal(check: Check, value: object, title: str, place: Place) -> object:
-    expected = check[1:]
+    expected = check[2:]
     if value in expected:
         return value
     if isinstance(value, str) and _part(value) != value:
@@ -198,14 +184,14 @@ def check_literal(check: Check, value: object, title: str, place: Place) -> obje
 
 
 def check_nullable(check: Check, value: object, title: str, place: Place) -> object:
-    inner = check[1]
+    inner = check[2]
     return None if value is None else inner[0](inner, value, title, place)
 
 
 def check_named(check: Check, value: object, title: str, place: Place) -> object:
     text = value if type(value) is str else check_str(check, value, title, place)
     try:
-        return check[1](text)
+        return check[2](text)
     except AssertionError as error:
         raise ValidationError(title, place, "assertion_error", f"Assertion failed, {error}") from error
     except ValueError as error:
@@ -214,13 +200,13 @@ def check_named(check: Check, value: object, title: str, place: Place) -> object
 
 def check_model(check: Check, value: object, title: str, place: Place) -> object:
     try:
-        return check[1].model_validate(value)
+        return check[2].model_validate(value)
     except ValidationError as error:
         raise error.within(title, place) from None
 
 
 def check_list(check: Check, value: object, title: str, place: Place) -> list[object]:
-    inner = check[1]
+    inner = check[2]
     if isinstance(value, list):
         return [inner[0](inner, item, title, (*place, index)) for index, item in enumerate(value)]
     raise _wrong(value, "list_type", "Input should be a valid list", title, place)
@@ -229,7 +215,7 @@ def check_list(check: Check, value: object, title: str, place: Place) -> list[ob
 def check_dict(check: Check, value: object, title: str, place: Place) -> dict[object, object]:
     if not isinstance(value, dict):
         raise _wrong(value, "dict_type", "Input should be a valid dictionary", title, place)
-    _, of_key, of_item = check
+    _, _, of_key, of_item = check
     found: dict[object, object] = {}
     for key, item in value.items():
         name = of_key[0](of_key, key, title, (*place, key, "[key]"))
@@ -241,7 +227,13 @@ def check_texts(_check: Check, value: object, title: str, place: Place) -> dict[
     """A dict from texts to texts, the most frequent kind, checked without a check for each item."""
     if type(value) is dict and STR.issuperset(map(type, value)) and STR.issuperset(map(type, value.values())):
         return value.copy()
-    return check_dict((check_dict, (check_str,), (check_str,)), value, title, place)
+    return check_dict((check_dict, (), TEXT, TEXT), value, title, place)
+
+
+TEXT = (check_str, STR)
+TEXTS = (check_texts, ())
+FLAG = (check_bool, frozenset((bool,)))
+TEXT_OR_NONE = (check_nullable, STR | NONE, TEXT)
 
 
 def _part(part: object) -> int | str:

@@ -10,83 +10,83 @@ tests prove both equal in what they accept, in the values, and in the place of t
 from __future__ import annotations
 
 from hook.base import names
-from hook.base.validation import ABSENT, BOOL, Form, NONE, NO_TYPE, STR, STR_OR_NONE, check_bool, check_float, check_int, check_list, check_literal, check_named, check_nullable, check_str
+from hook.base.validation import ABSENT, FLAG, Form, NONE, TEXT, TEXT_OR_NONE, check_float, check_int, check_list, check_literal, check_named, check_nullable
 
 List = Form("List", (
-    ("what", "WHAT", None, NONE, (check_nullable, (check_literal, "unmonitored"))),
-    ("namespace", "namespace", [], NO_TYPE, (check_list, (check_str,))),
-    ("state", "state", [], NO_TYPE, (check_list, (check_literal, "live", "missing", "recovering", "lingering", "completed"))),
-    ("sort", "sort", "energy", NO_TYPE, (check_literal, "energy", "memory", "age", "name")),
-    ("limit", "limit", None, NONE, (check_nullable, (check_int, 1, 999999999))),
-    ("output", "output", None, NONE, (check_nullable, (check_literal, "wide", "json"))),
-    ("is_json", "json", False, BOOL, (check_bool,)),
+    ("what", "WHAT", None, (check_nullable, NONE, (check_literal, (), "unmonitored"))),
+    ("namespace", "namespace", [], (check_list, (), TEXT)),
+    ("state", "state", [], (check_list, (), (check_literal, (), "live", "missing", "recovering", "lingering", "completed"))),
+    ("sort", "sort", "energy", (check_literal, (), "energy", "memory", "age", "name")),
+    ("limit", "limit", None, (check_nullable, NONE, (check_int, (), 1, 999999999))),
+    ("output", "output", None, (check_nullable, NONE, (check_literal, (), "wide", "json"))),
+    ("is_json", "json", False, FLAG),
 ))
 Show = Form("Show", (
-    ("key", "KEY", ABSENT, STR, (check_str,)),
-    ("output", "output", None, NONE, (check_nullable, (check_literal, "wide", "json"))),
-    ("is_json", "json", False, BOOL, (check_bool,)),
+    ("key", "KEY", ABSENT, TEXT),
+    ("output", "output", None, (check_nullable, NONE, (check_literal, (), "wide", "json"))),
+    ("is_json", "json", False, FLAG),
 ))
 Top = Form("Top", (
-    ("interval", "interval", 2.0, NO_TYPE, (check_float, 0.001, 86400)),
-    ("count", "count", None, NONE, (check_nullable, (check_int, 1, 999999999))),
-    ("namespace", "namespace", [], NO_TYPE, (check_list, (check_str,))),
-    ("sort", "sort", "energy", NO_TYPE, (check_literal, "energy", "memory", "cache", "name")),
-    ("output", "output", None, NONE, (check_nullable, (check_literal, "wide", "json"))),
-    ("is_json", "json", False, BOOL, (check_bool,)),
+    ("interval", "interval", 2.0, (check_float, (), 0.001, 86400)),
+    ("count", "count", None, (check_nullable, NONE, (check_int, (), 1, 999999999))),
+    ("namespace", "namespace", [], (check_list, (), TEXT)),
+    ("sort", "sort", "energy", (check_literal, (), "energy", "memory", "cache", "name")),
+    ("output", "output", None, (check_nullable, NONE, (check_literal, (), "wide", "json"))),
+    ("is_json", "json", False, FLAG),
 ))
 Metrics = Form("Metrics", (
-    ("textfile", "textfile", None, STR_OR_NONE, (check_nullable, (check_str,))),
-    ("listen", "listen", None, STR_OR_NONE, (check_nullable, (check_str,))),
-    ("events", "events", None, STR_OR_NONE, (check_nullable, (check_str,))),
-    ("sum_domains", "sum_domains", False, BOOL, (check_bool,)),
-    ("is_json", "json", False, BOOL, (check_bool,)),
+    ("textfile", "textfile", None, TEXT_OR_NONE),
+    ("listen", "listen", None, TEXT_OR_NONE),
+    ("events", "events", None, TEXT_OR_NONE),
+    ("sum_domains", "sum_domains", False, FLAG),
+    ("is_json", "json", False, FLAG),
 ))
 Doctor = Form("Doctor", (
-    ("prefix", "prefix", None, NONE, (check_nullable, (check_named, names.directory))),
-    ("hooks_dir", "hooks_dir", [], NO_TYPE, (check_list, (check_named, names.directory))),
-    ("self_test", "self_test", False, BOOL, (check_bool,)),
-    ("is_json", "json", False, BOOL, (check_bool,)),
+    ("prefix", "prefix", None, (check_nullable, NONE, (check_named, (), names.directory))),
+    ("hooks_dir", "hooks_dir", [], (check_list, (), (check_named, (), names.directory))),
+    ("self_test", "self_test", False, FLAG),
+    ("is_json", "json", False, FLAG),
 ))
 Reconcile = Form("Reconcile", (
-    ("dry_run", "dry_run", False, BOOL, (check_bool,)),
-    ("adopt", "adopt", False, BOOL, (check_bool,)),
-    ("runtime_root", "runtime_root", [], NO_TYPE, (check_list, (check_named, names.directory))),
-    ("live", "live", None, STR_OR_NONE, (check_nullable, (check_str,))),
-    ("is_json", "json", False, BOOL, (check_bool,)),
+    ("dry_run", "dry_run", False, FLAG),
+    ("adopt", "adopt", False, FLAG),
+    ("runtime_root", "runtime_root", [], (check_list, (), (check_named, (), names.directory))),
+    ("live", "live", None, TEXT_OR_NONE),
+    ("is_json", "json", False, FLAG),
 ))
 RunWatch = Form("RunWatch", (
-    ("adopt", "adopt", False, BOOL, (check_bool,)),
+    ("adopt", "adopt", False, FLAG),
 ))
 Install = Form("Install", (
-    ("targets", "for", None, NONE, (check_nullable, (check_literal, "kubernetes", "podman", "both"))),
-    ("prefix", "prefix", None, NONE, (check_nullable, (check_named, names.directory))),
-    ("hooks_dir", "hooks_dir", None, NONE, (check_nullable, (check_named, names.directory))),
-    ("destdir", "destdir", None, NONE, (check_nullable, (check_named, names.directory))),
-    ("python", "python", None, STR_OR_NONE, (check_nullable, (check_str,))),
-    ("adopt", "adopt", False, BOOL, (check_bool,)),
-    ("watch", "watch", False, BOOL, (check_bool,)),
-    ("force", "force", False, BOOL, (check_bool,)),
-    ("dry_run", "dry_run", False, BOOL, (check_bool,)),
-    ("is_json", "json", False, BOOL, (check_bool,)),
+    ("targets", "for", None, (check_nullable, NONE, (check_literal, (), "kubernetes", "podman", "both"))),
+    ("prefix", "prefix", None, (check_nullable, NONE, (check_named, (), names.directory))),
+    ("hooks_dir", "hooks_dir", None, (check_nullable, NONE, (check_named, (), names.directory))),
+    ("destdir", "destdir", None, (check_nullable, NONE, (check_named, (), names.directory))),
+    ("python", "python", None, TEXT_OR_NONE),
+    ("adopt", "adopt", False, FLAG),
+    ("watch", "watch", False, FLAG),
+    ("force", "force", False, FLAG),
+    ("dry_run", "dry_run", False, FLAG),
+    ("is_json", "json", False, FLAG),
 ))
 Uninstall = Form("Uninstall", (
-    ("prefix", "prefix", None, NONE, (check_nullable, (check_named, names.directory))),
-    ("hooks_dir", "hooks_dir", None, NONE, (check_nullable, (check_named, names.directory))),
-    ("destdir", "destdir", None, NONE, (check_nullable, (check_named, names.directory))),
-    ("runtime_root", "runtime_root", [], NO_TYPE, (check_list, (check_named, names.directory))),
-    ("force", "force", False, BOOL, (check_bool,)),
-    ("dry_run", "dry_run", False, BOOL, (check_bool,)),
-    ("is_json", "json", False, BOOL, (check_bool,)),
+    ("prefix", "prefix", None, (check_nullable, NONE, (check_named, (), names.directory))),
+    ("hooks_dir", "hooks_dir", None, (check_nullable, NONE, (check_named, (), names.directory))),
+    ("destdir", "destdir", None, (check_nullable, NONE, (check_named, (), names.directory))),
+    ("runtime_root", "runtime_root", [], (check_list, (), (check_named, (), names.directory))),
+    ("force", "force", False, FLAG),
+    ("dry_run", "dry_run", False, FLAG),
+    ("is_json", "json", False, FLAG),
 ))
 MakeBytecode = Form("MakeBytecode", (
-    ("is_json", "json", False, BOOL, (check_bool,)),
+    ("is_json", "json", False, FLAG),
 ))
 BaseRuntimeSpec = Form("BaseRuntimeSpec", (
-    ("prefix", "prefix", None, NONE, (check_nullable, (check_named, names.directory))),
-    ("is_json", "json", False, BOOL, (check_bool,)),
+    ("prefix", "prefix", None, (check_nullable, NONE, (check_named, (), names.directory))),
+    ("is_json", "json", False, FLAG),
 ))
 Completion = Form("Completion", (
-    ("shell", "SHELL", ABSENT, NO_TYPE, (check_literal, "bash", "zsh", "fish")),
+    ("shell", "SHELL", ABSENT, (check_literal, (), "bash", "zsh", "fish")),
 ))
 ARGUMENTS: dict[str, tuple[str, tuple[tuple[object, ...], ...]]] = {
     "Options": ("The options of the hook; `--resctrl-root` is `resctrl_root`, and so on. Times are in seconds.\n\n`title` is the placeholder of a value in the help, unless the value is one of a few words.", (("resctrl_root", "", "/sys/fs/resctrl", "DIR", (), "the resctrl mount"), ("run_dir", "", "/run/resctrl-mon-hook", "DIR", (), "directory for state and records"), ("group_prefix", "", "oci-", "TEXT", (), "prefix of the names of our groups"), ("key", "", "auto", "auto|container|sandbox", ("auto", "container", "sandbox"), "one group for each pod, or for each container"), ("containers", "", "all", "all|kubernetes|podman", ("all", "kubernetes", "podman"), "all containers, all but Podman's, or only Podman's"), ("namespace", [], [], "NS", (), "only pods of this namespace (repeatable)"), ("annotation", {}, {}, "K=V", (), "only containers with all these annotations (repeatable)"), ("monitor", "", "all", "all|opt-in|opt-out", ("all", "opt-in", "opt-out"), "use of the pod annotation monitor.resctrl-mon.io"), ("linger", 0, 0, "SECONDS", (), "how long a group outlives its last member"), ("snapshot_ttl", 0, 300, "SECONDS", (), "how long to keep the counters of a removed group"), ("lock_timeout", 0.0, 1.0, "SECONDS", (), "maximum wait for the lock of a key"), ("rmid_wait", 0.0, 1.5, "SECONDS", (), "maximum wait for an RMID in limbo"), ("strict", False, False, "", (), "createRuntime exits 1 if it cannot monitor the container"))),

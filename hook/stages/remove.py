@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.base.models import KeyState, Member, MonGroup
     from hook.stages.entry import Context
-    from hook.state.store import LockedKey
+    from hook.state.store import LockedKey, RunDir
 
 
 def poststop(context: Context, container: str) -> None:
@@ -27,7 +27,7 @@ def poststop(context: Context, container: str) -> None:
     Podman may call this late, next to the next life of the same container; and two runtimes, or two root directories of
     one, may each have a container of this ID. Raises HookError, OSError.
     """
-    if _is_failure_over(context, container):
+    if not has_live_failure(context.run, container):
         context.run.remove(Failure, container)
     key = context.run.read_index(container)
     if key is None:
@@ -45,15 +45,15 @@ def poststop(context: Context, container: str) -> None:
             drop(context, locked, over, is_own=member is not None and container in over)
 
 
-def _is_failure_over(context: Context, container: str) -> bool:
-    """Whether there is a failure record of the container whose process is not known to live."""
+def has_live_failure(run: RunDir, container: str) -> bool:
+    """Whether a process that failed to be monitored under this ID may be alive; its record stays then."""
     try:
-        failure = context.run.read(Failure, container)
+        failure = run.read(Failure, container)
     except ValueError:  # damaged, or of a newer version
-        return True
-    except OSError:  # it may be of a process that lives; reconcile removes it after a day
         return False
-    return failure is not None and (failure.pid is None or procfs.is_dead(failure.pid, failure.starttime) is not False)
+    except OSError:  # reconcile removes it after a day
+        return True
+    return failure is not None and failure.pid is not None and procfs.is_dead(failure.pid, failure.starttime) is False
 
 
 def _is_meant(context: Context, container: str, member: Member) -> bool:

@@ -10,7 +10,7 @@ from hook.base import jsontext, names, system
 from hook.base.errors import UNNAMED, HookError, Reason
 from hook.base.explain import as_hook_error, explain_invalid, printable, unforeseen_error, who
 from hook.base.models import Failure, State, ValidationError
-from hook.stages import create, entry, identity
+from hook.stages import create, entry, identity, remove
 from hook.state.store import RunDir, replace
 
 TYPE_CHECKING = False
@@ -88,9 +88,12 @@ def _report(call: Call, run: RunDir | None, error: HookError, *, is_monitored: b
     """Leave the three traces. Returns the run directory, if it can be opened."""
     run = run or _open_if_possible(call)
     _say_of(call, run, error, to_syslog=error.reason != Reason.NOT_MOUNTED or _is_first(run, "not-mounted"))
-    if run is not None and call.stage == "poststop" and error.reason == Reason.BAD_STATE:
-        run.remove(Failure, call.name)  # the container goes, and its record with it
-        return run
+    if run is not None and call.stage == "poststop":
+        if remove.has_live_failure(run, call.name):  # a late call, next to the next life of the container
+            return run
+        if error.reason == Reason.BAD_STATE:
+            run.remove(Failure, call.name)  # the container goes, and its record with it
+            return run
     key = guess_key(call.options, call.container) if call.container is not None else None
     failure = make_failure(error, call.stage, call.container or call.name, key, is_monitored=is_monitored)
     record(run, failure if call.container is not None else replace(failure, bundle=call.bundle))

@@ -57,8 +57,8 @@ from __future__ import annotations
 '''
 TABLE = "ARGUMENTS"
 """Plain data that a module may export beside its models: it is written down as it is."""
-CHECKS = ("bool", "dict", "float", "int", "list", "literal", "model", "named", "nullable", "str", "texts")
-SHARED = frozenset({"ABSENT", "BOOL", "NONE", "NO_TYPE", "STR", "STR_OR_NONE", "Form", "Model", "ValidationError"})
+CHECKS = ("dict", "float", "int", "list", "literal", "model", "named", "nullable")
+SHARED = frozenset({"ABSENT", "FLAG", "NONE", "TEXT", "TEXTS", "TEXT_OR_NONE", "Form", "Model", "ValidationError"})
 SHARED |= {f"check_{name}" for name in CHECKS}
 """What hook/base/validation.py has for the tables."""
 
@@ -138,7 +138,7 @@ class _Compiler:
         self.models = models
         self.definitions: list[Node] = []
         self.checks: dict[str, Callable[[Node, str], str]] = {
-            "bool": lambda _node, _where: "(check_bool,)",
+            "bool": lambda _node, _where: "FLAG",
             "definition-ref": self._model,
             "dict": self._dict,
             "float": self._number,
@@ -148,7 +148,7 @@ class _Compiler:
             "literal": self._literal,
             "model": self._model,
             "nullable": self._nullable,
-            "str": lambda _node, _where: "(check_str,)",
+            "str": lambda _node, _where: "TEXT",
         }
         self.fields = self._fields(cls.__pydantic_core_schema__)
 
@@ -192,7 +192,7 @@ class _Compiler:
         schema = field["schema"]
         default = self._default(schema, where)
         check = self._check(schema["schema"] if schema["type"] == "default" else schema, where)
-        return f"({', '.join([_quoted(name), _quoted(alias), default, _taken(check), check])}),"
+        return f"({', '.join([_quoted(name), _quoted(alias), default, check])}),"
 
     def _default(self, schema: Node, where: str) -> str:
         """The value of an absent field. The check that follows makes a new list or dict each time.
@@ -225,16 +225,17 @@ class _Compiler:
         for bound in bounds:
             if type(bound) not in (int, type(None)) and not (type(bound) is float and isfinite(bound)):
                 raise Refused(where, f"bound {bound!r}")
-        return f"(check_{node['type']}, {bounds[0]}, {bounds[1]})"
+        return f"(check_{node['type']}, (), {bounds[0]}, {bounds[1]})"
 
     def _literal(self, node: Node, where: str) -> str:
         expected: list[str] = node["expected"]
         if not all(type(value) is str for value in expected):
             raise Refused(where, f"a literal that is no text in {expected!r}")
-        return f"(check_literal, {', '.join(map(_quoted, expected))})"
+        return f"(check_literal, (), {', '.join(map(_quoted, expected))})"
 
     def _nullable(self, node: Node, where: str) -> str:
-        return f"(check_nullable, {self._check(node['schema'], where)})"
+        check = self._check(node["schema"], where)
+        return "TEXT_OR_NONE" if check == "TEXT" else f"(check_nullable, NONE, {check})"
 
     def _function(self, node: Node, where: str) -> str:
         """A function of hook/base/names.py from text to text: the one module that the compiled form imports."""
@@ -245,23 +246,23 @@ class _Compiler:
             raise Refused(where, f"function {name}, which is not one of hook/base/names.py")
         if _known(node["schema"], where) != "str" or function.__annotations__.get("return") not in ("str", str):
             raise Refused(where, f"function {name} on something other than text")
-        return f"(check_named, names.{name})"
+        return f"(check_named, (), names.{name})"
 
     def _model(self, node: Node, where: str) -> str:
         if node["type"] == "definition-ref":
             node = next(known for known in self.definitions if known.get("ref") == node["schema_ref"])
         self._is_model(node, where)
-        return f"(check_model, {node['cls'].__name__})"
+        return f"(check_model, (), {node['cls'].__name__})"
 
     def _list(self, node: Node, where: str) -> str:
-        return f"(check_list, {self._check(node['items_schema'], f'{where}[items]')})"
+        return f"(check_list, (), {self._check(node['items_schema'], f'{where}[items]')})"
 
     def _dict(self, node: Node, where: str) -> str:
         of_key = f"{where}[keys]"
         if _known(node["keys_schema"], of_key) not in ("str", "function-after"):
             raise Refused(of_key, "keys other than text")
         keys, values = self._check(node["keys_schema"], of_key), self._check(node["values_schema"], f"{where}[values]")
-        return "(check_texts,)" if keys == values == "(check_str,)" else f"(check_dict, {keys}, {values})"
+        return "TEXTS" if keys == values == "TEXT" else f"(check_dict, (), {keys}, {values})"
 
 
 def _known(node: Node, where: str) -> str:
@@ -273,12 +274,6 @@ def _known(node: Node, where: str) -> str:
         if key not in KNOWN[kind] and key not in EVERYWHERE:
             raise Refused(where, f"key {key!r} of node type {kind!r}")
     return kind
-
-
-def _taken(check: str) -> str:
-    """The types whose every value such a check takes as it is."""
-    plain = {"(check_str,)": "STR", "(check_bool,)": "BOOL", "(check_nullable, (check_str,))": "STR_OR_NONE"}
-    return plain.get(check, "NONE" if check.startswith("(check_nullable, ") else "NO_TYPE")
 
 
 def _display(value: object, where: str) -> str:

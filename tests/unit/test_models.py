@@ -180,10 +180,10 @@ class Text(str):
 @pytest.mark.parametrize(
     ("check", "value", "expected"),
     [
-        ((validation.check_str,), Text("x"), "x"),
-        ((validation.check_list, (validation.check_bool,)), [True, False], [True, False]),
-        ((validation.check_int, None, None), 7, 7),
-        ((validation.check_float, None, None), 7, 7.0),
+        (validation.TEXT, Text("x"), "x"),
+        ((validation.check_list, (), validation.FLAG), [True, False], [True, False]),
+        ((validation.check_int, (), None, None), 7, 7),
+        ((validation.check_float, (), None, None), 7, 7.0),
     ],
 )
 def test_a_check_gives_a_value_of_the_type_itself(check: tuple[Any, ...], value: object, expected: object) -> None:
@@ -199,9 +199,9 @@ def asserts(_text: str) -> str:
 @pytest.mark.parametrize(
     ("check", "value", "problem"),
     [
-        ((validation.check_list, (validation.check_str,)), "x", "Input should be a valid list"),
-        ((validation.check_float, None, None), 10**400, "Input should be a valid number"),
-        ((validation.check_named, asserts), "x", "Assertion failed, never"),
+        ((validation.check_list, (), validation.TEXT), "x", "Input should be a valid list"),
+        ((validation.check_float, (), None, None), 10**400, "Input should be a valid number"),
+        ((validation.check_named, (), asserts), "x", "Assertion failed, never"),
     ],
 )
 def test_a_check_says_what_is_wrong_and_where(check: tuple[Any, ...], value: object, problem: str) -> None:
@@ -334,7 +334,7 @@ def test_all_that_the_compiler_knows_is_equal(compiled_zoo: ModuleType, model: t
 def test_a_form_that_lacks_a_check_is_found_out(tmp_path: Path) -> None:
     """The comparison can fail: here the compiled form has another bound for `pid`."""
     text = COMPILED.read_text(encoding="utf-8")
-    weaker = load(text.replace("(check_int, 0, 2147483647)", "(check_int, -1, 2147483647)"), tmp_path)
+    weaker = load(text.replace("(check_int, (), 0, 2147483647)", "(check_int, (), -1, 2147483647)"), tmp_path)
     state = {**STATES[0], "pid": -1}
     assert outcome(models, "State", state)[0] == "refused"
     assert differs(models, weaker, "State", state)

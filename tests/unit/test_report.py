@@ -20,7 +20,7 @@ from hook.stages.identity import Container, Key, Pod
 from hook.state.records import Records
 from hook.state.store import RunDir
 from tests.simulator.machine import RUN, SimulatedMachine
-from tests.unit.simulated import UID, Node, node
+from tests.unit.simulated import ID, UID, Node, node
 from tests.unit.stops import machine
 
 __all__ = ["machine", "node"]  # fixtures
@@ -167,6 +167,21 @@ def test_a_record_has_what_is_known_of_the_container(machine: SimulatedMachine) 
         **{"reason": "denied", "problem": r"p\udcff\n\u2028", "tried": "t", "kernel": "k", "hint": "h"},
         **{"pid": 7, "starttime": 99, "key": UID, "kind": "pod", "namespace": "shop", "pod": "cart-0", "name": "app"},
     }
+
+
+def test_a_late_poststop_that_fails_leaves_why_the_next_life_is_not_monitored(node: Node) -> None:
+    """The simulator found it: reconcile took the record of the poststop for one of a container that is gone."""
+    run_dir = node.context().run
+    node.spawn(7, born=100)
+    failure = Failure(container=ID, stage="createRuntime", reason="denied", problem="p", pid=7, starttime=100)
+    run_dir.write(Failure, ID, failure)
+    call = entry.Call("poststop", (node.options(), []), ID, "/bundle", None)
+    for reason in ("io", Reason.BAD_STATE):
+        report.report(call, run_dir, HookError(reason, "p"))
+        assert node.failures() == {ID: "denied"}
+    node.kernel.die(7)
+    report.report(call, run_dir, HookError("io", "p"))
+    assert node.failures() == {ID: "io"}
 
 
 @pytest.mark.parametrize("change", [None, "pid", "key", "starttime"])
