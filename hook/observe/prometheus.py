@@ -49,8 +49,8 @@ class Choice:
     events: frozenset[str] | None = None
     sum_domains: bool = False
 
-    def has(self, event: str) -> bool:
-        return self.events is None or event in self.events
+    def has(self, counter: str) -> bool:
+        return self.events is None or get_event(counter) in self.events
 
     def add_domain(self, labels: Labels, counter: str) -> Labels:
         """Add the label of a counter's domain to the labels of its group."""
@@ -223,7 +223,7 @@ def sum_series(keys: Iterable[SeenKey], choice: Choice, former: Former) -> tuple
         identity = _identify(key, former)
         for group in key.groups:
             place = (*identity, ("ctrl_group", printable(group.record.ctrl_group)))
-            for counter, value in _list_samples(group, choice):
+            for counter, value in _choose_samples(group, choice).items():
                 event, labels = get_event(counter), choice.add_domain(place, counter)
                 parts.append((event, labels, value))
                 ages[labels] = key.age
@@ -241,16 +241,12 @@ def sum_series(keys: Iterable[SeenKey], choice: Choice, former: Former) -> tuple
 
 def _sum_uncharged(seen: Inventory, choice: Choice, former: Former) -> dict[str, Values]:
     """The use of tasks outside of all mon_groups, by event and labels."""
-    parts = (
-        (
-            get_event(counter),
-            choice.add_domain((("ctrl_group", printable(ctrl_group)),), counter),
-            counters.number(text),
-        )
-        for ctrl_group, of_group in seen.uncharged.items()
-        for counter, text in of_group.items()
-        if choice.has(get_event(counter))
-    )
+    parts: list[tuple[str, Labels, int | None]] = []
+    for ctrl_group, of_group in seen.uncharged.items():
+        place = (("ctrl_group", printable(ctrl_group)),)
+        for counter in filter(choice.has, of_group):
+            labels = choice.add_domain(place, counter)
+            parts.append((get_event(counter), labels, counters.number(of_group[counter])))
 
     def hold(event: str, labels: Labels, value: int | None) -> int | None:
         return former.hold_difference(format_series(NODE + _describe_event(event).metric, labels), value)
@@ -273,13 +269,14 @@ def _sum_parts(
     return found
 
 
-def _list_samples(group: Group, choice: Choice) -> Iterator[tuple[str, int | None]]:
-    """The exported value of each counter of a group; None: no sample."""
-    gauges = ((counter, value) for counter, value in group.list_gauges() if value is not None)
-    for found in (list_counted(group, together=choice.sum_domains), gauges, _list_unlisted(group)):
-        for counter, value in found:
-            if choice.has(get_event(counter)):
-                yield counter, value
+def _choose_samples(group: Group, choice: Choice) -> dict[str, int | None]:
+    """The exported value of each chosen counter of a group; None: no sample."""
+    found = dict(list_counted(group, together=choice.sum_domains))
+    found.update((counter, value) for counter, value in group.list_gauges() if value is not None)
+    for counter, text in group.now.items():
+        if counters.event_of(counter) is None and counter in group.begin:  # unknown: the use of this incarnation
+            found[counter] = counters.used(counter, group.begin[counter], text)
+    return {counter: value for counter, value in found.items() if choice.has(counter)}
 
 
 def list_counted(group: Group, *, together: bool = False) -> Iterator[tuple[str, int | None]]:
@@ -294,13 +291,6 @@ def list_counted(group: Group, *, together: bool = False) -> Iterator[tuple[str,
     again = {get_event(counter) for counter, whole in group.use.items() if whole is None and together}
     for counter, whole in group.use.items():
         yield counter, own[counter] if whole is None or get_event(counter) in again else whole
-
-
-def _list_unlisted(group: Group) -> Iterator[tuple[str, int | None]]:
-    """The counters of events that are not in EVENTS: the use of the present incarnation, if it is a number."""
-    for counter, text in group.now.items():
-        if counters.event_of(counter) is None and counter in group.begin:
-            yield counter, counters.used(counter, group.begin[counter], text)
 
 
 def _identify(key: SeenKey, former: Former) -> Labels:

@@ -297,16 +297,18 @@ def _format_group(group: Group, *, is_wide: bool) -> list[str]:
     lines = ["", printable(f"ctrl_group {record.ctrl_group}: {record.path} ({status})")]
     if record.begin is None:
         lines.append("  no initial counters: its use is unknown")
-    listed = group.list_counters()
-    if not (is_wide and listed):
+    counted = {it: _counter_to_json(group, it) for it in group.list_counters()}
+    if not (is_wide and counted):
         return lines
-    texts = {"BEGIN": group.begin, "END" if group.is_over else "NOW": group.now, "BEFORE": record.before}
-    events = [counters.event_of(it) for it in listed]
+    names_of_values = ("begin", "end" if group.is_over else "now", "before")
     columns = [
-        Column("COUNTER", [to_word(it) for it in listed]),
-        Column("UNIT", [event.unit if event else _UNKNOWN for event in events]),
-        *(numbers(head, [to_word(of[it]) if it in of else _NOTHING for it in listed]) for head, of in texts.items()),
-        numbers("USE", [_format_use(group, it) for it in listed]),
+        Column("COUNTER", [to_word(it) for it in counted]),
+        Column("UNIT", [it["unit"] or _UNKNOWN for it in counted.values()]),
+        *(
+            numbers(name.upper(), [to_word(it[name] or _NOTHING) for it in counted.values()])
+            for name in names_of_values
+        ),
+        numbers("USE", [_format_use(group, it) for it in counted]),
     ]
     return lines + ["  " + line for line in lay_out(columns, Screen())]
 
@@ -371,19 +373,17 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
         "generation": key.state.generation,
         "late_cpu_seconds": key.state.late_cpu,
         "members": members,
-        "groups": [_group_to_json(group) for group in key.groups],
+        "groups": [
+            {
+                "path": group.record.path,
+                "ctrl_group": group.record.ctrl_group,
+                "over": group.is_over,
+                "exists": group.exists,
+                "counters": {counter: _counter_to_json(group, counter) for counter in group.list_counters()},
+            }
+            for group in key.groups
+        ],
         "failures": [failure.model_dump() for failure in failures],
-    }
-
-
-def _group_to_json(group: Group) -> dict[str, Any]:
-    record = group.record
-    return {
-        "path": record.path,
-        "ctrl_group": record.ctrl_group,
-        "over": group.is_over,
-        "exists": group.exists,
-        "counters": {counter: _counter_to_json(group, counter) for counter in group.list_counters()},
     }
 
 
