@@ -14,18 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests import provision
 from tests.kernel.inside import pythons
-from tests.support.hook import DEADLINE, PYZ, UID, Hook, Outcome, created, end, finish, snapshot, stopped, task
+from tests.support.hook import DEADLINE, PYZ, UID, Hook, Outcome, created, end, finish, stopped, task
 from tests.support.interpreters import Interpreter
 
 if TYPE_CHECKING:
     from tests.resctrlfs import Mounted
 
 Task = subprocess.Popen[bytes]
-ENERGY = "mon_PERF_PKG_00/core_energy"
 
 
 def ask(hook: Hook, verb: str, *arguments: str) -> Outcome:
@@ -42,86 +40,6 @@ def answer(hook: Hook, verb: str, *arguments: str) -> Any:  # noqa: ANN401  JSON
     outcome = ask(hook, verb, "--json", *arguments)
     assert (outcome.status, outcome.stderr) == (0, "")
     return json.loads(outcome.stdout)
-
-
-def give_begin(hook: Hook, key: str, **counters: str) -> None:
-    """Put the begin of a key's group on record, as if the first member had come when it counted so much."""
-    path = hook.run_dir / "groups" / f"{key}.json"
-    state = json.loads(path.read_text())
-    state["groups"][0]["begin"] = {f"mon_PERF_PKG_00/{event}": text for event, text in counters.items()}
-    path.write_text(json.dumps(state))
-
-
-def test_a_container_is_listed_while_it_is_there(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid, pod_uid=UID))
-    (key,) = answer(hook, "list")["keys"]
-    assert (key["key"], key["kind"], key["state"], key["members_alive"]) == (UID, "pod", "live", 1)
-    assert UID in ask(hook, "list").stdout
-    end(init)
-    (key,) = answer(hook, "list")["keys"]
-    assert (key["members_alive"], key["members_dead"]) == (0, 1)
-    hook(stopped("c1"))
-    assert {key["state"] for key in answer(hook, "list")["keys"]} <= {"completed"}
-
-
-def test_rmids_in_use_match_the_model(hook: Hook, resctrl: Mounted, init: Task) -> None:
-    (hook.resctrl_root / "gold").mkdir()
-    (hook.resctrl_root / "gold/mon_groups/theirs").mkdir()
-    hook(created("c1", init.pid))
-    rmids = answer(hook, "list")["rmids"]
-    assert rmids == {"limit": resctrl.control(do="state")["knobs"]["rmids"], "ours": 1, "others": 3}
-    assert rmids["ours"] + rmids["others"] == len(resctrl.groups())
-
-
-def test_use_is_what_was_counted_since_the_begin(hook: Hook, resctrl: Mounted, init: Task) -> None:
-    hook(created("c1", init.pid, pod_uid=UID))
-    give_begin(hook, UID, core_energy="10.500000")
-    where = {"group": f"/mon_groups/oci-{UID}", "domain": "mon_PERF_PKG_00", "event": "core_energy"}
-    resctrl.control(do="set_counter", value="52.750000", **where)
-    counter = answer(hook, "show", "c1")["groups"][0]["counters"][ENERGY]
-    assert (counter["begin"], counter["now"], counter["use"]) == ("10.500000", "52.750000", 42.25)
-    text = ask(hook, "metrics").stdout
-    samples = {sample.name: sample for family in text_string_to_metric_families(text) for sample in family.samples}
-    energy = samples["resctrl_mon_core_energy_joules_total"]
-    assert (energy.value, energy.labels["uid"]) == (42.25, UID)
-
-
-def test_what_the_kernel_refused_is_shown_with_its_words(hook: Hook, resctrl: Mounted, init: Task) -> None:
-    resctrl.control(do="inject", op="mkdir", error="ENOSPC", times=-1)
-    hook(created("c1", init.pid))
-    (failure,) = answer(hook, "list")["unmonitored"]
-    assert (failure["container"], failure["reason"]) == ("c1", "no_rmids")
-    assert "\n  no_rmids: 1 container: c1\n" in ask(hook, "list").stdout
-    assert "c1: no_rmids: " in ask(hook, "list", "unmonitored").stdout
-    assert 'unmonitored_containers{reason="no_rmids"} 1' in ask(hook, "metrics").stdout
-    outcome = ask(hook, "show", "c1")
-    assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1)
-    assert "no_rmids" in outcome.stderr
-
-
-def test_commands_that_look_change_nothing(hook: Hook, init: Task) -> None:
-    hook(created("c1", init.pid))
-    before = snapshot(hook.run_dir), hook.groups(), hook.key("c1")
-    for verb in (["list"], ["show", "c1"], ["top", "--interval=0.01"], ["metrics"]):
-        assert ask(hook, *verb).status == 0
-    assert (snapshot(hook.run_dir), hook.groups(), hook.key("c1")) == before
-
-
-def test_nothing_is_made_where_nothing_is(hook: Hook) -> None:
-    assert ask(hook, "metrics").status == 0  # a server of metrics may start before the first hook
-    for verb in (["list"], ["top", "--interval=0.01"]):
-        outcome = ask(hook, *verb)
-        assert (outcome.status, outcome.stdout) == (2, "")
-        assert outcome.stderr == f"resctrl-mon-hook: --run-dir={hook.run_dir}: there is no such directory\n"
-        assert not hook.run_dir.exists()
-
-
-def test_an_unmounted_resctrl_is_reported(hook: Hook, resctrl: Mounted, init: Task) -> None:
-    hook(created("c1", init.pid))
-    resctrl.control(do="unmount")
-    seen = answer(hook, "list")
-    assert (seen["mounted"], seen["keys"][0]["state"]) == (False, "group missing")
-    assert "resctrl_mon_mounted 0" in ask(hook, "metrics").stdout
 
 
 def test_a_look_beside_hooks_is_never_torn(hook: Hook) -> None:
@@ -180,17 +98,6 @@ def test_output_that_cannot_be_written_is_an_error(hook: Hook) -> None:
     _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 2
     assert b"ENOSPC" in err
-
-
-def test_a_textfile_for_node_exporter(hook: Hook, init: Task, tmp_path: Path) -> None:
-    hook(created("c1", init.pid))
-    place = tmp_path / "textfiles"
-    place.mkdir()
-    assert ask(hook, "metrics", "--textfile", str(place / "resctrl.prom")) == Outcome(0, "", "")
-    text = (place / "resctrl.prom").read_text()
-    assert 'resctrl_mon_keys{state="live"} 1' in text
-    shutil.rmtree(place)
-    assert ask(hook, "metrics", "--textfile", str(place / "resctrl.prom")).status == 2
 
 
 def test_an_empty_environment_of_whatever_locale_makes_no_difference(hook: Hook, init: Task) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -287,14 +286,6 @@ def test_missing_metrics_are_told(server: Prometheus, story: TenMinutes) -> None
 
 def test_every_alert_is_evaluated() -> None:
     assert {*FIRES, "ResctrlMonEnergyUnknown", "ResctrlMonMetricsMissing"} == set(RULES)
-
-
-@pytest.mark.parametrize("first", ["ready", "address"])
-def test_a_server_says_in_any_order_that_it_is_ready_and_where(first: str) -> None:
-    said = ['msg="Listening on" address=127.0.0.1:9090', 'msg="Server is ready to receive web requests."']
-    lines = "\n".join(sorted(said, reverse=first == "ready"))
-    with subprocess.Popen(["sh", "-c", 'echo "$1" >&2', "sh", lines], stderr=subprocess.PIPE, text=True) as process:
-        assert prometheus.read_address(process) == "127.0.0.1:9090"
 
 
 # --- Labels

@@ -26,7 +26,6 @@ LIVES = 120
 """How many pods come and go while the reader reads; a thousand take over a minute."""
 OTHER = "00000000-4084-4186-9c0e-93cf8c32e2ce"
 ENERGY = "mon_PERF_PKG_00/core_energy"
-TRAFFIC = "mon_L3_00/mbm_total_bytes"
 GROUP = f"/mon_groups/oci-{UID}"
 Task = subprocess.Popen[bytes]
 
@@ -92,19 +91,6 @@ def test_a_used_rmid_is_not_billed_to_its_next_owner(tmp_path: Path) -> None:
     assert entry.use()[ENERGY] == 7
 
 
-def test_use_adds_up_over_restarts(hook: Hook, resctrl: Mounted) -> None:
-    for amount in (5, "0.25", 7):
-        live(hook, resctrl, amount)
-    entry = shown(hook)
-    assert entry.use()[ENERGY] == Decimal("12.25")
-    assert entry.texts[f"mon_data/{ENERGY}.before"] == "5.250000"
-    assert "mon_data/mon_L3_00/llc_occupancy.before" not in entry.texts
-    with task() as init:
-        hook(created("c1", init.pid, pod_uid=UID))
-        count(resctrl, 0)
-        assert shown(hook).use()[ENERGY] == Decimal("12.25")
-
-
 def test_containers_in_several_ctrl_groups_are_all_seen(hook: Hook, resctrl: Mounted, tmp_path: Path) -> None:
     (resctrl.root / "gold").mkdir()
     with task() as first, task() as second:
@@ -122,20 +108,6 @@ def test_containers_in_several_ctrl_groups_are_all_seen(hook: Hook, resctrl: Mou
         hook(stopped(container))
     live(hook, resctrl, 1)
     assert shown(hook).use()[ENERGY] == 43
-
-
-def test_kepler_finds_every_pod(hook: Hook, resctrl: Mounted, tmp_path: Path) -> None:
-    prefixed = hook.with_options("--group-prefix=some-tenant-")
-    (resctrl.root / "gold").mkdir()
-    with task() as first, task() as second, task() as third:
-        hook(created("c1", first.pid, pod_uid=UID))
-        (resctrl.root / "gold" / "tasks").write_text(str(second.pid))
-        prefixed({**created("c2", second.pid, pod_uid=OTHER), **class_of(tmp_path, "gold")})
-        hook(created("no-pod", third.pid))
-        count(resctrl, "1.5")
-        pods = kepler(hook.run_dir)
-        assert {uid: pod.tasks for uid, pod in pods.items()} == {UID: {first.pid}, OTHER: {second.pid}}
-        assert pods[UID].joules == Decimal("1.5")
 
 
 def people(hook: Hook, verb: str, *words: str) -> Any:  # noqa: ANN401  JSON
@@ -187,47 +159,6 @@ def test_use_in_a_domain_that_comes_online_after_the_begin_is_unknown(
     live(hook, resctrl, 0)
     assert shown(hook).texts[f"mon_data/{LATE}/core_energy.before"] == "Unavailable"
     assert shown(hook).texts[f"mon_data/{LATE}/core_energy.known"] == ("2" if is_reconciled else "0")
-
-
-@pytest.mark.parametrize("word", ["Unavailable", "Error", "Unassigned"])
-def test_what_is_no_number_makes_no_use(hook: Hook, resctrl: Mounted, word: str) -> None:
-    with task() as init:
-        hook(created("c1", init.pid, pod_uid=UID))
-        resctrl.control(do="set_counter", group=GROUP, domain="mon_L3_00", event="mbm_total_bytes", value=word)
-    hook(stopped("c1"))
-    assert shown(hook).texts[f"mon_data/{TRAFFIC}.end"] == word
-    assert shown(hook).use()[TRAFFIC] is None
-    live(hook, resctrl, 1)
-    assert shown(hook).texts[f"mon_data/{TRAFFIC}.before"] == "Unavailable"
-    assert shown(hook).use()[TRAFFIC] is None
-
-
-def joules(hook: Hook) -> list[float]:
-    """The samples that Prometheus gets of the energy of the first domain."""
-    found = {it["name"]: it["samples"] for it in people(hook, "metrics")["metrics"]}
-    samples = found.get("resctrl_mon_core_energy_joules_total", [])
-    return [it["value"] for it in samples if it["labels"]["domain"] == ENERGY.partition("/")[0]]
-
-
-def test_after_a_wipe_what_is_known_goes_on(hook: Hook, resctrl: Mounted) -> None:
-    """A restart, then what `pqos -R` does to a pod that lives, and a reconcile."""
-    live(hook, resctrl, 100)
-    with task() as init:
-        hook(created("c1", init.pid, pod_uid=UID))
-        count(resctrl, 5)
-        assert joules(hook) == [105]
-        (resctrl.root / GROUP.lstrip("/")).rmdir()
-        assert joules(hook) == []
-        assert [it["action"] for it in people(hook, "reconcile")["actions"]] == ["remake"]
-        assert joules(hook) == [0]
-        count(resctrl, 3)
-        assert joules(hook) == [3]
-        (key,) = people(hook, "list")["keys"]
-        assert (key["use"]["core_energy"]["value"], key["use"]["core_energy"]["at_least"]) == (103, True)
-        assert shown(hook).texts[f"mon_data/{ENERGY}.before"] == "Unavailable"
-        assert shown(hook).texts[f"mon_data/{ENERGY}.known"] == "100"
-    hook(stopped("c1"))
-    assert joules(hook) == [3]
 
 
 def test_what_others_made_in_the_place_of_a_group_is_another_incarnation(hook: Hook, resctrl: Mounted) -> None:

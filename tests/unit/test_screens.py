@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -451,12 +450,6 @@ def test_top_marks_a_rate_of_which_a_part_is_unknown(node: NodeFiles, run: Run) 
     assert (key["watts"], key["partial"], key["at_least"]) == (2.5, ["watts"], ["watts"])
 
 
-def test_top_prints_count_tables(node: NodeFiles, run: Run, pace: list[float]) -> None:
-    node.live("busy")
-    text = run("top", "--count", "3", "--interval=0.5")
-    assert (pace, text.count("NAME"), "\x1b" in text) == ([0.5] * 3, 3, False)
-
-
 def test_top_as_json_prints_an_object_a_line(node: NodeFiles, run: Run, pace: list[float]) -> None:
     node.live("busy", **SHOP)
     node.count("oci-busy", {ENERGY: "10", TRAFFIC: "Error"})
@@ -558,13 +551,6 @@ def test_text_of_a_tenant_stays_inside_its_cell_or_line(namespace: str, pod: str
 # --- Command lines
 
 
-def test_options_work_with_and_without_an_equals_sign(node: NodeFiles, capsys: pytest.CaptureFixture[str]) -> None:
-    node.make("odd-lone")
-    for places in (node.places, [part for place in node.places for part in place.split("=")]):
-        assert cli.main(["list", *places, "--group-prefix", "odd-", "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["rmids"]["ours"] == 1
-
-
 @pytest.mark.parametrize("option", ["--resctrl-root", "--run-dir"])
 @pytest.mark.parametrize("verb", [["list"], ["show", "x"], ["top"]])
 def test_a_directory_that_is_named_has_to_be_there(
@@ -605,13 +591,6 @@ def test_a_failed_command_is_one_line_on_stderr(
     assert cli.main(["list"]) == status
     assert len(complaints) == bool(said)
     assert said in "".join(complaints)
-
-
-def test_metrics_go_to_stdout_or_to_a_file(node: NodeFiles, run: Run) -> None:
-    node.live("c1")
-    assert run("metrics", "--textfile=/tmp/x.prom") == ""
-    assert run("metrics") == Path("/tmp/x.prom").read_text()
-    assert {it["name"] for it in json.loads(run("metrics", "--json"))["metrics"]} >= {"resctrl_mon_mounted"}
 
 
 @pytest.mark.parametrize("path", ["/srv/missing/x.prom", "/srv/."])
