@@ -3,32 +3,32 @@
 """Builds, packs, compiles, tests and shows resctrl-mon-hook.
 
   python3 build.py [--python PATH] [--output FILE] [--bytecode PATH]... [--release]
-                             write dist/resctrl-mon-hook.pyz, and print its SHA-256 and its size, and whose bytecode
-                             it holds. --python: the interpreter that the file names in its first line (default:
+                             write dist/resctrl-mon-hook.pyz, and print its SHA-256, its size, and the versions of its
+                             bytecode. --python: the interpreter in the file's first line (default:
                              /usr/bin/python3). --bytecode: a CPython to compile for, may be given more than once
-                             (default: python3.9 to python3.14 as far as at hand, and the one that builds; `none`:
-                             sources alone, which a node compiles). --release: fail unless each of them is there
+                             (default: those of python3.9 to python3.14 that exist here, and the one that builds;
+                             `none`: sources only, which a node compiles). --release: fail unless it has all six
   python3 build.py package [deb] [rpm] [--check] [--release]
-                             build, then pack it: dist/resctrl-mon-hook_VERSION_all.deb, which takes dpkg-deb, and
-                             dist/*.noarch.rpm, which takes rpmbuild. --check: lintian and rpmlint have to accept them
+                             build, then pack: dist/resctrl-mon-hook_VERSION_all.deb (needs dpkg-deb) and
+                             dist/*.noarch.rpm (needs rpmbuild). --check: fail unless lintian and rpmlint accept them
   python3 build.py compile   compile the pydantic models (hook/base/models.py, node_models.py, hook/cli/options.py) to
                              plain Python: a *_compiled.py beside each
-  python3 build.py test ...  build, then run the tests; what follows goes to pytest
+  python3 build.py test ...  build, then run the tests; further arguments go to pytest
                              (`test tests/unit -k shebang`; with CI set, or with `--require fuse,podman,kernel`, say, a
                              skip in those tiers is a failure)
   python3 build.py demo ...  build, then show the hook at work on containers and a resctrl double
   python3 build.py bench [speed | attribution | scale | watch | path] ...
-                             build, then measure what the hook takes of time, instructions and memory; in a guest, what
-                             share of a container's work its group is charged; what reconcile takes on a node with
-                             thousands of containers; what watch takes of CPU time and memory; how many
-                             files a reader of one run has to open
+                             build, then measure: the hook's time, instructions and memory; in a guest, the share of a
+                             container's CPU time that its group is charged; reconcile on a node with thousands of
+                             containers; the CPU time and memory of watch; the number of files that a reader of one run
+                             has to open
   python3 build.py faults [PART ...]
-                             build, then let everything fail that the hook relies on, and see that nothing is lost
+                             build, then make everything fail that the hook depends on, and check that nothing is lost
                              (`faults --help` names the parts)
   python3 build.py --help    print this
 
 Building needs any CPython from 3.9 on and nothing else. The same sources and interpreters give the same bytes. The
-other verbs first make ready what they need (a .venv beside this file; Debian packages where root allows it).
+other verbs first install what they need (a .venv beside this file; Debian packages, if run as root).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "packaging"))
 from pyz import COMPILED, ROOT, BuildError, archive, bytecode
 
 APART = ("tests/unit", "tests/fuse")
-# Of tests/fuse, what runs in a pytest of its own: short ones come last, so that both lanes end at about the same time.
+# The parts of tests/fuse that run in a pytest of their own; short ones last, so that both lanes end at the same time.
 SPLIT = (
     ("storm",),
     ("reconcile", "watch"),
@@ -73,7 +73,7 @@ def compile_verb(arguments: Sequence[str]) -> int:
 
 
 def test_verb(arguments: Sequence[str]) -> int:
-    """The tests, of the .pyz as well as of the sources; pytest's exit status."""
+    """Run the tests; returns pytest's exit status. With CI set, files or processes left behind are a failure, too."""
     _under(lambda it: it.ensure(apt=it.TEST))
     from tests.support import leftovers  # noqa: PLC0415  as above
 
@@ -93,8 +93,8 @@ def _run_tests(arguments: Sequence[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     if arguments:
         return subprocess.run([*pytest, *arguments], cwd=ROOT, check=False).returncode
-    # All of them, in two lanes: the longest part first, and where one has ended the next one begins. Guests leave CPU
-    # time to the other lane, and can wait.
+    # All tests, in two lanes: the longest part first, then each part in the lane that is free. Guests are nice to the
+    # other lane.
     split = [[f"tests/fuse/test_{name}.py" for name in names] for names in SPLIT]
     guests = ["nice", "-n", "5", *pytest, *(f"--ignore={tier}" for tier in APART)]
     fuse = [*pytest, "tests/fuse", *(f"--ignore={path}" for paths in split for path in paths)]
@@ -104,7 +104,7 @@ def _run_tests(arguments: Sequence[str]) -> int:
     print(*(line for _, lines in done[1:] for line in lines), sep="\n")
     failed = [line for _, lines in done for line in lines if line.startswith(("FAILED ", "ERROR ", "REQUIRED"))]
     print(*failed, sep="\n")
-    return int(any(status for status, _ in done))  # one that was killed has a negative status
+    return int(any(status for status, _ in done))  # the status of a killed pytest is negative
 
 
 def demo_verb(arguments: Sequence[str]) -> int:
@@ -130,7 +130,7 @@ def faults_verb(arguments: Sequence[str]) -> int:
 
 
 def package_verb(arguments: Sequence[str]) -> int:
-    """Packages of a .pyz for the interpreters at hand: packaging/package.py says which, and what it takes."""
+    """Build for the interpreters found here, and pack the .pyz by packaging/package.py."""
     from tests import provision  # noqa: PLC0415  building takes nothing from tests/
 
     rest = [argument for argument in arguments if argument != "--release"]
@@ -166,7 +166,7 @@ def help_verb(_arguments: Sequence[str]) -> int:
 
 
 def _build_for_all() -> None:
-    """Builds for every interpreter that the tests find."""
+    """Build with bytecode for every interpreter that the tests find."""
     from tests.support import interpreters  # noqa: PLC0415
 
     archive.build(interpreters=[str(it.path) for it in interpreters.find()])
@@ -177,7 +177,7 @@ def _run(module: str, arguments: Sequence[str]) -> int:
 
 
 def _run_and_read(command: Sequence[str], aloud: bool) -> tuple[int, list[str]]:
-    """Runs a command; returns its status and the lines that it printed. `aloud`: prints them at once, too."""
+    """Run a command; returns its status and output lines. `aloud`: also print each line at once."""
     lines = []
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         for line in process.stdout or ():
@@ -188,7 +188,7 @@ def _run_and_read(command: Sequence[str], aloud: bool) -> tuple[int, list[str]]:
 
 
 def _under(make_ready: Callable[[Any], Path]) -> None:
-    """Goes on under the python that tests/provision.py makes ready: this same command, started again if need be."""
+    """Continue under the Python that tests/provision.py installs; executes this command again under it if necessary."""
     from tests import provision  # noqa: PLC0415  as above
 
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For `python3 -m hook` in the source tree. The .pyz has one that goes the way of its first line (packaging/pyz)."""
+"""Starts `python3 -m hook` in the source tree. The .pyz has another one, made by packaging/pyz/archive.py."""
 
 import sys
 
