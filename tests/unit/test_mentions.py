@@ -58,6 +58,17 @@ def wrong_mentions(text: str) -> list[str]:
     ]
 
 
+OTHER_FILES = sorted(
+    path for path in (ROOT / "packaging").rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc", ".json"}
+)
+
+
+@pytest.mark.parametrize("path", OTHER_FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_named_by_a_unit_the_chart_or_the_man_page_exists(path: Path) -> None:
+    found = re.findall(r"(?<![\w/.-])((?:hook|packaging|tests|docs|oci-hooks)/[\w./-]*\w)", path.read_text("utf-8"))
+    assert [it for it in found if not (ROOT / it).exists()] == []
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_is_named_exists(path: Path) -> None:
     wrong = {it for text in texts(path) for it in wrong_mentions(text)} - OF_OTHERS
