@@ -38,7 +38,7 @@ class PackageError(Exception):
 
 
 class Source(NamedTuple):
-    """What is packed. `epoch`: the time of all that is in a package, in seconds."""
+    """The .pyz to pack. `epoch`: Unix time (s) of all files in a package."""
 
     pyz: Path
     version: str
@@ -64,16 +64,16 @@ def _epoch() -> int:
         return NO_COMMIT
 
 
-# --- What both hold
+# --- The files of both packages
 
 
 def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
-    """The files of both packages, below a directory that is to be made. `zsh`: where its completions go there."""
+    """Make a tree with the files of both packages. `zsh`: the directory of its completions in that distribution."""
     _run([sys.executable, what.pyz, "install", f"--destdir={tree}", "--for=both"])
-    # By this file `install`, `doctor` and the chart know whose the program is
+    # `install`, `doctor` and the chart read the owner of the program from this file
     _write(tree / f"usr/libexec/oci/hooks.d/{NAME}.owner", f"{owner}\n".encode())
     for path in (tree / "etc" / NAME).iterdir():
-        path.unlink()  # the unit has the same options; what is there later is the administrator's
+        path.unlink()  # the unit has the same options; a later file there is the administrator's
     _write(tree / f"usr/share/man/man8/{NAME}.8.gz", _gzip((HERE / "man" / f"{NAME}.8").read_bytes()))
     completions = {
         "bash": f"bash-completion/completions/{NAME}",
@@ -95,7 +95,7 @@ def _gzip(content: bytes) -> bytes:
 
 
 def _changes(version: str) -> list[str]:
-    """The points of CHANGELOG.md about a version."""
+    """The bullet points of a version in CHANGELOG.md."""
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     section = re.search(rf"^## {re.escape(version)}\b.*\n([^#]*)", text, re.MULTILINE)
     points = re.findall(r"^\* (.*(?:\n  .*)*)", section[1], re.MULTILINE) if section else []
@@ -107,7 +107,7 @@ def _wrapped(point: str, first: str, other: str) -> str:
 
 
 def _filled(template: Path, **values: object) -> str:
-    """A template without its comments, and with its @NAMES@ replaced."""
+    """Fill in a template: drop its comments, and replace its @NAMES@."""
     lines = template.read_text(encoding="utf-8").splitlines(keepends=True)
     text = "".join(line for line in lines if not line.startswith("#"))
     for name, value in values.items():
@@ -119,7 +119,7 @@ def _filled(template: Path, **values: object) -> str:
 
 
 def deb(what: Source, work: Path) -> Path:
-    """A binary package as deb(5) has it, of the files and the control files that we name, by dpkg-deb alone."""
+    """Make a binary package (deb(5)) from our files and control files, by dpkg-deb alone, without debhelper."""
     tree = work / "deb"
     stage(what, tree, "deb", "vendor-completions")
     documents = tree / "usr/share/doc" / NAME
@@ -136,7 +136,7 @@ def deb(what: Source, work: Path) -> Path:
     for script in ("postinst", "prerm", "postrm"):
         _write(tree / "DEBIAN" / script, (HERE / "deb" / script).read_bytes(), 0o755)
     out = work / f"{NAME}_{what.version}_all.deb"
-    # One thread, or the number of cores would tell where xz cuts its blocks
+    # One thread: else xz would cut its blocks by the number of cores
     environment = {"SOURCE_DATE_EPOCH": str(what.epoch), "DPKG_DEB_THREADS_MAX": "1"}
     _run(["dpkg-deb", "--root-owner-group", "-Zxz", "--build", tree, out], **environment)
     return out
@@ -158,7 +158,7 @@ def _md5(path: Path) -> str:
 
 
 def rpm(what: Source, work: Path) -> Path:
-    """A binary package as rpmbuild makes it of our spec, on whatever distribution that runs."""
+    """Make a binary package by rpmbuild from our spec, the same on each distribution."""
     tree, top = work / "staged", work / "rpmbuild"
     stage(what, tree, "rpm", "site-functions")
     _write(tree / "usr/lib/systemd/system-preset" / f"80-{NAME}.preset", (HERE / "rpm" / "preset").read_bytes())
@@ -172,7 +172,7 @@ def rpm(what: Source, work: Path) -> Path:
         "maintainer": MAINTAINER,
         "changes": work / "changes",
         "changelog_date": what.date("%a %b %d %Y"),
-        # Nothing of the machine
+        # No values of this machine
         "_buildhost": "localhost",
         "use_source_date_epoch_as_buildtime": 1,
         "clamp_mtime_to_source_date_epoch": 1,
@@ -213,7 +213,7 @@ KINDS = {
 
 
 def package(pyz: Path, output: Path, kinds: Iterable[str], *, check: bool) -> list[Path]:
-    """Makes the packages and renames them into place; returns their paths. `check`: only if the linters accept them."""
+    """Make the packages and rename them into place; returns their paths. `check`: only if the linters accept them."""
     what = source(pyz)
     output.mkdir(parents=True, exist_ok=True)
     made = []

@@ -4,7 +4,7 @@
 
     python3 packaging/openshift/machineconfig.py [--off] > machineconfig.json
 
-Butane does the same. This needs nothing but Python, reads as much of YAML as the file has, and refuses all else.
+Butane does the same. This needs nothing but Python, parses the YAML that the file uses, and refuses any other.
 --off: without the JSON of hooks.d, for the first of the two steps that take the hook off.
 """
 
@@ -21,22 +21,22 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 BUTANE = Path(__file__).with_name("resctrl-mon-hook.bu")
 IGNITION = {"4.18.0": "3.4.0"}
-"""The version of Ignition's specification that one of Butane's for OpenShift is translated into."""
+"""The version of Ignition's specification for each of Butane's for OpenShift."""
 # etcd takes 1.5 MiB, and the pool's rendered MachineConfig holds this one and all others.
 MOST_BYTES = 1024 << 10
 
-# What one version of YAML reads as something else than the word, and another one does not.
+# Words that one version of YAML reads as another value (a boolean, null), and another version as text.
 _WORDS_OF_YAML = ("null", "yes", "no", "on", "off", "y", "n", "true", "false")
 
 Object = dict[str, Any]
 
 
 class Unfit(Exception):
-    """What cannot be made into a MachineConfig, and why."""
+    """The file cannot be made into a MachineConfig; the text says why."""
 
 
 def machine_config(butane: Object, files_dir: Path, *, off: bool = False) -> Object:
-    """The MachineConfig. Unfit, OSError."""
+    """Make the MachineConfig. Raises Unfit, OSError."""
     _only(butane, "variant", "version", "metadata", "storage", "systemd")
     if butane["variant"] != "openshift" or butane["version"] not in IGNITION:
         raise Unfit(f"variant {butane['variant']} {butane['version']} is unknown here")
@@ -67,7 +67,7 @@ def _file(butane: Object, files_dir: Path) -> Object:
 
 
 def _contents(content: bytes) -> Object:
-    """As a data URL, compressed if that makes it shorter. The same bytes each time."""
+    """Encode content as a data URL, compressed if that is shorter; reproducibly."""
     packed = gzip.compress(content, 9, mtime=0)
     source, compression = (packed, "gzip") if len(packed) < len(content) else (content, "")
     return {"compression": compression, "source": f"data:;base64,{base64.b64encode(source).decode()}"}
@@ -88,7 +88,7 @@ def _only(mapping: Object, *names: str) -> None:
         raise Unfit(f"{sorted(unknown)} is nothing that is known here")
 
 
-# --- YAML, as much as there is of it in the file
+# --- The part of YAML that the file uses
 
 
 class Reader:
@@ -99,14 +99,14 @@ class Reader:
         self._at = 0
 
     def read(self) -> Object:
-        """The document, a mapping. Unfit for anything else."""
+        """Parse the document, a mapping. Raises Unfit for anything else."""
         found = self._mapping(0)
         if (line := self._next()) is not None:
             raise Unfit(f"line {self._at + 1}: {line!r} does not belong to anything")
         return found
 
     def _next(self) -> str | None:
-        """The next line that is neither blank nor a comment; None: there is no more."""
+        """Go to the next line that is neither blank nor a comment; None: the end."""
         while self._at < len(self._lines):
             line = self._lines[self._at]
             if line.strip() and not line.lstrip().startswith("#"):
@@ -146,7 +146,7 @@ class Reader:
         return found
 
     def _literal(self, indent: int) -> str:
-        """All that is indented more, less the indentation of its first line; trailing blank lines are dropped."""
+        """The lines that are indented more, without the first line's indentation and trailing blank lines."""
         start = self._at
         while self._at < len(self._lines) and (not (line := self._lines[self._at]).strip() or _depth(line) > indent):
             self._at += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the .pyz is made of the sources."""
+"""Makes the .pyz from the sources: `archive` the file, `bytecode` and `compile_models` parts of its content."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ COMPILED = {
     "hook/base/node_models.py": "hook/base/node_models_compiled.py",
     "hook/cli/options.py": "hook/cli/options_compiled.py",
 }
-"""The modules of pydantic models, and what takes the place of each in the .pyz."""
+"""The modules of pydantic models, and the compiled module that replaces each in the .pyz."""
 
 
 class BuildError(Exception):

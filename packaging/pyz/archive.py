@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The .pyz: the first line, the second, which knows where in the file the bytecode is, and the zip."""
+"""Makes the .pyz: the first line starts it, the second finds the bytecode in the zip, which follows."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from pyz import COMPILED, ROOT, BuildError
 from pyz.bytecode import MINORS, compile_all
 
 OUTPUT = Path("dist") / "resctrl-mon-hook.pyz"
-INSTALLED = ("oci-hooks/*.json", "packaging/systemd/*.*", "packaging/tmpfiles.d/*.conf")  # by the file itself
+INSTALLED = ("oci-hooks/*.json", "packaging/systemd/*.*", "packaging/tmpfiles.d/*.conf")  # by `install`
 PYTHON = "/usr/bin/python3"
-# What starts the file. The kernel passes all that follows the interpreter as one argument, so Python takes it as its
-# options -I -S -c and the code; the file's own path comes next, which makes sys.argv ['-c', path, ...]. That code runs
-# the file line by line: the first, which is a comment to Python, and the second, which never comes back. From a file
-# that was cut it does: exec() gives None, so any() ends with False, and 1/False is an error. There is no more to the
-# contract between the two lines: who began with an older file goes on with a newer one that took its place.
-# The point, though: a hook that fails stops containers, and from atexit on, whatever goes wrong (a truncated file, a
-# SyntaxError, no memory) prints its traceback and exits with 0. No line can guard itself: a file cut within its first
-# line has no such start. `python3 -m zipapp --python=...` may put another first line.
+# The first line. The kernel passes everything after the interpreter as one argument, which Python parses as the options
+# -I -S -c and the code; the file's own path comes next, so sys.argv is ['-c', path, ...]. That code runs the file line
+# by line: the first, which is a comment to Python, and the second, which never returns. In a truncated file it does:
+# exec() returns None, so any() returns False, and 1/False raises. The two lines share no more than that, so a start by
+# an older file can go on with a newer one that replaced it.
+# The purpose: a hook that fails stops containers. From atexit on, any error (a truncated file, a SyntaxError, no
+# memory) prints its traceback and exits with 0. A file that is cut within its first line has no such protection.
+# `python3 -m zipapp --python=...` may replace the first line.
 BOOT = "import sys,atexit,posix;atexit.register(posix._exit,0);f=open(sys.argv[1],'rb');1/any(map(exec,f))"
-# The end of that line: for people whatever goes wrong from then on exits with 2. Behind an expression, `if ... else 0`
-# is evaluated first. Kernels before 5.1 cut the line before this part, and run what is in front of it. The verbs for
-# runtimes are those that begin with h, c or p. (Only a file that people may not read still exits with 0: it is opened
-# in a statement of its own, before this, and there is no room to do it later.)
+# The end of that line: for people, any error from then on exits with 2. It is the condition of a conditional
+# expression, `1/any(...) if ... else 0`, so it is evaluated first. Kernels before 5.1 cut the line before this part,
+# and run the rest. The verbs for runtimes begin with ho, cr or po. (A file that the caller may not read still exits
+# with 0: it is opened in an earlier statement, and the line has no room to do it later.)
 FOR_PEOPLE = 'if atexit.register(posix._exit,2*((sys.argv[2:]or"-")[0][:2]not in"hocrpo"))else 0'
-# What the second line leaves to be run at exit, before the two above: `leave` in hook/base/system.py ends without it,
-# so it runs only if the program did not. It says why, on stderr, and on the hook path in syslog, and never blocks.
-# Any Python from 2.7 on has to understand it. `_socket`, since `socket` takes memory that there may not be, and CPython
-# 3.11 can loop for ever where it finds none for an exception.
+# Code that the second line registers to run at exit, before the two above. `leave` in hook/base/system.py skips it, so
+# it runs only if the program failed to run. It reports the reason, on stderr, and for runtimes in syslog, and never
+# blocks. Any Python from 2.7 on must be able to parse it. `_socket`, since `socket` needs memory that may be missing,
+# and CPython 3.11 can loop for ever if it has none for an exception.
 FALLBACK = """\
 import sys,posix
 file,verb=sys.argv[1],sys.argv[2:3]
@@ -61,21 +61,21 @@ finally:
    log.send(('<28>'+time.strftime('%b %e %T ')).encode()+line.replace(b':',b'[%d]:'%posix.getpid(),1))
  finally:posix._exit(0 if hook else 2)
 """
-# The second line, of any length: it goes to the loader for this very Python, past the zip's directory, or has the
-# sources found. Behind it lies a table in marshal's second form, which every Python reads: by the magic number of
-# Python's bytecode, where the loader lies, counted from the table's end, and how long it is. Compiling is dear: a
-# module costs half a start, whatever its size (compile() makes Python's whole AST module ready; exec() of a text does
-# not), and each word of this line the half of a thousandth: the fallback is one word. What a start makes, from the
-# bytecode on, it needs to its end: no garbage is looked for. (For people hook/cli/main.py has it looked for again.)
+# The second line, of any length: it runs the loader for this Python, or lets Python find the sources. After it comes a
+# table in marshal's version 2, which every Python reads: by the magic number of Python's bytecode, the position of the
+# loader, counted from the table's end, and its length. Compiling is expensive: a module costs half a start, whatever
+# its size (compile() initializes Python's whole AST module; exec() of a text does not), and each word of this line half
+# a thousandth, so the fallback is a single word, a string. A start uses all objects that it makes until its end, so the
+# garbage collector is off. (For people hook/cli/main.py enables it again.)
 SECOND_LINE = (
     "atexit.register(exec,{fallback!r},{{}});import gc,marshal as m,_frozen_importlib_external as x;gc.disable();"
     "a,n=m.loads(f.read({table})).get(x.MAGIC_NUMBER,{sources});f.seek(a,1);exec(m.loads(f.read(n)))\n"
 )
-SOURCES = "bytecode/none"  # in the zip: the code that runs instead of a loader where there is no bytecode
+SOURCES = "bytecode/none"  # in the zip: the code that replaces the loader if there is no bytecode for a Python
 BUILD_ID = "bytecode/build-id"  # in the zip: the digest of all other files but bytecode
 # Without bytecode for this Python, the start looks for a file that the node has compiled from the same sources
-# (hook/install/steps.py). It uses the file only if just root, or the user who runs it, can write to it. Else it
-# runs from sources. Python 2.7 and later must be able to parse both texts: a too old one then runs the fallback.
+# (hook/install/steps.py). It uses the file only if no one but root, or the user who runs it, can write to it. Else it
+# runs from sources. Python 2.7 and later must be able to parse both texts: one before 3.9 runs the fallback.
 FROM_SOURCES = f"sys.version_info<(3,9)and sys.exit();sys.path[:0]=sys.argv[1:2];import {START} as s;s.start()"
 FROM_NODE = """\
 s={sources!r}
@@ -90,21 +90,21 @@ try:
 except Exception:pass
 exec(s)
 """
-# What the zip's own __main__.py does, for `python3 FILE.pyz`: the same. Before 3.0 exec is no function.
+# The zip's own __main__.py, for `python3 FILE.pyz`, which does the same. Before 3.0 exec is no function.
 MAIN = f"""\
 import sys
 
 sys.argv[:0] = ['-c']
 exec({BOOT + FOR_PEOPLE!r} if sys.version_info >= (3, 4) else {FALLBACK!r})
 """
-# Linux reads 256 bytes of a file to see what starts it, and 128 before 5.1 (BINPRM_BUF_SIZE), and cuts the line there
-# in silence. With the usual interpreter all of BOOT is in front of that place, and FOR_PEOPLE behind it.
+# Linux reads 256 bytes of a file for its first line, and 128 before 5.1 (BINPRM_BUF_SIZE), and cuts a longer line
+# silently. With the usual interpreter BOOT ends before byte 128, and FOR_PEOPLE begins there.
 SHEBANG_LIMIT = 255
 OLD_SHEBANG_LIMIT = 127
 
 
 def shebang(python: str = PYTHON) -> bytes:
-    """The first line, newline included."""
+    """The first line, with its newline. BuildError: the kernel would not accept it."""
     if not python.startswith("/") or len(python.split()) != 1 or not python.isprintable():
         raise BuildError(f"--python: the kernel takes an absolute path without blanks, not {python!r}")
     line = os.fsencode(f"#!{python} -ISc{BOOT}".ljust(OLD_SHEBANG_LIMIT) + FOR_PEOPLE + "\n")
@@ -114,7 +114,7 @@ def shebang(python: str = PYTHON) -> bytes:
 
 
 def read_sources(root: Path = ROOT) -> dict[str, bytes]:
-    """What the zip holds but for bytecode: name to content, in the order of the zip."""
+    """The zip's files without bytecode: content by name, in the order of the zip."""
     found = {str(path.relative_to(root)): path.read_bytes() for path in (root / "hook").rglob("*.py")}
     try:
         for models, compiled in COMPILED.items():
@@ -131,7 +131,7 @@ def read_sources(root: Path = ROOT) -> dict[str, bytes]:
 
 
 def join(contents: dict[str, bytes], first_line: bytes, bytecode: Sequence[Bytecode] = ()) -> bytes:
-    """The first line, the second, which knows where in the file the bytecode is, and the zip."""
+    """Join the first line, the second with its table, and the zip to the content of the .pyz."""
     build_id = hashlib.sha256(_zipped(contents)[0]).digest()
     sources = marshal.dumps(FROM_NODE.format(sources=FROM_SOURCES, header=HEADER_SIZE, build_id=build_id), 2)
     shipped = {it.entry: it.content for it in bytecode}
@@ -142,9 +142,9 @@ def join(contents: dict[str, bytes], first_line: bytes, bytecode: Sequence[Bytec
 
 
 def _zipped(contents: dict[str, bytes]) -> tuple[bytes, dict[str, int]]:
-    """A zip, and where in it each entry's content is.
+    """Make a zip; also returns the position of each entry's content in it.
 
-    Everything that zipfile would take from the machine or its version is fixed.
+    All fields that zipfile would derive from the machine or its own version are fixed.
     """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as file:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytecode of the program for the .pyz, by each CPython at hand; hook/install/bytecode.py explains it."""
+"""Compiles the program for the .pyz by each CPython found; hook/install/bytecode.py describes the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MINORS = range(9, 15)  # of the CPythons 3.x that the file is made for
 
 
 def compile_all(contents: Mapping[str, bytes], interpreters: Iterable[str]) -> list[Bytecode]:
-    """The bytecode that the interpreters make of what the zip holds; of two of one version the first counts."""
+    """Compile the zip's content by each interpreter; of two interpreters of one version the first counts."""
     found: dict[str, Bytecode] = {}
     with tempfile.NamedTemporaryFile(suffix=".zip") as program:
         with zipfile.ZipFile(program, "w") as file:
@@ -39,13 +39,13 @@ def compile_all(contents: Mapping[str, bytes], interpreters: Iterable[str]) -> l
 
 
 def find_interpreters() -> list[str]:
-    """The interpreters that a plain build compiles by."""
+    """The interpreters of a build without --bytecode: python3.9 to 3.14 on PATH and in /usr/bin, and this one."""
     named = [shutil.which(f"python3.{minor}", path=f"{os.environ.get('PATH', '')}:/usr/bin") for minor in MINORS]
     return [path for path in named if path and _works(path)] + [sys.executable]
 
 
 def _works(path: str) -> bool:
-    """Whether it starts at all: what PATH offers may be a shim for a version that is not there."""
+    """Whether an interpreter starts: a name on PATH may be a shim for a version that is not installed."""
     try:
         return subprocess.run([path, "-ISc", ""], capture_output=True, check=False, timeout=60).returncode == 0
     except (OSError, subprocess.SubprocessError):

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles pydantic models (those of `pyz.COMPILED`) to tables of hook/base/validation.py, in plain Python.
 
-It goes by pydantic's core schemas. It knows the node types and the keys of KNOWN, each with one meaning, and refuses
-the rest by name: a constraint that it overlooked would be a check that the hook does not make. So that the schema says
-all there is to say about a model, `_own_class` also refuses what pydantic keeps outside it (methods, properties, other
-settings).
+It reads pydantic's core schemas. It knows the node types and keys in KNOWN, and refuses all others by name: an
+overlooked constraint would be a check that the hook does not make. `_own_class` refuses everything that pydantic keeps
+outside the schema (methods, properties, other settings), so that the schema describes a model completely.
 """
 
 from __future__ import annotations
@@ -56,15 +55,15 @@ tests prove both equal in what they accept, in the values, and in the place of t
 from __future__ import annotations
 '''
 TABLE = "ARGUMENTS"
-"""Plain data that a module may export beside its models: it is written down as it is."""
+"""Plain data that a module may export beside its models: its text is copied into the compiled module."""
 CHECKS = ("dict", "float", "int", "list", "literal", "model", "named", "nullable")
 SHARED = frozenset({"ABSENT", "FLAG", "NONE", "TEXT", "TEXTS", "TEXT_OR_NONE", "Form", "Model", "ValidationError"})
 SHARED |= {f"check_{name}" for name in CHECKS}
-"""What hook/base/validation.py has for the tables."""
+"""The names of hook/base/validation.py that the tables use."""
 
 
 class Refused(BuildError):
-    """Something in a model that the compiler does not know."""
+    """A model has something that the compiler does not know."""
 
     def __init__(self, where: str, what: str) -> None:
         super().__init__(f"{where}: {what}: not known to the compiler of the models (packaging/pyz/compile_models.py)")
@@ -86,14 +85,14 @@ def compile_models(models: ModuleType) -> str:
 
 
 def _imports(body: Iterable[str]) -> list[str]:
-    """What the text uses of ours."""
+    """The import lines that the text needs."""
     words = set(re.findall(r"[\w.]+", "\n".join(body)))
     own = ["from hook.base import names"] if any(word.startswith("names.") for word in words) else []
     return [*own, f"from hook.base.validation import {', '.join(sorted(words & SHARED))}"]
 
 
 def _classes(models: ModuleType) -> list[type]:
-    """The models in the order of their definition; what else the module exports cannot be compiled."""
+    """The models in the order of their definition. Refused: the module exports something else."""
     from pydantic import BaseModel  # noqa: PLC0415  building needs no pydantic
 
     own = [cls for cls in vars(models).values() if isinstance(cls, type) and cls.__module__ == models.__name__]
@@ -106,7 +105,7 @@ def _classes(models: ModuleType) -> list[type]:
 
 
 def _own_class(cls: type[Any], base: Any) -> None:  # noqa: ANN401  a class to derive from
-    """Refuses what a model has besides its fields, since the schema would not show it."""
+    """Refuse everything that a model has besides its fields, since the schema would not show it."""
 
     # Class statements, since each version of Python leaves other names of its own in one.
     class Bare(base):  # type: ignore[misc]
@@ -153,7 +152,7 @@ class _Compiler:
         self.fields = self._fields(cls.__pydantic_core_schema__)
 
     def form(self) -> list[str]:
-        """What makes the records of it."""
+        """The lines of the model's Form, which makes its records."""
         return _block(f"{self.name} = Form({_quoted(self.name)}, (", map(self._field, self.fields), "))")
 
     def _fields(self, schema: Node) -> Node:
@@ -169,7 +168,7 @@ class _Compiler:
         return fields
 
     def _is_model(self, schema: Node, where: str) -> None:
-        """Refuses everything but a plain model, whose fields are compiled where it is defined."""
+        """Refuse everything but a plain model, whose fields are compiled where it is defined."""
         if _known(schema, where) != "model":
             raise Refused(where, f"node type {schema['type']!r} in place of a model (one that holds itself?)")
         config = {"title": schema["cls"].__name__, "strict": True, "extra_fields_behavior": "ignore"}
@@ -277,7 +276,7 @@ def _known(node: Node, where: str) -> str:
 
 
 def _display(value: object, where: str) -> str:
-    """A default as Python text."""
+    """Write a default as Python text."""
     if isinstance(value, str):
         return _quoted(value)
     if isinstance(value, list):
@@ -296,5 +295,5 @@ def _quoted(text: str) -> str:
 
 
 def _block(head: str, body: Iterable[str], end: str = "") -> list[str]:
-    """Lines with their head and, one level less indented, their end."""
+    """Indent the lines of a body between its head and its end."""
     return [head, *(f"    {line}" if line else line for line in body), *([end] if end else [])]

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes the hook off all nodes: a Job for each, since a Job's pod runs on one node and a cluster's nodes come and go.
+"""Removes the hook from all nodes: by Jobs on each node that has a pod of the DaemonSet when this starts.
 
-Which nodes is asked when it happens: those that a pod of the DaemonSet is on. In steps, each of which is over before
-the next begins; started again after a failure they go on where they were.
+Each step ends before the next one begins. Started again after a failure, this goes on where it was.
 
-1. two Jobs for each node, that do not start yet: from then on it is on record which nodes they are
-2. the DaemonSet goes, with its pods: nothing is installed again
-3. the first Jobs start, and remove the JSON: no new container gets the hook
-4. the second ones start, wait until no container calls the program, end the groups that linger, and remove it. They
-   outlive the release, for containers may run on for months, and vanish once done (ttlSecondsAfterFinished)
-5. the first ones go, whose own containers had the hook
+1. make two suspended Jobs for each node, which record the list of nodes
+2. delete the DaemonSet with its pods, so that it installs nothing again
+3. start the first Jobs, which remove the JSON, so that no new container gets the hook
+4. start the second Jobs, which wait until no container calls the program, end the groups that linger, and remove it.
+   They outlive the release, since containers may run for months, and vanish once done (ttlSecondsAfterFinished)
+5. delete the first Jobs, whose own containers had the hook
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import Any
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 PLAN = Path("/plan/plan.json")
 """From the chart: `namespace`, `daemonset`, `selector` of its pods, and the Jobs `remove-json`, `remove-program`."""
-POLL = 2.0  # seconds between two looks; that it all ends is the uninstall Job's activeDeadlineSeconds' affair
+POLL = 2.0  # seconds between two looks; activeDeadlineSeconds of the uninstall Job limits the whole
 
 _CONFLICT, _NOT_FOUND = 409, 404
 _WITH_PODS = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
@@ -36,11 +35,11 @@ _RESUME = {"spec": {"suspend": False}}
 
 
 class Failed(Exception):
-    """What the API server did not do, in a line."""
+    """A request that the API server refused or did not answer, in a line."""
 
 
 class Api:
-    """The API server as a pod reaches it, in the namespace of the release."""
+    """A client of the API server for a pod in the namespace of the release."""
 
     def __init__(self, url: str, namespace: str, token: str = "", context: ssl.SSLContext | None = None) -> None:
         self._url = url
@@ -49,7 +48,7 @@ class Api:
         self._context = context
 
     def call(self, method: str, kind: str, name: str = "", selector: str = "", body: Any = None) -> dict[str, Any]:  # noqa: ANN401  JSON
-        """One request; `{}` for what is not there, or there already. Failed."""
+        """Make a request; `{}`: the object does not exist, or exists already. Raises Failed."""
         group = {"daemonsets": "apis/apps", "jobs": "apis/batch", "pods": "api"}[kind]
         path = f"/{group}/v1/namespaces/{self._namespace}/{kind}{'/' if name else ''}{name}"
         query = f"?{urllib.parse.urlencode({'labelSelector': selector})}" if selector else ""
@@ -100,7 +99,7 @@ def run(api: Api, plan: dict[str, Any]) -> None:
 
 
 def _has_reconciled(pod: dict[str, Any]) -> bool:
-    """Not on a node where the pod's containers could not be made: it has not installed anything there."""
+    """Whether a pod's containers ever ran: if not, the DaemonSet has installed nothing on its node."""
     statuses = pod.get("status", {}).get("containerStatuses", [])
     return any(it["name"] == "reconcile" and it.get("containerID") for it in statuses)
 
@@ -124,12 +123,12 @@ def _selector(job: dict[str, Any]) -> str:
 
 
 def _node(pod: dict[str, Any]) -> str:
-    """Empty: it is on none yet."""
+    """The node of a pod; empty if it is not scheduled yet."""
     return pod["spec"].get("nodeName") or ""
 
 
 def _job(job: dict[str, Any], node: str) -> dict[str, Any]:
-    """The Job for a node, under a name that is the same each time."""
+    """The Job for a node, under a name that depends on the node only."""
     made: dict[str, Any] = json.loads(json.dumps(job))
     digest = hashlib.sha256(node.encode()).hexdigest()[:10]  # a node's name may be longer than that of a Job
     made["metadata"]["name"] = f"{job['metadata']['name']}-{digest}"

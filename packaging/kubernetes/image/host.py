@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host's files: whether hooks can run there, what is put in place, and what is taken away.
+"""Installs and removes the chart's files on the host, and checks whether hooks can run there.
 
-hook/install/ changes them, without the steps that need systemd. /host is the host's root, as far as a container has it
-mounted: /usr, read-only, and the two directories that are written to.
-/bundles is where the host's runtime keeps the bundles of containers.
+The steps are those of hook/install/, without the ones that need systemd. /host is the host's root, of which a container
+has mounted /usr, read-only, and the two directories that it writes to. /bundles is the directory in which the host's
+runtime keeps the bundles of containers.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ PYZ = "/app/resctrl-mon-hook.pyz"
 HOST = "/host"
 BUNDLES = "/bundles"
 OWNER = "chart"
-"""What the file beside the program has. By it `install`, `doctor` and a later pod know whose the files are."""
+"""The word in the owner's file beside the program, which `install`, `doctor` and a later pod read."""
 YOUNG = 60.0
-"""Seconds that a container may take from its bundle to its first process."""
+"""Seconds between a container's bundle and its first process, at most."""
 RESCTRL = "/sys/fs/resctrl"
-"""A container has its own mount of sysfs, but what is in it is the kernel's: where to mount resctrl, if that has it."""
+"""The mount point of resctrl. A container has its own mount of sysfs, but the same kernel's files are in it."""
 _MOST_LINKS = 8
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO in linux/proc_ns.h
-# Who a container is, as CRI-O and containerd annotate it.
+# The annotations of CRI-O and of containerd that name a container and its pod.
 _WHO = (
     ("io.kubernetes.pod.namespace", "io.kubernetes.cri.sandbox-namespace"),
     ("io.kubernetes.pod.name", "io.kubernetes.cri.sandbox-name"),
@@ -49,7 +49,7 @@ _WHO = (
 
 @dataclass(frozen=True)
 class Host:
-    """A host and what it is to have: `words` are options of the hook. Refused: options that are wrong."""
+    """A host, and the installation that it should have; `words`: options of the hook. Refused: an option is wrong."""
 
     prefix: str
     hooks_dir: str
@@ -66,12 +66,12 @@ class Host:
 
     @property
     def program(self) -> str:
-        """What containers call it by."""
+        """The path of the program on the host, which the JSON has."""
         return self.wanted.places.program
 
     @property
     def options(self) -> list[str]:
-        """Those in the JSON: the given ones, and the shipped file's that these do not replace."""
+        """The options for the JSON: the given ones, and those of the shipped file that they do not replace."""
         words: list[str] = json.loads(installing.make_hook_file(self.wanted, KUBERNETES))["hook"]["args"][2:]
         return words
 
@@ -81,14 +81,14 @@ class Host:
 
     @property
     def _paths(self) -> tuple[str, str, str]:
-        """The owner's file, the program and the JSON, as they are seen here."""
+        """The owner's file, the program and the JSON, by their paths below /host."""
         places = self.wanted.places
         return places.at(places.owner), places.at(places.program), places.at(places.json(KUBERNETES))
 
     def _plan(self) -> list[Step]:
-        """The owner first: others own what lies there without it.
+        """The steps: the owner's file first, since a program without it belongs to others.
 
-        Then the program: runtimes read a JSON as soon as it is there, and skip one whose program is missing.
+        The program before the JSON: runtimes read a JSON as soon as it exists, and skip one without its program.
         """
         owner, program, hook_file = self._paths
         return [
@@ -98,7 +98,7 @@ class Host:
         ]
 
     def install(self) -> list[str]:
-        """Put the files in place; a line on each thing that was done. Refused, OSError: nothing was."""
+        """Write the files; returns a line for each step. Refused, OSError: nothing was done."""
         problems = [*installing.find_problems(self.wanted)[0], *self._in_the_way(), *unfit(self.wanted.interpreter)]
         if problems:
             raise Refused(*problems)
@@ -106,17 +106,17 @@ class Host:
             return _take(self._plan())
 
     def is_installed(self) -> bool:
-        """Whether all files are in place, as this version and these options have them."""
+        """Whether all files are in place, with the content of this version and these options."""
         return all(step.is_done() for step in self._plan())
 
     def remove_json(self) -> list[str]:
-        """From then on no container is created with the hook. A file that calls another program stays."""
+        """Remove the JSON, so that no new container gets the hook. A file that calls another program stays."""
         return [] if self._in_the_way() else _take([remove_file(self._paths[2])])
 
     def remove_program(self) -> list[str]:
-        """Only once no container calls it: runtimes fail to remove a container whose hook is missing.
+        """Remove the program. Call it once no container needs that: runtimes fail to remove one without its hook.
 
-        The owner last: killed before that, this goes on from there.
+        The owner's file goes last: killed before that, a second call goes on from there.
         """
         if self.is_needed():
             return []
@@ -124,16 +124,16 @@ class Host:
         return _take([remove_file(path) for path in (*steps.list_bytecode(program), program, owner)])
 
     def is_needed(self) -> bool:
-        """Whether a removal leaves the program: it is another owner's, or with a JSON it is installed again."""
+        """Whether a removal must leave the program: it has another owner, or a JSON, so it was installed again."""
         owner, _, hook_file = self._paths
         found = hooksd.read_entry(hook_file).file
         return (found is not None and found.hook.path == self.program) or read_owner(owner) != OWNER
 
     def callers(self) -> tuple[list[str], list[str]]:
-        """The containers that live and call the program when they end, and those that have ended and are still kept.
+        """The callers of the program: live containers, and those that have ended but are not deleted; a line for each.
 
-        By the hooks in their configurations; a line on each. A bundle is there from before its container runs until it
-        is deleted, which under CRI-O takes as long as its pod is there.
+        The hooks in their config.json decide. A bundle exists from before its container runs until that is deleted,
+        which under CRI-O lasts as long as the pod.
         """
         forms = ("*/config.json", "*/userdata/config.json")  # containerd's, CRI-O's
         configs = [Path(it) for form in forms for it in door.match(f"{BUNDLES}/{form}", door.Budget())]
@@ -148,14 +148,14 @@ class Host:
         return live, ended
 
     def specs(self) -> list[str]:
-        """Why containerd would start no container without the program, or may not: a line on each reason."""
+        """The reasons why containerd would, or may, start no container without the program; a line for each."""
         remedy = "take it out of the configuration and restart containerd"
         calling, unclear = uninstalling.find_calling_specs({self.program}, HOST)
         named = [f"containerd's base_runtime_spec {it} calls {self.program}: {remedy}" for it in calling]
         return [*named, *unclear]
 
     def _in_the_way(self) -> list[str]:
-        """What a package or `install` has put there, which has the same names."""
+        """Files of the same names that a package or `install` has installed; a line for each problem."""
         owner, program, hook_file = self._paths
         remedy = "remedy: uninstall it on the node first, or keep the chart off the node"
         found = hooksd.read_entry(hook_file).file
@@ -172,7 +172,7 @@ def _take(planned: list[Step]) -> list[str]:
 
 
 def _caller(config: Path, container: str, program: str) -> str | None:
-    """Who calls the program when it ends, by a container's configuration; also one that cannot be understood."""
+    """Name a container if its config.json calls the program when it ends, or is unreadable; else None."""
     try:
         found = door.read_json(str(config), door.BUNDLE)
         hooks = found.get("hooks") or {}
@@ -188,18 +188,18 @@ def _caller(config: Path, container: str, program: str) -> str | None:
 
 
 def _list_running() -> set[str | None]:
-    """The IDs of the containers whose cgroups have a process. What a container names below its own does not count."""
+    """The IDs of the containers whose cgroups have a process. Cgroups below a container's own do not count."""
     places = {place for it in container_tasks.table().values() for place in it.cgroups}
     return {cgroups.find_container_id(place) for place in places}
 
 
 def _sees_all_processes() -> bool:
-    """Whether this is the host's pid namespace: in one of its own it would take all containers for ended."""
+    """Whether this is the host's pid namespace: in another one all containers look ended."""
     return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
 
 
 def _is_young(config: Path) -> bool:
-    """Whether a container may be starting: its first process comes a moment after its configuration."""
+    """Whether a container may still be starting: its first process follows a moment after its config.json."""
     try:
         return abs(time.time() - config.stat().st_mtime) < YOUNG
     except FileNotFoundError:
@@ -207,10 +207,10 @@ def _is_young(config: Path) -> bool:
 
 
 def unfit(python: str) -> list[str]:
-    """Why hooks would do nothing on the host, or not even start, if so: then each of its containers would fail.
+    """The reasons why hooks would be useless on the host, or could not start, so that each container would fail.
 
-    The host's Python cannot be run from here, for its libraries are the host's: what is looked at is the name that
-    the links lead to, and that the standard library of that version is there.
+    The host's Python cannot run here, without the host's libraries. So this checks the name that the links lead to, and
+    that the standard library of that version exists.
     """
     if not os.path.isdir(RESCTRL):
         reason = "its CPU or its kernel has no resctrl: there is nothing to monitor with"
@@ -238,7 +238,7 @@ def unfit(python: str) -> list[str]:
 
 
 def _system() -> str:
-    """What the host calls itself."""
+    """The host's name and version of its system, from os-release."""
     with suppress(OSError):
         text = door.read_text(f"{HOST}/usr/lib/os-release", door.CONFIGURATION)
         if found := re.search(r'^PRETTY_NAME="?([^"\n]*)', text, re.MULTILINE):

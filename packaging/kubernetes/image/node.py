@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the containers of the chart run: node.py VERB [--prefix DIR] [--hooks-dir DIR] [OPTION...]
+"""The entry point of the chart's containers: node.py VERB [--prefix DIR] [--hooks-dir DIR] [OPTION...]
 
-install         put the program and its JSON onto the host, and stay until a signal ends it, which changes nothing there
-ready           whether both are in place as this version has them, by the exit status
-reconcile       put right once a minute what hooks cannot
-watch           move at once what exec brings into containers
-metrics         answer Prometheus, by the arguments in $METRICS
-remove-json     no more container gets the hook
-remove-program  go on reconciling until no live container calls the program, then end the groups and remove it
-uninstall       the last two on each node, by Jobs: see cluster.py
+install         write the program and its JSON onto the host, and wait for a signal, which changes nothing there
+ready           exit with 0 if both are in place in this version
+reconcile       run reconcile once a minute
+watch           run watch
+metrics         serve metrics, with the arguments in $METRICS
+remove-json     remove the JSON, so that no new container gets the hook
+remove-program  reconcile until no live container calls the program, then end the groups and remove it
+uninstall       run the last two on each node, by Jobs: see cluster.py
 
-OPTION: of the hook, as --x=v. Exits 1, with a line on why.
+OPTION: of the hook, as --x=v. On failure it exits with 1 and a line that says why.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import FrameType
 
-EVERY = 60.0  # seconds between two reconciles, as the systemd timer has it
-LONGEST = 50.0  # seconds that one may take, likewise
+EVERY = 60.0  # seconds between two reconciles, as in the systemd timer
+LONGEST = 50.0  # seconds that one may take, as in the systemd unit
 _MARK = "RESCTRL_MON_HOOK_CONFINED"
 
 
@@ -75,7 +75,7 @@ def remove_json(node: host.Host) -> None:
 
 
 def remove_program(node: host.Host) -> None:
-    _confine(privileges.SYS_PTRACE)  # containerd's configuration is looked at as containerd sees it
+    _confine(privileges.SYS_PTRACE)  # to read containerd's configuration as containerd sees it
     printed: list[str] = []
     while not node.is_needed() and (reasons := _reasons_to_wait(node)):
         if reasons != printed:
@@ -90,14 +90,14 @@ def remove_program(node: host.Host) -> None:
     if ended:
         print("not waiting for containers that have ended; runtimes may fail once to remove them, and then succeed:")
         print(*ended, sep="\n")
-    # No key has a container that would come back: what lingers is ended now, because no reconcile will run later.
+    # End the lingering keys now: no container with the hook comes back, and no reconcile will run later.
     _reconcile_once(node, "--live=-")
     for line in node.remove_program():
         print(line)
 
 
 def _reasons_to_wait(node: host.Host) -> list[str]:
-    """Why the program cannot be removed yet, a line each."""
+    """The reasons why the program cannot be removed yet; a line for each."""
     live, _ = node.callers()
     lines = [f"{len(live)} containers call {node.program} when they end:", *live] if live else []
     return lines + node.specs()
@@ -138,7 +138,7 @@ _child: subprocess.Popen[bytes] | None = None
 
 
 def _confine(*more: int) -> None:
-    """Start again in the host's cgroup namespace, with the capability of reconcile and `more` alone."""
+    """Start again in the host's cgroup namespace, with the capabilities of reconcile and `more` only."""
     if _MARK not in os.environ:
         privileges.join_hosts_cgroups()
         privileges.keep(privileges.DAC_OVERRIDE, *more)
@@ -148,7 +148,7 @@ def _confine(*more: int) -> None:
 
 
 def _reconcile_once(node: host.Host, *words: str) -> None:
-    """It reports by itself what it does and what goes wrong; either way there is a next time."""
+    """Run reconcile, which reports by itself. A failure is ignored, since the next run follows in a minute."""
     global _child  # noqa: PLW0603  for _end, which a signal calls
     if not os.path.isdir(f"{node.resctrl_root}/mon_groups"):
         return  # the systemd unit is skipped then, too: not mounted (yet), or a machine that cannot monitor
@@ -163,7 +163,7 @@ def _reconcile_once(node: host.Host, *words: str) -> None:
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:
-    """At once, whatever is going on: every step on the host is whole or not done."""
+    """End at once: each step on the host is done or not begun, never half done."""
     if _child is not None:
         _child.kill()
     os._exit(0)

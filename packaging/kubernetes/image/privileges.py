@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Into the host's cgroup namespace, and down to the capabilities that are needed from then on.
+"""Joins the host's cgroup namespace, and drops all capabilities that are not needed afterwards.
 
-Kubernetes gives each container a cgroup namespace of its own, and only a privileged one the host's. In one of its own
-/proc/PID/cgroup counts from the reader's place (`/../../kubepods.slice/...`): reconcile could not tell a container's
-tasks from strangers', and would move them out of their group.
+Kubernetes gives each container, unless it is privileged, a cgroup namespace of its own. There the paths in
+/proc/PID/cgroup are relative to the reader's cgroup (`/../../kubepods.slice/...`): reconcile could not recognize a
+container's tasks, and would move them out of their group.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 DAC_OVERRIDE, NET_ADMIN, SYS_PTRACE = 1, 12, 19
-"""Their numbers in linux/capability.h."""
+"""The numbers of capabilities in linux/capability.h."""
 
 _CLONE_NEWCGROUP = 0x02000000
 _PR_CAPBSET_DROP = 24
@@ -23,14 +23,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def is_in_hosts_cgroups() -> bool:
-    """Whether cgroups are named as the host names them: of init's, in another namespace the path leads upwards."""
+    """Whether this is the host's cgroup namespace: in another one the path of pid 1's cgroup begins with `/..`."""
     return "/.." not in Path("/proc/1/cgroup").read_text(encoding="ascii", errors="replace")
 
 
 def join_hosts_cgroups() -> None:
-    """Into the namespace of our parent, conmon or containerd's shim: a process of the host's, and in sight. OSError.
+    """Join the cgroup namespace of our parent, conmon or containerd's shim, a process of the host. Raises OSError.
 
-    setns(2) takes CAP_SYS_ADMIN, and to open a namespace of a process that may do more CAP_SYS_PTRACE.
+    setns(2) takes CAP_SYS_ADMIN; opening the namespace of a process with more capabilities takes CAP_SYS_PTRACE.
     """
     descriptor = os.open(f"/proc/{os.getppid()}/ns/cgroup", os.O_RDONLY)
     try:
@@ -40,7 +40,7 @@ def join_hosts_cgroups() -> None:
 
 
 def keep(*capabilities: int) -> None:
-    """From the next execve on there are no others, and none can come back. Takes CAP_SETPCAP. OSError."""
+    """Drop all other capabilities for good, from the next execve on. Takes CAP_SETPCAP. Raises OSError."""
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text(encoding="ascii"))
     for capability in set(range(last + 1)) - set(capabilities):
         _call("prctl", _PR_CAPBSET_DROP, capability, 0, 0, 0)

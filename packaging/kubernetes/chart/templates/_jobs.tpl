@@ -26,7 +26,7 @@ spec:
           securityContext: {{- include "hook.fileSecurity" . | nindent 12 }}
           volumeMounts:
             {{- include "hook.jsonMount" . | nindent 12 }}
-            {{- include "hook.programMount" . | nindent 12 }} # the owner's file, which tells whose the JSON is
+            {{- include "hook.programMount" . | nindent 12 }} # for the owner's file, which names the owner of the JSON
               readOnly: true
       volumes:
         {{- include "hook.jsonVolume" . | nindent 8 }}
@@ -62,9 +62,9 @@ spec:
           securityContext: {{- include "hook.reconcileSecurity" "" | nindent 12 }}
           volumeMounts:
             {{- include "hook.programMount" . | nindent 12 }}
-            {{- include "hook.jsonMount" . | nindent 12 }} # whether the hook was installed again
+            {{- include "hook.jsonMount" . | nindent 12 }} # to see whether the hook was installed again
               readOnly: true
-            - name: bundles # which containers still call the program
+            - name: bundles # to find the containers that still call the program
               mountPath: /bundles
               mountPropagation: HostToContainer # a copy of containers' mounts would outlive them
               readOnly: true
