@@ -177,24 +177,6 @@ def test_links_below_another_root_resolve_as_for_containerd(tmp_path: Path, monk
     assert spec.files.at(spec.path) == f"{tmp_path}/etc/x.json"
 
 
-@pytest.mark.parametrize(
-    ("content", "why"),
-    [
-        (None, "not a regular file"),
-        (b"\xff", "not UTF-8 at byte 0"),
-        (bytes((4 << 20) + 1), "larger than 4194304 bytes"),
-    ],
-    ids=["directory", "no text", "huge"],
-)
-def test_a_file_that_is_no_configuration_is_reported(node: ContainerdFiles, content: bytes | None, why: str) -> None:
-    """More of what a path may name is in test_door."""
-    if content is None:
-        node.fs.create_dir(CONFIG)
-    else:
-        node.fs.create_file(CONFIG, contents=content)
-    assert node.look().unclear == [f"cannot read {CONFIG} of containerd's configuration: {why}"]
-
-
 def test_a_pattern_for_the_whole_machine_is_given_up(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door.Budget.__init__, "__defaults__", (3,))
     node.write(CONFIG, 'imports = ["/*/*/*/*"]\n')
@@ -254,10 +236,18 @@ def test_a_notation_is_understood_or_reported(node: ContainerdFiles, text: str, 
 # --- What cannot be read
 
 
-@pytest.mark.parametrize(("words", "missing"), [("", "/etc/containerd/a.toml"), ("-c /opt/c.toml", "/opt/c.toml")])
-def test_a_missing_file_is_reported(node: ContainerdFiles, words: str, missing: str) -> None:
-    node.write(CONFIG, "" if words else 'imports = ["a.toml"]\n')
-    assert node.look(*words.split()).unclear == [f"cannot read {missing} of containerd's configuration: ENOENT"]
+@pytest.mark.parametrize(
+    ("text", "words", "problem"),
+    [
+        ("", "-c /opt/c.toml", "/opt/c.toml of containerd's configuration: ENOENT"),
+        ('imports = ["a.toml"]\n', "", "/etc/containerd/a.toml of containerd's configuration: ENOENT"),
+        ('imports = ["."]\n', "", "/etc/containerd/. of containerd's configuration: not a regular file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_reported(node: ContainerdFiles, text: str, words: str, problem: str) -> None:
+    """More of what a path may name is in test_door."""
+    node.write(CONFIG, text)
+    assert node.look(*words.split()).unclear == [f"cannot read {problem}"]
 
 
 def test_unreadable_files_of_containerd_are_reported(node: ContainerdFiles, monkeypatch: pytest.MonkeyPatch) -> None:

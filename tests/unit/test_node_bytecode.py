@@ -182,13 +182,6 @@ def test_bytecode_replaces_what_is_not_right(node: NodeProgram, how: str) -> Non
     assert not node.runs_sources()
 
 
-@one_python
-def test_bytecode_makes_none_for_a_program_that_ships_it(node: NodeProgram, pyz: Path) -> None:
-    shutil.copy(pyz, node.pyz)
-    assert start([node.pyz, "bytecode"]).returncode == 0
-    assert [*node.pyz.parent.iterdir()] == [node.pyz]
-
-
 @pytest.mark.parametrize(
     ("path", "problem"),
     [

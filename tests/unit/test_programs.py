@@ -27,8 +27,9 @@ def program(path: Path, text: str) -> str:
 
 
 def test_a_program_that_succeeds_has_no_problem(tmp_path: Path) -> None:
-    ended = programs.run_program([program(tmp_path / "x", "cat; echo $PWD $HOME; echo x >&2")], stdin="hello\n")
-    assert ended == Exit(0, "hello\n/\n", "x\n")
+    script = "cat; echo $PWD $HOME $PATH; printf '\\377x\\n' >&2"
+    ended = programs.run_program([program(tmp_path / "x", script)], stdin="hello\n")
+    assert ended == Exit(0, f"hello\n/ {programs.PATH}\n", "\ufffdx\n")
     assert ended.problem is None
 
 
