@@ -52,7 +52,7 @@ APART = ("tests/unit", "tests/fuse")
 SPLIT = (
     ("storm",),
     ("reconcile", "watch"),
-    ("faults", "mutants", "soak", "crowd"),
+    ("faults", "mutants", "crowd"),
     ("install", "doctor", "unhooked", "tenants"),
     ("bench_scale", "bench_speed", "bench_watch"),
 )

@@ -6,11 +6,10 @@
 The parts, by the package or the module that they are in:
   injection  `syscalls` (those that Python makes around ours fail), `installs` (install and uninstall, killed at
              each call that has an effect), `limits` (few descriptors, little memory)
-  load       `soak` (a hundred thousand pods on one node, two thousand on real resctrl)
   simulated  `simulate` (two hundred thousand schedules of whole hooks, reconcile and watch in one process)
-  fuzzing    `fuzz` (a million hostile inputs to all that parses, and to the whole hook)
+  fuzz       `fuzz` (a hundred thousand hostile inputs to whole hooks)
   mutation   `coverage` (each branch of the hook path is run by a test), `mutants` (each change of it fails one)
-Injection works on the model of resctrl, with the shipped .pyz; what must hold is in tests/simulator/oracle.py, the same
-for all of them (but for `installs`, which have nothing to do with resctrl). The others look after themselves;
-coverage and mutants are about the tests.
+Injection works on the model of resctrl, with the shipped .pyz; what must hold is in scene.py,
+the same for all but `installs`, which have nothing to do with resctrl. The others look after themselves; coverage and
+mutants are about the tests.
 """

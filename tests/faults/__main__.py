@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests import faults, provision
-from tests.faults import simulated
+from tests.faults import fuzz, simulated
 from tests.faults.campaign import Campaign
-from tests.faults.fuzzing import fuzz
 from tests.faults.injection import failing_syscalls, killed_installs, rlimits
-from tests.faults.load import soak
 from tests.faults.mutation import hook_coverage, judge
 from tests.support.tables import as_markdown, as_text
 
@@ -32,7 +30,6 @@ PARTS: dict[str, Callable[[Campaign], None]] = {
     "limits": rlimits.run,
     "fuzz": fuzz.run,
     "simulate": simulated.run,
-    "soak": soak.run,
     "coverage": hook_coverage.run,
     "mutants": judge.run,
 }

@@ -20,7 +20,6 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, TypeVar
 
 from tests.faults.scene import Scene
-from tests.support.waiting import reaper
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -67,7 +66,6 @@ _scenes: list[Scene] = []
 def _open_scene(directory: Path) -> None:
     """Begin a worker; its scene is closed when it ends."""
     stack = ExitStack()
-    stack.enter_context(reaper())
     _scenes.append(stack.enter_context(Scene.opened(directory / str(os.getpid()))))
     Finalize(None, stack.close, exitpriority=1)
 

@@ -15,7 +15,6 @@ from tests import provision
 from tests.faults import strace
 from tests.faults.campaign import Campaign
 from tests.faults.injection import failing_syscalls, killed_installs, rlimits
-from tests.faults.injection.stages import STAGES
 from tests.faults.strace import Call
 from tests.kernel.inside import REAL_ROOT
 from tests.support import machine
@@ -48,16 +47,15 @@ def some(directory: Path, part: str, most: int) -> Iterator[Campaign]:
 
 def test_some_system_calls_fail(tmp_path: Path) -> None:
     with some(tmp_path, "syscalls", 4) as run:
-        failing_syscalls.run(run, [stage for stage in STAGES if stage.name in ("first", "last", "refused")])
+        failing_syscalls.run(run)
 
 
 def test_a_module_that_cannot_be_loaded_is_reported(tmp_path: Path) -> None:
     """The .pyz cannot be read any more when there is a failure to report: nothing was reported."""
-    (refused,) = (stage for stage in STAGES if stage.name == "refused")
     with some(tmp_path, "syscalls", 12) as run:
-        calls = run.ask(partial(failing_syscalls.calls, refused))
+        calls = run.ask(partial(failing_syscalls.calls, "refused"))
         found = [call for call in calls if call.name == "lseek" and f"<{PYZ}>" in call.text]
-        run.all("reading the file", failing_syscalls.cases(refused, found))
+        run.all("reading the file", failing_syscalls.cases("refused", found))
 
 
 def test_some_have_few_descriptors_or_little_memory(tmp_path: Path) -> None:

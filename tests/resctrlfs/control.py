@@ -66,10 +66,6 @@ class Control:
         """Let every RMID leave limbo now."""
         self._model.rmids.settle()
 
-    def do_advance(self, ms: int) -> None:
-        """Put the model's clock forward."""
-        self._operations.clock.ahead += ms * 1_000_000
-
     def do_set_counter(self, group: str, domain: str, event: str, value: object) -> None:
         self._model.set_counter(group, domain, event, value)
 
@@ -87,10 +83,6 @@ class Control:
     def do_grow(self, amount: object) -> None:
         """Add to every counter of every group that has tasks."""
         self._model.grow(amount)
-
-    def do_stray(self, tid: int, rmid: int, closid: int = 0) -> None:
-        """Leave a task with a stale RMID."""
-        self._model.stray(tid, closid, rmid)
 
     def do_cpu_resctrl_groups(self, tid: int) -> str:
         return self._model.cpu_resctrl_groups(tid)

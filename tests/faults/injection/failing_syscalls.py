@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from tests.faults import strace
 from tests.faults.campaign import Campaign, Case
-from tests.faults.injection.stages import STAGES, Stage
-from tests.faults.scene import Job, Ran, Scene
+from tests.faults.scene import STAGES, Ran, Scene
 from tests.support.hook import PYZ
 
 if TYPE_CHECKING:
@@ -49,16 +48,15 @@ RETRIED = ("EINTR",)
 """Never from then on: the call would be made again and again, as it should."""
 
 
-def run(campaign: Campaign, stages: Iterable[Stage] = STAGES) -> None:
+def run(campaign: Campaign, stages: Iterable[str] = STAGES) -> None:
     for stage in stages:
         found = campaign.ask(partial(calls, stage))
         campaign.all(f"{stage}, {len(found)} calls", cases(stage, found))
 
 
-def calls(stage: Stage, scene: Scene) -> list[Call]:
+def calls(stage: str, scene: Scene) -> list[Call]:
     """Those of a hook at which nothing fails that the simulator has not."""
-    job = stage.set(scene)
-    scene.run(job, strace.watched(scene.trace), NO_WAIT)
+    scene.run(scene.set(stage), strace.watched(scene.trace), NO_WAIT)
     return [call for call in strace.calls(scene.trace) if call.name in ERRNOS and _is_beside_ours(call)]
 
 
@@ -66,59 +64,45 @@ def _is_beside_ours(call: Call) -> bool:
     return not call.is_ours or call.name in NEVER_SIMULATED or f"<{PYZ}>" in call.text
 
 
-def cases(stage: Stage, found: list[Call]) -> Iterator[Case]:
-    by_hook = False
-    for call in found:
-        for errno in ERRNOS[call.name].split():
-            for for_good in (False, True):
-                if for_good and errno in RETRIED:
-                    continue
-                fault = Fault(stage, call, errno, for_good, by_hook)
-                by_hook = not by_hook
-                yield Case(f"{stage.name}: {call} {errno}{'+' if for_good else ''}", fault.run)
+def cases(stage: str, found: list[Call]) -> Iterator[Case]:
+    faults = [
+        (call, errno, for_good)
+        for call in found
+        for errno in ERRNOS[call.name].split()
+        for for_good in ((False,) if errno in RETRIED else (False, True))
+    ]
+    for number, (call, errno, for_good) in enumerate(faults):
+        run = partial(_fail, stage, call, errno, for_good, number % 2 == 1)
+        yield Case(f"{stage}: {call} {errno}{'+' if for_good else ''}", run)
 
 
-class Fault:
-    """One call of a stage that fails in one way."""
+def _fail(stage: str, call: Call, errno: str, for_good: bool, by_hook: bool, scene: Scene) -> None:
+    """One call of a stage fails in one way."""
+    state = scene.set(stage)
+    ran = scene.run(state, strace.failing(scene.trace, call, errno, for_good=for_good), NO_WAIT)
+    failed = strace.injected(scene.trace)
+    scene.expect(failed and call.is_same(failed[0].partition("(")[2]), "it was not this that failed:", failed)
+    scene.expect(ran.outcome.status == 0, "exit status", ran.outcome.status)
+    if not scene.is_done():
+        _expect_traces(scene, call, ran, failed)
+    scene.expect_theirs()
+    scene.recover(state, by_hook=by_hook)
 
-    def __init__(self, stage: Stage, call: Call, errno: str, for_good: bool, by_hook: bool) -> None:
-        self.stage = stage
-        self.call = call
-        self.errno = errno
-        self.for_good = for_good
-        self.by_hook = by_hook
 
-    def run(self, scene: Scene) -> None:
-        job = self.stage.set(scene)
-        ran = scene.run(job, strace.failing(scene.trace, self.call, self.errno, for_good=self.for_good), NO_WAIT)
-        failed = strace.injected(scene.trace)
-        scene.expect(failed and self.call.is_same(failed[0].partition("(")[2]), "it was not this that failed:", failed)
-        scene.expect(ran.outcome.status == 0, "exit status", ran.outcome.status)
-        if not scene.is_done(job):
-            self._expect_traces(scene, job, ran, failed)
-        scene.expect_foreign()
-        scene.give_back()
-        if self.by_hook:
-            again = scene.run(job)
-            scene.expect(again == Ran(again.outcome, []) and not again.outcome.stderr, "once more:", again)
-            scene.expect(scene.is_done(job), "the same hook once more did not put it right")
-        scene.recover()
+def _expect_traces(scene: Scene, call: Call, ran: Ran, failed: list[str]) -> None:
+    """What failed is told in each place whose own calls did not fail."""
 
-    def _expect_traces(self, scene: Scene, job: Job, ran: Ran, failed: list[str]) -> None:
-        """What failed is told in each place whose own calls did not fail."""
+    def spared(*parts: str) -> bool:
+        return not any(part in line for line in failed for part in parts)
 
-        def spared(*parts: str) -> bool:
-            return not any(part in line for line in failed for part in parts)
-
-        if not self.call.is_ours or not spared(f"<{PYZ}>"):
-            scene.expect(ran.outcome.stderr, "Python itself failed, and said nothing")
-            return
-        run_dir = scene.hook.run_dir
-        scene.expect_told(
-            job,
-            ran,
-            stderr=spared("poll(", "write(2<"),
-            syslog=spared("socket", "connect(", "sendto("),
-            record=spared("unmonitored", f'{run_dir}"', f'{run_dir}>, ""') and (run_dir / "unmonitored").exists(),
-            named=not any(call in line and "<pipe:" in line for call in ("read(", "poll(") for line in failed),  # stdin
-        )
+    if not call.is_ours or not spared(f"<{PYZ}>"):
+        scene.expect(ran.outcome.stderr, "Python itself failed, and said nothing")
+        return
+    run_dir = scene.hook.run_dir
+    scene.expect_told(
+        ran,
+        stderr=spared("poll(", "write(2<"),
+        syslog=spared("socket", "connect(", "sendto("),
+        record=spared("unmonitored", f'{run_dir}"', f'{run_dir}>, ""') and (run_dir / "unmonitored").exists(),
+        named=not any(name in line and "<pipe:" in line for name in ("read(", "poll(") for line in failed),  # stdin
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pyz import archive
 from tests.faults.campaign import Campaign, Case
-from tests.faults.injection.stages import STAGES, Stage
+from tests.faults.scene import STAGES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +33,7 @@ def _limited(campaign: Campaign, what: str, limits: Sequence[tuple[str, ...]]) -
     enough = [limit for limit in limits if _starts(limit)]
     begin = max((place for place, limit in enumerate(limits) if limit not in enough), default=-1) + 1
     cases = (
-        Case(f"{stage.name}: {limit[-1]}", partial(_with_limit, stage, limit))
+        Case(f"{stage}: {limit[-1]}", partial(_with_limit, stage, limit))
         for stage, limit in product(STAGES, limits[begin:])
     )
     campaign.all(f"few {what}, from {limits[begin][-1].lstrip('-')} on", cases)
@@ -46,10 +46,10 @@ def _starts(limit: Sequence[str]) -> bool:
     return done.returncode == 0
 
 
-def _with_limit(stage: Stage, limit: tuple[str, ...], scene: Scene) -> None:
-    job = stage.set(scene)
-    outcome = scene.run(job, limit).outcome
+def _with_limit(stage: str, limit: tuple[str, ...], scene: Scene) -> None:
+    state = scene.set(stage)
+    outcome = scene.run(state, limit).outcome
     scene.expect(outcome.status == 0, "exit status", outcome.status)
-    scene.expect(scene.is_done(job) or outcome.stderr, "not even Python says anything")
-    scene.expect_foreign()
-    scene.recover()
+    scene.expect(scene.is_done() or outcome.stderr, "not even Python says anything")
+    scene.expect_theirs()
+    scene.recover(state, by_hook=False)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 LEFT_OUT = {
     "tests/unit": "archive build bytecode fuzz grafana interpreters layers linters provision"
     " resctrl_model simulator systemd tiers",
-    "tests/fuse": "bench_speed faults imports mutants resctrlfs soak storm",
+    "tests/fuse": "bench_speed faults imports mutants resctrlfs storm",
 }
 ALONE = ("unshare", "--mount", "--fork", "--kill-child", "setsid")
 """What a command behind this mounts goes with it, and it ends with who started it.
