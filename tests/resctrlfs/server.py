@@ -55,16 +55,6 @@ def locked(method: Callable[Concatenate[ResctrlOperations, P], R]) -> Callable[C
     return wrapper
 
 
-class AdvancingClock:
-    """CLOCK_MONOTONIC, in ns, which a test can put forward so that it need not wait for limbo to end."""
-
-    def __init__(self) -> None:
-        self.ahead = 0
-
-    def __call__(self) -> int:
-        return time.monotonic_ns() + self.ahead
-
-
 @dataclass
 class OpenFile:
     """An open file or directory. `text` is what the first read saw: as in a seq_file, the later ones go on with it."""
@@ -84,14 +74,13 @@ class ResctrlOperations:
 
     def __init__(self, knobs: Knobs, log: Path, on_ready: Callable[[], None]) -> None:
         self.guard = threading.RLock()
-        self.clock = AdvancingClock()
         self.oracle = ProcTasks()
-        self.model = ResctrlModel(self.oracle, self.clock, knobs)
+        self.model = ResctrlModel(self.oracle, time.monotonic_ns, knobs)
         self.log = EventLog(log)
         self._on_ready = on_ready
         self._files: dict[int, OpenFile] = {}
         self._handles = itertools.count(1)
-        self._mounted_at = time.time_ns() - self.clock()
+        self._mounted_at = time.time_ns() - time.monotonic_ns()
 
     def init_with_config(self, _: object, config: mfusepy.fuse_config) -> None:
         config.entry_timeout = config.attr_timeout = config.negative_timeout = 0.0
