@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from hook.base.explain import short_id
 from tests.resctrlfs import Mounted, mounted
+from tests.support import consumers
 from tests.support.devlog import DevLog
 from tests.support.hook import UID, Hook, Outcome, created, end, stopped
 
@@ -29,6 +30,8 @@ PATIENCE = 300.0
 """Seconds; many times what they allow, so that it ends what hangs and nothing else."""
 MACHINE = {"rmids": 8, "l3_domains": 1, "packages": 1, "perf": False, "limbo_tick_ms": 10}
 """Small: each counter is a dozen system calls more in a life."""
+AMOUNT = 1000
+"""What a group counts at a time, of each event."""
 CONTAINER = "5f3c" * 16
 GROUP = f"oci-{UID}"
 THEIRS = ("theirs", f"gold/{UID}")
@@ -89,8 +92,8 @@ class Scene:
             (root / f"mon_groups/hoard-{len(self.hook.groups())}").mkdir()
         state = created(CONTAINER, self._start().pid, pod_uid=UID)
         if self._is_over:
-            self.expect(self.run(state) == Ran(Outcome(0, "", ""), []), "it cannot be made ready")
-            end(self._inits.pop())
+            self._expect_silence(state)
+            self._use_and_end()
             state = stopped(CONTAINER, pod_uid=UID)
         self._log.lines()
         return state
@@ -98,6 +101,11 @@ class Scene:
     def _start(self) -> subprocess.Popen[bytes]:
         self._inits.append(subprocess.Popen(["sleep", "infinity"], stdin=subprocess.DEVNULL))
         return self._inits[-1]
+
+    def _use_and_end(self) -> None:
+        """The container uses something, and is dead then."""
+        self._resctrl.control(do="grow", amount=AMOUNT)
+        end(self._inits.pop())
 
     def give_back(self) -> None:
         """RMIDs are there again."""
@@ -164,7 +172,8 @@ class Scene:
     def recover(self, state: dict[str, object], *, by_hook: bool) -> None:
         """RMIDs are there again: by the same hook once more, or by one reconcile, all is as if nothing had happened.
 
-        Reconcile knows only of what was recorded. At last the pod ends, and nothing is left of it.
+        Reconcile knows only of what was recorded. At last the pod ends, and nothing is left of it but what it used, which
+        is that or unknown.
         """
         self.give_back()
         if by_hook:
@@ -176,9 +185,12 @@ class Scene:
         if not self._is_over:
             self._expect_silence(state)
             self.expect(self.is_done(), "it is not in its group")
-            end(self._inits.pop())
+            self._use_and_end()
             self._expect_silence(stopped(CONTAINER, pod_uid=UID))
         self._reconcile()
+        entry = consumers.read(self.hook.run_dir / "mon_groups" / UID)
+        wrong = {name: it for name, it in (entry.use() if entry else {}).items() if it not in (AMOUNT, None)}
+        self.expect(not wrong, "the pod used", AMOUNT, "and not", wrong)
         left = self.hook.leftovers()
         self.expect(not left and GROUP not in self.hook.groups(), "left:", left, self.hook.groups())
         self.expect_theirs()
