@@ -40,11 +40,5 @@ class HookError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        parts = [self.problem]
-        if self.tried:
-            parts.append("tried: " + self.tried)
-        if self.kernel:
-            parts.append("kernel: " + self.kernel)
-        if self.hint:
-            parts.append("hint: " + self.hint)
-        return "; ".join(parts)
+        more = (("tried", self.tried), ("kernel", self.kernel), ("hint", self.hint))
+        return "; ".join([self.problem, *(f"{name}: {text}" for name, text in more if text)])

@@ -188,7 +188,7 @@ def make_error(resctrl: Resctrl, path: str, error: OSError) -> HookError:
         problem = "no RMID is left: some were freed a moment ago, but the kernel cannot reuse them yet"
         hint = "more RMIDs in use than the machine has to spare; those in limbo come back within seconds"
         return InLimbo(Reason.RMIDS_IN_LIMBO, problem, tried=tried, kernel=kernel, hint=hint)
-    return _kernel_error("making the mon_group", tried, resctrl, path, error)
+    return kernel_error(resctrl, path, error, "making the mon_group", f"mkdir {path}")
 
 
 def put_error(resctrl: Resctrl, path: str, pid: int, error: OSError) -> HookError:
@@ -199,24 +199,14 @@ def put_error(resctrl: Resctrl, path: str, pid: int, error: OSError) -> HookErro
     if error.errno == errno.EINVAL:
         problem = "the container's process is in another ctrl_group than the mon_group"
         return WrongCtrlGroup(Reason.NO_CTRL_GROUP, problem, tried=tried, kernel=kernel)
-    return _kernel_error("moving the container's process into its mon_group", tried, resctrl, path, error)
+    return kernel_error(
+        resctrl, path, error, "moving the container's process into its mon_group", f"write {pid} to {path}/tasks"
+    )
 
 
-def counters_error(resctrl: Resctrl, path: str, error: OSError) -> HookError:
-    """Why the counters of a mon_group cannot be read: `denied`, `io`, or GroupGone."""
-    tried = f"read {path}/mon_data: {errno_name(error)}"
-    return _kernel_error("reading the counters", tried, resctrl, path, error)
-
-
-def remove_error(resctrl: Resctrl, path: str, error: OSError) -> HookError:
-    """Why a mon_group was not removed: `denied` or `io`."""
-    tried = f"rmdir {path}: {errno_name(error)}"
-    return _kernel_error("removing the mon_group", tried, resctrl, path, error)
-
-
-def _kernel_error(doing: str, tried: str, resctrl: Resctrl, path: str, error: OSError) -> HookError:
+def kernel_error(resctrl: Resctrl, path: str, error: OSError, doing: str, tried: str) -> HookError:
     """The reasons for which the kernel can refuse any call on a group: `denied`, `not_mounted`, `io`, GroupGone."""
-    kernel = _read_last_status(resctrl)
+    tried, kernel = f"{tried}: {errno_name(error)}", _read_last_status(resctrl)
     if not is_gone(error):
         hint = _DENIED_HINTS.get(error.errno or 0, "")
         reason = Reason.DENIED if hint else Reason.IO

@@ -21,31 +21,28 @@ _WHITE = " \t\n\r"
 _LONGEST_NUMBER = 25  # more characters than any number that a runtime, the kernel or we write
 
 
-def _integer(text: str) -> int:
+def _bounded(text: str) -> str:
     if len(text) > _LONGEST_NUMBER:
         raise ValueError(f"not JSON of ours: a number of {len(text)} characters")
-    return int(text)
-
-
-def _fraction(text: str) -> float:
-    if len(text) > _LONGEST_NUMBER:
-        raise ValueError(f"not JSON of ours: a number of {len(text)} characters")
-    return float(text)
+    return text
 
 
 def _constant(text: str) -> object:
     raise ValueError(f"not JSON: {text}")
 
 
+_PARSERS: Any = {
+    "parse_int": lambda text: int(_bounded(text)),
+    "parse_float": lambda text: float(_bounded(text)),
+    "parse_constant": _constant,
+}
 # What the C scanner asks of its context (json.decoder.JSONDecoder): RFC 8259, no number of absurd length. A namespace
 # of Python's own, for a class takes as long to make as ten functions to load.
 _RULES: Any = type(sys.implementation)(  # type: ignore[call-arg]
     strict=True,
     object_hook=None,
     object_pairs_hook=None,
-    parse_int=_integer,
-    parse_float=_fraction,
-    parse_constant=_constant,
+    **_PARSERS,
 )
 
 
@@ -56,7 +53,7 @@ def scan(text: str, start: int) -> tuple[object, int]:
     except NameError:
         from json import JSONDecoder
 
-        return JSONDecoder(parse_int=_integer, parse_float=_fraction, parse_constant=_constant).raw_decode(text, start)
+        return JSONDecoder(**_PARSERS).raw_decode(text, start)
     try:
         found: tuple[object, int] = scanner(text, start)
     except SystemError:

@@ -95,7 +95,7 @@ class Resctrl:
         except OSError as error:
             from hook.base import explain
 
-            raise explain.counters_error(self, path, error) from error
+            raise explain.kernel_error(self, path, error, "reading the counters", f"read {path}/mon_data") from error
         return found
 
     def remove(self, path: str) -> bool:
@@ -111,7 +111,7 @@ class Resctrl:
 
             if explain.is_gone(error):
                 return False
-            raise explain.remove_error(self, path, error) from error
+            raise explain.kernel_error(self, path, error, "removing the mon_group", f"rmdir {path}") from error
         return True
 
     def tasks(self, path: str) -> set[int] | None:

@@ -87,7 +87,9 @@ def _open_if_possible(call: Call) -> RunDir | None:
 def _report(call: Call, run: RunDir | None, error: HookError, *, is_monitored: bool) -> RunDir | None:
     """Leave the three traces. Returns the run directory, if it can be opened."""
     run = run or _open_if_possible(call)
-    _say_of(call, run, error, to_syslog=error.reason != Reason.NOT_MOUNTED or _is_first(run, "not-mounted"))
+    _say_of(
+        call, run, error, to_syslog=error.reason != Reason.NOT_MOUNTED or run is None or run.is_first("not-mounted")
+    )
     if run is not None and call.stage == "poststop":
         if remove.has_live_failure(run, call.name):  # a late call, next to the next life of the container
             return run
@@ -98,13 +100,6 @@ def _report(call: Call, run: RunDir | None, error: HookError, *, is_monitored: b
     failure = make_failure(error, call.stage, call.container or call.name, key, is_monitored=is_monitored)
     record(run, failure if call.container is not None else replace(failure, bundle=call.bundle))
     return run
-
-
-def _is_first(run: RunDir | None, what: str) -> bool:
-    try:
-        return run is None or run.is_first(what)
-    except Exception:  # noqa: BLE001  no trace depends on another one
-        return True
 
 
 def _say_of(call: Call, run: RunDir | None, error: HookError, *, to_syslog: bool = True) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from hook.base import names, system
-from hook.base.errors import UNNAMED, HookError, Reason
-from hook.base.explain import explain_unreadable, system_error, who
+from hook.base.errors import UNNAMED
+from hook.base.explain import explain_unreadable, owner_error, system_error, who
 from hook.base.models import Failure, Index, KeyState, Model
 from hook.base.node_models import Unhooked
 from hook.state.damage import ASIDE
@@ -56,8 +56,7 @@ class Records(RunDir):
         owner, mode = system.owner_and_mode(self.descriptor)
         if owner not in (0, system.user_id()) or mode & 0o022:
             self.__exit__()
-            hint = f"remove it, or make it root's with mode 0755 (it is uid {owner}'s, mode {mode & 0o7777:04o})"
-            raise HookError(Reason.IO, f"the run directory {path} is not root's alone", hint=hint)
+            raise owner_error(path, owner, mode)
 
     def __enter__(self) -> Records:
         return self

@@ -23,7 +23,6 @@ from hook.base.models import Failure, Index, KeyState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import TypeVar
 
     from hook.base.errors import HookError
@@ -266,9 +265,7 @@ class LockedKey:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         try:
             if self.state is None or self.state.completed_at is not None:
                 # Before the lock is given back: in the other order this could unlink another hook's lock file.

@@ -26,7 +26,7 @@ from hook.base import system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from hook.base.models import KeyState, MonGroup
+    from hook.base.models import KeyState
     from hook.state.store import RunDir
 
 _PLACE = "mon_groups"
@@ -149,34 +149,24 @@ def _content(state: KeyState) -> tuple[list[str], dict[str, str], dict[str, str]
     if state.completed_at is not None:
         files.update(completed_at=state.completed_at, tasks="")
     directories = ["mon_data"]
-    first = True
-    for group in state.groups:
-        if group.begin is None:
-            continue
-        of_group = "" if first else "@" + group.ctrl_group.strip("/")
-        first = False
+    shown = [group for group in state.groups if group.begin is not None]
+    for group in shown:
+        begin = group.begin or {}
+        texts = ((".before", group.before), (".known", group.known), (".begin", begin), (".end", group.end or {}))
+        of_group = "" if group is shown[0] else "@" + group.ctrl_group.strip("/")
         if group.end is None:
             links["tasks" + of_group] = group.path + "/tasks"
-        for counter in {**group.begin, **group.before}:
+        for counter in {**begin, **group.before}:
             domain, _, event = counter.partition("/")
             if (domain + event).strip(_NAME_CHARACTERS) or domain[:1] in ("", ".") or event[:1] in ("", "."):
                 continue  # no record of ours: it could lead out of the view
-            place = f"mon_data/{domain}{of_group}"
-            if place not in directories:
-                directories.append(place)
-            _counter(group, counter, f"{place}/{event}", files, links)
+            directory = f"mon_data/{domain}{of_group}"
+            if directory not in directories:
+                directories.append(directory)
+            place = f"{directory}/{event}"
+            for kind, values in texts:
+                if counter in values:
+                    files[place + kind] = values[counter]
+            if group.end is None and counter in begin:
+                links[place] = f"{group.path}/mon_data/{counter}"
     return directories, files, links
-
-
-def _counter(group: MonGroup, counter: str, place: str, files: dict[str, str], links: dict[str, str]) -> None:
-    begin = group.begin or {}
-    if counter in group.before:
-        files[place + ".before"] = group.before[counter]
-    if counter in group.known:
-        files[place + ".known"] = group.known[counter]
-    if counter in begin:
-        files[place + ".begin"] = begin[counter]
-        if group.end is None:
-            links[place] = f"{group.path}/mon_data/{counter}"
-    if group.end is not None and counter in group.end:
-        files[place + ".end"] = group.end[counter]

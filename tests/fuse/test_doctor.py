@@ -307,7 +307,10 @@ def test_a_run_directory_that_others_may_write_to_has_its_own_remedy(node: Insta
     node.run_dir.chmod(0o777)
     _, found = node.doctor()
     (records,) = (it for it in found if it["subject"] == "records")
-    assert records["found"] == f"cannot check: the run directory {node.run_dir} is not root's alone"
+    assert (
+        records["found"]
+        == f"cannot check: the run directory {node.run_dir} is not owned by root, or is writable by others"
+    )
     assert records["remedy"] == "remove it, or make it root's with mode 0755 (it is uid 0's, mode 0777)"
 
 

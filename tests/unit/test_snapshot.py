@@ -267,7 +267,7 @@ def make_link(node: NodeFiles) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "problem"), [(make_file, "be read"), (make_writable, "not root's alone"), (make_link, "cannot be read")]
+    ("make", "problem"), [(make_file, "be read"), (make_writable, "writable by others"), (make_link, "cannot be read")]
 )
 def test_a_run_directory_that_cannot_be_trusted_is_an_error(
     node: NodeFiles, fs: FakeFilesystem, make: Callable[[NodeFiles], None], problem: str
