@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Iterator
 
+from hook.base.node_models import HookFile
 from hook.doctor import Finding, Site, failure, name_first, ok, warning
 from hook.install import install, steps
 from hook.install.steps import Refused
@@ -18,6 +19,7 @@ from hook.node.place import INSTALL, NAME, PyzFile
 from hook.stages.entry import parse
 
 _NO_ENV = "no env: createRuntime then inherits the environment of its caller, and Podman's poststop has none"
+_BAD_TIMEOUT = "a short one makes containers fail, without one a hook can block forever"
 _STAGES = ("createRuntime", "poststop")
 _SHORTEST_TIMEOUT = 10  # seconds: the hook itself waits up to 2.5, and the node may be overloaded
 
@@ -71,8 +73,7 @@ def check_timer(site: Site) -> Iterator[Finding]:
         return  # the chart's pod runs reconcile, and check_reconcile reads its record
     timer, service = map(os.path.basename, (site.places.timer, site.places.service))
     if not programs.has_systemd():
-        remedy = f"run `{NAME} reconcile` every minute, for example from cron"
-        yield warning("timer", "systemd is not running", remedy)
+        yield warning("timer", "systemd is not running", f"run `{NAME} reconcile` every minute, for example from cron")
         return
     if (problem := programs.run_program(["systemctl", "is-active", timer]).problem) is not None:
         yield warning("timer", f"{timer} is not active ({problem})", f"systemctl enable --now {timer}")
@@ -145,8 +146,8 @@ def _check_file(site: Site, entry: Entry) -> Iterator[Finding]:
         yield failure(
             entry.path, f"invalid: CRI-O, Podman and the NRI hook-injector reject it: {entry.problem}", remedy
         )
-    elif entry.own is not None:
-        yield from _check_own_file(site, entry)
+    elif entry.file is not None and entry.own is not None:
+        yield from _check_own_file(site, entry, entry.file)
     elif entry.remark is not None:
         yield warning(entry.path, entry.remark, "belongs to another program; check that program's documentation")
     elif entry.file and "poststop" in entry.file.stages and any(map(entry.sorts_before, site.ours)):
@@ -154,25 +155,22 @@ def _check_file(site: Site, entry: Entry) -> Iterator[Finding]:
         yield warning(entry.path, "its poststop runs before ours", remedy)
 
 
-def _check_own_file(site: Site, entry: Entry) -> Iterator[Finding]:
-    if entry.file is None:
-        return
-    hook = entry.file.hook
+def _check_own_file(site: Site, entry: Entry, file: HookFile) -> Iterator[Finding]:
+    hook = file.hook
     options, complaints = parse_options(hook)
-    places = (options.run_dir, options.resctrl_root)
-    causes = {
-        "a stage is missing: the hook needs createRuntime and poststop": {*_STAGES} - {*entry.file.stages},
-        _NO_ENV: not hook.env,
-        f"timeout {hook.timeout}: a short one makes containers fail, without one a hook can block forever": (
-            hook.timeout is None or hook.timeout < _SHORTEST_TIMEOUT
+    is_elsewhere = (options.run_dir, options.resctrl_root) != (site.options.run_dir, site.options.resctrl_root)
+    causes = [
+        ({*_STAGES} - {*file.stages}, "a stage is missing: the hook needs createRuntime and poststop"),
+        (not hook.env, _NO_ENV),
+        ((hook.timeout or 0) < _SHORTEST_TIMEOUT, f"timeout {hook.timeout}: {_BAD_TIMEOUT}"),
+        (options.strict, "--strict: a container that cannot be monitored does not start"),
+        (
+            is_elsewhere,
+            f"its --run-dir or --resctrl-root differs from doctor's: use doctor --run-dir={options.run_dir}",
         ),
-        "--strict: a container that cannot be monitored does not start": options.strict,
-        f"its --run-dir or --resctrl-root differs from doctor's: use doctor --run-dir={options.run_dir}": (
-            places != (site.options.run_dir, site.options.resctrl_root)
-        ),
-    }
+    ]
     problems = [*(f"--help: {it}" for it in complaints), *filter(None, [entry.remark])]
-    problems += [problem for problem, is_there in causes.items() if is_there]
+    problems += [problem for is_there, problem in causes if is_there]
     for problem in problems:
         yield warning(entry.path, problem, site.origin.again)
     if not problems:

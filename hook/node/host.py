@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hook.base import cgroups, container_tasks, procfs
 from hook.base.container_tasks import Process
@@ -29,20 +29,19 @@ _INJECTOR = "hook-injector"
 _IN_AN_IMAGE = "plugin"  # the name of every plugin's program in upstream's images
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """Processes of the host, by pid, with the words of their command lines.
 
     `unclear`: a line for each further process that may be one of them.
     """
 
-    words: dict[int, list[str]] = field(default_factory=dict)
-    unclear: list[str] = field(default_factory=list)
+    words: dict[int, list[str]]
+    unclear: list[str]
 
 
 def find_processes(is_wanted: Callable[[list[str]], bool]) -> Found:
     """Find the processes of the host whose command lines `is_wanted` accepts."""
-    found = Found()
+    found = Found({}, [])
     for it in container_tasks.table().values():
         if _is_in_container(it.cgroups) or not is_wanted(words := _read_words(it.pid)):
             continue

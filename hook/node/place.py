@@ -18,6 +18,7 @@ NAME = "resctrl-mon-hook"
 CONF_MARK = f"# Made by `{NAME} install`"
 OWNER_FILE = f"{NAME}.owner"
 USR = "/usr"
+_UNITS_ON_DEMAND = ("watch.service", "textfile.service", "textfile.timer", "metrics.service")
 
 KUBERNETES, PODMAN = "kubernetes", "podman"
 TARGETS = (KUBERNETES, PODMAN)
@@ -56,13 +57,9 @@ class Places:
         self.link_target = os.path.relpath(self.program, os.path.dirname(self.link))  # valid below any `top`
         # Like a package, if the prefix is /usr; else like an administrator.
         library = "/usr/lib/" if prefix == USR else "/etc/"
-        unit = f"{library}systemd/system/{NAME}-"
-        self.service, self.timer = unit + "reconcile.service", unit + "reconcile.timer"
-        self.watch, self.textfile_timer = unit + "watch.service", unit + "textfile.timer"
-        self.metrics_service = unit + "metrics.service"
-        """The watch and the metrics: units that are enabled only if they are asked for."""
-        textfile = [unit + "textfile.service", self.textfile_timer]
-        self.units = [self.service, self.timer, self.watch, *textfile, self.metrics_service]
+        names = ("reconcile.service", "reconcile.timer", *_UNITS_ON_DEMAND)
+        self.units = [f"{library}systemd/system/{NAME}-{name}" for name in names]
+        self.service, self.timer, self.watch, _, self.textfile_timer, self.metrics_service = self.units
         self.tmpfiles = f"{library}tmpfiles.d/{NAME}.conf"
         self.conf_dir = f"/etc/{NAME}"
         self.conf = f"{self.conf_dir}/reconcile.conf"

@@ -34,7 +34,7 @@ def hard_limit_on_files(pid: int) -> str:
 
 def believe(node: ContainerdNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the node's containerd for the host's, which it is not on this machine."""
-    running = Found({node.containerd.pid: node.containerd.words})
+    running = Found({node.containerd.pid: node.containerd.words}, [])
     monkeypatch.setattr(host, "find_processes", lambda _is_wanted: running)
 
 

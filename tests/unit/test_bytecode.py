@@ -47,24 +47,15 @@ def test_every_interpreter_finds_its_bytecode(pyz: Path, python: str, arguments:
 
 
 @each_python
-def test_a_python_that_nobody_compiled_for_takes_the_sources(
-    source: Path, compiled: dict[str, Bytecode], python: str, tmp_path: Path
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_python_whose_bytecode_is_missing_or_of_a_pre_release_takes_the_sources(
+    source: Path, compiled: dict[str, Bytecode], python: str, tmp_path: Path, is_old: bool
 ) -> None:
-    others = [code for other, code in compiled.items() if other != python]
+    """That of a pre-release has the version's name, and another magic number."""
+    codes = [code for other, code in compiled.items() if other != python]
+    codes += [replace(compiled[python], magic=b"xx\r\n")] if is_old else []
     pyz = tmp_path / "x.pyz"
-    pyz.write_bytes(archive.join(archive.read_sources(source), archive.shebang(python), others))
-    assert "hook.base.errors" in imported(pyz, python, ["--help"])
-    assert start([python, pyz, "--help"]).returncode == 0
-
-
-@each_python
-def test_bytecode_of_a_pre_release_is_passed_over(
-    source: Path, compiled: dict[str, Bytecode], python: str, tmp_path: Path
-) -> None:
-    """It has the version's name, and another magic number."""
-    stale = replace(compiled[python], magic=b"xx\r\n")
-    pyz = tmp_path / "x.pyz"
-    pyz.write_bytes(archive.join(archive.read_sources(source), archive.shebang(python), [stale]))
+    pyz.write_bytes(archive.join(archive.read_sources(source), archive.shebang(python), codes))
     assert "hook.base.errors" in imported(pyz, python, ["--help"])
     assert start([python, pyz, "--help"]).returncode == 0
 

@@ -146,17 +146,16 @@ def test_too_many_imports_are_reported(node: ContainerdFiles, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("root", ["k3s", "rke2"])
-def test_files_of_a_stopped_containerd_are_read(node: ContainerdFiles, root: str) -> None:
-    node.words.clear()
+def test_the_usual_files_are_read_whatever_runs_and_alone_if_that_does_not_count(
+    node: ContainerdFiles, root: str
+) -> None:
     node.write(f"/var/lib/rancher/{root}/agent/etc/containerd/config-v3.toml.d/a.toml", NEW + SPEC)
-    assert [it.path for it in config.read_containerd().specs] == ["/etc/x.json"]
-    assert config.read_containerd(is_running=False) == config.read_containerd()
-
-
-def test_the_usual_files_alone_are_read_whatever_runs(node: ContainerdFiles) -> None:
-    node.write("/opt/c.toml", OLD + SPEC)
-    node.words[1:] = ["-c", "/opt/c.toml"]
-    assert config.read_containerd(is_running=False) == Configuration()
+    node.words.clear()
+    stopped = config.read_containerd()
+    node.write("/opt/c.toml", OLD + SPEC.replace("x", "y"))
+    node.words[:] = ["containerd", "-c", "/opt/c.toml"]
+    assert [it.path for it in stopped.specs] == ["/etc/x.json"]
+    assert config.read_containerd(is_running=False) == stopped
 
 
 def test_a_process_that_may_be_the_hosts_is_reported_and_not_read(node: ContainerdFiles) -> None:
@@ -171,7 +170,7 @@ def test_links_below_another_root_resolve_as_for_containerd(tmp_path: Path, monk
     (tmp_path / "opt/real.toml").write_text(OLD + SPEC)
     (tmp_path / CONFIG[1:]).symlink_to("/opt/link.toml")
     (tmp_path / "opt/link.toml").symlink_to("../opt/real.toml")
-    monkeypatch.setattr(host, "find_processes", lambda _is_wanted: Found({os.getpid(): ["containerd"]}))
+    monkeypatch.setattr(host, "find_processes", lambda _is_wanted: Found({os.getpid(): ["containerd"]}, []))
     monkeypatch.setattr(host, "see_files", lambda _pid: Tree(str(tmp_path)))
     (spec,) = config.read_containerd().specs
     assert spec.files.at(spec.path) == f"{tmp_path}/etc/x.json"

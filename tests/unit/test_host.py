@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ID = "5f" * 32
 UID = "87a3fb58-52c9-4f45-9a4b-0c07f4a1b2c3"
-NONE = host.Found()
+NONE = host.Found({}, [])
 
 
 class HostProcesses:
@@ -61,7 +61,8 @@ def test_a_process_of_the_host_is_found_with_its_words(processes: HostProcesses)
     processes.run(7, "/usr/bin/containerd -c /etc/x")
     processes.run(8, "/usr/bin/dockerd")
     processes.run(9, "")
-    assert processes.find() == host.Found({7: ["/usr/bin/containerd", "-c", "/etc/x"]})
+    processes.run(10, "containerd " + "x" * 1_000_000)  # of which the beginning is read
+    assert processes.find() == host.Found({7: ["/usr/bin/containerd", "-c", "/etc/x"], 10: ["containerd"]}, [])
 
 
 @pytest.mark.parametrize("namespace", ["pid", "mnt", "user"])
@@ -122,11 +123,6 @@ def test_a_process_that_ends_meanwhile_is_not_the_hosts(
     processes.run(7, "containerd")
     monkeypatch.setattr(os.path, "samefile", end)
     assert processes.find() == NONE
-
-
-def test_a_long_command_line_is_read_in_part(processes: HostProcesses) -> None:
-    processes.run(7, "containerd " + "x" * 1_000_000)
-    assert processes.find().words == {7: ["containerd"]}
 
 
 def test_an_injector_in_a_pod_is_a_claim(processes: HostProcesses) -> None:

@@ -156,10 +156,7 @@ OWNER = Places().owner
         ("deb\n", "by the package resctrl-mon-hook; remedy: apt remove resctrl-mon-hook first, or --force"),
         ("rpm\n", "by the package resctrl-mon-hook; remedy: dnf remove resctrl-mon-hook first, or --force"),
         ("chart\n", "by the Helm chart; remedy: helm uninstall first, or --force"),
-        (
-            "machineconfig",
-            "by a MachineConfig; remedy: remove it (see the documentation on OpenShift) first, or --force",
-        ),
+        ("machineconfig", "by a MachineConfig; remedy: remove it (see the documentation on OpenShift) first"),
         ("nix\n", "by nix; remedy: remove it with nix first, or --force"),
         ("", "by an unknown owner; remedy: remove it as it was installed first, or --force"),
         (b"\xff", "by an unknown owner; remedy: remove it as it was installed first, or --force"),
