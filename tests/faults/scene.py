@@ -172,8 +172,7 @@ class Scene:
     def recover(self, state: dict[str, object], *, by_hook: bool) -> None:
         """RMIDs are there again: by the same hook once more, or by one reconcile, all is as if nothing had happened.
 
-        Reconcile knows only of what was recorded. At last the pod ends, and nothing is left of it but what it used: right,
-        or unknown.
+        Reconcile knows only what was recorded. At last the pod ends, and leaves its use only, right or unknown.
         """
         self.give_back()
         if by_hook:
