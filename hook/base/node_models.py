@@ -76,7 +76,7 @@ class Unhooked(Model):
     """`unhooked.json`: the running containers that no hook was called for, when reconcile last looked.
 
     `since`: when it looked. `containers`: by ID. `unchecked`: for so many no runtime could be asked. `others`: those
-    that no hook was meant for, by the `rules` of that time.
+    that no hook was meant for, by the `rules` of that time. `sandboxes`: those that hold a pod's sandbox.
     """
 
     version: Version = 1
@@ -85,6 +85,7 @@ class Unhooked(Model):
     unchecked: Natural
     rules: str
     others: list[str]
+    sandboxes: list[str] = []
 
 
 class HookProgram(Model):

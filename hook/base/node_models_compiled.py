@@ -50,6 +50,7 @@ Unhooked = Form("Unhooked", (
     ("unchecked", "unchecked", ABSENT, (check_int, (), 0, 9223372036854775807)),
     ("rules", "rules", ABSENT, TEXT),
     ("others", "others", ABSENT, (check_list, (), TEXT)),
+    ("sandboxes", "sandboxes", [], (check_list, (), TEXT)),
 ))
 HookProgram = Form("HookProgram", (
     ("path", "path", ABSENT, TEXT),

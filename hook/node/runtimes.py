@@ -187,33 +187,43 @@ def is_sandbox(state: State) -> bool:
 # has a process and which has no record. Only candidates are looked up in the OCI runtimes. The result is saved, because
 # IDs are unique: a pod's sandbox, or a container that filters exclude, is looked up once.
 
+_NONE_SEEN = Unhooked(since="", containers={}, unchecked=0, rules="", others=[])
 _STARTED = ("running", "paused")  # a `created` one may still run its createRuntime hooks
 
 
 def find_unhooked(context: Context, processes: Processes) -> Unhooked | None:
     """Find these containers, and save them for `list`, `doctor`, `metrics` and the next call.
 
-    Raises HookError, OSError. Returns None and saves nothing if no file of ours is visible, for example in a container
-    without hooks.d.
+    Raises HookError, OSError. Returns None and saves nothing if there are candidates, and no file of ours is visible
+    that could say whether they should have the hook: for example in a container without hooks.d.
     """
-    rules = _read_rules(context.options.run_dir)
-    if not rules.text:
-        context.run.remove(Unhooked, "unhooked")
-        return None
     with Records(context.run.path) as records:
-        former = records.glance(Unhooked, "unhooked")
-        if former is None or former.rules != rules.text:
-            former = Unhooked(since="", containers={}, unchecked=0, rules=rules.text, others=[])
         running = filter(None, map(cgroups.find_container_id, processes.cgroups()))
         candidates = {*running} - {*records.names(Index), *records.names(Failure)}
+        former = records.glance(Unhooked, "unhooked") or _NONE_SEEN
+        rules = _Rules(context.options.run_dir, [], former.rules)
+        if candidates:
+            rules = _read_rules(context.options.run_dir)
+            if not rules.text:
+                context.run.remove(Unhooked, "unhooked")
+                return None
+        sandboxes = candidates.intersection(former.sandboxes)
+        if former.rules != rules.text:
+            former = _NONE_SEEN
         known = {it: former.containers[it] for it in candidates & former.containers.keys()}
-        others = candidates.intersection(former.others)
-        found, unchecked = _ask_runtimes(candidates - known.keys() - others, rules, others)
+        others = candidates.intersection(former.others) | sandboxes
+        new = candidates - known.keys() - others
+        found, unchecked = _ask_runtimes(new, rules, others, sandboxes) if new else ({}, 0)
         # Read the records again: a hook that was running at the first read has written its record by now.
         fresh = {*records.names(Index), *records.names(Failure)} if found else set()
     found = {**known, **{container: pod for container, pod in found.items() if container not in fresh}}
     seen = Unhooked(
-        since=system.now_utc(), containers=found, unchecked=unchecked, rules=rules.text, others=sorted(others)
+        since=system.now_utc(),
+        containers=found,
+        unchecked=unchecked,
+        rules=rules.text,
+        others=sorted(others),
+        sandboxes=sorted(sandboxes),
     )
     context.run.write(Unhooked, "unhooked", seen)
     return seen
@@ -248,8 +258,13 @@ def _calls_hook(spec: str) -> bool:
         return False
 
 
-def _ask_runtimes(candidates: set[str], rules: _Rules, others: set[str]) -> tuple[dict[str, UnhookedContainer], int]:
-    """The candidates that run and should have the hook, and the number of unchecked ones. Adds the rest to `others`."""
+def _ask_runtimes(
+    candidates: set[str], rules: _Rules, others: set[str], sandboxes: set[str]
+) -> tuple[dict[str, UnhookedContainer], int]:
+    """The candidates that run and should have the hook, and the number of unchecked ones.
+
+    Adds the rest to `others`, and to `sandboxes` those that hold a pod's sandbox.
+    """
     installed = find_runtimes()
     states, unanswered = installed.find_states(candidates) if installed.roots else ({}, candidates)
     unchecked = len(unanswered)
@@ -258,7 +273,9 @@ def _ask_runtimes(candidates: set[str], rules: _Rules, others: set[str]) -> tupl
         if state.status not in _STARTED:
             continue
         try:
-            pod = None if is_sandbox(state) else _match(state, rules)
+            if is_sandbox(state):
+                sandboxes.add(container)
+            pod = None if container in sandboxes else _match(state, rules)
         except (OSError, ValueError):  # for example, its bundle is gone
             unchecked += 1
             continue

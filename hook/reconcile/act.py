@@ -32,8 +32,8 @@ def act(seen: Survey, action: Action) -> Action | None:
         return _rebuild_orphan(seen, action)
     if action.verb == "adopt" and not action.key:
         it = seen.adoptable[action.container]
-        bring_in.adopt_running(seen, bring_in.make_container(it.id, it.pid or 0, it.bundle, it.annotations))
-        return action
+        container = bring_in.make_container(it.id, it.pid or 0, it.bundle, it.annotations)
+        return action if bring_in.adopt_running(seen, container) else None
     if not action.key:
         return _act_on_failure(seen, action)
     run = seen.context.run

@@ -34,14 +34,17 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     return found
 
 
-def adopt_running(seen: Survey, container: Container) -> None:
-    """Do createRuntime for a running container; if no key can be derived, under the one in its index."""
+def adopt_running(seen: Survey, container: Container) -> bool:
+    """Do createRuntime for a running container; if no key can be derived, under the one in its index.
+
+    False: filters leave it out.
+    """
     options, run = seen.context.options, seen.context.run
     key = None
     if container.starttime is not None and report.guess_key(options, container) is None:
         name = run.read_index(container.id)
         key = Key(name, (run.glance(KeyState, name) or damage.unknown_state(name)).kind) if name is not None else None
-    _monitor(seen, container, key)
+    return _monitor(seen, container, key)
 
 
 def retry(seen: Survey, name: str) -> bool:
@@ -91,9 +94,10 @@ def adopt(seen: Survey, state: KeyState, name: str) -> int:
         return int(remake(seen, state, name))
 
 
-def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> None:
+def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: bool = False) -> bool:
     """Monitor a container under this key (None: the one that createRuntime derives), and move all its tasks in.
 
+    Returns whether it is monitored; False: filters leave it out.
     A failure is recorded like a hook's. `was_in`: the group is made again, so its tasks were counted for most of the
     time, and their CPU time so far is not added to late_cpu.
     """
@@ -120,6 +124,7 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
     if key is not None:  # its init is in by now: what stays outside is no hook's failure
         count_late_cpu(context, key.name, used)
         _bring_in(seen, key.name, container.id, was_in=was_in)
+    return key is not None
 
 
 def _record(context: Context, container: Container, error: HookError, key: Key | None, *, is_monitored: bool) -> None:

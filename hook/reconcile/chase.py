@@ -92,8 +92,7 @@ class Chase:
     def _move(self, tid: int) -> bool:
         """Move a thread unless it is in the group, or must stay. False: it has ended."""
         group = self._member.group
-        groups = procfs.resctrl_groups(tid)
-        if groups is not None and (is_in(self._context, groups, group) or not is_movable(self._context, groups, group)):
+        if locate(self._context, tid, group) in ("inside", "elsewhere"):
             return True
         try:
             self._context.resctrl.put(group, tid)
@@ -136,25 +135,25 @@ def count_late_cpu(context: Context, key: str, seconds: float) -> None:
 # --- The group of a thread, by its /proc/PID/cpu_resctrl_groups
 
 
-def is_in(context: Context, groups: tuple[str, str], path: str) -> bool:
-    """Whether `groups`, from procfs.resctrl_groups, are those of the mon_group at `path`."""
-    return groups[1] != "" and context.resctrl.path(*groups) == path
+def locate(context: Context, tid: int, path: str) -> str | None:
+    """Where a thread is, seen from a mon_group: `inside`, `outside`, or `elsewhere`, from where it is not moved in.
+
+    That is in another ctrl_group, or in a group of another tool. None: it has ended, or the kernel does not show it.
+    """
+    groups = procfs.resctrl_groups(tid)
+    if groups is None:
+        return None
+    ctrl_group, mon_group = groups
+    if mon_group and context.resctrl.path(ctrl_group, mon_group) == path:
+        return "inside"
+    is_free = not mon_group or mon_group.startswith(context.options.group_prefix)
+    return "outside" if is_free and is_of_parent(context, path, ctrl_group) else "elsewhere"
 
 
 def is_inside(context: Context, tid: int, path: str) -> bool:
     """Whether a thread is in a mon_group, also on kernels without /proc/PID/cpu_resctrl_groups."""
-    groups = procfs.resctrl_groups(tid)
-    return is_in(context, groups, path) if groups is not None else tid in (context.resctrl.tasks(path) or ())
-
-
-def is_movable(context: Context, groups: tuple[str, str], path: str) -> bool:
-    """Whether a thread in these `groups` may be moved into a mon_group.
-
-    It may if it is in the same ctrl_group, and in no group of another tool.
-    """
-    ctrl_group, mon_group = groups
-    is_free = not mon_group or mon_group.startswith(context.options.group_prefix)
-    return is_free and is_of_parent(context, path, ctrl_group)
+    place = locate(context, tid, path)
+    return place == "inside" if place is not None else tid in (context.resctrl.tasks(path) or ())
 
 
 def is_of_parent(context: Context, path: str, ctrl_group: str) -> bool:

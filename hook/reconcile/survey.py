@@ -6,6 +6,7 @@ Changes nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from typing import NamedTuple
@@ -14,8 +15,9 @@ from hook.base import cgroups, container_tasks, procfs, resctrl, system
 from hook.base.container_tasks import Process, Processes
 from hook.base.errors import UNNAMED, HookError
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup, State
+from hook.base.node_models import Unhooked
 from hook.node import config
-from hook.reconcile.chase import is_in, is_movable, is_of_parent
+from hook.reconcile.chase import is_of_parent, locate
 from hook.stages import reclaim
 from hook.stages.entry import Context
 from hook.state import lives, records
@@ -83,7 +85,9 @@ class Survey:
 
     def look_for_adoptable(self, list_states: ListStates) -> list[str]:
         """Find the running containers without a record (`adoptable`); returns a line for each problem."""
-        states, problems = list_states({container for state in self.states.values() for container in state.members})
+        former = self.context.run.glance(Unhooked, "unhooked")
+        members = {container for state in self.states.values() for container in state.members}
+        states, problems = list_states(members.union(former.sandboxes if former is not None else ()))
         self.adoptable = {state.id: state for state in states}
         return problems
 
@@ -254,14 +258,10 @@ class Threads:
         self._owned[member.group] |= threads
         # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended meanwhile.
         missing = {tid for tid in threads - there if tid in fresh or not procfs.is_dead(tid)}
-        to_move = elsewhere = 0
-        for groups in map(procfs.resctrl_groups, self._look_closer(member, missing)):
-            if groups is not None and not is_movable(self._seen.context, groups, member.group):
-                elsewhere += 1
-            elif groups is None or not is_in(self._seen.context, groups, member.group):
-                to_move += 1
+        places = Counter(locate(self._seen.context, tid, member.group) for tid in self._look_closer(member, missing))
+        to_move = places["outside"] + places[None]
         unread = own.unread if own is not None else 0
-        self._seen.outside[self._key, container] = Outside(to_move, elsewhere, unread)
+        self._seen.outside[self._key, container] = Outside(to_move, places["elsewhere"], unread)
         return to_move
 
     def _look_closer(self, member: Member, missing: set[int]) -> set[int]:
@@ -272,8 +272,7 @@ class Threads:
         """
         context = self._seen.context
         for _ in range(_LOOKS):
-            groups = [procfs.resctrl_groups(tid) for tid in missing]
-            if any(it is not None and not is_in(context, it, member.group) for it in groups):
+            if {locate(context, tid, member.group) for tid in missing} & {"outside", "elsewhere"}:
                 break
             ended = set(filter(procfs.is_dead, missing))
             own = self._seen.processes.read_own_cgroup(member) if ended else None

@@ -29,7 +29,7 @@ from hook.base.explain import GroupGone, WrongCtrlGroup
 from hook.base.models import KeyState, Member, Options
 from hook.base.node_models import WatchRecord
 from hook.base.resctrl import Resctrl
-from hook.reconcile.chase import Chase, StillOutside, count_late_cpu, is_in, is_inside
+from hook.reconcile.chase import Chase, StillOutside, count_late_cpu, is_inside, locate
 from hook.reconcile.tally import Tally
 from hook.stages import report
 from hook.stages.entry import Context
@@ -220,7 +220,7 @@ class Watch:
         """Whether a container's cgroup has a thread that is not known to be in its group."""
         tids, group = self._read_threads(place), place.member.group
         new = tids - self._inside.get(place.container, set())
-        outside = {tid for tid in new if not is_in(self._context, procfs.resctrl_groups(tid) or ("", ""), group)}
+        outside = {tid for tid in new if locate(self._context, tid, group) != "inside"}
         self._inside[place.container] = tids - outside
         return bool(outside)
 

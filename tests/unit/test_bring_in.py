@@ -193,6 +193,13 @@ def test_retry_leaves_a_process_that_was_given_the_recorded_pid(node: Node, star
     assert node.groups() == {}
 
 
+def test_adopt_leaves_a_container_that_filters_leave_out_and_does_not_say_that_it_was_adopted(node: Node) -> None:
+    """It was printed and counted as adopted by each run."""
+    enters(node, OWN)
+    assert adopt(node, bundle_of(node, OWN), LIBPOD, namespace=["shop"]).outcomes == []
+    assert node.groups() == {}
+
+
 # --- What they are called
 
 

@@ -14,7 +14,6 @@ import pytest
 from hook.base import system
 from hook.base.models import KeyState, MonGroup, Options
 from hook.base.resctrl import Resctrl
-from hook.reconcile.chase import is_movable
 from hook.stages import create, remove
 from hook.stages.entry import Context
 from hook.state import records
@@ -91,16 +90,6 @@ def test_a_key_without_a_record_begins_with_nothing(node: Node) -> None:
         create.begin(context, locked, "/g", made=True, empty=False)
         assert locked.state is None
     assert context.view.shown() == []
-
-
-@pytest.mark.parametrize(
-    ("ctrl_group", "mon_group", "may"),
-    [("/", "", True), ("/", "oci-other", True), ("/", "theirs", False), ("gold", "", False)],
-)
-def test_a_thread_is_moved_only_within_its_ctrl_group_and_from_own_groups(
-    node: Node, ctrl_group: str, mon_group: str, may: bool
-) -> None:
-    assert is_movable(node.context(), (ctrl_group, mon_group), f"{RESCTRL}/mon_groups/{GROUP}") is may
 
 
 def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(
