@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reconcile, linger and reclaim, by the shipped file: each way in which hooks alone leave something wrong."""
+"""reconcile and linger, by the shipped file, with real processes. Of records and reclaim: tests/unit, tests/simulator."""
 
 from __future__ import annotations
 
@@ -109,15 +109,6 @@ def settled(hook: Hook) -> None:
 
 
 # --- Members and groups
-
-
-def test_there_is_nothing_to_do(hook: Hook, init: Task) -> None:
-    settled(hook)
-    assert hook(created("c1", init.pid)).stderr == ""
-    assert reconcile(hook) == []
-    end(init)
-    assert hook(stopped("c1")).stderr == ""
-    settled(hook)
 
 
 def test_a_container_whose_poststop_never_came(hook: Hook, init: Task) -> None:
@@ -290,21 +281,6 @@ def test_container_moved_to_another_ctrl_group_gets_its_group_there(hook: Hook, 
     hook.assert_clean()
 
 
-def test_old_group_stays_while_a_sibling_is_in_it(hook: Hook, init: Task) -> None:
-    with task() as sibling:
-        for name, process in (("c1", init), ("c2", sibling)):
-            assert hook(created(name, process.pid, pod_uid=UID)).stderr == ""
-        move(hook, "gold", init.pid)
-        reconcile(hook)
-        assert hook.groups() == {f"oci-{UID}", f"gold/oci-{UID}"}
-        assert hook.tasks(f"oci-{UID}") == {sibling.pid}
-        move(hook, "gold", sibling.pid)
-        reconcile(hook)
-        assert hook.groups() == {f"gold/oci-{UID}"}
-        assert hook.tasks(f"gold/oci-{UID}") == {init.pid, sibling.pid}
-        settled(hook)
-
-
 @pytest.mark.knobs(rmids=3, decay_ms=0)
 def test_old_group_gives_its_rmid_to_the_new_one_if_none_is_left(hook: Hook, resctrl: Mounted, init: Task) -> None:
     assert hook(created("c1", init.pid, pod_uid=UID)).stderr == ""
@@ -383,18 +359,6 @@ def test_a_group_that_another_tool_renamed_is_left_alone(hook: Hook, init: Task)
     assert hook.groups() == {"theirs"}
 
 
-def test_groups_wiped_again_and_again_are_made_again(hook: Hook, init: Task) -> None:
-    with task() as other:
-        hook(created("c1", init.pid))
-        hook(created("c2", other.pid, pod_uid=UID))
-        for _ in range(3):
-            for path in (hook.resctrl_root / "mon_groups").iterdir():
-                path.rmdir()
-            assert verbs(reconcile(hook)) == ["remake", "remake"]
-            assert hook.tasks("oci-c1") == {init.pid}
-            assert hook.tasks(f"oci-{UID}") == {other.pid}
-
-
 def test_in_a_private_cgroup_namespace_no_task_is_moved(hook: Hook, family: Task, own: Cgroup) -> None:
     """There the container's cgroup is `/../..`: what exec brought in looked like another's, and was moved out."""
     hook(created(ID, family.pid, pod_uid=UID))
@@ -423,23 +387,6 @@ def test_a_run_directory_that_was_lost_is_rebuilt(hook: Hook, family: Task, own:
     assert hook.groups() == set()
 
 
-# --- What is not monitored
-
-
-@pytest.mark.knobs(rmids=3)
-def test_what_found_no_rmid_is_tried_again(hook: Hook, resctrl: Mounted) -> None:
-    with task() as a, task() as b, task() as c:
-        for name, process in (("c1", a), ("c2", b), ("c3", c)):
-            hook(created(name, process.pid))
-        assert hook.reasons() == {"c3": "no_rmids"}
-        end(a)
-        assert hook(stopped("c1")).stderr == ""
-        resctrl.control(do="settle")
-        assert verbs(reconcile(hook)) == ["retry"]
-        assert hook.reasons() == {}
-        assert hook.tasks("oci-c3") == {c.pid}
-
-
 # --- A list of live keys
 
 
@@ -458,46 +405,8 @@ def test_an_explicit_list_of_live_keys(hook: Hook, init: Task, tmp_path: Path) -
 # --- Linger
 
 
-def over(hook: Hook, key: str) -> None:
-    """The time of a key that lingers is over."""
-    path = hook.run_dir / "groups" / f"{key}.json"
-    state = json.loads(path.read_text())
-    assert state["lingering_until"] > state["lingering_since"]
-    state["lingering_until"] = state["lingering_since"]
-    path.write_text(json.dumps(state))
-
-
 def rmid_of(hook: Hook, name: str) -> int:
     return (hook.resctrl_root / "mon_groups" / name).stat().st_ino
-
-
-def test_a_container_that_restarts_again_and_again_keeps_its_group(hook: Hook) -> None:
-    hook = hook.with_options("--linger=60")
-    inodes = set()
-    for _ in range(5):
-        with task() as init:
-            assert hook(created("c1", init.pid)).stderr == ""
-            inodes.add(rmid_of(hook, "oci-c1"))
-            assert hook.tasks("oci-c1") == {init.pid}
-        assert hook(stopped("c1")).stderr == ""
-        assert hook.key("c1")["members"] == {}
-    assert len(inodes) == 1
-    settled(hook)
-    over(hook, "c1")
-    assert verbs(reconcile(hook)) == ["end"]
-    hook.assert_clean()
-
-
-def test_named_linger_shortens_and_never_prolongs_a_recorded_one(hook: Hook) -> None:
-    for linger, named, ended in ((600, "0", True), (600, "300", False), (600, "3600", False), (600, None, False)):
-        with task() as init:
-            hook.with_options(f"--linger={linger}")(created("c1", init.pid))
-        assert hook.with_options(f"--linger={linger}")(stopped("c1")).stderr == ""
-        assert hook.groups() == {"oci-c1"}
-        done = verbs(reconcile(hook, *([f"--linger={named}"] if named else [])))
-        assert (done, hook.groups()) == ((["end"], set()) if ended else ([], {"oci-c1"}))
-    over(hook, "c1")
-    assert verbs(reconcile(hook, "--linger=3600")) == ["end"]
 
 
 def test_a_pod_lingers_as_long_as_its_cgroup_is_there(hook: Hook, own: Cgroup) -> None:
@@ -520,20 +429,6 @@ def test_a_pod_lingers_as_long_as_its_cgroup_is_there(hook: Hook, own: Cgroup) -
 
 
 # --- Reclaim
-
-
-@pytest.mark.knobs(rmids=4, decay_ms=0)
-def test_two_that_reclaim_at_once_share_what_is_dead(hook: Hook, resctrl: Mounted, init: Task) -> None:
-    hook = hook.with_options("--rmid-wait=30")
-    for number in range(3):
-        with task() as dead:
-            hook(created(f"c{number}", dead.pid))
-    with task() as other:
-        both = [hook.start(created("a", init.pid)), hook.start(created("b", other.pid))]
-        assert [finish(process).stderr for process in both] == ["", ""]
-        assert hook.groups() == {"oci-a", "oci-b"}
-    removed = [event.path for event in resctrl.events() if event.op == "rmdir" and event.result == "ok"]
-    assert sorted(removed) == [f"/mon_groups/oci-c{number}" for number in range(3)]
 
 
 def test_hooks_do_not_list_groups_unless_the_kernel_refused_one(hook: Hook, resctrl: Mounted, init: Task) -> None:

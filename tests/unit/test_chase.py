@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from hook.base import procfs
-from hook.base.errors import HookError
 from hook.base.explain import WrongCtrlGroup
 from hook.base.resctrl import Resctrl
 from hook.reconcile.chase import Chase
@@ -234,12 +232,6 @@ def test_what_is_in_another_tools_place_stays_and_is_not_counted(chain: Chain, w
     assert (chase.moved, chase.outside, chain.node.machine.changes) == (0, 0, [])
 
 
-def test_thread_whose_ctrl_group_changes_meanwhile_stays(chain: Chain) -> None:
-    gold = chain.kernel.add_class("gold")
-    chain.node.machine.before_put = lambda: chain.kernel.put(gold, b"1000")
-    assert (chain.chase().moved, chain.groups()) == (0, {INIT})
-
-
 def test_init_in_another_ctrl_group_is_an_error(chain: Chain) -> None:
     gold = chain.kernel.add_class("gold")
     chain.kernel.put(RESCTRL, b"7")
@@ -247,20 +239,3 @@ def test_init_in_another_ctrl_group_is_an_error(chain: Chain) -> None:
     chain.node.machine.before_put = lambda: chain.kernel.put(gold, b"7")
     with pytest.raises(WrongCtrlGroup):
         chain.chase()
-
-
-def test_refusal_of_the_kernel_is_an_error(chain: Chain) -> None:
-    chain.node.machine.refusals["put"] = [5]  # EIO
-    with pytest.raises(HookError, match="EIO"):
-        chain.chase()
-
-
-def test_where_the_kernel_does_not_show_groups_the_tasks_file_tells(chain: Chain) -> None:
-    chain.kernel.shows_groups = False
-    assert [chain.chase().moved for _ in range(2)] == [1, 0]
-
-
-def test_cpu_time_of_what_was_moved_is_counted(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
-    used: dict[int, Any] = {1000: 0.25, INIT: 9.0}
-    monkeypatch.setattr(procfs, "cpu_seconds", used.get)
-    assert chain.chase().late_cpu == 0.25

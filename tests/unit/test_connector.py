@@ -7,7 +7,6 @@ import errno
 import os
 import socket
 import struct
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -16,7 +15,6 @@ from hook.base.errors import HookError
 from hook.watch import connector
 from hook.watch.connector import Connector, Lost
 from tests.support import watching
-from tests.support.hook import DEADLINE
 
 NONE, FORK, EXEC, EXIT = 0, 1, 2, 0x80000000  # linux/cn_proc.h
 
@@ -234,20 +232,3 @@ def test_a_refusal_says_what_is_missing(call: str, number: int, problem: str, mo
     monkeypatch.setattr(socket, "socket", Refusing(call, number))
     with pytest.raises(HookError, match=problem):
         connector.subscribe()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_the_kernel_tells_of_a_real_exec() -> None:
-    """In the host's namespaces, on a kernel that has the connector."""
-    try:
-        made = connector.subscribe()
-    except HookError as error:
-        pytest.skip(str(error))
-    pid = os.posix_spawn("/bin/true", ["true"], {})
-    try:
-        until = time.monotonic() + DEADLINE  # others have execs, too
-        while made.receive() != pid:
-            assert time.monotonic() < until
-    finally:
-        os.waitpid(pid, 0)
-        made._kernel.close()

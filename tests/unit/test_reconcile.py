@@ -6,13 +6,11 @@ What it does about processes and by the kernel's rules: tests/fuse/test_reconcil
 
 from __future__ import annotations
 
-import errno
 import json
 from collections.abc import Callable
 
 import pytest
 
-from hook.base.errors import HookError
 from hook.base.models import Failure, KeyState
 from hook.cli.deadline import Ended
 from hook.reconcile import bring_in, chase
@@ -20,7 +18,7 @@ from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Follower, Outcome, Result
 from hook.reconcile.survey import Survey
 from hook.state import store
-from hook.state.store import LockedKey, RunDir
+from hook.state.store import RunDir
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
 from tests.unit.simulated import GROUP, ID, OTHER, OTHER_UID, UID, Node, node, own
@@ -42,15 +40,6 @@ def test_a_snapshot_is_removed_after_its_ttl_or_if_it_is_of_another_boot(node: N
         node.kernel.now += seconds - TTL + 1
         assert node.verbs() == ["prune"]
         assert (shown in node.machine.files(), node.files()) == (False, set())
-
-
-def test_a_key_that_came_back_is_kept(node: Node) -> None:
-    node.start()
-    node.stop(ID, 7)
-    node.start(pid=9)
-    node.kernel.now += 10 * TTL
-    assert node.verbs() == []
-    assert node.members() == {ID: 9}
 
 
 def test_a_key_whose_group_cannot_be_made_stays_shown(node: Node) -> None:
@@ -231,16 +220,6 @@ def test_a_torn_record_is_rebuilt_as_it_was(node: Node, text: str) -> None:
     node.assert_settled()
 
 
-def test_a_torn_record_of_what_is_gone_ends(node: Node) -> None:
-    node.start()
-    node.kernel.die(7)
-    node.put(f"groups/{UID}.json", "{")
-    node.verbs()
-    assert node.groups() == {}
-    assert node.find_state() is None or node.state().completed_at
-    node.assert_settled()
-
-
 @pytest.mark.parametrize("part", ["", "groups", "locks", "members", "unmonitored"])
 @pytest.mark.parametrize("has_next", [False, True], ids=["reconcile is next", "a hook is next"])
 def test_a_lost_run_directory_or_part_of_it_is_made_again(node: Node, part: str, has_next: bool) -> None:
@@ -341,22 +320,6 @@ def test_what_a_killed_hook_left_half_written_goes(node: Node) -> None:
     assert node.files() == there
 
 
-def test_two_live_processes_of_one_container_id_are_both_looked_after(node: Node) -> None:
-    """The second's poststop never came: the first gets the ID back."""
-    for pid in (7, 8):
-        node.start(pid=pid, cgroup="/user.slice")
-    assert len(node.members()) == 2
-    node.assert_settled()
-    node.remove_groups()
-    assert node.verbs() == ["remake", "remake"]
-    assert node.groups() == {GROUP: {7, 8}}
-    node.kernel.die(8)
-    assert node.verbs() == ["drop"]
-    assert (node.members(), node.groups()) == ({ID: 7}, {GROUP: {7}})
-    node.stop(ID, 7)
-    assert node.groups() == {}
-
-
 @pytest.mark.parametrize("index", [None, "", '{"key": '])
 def test_a_lost_index_is_written_again(node: Node, index: str | None) -> None:
     """Its container's poststop found no key, and the group stayed."""
@@ -419,81 +382,7 @@ def test_named_linger_shortens_and_never_prolongs_a_recorded_one(node: Node) -> 
     assert node.groups() == {}
 
 
-# --- A hook that runs between the plan and the action
-
-
-def repair_after(hook: Callable[[], object], node: Node, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What reconcile does if this happens just before its first action takes the lock."""
-    waiting = [hook]
-    real = RunDir.lock
-
-    def lock(self: RunDir, key: str, deadline: float) -> LockedKey:
-        if waiting:
-            waiting.pop()()
-        return real(self, key, deadline)
-
-    monkeypatch.setattr(RunDir, "lock", lock)
-    done = node.verbs()
-    assert not waiting, "no action was planned"
-    return done
-
-
-def linger(node: Node) -> None:
-    """A key lingers, and its linger time is over."""
-    node.start(linger=60)
-    node.stop(ID, 7, linger=60)
-    assert node.state().lingering_since is not None
-    node.kernel.now += 61
-
-
-def refuse(_path: str) -> None:
-    raise OSError(errno.EIO, "Input/output error")
-
-
-def fail_to_end(node: Node) -> None:
-    node.start()
-    node.kernel.rmdir = refuse  # type: ignore[method-assign,assignment]
-    with pytest.raises(HookError):
-        node.stop(ID, 7)
-    del node.kernel.rmdir
-
-
-def lose_poststop(node: Node) -> None:
-    node.start()
-    node.kernel.die(7)
-
-
-def lose_record(_node: Node) -> None:
-    RunDir(RUN).write_index(ID, UID)
-
-
-@pytest.mark.parametrize("before", [linger, fail_to_end, lose_poststop, lose_record])
-def test_a_key_that_got_its_container_after_the_plan_is_left_alone(
-    node: Node, monkeypatch: pytest.MonkeyPatch, before: Callable[[Node], None]
-) -> None:
-    before(node)
-    assert not {*repair_after(lambda: node.start(pid=9), node, monkeypatch)} & {"end", "drop", "forget"}
-    assert (node.members(), node.state().completed_at, node.groups()) == ({ID: 9}, None, {GROUP: {9}})
-    assert RunDir(RUN).read_index(ID) == UID
-
-
-def test_a_key_that_lingers_again_since_the_plan_is_not_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    def live_again() -> None:
-        node.start(OTHER, 9, linger=60)
-        node.stop(OTHER, 9, linger=60)
-
-    linger(node)
-    assert repair_after(live_again, node, monkeypatch) == []
-    assert (node.groups(), node.state().lingering_since) == ({GROUP: set()}, node.kernel.now)
-
-
-def test_a_key_that_another_reconcile_ended_after_the_plan_is_not_ended_again(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    linger(node)
-    others: list[str] = []
-    assert repair_after(lambda: others.extend(node.verbs()), node, monkeypatch) == []
-    assert others == ["end"]
+# --- A hook that holds the lock. What else runs beside reconcile: tests/simulator
 
 
 def test_a_busy_key_is_left_for_the_next_run_and_only_named_if_no_hook_does_it(node: Node) -> None:
