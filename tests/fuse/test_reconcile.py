@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""reconcile and linger, by the shipped file, with real processes. Of records and reclaim: tests/unit, tests/simulator."""
+"""reconcile and linger, by the shipped file, with real processes. Records and reclaim: tests/unit, tests/simulator."""
 
 from __future__ import annotations
 
