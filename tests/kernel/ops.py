@@ -487,6 +487,31 @@ class ModelSide:
         self._control(do="set", decay_ms=10**9)
 
 
+def of_live(method: Callable[..., Answer]) -> Callable[..., Answer]:
+    """An operation of a task, which is skipped if that does not live."""
+
+    def operation(player: Player, name: str, *arguments: object) -> Answer:
+        task = player.crew.live(name)
+        if task is None:
+            return "skipped"
+        answer = method(player, task, *arguments)
+        return "ok" if answer is None else answer
+
+    return operation
+
+
+def of_open(method: Callable[..., Answer]) -> Callable[..., Answer]:
+    """An operation of an open file, which is skipped if there is none."""
+
+    def operation(player: Player, slot: int, *arguments: object) -> Answer:
+        if slot not in player.slots:
+            return "skipped"
+        answer = method(player, slot, *arguments)
+        return "ok" if answer is None else answer
+
+    return operation
+
+
 @dataclass
 class Player:
     """Runs sequences. Each method do_X is an operation X; an operation of Files is done by E, or `as` a task."""
@@ -536,10 +561,10 @@ class Player:
             return sorted(names[number] for number in map(int, text.split()) if number in names)
         return shape(text) if "mon_data/" in path else text
 
-    def do_numbers(self, name: str, path: str) -> Answer:
+    @of_live
+    def do_numbers(self, task: HelperTask, path: str) -> Answer:
         """A task reads `tasks`: the numbers as they are, for whoever is in a pid namespace of its own."""
-        task = self.crew.live(name)
-        return task.ask("file", "read", [path]) if task else "skipped"
+        return task.ask("file", "read", [path])
 
     def do_fork(self, parent: str, child: str) -> Answer:
         return self._birth(parent, child, self.crew.fork)
@@ -565,12 +590,9 @@ class Player:
         """As fork, of whoever it is, and without FORKS_ARE_SEEN."""
         return self._birth(parent, child, self.crew.fork, seen=False)
 
-    def do_end(self, name: str) -> Answer:
-        task = self.crew.live(name)
-        if task is None:
-            return "skipped"
+    @of_live
+    def do_end(self, task: HelperTask) -> None:
         self.crew.end(task)
-        return "ok"
 
     def do_reap(self, name: str) -> Answer:
         task = self.crew.tasks.get(name)
@@ -579,18 +601,13 @@ class Player:
         self.crew.reap(task)
         return "ok"
 
-    def do_execute(self, name: str) -> Answer:
-        task = self.crew.live(name)
-        if task is None:
-            return "skipped"
+    @of_live
+    def do_execute(self, task: HelperTask) -> None:
         self.crew.execute(task)
-        return "ok"
 
-    def do_tell(self, name: str, what: str) -> Answer:
+    @of_live
+    def do_tell(self, task: HelperTask, what: str) -> Answer:
         """unshare, drop"""
-        task = self.crew.live(name)
-        if task is None:
-            return "skipped"
         task.changed = True
         return task.ask(what)
 
@@ -608,34 +625,28 @@ class Player:
             return "ok"
         return fd
 
+    @of_open
     def do_pread(self, slot: int) -> Answer:
-        if slot not in self.slots:
-            return "skipped"
         fd, path = self.slots[slot]
         return self._shown(path, attempt(lambda: whole(fd)))
 
+    @of_open
     def do_pwrite(self, slot: int, data: str) -> Answer:
-        if slot not in self.slots:
-            return "skipped"
         text = self.crew.fill(data)
         return attempt(lambda: put(self.slots[slot][0], text)) if text else "EMPTY_WRITES"
 
+    @of_open
     def do_fstat(self, slot: int) -> Answer:
-        if slot not in self.slots:
-            return "skipped"
         return attempt(lambda: stat.S_IFMT(os.fstat(self.slots[slot][0]).st_mode))
 
+    @of_open
     def do_relative(self, slot: int, path: str) -> Answer:
         """Open relative to a directory that is open."""
-        if slot not in self.slots:
-            return "skipped"
         return attempt(lambda: os.close(os.open(path, os.O_RDONLY, dir_fd=self.slots[slot][0])))
 
-    def do_close(self, slot: int) -> Answer:
-        if slot not in self.slots:
-            return "skipped"
+    @of_open
+    def do_close(self, slot: int) -> None:
         os.close(self.slots.pop(slot)[0])
-        return "ok"
 
     def do_fill(self, above: str) -> Answer:
         """mkdir until it fails: how many, and why no more."""
