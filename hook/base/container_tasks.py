@@ -8,17 +8,12 @@ its cgroups and its parent. Not for the hook path: the cost grows with the numbe
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from hook.base import cgroups, procfs, system
 from hook.base.errors import HookError, Reason
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-
-    from hook.base.models import Member
-
+from hook.base.models import Member
 
 _MOST_CGROUPS = 256  # read for one container: with a writable cgroup a container can make any number
 _MOST_BYTES = 4 << 20  # of one list: half a million threads

@@ -188,7 +188,7 @@ def _act(call: Call, kernel: resctrl.Resctrl, run_dir: RunDir) -> bool:
     else:
         from hook.stages import report
 
-        report.report_problem(call, run_dir, problem)
+        report.leave_traces(call, run_dir, problem, is_monitored=True)
     return True
 
 

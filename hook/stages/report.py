@@ -38,18 +38,13 @@ def survive(error: BaseException) -> int:
 def report(call: Call, run: RunDir | None, error: BaseException) -> int:
     """Report that a container is not monitored; returns the exit status."""
     if not isinstance(error, (HookError, OSError)):
-        _report(call, run, unforeseen_error(error), is_monitored=False)
+        leave_traces(call, run, unforeseen_error(error), is_monitored=False)
         return 0
-    run = _report(call, run, as_hook_error("a file could not be read or written", error), is_monitored=False)
+    run = leave_traces(call, run, as_hook_error("a file could not be read or written", error), is_monitored=False)
     complain(call, run, is_monitored=False)
     if run is not None:
         run.count_run(call.stage + "-failed")
     return 1 if call.options.strict and call.stage == "createRuntime" else 0
-
-
-def report_problem(call: Call, run: RunDir, problem: HookError) -> None:
-    """Report a problem of a container that is monitored all the same."""
-    _report(call, run, problem, is_monitored=True)
 
 
 def complain(call: Call, run: RunDir | None, *, is_monitored: bool) -> None:
@@ -61,7 +56,7 @@ def complain(call: Call, run: RunDir | None, *, is_monitored: bool) -> None:
     hint = "ignored; see the hooks.d JSON, and --help"
     usage = HookError(Reason.USAGE, "; ".join(call.complaints), hint=hint)
     if is_monitored:
-        _report(call, run, usage, is_monitored=True)
+        leave_traces(call, run, usage, is_monitored=True)
     else:
         _say_of(call, run, usage)
 
@@ -84,8 +79,8 @@ def _open_if_possible(call: Call) -> RunDir | None:
         return None
 
 
-def _report(call: Call, run: RunDir | None, error: HookError, *, is_monitored: bool) -> RunDir | None:
-    """Leave the three traces. Returns the run directory, if it can be opened."""
+def leave_traces(call: Call, run: RunDir | None, error: HookError, *, is_monitored: bool) -> RunDir | None:
+    """Report what is wrong with a container, by the three traces. Returns the run directory, if it can be opened."""
     run = run or _open_if_possible(call)
     _say_of(
         call, run, error, to_syslog=error.reason != Reason.NOT_MOUNTED or run is None or run.is_first("not-mounted")

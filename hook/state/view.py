@@ -23,6 +23,7 @@ kernel's own values or none, since the links lead to the kernel's files.
 from __future__ import annotations
 
 from hook.base import system
+from hook.state.store import make_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,10 +112,8 @@ class View:
         directories, files, links = _content(state)
         try:
             system.mkdir(top, 0o755, self._dir)
-        except FileNotFoundError:
+        except (FileNotFoundError, FileExistsError):  # the first view, or a killed hook left a half-built one
             self.make_parts()
-            system.mkdir(top, 0o755, self._dir)
-        except FileExistsError:
             system.remove_tree(top, self._dir)
             system.mkdir(top, 0o755, self._dir)
         for name in directories:
@@ -130,11 +129,8 @@ class View:
             system.symlink(f"{self._resctrl_root}/mon_data", "mon_data", self._dir)
         except FileExistsError:
             pass
-        for part, mode in ((_PLACE, 0o755), (_BUILDING, 0o700)):
-            try:
-                system.mkdir(part, mode, self._dir)
-            except FileExistsError:
-                pass
+        make_directory(_PLACE, 0o755, self._dir)
+        make_directory(_BUILDING, 0o700, self._dir)
 
 
 def _generation(state: KeyState) -> str:

@@ -37,7 +37,7 @@ def run(machine: SimulatedMachine) -> RunDir:
 
 def fail(run: RunDir, number: int, reason: str = REASON) -> None:
     call = Call("createRuntime", (Options(), []), f"c{number}", None, None)
-    report.report_problem(call, run, HookError(reason, "the problem"))
+    report.leave_traces(call, run, HookError(reason, "the problem"), is_monitored=True)
 
 
 def line(number: int) -> str:
