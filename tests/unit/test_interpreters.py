@@ -51,24 +51,3 @@ def test_one_of_each_minor_sorted_by_version(tmp_path: Path, environment: dict[s
         Interpreter((3, 9, 18), older),
         Interpreter((3, 10, 13), newer),
     ]
-
-
-@pytest.mark.parametrize(
-    ("loader", "knows_argv0"),
-    [("lib/x86_64-linux-gnu/ld-2.31.so", False), ("usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2", True)],
-)
-def test_a_wrapper_starts_the_program_with_its_own_loader(tmp_path: Path, loader: str, knows_argv0: bool) -> None:
-    """The loader is a script that shows how it was called, and the tree moves after it was wrapped."""
-    tree, target = tmp_path / "tree", tmp_path / "it's a target"
-    shows = pretend((tree / loader).parent, Path(loader).name, "")
-    shows.write_text(f"#!/bin/sh\n{'# --argv0' if knows_argv0 else ''}\nprintf '%s\\n' \"$@\"\n", encoding="utf-8")
-    pretend(tree / "usr/bin", "python3.9", "")
-    interpreters._wrap(tree, target, "python3.9")
-    tree.rename(target)
-    program = target / "usr/bin/python3.9"
-    done = subprocess.run([program, "-c", "a b"], capture_output=True, text=True, check=True)
-    argv0 = ["--argv0", str(program)] if knows_argv0 else []
-    libraries = str((target / loader).parent)
-    passed = ["--library-path", libraries, *argv0, f"{program}.real"]
-    assert done.stdout.splitlines() == [*passed, "-c", "a b"]
-    assert interpreters.start_command(program) == [str(target / loader), *passed]

@@ -3,10 +3,8 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -84,16 +82,6 @@ def test_packages_that_cannot_be_installed_are_reported_in_one_line(
     assert capsys.readouterr().err.splitlines()[-1] == f"provision: not installed: fuse3; {advice}"
 
 
-def test_missing_names_the_device_and_the_privilege(
-    machine: Callable[..., list[list[str]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine(present=provision.DEMO, uid=1000)
-    monkeypatch.setattr(provision, "_cannot_open", lambda _device: "No such file or directory")
-    device, privilege = provision.missing(provision.DEMO)
-    assert device.startswith("/dev/fuse: No such file or directory")
-    assert privilege.startswith("not root: podman runc ")
-
-
 # --- the venv, with a maker that makes only what the stamp looks at
 
 
@@ -130,14 +118,3 @@ def test_a_failure_leaves_no_stamp(venv: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(provision.CannotProvision, match=r"offline\?.*no matching distribution"):
         provision._make_venv(venv, ["tool==2"])
     assert not provision._is_current(venv, ["tool==2"])
-
-
-@pytest.mark.parametrize(
-    ("blocks", "flags", "scratch"), [(1 << 22, 0, "/dev/shm"), (1, 0, None), (1 << 22, os.ST_NOEXEC, None)]
-)
-def test_scratch_is_in_memory_where_there_is_room_and_programs_run(
-    monkeypatch: pytest.MonkeyPatch, blocks: int, flags: int, scratch: str | None
-) -> None:
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=blocks, f_frsize=4096, f_flag=flags))
-    monkeypatch.setattr(os, "access", lambda *_: True)
-    assert provision.find_scratch() == (scratch or tempfile.gettempdir())

@@ -105,28 +105,55 @@ def test_a_timer_starts_its_service_every_minute(timer: Path, service: Path) -> 
     assert seconds(timer, "Timer", "AccuracySec") <= 1
 
 
+GROUPS = f"{Options().resctrl_root}/mon_groups"
+CONFIGURED = "-/etc/resctrl-mon-hook/{}.conf"
+SETTINGS = [
+    (SERVICE, "ExecStart", f"{PROGRAM} reconcile $OPTIONS"),
+    (SERVICE, "Type", "oneshot"),
+    (SERVICE, "ConditionPathIsDirectory", GROUPS),  # it is skipped where resctrl is not mounted
+    (SERVICE, "EnvironmentFile", CONFIGURED.format("reconcile")),
+    (WATCH, "ExecStart", f"{PROGRAM} watch $OPTIONS"),
+    (WATCH, "EnvironmentFile", CONFIGURED.format("reconcile")),
+    (WATCH, "Restart", "on-failure"),
+    (WATCH, "ConditionPathIsDirectory", Options().resctrl_root),
+    (WATCH, "RestrictAddressFamilies", "AF_UNIX AF_NETLINK"),  # the connector's, in the host's network
+    (TEXTFILE, "ExecStart", f"{PROGRAM} metrics --textfile=${{TEXTFILE}} $OPTIONS"),
+    (TEXTFILE, "EnvironmentFile", CONFIGURED.format("textfile")),
+    (METRICS, "ExecStart", f"{PROGRAM} metrics --listen=${{LISTEN}} $OPTIONS"),
+    (METRICS, "Environment", "LISTEN=127.0.0.1:9753"),  # where only this machine asks, unless an administrator says
+    (METRICS, "EnvironmentFile", CONFIGURED.format("metrics")),
+    (METRICS, "RestrictAddressFamilies", "AF_UNIX AF_INET AF_INET6"),
+    (METRICS, "Restart", "on-failure"),
+    *(
+        setting
+        for service in (SERVICE, WATCH)
+        for setting in (
+            (service, "ReadWritePaths", Options().resctrl_root),
+            (service, "RuntimeDirectory", os.path.basename(Options().run_dir)),
+            (service, "RuntimeDirectoryMode", "0755"),  # as the hook makes it; consumers read there
+            (service, "RuntimeDirectoryPreserve", "yes"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "name", "value"), SETTINGS, ids=lambda it: getattr(it, "stem", str(it)))
+def test_setting_has_its_value(path: Path, name: str, value: str) -> None:
+    assert only(path, "Unit" if name.startswith("Condition") else "Service", name) == value
+
+
 def test_the_textfile_is_written_where_the_unit_may_write() -> None:
-    program, verb, textfile, rest = only(TEXTFILE, "Service", "ExecStart").split()
-    assert (program, verb, textfile, rest) == (PROGRAM, "metrics", "--textfile=${TEXTFILE}", "$OPTIONS")
     name, _, path = only(TEXTFILE, "Service", "Environment").partition("=")
     assert (name, f"-{os.path.dirname(path)}") == ("TEXTFILE", only(TEXTFILE, "Service", "ReadWritePaths"))
-    assert only(TEXTFILE, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/textfile.conf"
     (example,) = re.findall("^#     OPTIONS=(.*)$", TEXTFILE.read_text(encoding="ascii"), re.MULTILINE)
     assert command_line.parse_command("metrics", [f"--textfile={path}", *example.split()])[0].sum_domains
 
 
-def test_metrics_listens_where_only_this_machine_asks_unless_an_administrator_says_otherwise() -> None:
-    program, verb, listen, rest = only(METRICS, "Service", "ExecStart").split()
-    assert (program, verb, listen, rest) == (PROGRAM, "metrics", "--listen=${LISTEN}", "$OPTIONS")
-    name, _, address = only(METRICS, "Service", "Environment").partition("=")
-    assert (name, address) == ("LISTEN", "127.0.0.1:9753")
-    assert only(METRICS, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/metrics.conf"
+def test_metrics_can_listen_elsewhere() -> None:
     example = dict(re.findall("^#     ([A-Z]+)=(.*)$", METRICS.read_text(encoding="ascii"), re.MULTILINE))
     given, _, _ = command_line.parse_command("metrics", [f"--listen={example['LISTEN']}", *example["OPTIONS"].split()])
     assert given.sum_domains
-    assert verbs.parse_address(given.listen)[1] == verbs.parse_address(address)[1]
-    assert only(METRICS, "Service", "RestrictAddressFamilies").split() == ["AF_UNIX", "AF_INET", "AF_INET6"]
-    assert only(METRICS, "Service", "Restart") == "on-failure"
+    assert verbs.parse_address(given.listen)[1] == 9753
 
 
 def test_one_is_over_before_the_next_is_due() -> None:
@@ -141,9 +168,6 @@ def test_it_ends_by_itself_before_systemd_and_the_chart_end_it(service: Path, ve
     longest = get_limit(verb) + deadline.GRACE
     assert longest < seconds(service, "Service", "TimeoutStartSec")
     assert seconds(SERVICE, "Service", "TimeoutStartSec") == node.LONGEST
-
-
-def test_a_signal_ends_it_before_systemd_kills_it() -> None:
     assert seconds(SERVICE, "Service", "TimeoutStopSec") > deadline.GRACE
 
 
@@ -157,29 +181,9 @@ def test_memory_is_limited_to_four_times_what_a_big_node_takes(service: Path) ->
     assert int(number) * {"M": 1, "G": 1024}[unit_of] >= 4 * PEAK[service]
 
 
-def test_it_is_skipped_where_resctrl_is_not_mounted() -> None:
-    assert only(SERVICE, "Unit", "ConditionPathIsDirectory") == f"{Options().resctrl_root}/mon_groups"
-
-
-def test_what_is_called() -> None:
-    program, verb, rest = only(SERVICE, "Service", "ExecStart").split()
-    assert (program, verb, rest) == (PROGRAM, "reconcile", "$OPTIONS")
-    assert verb in verbs.VERBS
-    assert only(SERVICE, "Service", "Type") == "oneshot"
-
-
-def test_watch_is_called_with_the_options_of_reconcile_and_started_again_if_it_fails() -> None:
-    program, verb, rest = only(WATCH, "Service", "ExecStart").split()
-    assert (program, verb, rest) == (PROGRAM, "watch", "$OPTIONS")
-    for name in ("Environment", "EnvironmentFile"):
-        assert only(WATCH, "Service", name) == only(SERVICE, "Service", name)
+def test_watch_is_called_with_the_options_of_reconcile_in_the_hosts_network() -> None:
+    assert only(WATCH, "Service", "Environment") == only(SERVICE, "Service", "Environment")
     assert command_line.parse_command("watch", [*default_options(), "--adopt"])[1] == entry.parse(default_options())[0]
-    assert only(WATCH, "Service", "Restart") == "on-failure"
-    assert only(WATCH, "Unit", "ConditionPathIsDirectory") == Options().resctrl_root
-
-
-def test_watch_may_talk_to_the_connector_and_is_in_the_hosts_network() -> None:
-    assert only(WATCH, "Service", "RestrictAddressFamilies").split() == ["AF_UNIX", "AF_NETLINK"]
     assert "CAP_NET_ADMIN" in only(WATCH, "Service", "CapabilityBoundingSet").split()
     assert "PrivateNetwork" not in unit(WATCH)["Service"]
 
@@ -195,17 +199,8 @@ def test_it_is_called_with_the_options_of_the_shipped_hook() -> None:
 
 
 def test_an_administrator_can_give_others() -> None:
-    assert only(SERVICE, "Service", "EnvironmentFile") == "-/etc/resctrl-mon-hook/reconcile.conf"
     (example,) = re.findall("^#     OPTIONS=(.*)$", SERVICE.read_text(encoding="ascii"), re.MULTILINE)
     assert command_line.parse_command("reconcile", example.split())[0].adopt
-
-
-@pytest.mark.parametrize("service", [SERVICE, WATCH], ids=["reconcile", "watch"])
-def test_what_it_writes_can_be_written(service: Path) -> None:
-    assert only(service, "Service", "ReadWritePaths") == Options().resctrl_root
-    assert f"/run/{only(service, 'Service', 'RuntimeDirectory')}" == Options().run_dir
-    assert only(service, "Service", "RuntimeDirectoryMode") == "0755"  # as the hook makes it; consumers read there
-    assert only(service, "Service", "RuntimeDirectoryPreserve") == "yes"
 
 
 def test_the_run_directory_is_there_from_the_boot_on(tmp_path: Path) -> None:
