@@ -177,11 +177,31 @@ def _outwards(place: str) -> Iterator[str]:
         place = place.rpartition("/")[0]
 
 
+def cpu_seconds(tid: int) -> float:
+    """The CPU time of one thread, user and system; 0 if it is gone. Source: proc_pid_stat(5), fields 14 and 15."""
+    fields = procfs.stat_fields(f"{tid}/task/{tid}")
+    return (int(fields[11]) + int(fields[12])) / procfs.TICKS if fields is not None else 0.0
+
+
+def had_pid(pid: int, boottime: float) -> bool:
+    """Whether the process `pid` had started by a time (CLOCK_BOOTTIME, s): later, its pid was reused."""
+    fields = procfs.stat_fields(pid)
+    return fields is not None and int(fields[19]) <= boottime * procfs.TICKS
+
+
+def _sees_other_cgroups() -> bool:
+    """Whether we run in a cgroup namespace below the host's, where a container's cgroup can read `/..`.
+
+    Source: cgroup_namespaces(7).
+    """
+    return any("/../" in place + "/" for place in procfs.cgroups(1))
+
+
 def check_namespaces() -> None:
     """Raise HookError in a pid or cgroup namespace that hides processes, or which container a process is in."""
     if not procfs.in_host_pid_namespace():
         raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
-    if procfs.sees_other_cgroups():
+    if _sees_other_cgroups():
         problem = "running in a private cgroup namespace, where processes cannot be matched to containers"
         hint = "run it in the host's cgroup namespace (nsenter -t 1 -C; podman run --cgroupns=host)"
         raise HookError(Reason.DENIED, problem, hint=hint)

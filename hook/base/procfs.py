@@ -80,18 +80,6 @@ def is_dead(pid: int, born: int | None = None) -> bool | None:
         return None
 
 
-def cpu_seconds(tid: int) -> float:
-    """The CPU time of one thread, user and system; 0 if it is gone. Source: proc_pid_stat(5), fields 14 and 15."""
-    fields = stat_fields(f"{tid}/task/{tid}")
-    return (int(fields[11]) + int(fields[12])) / TICKS if fields is not None else 0.0
-
-
-def had_pid(pid: int, boottime: float) -> bool:
-    """Whether the process `pid` had started by a time (CLOCK_BOOTTIME, s): later, its pid was reused."""
-    fields = stat_fields(pid)
-    return fields is not None and int(fields[19]) <= boottime * TICKS
-
-
 def is_over(fields: list[str]) -> bool:
     """Whether the process with these `stat_fields` has ended: a zombie whose other threads have ended, too."""
     return fields[0] in "ZX" and int(fields[17]) <= 1
@@ -151,11 +139,3 @@ def cgroups(pid: int) -> list[str]:
     except OSError:
         return []
     return [line.partition(":")[2] for line in lines if line]
-
-
-def sees_other_cgroups() -> bool:
-    """Whether we run in a cgroup namespace below the host's, where a container's cgroup can read `/..`.
-
-    Source: cgroup_namespaces(7).
-    """
-    return any("/../" in place + "/" for place in cgroups(1))

@@ -98,9 +98,7 @@ def _tidy_key(seen: Survey, _locked: LockedKey, state: KeyState, action: Action)
     if action.path:
         system.remove_tree(action.path, context.run.descriptor)
         return
-    for model in (KeyState, Index):
-        records.remove_half_written(context.run, model, action.key)
-    context.view.tidy(action.key)
+    records.remove_leftovers(context.run, action.key)
     if not state.generation:
         context.view.remove(action.key)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from hook.base import cgroups, procfs, system
+from hook.base.container_tasks import cpu_seconds
 from hook.base.errors import HookError, Reason
 from hook.base.explain import GroupGone, WrongCtrlGroup, cgroup_error
 from hook.base.models import Failure, KeyState
@@ -102,7 +103,7 @@ def _monitor(seen: Survey, container: Container, key: Key | None, *, was_in: boo
     time, and their CPU time so far is not added to late_cpu.
     """
     context = seen.context
-    used = 0.0 if was_in else procfs.cpu_seconds(container.pid)
+    used = 0.0 if was_in else cpu_seconds(container.pid)
     ctrl_group = _find_ctrl_group(seen, container.pid) if procfs.resctrl_groups(container.pid) is None else None
     try:
         if seen.refusal is not None and key is not None and not _has_group(context, key):

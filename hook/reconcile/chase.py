@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from hook.base import procfs, system
+from hook.base.container_tasks import cpu_seconds
 from hook.base.errors import HookError, Reason
 from hook.base.explain import WrongCtrlGroup
 from hook.base.models import Member
@@ -105,7 +106,7 @@ class Chase:
                 raise
             return False
         self.moved += 1
-        self.late_cpu += procfs.cpu_seconds(tid)
+        self.late_cpu += cpu_seconds(tid)
         if (user_time := _read_user_time(tid)) is not None:
             self._running[tid] = user_time
         return True

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from hook.base import names, procfs
+from hook.base import container_tasks, names, procfs
 from hook.base.explain import short_id, who
 from hook.base.models import Failure, KeyState
 from hook.reconcile.survey import Survey, Threads
-from hook.stages import reclaim, remove
+from hook.stages import reclaim
 from hook.stages.retry import is_retired
 from hook.state import records, store
 
@@ -125,7 +125,7 @@ def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
             yield Action("name", key, why=why, namespace=named.pod_namespace, pod=named.pod_name)
     elif state.lingering_since is None:
         yield Action("end", key, why="it has no members")
-    elif is_listed is False or remove.has_lingered(seen.context, state):
+    elif is_listed is False or reclaim.has_lingered(seen.context, state):
         yield Action("end", key, why="its linger time is over, or its pod is gone")
 
 
@@ -207,7 +207,7 @@ def _has_dead_process(failure: Failure) -> bool:
     pid = failure.pid or 0
     is_dead = procfs.is_dead(pid, failure.starttime)
     if is_dead is False and failure.starttime is None and failure.boottime is not None:
-        return not procfs.had_pid(pid, failure.boottime)  # otherwise the kernel has reused the pid
+        return not container_tasks.had_pid(pid, failure.boottime)  # otherwise the kernel has reused the pid
     return is_dead is True
 
 

@@ -161,7 +161,10 @@ class Survey:
         """The keys with temporary files of a hook that was killed, or with a view that they must not have."""
         unfinished = {key for key, state in self.states.items() if state.completed_at is None}
         needed = {key for key, state in self.states.items() if state.generation} | self.unreadable
-        return {*records.find_leftovers(self.context.run, unfinished), *({*self.context.view.shown()} - needed)}
+        return {
+            *records.find_leftovers(self.context.run, unfinished),
+            *({*self.context.run.list_part("mon_groups")} - needed),
+        }
 
 
 def _group(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

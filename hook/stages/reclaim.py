@@ -97,7 +97,21 @@ def is_deserted(state: KeyState) -> bool:
 
 def _waits(context: Context, state: KeyState) -> bool:
     """Whether a key lingers, and its time is not over."""
-    return state.lingering_since is not None and not state.members and not remove.has_lingered(context, state)
+    return state.lingering_since is not None and not state.members and not has_lingered(context, state)
+
+
+def has_lingered(context: Context, state: KeyState) -> bool:
+    """Whether the linger time of a key is over, or it has nothing to linger for: its pod or its groups are gone."""
+    since, until = state.lingering_since, state.lingering_until
+    if since is None or until is None:
+        return True
+    if context.longest_linger is not None:
+        until = min(until, since + context.longest_linger)
+    if system.boottime() >= until:
+        return True
+    if context.resctrl.is_mounted() and all(context.resctrl.inode(group.path) is None for group in state.groups):
+        return True
+    return remove.is_deleted(state)
 
 
 def _end(context: Context, key: str, *, waiting: bool = False) -> None:

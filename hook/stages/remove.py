@@ -181,7 +181,7 @@ def forget(context: Context, locked: LockedKey) -> None:
 def _linger(context: Context, locked: LockedKey, state: KeyState) -> bool:
     """Let a key without members keep its groups, if it may; returns whether it does."""
     there = [group for group in state.groups if group.end is None and context.resctrl.inode(group.path) is not None]
-    if not there or _is_deleted(state) or not procfs.in_host_pid_namespace():
+    if not there or is_deleted(state) or not procfs.in_host_pid_namespace():
         return False  # in another pid namespace neither reclaim nor reconcile would ever end it
     if locked.state is not None and (state.lingering_since is None or state.members):
         now = system.boottime()
@@ -191,21 +191,7 @@ def _linger(context: Context, locked: LockedKey, state: KeyState) -> bool:
     return True
 
 
-def has_lingered(context: Context, state: KeyState) -> bool:
-    """Whether the linger time of a key is over, or it has nothing to linger for: its pod or its groups are gone."""
-    since, until = state.lingering_since, state.lingering_until
-    if since is None or until is None:
-        return True
-    if context.longest_linger is not None:
-        until = min(until, since + context.longest_linger)
-    if system.boottime() >= until:
-        return True
-    if context.resctrl.is_mounted() and all(context.resctrl.inode(group.path) is None for group in state.groups):
-        return True
-    return _is_deleted(state)
-
-
-def _is_deleted(state: KeyState) -> bool:
+def is_deleted(state: KeyState) -> bool:
     """Whether a key is a pod's whose cgroup is gone or unknown, so that no container can come back to it."""
     from hook.base import cgroups
 

@@ -191,18 +191,24 @@ def find_half_written(run: RunDir, model: type[Model]) -> list[str]:
 
 
 def has_leftovers(run: RunDir, state: KeyState) -> bool:
-    """Whether a killed hook left temporary files of a key that has a state, or a view that it must not have."""
-    key = state.key
-    places = [f"groups/.{key}.tmp", f"members/.{key}.tmp", f"building/{key}", f"building/{key}.old"]
-    if not state.generation:
-        places.append(f"mon_groups/{key}")
-    for place in places:
+    """Whether killed hooks left files of a key that stays on record, or a view that it does not need."""
+    for place in [*_list_leftovers(state.key), *([] if state.generation else [f"mon_groups/{state.key}"])]:
         try:
             system.inode(place, run.descriptor)
         except FileNotFoundError:
             continue
         return True
     return False
+
+
+def remove_leftovers(run: RunDir, key: str) -> None:
+    """Remove the files of a key that killed hooks left. Under its lock."""
+    for place in _list_leftovers(key):
+        system.remove_tree(place, run.descriptor)
+
+
+def _list_leftovers(key: str) -> list[str]:
+    return [f"groups/.{key}.tmp", f"members/.{key}.tmp", f"building/{key}", f"building/{key}.old"]
 
 
 def remove_half_written(run: RunDir, model: type[Model], name: str) -> None:

@@ -96,18 +96,6 @@ class View:
         except (NotADirectoryError, IsADirectoryError):
             pass  # no view of ours
 
-    def shown(self) -> list[str]:
-        """The keys that have a view. The cost grows with the node: not for the hook path."""
-        try:
-            return system.list_directory(_PLACE, self._dir)
-        except FileNotFoundError:
-            return []
-
-    def tidy(self, key: str) -> None:
-        """Remove the half-built or half-removed views of a key that killed hooks left."""
-        system.remove_tree(f"{_BUILDING}/{key}", self._dir)
-        system.remove_tree(f"{_BUILDING}/{key}.old", self._dir)
-
     def _build(self, top: str, state: KeyState) -> None:
         directories, files, links = _content(state)
         try:

@@ -36,11 +36,11 @@ def shown(node: Node) -> dict[str, object]:
 
 
 def test_a_removed_view_directory_is_made_again(node: Node) -> None:
-    assert node.context().view.shown() == []
+    assert node.context().run.list_part("mon_groups") == []
     node.start(ID, 7)
     node.remove("mon_groups")
     node.start(OTHER, 8)
-    assert node.context().view.shown() == [UID]
+    assert node.context().run.list_part("mon_groups") == [UID]
     assert shown(node)["tasks"] == f"-> {RESCTRL}/mon_groups/{GROUP}/tasks"
     assert node.machine.stat(VIEW).st_mode & 0o7777 == 0o755
 
@@ -51,7 +51,7 @@ def test_what_a_killed_hook_has_left_half_made_or_half_removed_does_not_block(no
     context = node.start()
     assert "half" not in shown(node)
     node.stop(ID, 7, snapshot_ttl=0)
-    assert (context.view.shown(), context.run.complaints) == ([], [])
+    assert (context.run.list_part("mon_groups"), context.run.complaints) == ([], [])
     assert not [it for it in node.files() if it.startswith("building/")]
 
 
@@ -89,7 +89,7 @@ def test_a_key_without_a_record_begins_with_nothing(node: Node) -> None:
     with context.run.lock(UID, system.monotonic()) as locked:
         create.begin(context, locked, "/g", made=True, empty=False)
         assert locked.state is None
-    assert context.view.shown() == []
+    assert context.run.list_part("mon_groups") == []
 
 
 def test_no_reader_sets_the_counters_of_a_group_made_again_against_the_former_begin(
@@ -185,8 +185,7 @@ class ViewChange:
             at_call, calls = 0, 0
             while calls >= at_call:
                 at_call += 1
-                records.remove_half_written(self.context.run, KeyState, UID)
-                self.context.view.tidy(UID)
+                records.remove_leftovers(self.context.run, UID)
                 self.show(self.live)
                 pauses = calls = 0
                 look(pause)

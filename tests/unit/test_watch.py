@@ -12,6 +12,7 @@ import pytest
 from hook.base import procfs, system
 from hook.base.models import KeyState
 from hook.base.node_models import WatchRecord
+from hook.reconcile import chase
 from hook.state import records
 from hook.state.store import RunDir
 from hook.watch.connector import Lost
@@ -149,7 +150,7 @@ def test_children_are_moved_in_a_moment_later_unless_they_are_in_another_cgroup(
 def test_cpu_time_from_before_a_task_is_moved_in_is_counted_and_that_of_a_task_that_stays_is_not(
     node: WatchedNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(procfs, "cpu_seconds", {8: 0.25, 9: 4.0}.get)
+    monkeypatch.setattr(chase, "cpu_seconds", {8: 0.25, 9: 4.0}.get)
     node.spawn(8)
     node.spawn(9, group="mon_groups/foreign")
     for pid in (8, 9):
