@@ -8,14 +8,13 @@ are emulated, some ten to thirty times slower than real ones; its clock is real.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
 
 from tests.bench.common import CannotMeasure
+from tests.bench.figures import Figure, Table
 from tests.kernel.vm import Vm, run_in_guest
 from tests.support import chains, watching
 from tests.support.hook import DEADLINE, Hook
@@ -24,23 +23,11 @@ TIMES = 20
 RESCTRL = Path("/sys/fs/resctrl")
 
 
-class Chains(NamedTuple):
-    """`milliseconds`: from the start of each chain's program until one of its links is in the group.
+def measure() -> Table:
+    """From the start of each chain's program until one of its links is in the group; what is outside of it then.
 
-    `outside`: how many chains had a thread outside it then.
+    Raises CannotMeasure, and what kernel.ready() and run_in_guest() raise.
     """
-
-    milliseconds: list[float]
-    outside: int
-
-    def table(self) -> list[list[str]]:
-        head = ["chains", "in the group after (median)", "at most", "outside afterwards"]
-        median, most = (f"{it:.0f} ms" for it in (statistics.median(self.milliseconds), max(self.milliseconds)))
-        return [head, [str(len(self.milliseconds)), median, most, str(self.outside)]]
-
-
-def measure() -> Chains:
-    """Raises CannotMeasure, and what kernel.ready() and run_in_guest() raise."""
     with tempfile.TemporaryDirectory(prefix="chains-") as directory:
         chains.compile_chain(Path(directory))
         command = [sys.executable, "-m", __name__, "/tmp/share"]
@@ -51,10 +38,17 @@ def measure() -> Chains:
             text = out.read()
     if status != 0:
         raise CannotMeasure(f"the guest's part ended with exit status {status}")
-    return Chains(*json.loads(text))
+    milliseconds, outside = json.loads(text)
+    row = f"{len(milliseconds)} chains"
+    figures = [
+        Figure(row, "in the group after (ms)", milliseconds, digits=0),
+        Figure(row, "at most (ms)", [max(milliseconds)], digits=0),
+        Figure(row, "outside afterwards", [outside], 0, digits=0),
+    ]
+    return Table("chains of forks, in a guest", figures)
 
 
-def measure_in_guest(share: Path) -> Chains:
+def measure_in_guest(share: Path) -> tuple[list[float], int]:
     hook = Hook(RESCTRL, Path("/tmp/run"))
     milliseconds, outside = [], 0
     with chains.container(hook) as it, watching.watching(hook):
@@ -68,7 +62,7 @@ def measure_in_guest(share: Path) -> Chains:
                     time.sleep(0.001)
                 milliseconds.append(1000 * (time.monotonic() - began))
                 outside += bool(chains.outside(hook, it))
-    return Chains(milliseconds, outside)
+    return milliseconds, outside
 
 
 if __name__ == "__main__":

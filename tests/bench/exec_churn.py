@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from tests.bench.busy_node import BusyNode, Member, busy_node
 from tests.bench.common import CannotMeasure
+from tests.bench.figures import Figure, Table
 from tests.support import watching
 from tests.support.hook import DEADLINE
 
@@ -26,32 +26,8 @@ NETLINK_CONNECTOR = 11
 STAY = 'echo $$ >"$0" && /bin/true && exec sleep 3600'
 
 
-class Churn(NamedTuple):
-    """`seconds`: that the execs took; `behind`: that watch took after that until it had read all of them.
-
-    The others: how many of their processes were outside of their group, then and in the end.
-    """
-
-    containers: int
-    seconds: float
-    behind: float
-    before_reconcile: int
-    after: int
-
-    def table(self) -> list[list[str]]:
-        head = [
-            "containers",
-            "brought in a second",
-            "watch is done after",
-            "outside of their group",
-            "after one reconcile",
-        ]
-        rate, behind = f"{self.containers / self.seconds:.0f}", f"{self.behind:.0f} s"
-        return [head, [str(self.containers), rate, behind, str(self.before_reconcile), str(self.after)]]
-
-
-def churn(containers: int) -> Churn:
-    """Raises CannotMeasure, OSError."""
+def churn(containers: int) -> Table:
+    """What is outside: at the end of all that watch had to read, and after one reconcile. CannotMeasure, OSError."""
     with busy_node(containers, containers) as node, ExitStack() as stack:
         process = stack.enter_context(watching.watching(node.hook))
         began = time.monotonic()
@@ -65,7 +41,14 @@ def churn(containers: int) -> Churn:
         reconcile = node.hook(b"", verb="reconcile")
         if reconcile.status:
             raise CannotMeasure(f"reconcile: {reconcile.stderr}")
-        return Churn(containers, seconds, behind, before, _outside(node))
+        row = f"{containers} containers"
+        figures = [
+            Figure(row, "brought in a second", [containers / seconds], digits=0),
+            Figure(row, "watch is done after (s)", [behind], digits=0),
+            Figure(row, "outside of their group", [before], digits=0),
+            Figure(row, "after one reconcile", [_outside(node)], 0, digits=0),
+        ]
+        return Table("execs into many containers", figures)
 
 
 @contextmanager

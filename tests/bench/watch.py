@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What `watch` itself uses: CPU time for each exec on the machine, at two rates, and memory.
 
-    python3 build.py bench watch [--json] [--seconds N] [--containers N]
+    python3 build.py bench watch [--json | --markdown] [--seconds N] [--containers N]
 
 On this machine's kernel, which must have the process connector, and the model of resctrl. Programs are started one
 after another, most of them in no container, and one in twenty in a container's cgroup, outside of its group, as a
@@ -15,56 +15,36 @@ Then the churn of a node with many containers (tests/bench/exec_churn.py), and c
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
 
 from hook.base.errors import HookError
 from hook.watch import connector
 from tests.bench import chains, common
-from tests.bench.common import CannotMeasure
+from tests.bench.common import CannotMeasure, NotReady
 from tests.bench.exec_churn import churn
+from tests.bench.figures import Figure, Table
+from tests.kernel.kernel import CannotBuild
 from tests.kernel.vm import GuestFailed, GuestTimeout
 from tests.resctrlfs import mounted
 from tests.support import watching
 from tests.support.cgroups import cgroup
 from tests.support.hook import Hook, created, task
-from tests.support.tables import as_markdown, as_text
 
 RATES = (500, 20)
-MOST = {500: 0.08, 20: 0.005}
-"""Of one core: what watch may use at these rates."""
-MEMORY = 20 << 10  # KiB
+MOST = {500: 8.0, 20: 0.5}
+"""Per cent of one core: what watch may use at these rates."""
+MOST_MEMORY = 20.0  # MiB
 IN_CONTAINER = 20  # one exec of so many
 ID = "5f3c" * 16
 ENTER = 'echo $$ >"$0" && exec /bin/true'
-
-
-class WatchRow(NamedTuple):
-    """One rate. `wanted`, `reached`: execs a second; `execs`: all that there were; `cpu`: of watch, in seconds."""
-
-    wanted: int
-    reached: float
-    execs: int
-    cpu: float
-
-    @property
-    def micros(self) -> float:
-        """CPU time for each exec, in microseconds."""
-        return 1e6 * self.cpu / self.execs
-
-    @property
-    def share(self) -> float:
-        """Of one core, at the rate that was wanted."""
-        return self.wanted * self.cpu / self.execs
 
 
 class Execs(threading.Thread):
@@ -93,8 +73,8 @@ def load(rate: int, seconds: float, tasks: Path) -> float:
     return ours / (time.monotonic() - began)
 
 
-def measure(seconds: float) -> tuple[list[WatchRow], int]:
-    """A row for each rate, and the memory of watch in KiB. Raises HookError, OSError."""
+def measure_use(seconds: float) -> Table:
+    """A row for each rate, and the memory of watch. The share is at the rate that was wanted. HookError, OSError."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="watch-")))
         resctrl = stack.enter_context(mounted(directory))
@@ -106,13 +86,33 @@ def measure(seconds: float) -> tuple[list[WatchRow], int]:
         process = stack.enter_context(watching.watching(hook))
         time.sleep(3)  # the look at the start is not to be beside this
         execs = Execs()
-        rows = []
+        figures = []
         for rate in RATES:
             before, number = cpu_of(process), execs.number
             reached = load(rate, seconds, own.directory / "cgroup.procs")
             time.sleep(1)  # both have seen the last ones
-            rows.append(WatchRow(rate, reached, execs.number - number, cpu_of(process) - before))
-        return rows, memory_of(process)
+            each = (cpu_of(process) - before) / (execs.number - number)
+            row = f"{rate} execs a second"
+            figures += [
+                Figure(row, "reached", [reached], digits=0),
+                Figure(row, "all execs", [execs.number - number], digits=0),
+                Figure(row, "CPU time for each (us)", [1e6 * each], digits=0),
+                Figure(row, "share of a core (%)", [100 * rate * each], MOST[rate]),
+            ]
+        figures.append(Figure("memory", "MiB", [memory_of(process) / 1024], MOST_MEMORY, digits=0))
+        return Table("watch", figures)
+
+
+def measure(seconds: float, containers: int) -> Iterator[Table]:
+    """The tables, each as soon as it is there."""
+    if reason := watching.missing() or ("" if os.geteuid() == 0 else "not root"):
+        raise NotReady(reason)
+    try:
+        yield measure_use(seconds)
+        yield churn(containers)
+        yield chains.measure()
+    except (CannotBuild, GuestFailed, GuestTimeout, HookError, OSError) as error:
+        raise CannotMeasure(str(error)) from error
 
 
 def cpu_of(process: subprocess.Popen[bytes]) -> float:
@@ -124,42 +124,12 @@ def memory_of(process: subprocess.Popen[bytes]) -> int:
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("VmHWM"))
 
 
-def cells(row: WatchRow) -> list[str]:
-    """A line of the table."""
-    reached = f"{row.reached:.0f}/s"
-    return [str(row.wanted), reached, str(row.execs), f"{row.micros:.0f} us", f"{100 * row.share:.2f} %"]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = common.parser("watch", __doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="for each rate [20]")
     parser.add_argument("--containers", type=int, default=2000, help="that programs are brought into [2000]")
     given = parser.parse_args(arguments)
-    if reason := watching.missing() or ("" if os.geteuid() == 0 else "not root"):
-        print(f"watch: {reason}", file=sys.stderr)
-        return 1
-    try:
-        rows, memory = measure(given.seconds)
-        churned = churn(given.containers)
-        chained = chains.measure()
-    except (CannotMeasure, GuestFailed, GuestTimeout, HookError, OSError) as error:
-        print(f"watch: {error}", file=sys.stderr)
-        return 1
-    head = ["execs/s", "reached", "all execs", "CPU for each", "share of a core"]
-    tables = [[head, *(cells(row) for row in rows)], churned.table(), chained.table()]
-    if given.json:
-        found = [{**row._asdict(), "share": row.share} for row in rows]
-        print(
-            json.dumps(
-                {"rows": found, "memory_kib": memory, "churn": churned._asdict(), "chains": chained._asdict()}, indent=2
-            )
-        )
-    elif given.markdown:
-        print("\n\n".join(as_markdown(table, names=0) for table in tables))
-    else:
-        print("\n\n".join(map(as_text, tables)), f"\n\nMemory: {memory} KiB (VmHWM).")
-    is_well = all(it.share <= MOST[it.wanted] for it in rows) and memory <= MEMORY and churned.after == 0
-    return 0 if is_well and chained.outside == 0 else 1
+    return common.report("watch", lambda: measure(given.seconds, given.containers), given)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def test_each_rate_and_the_memory_are_measured() -> None:
-    rows, memory = watch.measure(0.5)
-    assert [row.wanted for row in rows] == list(watch.RATES)
-    assert all(row.execs > 0 and row.cpu > 0 for row in rows)
-    assert 0 < memory <= watch.MEMORY
+    figures = {(it.row, it.column): it.median for it in watch.measure_use(0.5).figures}
+    assert [row for row, column in figures if column == "reached"] == [f"{it} execs a second" for it in watch.RATES]
+    assert min(figures.values()) > 0
+    assert figures["memory", "MiB"] <= watch.MOST_MEMORY
