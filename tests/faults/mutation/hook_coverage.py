@@ -11,7 +11,6 @@ only after a failure, or for people. In place of `models` there is what the buil
 from __future__ import annotations
 
 import ast
-import json
 import os
 import re
 import shutil
@@ -20,7 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, TYPE_CHECKING
 
 from pyz import COMPILED, archive
 from tests import provision
@@ -100,18 +99,6 @@ PACKAGES = ("base", "state", "stages")
 """Of hook/: those whose modules a container's start may import."""
 
 
-class Missing(NamedTuple):
-    """What no test of a module has run: `missed` of its statements and branches.
-
-    `told`: a line each, with the text, since numbers mean nothing tomorrow.
-    """
-
-    module: str
-    all: int
-    missed: int
-    told: list[str]
-
-
 def run(campaign: Campaign) -> None:
     begin = time.monotonic()
     if not campaign.is_chosen("all"):
@@ -120,11 +107,10 @@ def run(campaign: Campaign) -> None:
         measured = Measured(Path(name))
         for path in test_files():
             measured.run(path)
-        found = measured.missing()
-    every, missed = sum(it.all for it in found), sum(it.missed for it in found)
-    problems = {"all": "\n".join(line for it in found for line in it.told)} if missed else {}
-    campaign.tally("tests, measured", measured.passed, problems, begin)
-    campaign.note(f"{every - missed} of {every} statements and branches: {100 * (every - missed) / every:.2f} %")
+        told = measured.report()
+    is_whole = told.split()[-1] == "100.00%"
+    campaign.tally("tests, measured", measured.passed, {} if is_whole else {"all": told}, begin)
+    campaign.note(f"statements and branches: {told.splitlines()[-1]}")
     if measured.failed:
         campaign.note(f"{measured.failed} tests failed where they are measured")
 
@@ -183,42 +169,29 @@ class Measured:
             else:
                 self.failed += int(number)
 
-    def missing(self) -> list[Missing]:
-        """What is missing in each module of the hook path."""
-        report = self.copy / "build/coverage.json"
-        self._coverage("json", "-q", "-o", str(report))
-        files = json.loads(report.read_text(encoding="utf-8"))["files"]
-        return [self._missing(module, files.get(f"hook/{module}.py")) for module in hook_path()]
+    def report(self) -> str:
+        """What is missing in each module of the hook path, and at last how much there is of it."""
+        files = [f"hook/{module}.py" for module in hook_path()]
+        told = self._coverage("report", "--show-missing", "--precision=2", f"--include={','.join(files)}")
+        return "\n".join([*(f"{file}: never imported" for file in files if file not in told), told.strip()])
 
-    def _missing(self, module: str, file: Any) -> Missing:  # noqa: ANN401  coverage's JSON
-        if file is None:
-            return Missing(module, 1, 1, [f"{module}: never imported"])
-        text = ["", *(self.copy / f"hook/{module}.py").read_text().splitlines()]
-        told = [f"{module}:{at}: never run: {text[at].strip()}" for at in file["missing_lines"]]
-        for at, to in file["missing_branches"]:
-            if at not in file["missing_lines"]:
-                target = text[to].strip() if to > 0 else "the end"
-                told.append(f"{module}:{at}: never from: {text[at].strip()} to: {target}")
-        said = file["summary"]
-        missed = said["missing_lines"] + said["missing_branches"]
-        return Missing(module, said["num_statements"] + said["num_branches"], missed, told)
-
-    def _coverage(self, verb: str, *words: str, log: IO[str] | None = None) -> None:
+    def _coverage(self, verb: str, *words: str, log: IO[str] | None = None) -> str:
+        """What it prints, if it has no log; then a failure is an error."""
         measured = [sys.executable, "-m", "coverage", verb, f"--rcfile={self.copy}/build/coveragerc", *words]
         environment = {**os.environ, "PYTHONPATH": f"{self.copy}/build", "PYTHONDONTWRITEBYTECODE": "1"}
-        null, wrong = subprocess.DEVNULL, log is None
         with cgroup(f"/coverage-{os.getpid()}") as own:  # what the tests leave running goes with it
-            command = [*INTO_CGROUP, f"{own.directory}/cgroup.procs", *ALONE, *measured]
-            subprocess.run(
-                command,
+            done = subprocess.run(
+                [*INTO_CGROUP, f"{own.directory}/cgroup.procs", *ALONE, *measured],
                 cwd=self.copy,
                 env=environment,
-                stdin=null,
-                stdout=log,
+                stdin=subprocess.DEVNULL,
+                stdout=log or subprocess.PIPE,
                 stderr=log,
-                check=wrong,
+                text=True,
+                check=log is None,
                 timeout=PATIENCE,
             )
+        return done.stdout or ""
 
 
 def _filled(text: str, known: dict[str, str]) -> str:
