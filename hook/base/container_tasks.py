@@ -189,19 +189,11 @@ def had_pid(pid: int, boottime: float) -> bool:
     return fields is not None and int(fields[19]) <= boottime * procfs.TICKS
 
 
-def _sees_other_cgroups() -> bool:
-    """Whether we run in a cgroup namespace below the host's, where a container's cgroup can read `/..`.
-
-    Source: cgroup_namespaces(7).
-    """
-    return any("/../" in place + "/" for place in procfs.cgroups(1))
-
-
 def check_namespaces() -> None:
     """Raise HookError in a pid or cgroup namespace that hides processes, or which container a process is in."""
     if not procfs.in_host_pid_namespace():
         raise HookError(Reason.DENIED, procfs.NOT_HOST_PIDS, hint=procfs.PID_HINT)
-    if _sees_other_cgroups():
+    if any("/../" in place + "/" for place in procfs.cgroups(1)):  # cgroup_namespaces(7)
         problem = "running in a private cgroup namespace, where processes cannot be matched to containers"
         hint = "run it in the host's cgroup namespace (nsenter -t 1 -C; podman run --cgroupns=host)"
         raise HookError(Reason.DENIED, problem, hint=hint)

@@ -21,7 +21,7 @@ _WHITE = " \t\n\r"
 _LONGEST_NUMBER = 25  # more characters than any number that a runtime, the kernel or we write
 
 
-def _bounded(text: str) -> str:
+def _check_length(text: str) -> str:
     if len(text) > _LONGEST_NUMBER:
         raise ValueError(f"not JSON of ours: a number of {len(text)} characters")
     return text
@@ -32,8 +32,8 @@ def _constant(text: str) -> object:
 
 
 _PARSERS: Any = {
-    "parse_int": lambda text: int(_bounded(text)),
-    "parse_float": lambda text: float(_bounded(text)),
+    "parse_int": lambda text: int(_check_length(text)),
+    "parse_float": lambda text: float(_check_length(text)),
     "parse_constant": _constant,
 }
 # What the C scanner asks of its context (json.decoder.JSONDecoder): RFC 8259, no number of absurd length. A namespace

@@ -184,13 +184,16 @@ def append(path: str, text: str, dir_fd: int) -> tuple[int, bool]:
 
 
 def remove_and_measure(path: str, dir_fd: int) -> int:
-    """Remove a file; returns its size. Of two processes that do it at once, one gets FileNotFoundError."""
+    """Remove a file; returns its size. Of two processes that do it at once, one gets 0."""
 
     def remove(descriptor: int) -> int:
         posix.unlink(_encoded(path), dir_fd=dir_fd)
         return posix.fstat(descriptor).st_size  # last: an append after this finds that the file has no name
 
-    return _use(path, posix.O_RDONLY | posix.O_NONBLOCK, remove, dir_fd)
+    try:
+        return _use(path, posix.O_RDONLY | posix.O_NONBLOCK, remove, dir_fd)
+    except FileNotFoundError:
+        return 0
 
 
 def write_new(path: str, text: str, dir_fd: int | None = None, mode: int = 0o600) -> None:

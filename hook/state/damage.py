@@ -101,20 +101,12 @@ def sum_up_failures(run: RunDir) -> list[str]:
         for name in system.list_directory(".", run.descriptor):
             reason, _, minute = name[len(_LOGGED) :].rpartition("-")
             if name.startswith(_LOGGED) and minute != str(_this_minute()):
-                more = _take(run, name) - MOST
+                more = system.remove_and_measure(name, run.descriptor) - MOST
                 if more > 0:
                     lines.append(f"{reason}: and {more} more failures within a minute; see resctrl-mon-hook list")
     except OSError:
         pass
     return lines
-
-
-def _take(run: RunDir, name: str) -> int:
-    """Remove a count and return it; 0: another process has removed it."""
-    try:
-        return system.remove_and_measure(name, run.descriptor)
-    except OSError:
-        return 0
 
 
 def _this_minute() -> int:

@@ -50,7 +50,7 @@ class RunDir:
             try:
                 self.descriptor = system.open_directory(path)
             except FileNotFoundError:
-                make_directory(path, 0o755)
+                ensure_directory(path, 0o755)
                 self.descriptor = system.open_directory(path)
                 self.make_parts()
             owner, mode = system.owner_and_mode(self.descriptor)
@@ -72,7 +72,7 @@ class RunDir:
     def make_parts(self) -> None:
         """Make its missing directories."""
         for part in PARTS:
-            make_directory(part, 0o700, self.descriptor)
+            ensure_directory(part, 0o700, self.descriptor)
 
     # --- Records
 
@@ -303,7 +303,7 @@ def file_of(model: type[Model], name: str) -> str:
     return f"{PLACES.get(model, '')}{name}.json"
 
 
-def make_directory(path: str, mode: int, dir_fd: int | None = None) -> None:
+def ensure_directory(path: str, mode: int, dir_fd: int | None = None) -> None:
     """Make a directory, or nothing if there is one."""
     try:
         system.mkdir(path, mode, dir_fd)

@@ -23,7 +23,7 @@ kernel's own values or none, since the links lead to the kernel's files.
 from __future__ import annotations
 
 from hook.base import system
-from hook.state.store import make_directory
+from hook.state.store import ensure_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ class View:
             system.symlink(f"{self._resctrl_root}/mon_data", "mon_data", self._dir)
         except FileExistsError:
             pass
-        make_directory(_PLACE, 0o755, self._dir)
-        make_directory(_BUILDING, 0o700, self._dir)
+        ensure_directory(_PLACE, 0o755, self._dir)
+        ensure_directory(_BUILDING, 0o700, self._dir)
 
 
 def _generation(state: KeyState) -> str:
