@@ -174,8 +174,7 @@ _FORMS = {"base_runtime_spec": _TEXT, "imports": _TEXTS}
 _REJECTS = r"""\breject_oci_hook_adjustment["']?[ \t]*=[ \t]*true\b"""
 
 
-@dataclass(frozen=True)
-class Spec:
+class Spec(NamedTuple):
     """A base_runtime_spec. `path`: in containerd's `files`; `in_force`: whether containerd uses its table."""
 
     path: str

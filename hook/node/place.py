@@ -83,9 +83,10 @@ class Places:
         found = self.at(path)
         if not os.path.lexists(found):
             return False
-        if path == self.link or os.path.islink(found):
-            is_ours = path == self.link and os.path.islink(found) and os.path.basename(os.readlink(found)) == PROGRAM
-            return not is_ours
+        if os.path.islink(found) != (path == self.link):
+            return True
+        if path == self.link:
+            return os.path.basename(os.readlink(found)) != PROGRAM
         if path.endswith(".json"):
             return hooksd.read_entry(found).own is None
         try:
