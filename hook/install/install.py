@@ -63,7 +63,7 @@ def install(wanted: Wanted, *, dry_run: bool) -> tuple[Taken, list[str]]:
     directory = wanted.places.at(wanted.places.program_dir)
     if not dry_run:
         try:
-            steps.make_directory(directory)
+            steps.make_directories(directory)
         except OSError as error:
             raise Refused(
                 f"cannot make {directory}: {error.strerror}; remedy: run as root, or use --prefix=DIR"

@@ -82,7 +82,7 @@ def _replace(verb: str, what: str, path: str, make: Callable[[str], None], is_ri
     """Make a file under its temporary name, and rename it. `is_right`: whether it is there; may raise OSError."""
 
     def do() -> None:
-        make_directory(os.path.dirname(path))
+        make_directories(os.path.dirname(path))
         with door.replace_file(path, _name_temporary(path)) as temporary:
             make(temporary)
 
@@ -162,12 +162,12 @@ def steps_to_json(taken: Taken) -> list[dict[str, Any]]:
     return [{"step": step.verb, "what": step.what, "problem": problem} for step, problem in taken]
 
 
-def make_directory(path: str) -> None:
+def make_directories(path: str) -> None:
     """Make a directory and its parents, durably."""
     if os.path.isdir(path):
         return
     above = os.path.dirname(path)
-    make_directory(above)
+    make_directories(above)
     with suppress(FileExistsError):
         os.mkdir(path, 0o755)
     door.sync_directory(above)
