@@ -26,8 +26,6 @@ from hook.reconcile.run import (
     format_left,
     format_outcome,
     is_known,
-    read_left_undone,
-    write_left_undone,
 )
 from hook.reconcile.survey import ListStates
 
@@ -42,32 +40,34 @@ def repair_and_print(
     """Do all actions, and print them unless `is_quiet`, for JSON. Raises HookError, OSError."""
     gc.disable()  # the collector takes a quarter of the time on tens of thousands of records, and finds no cycle
     for_log = not (is_quiet or (sys.stdout is not None and sys.stdout.isatty()))
-    progress = Progress(read_left_undone(options.run_dir) if for_log else LeftUndone(), is_quiet=is_quiet)
+    progress = Progress(is_quiet=is_quiet, for_log=for_log)
     try:
-        result = reconcile.repair(options, live, longest_linger=longest, follower=progress, list_states=asks)
+        return reconcile.repair(options, live, longest, asks, progress)
     except Ended as error:
         return progress.end_run(str(error))
-    progress.finish(result)
-    if for_log:
-        write_left_undone(options.run_dir, progress.now)
-    return result
 
 
 class Progress(Follower):
     """Prints the actions of a run, also if the run is ended early.
 
-    `last`: the failures of the last run, which are only counted. `is_quiet`: print nothing, for JSON.
+    `is_quiet`: print nothing, for JSON. `for_log`: only count the failures that the last such run has left, too.
     """
 
-    def __init__(self, last: LeftUndone, *, is_quiet: bool) -> None:
-        self.now = LeftUndone()
-        self._last = last
+    def __init__(self, *, is_quiet: bool, for_log: bool) -> None:
+        self._now = LeftUndone()
+        self._last = LeftUndone()
+        self._for_log = for_log
         self._is_quiet = is_quiet
         self._outcomes: list[Outcome] = []
         self._action: Action | None = None  # the action that has begun
         self._undone = 0  # planned actions, with the one that has begun
         self._drawn = system.monotonic() + _PATIENCE - _INTERVAL
         self._shows_progress = sys.stderr is not None and sys.stderr.isatty()
+
+    def start(self, last: LeftUndone) -> None:
+        """Note the failures of the last run."""
+        if self._for_log:
+            self._last = last
 
     def begin(self, action: Action, number: int, total: int) -> None:
         """Show the progress on a terminal."""
@@ -84,16 +84,17 @@ class Progress(Follower):
             return
         self._outcomes.append(outcome)
         if outcome.has_failed:
-            self.now.failures[outcome.action.id] = outcome.reason or ""
+            self._now.failures[outcome.action.id] = outcome.reason or ""
         if not is_known(self._last, outcome):
             self._print(format_outcome(outcome))
 
-    def finish(self, result: Result) -> None:
+    def finish(self, result: Result) -> LeftUndone | None:
         """Print the problems that reconcile leaves, if they have changed since the last run."""
-        self.now.left.extend(result.left)
+        self._now.left.extend(result.left)
         self._print([format_left(line) for line in result.left if line not in self._last.left])
-        self._print(format_changes(self._last, self.now))
+        self._print(format_changes(self._last, self._now))
         self._draw(_ERASE)
+        return self._now if self._for_log else None
 
     def end_run(self, why: str) -> Result:
         """Print how far a run came that was ended; returns its partial result."""

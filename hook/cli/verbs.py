@@ -349,7 +349,7 @@ def reconcile(given: options.Reconcile, hook: Options, words: list[str]) -> int:
     longest = hook.linger if any(word.startswith("--linger=") for word in words) else None
     asks = runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
     if given.dry_run:
-        result = plan_repairs(hook, live, longest_linger=longest, list_states=asks)
+        result = plan_repairs(hook, live, longest, asks)
     else:
         result = repair_and_print(hook, live, longest, asks, is_quiet=given.is_json)
     if given.is_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +24,6 @@ from hook.reconcile.tally import Tally
 from hook.stages import report
 from hook.stages.entry import Context
 from hook.state import damage, records
-from hook.state.records import Records
 from hook.state.store import RunDir
 
 _MOST_PASSES = 3
@@ -91,46 +91,49 @@ class Result:
 class Follower:
     """Gets the progress of a run. This one ignores it."""
 
+    def start(self, last: LeftUndone) -> None:
+        """The run begins; its last one has left these problems."""
+
     def begin(self, action: Action, number: int, total: int) -> None:
         """An action begins, the `number`th of `total` in this pass."""
 
     def end(self, outcome: Outcome | None) -> None:
         """The action has ended. None: it was no longer needed."""
 
+    def finish(self, _result: Result) -> LeftUndone | None:
+        """The run has come to its end. Returns the problems to record; None: those of its last one stay on record."""
+        return None
+
 
 def plan_repairs(
-    options: Options,
-    live: Collection[str] | None = None,
-    *,
-    longest_linger: int | None = None,
-    list_states: ListStates | None = None,
+    options: Options, live: Collection[str] | None = None, linger: int | None = None, asks: ListStates | None = None
 ) -> Result:
     """The actions of `repair`'s first pass, without doing them. Raises HookError, OSError."""
-    if list_states is None and not _has_work(options):
+    if asks is None and not _has_work(options):
         return Result()
-    seen = Survey(_open_node(options, longest_linger), live)
+    seen = Survey(_open_node(options, linger), live)
     planned, left = diagnose(seen), [*_list_left(seen)]
-    if list_states is not None:
-        left += seen.look_for_adoptable(list_states)
+    if asks is not None:
+        left += seen.look_for_adoptable(asks)
     return Result([Outcome(it) for it in [*planned, *diagnose_adoptable(seen)]], left)
 
 
 def repair(
     options: Options,
     live: Collection[str] | None = None,
-    *,
-    longest_linger: int | None = None,
+    linger: int | None = None,
+    asks: ListStates | None = None,
     follower: Follower | None = None,
-    list_states: ListStates | None = None,
 ) -> Result:
     """Do all actions, pass by pass, until none is needed. Raises HookError.
 
-    `live`: the keys that live, instead of a look at their members. `longest_linger`: see Context. `list_states`: lists
+    `live`: the keys that live, instead of a look at their members. `linger`: see Context.longest_linger. `asks`: lists
     the OCI states of running containers but those that are known, for adoption, and a line for each problem of that.
     """
-    if list_states is None and not _has_work(options):
+    if asks is None and not _has_work(options):
         return Result()
-    context, follower = _open_node(options, longest_linger), follower or Follower()
+    context, follower = _open_node(options, linger), follower or Follower()
+    follower.start(context.run.glance(LeftUndone, "left-undone") or LeftUndone())
     with Tally(context) as tally:
         for line in damage.sum_up_failures(context.run):
             report.log(line)
@@ -153,13 +156,17 @@ def repair(
         outcomes += _give_up(planned, outcomes, seen)
         left = [*_list_left(seen)]
         outside = {container: it.to_move for (_key, container), it in seen.outside.items() if it.to_move}
-        if list_states is not None:  # last: of what was rebuilt the containers are known by now
-            left += seen.look_for_adoptable(list_states)
+        if asks is not None:  # last: of what was rebuilt the containers are known by now
+            left += seen.look_for_adoptable(asks)
             adopted = _do_actions(seen, diagnose_adoptable(seen), follower, tally)
             outside.update((it.action.container, it.outside) for it in adopted if it.outside)
             outcomes += adopted
         result = Result(outcomes, [*left, *_list_unhooked(seen)], outside=outside)
         tally.end(len(result.left), len(result.failed), outside)
+    undone = follower.finish(result)
+    if undone is not None:
+        with suppress(OSError):  # then the next run prints known problems again
+            context.run.write(LeftUndone, "left-undone", undone)
     return result
 
 
@@ -168,9 +175,9 @@ def _has_work(options: Options) -> bool:
     return system.is_directory(options.run_dir) or Resctrl(options.resctrl_root).is_mounted()
 
 
-def _open_node(options: Options, longest_linger: int | None) -> Context:
+def _open_node(options: Options, linger: int | None) -> Context:
     container_tasks.check_namespaces()
-    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=longest_linger)
+    context = Context(Resctrl(options.resctrl_root), RunDir(options.run_dir), options, longest_linger=linger)
     try:
         context.run.make_parts()  # hooks make them with the run directory and need them
         context.view.make_parts()  # consumers open them when they start
@@ -309,21 +316,3 @@ def format_changes(last: LeftUndone, now: LeftUndone) -> list[str]:
         for verb, reason in sorted({*before, *after})
         if after[verb, reason] != before[verb, reason]
     ]
-
-
-def read_left_undone(run_dir: str) -> LeftUndone:
-    """Read the problems that the last run left; none if the record is missing or unreadable."""
-    try:
-        with Records(run_dir) as found:
-            return found.glance(LeftUndone, "left-undone") or LeftUndone()
-    except HookError:
-        return LeftUndone()
-
-
-def write_left_undone(run_dir: str, now: LeftUndone) -> None:
-    """Write the record of the problems left. If that fails, the next run prints known problems again."""
-    try:
-        if system.is_directory(run_dir):
-            RunDir(run_dir).write(LeftUndone, "left-undone", now)
-    except (HookError, OSError):
-        pass

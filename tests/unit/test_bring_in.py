@@ -44,7 +44,7 @@ def bundle_of(node: Node, cgroups_path: str | None, annotations: dict[str, str] 
 def adopt(node: Node, bundle: str, annotations: dict[str, str] | None, **more: Any) -> Result:  # noqa: ANN401
     state = {"ociVersion": "1.0", "id": ID, "status": "running", "pid": 7, "bundle": bundle}
     found = State.model_validate({**state, "annotations": annotations} if annotations else state)
-    return node.repair(more, list_states=lambda _known: ([found], []))
+    return node.repair(more, asks=lambda _known: ([found], []))
 
 
 def retry(node: Node, bundle: str, **known: Any) -> Result:  # noqa: ANN401

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from hook.base.node_models import LeftUndone
 from hook.reconcile.diagnose import Action
-from hook.reconcile.run import Outcome, format_changes, is_known, read_left_undone, write_left_undone
+from hook.reconcile.run import Outcome, format_changes, is_known
+from hook.state.store import RunDir
 
 
 def failed(verb: str, container: str, reason: str, recorded: str = "") -> Outcome:
@@ -52,26 +52,19 @@ def test_a_number_is_printed_when_it_changes() -> None:
     assert format_changes(left(*many), more) == ["1 actions still fail: evict, io (see reconcile --json)"]
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    now = LeftUndone(failures={"retry a": "no_rmids"}, left=["3 threads"])
-    write_left_undone(str(tmp_path), now)
-    assert read_left_undone(str(tmp_path)) == now
-    assert "left-undone.json" in os.listdir(tmp_path)
-    assert (tmp_path / "left-undone.json").stat().st_mode & 0o777 == 0o600
-
-
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "7", '{"failures": []}', '{"failures": {}, "left": 7}', "\0", "[" * 9999]
+    "text", ["{", "[]", '{"failures": {}, "left": 7}', None], ids=["torn", "a list", "7", "a link"]
 )
-def test_an_unreadable_file_is_as_if_it_were_not_there(tmp_path: Path, text: str) -> None:
-    (tmp_path / "left-undone.json").write_text(text)
-    assert read_left_undone(str(tmp_path)) == LeftUndone()
-
-
-def test_a_link_is_not_followed_and_a_missing_directory_costs_nothing(tmp_path: Path) -> None:
-    (tmp_path / "real.json").write_text('{"failures": {"retry a": "io"}, "left": []}')
-    (tmp_path / "left-undone.json").symlink_to("real.json")
-    assert read_left_undone(str(tmp_path)) == LeftUndone()
-    assert read_left_undone(str(tmp_path / "none")) == LeftUndone()
-    write_left_undone(str(tmp_path / "none"), LeftUndone())
-    assert not (tmp_path / "none").exists()
+def test_an_unreadable_record_is_as_if_it_were_not_there_and_a_link_is_not_followed(
+    tmp_path: Path, text: str | None
+) -> None:
+    run = RunDir(str(tmp_path / "run"))
+    now = LeftUndone(failures={"retry a": "no_rmids"}, left=["3 threads"])
+    run.write(LeftUndone, "left-undone", now)
+    assert run.glance(LeftUndone, "left-undone") == now
+    place = tmp_path / "run" / "left-undone.json"
+    if text is None:
+        place.symlink_to(place.rename(tmp_path / "real"))
+    else:
+        place.write_text(text)
+    assert run.glance(LeftUndone, "left-undone") is None

@@ -38,7 +38,7 @@ def retry(name: str, reason: str | None) -> Outcome:
 
 
 def test_an_action_is_printed_when_it_is_done(capsys: Capture) -> None:
-    progress = Progress(LeftUndone(), is_quiet=False)
+    progress = Progress(is_quiet=False, for_log=False)
     progress.begin(DROP, 1, 2)
     assert capsys.readouterr().out == ""
     progress.end(Outcome(DROP))
@@ -52,19 +52,19 @@ def test_what_fails_again_is_counted_and_a_known_count_is_not_printed(capsys: Ca
     last = LeftUndone()
     printed = []
     for _ in range(2):
-        progress = Progress(last, is_quiet=False)
+        progress = Progress(is_quiet=False, for_log=True)
+        progress.start(last)
         for outcome in outcomes:
             progress.end(outcome)
-        progress.finish(Result(outcomes, ["3 threads stay"]))
+        last = progress.finish(Result(outcomes, ["3 threads stay"])) or last
         printed.append(capsys.readouterr().out.splitlines())
-        last = progress.now
     done = "retry c: it is running but not monitored (no_rmids)"
     assert printed == [[done, "left: 3 threads stay", "2 containers still not monitored: no_rmids (see list)"], [done]]
 
 
 def test_for_json_nothing_is_printed(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = terminal(monkeypatch)
-    progress = Progress(LeftUndone(), is_quiet=True)
+    progress = Progress(is_quiet=True, for_log=False)
     progress.end(Outcome(DROP))
     progress.finish(Result([Outcome(DROP)], ["left"], 3))
     assert (capsys.readouterr().out, stderr.getvalue()) == ("", "\r\x1b[K")
@@ -81,7 +81,7 @@ def test_for_json_nothing_is_printed(capsys: Capture, monkeypatch: pytest.Monkey
 def test_a_run_that_is_ended_says_what_it_has_done_what_is_left_and_what_it_was_at(
     capsys: Capture, begun: int, of: int, is_in_hand: bool, line: str
 ) -> None:
-    progress = Progress(LeftUndone(), is_quiet=False)
+    progress = Progress(is_quiet=False, for_log=False)
     progress.end(Outcome(DROP, "its state cannot be read", reason="bad_state"))  # never begun, as of an invalid state
     progress.begin(DROP, 1, of)
     progress.end(Outcome(DROP))
@@ -105,10 +105,10 @@ def test_a_reader_that_goes_away_does_not_end_the_run(monkeypatch: pytest.Monkey
     os.close(reader)
     closed = os.fdopen(writer, "w")
     monkeypatch.setattr(sys, "stdout", closed)
-    progress = Progress(LeftUndone(), is_quiet=False)
+    progress = Progress(is_quiet=False, for_log=False)
     progress.end(Outcome(DROP))
     progress.end(Outcome(DROP))
-    assert progress.now == LeftUndone()
+    assert progress._now == LeftUndone()
     with suppress(BrokenPipeError):
         closed.close()
 
@@ -116,7 +116,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(monkeypatch: pytest.Monkey
 def test_long_work_shows_its_progress_on_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     stderr, now = terminal(monkeypatch), [100.0]
     monkeypatch.setattr(system, "monotonic", lambda: now[0])
-    progress = Progress(LeftUndone(), is_quiet=False)
+    progress = Progress(is_quiet=False, for_log=False)
     progress.begin(DROP, 1, 900)
     assert stderr.getvalue() == ""
     now[0] = 101.1
@@ -130,7 +130,7 @@ def test_long_work_shows_its_progress_on_a_terminal(capsys: Capture, monkeypatch
 
 def test_without_a_terminal_there_is_no_progress(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "monotonic", iter(range(0, 9000, 100)).__next__)
-    progress = Progress(LeftUndone(), is_quiet=False)
+    progress = Progress(is_quiet=False, for_log=False)
     progress.begin(DROP, 1, 900)
     progress.finish(Result([]))
     assert tuple(capsys.readouterr()) == ("", "")

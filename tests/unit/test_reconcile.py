@@ -376,9 +376,9 @@ def test_named_linger_shortens_and_never_prolongs_a_recorded_one(node: Node) -> 
     for named, is_ended in ((0, True), (300, False), (3600, False), (None, False)):
         node.start("c1", uid=None, linger=600)
         node.stop("c1", 7, linger=600)
-        assert node.verbs(longest_linger=named) == (["end"] if is_ended else [])
+        assert node.verbs(linger=named) == (["end"] if is_ended else [])
     node.kernel.now += 601
-    assert node.verbs(longest_linger=3600) == ["end"]
+    assert node.verbs(linger=3600) == ["end"]
     assert node.groups() == {}
 
 
