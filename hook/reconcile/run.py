@@ -244,6 +244,8 @@ def _give_up(planned: list[Action], outcomes: list[Outcome], last: Survey) -> It
 def _list_left(seen: Survey) -> Iterator[str]:
     """A line for each problem that reconcile leaves, because another tool or the container itself caused it."""
     for (key, container), found in seen.outside.items():
+        if not (found.elsewhere or found.unread):
+            continue
         state = seen.states[key]
         name = who(container, state.pod_namespace, state.pod_name, state.members[container].name)
         of = f"of {name} of {short_id(key)}"

@@ -225,34 +225,28 @@ def find_containers(seen: Survey, path: str) -> dict[str, Process]:
 class Threads:
     """Compares the threads in the groups of one key with those of its containers.
 
-    `_owned`: by group, the threads of the containers that were looked at so far.
+    By group: `_inside`, the threads in it, None if it is gone or was made again; `_owned`, the threads of the
+    containers that were looked at so far.
     """
 
     def __init__(self, seen: Survey, state: KeyState) -> None:
         self._seen = seen
         self._key = state.key
-        self._groups = {group.path: group for group in state.groups}
-        self._read: dict[str, set[int] | None] = {}
-        self._owned: dict[str, set[int]] = {path: set() for path in self._groups}
-
-    def _inside(self, path: str) -> set[int] | None:
-        """The threads in a group of the key, read once; None: it is gone, or was made again."""
-        if path not in self._read and path in self._groups:
-            group, resctrl = self._groups[path], self._seen.context.resctrl
-            is_same = group.inode is None or resctrl.inode(path) == group.inode
-            self._read[path] = resctrl.tasks(path) if is_same else None
-        return self._read.get(path)
+        kernel = seen.context.resctrl
+        there = [it.path for it in state.groups if it.inode is None or kernel.inode(it.path) == it.inode]
+        self._inside = {path: kernel.tasks(path) for path in there}
+        self._owned: dict[str, set[int]] = {group.path: set() for group in state.groups}
 
     def is_in_place(self, member: Member) -> bool:
         """Whether a container's group exists, and its init is in the same ctrl_group, if the kernel shows that."""
-        if self._inside(member.group) is None:
+        if self._inside.get(member.group) is None:
             return False
         groups = procfs.resctrl_groups(member.pid)
         return groups is None or is_of_parent(self._seen.context, member.group, groups[0])
 
     def count_outside(self, container: str, member: Member) -> int:
         """Count the threads of a container that are outside its group and may be moved in."""
-        processes, there = self._seen.processes, self._inside(member.group) or set()
+        processes, there = self._seen.processes, self._inside.get(member.group) or set()
         own = processes.read_own_cgroup(member)
         fresh = own.tids if own is not None else set()
         is_whole = own is not None and not own.unread
@@ -287,7 +281,7 @@ class Threads:
     def find_strangers(self, path: str, live: dict[str, Member]) -> set[int]:
         """The threads in a group that are in no cgroup of a member, once all live members were looked at."""
         seen = self._seen
-        found = find_strangers((self._inside(path) or set()) - self._owned[path], live, seen.processes)
+        found = find_strangers((self._inside.get(path) or set()) - self._owned[path], live, seen.processes)
         if not found:
             return found
         # The record was read before the tasks. A container may have joined in between: check again with a new one.
