@@ -301,7 +301,7 @@ class ContainerdNode(Observed):
         """`annotations`: what its author wrote."""
         return Pod(self.containerd, uid, self.runtime, annotations)
 
-    def assert_placed(self, container: Running, uid: str = UID) -> None:
+    def assert_placed(self, container: RunningContainer, uid: str = UID) -> None:
         """It was put into its pod's group before its first instruction."""
         comm = COMM[self.runtime.partition("-")[0]]
         self.assert_placed_before_exec(container.init(), f"oci-{uid}", container.gate.command, comm)
@@ -333,7 +333,7 @@ class Pod:
     def _runtime(self) -> Service:
         return self.node.cri.runtime
 
-    def start(self, name: str, attempt: int = 0) -> Running:
+    def start(self, name: str, attempt: int = 0) -> RunningContainer:
         """Create and start a container; returns when its command is running."""
         gate = self.node.gate(f"{name}.{attempt}")
         config = {
@@ -348,14 +348,14 @@ class Pod:
         response = self._runtime.CreateContainer(pod_sandbox_id=self.id, config=config, sandbox_config=self._config)
         self._runtime.StartContainer(container_id=response.container_id)
         gate.wait_up()
-        return Running(self.node, response.container_id, gate)
+        return RunningContainer(self.node, response.container_id, gate)
 
     def remove(self) -> None:
         self._runtime.StopPodSandbox(pod_sandbox_id=self.id)
         self._runtime.RemovePodSandbox(pod_sandbox_id=self.id)
 
 
-class Running:
+class RunningContainer:
     """A container that runs. To be ended by its gate, or by one of these."""
 
     def __init__(self, node: Containerd, container_id: str, gate: Gate) -> None:

@@ -13,7 +13,7 @@ from tests.support.observed import assert_runtime_init
 
 if TYPE_CHECKING:
     from tests.containerd.conftest import StartNode
-    from tests.containerd.node import ContainerdNode, Running
+    from tests.containerd.node import ContainerdNode, RunningContainer
 
 GROUP = f"oci-{UID}"
 VICTIM = "5b1d2c1e-0c55-4c7c-9d6b-2f3f8a1e9a70"
@@ -25,7 +25,7 @@ def node(start_node: StartNode, request: pytest.FixtureRequest) -> ContainerdNod
     return start_node("injected", request.param)
 
 
-def assert_in_its_own_group(node: ContainerdNode, container: Running) -> None:
+def assert_in_its_own_group(node: ContainerdNode, container: RunningContainer) -> None:
     """From before its first instruction on, and never in another. The hook may be called twice, and move it twice."""
     init = container.init()
     moves = [(event, seen) for event, seen in node.moves() if (seen.pid, seen.starttime) == (init.pid, init.starttime)]
