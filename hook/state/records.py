@@ -70,12 +70,12 @@ class Records(RunDir):
         """As RunDir.read, also without a run directory."""
         return super().read(model, name) if self.is_there else None
 
-    def names(self, model: type[Model]) -> list[str]:
-        """As RunDir.names, also without a run directory. HookError `io`: they cannot be listed."""
+    def list_part(self, part: str) -> list[str]:
+        """As RunDir.list_part, also without a run directory. HookError `io`: it cannot be listed."""
         try:
-            return super().names(model) if self.is_there else []
+            return super().list_part(part) if self.is_there else []
         except OSError as error:
-            raise system_error(f"{self.path}/{PLACES[model].rstrip('/')} cannot be read", error) from error
+            raise system_error(f"{self.path}/{part} cannot be read", error) from error
 
     def state(self, key: str) -> KeyState | Broken | None:
         """Read the state of a key; None: it has none."""
@@ -109,13 +109,7 @@ class Records(RunDir):
     def runs(self) -> dict[tuple[str, str], int]:
         """The number of hooks by stage and result: the sizes of the files `runs/<stage>-<result>`."""
         counts = {}
-        try:
-            files = system.list_directory("runs", self.descriptor) if self.is_there else []
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise system_error(f"{self.path}/runs cannot be read", error) from error
-        for name in files:
+        for name in self.list_part("runs"):
             stage, dash, result = name.partition("-")
             size = self._size("runs/" + name)
             if dash and size is not None and not name.startswith("."):
@@ -185,7 +179,7 @@ def find_leftovers(run: RunDir, live: Collection[str]) -> list[str]:
 
 def find_half_written(run: RunDir, model: type[Model]) -> list[str]:
     """Find the keys, or containers, that have a half-written record."""
-    files = run.list_part(PLACES[model].rstrip("/"))
+    files = run.list_part(PLACES[model])
     found = [name[1 : -len(".tmp")] for name in files if name.startswith(".") and name.endswith(".tmp")]
     return [name for name in found if names.is_container_id(name)]
 
@@ -213,7 +207,7 @@ def _list_leftovers(key: str) -> list[str]:
 
 def remove_half_written(run: RunDir, model: type[Model], name: str) -> None:
     """Remove a half-written record; of a key, under its lock. A hook that is just writing a failure tries again."""
-    system.unlink(f"{PLACES[model]}.{name}.tmp", run.descriptor)
+    system.unlink(f"{PLACES[model]}/.{name}.tmp", run.descriptor)
 
 
 def find_old_asides(run: RunDir) -> list[tuple[str, str]]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     ModelT = TypeVar("ModelT", bound=Model)
 
-PLACES = {KeyState: "groups/", Index: "members/", Failure: "unmonitored/"}
+PLACES = {KeyState: "groups", Index: "members", Failure: "unmonitored"}
 """The directory of each model's records. Those of other models (node_models) are in the run directory itself."""
 PARTS = ("groups", "members", "unmonitored", "runs", "locks")  # made in this order: if `locks` exists, all do
 _LIMIT = 16 << 20
@@ -97,8 +97,7 @@ class RunDir:
         `owner`: the key whose lock the caller holds, for the temporary file's name, if the record is not named by it.
         """
         path = file_of(model, name)
-        part, slash, own = path.rpartition("/")
-        temporary = f"{part}{slash}.{owner or own[: -len('.json')]}.tmp"
+        temporary = f"{path.rpartition('/')[0]}/.{owner or name}.tmp"
         try:
             self._replace(path, temporary, record)
         except OSError as error:
@@ -121,7 +120,7 @@ class RunDir:
 
     def names(self, model: type[Model]) -> list[str]:
         """List the keys, or containers, that have a record of a model. Skips files whose names are no IDs."""
-        found = [name[: -len(".json")] for name in self.list_part(PLACES[model].rstrip("/")) if name.endswith(".json")]
+        found = [name[: -len(".json")] for name in self.list_part(PLACES[model]) if name.endswith(".json")]
         return [name for name in found if names.is_container_id(name)]
 
     def list_part(self, part: str) -> list[str]:
@@ -300,7 +299,7 @@ def _shown(groups: list[MonGroup]) -> list[tuple[object, ...]]:
 
 def file_of(model: type[Model], name: str) -> str:
     """The path of a record in the run directory."""
-    return f"{PLACES.get(model, '')}{name}.json"
+    return f"{PLACES.get(model, '.')}/{name}.json"
 
 
 def ensure_directory(path: str, mode: int, dir_fd: int | None = None) -> None:
