@@ -7,17 +7,16 @@ its cgroups and its parent. Not for the hook path: the cost grows with the numbe
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from hook.base import cgroups, procfs, system
 from hook.base.errors import HookError, Reason
+from hook.base.explain import is_gone
 from hook.base.models import Member
 
 _MOST_CGROUPS = 256  # read for one container: with a writable cgroup a container can make any number
 _MOST_BYTES = 4 << 20  # of one list: half a million threads
-_GONE = (errno.ENOENT, errno.ENODEV)  # ENODEV: removed while its file was open
 
 
 class Process(NamedTuple):
@@ -302,5 +301,5 @@ def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None
                 names = (name for name in system.list_directory(path) if system.is_directory(f"{path}/{name}"))
                 waiting += (f"{below}/{name}" for name in names if not is_other(f"{cgroup}{below}/{name}"))
         except OSError as error:
-            unread += error.errno not in _GONE
+            unread += not is_gone(error)
     return Reading(tids, unread)

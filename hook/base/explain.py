@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from hook.base.resctrl import Resctrl
 
-_GONE = (errno.ENOENT, errno.ENODEV)
 _DENIED_HINTS = {
     errno.EROFS: "resctrl is mounted read-only",
     errno.EACCES: "the hook needs root with CAP_DAC_OVERRIDE; look for SELinux or AppArmor denials as well",
@@ -166,8 +165,8 @@ def sandbox_error(sandbox_id: str) -> HookError:
 
 
 def is_gone(error: OSError) -> bool:
-    """Whether an errno means that a group, or resctrl itself, was removed."""
-    return error.errno in _GONE
+    """Whether what a file is in was removed: a group, resctrl itself, a cgroup. ENODEV: while the file was open."""
+    return error.errno in (errno.ENOENT, errno.ENODEV)
 
 
 def mount_error(root: str) -> HookError:
