@@ -18,7 +18,7 @@ from tests.support.hook import UID, Hook
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.containerd.node import Running
+    from tests.containerd.node import RunningContainer
 
 GROUP = f"oci-{UID}"
 
@@ -35,7 +35,7 @@ def pod(lingering: Hook, request: pytest.FixtureRequest) -> Iterator[Pod]:
         yield Pod(containerd, UID, request.param)
 
 
-def groups_of(container: Running) -> str:
+def groups_of(container: RunningContainer) -> str:
     return Path(f"/proc/{container.init().pid}/cpu_resctrl_groups").read_text()
 
 
