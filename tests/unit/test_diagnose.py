@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,48 +31,47 @@ class Facts:
     without a record, and whether they have a task. `failures`: by container, None: unreadable.
     """
 
+    live: Collection[str] | None = None
+    is_mounted = True
+    boottime = 1000.0
+    dead: Collection[str] = ()
+    vanished: Collection[str] = ()
+    stale_views: Collection[str] = ()
+    unreadable: Collection[str] = ()
+    leftovers: Collection[str] = ()
+    half_failures: Collection[str] = ()
+    completed_groups: Collection[str] = ()
+    running: Collection[str] = ()
+    outside: Mapping[str, int] = {}
+    strangers: Mapping[str, set[int]] = {}
+    orphans: Mapping[str, bool] = {}
+    failures: Mapping[str, Failure | None] = {}
+    asides: Mapping[str, list[str]] = {}
+    pods: Mapping[str, tuple[str, str]] = {}
+    names: Mapping[str, str] = {}
+
     def __init__(
         self,
         *states: KeyState,
-        live: Collection[str] | None = None,
-        is_mounted: bool = True,
+        index: Mapping[str, str | None] | None = None,
         snapshot_ttl: int = 300,
-        dead: Collection[str] = (),
-        vanished: Collection[str] = (),
-        outside: dict[str, int] | None = None,
-        strangers: dict[str, set[int]] | None = None,
-        orphans: dict[str, bool] | None = None,
-        failures: dict[str, Failure | None] | None = None,
-        index: dict[str, str | None] | None = None,
-        **more: Any,  # noqa: ANN401
+        **given: Any,  # noqa: ANN401
     ) -> None:
+        assert all(hasattr(Facts, name) for name in given)
+        self.__dict__.update(given)
         self.states = {it.key: it for it in states}
-        self.live, self.is_mounted, self.boottime = live, is_mounted, 1000.0
-        self.dead, self.vanished = dead, vanished
-        self.outside, self.strangers = outside or {}, strangers or {}
-        self.orphans, self.failures, self.failed = orphans or {}, failures or {}, [*(failures or {})]
+        self.failed = [*self.failures]
         of_members = {container: it.key for it in states for container in it.members}
         self.index: dict[str, str | None] = {**of_members, **(index or {})}
-        self.indexed: dict[str, list[str]] = {}
-        for container, key in self.index.items():
-            if key is not None:
-                self.indexed.setdefault(key, []).append(container)
-        self.stale_views: Collection[str] = more.pop("stale_views", ())
-        self.unreadable: Collection[str] = more.pop("unreadable", ())
-        self.leftovers: Collection[str] = more.pop("leftovers", ())
-        self.asides: dict[str, list[str]] = more.pop("asides", {})
-        self.half_failures: list[str] = more.pop("half_failures", [])
-        self.completed_groups: set[str] = more.pop("completed_groups", set())
-        self.running: Collection[str] = more.pop("running", ())
-        self.pods, self.names = more.pop("pods", {}), more.pop("names", {})
-        assert not more
+        keys = {*filter(None, self.index.values())}
+        self.indexed = {key: [it for it, of in self.index.items() if of == key] for key in keys}
         self.context = SimpleNamespace(
             options=Options(snapshot_ttl=snapshot_ttl),
             run=SimpleNamespace(glance=lambda _model, name: self.failures[name]),
             view=SimpleNamespace(is_current=lambda state: state.key not in self.stale_views),
             resctrl=SimpleNamespace(
+                is_mounted=lambda: self.is_mounted,
                 has_live_task=self.orphans.get,
-                is_mounted=lambda: is_mounted,
                 inode=lambda path: None if path == GONE else 7,
             ),
             longest_linger=None,

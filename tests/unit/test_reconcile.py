@@ -12,10 +12,8 @@ from collections.abc import Callable
 import pytest
 
 from hook.base.models import Failure, KeyState
-from hook.cli.deadline import Ended
 from hook.reconcile import bring_in, chase
-from hook.reconcile.diagnose import Action
-from hook.reconcile.run import Follower, Outcome, Result
+from hook.reconcile.run import Result
 from hook.reconcile.survey import Survey
 from hook.state import store
 from hook.state.store import RunDir
@@ -90,38 +88,6 @@ def test_the_cost_grows_with_members_and_processes_and_not_with_their_product(no
     few = measure(node, 1000, 10)
     many = measure(node, 2000, 30)  # and the ten from before
     assert [round(big / small, 1) <= 4.2 for big, small in zip(many, few)] == [True] * 3, (few, many)
-
-
-# --- A run that is ended
-
-
-class EndsAfter(Follower):
-    """Ends a run after so many actions."""
-
-    def __init__(self, actions: int) -> None:
-        self._left = actions
-        self.seen: list[str] = []
-
-    def begin(self, action: Action, number: int, total: int) -> None:
-        self.seen.append(f"{number}/{total} {action.verb}")
-        if not self._left:
-            raise Ended("by SIGTERM")
-
-    def end(self, outcome: Outcome | None) -> None:
-        assert outcome is not None
-        self._left -= outcome.problem is None
-
-
-def test_a_run_that_is_ended_counts_what_it_has_done_and_the_next_one_does_the_rest(node: Node) -> None:
-    for pid in (7, 8, 9):
-        node.start(f"c{pid}", pid, None)
-        node.kernel.die(pid)
-    follower = EndsAfter(2)
-    with pytest.raises(Ended):
-        node.repair(follower=follower)
-    assert follower.seen == ["1/3 drop", "2/3 drop", "3/3 drop"]
-    assert (node.reconciled().actions, node.reconciled().ended_at) == ({"drop": 2}, None)
-    assert [it.action.container for it in node.repair().outcomes] == ["c9"]
 
 
 # --- What people have a day to look at

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hook.base.errors import HookError
 from hook.base.models import KeyState, Options
 from hook.base.node_models import ReconcileRecord
 from hook.base.resctrl import Resctrl
+from hook.cli.deadline import Ended
 from hook.doctor import Site
 from hook.doctor.records import check_reconcile
 from hook.node.place import Places
@@ -91,6 +93,13 @@ def test_counts_add_up_over_runs_and_a_killed_run_is_seen(context: Context, cloc
         found = record(context)
     assert (found.started_at, found.ended_at, found.failed) == (1060, 1000, 0)
     assert found.actions == {"adopt": 4}
+
+
+def test_a_run_that_is_ended_by_a_signal_saves_its_counts(context: Context) -> None:
+    with suppress(Ended), Tally(context) as tally:
+        tally.count("adopt", failed=False)
+        raise Ended("by SIGTERM")
+    assert (record(context).actions, record(context).ended_at) == ({"adopt": 1}, None)
 
 
 @pytest.mark.usefixtures("clock")

@@ -237,20 +237,6 @@ def test_container_whose_init_is_not_in_its_group_is_left(node: WatchedNode, wha
     assert (it.moved, node.groups()[GROUP] - {7}) == (0, set())
 
 
-def test_init_before_it_is_a_member_and_after_its_container_ended_is_left(node: WatchedNode) -> None:
-    """The container of a pod that is being created: the hook itself will move it, once its counters have begun."""
-    node.spawn(8, own(OTHER))
-    assert moved(node) == set()
-    node.start(OTHER, 8)
-    assert node.groups() == {GROUP: {7, 8}}
-    for name, pid in ((ID, 7), (OTHER, 8)):
-        node.kernel.die(pid)
-        node.stop(name)
-    node.spawn(9)
-    pursue(node).bring_in(9)
-    assert node.groups() == {}
-
-
 def change_ctrl_group(node: Node) -> None:
     gold = node.kernel.add_class("gold")
     node.machine.before_put = lambda: node.kernel.put(gold, b"8")
@@ -337,16 +323,6 @@ def test_what_a_process_forked_before_it_ended_is_moved_in_at_once(node: Watched
     it = pursue(node)
     it.bring_in(8)
     assert (it.moved, it.wait(), node.groups()) == (1, None, {GROUP: {7, 9}})
-
-
-def test_what_a_process_forked_before_it_was_moved_and_ended_is_moved_in_too(
-    node: WatchedNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.spawn(9)
-    node.spawn(8)
-    monkeypatch.setattr(procfs, "is_dead", lambda pid, _born=None: pid == 8)  # a zombie, once it was moved
-    pursue(node).bring_in(8)
-    assert node.groups() == {GROUP: {7, 8, 9}}
 
 
 def test_process_that_is_gone_leads_to_a_look_at_all_containers_also_at_new_ones(node: WatchedNode) -> None:
