@@ -240,7 +240,7 @@ def _read_running(pid: int, words: Sequence[str]) -> Configuration:
 def _find_file(words: Sequence[str]) -> str:
     """The configuration file on the command line of a containerd, or the default."""
     given: list[str] = re.findall(r"\0--?c(?:onfig)?[=\0]([^\0]*)", "\0".join(words))
-    return next(filter(None, given[::-1]), _CONTAINERD)
+    return ["", *given][-1] or _CONTAINERD
 
 
 class _Reader:
