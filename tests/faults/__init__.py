@@ -7,6 +7,7 @@ The parts, by the package or the module that they are in:
   injection  `syscalls` (those that Python makes around ours fail), `installs` (install and uninstall, killed at
              each call that has an effect), `limits` (few descriptors, little memory)
   simulated  `simulate` (two hundred thousand schedules of whole hooks, reconcile and watch in one process)
+  soak       `soak` (a hundred thousand pods on one node)
   fuzz       `fuzz` (a hundred thousand hostile inputs to whole hooks)
   mutation   `coverage` (each branch of the hook path is run by a test), `mutants` (each change of it fails one)
 Injection works on the model of resctrl, with the shipped .pyz; what must hold is in scene.py,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests import faults, provision
-from tests.faults import fuzz, simulated
+from tests.faults import fuzz, simulated, soak
 from tests.faults.campaign import Campaign
 from tests.faults.injection import failing_syscalls, killed_installs, rlimits
 from tests.faults.mutation import hook_coverage, judge
@@ -30,6 +30,7 @@ PARTS: dict[str, Callable[[Campaign], None]] = {
     "limits": rlimits.run,
     "fuzz": fuzz.run,
     "simulate": simulated.run,
+    "soak": soak.run,
     "coverage": hook_coverage.run,
     "mutants": judge.run,
 }
