@@ -130,10 +130,8 @@ def _rebuild(seen: Survey, locked: LockedKey, state: KeyState, _action: Action) 
     # The groups with the key in their name, and those without a record, at the survey and now.
     others = {path for path, owner in seen.owners.items() if owner == key and not reclaim.is_recorded(context, path)}
     others |= {f"{above}/mon_groups/{context.options.group_prefix}{key}" for above in seen.ctrl_groups}
-    found = (
-        it for it in sorted(others - paths) if context.resctrl.inode(it) is not None and find_owner(seen, it) == key
-    )
-    groups = [*state.groups, *(_make_record(context, it) for it in found)]
+    there = (it for it in sorted(others - paths) if context.resctrl.inode(it) is not None)
+    groups = [*state.groups, *(_make_record(context, it) for it in there if find_owner(seen, it) == key)]
     members: dict[str, Member] = {}
     for group in groups:
         members = {**_find_members(seen, key, group.path), **members}

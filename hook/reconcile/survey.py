@@ -248,16 +248,14 @@ class Threads:
         """Count the threads of a container that are outside its group and may be moved in."""
         processes, there = self._seen.processes, self._inside.get(member.group) or set()
         own = processes.read_own_cgroup(member)
-        fresh = own.tids if own is not None else set()
-        is_whole = own is not None and not own.unread
-        of_container = processes.beside_own_cgroup if is_whole else processes.of_container
+        fresh, unread = own if own is not None else (set[int](), 0)
+        of_container = processes.beside_own_cgroup if own is not None and not unread else processes.of_container
         threads = processes.threads(of_container(member)) | fresh
         self._owned[member.group] |= threads
         # A new thread that has ended by now may be part of a chain of forks. Older ones may just have ended meanwhile.
         missing = {tid for tid in threads - there if tid in fresh or not procfs.is_dead(tid)}
         places = Counter(locate(self._seen.context, tid, member.group) for tid in self._look_closer(member, missing))
         to_move = places["outside"] + places[None]
-        unread = own.unread if own is not None else 0
         self._seen.outside[self._key, container] = Outside(to_move, places["elsewhere"], unread)
         return to_move
 
