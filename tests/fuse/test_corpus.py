@@ -93,23 +93,3 @@ def test_the_containers_of_a_podman_pod_share_a_group_with_key_sandbox(hook: Hoo
         sandbox(stopped(infra["id"]))
     sandbox(member)
     hook.assert_clean()
-
-
-@pytest.mark.parametrize("name", [name for name in CREATED_KEYS if name.startswith("crio")])
-def test_containerd_annotations_do_not_move_a_crio_container_to_another_pod(hook: Hook, init: Task, name: str) -> None:
-    """A pod's author can write them there. In the cgroup that this process has nothing says whose pod it is."""
-    state = json.loads((STATES / f"{name}-createRuntime.json").read_text())
-    state["pid"] = init.pid
-    state["annotations"]["io.kubernetes.cri.sandbox-uid"] = "00000000-0000-4000-8000-000000000000"
-    state["annotations"]["io.kubernetes.cri.sandbox-id"] = "0" * 64
-    hook(state)
-    assert hook.groups() == set()
-    assert set(hook.reasons().values()) == {"bad_key"}
-
-
-def test_containerds_pod_uid_counts_beside_one_that_the_pod_passed_through(hook: Hook, init: Task) -> None:
-    state = json.loads((STATES / "containerd-2.1.9-runc-1.3.6-createRuntime.json").read_text())
-    state["pid"] = init.pid
-    state["annotations"]["io.kubernetes.pod.uid"] = "00000000-0000-4000-8000-000000000000"
-    hook(state)
-    assert hook.groups() == {"oci-a80c6f3b-f012-4f57-8aa3-bc38fc664bf1"}

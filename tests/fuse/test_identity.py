@@ -8,7 +8,7 @@ import os
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -58,31 +58,25 @@ def placed(stack: ExitStack, path: str) -> Task:
     return init
 
 
-def merged(way: str, state: Mapping[str, Any], author: Mapping[str, str], init: Task) -> dict[str, Any]:
-    return {**MERGING[way](state, author).state, "pid": init.pid}
+def merged(way: str, author: Mapping[str, str], init: Task) -> State:
+    return {**MERGING[way](STATE[way], author).state, "pid": init.pid}
 
 
-def of_crio(top: str) -> str:
-    return f"{top}/kubepods.slice/kubepods-burstable-pod{CRIOS_UID.replace('-', '_')}.slice/crio-{CRIO['id']}.scope"
+STATE = {"crio": CRIO, "containerd": CONTAINERD, "podman": PODMAN}
+UIDS = {"crio": CRIOS_UID, "containerd": CONTAINERDS_UID}
+PLACES = {
+    "crio": f"/kubepods.slice/kubepods-burstable-pod{CRIOS_UID.replace('-', '_')}.slice/crio-{CRIO['id']}.scope",
+    "containerd": f"/kubepods/burstable/pod{CONTAINERDS_UID}/{CONTAINERD['id']}",
+    "podman": f"/libpod-{PODMAN['id']}.scope",
+}
 
 
-def of_containerd(top: str) -> str:
-    return f"{top}/kubepods/burstable/pod{CONTAINERDS_UID}/{CONTAINERD['id']}"
-
-
-@pytest.mark.parametrize(
-    ("way", "state", "uid", "place", "pod"),
-    [
-        ("crio", CRIO, CRIOS_UID, of_crio, "default/e1-runcn"),
-        ("containerd", CONTAINERD, CONTAINERDS_UID, of_containerd, "team-a/demo-base"),
-    ],
-    ids=["crio", "containerd"],
-)
+@pytest.mark.parametrize(("way", "pod"), [("crio", "default/e1-runcn"), ("containerd", "team-a/demo-base")])
 def test_forged_annotations_leave_a_container_in_its_own_pod_and_are_reported(
-    hook: Hook, stack: ExitStack, top: str, way: str, state: State, uid: str, place: Callable[[str], str], pod: str
+    hook: Hook, stack: ExitStack, top: str, way: str, pod: str
 ) -> None:
-    init = placed(stack, place(top))
-    outcome = hook.with_options("--strict")(merged(way, state, FORGED, init))
+    init, uid = placed(stack, top + PLACES[way]), UIDS[way]
+    outcome = hook.with_options("--strict")(merged(way, FORGED, init))
     assert outcome.status == 0
     assert hook.groups() == {f"oci-{uid}"}
     assert hook.tasks(f"oci-{uid}") == {init.pid}
@@ -94,75 +88,59 @@ def test_forged_annotations_leave_a_container_in_its_own_pod_and_are_reported(
     assert VICTIM in outcome.stderr
 
 
-@pytest.mark.parametrize("author", [FORGED, {MANAGER: "x", CRI_UID: VICTIM}, {}])
-def test_podmans_container_cannot_be_put_into_a_pod_by_annotations(
-    hook: Hook, stack: ExitStack, top: str, author: dict[str, str]
-) -> None:
-    init = placed(stack, f"{top}/libpod-{PODMAN['id']}.scope")
-    for options in (["--containers=kubernetes", "--linger=600"], ["--containers=podman"]):
-        hook.with_options(*options)(merged("podman", PODMAN, author, init))
-    assert hook.groups() == {f"oci-{PODMAN['id']}"}
-    assert hook.reasons() == {}
-
-
-# --- Both files call the hook
+# --- Both files call the hook. All annotations and options: unit/test_evasion.py
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("kubernetes", [[], ["--key=container"], ["--key=sandbox"], ["--group-prefix=k8s-"]])
-@pytest.mark.parametrize("podman", [["--key=sandbox"], ["--key=container"], ["--group-prefix=mine-"], ["--strict"]])
-def test_podmans_options_do_not_reach_a_pods_container(
-    hook: Hook, stack: ExitStack, top: str, kubernetes: list[str], podman: list[str], reverse: bool
+@pytest.mark.parametrize(
+    ("way", "author", "kubernetes", "podman", "group"),
+    [
+        ("crio", {MANAGER: "libpod"}, ["--group-prefix=k8s-"], ["--key=sandbox"], f"k8s-{CRIOS_UID}"),
+        ("crio", {MANAGER: "libpod"}, ["--key=container"], ["--group-prefix=mine-"], f"oci-{CRIO['id']}"),
+        ("crio", {MANAGER: "libpod"}, ["--key=sandbox"], ["--strict"], f"oci-{CRIOS_UID}"),
+        ("podman", FORGED, ["--group-prefix=k8s-"], [], f"oci-{PODMAN['id']}"),
+        ("podman", {MANAGER: "x", CRI_UID: VICTIM}, [], [], f"oci-{PODMAN['id']}"),
+    ],
+)
+def test_only_the_call_that_is_for_a_container_handles_it(
+    hook: Hook,
+    stack: ExitStack,
+    top: str,
+    way: str,
+    author: dict[str, str],
+    kubernetes: list[str],
+    podman: list[str],
+    group: str,
+    reverse: bool,
 ) -> None:
-    init = placed(stack, of_crio(top))
-    state = merged("crio", CRIO, {MANAGER: "libpod"}, init)
+    init = placed(stack, top + PLACES[way])
+    state = merged(way, author, init)
     calls = [["--containers=kubernetes", "--linger=600", *kubernetes], ["--containers=podman", *podman]]
     calls = calls[::-1] if reverse else calls
     for options in calls:
         assert hook.with_options(*options)(state).stderr == ""
-    name = CRIO["id"] if kubernetes == ["--key=container"] else CRIOS_UID
-    group = f"k8s-{name}" if kubernetes == ["--group-prefix=k8s-"] else f"oci-{name}"
     assert hook.groups() == {group}
+    assert hook.reasons() == {}
     init.kill()
     init.wait()
+    stopped = {"ociVersion": "1.2.1", "id": state["id"], "status": "stopped", "bundle": "/"}  # Podman's has no more
     for options in calls:
-        hook.with_options(*options)({**state, "status": "stopped", "pid": 0})
-    assert hook.groups() == {group}, "it lingers, as Kubernetes' file has it"
+        hook.with_options(*options)(stopped if way == "podman" else {**state, "status": "stopped", "pid": 0})
+    assert hook.groups() == (set() if way == "podman" else {group}), "only Kubernetes' file lets it linger"
 
 
 def test_sandbox_key_of_a_second_call_does_not_take_a_container_out_of_its_pod(
     hook: Hook, stack: ExitStack, top: str
 ) -> None:
     """Also where the files do not say whose containers they are for."""
-    init = placed(stack, of_crio(top))
-    state = merged("crio", CRIO, {MANAGER: "libpod"}, init)
+    state = merged("crio", {MANAGER: "libpod"}, placed(stack, top + PLACES["crio"]))
     hook(state)
     hook.with_options("--key=sandbox")(state)
     assert hook.groups() == {f"oci-{CRIOS_UID}"}
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-def test_kubernetes_options_do_not_reach_podmans_container(
-    hook: Hook, stack: ExitStack, top: str, reverse: bool
-) -> None:
-    init = placed(stack, f"{top}/libpod-{PODMAN['id']}")
-    state = merged("podman", PODMAN, {"io.kubernetes.container.restartCount": "0"}, init)
-    calls = [["--containers=kubernetes", "--linger=600", "--group-prefix=k8s-"], ["--containers=podman"]]
-    calls = calls[::-1] if reverse else calls
-    for options in calls:
-        hook.with_options(*options)(state)
-    assert hook.groups() == {f"oci-{PODMAN['id']}"}
-    init.kill()
-    init.wait()
-    for options in calls:
-        hook.with_options(*options)({"ociVersion": "1.2.1", "id": PODMAN["id"], "status": "stopped", "bundle": "/"})
-    assert hook.groups() == set(), "Podman's file has no linger"
-    assert hook.leftovers() == set()
-
-
 def test_call_of_the_other_file_keeps_the_record_of_a_failure(hook: Hook, stack: ExitStack, top: str) -> None:
-    init = placed(stack, of_crio(top))
-    state = merged("crio", CRIO, {MANAGER: "libpod"}, init)
+    state = merged("crio", {MANAGER: "libpod"}, placed(stack, top + PLACES["crio"]))
     hook.with_options("--containers=kubernetes", "--group-prefix=" + "x" * 40)({**state, "pid": NO_PID})
     assert set(hook.reasons().values()) == {"task_gone"}
     hook.with_options("--containers=podman")(state)
@@ -175,9 +153,9 @@ def test_retry_derives_the_key_from_the_cgroup(hook: Hook, stack: ExitStack, top
 
     And by the cgroup that its runtime asked for; the process has gone to one below, which is called like the victim's.
     """
-    init = placed(stack, f"{of_containerd(top)}/pod{VICTIM}")
-    state = merged("containerd", CONTAINERD, FORGED, init)
-    config = {"annotations": state["annotations"], "linux": {"cgroupsPath": of_containerd(top)}}
+    init = placed(stack, f"{top}{PLACES['containerd']}/pod{VICTIM}")
+    state = merged("containerd", FORGED, init)
+    config = {"annotations": state["annotations"], "linux": {"cgroupsPath": top + PLACES["containerd"]}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     hook({**state, "bundle": str(tmp_path), "pid": NO_PID})
     (record,) = (hook.run_dir / "unmonitored").glob("*.json")

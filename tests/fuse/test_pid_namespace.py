@@ -48,29 +48,22 @@ def for_people(hook: Hook, *words: str, wrapper: tuple[str, ...] = ALONE) -> Out
 # --- What judges is refused
 
 
+OTHER_PROC = {
+    "the host's": (*ALONE[:-1], "--mount"),
+    "its own": ALONE,
+    "none": ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"),
+}
+
+
 @pytest.mark.parametrize("words", [[], ["--dry-run"], ["--adopt"], ["--live=-"], ["--linger=0"]])
-def test_reconcile_is_refused(hook: Hook, alive: str, words: list[str]) -> None:
+@pytest.mark.parametrize("wrapper", OTHER_PROC.values(), ids=OTHER_PROC)
+def test_reconcile_is_refused_with_any_proc(hook: Hook, alive: str, words: list[str], wrapper: tuple[str, ...]) -> None:
     (hook.resctrl_root / "mon_groups/oci-lost").mkdir()
-    ended = for_people(hook, "reconcile", *words)
+    ended = for_people(hook, "reconcile", *words, wrapper=wrapper)
     assert (ended.status, ended.stdout) == (2, "")
     assert UNKNOWN in ended.stderr
     assert "hostPID" in ended.stderr
     assert hook.groups() == {alive, "oci-lost"}
-
-
-def test_reconcile_is_refused_where_proc_does_not_tell_the_namespace(hook: Hook, alive: str) -> None:
-    blind = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh")
-    ended = for_people(hook, "reconcile", wrapper=blind)
-    assert (ended.status, ended.stdout) == (2, "")
-    assert UNKNOWN in ended.stderr
-    assert hook.groups() == {alive}
-
-
-@pytest.mark.parametrize("proc", ["--mount-proc", "--mount"])
-def test_reconcile_is_refused_with_any_proc_mounted(hook: Hook, alive: str, proc: str) -> None:
-    ended = for_people(hook, "reconcile", wrapper=(*ALONE[:-1], proc))
-    assert ended.status == 2
-    assert hook.groups() == {alive}
 
 
 @pytest.mark.knobs(rmids=3)
