@@ -17,7 +17,6 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -202,14 +201,3 @@ def test_colour_can_be_switched_off(
     terminals.append(terminal := PtyProgram(run(pods[1], "list"), 80, 24, **variables))
     assert terminal.finish() == 0
     assert ("\x1b[" in terminal.text) is has_colour
-
-
-def test_show_by_the_name_of_a_pod(pods: tuple[int, NodeFiles], terminals: list[PtyProgram]) -> None:
-    _, node = pods
-    keys = sorted(Path(node.run / "groups").iterdir())
-    terminals.append(terminal := PtyProgram(run(node, "show", keys[0].stem), 80, 24))
-    assert terminal.finish() == 0
-    pod = next(line.split()[1] for line in plain(terminal.text) if line.startswith("pod "))
-    terminals.append(other := PtyProgram(run(node, "show", pod), 80, 24))
-    assert other.finish() == 0
-    assert plain(other.text) == plain(terminal.text)
