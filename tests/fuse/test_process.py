@@ -25,12 +25,17 @@ if TYPE_CHECKING:
 Task = subprocess.Popen[bytes]
 
 
+def in_shell(hook: Hook, code: str) -> Hook:
+    """The hook as the `$@` of a shell."""
+    return replace(hook, wrapper=("sh", "-c", code, "sh"))
+
+
 @pytest.mark.parametrize("missing", few([(0,), (1,), (2,), (0, 1, 2), (1, 2)]))
 def test_closed_descriptors(hook: Hook, init: Task, missing: tuple[int, ...]) -> None:
     """What is opened first would become stdin, stdout or stderr: no message may land in a file of ours."""
     closed = " ".join(f"{number}<&-" for number in missing)
-    wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=("sh", "-c", f'exec "$@" {closed}', "sh"))
-    outcome = wrapped.with_options("--no-such-option")(created("c1", init.pid, pod_uid=UID))
+    wrapped = in_shell(hook, f'exec "$@" {closed}').with_options("--no-such-option")
+    outcome = wrapped(created("c1", init.pid, pod_uid=UID))
     assert outcome.status == 0
     if 0 in missing:
         assert set(hook.reasons().values()) == {"bad_state"}
@@ -44,8 +49,7 @@ def test_closed_descriptors(hook: Hook, init: Task, missing: tuple[int, ...]) ->
 def test_a_cwd_that_is_gone(hook: Hook, init: Task, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=("sh", "-c", 'rmdir "$PWD"; exec "$@"', "sh"))
-    assert wrapped(created("c1", init.pid), cwd=gone).stderr == ""
+    assert in_shell(hook, 'rmdir "$PWD"; exec "$@"')(created("c1", init.pid), cwd=gone).stderr == ""
     assert hook.tasks("oci-c1") == {init.pid}
 
 
@@ -65,8 +69,7 @@ def test_a_hostile_environment(hook: Hook, init: Task, tmp_path: Path) -> None:
 
 
 def test_the_umask_does_not_matter(hook: Hook, init: Task) -> None:
-    wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=("sh", "-c", 'umask 777; exec "$@"', "sh"))
-    wrapped(created("c1", init.pid))
+    in_shell(hook, 'umask 777; exec "$@"')(created("c1", init.pid))
     modes = {p.name: oct(p.stat().st_mode & 0o777) for p in (hook.run_dir, *hook.run_dir.iterdir())}
     private = dict.fromkeys(("groups", "members", "locks", "unmonitored", "runs", "building"), "0o700")
     assert modes == {"run": "0o755", **private, "mon_groups": "0o755", "mon_data": "0o555"}
@@ -77,8 +80,8 @@ def test_the_umask_does_not_matter(hook: Hook, init: Task) -> None:
 
 
 def test_a_user_namespace_is_left_in_silence(hook: Hook, init: Task) -> None:
-    wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=("unshare", "--user", "--map-root-user"))
-    outcome = wrapped.with_options("--strict")(created("c1", init.pid), verb="createRuntime")
+    wrapped = replace(hook, wrapper=("unshare", "--user", "--map-root-user")).with_options("--strict")
+    outcome = wrapped(created("c1", init.pid), verb="createRuntime")
     assert (outcome.status, outcome.stderr) == (0, "")
     assert hook.groups() == set()
     assert not hook.run_dir.exists()
@@ -155,8 +158,7 @@ def log(tmp_path: Path) -> Iterator[DevLog]:
 
 
 def test_a_failure_is_one_line_in_syslog(hook: Hook, init: Task, log: DevLog) -> None:
-    wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=log.wrapper)
-    wrapped(created("c1", init.pid, pod_uid="no\nuid <0>"))
+    replace(hook, wrapper=log.wrapper)(created("c1", init.pid, pod_uid="no\nuid <0>"))
     log.socket.settimeout(DEADLINE)
     line = log.socket.recv(65536).decode()
     assert line.startswith("<28>")
@@ -165,17 +167,11 @@ def test_a_failure_is_one_line_in_syslog(hook: Hook, init: Task, log: DevLog) ->
     assert "\n" not in line
 
 
-@pytest.fixture
-def cut(tmp_path: Path) -> Path:
-    """A file whose loader is not whole."""
-    copy = tmp_path / "cut.pyz"
-    copy.write_bytes(PYZ.read_bytes()[:5000])
-    copy.chmod(0o755)
-    return copy
-
-
-def test_a_file_that_cannot_run_is_one_line_in_syslog_on_the_hook_path(cut: Path, log: DevLog) -> None:
+def test_a_file_that_cannot_run_is_one_line_in_syslog_on_the_hook_path(tmp_path: Path, log: DevLog) -> None:
     """It left a traceback on stderr, which runtimes drop, and no trace besides."""
+    cut = tmp_path / "cut.pyz"
+    cut.write_bytes(PYZ.read_bytes()[:5000])  # its loader is not whole
+    cut.chmod(0o755)
     done = subprocess.run([*log.wrapper, cut, "hook"], input=b"{}", capture_output=True, check=False, timeout=300)
     assert done.returncode == 0
     (line,) = log.lines()
@@ -186,8 +182,7 @@ def test_a_file_that_cannot_run_is_one_line_in_syslog_on_the_hook_path(cut: Path
 
 def test_a_full_syslog_does_not_block(hook: Hook, init: Task, log: DevLog) -> None:
     log.fill()
-    wrapped = Hook(hook.resctrl_root, hook.run_dir, wrapper=log.wrapper)
-    outcome = wrapped(created("c1", init.pid, pod_uid="no-uid"))
+    outcome = replace(hook, wrapper=log.wrapper)(created("c1", init.pid, pod_uid="no-uid"))
     assert outcome.status == 0
     assert "bad_key" in outcome.stderr
     assert hook.reasons() == {"c1": "bad_key"}

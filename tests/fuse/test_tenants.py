@@ -149,46 +149,41 @@ def assert_same(found: Ended, expected: Ended) -> None:
     assert found.changed == expected.changed
 
 
-# --- Each kind by itself: what looks at processes
+# --- Each kind by itself, and all of them at once
 
 
-@pytest.fixture(scope="module", params=KINDS)
-def tenant(scene: NodeWithTenants, request: pytest.FixtureRequest) -> Iterator[None]:
-    """A tenant's process."""
+@pytest.fixture(scope="module", params=[*([name] for name in KINDS), list(KINDS)], ids=[*KINDS, "all"])
+def tenants(
+    scene: NodeWithTenants, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """A process of each of these kinds."""
     for command in COMMANDS:
         scene.expect(command)
-    with running(KINDS[request.param], scene.directory / "tenant"):
+    directory = tmp_path_factory.mktemp("tenants")
+    with ExitStack() as stack:
+        for number, name in enumerate(request.param):
+            stack.enter_context(running(KINDS[name], directory / str(number)))
         yield
 
 
+crowd = pytest.mark.parametrize("tenants", [list(KINDS)], indirect=True, ids=["all"])
+
+
 @pytest.mark.parametrize("command", ["reconcile --adopt", "doctor", "uninstall"])
-@pytest.mark.usefixtures("tenant")
+@pytest.mark.usefixtures("tenants")
 def test_a_tenants_process_changes_nothing(scene: NodeWithTenants, command: str) -> None:
     assert_same(scene.run(command), scene.expect(command))
 
 
-# --- All of them at once
-
-
-@pytest.fixture(scope="module")
-def crowd(scene: NodeWithTenants, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A process of each kind."""
-    for command in COMMANDS:
-        scene.expect(command)
-    directory = tmp_path_factory.mktemp("crowd")
-    with ExitStack() as stack:
-        for number, kind in enumerate(KINDS.values()):
-            stack.enter_context(running(kind, directory / str(number)))
-        yield
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.usefixtures("crowd")
+@crowd
+@pytest.mark.parametrize("command", ["reconcile", "postrm", "metrics"])
+@pytest.mark.usefixtures("tenants")
 def test_a_process_of_each_kind_at_once_changes_nothing(scene: NodeWithTenants, command: str) -> None:
     assert_same(scene.run(command), scene.expect(command))
 
 
-@pytest.mark.usefixtures("crowd")
+@crowd
+@pytest.mark.usefixtures("tenants")
 def test_a_container_comes_and_goes_beside_a_process_of_each_kind(hook: Hook, init: test_watch.Task) -> None:
     limited = replace(hook, wrapper=LIMITED)
     assert limited(created("c1", init.pid, pod_uid=UID)) == Outcome(0, "", "")
@@ -199,7 +194,8 @@ def test_a_container_comes_and_goes_beside_a_process_of_each_kind(hook: Hook, in
 
 
 @pytest.mark.skipif(watching.missing() is not None, reason=str(watching.missing()))
-@pytest.mark.usefixtures("crowd")
+@crowd
+@pytest.mark.usefixtures("tenants")
 def test_watch_moves_exec_beside_a_process_of_each_kind(hook: Hook, init: test_watch.Task) -> None:
     with container_cgroup(UID, test_watch.ID) as own:
         own.add(init.pid)
