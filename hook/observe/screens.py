@@ -17,7 +17,7 @@ from hook.base.models import Failure
 from hook.observe import hardware
 from hook.observe.snapshot import Group, Inventory, SeenKey
 from hook.observe.table import Column, Screen, lay_out, numbers
-from hook.observe.use import KeyUse, Rates, Total, Uses, add_up, sum_gauges, sum_use, to_number
+from hook.observe.use import KeyUse, Rates, Total, Uses, add_up, count_use, sum_gauges, sum_use, to_number
 from hook.state.records import name_unhooked
 
 STATES = {
@@ -162,7 +162,7 @@ def _lay_out_rows(
     sums = [numbers(head, [format_sum(use.get(event), event) for *_, use in rows]) for event, head in heads.items()]
     name = Column("NAME", [name for name, _, _ in rows], least=_LEAST_NAME)
     key = Column("KEY", [key for _, key, _ in rows], [key[:_SHORT_KEY] for _, key, _ in rows])
-    marks = explain_marks(cell for column in sums for cell in column.cells)
+    marks = explain_marks(use[event] for *_, use in rows for event in heads if event in use)
     return [*lay_out([name, key, *columns, *sums], screen), *marks]
 
 
@@ -240,7 +240,7 @@ def format_key(key: SeenKey, failures: Iterable[Failure], screen: Screen, *, is_
     for group in key.groups:
         lines += _format_group(group, is_wide=is_wide)
     if is_wide:
-        lines += explain_marks(_format_use(group, counter) for group in key.groups for counter in group.use)
+        lines += explain_marks(total for group in key.groups for total in count_use(group).values())
     for failure in failures:
         lines += ["", "failure:", *("  " + line for line in format_failure(failure))]
     return lines
@@ -252,9 +252,13 @@ def _format_sums(key: SeenKey, screen: Screen) -> list[str]:
     events = [event for event in EVENTS if event in sums]
     if not events:
         return []
-    cells = [format_sum(sums[event], event) for event in events]
-    columns = [Column("EVENT", events), numbers("USE", cells), Column("UNIT", [unit_of(event) for event in events])]
-    return ["", *lay_out(columns, screen), *explain_marks(cells)]
+    units = [EVENTS[event].unit for event in events]
+    columns = [
+        Column("EVENT", events),
+        numbers("USE", [format_sum(sums[event], event) for event in events]),
+        Column("UNIT", [_SYMBOLS.get(unit, unit) for unit in units]),
+    ]
+    return ["", *lay_out(columns, screen), *explain_marks(sums[event] for event in events)]
 
 
 def _format_member(key: SeenKey, container: str) -> list[str]:
@@ -300,27 +304,14 @@ def _format_group(group: Group, *, is_wide: bool) -> list[str]:
     counted = {it: _counter_to_json(group, it) for it in group.list_counters()}
     if not (is_wide and counted):
         return lines
-    names_of_values = ("begin", "end" if group.is_over else "now", "before")
+    rows, uses, last = [*counted.values()], count_use(group), "end" if group.is_over else "now"
     columns = [
         Column("COUNTER", [to_word(it) for it in counted]),
-        Column("UNIT", [it["unit"] or _UNKNOWN for it in counted.values()]),
-        *(
-            numbers(name.upper(), [to_word(it[name] or _NOTHING) for it in counted.values()])
-            for name in names_of_values
-        ),
-        numbers("USE", [_format_use(group, it) for it in counted]),
+        Column("UNIT", [row["unit"] or _UNKNOWN for row in rows]),
+        *(numbers(it.upper(), [to_word(row[it] or _NOTHING) for row in rows]) for it in ("begin", last, "before")),
+        numbers("USE", [_format_total(uses.get(it), counters.text_of) for it in counted]),
     ]
     return lines + ["  " + line for line in lay_out(columns, Screen())]
-
-
-def _format_use(group: Group, counter: str) -> str:
-    if counter not in group.use:
-        return _NOTHING
-    known = group.known[counter]
-    if known is None:
-        return _UNKNOWN
-    from_nothing = counters.starts_from_nothing(counter, group.begin.get(counter))
-    return mark(counters.text_of(known), at_least=group.use[counter] is None, from_nothing=from_nothing)
 
 
 # --- top
@@ -470,35 +461,28 @@ def to_word(text: str | None) -> str:
     return safe if len(safe) <= _LONGEST_WORD else safe[:_LONGEST_WORD] + "..."
 
 
-def unit_of(event: str) -> str:
-    """The symbol of an event's unit, or its name."""
-    unit = EVENTS[event].unit
-    return _SYMBOLS.get(unit, unit)
-
-
 def format_sum(total: Total | None, event: str) -> str:
+    """Format a total of an event with three digits."""
+    is_binary = EVENTS[event].unit == "bytes"
+    return _format_total(total, lambda value: format_number(value / MILLION, binary=is_binary))
+
+
+def _format_total(total: Total | None, format_value: Callable[[int], str]) -> str:
     """Format a total: `-`: no counter; `?`: no value is known; `>=`: a part is unknown; `*`: a part counts from 0."""
-    if total is None:
-        return _NOTHING
-    if total.value is None:
-        return _UNKNOWN
-    text = format_number(total.value / MILLION, binary=EVENTS[event].unit == "bytes")
-    return mark(text, at_least=total.at_least, from_nothing=bool(total.from_nothing))
+    if total is None or total.value is None:
+        return _NOTHING if total is None else _UNKNOWN
+    at_least, from_nothing = _AT_LEAST if total.at_least else "", _FROM_NOTHING if total.from_nothing else ""
+    return f"{at_least}{format_value(total.value)}{from_nothing}"
 
 
-def mark(text: str, *, at_least: bool, from_nothing: bool) -> str:
-    return (_AT_LEAST if at_least else "") + text + (_FROM_NOTHING if from_nothing else "")
-
-
-def explain_marks(cells: Iterable[str]) -> list[str]:
-    """The legend of the marks in these cells, after an empty line; none without marks."""
-    found = list(cells)
-    legend = [""]
-    if any(cell.startswith(_AT_LEAST) for cell in found):
+def explain_marks(totals: Iterable[Total]) -> list[str]:
+    """The legend of the marks of these totals, after an empty line; none without marks."""
+    marked, legend = [it for it in totals if it.counted], list[str]()
+    if any(it.at_least for it in marked):
         legend.append(f"{_AT_LEAST}  at least that much: a part is unknown")
-    if any(cell.endswith(_FROM_NOTHING) for cell in found):
+    if any(it.from_nothing for it in marked):
         legend.append(f"{_FROM_NOTHING}   counted from 0, without an initial value")
-    return legend if len(legend) > 1 else []
+    return ["", *legend] if legend else []
 
 
 def format_number(value: float, *, binary: bool = False) -> str:

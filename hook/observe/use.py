@@ -13,7 +13,7 @@ from hook.observe.snapshot import Group, Inventory, SeenKey
 
 _Name = TypeVar("_Name")
 Uses = dict[str, "Total"]
-"""Totals by event; an event without any counter is absent."""
+"""Totals by event, or by counter; an event without any counter is absent."""
 _CACHE = "llc_occupancy"
 
 
@@ -67,14 +67,16 @@ def add_up(parts: Iterable[tuple[_Name, Total]]) -> dict[_Name, Total]:
     return found
 
 
+def count_use(group: Group) -> Uses:
+    """The lifetime use of each cumulative counter of a group."""
+    zero = {it: counters.starts_from_nothing(it, group.begin.get(it)) for it in group.use}
+    known = group.known
+    return {it: make_total(known[it], in_part=use is None, from_nothing=zero[it]) for it, use in group.use.items()}
+
+
 def sum_use(groups: Iterable[Group]) -> Uses:
     """Add up the lifetime use of these groups, over all domains, by event."""
-    return add_up(
-        (get_event(counter), make_total(group.known[counter], in_part=use is None, from_nothing=from_nothing))
-        for group in groups
-        for counter, use in group.use.items()
-        for from_nothing in [counters.starts_from_nothing(counter, group.begin.get(counter))]
-    )
+    return add_up((get_event(counter), total) for group in groups for counter, total in count_use(group).items())
 
 
 def sum_gauges(groups: Iterable[Group]) -> Uses:
