@@ -7,6 +7,7 @@ Each errno is one outcome: unit/test_resctrl.py. Each of them at each call: test
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,14 @@ def test_exhaustion_quotes_the_kernel(hook: Hook, init: Task) -> None:
     record = only(hook, "c1")
     assert record["reason"] == "no_rmids"
     assert record["kernel"] == "Out of RMIDs"
+
+
+def test_missing_resctrl_is_reported_where_nothing_can_be_recorded(hook: Hook, init: Task, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    outcome = Hook(hook.run_dir / "no-such-directory", tmp_path / "file")(created("c1", init.pid))
+    assert outcome.status == 0
+    assert "nothing is monitored" in outcome.stderr
+    assert len(outcome.stderr.splitlines()) == 1
 
 
 def test_missing_resctrl_is_reported_once_and_recorded_nowhere(hook: Hook, init: Task) -> None:
