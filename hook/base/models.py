@@ -116,6 +116,9 @@ class Options(Model):
     )
     lock_timeout: float = Field(1.0, ge=0, le=60, title="SECONDS", description="maximum wait for the lock of a key")
     rmid_wait: float = Field(1.5, ge=0, le=60, title="SECONDS", description="maximum wait for an RMID in limbo")
+    history: Annotated[str, AfterValidator(names.file)] = Field(
+        "", title="FILE", description="append a line to this file when a key ends: its use"
+    )
     strict: bool = Field(False, description="createRuntime exits 1 if it cannot monitor the container")
 
 

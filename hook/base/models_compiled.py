@@ -58,6 +58,7 @@ Options = Form("Options", (
     ("snapshot_ttl", "snapshot_ttl", 300, (check_int, (), 0, 604800)),
     ("lock_timeout", "lock_timeout", 1.0, (check_float, (), 0, 60)),
     ("rmid_wait", "rmid_wait", 1.5, (check_float, (), 0, 60)),
+    ("history", "history", "", (check_named, (), names.file)),
     ("strict", "strict", False, FLAG),
 ))
 Member = Form("Member", (

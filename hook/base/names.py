@@ -92,6 +92,13 @@ def directory(text: str) -> str:
     return path
 
 
+def file(text: str) -> str:
+    """The absolute path of a file, as for `directory`; or nothing."""
+    if text and directory(text) != text:
+        raise ValueError("not the absolute path of a file")
+    return text
+
+
 def mon_group(text: str) -> str:
     """The full path of a mon_group: `<root>/[<ctrl_group>/]mon_groups/<name>`.
 

@@ -30,7 +30,7 @@ class Argument:
         self.name, self.kind, default, self.value, self.choices, self.meaning = row
         self.is_option = not self.name.isupper()
         self.word = "--" + self.name.replace("_", "-") if self.is_option else self.value
-        self.shown_default = "" if default is None or default is False or default in ([], {}) else f" [{default}]"
+        self.shown_default = "" if default is None or default is False or default in ("", [], {}) else f" [{default}]"
 
     def __str__(self) -> str:
         return f"{self.word}={self.value}" if self.is_option and self.value else self.word

@@ -22,6 +22,7 @@ ACCEPTED: Mapping[str, st.SearchStrategy[str]] = {
     "container_id": _ID,
     "ctrl_group": st.just("/") | _ID,
     "directory": _PATH,
+    "file": st.just("") | _PATH,
     "group_prefix": _ID,
     "member": _ID | _ID.map("{}@4711-99".format),
     "mon_group": st.tuples(_PATH, _ID).map(lambda parts: f"{parts[0]}/mon_groups/{parts[1]}"),

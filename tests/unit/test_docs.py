@@ -247,7 +247,7 @@ def test_openshift_names_the_oldest_version() -> None:
 @pytest.mark.parametrize("option", list_options(), ids=lambda it: it.name)
 def test_options_has_each_option_with_its_value_and_default(option: Argument) -> None:
     default = Options().model_dump()[option.name]
-    shown = {"[]": "", "{}": "", "False": "off"}.get(str(default), f"`{default}`")
+    shown = {"": "", "[]": "", "{}": "", "False": "off"}.get(str(default), f"`{default}`")
     shown_option = f"`{option}`".replace("|", r"\|")
     assert [shown_option, shown] in [row[:2] for row in rows(page("docs/options.md"), "option")]
 

@@ -97,6 +97,7 @@ GOOD: dict[str, tuple[str, Any]] = {
     "snapshot_ttl": ("0", 0),
     "lock_timeout": ("0.25", 0.25),
     "rmid_wait": ("3", 3.0),
+    "history": ("/var/log/jobs.jsonl", "/var/log/jobs.jsonl"),
 }
 """A good value of each option that takes one, and what it becomes."""
 
