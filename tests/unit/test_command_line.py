@@ -150,7 +150,7 @@ LINES = {line.split("=")[0].split()[0]: line for line in HELP.partition("Options
 @each_option
 def test_help_has_each_option_of_the_hook_with_value_meaning_and_default(option: Argument) -> None:
     default = DEFAULTS[option.name]
-    shown = "" if default is False or default in ([], {}) else f" [{default}]"
+    shown = "" if default is False or default in ("", [], {}) else f" [{default}]"
     assert LINES[option.word] == f"  {option!s:<34}  {option.meaning}{shown}"
     assert bool(option.value) is (default is not False)
     assert ("repeatable" in option.meaning) is isinstance(default, (list, dict))
