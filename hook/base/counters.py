@@ -90,17 +90,32 @@ def text_of(value: int | None) -> str:
     return f"{whole}.{fraction:06d}" if fraction else str(whole)
 
 
-def starts_from_nothing(counter: str, begin: str | None) -> bool:
-    """Whether a begin that is no number counts as 0: an AET counter is `Unavailable` until its RMID has data."""
-    return begin == UNKNOWN and counter.startswith(_AET)
+def has_no_data(counter: str, text: str | None) -> bool:
+    """Whether no task has run on an AET counter's package with the group's RMID, so that its use there is 0.
+
+    The counter says so by `Unavailable`: the hardware keeps DATA_VALID for each RMID of each package
+    (arch/x86/kernel/cpu/resctrl/intel_aet.c, intel_aet_read_event).
+    """
+    return text == UNKNOWN and counter.startswith(_AET)
+
+
+def starts_from_nothing(counter: str, begin: str | None, now: str | None) -> bool:
+    """Whether a use is counted from 0, because its RMID had no data at the begin, and has some now."""
+    return has_no_data(counter, begin) and not has_no_data(counter, now)
 
 
 def used(counter: str, begin: str | None, now: str | None) -> int | None:
     """The use of one incarnation, in millionths: the end, or the live value, less the begin.
 
-    None (unknown): one of the two is no number, or the counter ran backwards.
+    None (unknown): one of the two is no number, or the counter ran backwards. So is that of an AET counter that has no
+    data any more: an RMID keeps its data as long as it is the group's.
     """
-    first = 0 if starts_from_nothing(counter, begin) else number(begin)
+    if not has_no_data(counter, begin):
+        first = number(begin)
+    elif has_no_data(counter, now):
+        return 0
+    else:
+        first = 0
     last = number(now)
     return None if first is None or last is None or last < first else last - first
 

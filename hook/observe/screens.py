@@ -379,14 +379,14 @@ def key_to_json(key: SeenKey, failures: Iterable[Failure]) -> dict[str, Any]:
 
 
 def _counter_to_json(group: Group, counter: str) -> dict[str, Any]:
-    begin, event = group.begin.get(counter), counters.event_of(counter)
+    begin, now, event = group.begin.get(counter), group.now.get(counter), counters.event_of(counter)
     return {
         "begin": begin,
-        "end" if group.is_over else "now": group.now.get(counter),
+        "end" if group.is_over else "now": now,
         "before": group.record.before.get(counter),
         "use": to_number(group.use.get(counter)),
         "known": to_number(group.known.get(counter)),
-        "from_nothing": counters.starts_from_nothing(counter, begin),
+        "from_nothing": counters.starts_from_nothing(counter, begin, now),
         "unit": event.unit if event else None,
     }
 

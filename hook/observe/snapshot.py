@@ -316,6 +316,6 @@ def _list_inodes(kernel: Resctrl, path: str) -> dict[str, int | None]:
 
 def _subtract(counter: str, whole: str, parts: Readings) -> str:
     """Subtract the mon_groups' counters from their ctrl_group's sum, which lacks those without a number, too."""
-    total = counters.number(whole)
+    total = 0 if counters.has_no_data(counter, whole) else counters.number(whole)
     others = (counters.number(part.get(counter)) or 0 for _, part in parts.values())
     return "" if total is None else counters.text_of(max(0, total - sum(others)))

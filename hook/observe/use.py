@@ -20,7 +20,8 @@ _CACHE = "llc_occupancy"
 class Total(NamedTuple):
     """A sum of counters, in millionths. Of these, `counted` have a known value, and of `unknown` a part is unknown.
 
-    `from_nothing`: the number of initial values that were no number and count as 0 (counters.starts_from_nothing).
+    `from_nothing`: the number of counters that are counted from 0 without an initial value
+    (counters.starts_from_nothing).
     """
 
     known: int = 0
@@ -69,7 +70,7 @@ def add_up(parts: Iterable[tuple[_Name, Total]]) -> dict[_Name, Total]:
 
 def count_use(group: Group) -> Uses:
     """The lifetime use of each cumulative counter of a group."""
-    zero = {it: counters.starts_from_nothing(it, group.begin.get(it)) for it in group.use}
+    zero = {it: counters.starts_from_nothing(it, group.begin.get(it), group.now.get(it)) for it in group.use}
     known = group.known
     return {it: make_total(known[it], in_part=use is None, from_nothing=zero[it]) for it, use in group.use.items()}
 
@@ -145,6 +146,6 @@ def _list_speeds(before: dict[str, str], now: dict[str, str], seconds: float) ->
         if counters.is_cumulative(counter) and seconds > 0:
             used = counters.used(counter, begin, text)
             speed = None if used is None else round(used / seconds)
-            yield event, make_total(speed, from_nothing=counters.starts_from_nothing(counter, begin))
+            yield event, make_total(speed, from_nothing=counters.starts_from_nothing(counter, begin, text))
         elif event == _CACHE:
             yield event, make_total(counters.number(text))

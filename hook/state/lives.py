@@ -96,7 +96,7 @@ def end_unused_group(group: MonGroup) -> MonGroup:
 def add_late(group: MonGroup, now: dict[str, str]) -> MonGroup:
     """Give counters that appeared after the begin was read their value in `now` as begin; their use so far is unknown.
 
-    Otherwise consumers would take the sum over the other domains for the whole use.
+    Otherwise consumers would take the sum over the other domains for the whole use. It is 0 if they have no data yet.
     """
     begin = group.begin
     if begin is None or begin.keys() >= now.keys():
@@ -104,7 +104,7 @@ def add_late(group: MonGroup, now: dict[str, str]) -> MonGroup:
     from hook.base import counters
 
     late = [counter for counter in now if counter not in begin]
-    lost = [counter for counter in late if counters.is_cumulative(counter)]
+    lost = [it for it in late if counters.is_cumulative(it) and not counters.has_no_data(it, now[it])]
     known = {it: group.before[it] for it in lost if counters.number(group.before.get(it)) is not None}
     return replace(
         group,

@@ -84,10 +84,11 @@ class Entry:
         return {counter: self._use(f"mon_data/{counter}") for counter in self.counters() if "occupancy" not in counter}
 
     def _use(self, place: str) -> Decimal | None:
-        now = _number(self.texts.get(f"{place}.end", self.texts.get(place)))
-        begin = _number(self.texts.get(f"{place}.begin"))
-        if "mon_PERF_PKG_" in place and self.texts.get(f"{place}.begin") == "Unavailable":
+        last, first = self.texts.get(f"{place}.end", self.texts.get(place)), self.texts.get(f"{place}.begin")
+        now, begin = _number(last), _number(first)
+        if "mon_PERF_PKG_" in place and first == "Unavailable":
             begin = Decimal(0)
+            now = begin if last == "Unavailable" else now
         before = _number(self.texts.get(f"{place}.before", "0"))
         if now is None or begin is None or before is None or now < begin:
             return None

@@ -86,13 +86,45 @@ def test_what_the_kernel_never_writes_is_no_number_and_never_zero(word: str) -> 
     assert (counters.number(None), counters.text_of(None)) == (None, counters.UNKNOWN)
 
 
-def test_energy_begins_at_zero_on_an_rmid_that_never_ran() -> None:
-    assert counters.used(ENERGY, "Unavailable", "2.5") == 2_500_000
-    assert counters.starts_from_nothing(ENERGY, "Unavailable")
-    assert counters.used(ENERGY, "Error", "2.5") is None
-    assert counters.used(TRAFFIC, "Unavailable", "2") is None
-    assert not counters.starts_from_nothing(TRAFFIC, "Unavailable")
-    assert not counters.starts_from_nothing(ENERGY, "0")
+@pytest.mark.parametrize(
+    ("counter", "begin", "now", "use", "is_from_nothing"),
+    [
+        (ENERGY, "Unavailable", "2.5", 2_500_000, True),
+        (ENERGY, "Unavailable", "0", 0, True),
+        (ENERGY, "Unavailable", "Unavailable", 0, False),
+        (ENERGY.replace("core_energy", "an_event_to_come"), "Unavailable", "Unavailable", 0, False),
+        (ENERGY, "0", "Unavailable", None, False),
+        (ENERGY, "2.5", "Unavailable", None, False),
+        (ENERGY, "Unavailable", "Error", None, True),
+        (ENERGY, "Unavailable", None, None, True),
+        (ENERGY, "Error", "Unavailable", None, False),
+        (ENERGY, "Error", "2.5", None, False),
+        (ENERGY, None, "Unavailable", None, False),
+        (TRAFFIC, "Unavailable", "2", None, False),
+        (TRAFFIC, "Unavailable", "Unavailable", None, False),
+    ],
+)
+def test_energy_of_a_package_on_which_the_rmid_never_ran_is_zero(
+    counter: str, begin: str | None, now: str | None, use: int | None, is_from_nothing: bool
+) -> None:
+    assert counters.used(counter, begin, now) == use
+    assert counters.starts_from_nothing(counter, begin, now) == is_from_nothing
+
+
+def test_a_life_on_one_package_of_two_adds_up_and_is_known() -> None:
+    second = ENERGY.replace("00", "01")
+    nothing = dict.fromkeys((ENERGY, second), "Unavailable")
+    over = end_group(group(begin=nothing), {**nothing, ENERGY: "2.5"})
+    again = replace(inherit(group(), [over]), begin={ENERGY: "2.5", second: "Unavailable"})
+    assert (again.before, again.known) == ({ENERGY: "2.500000", second: "0"}, {})
+    moved = {ENERGY: "3.5", second: "4"}
+    assert counters.lifetime(again, moved) == {ENERGY: 3_500_000, second: 4 * counters.MILLION}
+
+
+def test_a_package_that_came_late_without_data_was_not_used() -> None:
+    late = add_late(group(begin={TRAFFIC: "1"}), {TRAFFIC: "3", ENERGY: "Unavailable"})
+    assert (late.begin, late.before) == ({TRAFFIC: "1", ENERGY: "Unavailable"}, {})
+    assert counters.lifetime(late, {TRAFFIC: "3", ENERGY: "5"})[ENERGY] == 5 * counters.MILLION
 
 
 def test_occupancy_and_what_nothing_is_known_of_do_not_add_up() -> None:

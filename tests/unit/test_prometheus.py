@@ -94,12 +94,18 @@ HERE: dict[str, Any] = {"path": "/sys/fs/resctrl/mon_groups/oci-c1", "ctrl_group
     [
         ([HERE], {}, 3.25, None, 4096),
         ([HERE], {ENERGY: "Error", OCCUPANCY: "Unavailable"}, None, 1, None),
+        ([{**HERE, "begin": {ENERGY: "Unavailable"}}], {ENERGY: "Unavailable"}, 0, None, 4096),
+        ([{**OVER, "begin": {ENERGY: "Unavailable"}, "end": {ENERGY: "Unavailable"}}], {}, 0, None, None),
+        ([HERE], {ENERGY: "Unavailable"}, None, 1, 4096),
         ([{**HERE, "begin": None}], {}, None, None, 4096),
         ([OVER], {}, 3.25, None, None),
         ([OVER, HERE], {}, 6.5, None, 4096),  # the mount was elsewhere when the first one was made
         ([{**OVER, "end": {}}, HERE], {}, None, 1, 4096),
     ],
-    ids=["live", "no numbers", "no begin", "over", "two groups with equal labels", "two, and one is unknown"],
+    ids=[
+        *("live", "no numbers", "no data yet", "never any data", "no data any more", "no begin", "over"),
+        *("two groups with equal labels", "two, and one is unknown"),
+    ],
 )
 def test_what_is_known_of_a_use_has_a_sample_and_the_rest_is_counted(
     node: NodeFiles,
@@ -194,15 +200,16 @@ def test_events_can_be_chosen(node: NodeFiles) -> None:
         # Prometheus adds all of a smaller sample: what the other domains had counted would be there twice.
         (("Unavailable", "1000"), ("10", "10"), [0, 1000], [0]),
         ((), ("Error", "300"), [290], []),
+        ((), ("Unavailable", "300"), [0, 290], [290]),
     ],
-    ids=["known", "one starts again", "one is unknown"],
+    ids=["known", "one starts again", "one is unknown", "one has no data"],
 )
 def test_domains_can_be_summed(
     node: NodeFiles, before: tuple[str, ...], now: tuple[str, ...], each: list[float], together: list[float]
 ) -> None:
     names = [f"mon_PERF_PKG_0{at}/core_energy" for at in range(2)]
     path = node.make("oci-c1", counters=dict(zip(names, now)))
-    begin = dict.fromkeys(names, "10")
+    begin = {name: "Unavailable" if text == "Unavailable" else "10" for name, text in zip(names, now)}
     group = {"path": path, "ctrl_group": "/", "begin": begin, "before": dict(zip(names, before))}
     node.record("c1", groups=[group])
     assert values(scraped(node), "core_energy_joules_total") == each

@@ -124,6 +124,13 @@ def make_unknown(node: NodeFiles) -> None:
     node.live("c1", begin={ENERGY: "Unavailable", TRAFFIC: "Unavailable"})
 
 
+def make_one_package(node: NodeFiles) -> None:
+    """A pod that runs on one of two packages."""
+    second = ENERGY.replace("00", "01")
+    node.make("oci-c1", counters={**NOW, second: "Unavailable"})
+    node.record("c1", groups=[{**HERE, "begin": {**BEGIN, second: "Unavailable"}}])
+
+
 def make_no_begin(node: NodeFiles) -> None:
     node.record("c1", groups=[{**HERE, "begin": None}])
 
@@ -169,6 +176,9 @@ def make_no_begin(node: NodeFiles) -> None:
         (make_unknown, "list", ["- c1 live / 1/1 ? 8.75* ?", FROM_0], AT_LEAST),
         (make_unknown, "show c1 -o wide", [f"{ENERGY} joules Unavailable 8.750000 - 8.750000*"], AT_LEAST),
         (make_unknown, "show c1 -o wide", [f"{TRAFFIC} bytes Unavailable 5000 - ?"], "no initial"),
+        (make_one_package, "list", ["- c1 live / 0/0 ? 3.25 3.91Ki"], AT_LEAST),
+        (make_one_package, "show c1", ["core_energy 3.25 J"], FROM_0),
+        (make_one_package, "show c1 -o wide", ["mon_PERF_PKG_01/core_energy joules Unavailable Unavailable - 0"], "*"),
         (make_wiped, "list", ["- c1 live / 0/0 ? >=4.75 3.91Ki", AT_LEAST], "counted from 0"),
         (make_wiped, "show c1", ["core_energy >=4.75 J", AT_LEAST], "COUNTER"),
         (make_wiped, "show c1 -o wide", [f"{ENERGY} joules 5.500000 8.750000 Unavailable >=4.750000", AT_LEAST], "!"),

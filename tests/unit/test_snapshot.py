@@ -32,6 +32,7 @@ ENERGY, TRAFFIC, OCCUPANCY = "mon_PERF_PKG_00/core_energy", "mon_L3_00/mbm_total
 HERE: dict[str, Any] = {"path": "/sys/fs/resctrl/mon_groups/oci-c1", "ctrl_group": "/", "begin": BEGIN}
 OVER = {**HERE, "path": "/sys/fs/resctrl/mon_groups/their-own", "end": NOW}
 GOLD = {"path": "/sys/fs/resctrl/gold/mon_groups/oci-c1", "ctrl_group": "gold", "begin": {ENERGY: "1"}}
+NO_DATA = {ENERGY: "Unavailable"}
 MISSING = {**HERE, "path": "/sys/fs/resctrl/mon_groups/oci-x"}
 
 
@@ -92,8 +93,12 @@ def test_a_snapshot_changes_nothing_and_leaves_no_descriptor_open(node: NodeFile
             Total(known=9_250_000, counted=1, from_nothing=1),
         ),
         ({"groups": [{**HERE, "begin": {ENERGY: "Error"}}, GOLD]}, "live", Total(10 * MILLION, counted=1, unknown=1)),
+        ({"groups": [{**OVER, "begin": NO_DATA, "end": NO_DATA}]}, "live", Total(0, counted=1)),
     ],
-    ids=["live", "missing", "one over", "over", "recovering", "lingering", "no begin", "from nothing", "unknown"],
+    ids=[
+        *("live", "missing", "one over", "over", "recovering", "lingering", "no begin", "from nothing", "unknown"),
+        "no data",
+    ],
 )
 def test_a_key_has_a_condition_and_a_sum_over_domains_and_groups(
     node: NodeFiles, fields: dict[str, Any], condition: str, energy: Total | None
@@ -398,8 +403,14 @@ def test_what_mon_groups_count_is_taken_off_and_each_is_read_once(
 
 def test_what_is_no_number_is_none_and_nothing_is_negative(node: NodeFiles) -> None:
     node.make("oci-a", counters={OCCUPANCY: "64"})
-    node.count_whole({ENERGY: "Unavailable", OCCUPANCY: "1"})
-    assert read_uncharged(node) == {"/": {ENERGY: "", OCCUPANCY: "0"}}
+    node.count_whole({ENERGY: "Error", TRAFFIC: "Unavailable", OCCUPANCY: "1"})
+    assert read_uncharged(node) == {"/": {ENERGY: "", TRAFFIC: "", OCCUPANCY: "0"}}
+
+
+def test_a_package_on_which_no_task_of_a_ctrl_group_ran_used_nothing(node: NodeFiles) -> None:
+    node.make("oci-a", "gold", counters={ENERGY: "Unavailable"})
+    node.count_whole({ENERGY: "Unavailable"}, "gold")
+    assert read_uncharged(node)["gold"] == {ENERGY: "0"}
 
 
 @pytest.mark.parametrize("times", [1, 99])
@@ -454,11 +465,12 @@ CACHE = Total(known=4096 * MILLION, counted=1)
     [
         ({}, {}, {ENERGY: "38.75"}, {"core_energy": Total(15 * MILLION, 1), "mbm_total_bytes": Total(0, 1)}),
         ({"begin": None}, {}, {ENERGY: "10.75"}, {"core_energy": Total(MILLION, 1), "mbm_total_bytes": Total(0, 1)}),
-        ({}, {ENERGY: "Unavailable"}, {ENERGY: "4"}, {"core_energy": Total(2 * MILLION, counted=1, from_nothing=1)}),
+        ({}, NO_DATA, {ENERGY: "4"}, {"core_energy": Total(2 * MILLION, counted=1, from_nothing=1)}),
+        ({}, NO_DATA, {}, {"core_energy": Total(0, 1)}),
         ({}, {}, {ENERGY: "1", TRAFFIC: "Error"}, dict.fromkeys(("core_energy", "mbm_total_bytes"), Total(unknown=1))),
         ({"end": NOW}, {}, {}, None),
     ],
-    ids=["per second", "no begin", "counted from 0", "ran backwards", "over"],
+    ids=["per second", "no begin", "counted from 0", "no data", "ran backwards", "over"],
 )
 def test_a_rate_is_use_per_second(
     node: NodeFiles,
