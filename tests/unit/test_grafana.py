@@ -113,12 +113,41 @@ def test_an_expression_is_about_metrics_and_labels_that_there_are(expression: st
         assert asked <= has | ADDED_BY_PROMETHEUS | ({"owner"} if "rmids" in expression else set())
 
 
-def test_counters_are_shown_as_rates_or_as_what_they_are() -> None:
+def test_a_counter_is_shown_as_a_rate_whose_panel_says_so_or_as_what_was_used() -> None:
     for panel in GRAPHS:
         for target in panel["targets"]:
             rated = set(re.findall(r"rate\((resctrl_mon_\w+)", target["expr"]))
             counted = {name for name in named(target["expr"]) if name.endswith("_total")}
-            assert rated == counted or panel["type"] == "bargauge"
+            assert rated == counted or panel["type"] == "bargauge" or panel["title"] == "Nodes that lack counters"
+            assert bool(rated) == panel["title"].endswith(" (rate)")
+
+
+def test_a_rate_is_over_four_minutes_whatever_the_data_source_says_about_scrapes() -> None:
+    """Grafana makes $__rate_interval four times as long as a query's own Min step: tests/fuse/test_dashboard.py."""
+    for panel in GRAPHS:
+        for target in panel["targets"]:
+            assert target.get("interval") == ("60s" if "rate(" in target["expr"] else None)
+
+
+def test_one_job_is_shown_so_that_a_node_that_is_scraped_twice_counts_once() -> None:
+    assert (VARIABLES["job"]["multi"], VARIABLES["job"]["includeAll"]) == (False, False)
+    assert list(VARIABLES).index("job") < list(VARIABLES).index("instance")
+    for expression in [*EXPRESSIONS, *QUERIES[1:]]:
+        assert expression.count('{job="$job"') == len(re.findall(r"\bresctrl_mon_\w+", expression))
+
+
+@pytest.mark.parametrize("panel", GRAPHS, ids=lambda panel: panel["title"])
+def test_a_series_for_each_pod_is_one_of_twenty(panel: dict[str, Any]) -> None:
+    for target in panel["targets"]:
+        each = re.search(r"by \([^)]*\b(pod|key)\b", target["expr"])
+        assert target["expr"].startswith("topk(20, ") == bool(each)
+
+
+def test_a_panel_of_counters_that_a_cpu_may_lack_says_so() -> None:
+    for panel in GRAPHS:
+        lacks = any(re.search("core_energy|_memory_|llc_", target["expr"]) for target in panel["targets"])
+        said = "Nodes that lack counters" in panel["fieldConfig"]["defaults"].get("noValue", "")
+        assert lacks == said or panel["title"] == "Nodes that lack counters"
 
 
 def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:

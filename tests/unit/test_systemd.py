@@ -96,12 +96,14 @@ def test_no_setting_is_given_twice(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("timer", "service"), [(TIMER, SERVICE), (TEXTFILE_TIMER, TEXTFILE)], ids=["reconcile", "textfile"]
+    ("timer", "service", "period"),
+    [(TIMER, SERVICE, 60), (TEXTFILE_TIMER, TEXTFILE, 30)],
+    ids=["reconcile", "textfile"],
 )
-def test_a_timer_starts_its_service_every_minute(timer: Path, service: Path) -> None:
+def test_a_timer_starts_its_service_again_and_again(timer: Path, service: Path, period: int) -> None:
     assert only(timer, "Timer", "Unit") == service.name
     assert only(timer, "Install", "WantedBy") == "timers.target"
-    assert seconds(timer, "Timer", "OnBootSec") == seconds(timer, "Timer", "OnUnitActiveSec") == 60
+    assert seconds(timer, "Timer", "OnBootSec") == seconds(timer, "Timer", "OnUnitActiveSec") == period
     assert seconds(timer, "Timer", "AccuracySec") <= 1
 
 
