@@ -1,23 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses the command lines of commands, and makes --help and the completion scripts for shells.
+"""Runs the command line of a person: --help, --version and the commands; and lists completions for shells.
 
-All of it follows from the models of hook/cli/options.py and the table of hook/cli/verbs.py.
+All of it follows from the models of hook/cli/options.py and the table of hook/cli/verbs.py. A container's start never
+imports this. The exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure, or `reconcile` leaves an
+action undone.
 """
 
 from __future__ import annotations
 
+import gc
+import os
+
+from hook.base import system
+from hook.base.errors import HookError
+from hook.base.explain import as_hook_error, unforeseen_error
 from hook.base.models import Options, ValidationError
 from hook.cli.options import ARGUMENTS
-from hook.cli.verbs import ALL, COMMON, VERBS, Usage
-from hook.stages.entry import read_words, validate
+from hook.cli.verbs import HOOK, SHARED, VERBS, Request, Usage, print_answer, write
+from hook.stages import report
+from hook.stages.entry import STDIN_LIMIT, STDIN_PATIENCE, read_words, validate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from hook.cli.verbs import Verb
 
 _NAME = "resctrl-mon-hook"
+
+
+def main(arguments: list[str]) -> int:
+    """Run a command line. An unknown command with an OCI state on stdin is a misspelt hook, and exits 0."""
+    if "--help" in arguments or "-h" in arguments or arguments[:1] == ["help"]:
+        name = next((word for word in arguments if word in VERBS), None)
+        write(format_command_help(name) if name else format_help())
+        return 0
+    if arguments == ["--version"]:
+        from hook import __version__
+
+        write(f"{_NAME} {__version__}\n")
+        return 0
+    if arguments[:1] == ["__complete"]:  # not for people: packaging/completions
+        print_answer(list_completions(arguments[-1]))
+        return 0
+    if arguments and arguments[0] in VERBS:
+        gc.enable()  # the file's start disabled it: top may run for long
+        return _run_command(arguments[0], arguments[1:])
+    problem = f"unknown command {arguments[0][:80]!r}" if arguments else "no command"
+    is_hook = _is_called_by_runtime()
+    report.say(f"usage: {problem}; see {_NAME} --help", to_syslog=is_hook)
+    return 0 if is_hook else 2
+
+
+def _is_called_by_runtime() -> bool:
+    """Whether stdin looks like an OCI container state, valid JSON or not."""
+    if os.isatty(0):
+        return False
+    try:
+        text, _whole = system.read_stdin(STDIN_LIMIT, STDIN_PATIENCE)
+    except OSError:
+        return False
+    return text.lstrip().startswith(b"{") and b'"ociVersion"' in text
+
+
+def _run_command(name: str, words: list[str]) -> int:
+    """Run a command; returns the exit status: 2, with a line on stderr, for each exception."""
+    verb = VERBS[name]
+    try:
+        given, request = parse_command(name, words)
+        if verb.limit is None or (name == "metrics" and given.listen is not None):
+            return verb.run(given, request) or 0
+        from hook.cli import deadline
+
+        return deadline.run_limited(name, verb.limit, lambda: verb.run(given, request))
+    except BrokenPipeError:  # the reader ended, for example `head`
+        return 0
+    except KeyboardInterrupt:
+        problems = ["interrupted"]
+    except Usage as error:
+        problems = [str(error)]
+    except (HookError, OSError) as error:
+        problems = [str(as_hook_error("cannot read or write a file", error))]
+    except Exception as error:  # noqa: BLE001  a defect is one line, too, and no answer
+        problems = getattr(error, "problems", [str(unforeseen_error(error))])  # install's Refused has several
+    for problem in problems:
+        report.say(problem, to_syslog=False)
+    return 2
+
+
+# --- Parsing
 
 
 class Argument:
@@ -35,32 +107,30 @@ class Argument:
     def __str__(self) -> str:
         return f"{self.word}={self.value}" if self.is_option and self.value else self.word
 
+    def list_words(self) -> list[str]:
+        """The completions of an argument: each choice, or the option, with `=` if it takes a value."""
+        if not self.is_option:
+            return [*self.choices]
+        return [f"{self.word}={it}" for it in self.choices] or [self.word + "=" * bool(self.value)]
+
 
 def list_arguments(verb: Verb) -> list[Argument]:
     """A command's own arguments, without the options of the hook."""
-    return [Argument(row) for row in ARGUMENTS[verb.form.__name__][1]]
+    return [Argument(row) for row in ARGUMENTS[verb.form.__name__][2]]
 
 
-def list_options(names: tuple[str, ...] = ALL) -> list[Argument]:
-    """The hook's options of these `names`."""
-    return [Argument(row) for row in ARGUMENTS["Options"][1] if row[0] in names]
+def list_options(names: tuple[str, ...] = HOOK) -> list[Argument]:
+    """The shared options of these `names`: those of the hook, and --json."""
+    json = ("json", False, False, "", (), "print JSON, one object on a line")
+    return [Argument(row) for row in (*ARGUMENTS["Options"][2], json) if row[0] in names]
 
 
-def get_purpose(verb: Verb) -> str:
-    """The purpose of a command, in a line."""
-    purpose = ARGUMENTS[verb.form.__name__][0].partition("\n")[0].rstrip(".")
-    return purpose[0].lower() + purpose[1:]
-
-
-# --- Parsing
-
-
-def parse_command(name: str, words: list[str]) -> tuple[Any, Options, list[str]]:
-    """Parse a command's own arguments and the options of the hook; also returns the words of those. Raises Usage."""
+def parse_command(name: str, words: list[str]) -> tuple[Any, Request]:
+    """Parse a command line: the command's own arguments, and what it shares with others. Raises Usage."""
     verb = VERBS[name]
-    own, options = list_arguments(verb), list_options(verb.hook_options)
+    own, options = list_arguments(verb), list_options(verb.options)
     kinds = {it.name: it.kind for it in (*own, *options) if it.is_option}
-    joined = _join_values(words, kinds)
+    joined = [*_join_values(words, kinds)]
     values, others, problems = read_words(joined, kinds)
     places = [it for it in own if not it.is_option]
     for word in others:
@@ -72,8 +142,10 @@ def parse_command(name: str, words: list[str]) -> tuple[Any, Options, list[str]]
     together = [f"--{it}" for it in verb.exclusive if it in values]
     if len(together) > 1:
         problems.append(f"{' and '.join(together)} exclude each other")
-    chosen = {it.name: values.pop(it.name) for it in options if it.name in values}
-    options_given = validate(Options, chosen, problems)
+    is_json = values.pop("json", values.get("output") == "json")
+    of_hook = {it.name: values.pop(it.name) for it in options if it.name in values}
+    words_of_hook = [word for word in joined if _get_name(word) in of_hook]
+    request = Request(validate(Options, of_hook, problems), words_of_hook, is_json)
     try:
         given = validate(verb.form, values, problems)
     except ValidationError as error:
@@ -81,20 +153,16 @@ def parse_command(name: str, words: list[str]) -> tuple[Any, Options, list[str]]
         given = None
     if problems:
         raise Usage(f"{name}: {'; '.join(problems)}; see {_NAME} --help")
-    return given, options_given, [word for word in joined if _get_name(word) in chosen]
+    return given, request
 
 
-def _join_values(words: list[str], kinds: dict[str, Any]) -> list[str]:
+def _join_values(words: list[str], kinds: dict[str, Any]) -> Iterator[str]:
     """Write each option by its long name, in one word with its value."""
-    joined = []
-    waiting = list(words)
-    while waiting:
-        word = waiting.pop(0)
-        if word.startswith("-o"):
-            word = f"--output={word[2:]}" if word[2:] else "--output"
-        takes_value = "=" not in word and kinds.get(_get_name(word), False) is not False
-        joined.append(f"{word}={waiting.pop(0)}" if takes_value and waiting else word)
-    return joined
+    waiting = iter(words)
+    for word in waiting:
+        long = word.replace("-o", "--output=", 1).rstrip("=") if word.startswith("-o") else word
+        value = next(waiting, None) if "=" not in long and kinds.get(_get_name(long), False) is not False else None
+        yield long if value is None else f"{long}={value}"
 
 
 def _get_name(word: str) -> str:
@@ -136,7 +204,7 @@ def format_help() -> str:
     verbs = []
     for name, verb in VERBS.items():
         *first, last = _format_usage("  ", name, verb)
-        purpose = get_purpose(verb)
+        purpose, _, _ = ARGUMENTS[verb.form.__name__]
         verbs += [*first, f"{last:<38}  {purpose}" if len(last) + len(purpose) < 98 else f"{last}\n{'':<38}  {purpose}"]
     options = [f"  {it!s:<34}  {it.meaning}{it.shown_default}" for it in list_options()]
     return _HEAD + "\n".join(verbs) + _MIDDLE + "\n".join(options) + _TAIL
@@ -144,17 +212,15 @@ def format_help() -> str:
 
 def _format_usage(start: str, name: str, verb: Verb) -> list[str]:
     """A command with its own arguments, in lines that fit a terminal."""
-    words = [name]
+    lines = [start + name]
+    words: list[str] = []
     for it in list_arguments(verb):
         word = str(it) if it.word.isupper() else f"[{it}]" + "..." * (it.kind == [])
-        if it.name in verb.exclusive[1:] and it.name != "json":
+        if it.name in verb.exclusive[1:]:
             words[-1] = f"{words[-1][:-1]} | {word[1:]}"
-        elif it.name != "json":
+        else:
             words.append(word)
-    if len(verb.hook_options) > len(COMMON):
-        words.append("[OPTION...]")
-    lines = [start + words[0]]
-    for word in words[1:]:
+    for word in [*words, "[OPTION...]"] if verb.takes_all else words:
         if len(lines[-1]) + len(word) < _WIDTH:
             lines[-1] += " " + word
         else:
@@ -165,15 +231,13 @@ def _format_usage(start: str, name: str, verb: Verb) -> list[str]:
 def format_command_help(name: str) -> str:
     """The text of --help after a command: every argument with its meaning and default, and an example."""
     verb = VERBS[name]
-    lines = [*_format_usage(f"usage: {_NAME} ", name, verb), "", get_purpose(verb), ""]
-    common = [it for it in list_options(verb.hook_options) if it.name in COMMON]
-    own = list_arguments(verb)
-    lines += ["Arguments:"]
-    for it in (*(it for it in own if it.name != "json"), *common, *(it for it in own if it.name == "json")):
+    purpose, example, _ = ARGUMENTS[verb.form.__name__]
+    lines = [*_format_usage(f"usage: {_NAME} ", name, verb), "", purpose, "", "Arguments:"]
+    for it in (*list_arguments(verb), *(it for it in list_options(verb.options) if it.name in SHARED)):
         lines += [f"  {it}", f"      {it.meaning}{it.shown_default}"]
-    call, _, purpose = ARGUMENTS[verb.form.__name__][0].rpartition("\n")[2].rpartition(": ")
-    lines += ["", "Example:", f"  {_NAME} {call}", f"      {purpose}"]
-    if len(verb.hook_options) > len(COMMON):
+    call, _, why = example.rpartition(": ")
+    lines += ["", "Example:", f"  {_NAME} {call}", f"      {why}"]
+    if verb.takes_all:
         lines += ["", f"OPTION is an option of the hook: {_NAME} --help shows them."]
     return "\n".join([*lines, ""])
 
@@ -181,73 +245,14 @@ def format_command_help(name: str) -> str:
 # --- Completion
 
 
-def format_script(shell: str) -> str:
-    """The completion script of a shell: bash, zsh or fish."""
-    make = {"bash": _format_bash, "zsh": _format_zsh, "fish": _format_fish}[shell]
-    return make({name: [*list_arguments(verb), *list_options(verb.hook_options)] for name, verb in VERBS.items()})
-
-
-def _list_words(argument: Argument) -> list[str]:
-    """The completions of an argument: each choice, or the option, with `=` if it takes a value."""
-    if not argument.is_option:
-        return list(argument.choices)
-    return [f"{argument.word}={it}" for it in argument.choices] or [argument.word + "=" * bool(argument.value)]
-
-
-def _join_words(arguments: list[Argument]) -> str:
-    return " ".join(sorted(word for it in arguments for word in _list_words(it)))
-
-
-def _format_bash(verbs: dict[str, list[Argument]]) -> str:
-    cases = "".join(f'        {name}) words="{_join_words(arguments)}" ;;\n' for name, arguments in verbs.items())
-    return f"""\
-# bash completion of {_NAME}
-_resctrl_mon_hook() {{
-    local current="${{COMP_LINE:0:COMP_POINT}}" words
-    current="${{current##*[[:space:]]}}"
-    case "${{COMP_WORDS[1]}}" in
-{cases}        *) words="" ;;
-    esac
-    [ "$COMP_CWORD" -gt 1 ] || words="{" ".join(verbs)} help --help --version"
-    COMPREPLY=($(compgen -W "$words" -- "$current"))
-    # readline replaces only what follows the last `=`
-    [[ "$current" != *=* ]] || COMPREPLY=("${{COMPREPLY[@]#"${{current%%=*}}="}}")
-    [[ "${{COMPREPLY[0]-}}" != *= ]] || compopt -o nospace
-}}
-complete -o default -F _resctrl_mon_hook {_NAME}
-"""
-
-
-def _format_zsh(verbs: dict[str, list[Argument]]) -> str:
-    cases = "".join(f"    {name}) compadd -- {_join_words(arguments)} ;;\n" for name, arguments in verbs.items())
-    return f"""\
-#compdef {_NAME}
-if (( CURRENT == 2 )); then
-    compadd -- {" ".join(verbs)} help --help --version
-else
-    case "$words[2]" in
-{cases}    esac
-    _files
-fi
-"""
-
-
-def _format_fish(verbs: dict[str, list[Argument]]) -> str:
-    lines = [f"# fish completion of {_NAME}"]
-    for name in verbs:
-        purpose = _quote(get_purpose(VERBS[name]))
-        lines.append(f"complete -c {_NAME} -n __fish_use_subcommand -f -a {name} -d {purpose}")
-    for name, arguments in verbs.items():
-        start = f"complete -c {_NAME} -n '__fish_seen_subcommand_from {name}'"
-        for it in arguments:
-            values = f" -a {_quote(' '.join(it.choices))}" if it.choices else ""
-            if it.is_option:
-                kind = (" -x" if values else " -r") if it.value else ""
-                lines.append(f"{start} -l {it.word[2:]}{kind}{values} -d {_quote(it.meaning)}")
-            elif values:
-                lines.append(f"{start} -f{values} -d {_quote(it.meaning)}")
-    return "\n".join([*lines, ""])
-
-
-def _quote(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+def list_completions(line: str) -> list[str]:
+    """The completions of the last word of a command line, each with its meaning after a tab."""
+    start, _, current = line.rpartition(" ")
+    _, *before = start.split() or [""]
+    found = [("help", "show help"), ("--help", "show help"), ("--version", "show the version")]
+    found = [*((name, ARGUMENTS[verb.form.__name__][0]) for name, verb in VERBS.items()), *found]
+    if before:
+        verb = VERBS.get(before[0])
+        arguments = [*list_arguments(verb), *list_options(verb.options)] if verb is not None else []
+        found = [(word, it.meaning) for it in arguments for word in it.list_words()]
+    return [f"{word}\t{meaning}" for word, meaning in sorted(found) if word.startswith(current)]

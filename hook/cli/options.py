@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, Field
 
-from hook.base import models, names
+from hook.base import names
 from hook.base.models import Model
+from hook.cli.options_compiled import ARGUMENTS
+
+__all__ = ["ARGUMENTS"]
 
 Count = Annotated[int, Field(ge=1, le=999_999_999)]
 Directory = Annotated[str, AfterValidator(names.directory)]
-Json = Annotated[bool, Field(alias="json", description="print JSON, one object on a line")]
 
 
 def _said(value: str, meaning: str, default: Any = None, **more: Any) -> Any:  # noqa: ANN401  as of Field
@@ -53,7 +55,6 @@ class List(Model):
     )
     limit: Count | None = _said("N", "no more keys than this many")
     output: Literal["wide", "json"] | None = _OUTPUT
-    is_json: Json = False
 
 
 class Show(Model):
@@ -66,7 +67,6 @@ class Show(Model):
         "KEY", "a key, `namespace/pod`, a pod, a container's ID or name, or how one of them begins", ..., alias="KEY"
     )
     output: Literal["wide", "json"] | None = _OUTPUT
-    is_json: Json = False
 
 
 class Top(Model):
@@ -82,7 +82,6 @@ class Top(Model):
         "BY", "what comes first: most energy, memory or cache, or by name", "energy"
     )
     output: Literal["wide", "json"] | None = _OUTPUT
-    is_json: Json = False
 
 
 class Metrics(Model):
@@ -97,7 +96,6 @@ class Metrics(Model):
     )
     events: str | None = _said("EVENT,...", "only these events of the kernel's (default: all that it has)")
     sum_domains: bool = _said("", "one series for all domains of an event, instead of one for each", False)
-    is_json: Json = False
 
 
 class Doctor(Model):
@@ -111,7 +109,6 @@ class Doctor(Model):
         "DIR", "a directory of hooks.d files (repeatable; default: all that are read here)", []
     )
     self_test: bool = _said("", "start a process, and put it into a group and out again", False)
-    is_json: Json = False
 
 
 class Reconcile(Model):
@@ -126,7 +123,6 @@ class Reconcile(Model):
     live: str | None = _said(
         "FILE", "the keys that live, one on each line (-: of stdin), instead of a look at their members"
     )
-    is_json: Json = False
 
 
 class RunWatch(Model):
@@ -155,7 +151,6 @@ class Install(Model):
     watch: bool = _said("", "also install and start the watch service", False)
     force: bool = _FORCE
     dry_run: bool = _DRY_RUN
-    is_json: Json = False
 
 
 class Uninstall(Model):
@@ -170,7 +165,6 @@ class Uninstall(Model):
     runtime_root: list[Directory] = _RUNTIME_ROOT
     force: bool = _FORCE
     dry_run: bool = _DRY_RUN
-    is_json: Json = False
 
 
 class MakeBytecode(Model):
@@ -178,8 +172,6 @@ class MakeBytecode(Model):
 
     bytecode: let hooks start fast again after an upgrade of the distribution
     """
-
-    is_json: Json = False
 
 
 class BaseRuntimeSpec(Model):
@@ -189,7 +181,6 @@ class BaseRuntimeSpec(Model):
     """
 
     prefix: Directory | None = _PREFIX
-    is_json: Json = False
 
 
 class Completion(Model):
@@ -199,22 +190,3 @@ class Completion(Model):
     """
 
     shell: Literal["bash", "zsh", "fish"] = _said("SHELL", "bash, zsh or fish", ..., alias="SHELL")
-
-
-def _describe(model: type[BaseModel]) -> tuple[str, tuple[tuple[Any, ...], ...]]:
-    """A model as plain data: its docstring, and a row for `Argument` of hook/cli/command_line.py for each field."""
-    kinds = {"array": [], "boolean": False, "integer": 0, "number": 0.0, "object": {}, "string": ""}
-    schema = model.model_json_schema()
-    rows = []
-    for name, field in schema["properties"].items():
-        one = field.get("anyOf", [field])[0]  # of a value or None
-        text = one.get("items", one)
-        choices = tuple(text.get("enum", [text["const"]] if "const" in text else []))
-        value = field["title"] if field["title"].isupper() else "|".join(choices)
-        rows.append((name, kinds[one["type"]], field.get("default"), value, choices, field["description"]))
-    return schema["description"], tuple(rows)
-
-
-_MODELS: list[Any] = [it for it in Model.__subclasses__() if it.__module__ == __name__]
-ARGUMENTS = {model.__name__: _describe(model) for model in (models.Options, *_MODELS)}
-"""The docstring and the arguments of each model, by its name."""

@@ -12,21 +12,13 @@ import sys
 from collections.abc import Collection
 
 from hook.base import system
-from hook.base.explain import printable
 from hook.base.models import Options
 from hook.base.node_models import LeftUndone
 from hook.cli.deadline import Ended
-from hook.reconcile import run as reconcile
+from hook.cli.verbs import is_terminal, print_printable
+from hook.reconcile import run
 from hook.reconcile.diagnose import Action
-from hook.reconcile.run import (
-    Follower,
-    Outcome,
-    Result,
-    format_changes,
-    format_left,
-    format_outcome,
-    is_known,
-)
+from hook.reconcile.run import Outcome, Result
 from hook.reconcile.survey import ListStates
 
 _ERASE = "\r\x1b[K"  # to the beginning of the line, and all of it erased: ECMA-48 EL
@@ -39,15 +31,15 @@ def repair_and_print(
 ) -> Result:
     """Do all actions, and print them unless `is_quiet`, for JSON. Raises HookError, OSError."""
     gc.disable()  # the collector takes a quarter of the time on tens of thousands of records, and finds no cycle
-    for_log = not (is_quiet or (sys.stdout is not None and sys.stdout.isatty()))
+    for_log = not (is_quiet or is_terminal())
     progress = Progress(is_quiet=is_quiet, for_log=for_log)
     try:
-        return reconcile.repair(options, live, longest, asks, progress)
+        return run.repair(options, live, longest, asks, progress)
     except Ended as error:
         return progress.end_run(str(error))
 
 
-class Progress(Follower):
+class Progress(run.Follower):
     """Prints the actions of a run, also if the run is ended early.
 
     `is_quiet`: print nothing, for JSON. `for_log`: only count the failures that the last such run has left, too.
@@ -85,14 +77,14 @@ class Progress(Follower):
         self._outcomes.append(outcome)
         if outcome.has_failed:
             self._now.failures[outcome.action.id] = outcome.reason or ""
-        if not is_known(self._last, outcome):
-            self._print(format_outcome(outcome))
+        if not run.is_known(self._last, outcome):
+            self._print(run.format_outcome(outcome))
 
     def finish(self, result: Result) -> LeftUndone | None:
         """Print the problems that reconcile leaves, if they have changed since the last run."""
         self._now.left.extend(result.left)
-        self._print([format_left(line) for line in result.left if line not in self._last.left])
-        self._print(format_changes(self._last, self._now))
+        self._print([run.format_left(line) for line in result.left if line not in self._last.left])
+        self._print(run.format_changes(self._last, self._now))
         self._draw(_ERASE)
         return self._now if self._for_log else None
 
@@ -105,13 +97,12 @@ class Progress(Follower):
         return Result(self._outcomes, undone=self._undone, ended=why)
 
     def _print(self, lines: list[str]) -> None:
-        """Print lines without control characters, and flush them. A closed pipe stops the output, but no action."""
-        if self._is_quiet or not lines or sys.stdout is None:
+        """Print lines. A closed pipe stops the output, but no action."""
+        if self._is_quiet or not lines:
             return
         self._draw(_ERASE)
         try:
-            sys.stdout.write("".join(printable(line) + "\n" for line in lines))
-            sys.stdout.flush()
+            print_printable(lines)
         except BrokenPipeError:
             self._is_quiet = True
 

@@ -8,14 +8,15 @@ import select
 import signal
 import sys
 import termios
+import tty
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 
 from hook.base import system
 from hook.base.models import Options
 from hook.cli.options import Top
-from hook.cli.verbs import get_screen, is_terminal, print_answer, wants_json, write
+from hook.cli.verbs import Request, get_screen, is_terminal, print_answer, write
 from hook.observe.screens import TOP_SORTS, format_rates, rates_to_json
 from hook.observe.snapshot import Inventory, take_snapshot
 from hook.observe.use import Rates, compare
@@ -25,54 +26,37 @@ _CLEAR = "\x1b[H\x1b[2J"  # the cursor home, and the screen erased: ECMA-48 CUP 
 _NOTES = "q quit  sort: e energy  m memory  c cache  n name"
 
 
-def show_top(options: Options, given: Top) -> None:
+def show_top(given: Top, request: Request) -> None:
     """Print until an interrupt, the usual end, or until `--count` is reached."""
-    try:
-        if is_terminal() and not wants_json(given):
-            with _read_keys() as wait_for_key:
-                _draw_screens(options, given, wait_for_key)
-        else:
-            _print_tables(options, given)
-    except KeyboardInterrupt:
-        return
+    is_screen = is_terminal() and not request.is_json
+    with suppress(KeyboardInterrupt), _read_keys() if is_screen else nullcontext(_sleep) as wait_for_key:
+        _show_tables(given, request, wait_for_key, is_screen=is_screen)
 
 
-def _print_tables(options: Options, given: Top) -> None:
-    left = given.count if given.count is not None else 0 if is_terminal() else 1
-    former = _look(options)
-    while True:
-        system.sleep(given.interval)
-        seen = _look(options)
-        table = _compare(former, seen, given)
-        if wants_json(given):
-            print_answer(rates_to_json(table))
-        else:
-            lines = format_rates(table, given.sort, get_screen(is_wide=given.output == "wide"))
-            print_answer(lines if left <= 1 else [*lines, ""])
-        left -= 1
-        if left == 0:
-            return
-        former = seen
-
-
-def _draw_screens(options: Options, given: Top, wait_for_key: Callable[[float], str]) -> None:
+def _show_tables(given: Top, request: Request, wait_for_key: Callable[[float], str], *, is_screen: bool) -> None:
+    count = given.count if given.count is not None or is_terminal() else 1
     sort: str = given.sort
     tables = 0
-    former = _look(options)
-    table = _compare(former, former, given)  # names, and no rates yet: at once
+    former = _look(request.hook)
+    table = _compare(former, former, given)  # names, and no rates yet: on a screen at once
     while True:
         screen = get_screen(is_wide=given.output == "wide")
-        lines = format_rates(table, sort, screen, _NOTES)
-        write(_CLEAR + "\n".join(lines[: screen.height - 1 if screen.height else None]) + "\n")
-        if tables and tables == given.count:
+        if is_screen:
+            lines = format_rates(table, sort, screen, _NOTES)
+            write(_CLEAR + "\n".join(lines[: screen.height - 1 if screen.height else None]) + "\n")
+        elif tables and request.is_json:
+            print_answer(rates_to_json(table))
+        elif tables:
+            print_answer(format_rates(table, sort, screen) + [""] * (tables != count))
+        if tables and tables == count:
             return
-        pressed = wait_for_key(given.interval if tables else min(_FIRST, given.interval))
+        pressed = wait_for_key(min(_FIRST, given.interval) if is_screen and not tables else given.interval)
         if pressed == "q":
             return
         if pressed:
             sort = next((name for name in TOP_SORTS if name.startswith(pressed)), sort)
             continue
-        seen = _look(options)
+        seen = _look(request.hook)
         table = _compare(former, seen, given)
         former = seen
         tables += 1
@@ -90,6 +74,11 @@ def _compare(former: Inventory, seen: Inventory, given: Top) -> Rates:
     return replace(table, keys=[it for it in table.keys if it.key.state.pod_namespace in given.namespace])
 
 
+def _sleep(seconds: float) -> str:
+    system.sleep(seconds)
+    return ""
+
+
 @contextmanager
 def _read_keys() -> Iterator[Callable[[float], str]]:
     """Yield a function that waits so many seconds for a pressed key; it returns "" if none is.
@@ -98,27 +87,24 @@ def _read_keys() -> Iterator[Callable[[float], str]]:
     also after SIGTERM.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if sys.stdin is None or not sys.stdin.isatty():
+        yield _sleep
+        return
+    terminal = sys.stdin.fileno()
     is_open = True
-    terminal = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
 
     def wait(seconds: float) -> str:
         nonlocal is_open
-        if terminal is None or not is_open:
-            system.sleep(seconds)
-            return ""
+        if not is_open:
+            return _sleep(seconds)
         if not select.select([terminal], [], [], seconds)[0]:
             return ""
         text = os.read(terminal, 1).decode("ascii", "replace")
         is_open = bool(text)  # else its other end is closed
         return text or wait(seconds)
 
-    if terminal is None:
-        yield wait
-        return
     former = termios.tcgetattr(terminal)
-    changed = [*former]
-    changed[3] &= ~(termios.ICANON | termios.ECHO)
-    termios.tcsetattr(terminal, termios.TCSADRAIN, changed)
+    tty.setcbreak(terminal, termios.TCSADRAIN)
     try:
         yield wait
     finally:

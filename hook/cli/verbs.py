@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
+from functools import partial
 
 from hook.base import jsontext
 from hook.base.explain import printable
@@ -30,23 +32,25 @@ if TYPE_CHECKING:
     from hook.observe.table import Screen
     from hook.state.records import Broken, Records
 
-    Answer = list[str] | dict[str, Any]
     Limit = tuple[float, int, str]
-    Run = Callable[..., int | None]
 
 _MOST_NAMES = 5  # of keys in a message
-_PATIENCE = 10.0  # seconds for stdin: as on the hook path
 
 
 class Usage(Exception):
     """The command line is wrong; the text is for the user."""
 
 
+@dataclass(frozen=True)
+class Request:
+    """The part of a command line that commands share. `words`: the options of the hook, as they were written."""
+
+    hook: Options
+    words: list[str]
+    is_json: bool
+
+
 # --- Output
-
-
-def wants_json(given: options.List | options.Show | options.Top) -> bool:
-    return given.is_json or given.output == "json"
 
 
 def is_terminal() -> bool:
@@ -70,7 +74,7 @@ def get_screen(*, is_wide: bool = False) -> Screen:
     return Screen(None if is_wide else size.columns or None, size.lines or None, has_colour)
 
 
-def print_answer(answer: Answer) -> None:
+def print_answer(answer: dict[str, Any] | list[str]) -> None:
     """Print lines, or an object as one line of JSON."""
     write("".join(line + "\n" for line in answer) if isinstance(answer, list) else jsontext.dumps(answer) + "\n")
 
@@ -82,23 +86,24 @@ def write(text: str) -> None:
         sys.stdout.flush()
 
 
-def _format_plan(steps: list[str]) -> list[str]:
-    """The output of --dry-run for these steps."""
-    if not steps:
-        return ["nothing to do"]
-    return ["would do:", *("  " + line for line in steps), "nothing was changed (--dry-run)"]
+def print_printable(lines: list[str], *, dry_run: bool = False) -> None:
+    """Print lines with texts that other users may have chosen, as printable text. `dry_run`: they are a plan."""
+    if dry_run:
+        done = ["would do:", *("  " + line for line in lines), "nothing was changed (--dry-run)"]
+        lines = done if lines else ["nothing to do"]
+    print_answer([printable(line) for line in lines])
 
 
 # --- Commands that change nothing
 
 
-def list_keys(given: options.List, hook: Options, _words: list[str]) -> None:
+def list_keys(given: options.List, request: Request) -> None:
     from hook.observe import screens, snapshot
 
-    _check_directories(hook)
-    seen = snapshot.take_snapshot(hook)
+    _check_directories(request.hook)
+    seen = snapshot.take_snapshot(request.hook)
     selected = screens.select_keys(seen.keys, given.namespace, given.state, given.sort)
-    if wants_json(given):
+    if request.is_json:
         print_answer(screens.list_to_json(seen, selected[: given.limit]))
     elif given.what == "unmonitored":
         print_answer(screens.format_unmonitored(seen))
@@ -111,33 +116,26 @@ def _check_directories(hook: Options) -> None:
 
     `metrics` does not check, since its service may start before the first hook has run.
     """
-    usual = Options()
-    for option, path, default in (
-        ("--run-dir", hook.run_dir, usual.run_dir),
-        ("--resctrl-root", hook.resctrl_root, usual.resctrl_root),
-    ):
-        if path != default and not os.path.exists(path):
-            raise Usage(f"{option}={path[:80]}: there is no such directory")
+    for option, path in (("run-dir", hook.run_dir), ("resctrl-root", hook.resctrl_root)):
+        if path not in dict(Options()).values() and not os.path.exists(path):
+            raise Usage(f"--{option}={path[:80]}: there is no such directory")
 
 
-def show_key(given: options.Show, hook: Options, _words: list[str]) -> None:
+def show_key(given: options.Show, request: Request) -> None:
     from hook.base.models import Failure
     from hook.base.resctrl import Resctrl
     from hook.observe import screens, snapshot
     from hook.state.records import Records
 
-    _check_directories(hook)
-    with Records(hook.run_dir) as records:
-        (key,) = snapshot.add_podman_names([_find_key(records, Resctrl(hook.resctrl_root), given.key)])
-        found = (records.failure(name) for name in records.names(Failure))
-        of_key = [
-            it for it in found if isinstance(it, Failure) and (it.key == key.state.key or it.container in key.alive)
-        ]
-    if wants_json(given):
+    _check_directories(request.hook)
+    with Records(request.hook.run_dir) as records:
+        (key,) = snapshot.add_podman_names([_find_key(records, Resctrl(request.hook.resctrl_root), given.key)])
+        failures = [it for it in map(records.failure, records.names(Failure)) if isinstance(it, Failure)]
+    of_key = [it for it in failures if it.key == key.state.key or it.container in key.alive]
+    if request.is_json:
         print_answer(screens.key_to_json(key, of_key))
     else:
-        is_wide = given.output == "wide"
-        print_answer(screens.format_key(key, of_key, get_screen(is_wide=True), is_wide=is_wide))
+        print_answer(screens.format_key(key, of_key, get_screen(is_wide=True), is_wide=given.output == "wide"))
 
 
 def _find_key(records: Records, kernel: Resctrl, name: str) -> SeenKey:
@@ -166,21 +164,15 @@ def _match_keys(records: Records, name: str) -> dict[str, str]:
     """Find the keys with this name, each with its name for people; if there are none, those whose name begins so."""
     from hook.base import names
     from hook.base.explain import who
-    from hook.base.models import Index, KeyState
+    from hook.base.models import KeyState
     from hook.node import config
+    from hook.state.records import glance_index
 
     known = records.names(KeyState)
-    if not name:
-        return {}
-    if name in known:
-        return {name: name}
-    try:
-        index = records.glance(Index, names.container_id(name))
-    except ValueError:  # a pod's name, for one
-        index = None
-    if index is not None:
-        return {index.key: index.key}
-    states = {key: records.state(key) for key in known}
+    key = name if name in known else glance_index(records, name) if names.is_container_id(name) else None
+    if key is not None:
+        return {key: key}
+    states = {key: records.state(key) for key in known if name}
     given = config.read_podman_names()
     called = [(key, text) for key, state in states.items() for text in _list_names(key, state, given)]
     # The beginning of a name counts only if no whole name matches.
@@ -208,26 +200,26 @@ def _list_names(key: str, state: KeyState | Broken | None, given: dict[str, str]
         yield given[key]
 
 
-def top(given: options.Top, hook: Options, _words: list[str]) -> None:
+def top(given: options.Top, request: Request) -> None:
     from hook.cli.top import show_top  # only this needs termios, which a small image may lack
 
-    _check_directories(hook)
-    show_top(hook, given)
+    _check_directories(request.hook)
+    show_top(given, request)
 
 
-def metrics(given: options.Metrics, hook: Options, _words: list[str]) -> None:
+def metrics(given: options.Metrics, request: Request) -> None:
     from hook.observe import prometheus
 
     choice = prometheus.Choice(parse_events(given.events) if given.events is not None else None, given.sum_domains)
     if given.listen is not None:
-        _serve_metrics(parse_address(given.listen), hook, choice)
+        _serve_metrics(parse_address(given.listen), request.hook, choice)
     elif given.textfile is not None:
-        text = prometheus.format_text(_measure(hook, choice, prometheus.read_former(given.textfile)))
-        prometheus.write_textfile(given.textfile, text)
-    elif given.is_json:
-        print_answer(prometheus.to_json(_measure(hook, choice)))
+        former = prometheus.read_former(given.textfile)
+        prometheus.write_textfile(given.textfile, prometheus.format_text(_measure(request.hook, choice, former)))
+    elif request.is_json:
+        print_answer(prometheus.to_json(_measure(request.hook, choice)))
     else:
-        write(prometheus.format_text(_measure(hook, choice)))
+        write(prometheus.format_text(_measure(request.hook, choice)))
 
 
 def _serve_metrics(address: tuple[str, int], hook: Options, choice: Choice) -> None:
@@ -289,23 +281,23 @@ def parse_address(text: str) -> tuple[str, int]:
         raise Usage(problem) from None
 
 
-def doctor(given: options.Doctor, hook: Options, _words: list[str]) -> int:
+def doctor(given: options.Doctor, request: Request) -> int:
     from hook.doctor import FAILURE, Site, format_findings, to_objects
     from hook.doctor.kernel import run_self_test
     from hook.node import config
     from hook.node.place import Places, choose_hooks_dir
 
     if given.self_test:
-        findings = list(run_self_test(hook.resctrl_root))
+        findings = [*run_self_test(request.hook.resctrl_root)]
     else:
         prefix = given.prefix or _find_own_prefix()
         directories = tuple(given.hooks_dir or config.list_hooks_dirs())
-        findings = examine(Site(Places(prefix, choose_hooks_dir(prefix)), hook, directories))
+        findings = examine(Site(Places(prefix, choose_hooks_dir(prefix)), request.hook, directories))
     is_well = all(it.level != FAILURE for it in findings)
-    if given.is_json:
+    if request.is_json:
         print_answer({"well": is_well, "findings": to_objects(findings)})
     else:
-        _print_lines(format_findings(findings))
+        print_printable(format_findings(findings))
     return 0 if is_well else 1
 
 
@@ -325,38 +317,29 @@ def examine(site: Site) -> list[Finding]:
     return findings
 
 
-def _print_lines(lines: list[str]) -> None:
-    """Print lines with names and texts of files, which other users may have chosen, as printable text."""
-    print_answer([printable(line) for line in lines])
-
-
-def complete(given: options.Completion, _hook: Options, _words: list[str]) -> None:
-    from hook.cli.command_line import format_script
-
-    write(format_script(given.shell))
+def complete(given: options.Completion, _request: Request) -> None:
+    write(_open_pyz().text(f"packaging/completions/{given.shell}"))
 
 
 # --- Commands that change something
 
 
-def reconcile(given: options.Reconcile, hook: Options, words: list[str]) -> int:
+def reconcile(given: options.Reconcile, request: Request) -> int:
     from hook.cli.progress import repair_and_print
     from hook.node import runtimes
     from hook.reconcile.run import format_left, format_outcome, plan_repairs, result_to_json
 
     live = _read_live_keys(given.live) if given.live is not None else None
     # Only if given: `reconcile` alone does not shorten linger times.
-    longest = hook.linger if any(word.startswith("--linger=") for word in words) else None
+    longest = request.hook.linger if any(word.startswith("--linger=") for word in request.words) else None
     asks = runtimes.find_runtimes(given.runtime_root).list_states if given.adopt else None
-    if given.dry_run:
-        result = plan_repairs(hook, live, longest, asks)
-    else:
-        result = repair_and_print(hook, live, longest, asks, is_quiet=given.is_json)
-    if given.is_json:
+    repair = plan_repairs if given.dry_run else partial(repair_and_print, is_quiet=request.is_json)
+    result = repair(request.hook, live, longest, asks)
+    if request.is_json:
         print_answer(result_to_json(result, dry_run=given.dry_run))
     elif given.dry_run:
-        steps = [line for it in result.outcomes for line in format_outcome(it)]
-        _print_lines([*_format_plan(steps), *map(format_left, result.left)])
+        print_printable([line for it in result.outcomes for line in format_outcome(it)], dry_run=True)
+        print_printable([*map(format_left, result.left)])
     return 0 if result.is_whole else 1
 
 
@@ -364,103 +347,88 @@ def _read_live_keys(path: str) -> set[str]:
     """Read the keys in a file, one a line. Usage: one is invalid. If that were skipped, a live key would end."""
     from hook.base import names, system
     from hook.node import door
+    from hook.stages.entry import STDIN_PATIENCE
 
     try:
         if path == "-":
-            data, is_whole = system.read_stdin(door.CONFIGURATION, _PATIENCE)
+            data, is_whole = system.read_stdin(door.CONFIGURATION, STDIN_PATIENCE)
             if not is_whole:
-                raise Usage(f"stdin did not end within {door.CONFIGURATION} bytes and {_PATIENCE:.0f} seconds")
+                raise Usage(f"stdin did not end within {door.CONFIGURATION} bytes and {STDIN_PATIENCE:.0f} seconds")
             text = data.decode()
         else:
             text = door.read_text(os.path.abspath(path), door.CONFIGURATION)
-    except (door.Unreadable, UnicodeDecodeError) as error:
-        raise Usage(f"--live: {error}") from None
-    try:
         return {names.container_id(line.strip()) for line in text.splitlines() if line.strip()}
-    except ValueError as error:
-        raise Usage(f"{path}: {error}") from None
+    except (door.Unreadable, ValueError) as error:
+        raise Usage(f"--live={path}: {error}") from None
 
 
-def watch(_given: options.RunWatch, hook: Options, _words: list[str]) -> None:
+def watch(_given: options.RunWatch, request: Request) -> None:
     from hook.watch import watch as watching
 
-    watching.run(hook)
+    watching.run(request.hook)
 
 
-def install_program(given: options.Install, hook: Options, words: list[str]) -> None:
-    """`words`: the options of the hook, which it writes into hooks.d files."""
-    from hook.install import steps
+def install_program(given: options.Install, request: Request) -> None:
     from hook.install.install import Wanted, install
-    from hook.node import place
-    from hook.node.place import USR
+    from hook.install.steps import Refused
+    from hook.node.place import RUNTIMES, TARGETS, USR, find_targets
 
     places = _choose_places(given, USR)
-    targets: tuple[str, ...] = place.TARGETS
+    targets: tuple[str, ...] = TARGETS
     if given.targets != "both":
-        targets = (given.targets,) if given.targets else tuple(place.find_targets(places.top))
+        targets = (given.targets,) if given.targets else tuple(find_targets(places.top))
     if not targets:
-        found = f"found none of {', '.join(place.RUNTIMES)}"
-        raise steps.Refused(f"{found}; remedy: use --for=kubernetes, podman or both")
-    wanted = Wanted(
-        _open_pyz(), places, targets, tuple(words), hook, given.adopt, given.python, given.force, given.watch
-    )
+        raise Refused(f"found none of {', '.join(RUNTIMES)}; remedy: use --for=kubernetes, podman or both")
+    pyz, words = _open_pyz(), tuple(request.words)
+    wanted = Wanted(pyz, places, targets, words, request.hook, given.adopt, given.python, given.force, given.watch)
     taken, remarks = install(wanted, dry_run=given.dry_run)
-    if given.is_json:
-        print_answer({"dry_run": given.dry_run, "steps": steps.steps_to_json(taken), "remarks": remarks})
+    _print_steps(request, taken, remarks, {"dry_run": given.dry_run, "remarks": remarks})
+
+
+def _print_steps(request: Request, taken: Taken, remarks: list[str], more: dict[str, Any]) -> None:
+    """Print steps, and remarks on them. `more`: what JSON has besides."""
+    from hook.install.steps import format_steps, steps_to_json
+
+    if request.is_json:
+        print_answer({**more, "steps": steps_to_json(taken)})
     else:
-        _print_steps(taken, remarks, dry_run=given.dry_run)
+        print_printable(format_steps(taken), dry_run=more.get("dry_run", False))
+        print_printable(remarks)
 
 
-def _print_steps(taken: Taken, remarks: list[str], *, dry_run: bool = False) -> None:
-    from hook.install.steps import format_steps
+def uninstall_program(given: options.Uninstall, request: Request) -> None:
+    from hook.install.uninstall import format_removal, removal_to_json, uninstall
 
-    lines = format_steps(taken)
-    _print_lines([*(_format_plan(lines) if dry_run else lines), *remarks])
-
-
-def uninstall_program(given: options.Uninstall, hook: Options, _words: list[str]) -> None:
-    from hook.install import steps
-    from hook.install import uninstall as uninstalling
-
-    places = _choose_places(given, _find_own_prefix())
-    done = uninstalling.uninstall(places, hook, given.runtime_root, force=given.force, dry_run=given.dry_run)
-    if given.is_json:
-        shown = {"steps": steps.steps_to_json(done.taken), **uninstalling.removal_to_json(done)}
-        print_answer({"dry_run": given.dry_run, **shown})
-    else:
-        _print_steps(done.taken, uninstalling.format_removal(done), dry_run=given.dry_run)
+    places, hook = _choose_places(given, _find_own_prefix()), request.hook
+    done = uninstall(places, hook, given.runtime_root, force=given.force, dry_run=given.dry_run)
+    _print_steps(request, done.taken, format_removal(done), {"dry_run": given.dry_run, **removal_to_json(done)})
 
 
-def make_bytecode(given: options.MakeBytecode, _hook: Options, _words: list[str]) -> None:
+def make_bytecode(_given: options.MakeBytecode, request: Request) -> None:
     """Compile the program that runs, if its Python needs it."""
     from hook.install import steps
     from hook.install.install import find_python
 
-    program = os.path.realpath(_find_own_path())
-    shipped = _open_pyz()
-    python = find_python(shipped.python)
+    program, shipped = os.path.realpath(_find_own_path()), _open_pyz()
+    plan = steps.plan_bytecode(program, shipped, find_python(shipped.python))
     with steps.lock_directory(os.path.dirname(program)):
-        taken = steps.take_steps(steps.plan_bytecode(program, shipped, python), dry_run=False)
+        taken = steps.take_steps(plan, dry_run=False)
     if problems := [problem for _step, problem in taken if problem is not None]:
         raise steps.Refused(*problems)
-    if given.is_json:
-        print_answer({"steps": steps.steps_to_json(taken)})
-    else:
-        _print_steps(taken, [])
+    _print_steps(request, taken, [], {})
 
 
-def make_base_runtime_spec(given: options.BaseRuntimeSpec, hook: Options, words: list[str]) -> None:
+def make_base_runtime_spec(given: options.BaseRuntimeSpec, request: Request) -> None:
     """Print the specification on stdin with the hook that install would write."""
-    from hook.install import install as installing
+    from hook.install.install import Wanted, add_hook, make_hook_file
     from hook.install.steps import Refused
-    from hook.node import place
-    from hook.node.place import NAME, Places
+    from hook.node.place import KUBERNETES, NAME, Places
 
     places = Places(given.prefix or _find_own_prefix())
-    wanted = installing.Wanted(_open_pyz(), places, (place.KUBERNETES,), tuple(words), hook)
-    called = jsontext.loads(installing.make_hook_file(wanted, place.KUBERNETES))["hook"]
+    wanted = Wanted(_open_pyz(), places, (KUBERNETES,), tuple(request.words), request.hook)
+    called = jsontext.loads(make_hook_file(wanted, KUBERNETES))["hook"]
     try:
-        print_answer(installing.add_hook(jsontext.loads(sys.stdin.read()), called))
+        print_answer(add_hook(jsontext.loads(sys.stdin.read()), called))
     except ValueError as error:
         raise Refused(f"{error}; remedy: use ctr oci spec | {NAME} base-runtime-spec") from None
 
@@ -498,44 +466,49 @@ def _find_own_prefix() -> str:
 
 # --- The table
 
-NONE: tuple[str, ...] = ()
-COMMON = ("resctrl_root", "run_dir", "group_prefix")
-ALL = tuple(dict(Options()))
+PLACES = ("resctrl_root", "run_dir", "group_prefix")
+HOOK = tuple(dict(Options()))
+SHARED, ALL = (*PLACES, "json"), (*HOOK, "json")
+"""The options of most commands, and of those that act like a hook."""
 
 
+@dataclass
 class Verb:
-    """A command. `run` gets its own arguments, the options of the hook, and the words of those.
+    """A command. `form`: the model of its own arguments. `run` gets these and the rest of the command line.
 
-    `hook_options`: the hook's options that it takes. `exclusive`: arguments of which only one may be given. `limit`:
-    seconds that it may take, its exit status if it is ended then, and a text that says what is left undone; only for
-    commands that end by themselves, and that a timer or package manager may run.
+    `options`: the shared options that it takes. `limit`: seconds that it may take, its exit status if it is ended then,
+    and a text that says what is left undone; only for commands that end by themselves, and that a timer or package
+    manager may run. `exclusive`: arguments of which only one may be given.
     """
 
-    def __init__(
-        self, form: type[Any], run: Run, hook_options: tuple[str, ...] = COMMON, limit: Limit | None = None
-    ) -> None:
-        self.form = form
-        self.run = run
-        self.hook_options = hook_options
-        self.limit = limit
-        self.exclusive = ("textfile", "listen", "json") if form is options.Metrics else ()
+    form: type[Any]
+    run: Callable[[Any, Request], int | None]
+    options: tuple[str, ...] = SHARED
+    limit: Limit | None = None
+    exclusive: tuple[str, ...] = ()
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether it takes all options of the hook."""
+        return set(HOOK) <= set(self.options)
 
 
 _STEPS_LEFT = "some steps are left; run it again, which does only these"
+_NO_BYTECODE = "the program may still lack its bytecode; run it again"
 VERBS = {
     "list": Verb(options.List, list_keys),
     "show": Verb(options.Show, show_key),
     "top": Verb(options.Top, top),
     # The units and the chart end metrics and reconcile after 50 s. reconcile asks runtimes for 35 s at most.
-    "metrics": Verb(options.Metrics, metrics, limit=(45, 2, "the metrics are not complete")),
-    "doctor": Verb(options.Doctor, doctor, limit=(100, 1, "not everything was checked")),
-    "reconcile": Verb(options.Reconcile, reconcile, ALL, (45, 1, "the next run does the rest")),
-    "watch": Verb(options.RunWatch, watch, ALL),
-    "install": Verb(options.Install, install_program, ALL, (100, 2, _STEPS_LEFT)),
-    "uninstall": Verb(options.Uninstall, uninstall_program, limit=(100, 2, _STEPS_LEFT)),
-    "bytecode": Verb(
-        options.MakeBytecode, make_bytecode, limit=(100, 2, "the program may still lack its bytecode; run it again")
+    "metrics": Verb(
+        options.Metrics, metrics, SHARED, (45, 2, "the metrics are not complete"), ("textfile", "listen", "json")
     ),
+    "doctor": Verb(options.Doctor, doctor, SHARED, (100, 1, "not everything was checked")),
+    "reconcile": Verb(options.Reconcile, reconcile, ALL, (45, 1, "the next run does the rest")),
+    "watch": Verb(options.RunWatch, watch, HOOK),
+    "install": Verb(options.Install, install_program, ALL, (100, 2, _STEPS_LEFT)),
+    "uninstall": Verb(options.Uninstall, uninstall_program, SHARED, (100, 2, _STEPS_LEFT)),
+    "bytecode": Verb(options.MakeBytecode, make_bytecode, SHARED, (100, 2, _NO_BYTECODE)),
     "base-runtime-spec": Verb(options.BaseRuntimeSpec, make_base_runtime_spec, ALL),
-    "completion": Verb(options.Completion, complete, NONE),
+    "completion": Verb(options.Completion, complete, ()),
 }

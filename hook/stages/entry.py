@@ -92,9 +92,9 @@ def dispatch(arguments: list[str]) -> int:
             from hook.stages import report
 
             return report.survive(error)
-    from hook.cli import main as cli
+    from hook.cli import command_line
 
-    return cli.main(arguments)
+    return command_line.main(arguments)
 
 
 def is_stage(arguments: list[str]) -> bool:

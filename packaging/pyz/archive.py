@@ -16,7 +16,8 @@ from pyz import COMPILED, ROOT, BuildError
 from pyz.bytecode import MINORS, compile_all
 
 OUTPUT = Path("dist") / "resctrl-mon-hook.pyz"
-INSTALLED = ("oci-hooks/*.json", "packaging/systemd/*.*", "packaging/tmpfiles.d/*.conf")  # by `install`
+# By `install`, and completions by the packages
+INSTALLED = ("oci-hooks/*.json", "packaging/completions/*", "packaging/systemd/*.*", "packaging/tmpfiles.d/*.conf")
 PYTHON = "/usr/bin/python3"
 # The first line. The kernel passes everything after the interpreter as one argument, which Python parses as the options
 # -I -S -c and the code; the file's own path comes next, so sys.argv is ['-c', path, ...]. That code runs the file line
@@ -66,7 +67,7 @@ finally:
 # loader, counted from the table's end, and its length. Compiling is expensive: a module costs half a start, whatever
 # its size (compile() initializes Python's whole AST module; exec() of a text does not), and each word of this line half
 # a thousandth, so the fallback is a single word, a string. A start uses all objects that it makes until its end, so the
-# garbage collector is off. (For people hook/cli/main.py enables it again.)
+# garbage collector is off. (For people hook/cli/command_line.py enables it again.)
 SECOND_LINE = (
     "atexit.register(exec,{fallback!r},{{}});import gc,marshal as m,_frozen_importlib_external as x;gc.disable();"
     "a,n=m.loads(f.read({table})).get(x.MAGIC_NUMBER,{sources});f.seek(a,1);exec(m.loads(f.read(n)))\n"

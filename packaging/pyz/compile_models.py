@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,9 @@ tests prove both equal in what they accept, in the values, and in the place of t
 from __future__ import annotations
 '''
 TABLE = "ARGUMENTS"
-"""Plain data that a module may export beside its models: its text is copied into the compiled module."""
+"""The name that a module of options has for the table that is made of its models: see `describe`."""
+KINDS = {"array": [], "boolean": False, "integer": 0, "number": 0.0, "object": {}, "string": ""}
+"""A value of each type that an argument takes."""
 CHECKS = ("dict", "float", "int", "list", "literal", "model", "named", "nullable")
 SHARED = frozenset({"ABSENT", "FLAG", "NONE", "TEXT", "TEXTS", "TEXT_OR_NONE", "Form", "Model", "ValidationError"})
 SHARED |= {f"check_{name}" for name in CHECKS}
@@ -75,13 +78,28 @@ def compile_models(models: ModuleType) -> str:
     exported = [f"__all__ = {_display(models.__all__, models.__name__)}", ""] if hasattr(models, "__all__") else []
     body = ["", *exported, *(line for it in compilers for line in it.form())]
     if hasattr(models, TABLE):
+        described = [sys.modules[models.Model.__module__].Options, *_classes(models)]
         body += _block(
-            f"{TABLE}: dict[str, tuple[str, tuple[tuple[object, ...], ...]]] = {{",
-            [f"{_quoted(name)}: {_display(it, name)}," for name, it in vars(models)[TABLE].items()],
+            f"{TABLE}: dict[str, tuple[str, str, tuple[tuple[object, ...], ...]]] = {{",
+            [f"{_quoted(it.__name__)}: {_display(describe(it), it.__name__)}," for it in described],
             "}",
         )
     path = models.__name__.replace(".", "/") + ".py"
     return "\n".join([HEAD.format(path=path), *_imports(body), *body, ""])
+
+
+def describe(model: type[Any]) -> tuple[str, str, tuple[tuple[Any, ...], ...]]:
+    """A model as plain data: purpose, example, and for each field a row for `Argument` of hook/cli/command_line.py."""
+    schema = model.model_json_schema()
+    rows = []
+    for name, field in schema["properties"].items():
+        one = field.get("anyOf", [field])[0]  # of a value or None
+        text = one.get("items", one)
+        choices = tuple(text.get("enum", [text["const"]] if "const" in text else []))
+        value = field["title"] if field["title"].isupper() else "|".join(choices)
+        rows.append((name, KINDS[one["type"]], field.get("default"), value, choices, field["description"]))
+    purpose, _, example = schema["description"].partition(".\n\n")
+    return purpose[0].lower() + purpose[1:], example, tuple(rows)
 
 
 def _imports(body: Iterable[str]) -> list[str]:
@@ -163,8 +181,6 @@ class _Compiler:
         if schema["cls"].__name__ != self.name:
             raise Refused(self.name, "a schema of another model")
         fields: Node = schema["schema"]["fields"]
-        if not fields:
-            raise Refused(self.name, "a model without fields")
         return fields
 
     def _is_model(self, schema: Node, where: str) -> None:

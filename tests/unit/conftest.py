@@ -49,7 +49,7 @@ def fs(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch, _whole_hook: None) -
     """
     monkeypatch.setattr(system, "posix", FakePosix(fs))
     for verb in VERBS.values():
-        monkeypatch.setattr(verb, "limit", None)  # its pipe is of the real system
+        monkeypatch.setattr(verb, "limit", None)  # its thread is of the real system
     open_ = FakeOsModule.open
 
     def open_as_it_is(

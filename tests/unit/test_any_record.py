@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_met
 from hook.base import models
 from hook.base.models import Failure, Index, KeyState
 from hook.base.node_models import ReconcileRecord, WatchRecord
-from hook.cli import main as cli
+from hook.cli import command_line as cli
 from hook.stages import report
 from tests.unit import strategies
 from tests.unit.nodes import NOW, NodeFiles

@@ -347,7 +347,7 @@ def test_metrics_are_served_at_the_address_of_the_pod_alone() -> None:
         (None, (("10.1.2.3", 9753), None, False)),
         (METRICS, (("10.1.2.3", 19753), {"core_energy", "c1_res"}, True)),
     ):
-        given, _, _ = parse_command("metrics", metrics_arguments(values))
+        given, _ = parse_command("metrics", metrics_arguments(values))
         events = parse_events(given.events) if given.events is not None else None
         assert (parse_address(given.listen), events, given.sum_domains) == expected
 

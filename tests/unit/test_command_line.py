@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -15,11 +16,13 @@ from hook.base import system
 from hook.base.errors import Reason
 from hook.base.models import Options
 from hook.cli import command_line, options, verbs
-from hook.cli import main as cli
+from hook.cli import command_line as cli
 from hook.cli.command_line import Argument, list_arguments, list_options
-from hook.cli.verbs import COMMON, VERBS, Usage, Verb
+from hook.cli.verbs import ALL, HOOK, PLACES, SHARED, VERBS, Request, Usage
 from hook.stages import entry, report
 
+ROOT = Path(__file__).resolve().parents[2]
+COMPLETIONS = ROOT / "packaging" / "completions"
 DEFAULTS = Options().model_dump()
 HELP = command_line.format_help()
 each_verb = pytest.mark.parametrize("name", VERBS)
@@ -29,7 +32,7 @@ needed = {"show": ["KEY"], "completion": ["bash"]}
 
 
 def list_all(name: str) -> list[Argument]:
-    return [*list_arguments(VERBS[name]), *list_options(VERBS[name].hook_options)]
+    return [*list_arguments(VERBS[name]), *list_options(VERBS[name].options)]
 
 
 # --- Parsing
@@ -37,41 +40,47 @@ def list_all(name: str) -> list[Argument]:
 
 @each_verb
 def test_command_without_options_has_the_defaults_of_its_model_and_of_the_hook(name: str) -> None:
-    given, hook, words = command_line.parse_command(name, needed.get(name, []))
     required = {"KEY": "KEY", "SHELL": "bash"} if name in needed else {}
-    assert (given, hook, words) == (VERBS[name].form.model_validate(required), Options(), [])
+    expected = VERBS[name].form.model_validate(required), Request(Options(), [], is_json=False)
+    assert command_line.parse_command(name, needed.get(name, [])) == expected
 
 
 @pytest.mark.parametrize(
-    ("words", "field", "value"),
+    ("line", "field", "value"),
     [
-        (["list", "unmonitored"], "what", "unmonitored"),
-        (["list", "--state=live", "--state", "completed"], "state", ["live", "completed"]),
-        (["list", "--limit=20"], "limit", 20),
-        (["list", "-o", "wide"], "output", "wide"),
-        (["list", "-ojson"], "output", "json"),
-        (["show", "--output=wide", "shop/web=1"], "key", "shop/web=1"),
-        (["show", "-"], "key", "-"),
-        (["top", "--interval", "0.5"], "interval", 0.5),
-        (["metrics", "--json"], "is_json", True),
-        (["doctor", "--hooks-dir=/a/", "--hooks-dir=/b"], "hooks_dir", ["/a", "/b"]),
-        (["install", "--for", "both"], "targets", "both"),
-        (["uninstall", "--prefix=/usr/local/"], "prefix", "/usr/local"),
-        (["reconcile", "--live", "-"], "live", "-"),
-        (["completion", "fish"], "shell", "fish"),
+        ("list unmonitored", "what", "unmonitored"),
+        ("list --state=live --state completed", "state", ["live", "completed"]),
+        ("list --limit=20", "limit", 20),
+        ("list -o wide", "output", "wide"),
+        ("list -owide", "output", "wide"),
+        ("show --output=wide shop/web=1", "key", "shop/web=1"),
+        ("show -", "key", "-"),
+        ("top --interval 0.5", "interval", 0.5),
+        ("doctor --hooks-dir=/a/ --hooks-dir=/b", "hooks_dir", ["/a", "/b"]),
+        ("install --for both", "targets", "both"),
+        ("uninstall --prefix=/usr/local/", "prefix", "/usr/local"),
+        ("reconcile --live -", "live", "-"),
+        ("completion fish", "shell", "fish"),
     ],
 )
-def test_argument_of_a_command(words: list[str], field: str, value: object) -> None:
-    given, hook, of_hook = command_line.parse_command(words[0], words[1:])
-    assert (getattr(given, field), hook, of_hook) == (value, Options(), [])
+def test_argument_of_a_command(line: str, field: str, value: object) -> None:
+    given, request = command_line.parse_command(line.split(maxsplit=1)[0], line.split()[1:])
+    assert (getattr(given, field), request) == (value, Request(Options(), [], is_json=False))
 
 
-def test_options_of_the_hook_are_told_from_the_commands_own_and_kept_as_words() -> None:
+@pytest.mark.parametrize("line", ["metrics --json", "list --output=json", "show -ojson x", "top -o json --json"])
+def test_json_can_be_asked_for(line: str) -> None:
+    assert command_line.parse_command(line.split(maxsplit=1)[0], line.split()[1:])[1].is_json
+
+
+def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["--key", "sandbox", "--dry-run", "--linger=0", "--namespace=a", "--strict", "--namespace", "b"]
-    given, hook, of_hook = command_line.parse_command("install", words)
-    assert given == options.Install(dry_run=True)
-    assert hook == Options(key="sandbox", namespace=["a", "b"], strict=True)
-    assert of_hook == ["--key=sandbox", "--linger=0", "--namespace=a", "--strict", "--namespace=b"]
+    of_hook = ["--key=sandbox", "--linger=0", "--namespace=a", "--strict", "--namespace=b"]
+    called: list[tuple[object, ...]] = []
+    monkeypatch.setattr(VERBS["install"], "run", lambda *given: called.append(given))
+    assert cli.main(["install", *words, "--json"]) == 0
+    hook = Options(key="sandbox", namespace=["a", "b"], strict=True)
+    assert called == [(options.Install(dry_run=True), Request(hook, of_hook, is_json=True))]
 
 
 @pytest.mark.parametrize(
@@ -111,14 +120,6 @@ def test_wrong_command_line_is_one_line(capfd: pytest.CaptureFixture[str], argum
     assert (out, err.count("\n"), len(err) < 500) == ("", 1, True)
     assert err.startswith(f"resctrl-mon-hook: {arguments[0]}: ")
     assert problem in err
-
-
-def test_command_gets_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[tuple[object, ...]] = []
-    monkeypatch.setitem(VERBS, "list", Verb(options.List, lambda *given: called.append(given)))
-    assert cli.main(["list", "--run-dir", "/tmp", "--group-prefix=x", "--json"]) == 0
-    expected = options.List(json=True), Options(run_dir="/tmp", group_prefix="x")  # type: ignore[call-arg]
-    assert called == [(*expected, ["--run-dir=/tmp", "--group-prefix=x"])]
 
 
 @pytest.mark.parametrize(
@@ -165,18 +166,10 @@ def test_help_has_no_other_option() -> None:
 
 def test_help_has_each_command_and_what_all_of_them_take() -> None:
     assert re.findall(r"^  ([a-z-]+)(?= )", HELP.partition("Commands (")[2].partition("  each of")[0], re.M) == [*VERBS]
-    heads = "|".join(HELP.splitlines()[1:3])
-    for word in ("resctrl-mon-hook", "KEY", "[OPTION...]", " "):
-        heads = heads.replace(word, "")
-    assert heads.split("|") == list(VERBS)
-    assert {name for name, verb in VERBS.items() if len(verb.hook_options) > len(COMMON)} == {
-        "reconcile",
-        "watch",
-        "install",
-        "base-runtime-spec",
-    }
-    assert {name for name in VERBS if not {"json"} & {it.name for it in list_all(name)}} == {"watch", "completion"}
-    assert {name for name in VERBS if not {*COMMON} <= {it.name for it in list_all(name)}} == {"completion"}
+    heads = re.findall(r"[a-z-]+(?= KEY|\||$)", " ".join(HELP.splitlines()[1:3]).replace(" [OPTION...]", "|"))
+    assert heads == [*VERBS]
+    others = {"reconcile": ALL, "watch": HOOK, "install": ALL, "base-runtime-spec": ALL, "completion": ()}
+    assert {name: verb.options for name, verb in VERBS.items() if verb.options != SHARED} == others
 
 
 @pytest.mark.parametrize("text", [HELP, *map(command_line.format_command_help, VERBS)])
@@ -190,9 +183,9 @@ def test_help_of_a_command_has_each_argument_and_a_valid_example(name: str) -> N
     usage, _, rest = command_line.format_command_help(name).partition("\n\n")
     assert usage.startswith(f"usage: resctrl-mon-hook {name}")
     for it in list_arguments(VERBS[name]):
-        assert it.name == "json" or str(it) in usage
+        assert str(it) in usage
         assert f"\n  {it}\n      {it.meaning}{it.shown_default}\n" in rest
-    for option in COMMON:
+    for option in PLACES:
         assert (f"\n  --{option.replace('_', '-')}=" in rest) is (name != "completion")
     (example,) = re.findall(r"^  resctrl-mon-hook (.*)$", rest, re.MULTILINE)
     verb, *words = re.split(r" [<|]", example)[0].split()
@@ -272,7 +265,7 @@ def test_unknown_command_exits_0_only_with_a_state_on_stdin(
 
 # --- The man page
 
-MANUAL = Path(__file__).resolve().parents[2] / "packaging" / "man" / "resctrl-mon-hook.8"
+MANUAL = ROOT / "packaging" / "man" / "resctrl-mon-hook.8"
 
 
 def plain(mdoc: str) -> str:
@@ -293,7 +286,7 @@ def test_man_page_has_an_item_for_each_command_option_and_reason() -> None:
 
 @each_verb
 def test_man_page_has_the_arguments_of_each_command(name: str) -> None:
-    wanted = [str(it) for it in list_arguments(VERBS[name]) if it.name not in ("json", "WHAT", "SHELL")]
+    wanted = [str(it) for it in list_arguments(VERBS[name]) if it.name not in ("WHAT", "SHELL")]
     assert re.findall(r"--[a-z-]+(?:=\S+)?|\bKEY\b", ITEMS[name])[: len(wanted)] == wanted
 
 
@@ -313,51 +306,64 @@ def test_man_page_has_no_unknown_option() -> None:
 
 # --- Completion
 
-BASH = """
-source /dev/stdin
-compopt() { :; }
-COMP_LINE="$1"; COMP_POINT=${#COMP_LINE}
-read -ra COMP_WORDS <<<"$COMP_LINE"
-[[ "$COMP_LINE" != *" " ]] || COMP_WORDS+=("")
-COMP_CWORD=$(( ${#COMP_WORDS[@]} - 1 ))
-_resctrl_mon_hook
-printf '%s\\n' "${COMPREPLY[@]}"
-"""
+SHELLS = {
+    "bash": r"""
+        resctrl-mon-hook() { "$PYZ" "$@"; }
+        compopt() { :; }
+        source "$SCRIPTS/bash"
+        COMP_LINE="$LINE" COMP_POINT=${#LINE}
+        _resctrl_mon_hook resctrl-mon-hook
+        printf '%s\n' "${COMPREPLY[@]}"
+    """,
+    "zsh": r"""
+        resctrl-mon-hook() { "$PYZ" "$@"; }
+        compadd() { shift; printf '%s\n' "$@"; }
+        _files() { :; }
+        words=(${(s: :)LINE})
+        [[ "$LINE" != *" " ]] || words+=("")
+        CURRENT=$#words PREFIX="$words[-1]"
+        source "$SCRIPTS/zsh"
+    """,
+    "fish": r"""
+        function resctrl-mon-hook; $PYZ $argv; end
+        source "$SCRIPTS/fish"
+        complete --do-complete $LINE | string replace --regex '\t.*' ''
+        true
+    """,
+}
 
 
+@pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
         ("", {*VERBS, "help", "--help", "--version"}),
-        ("re", {"reconcile"}),
+        ("rec", {"reconcile"}),
         ("list un", {"unmonitored"}),
         (
             "list --s",
             {f"--sort={it}" for it in ("energy", "memory", "age", "name")}
             | {"--state=" + it for it in ("live", "missing", "recovering", "lingering", "completed")},
         ),
-        ("list --sort=n", {"name"}),
+        ("list --sort=n", {"--sort=name"}),
         ("completion ", {"bash", "zsh", "fish"}),
-        ("watch --key=", {"auto", "container", "sandbox"}),
-        ("install --for=k", {"kubernetes"}),
         ("install --pr", {"--prefix="}),
         ("lsit --", set()),
     ],
 )
-def test_bash_completes(line: str, expected: set[str]) -> None:
-    command = ["bash", "--norc", "-c", BASH, "bash", f"resctrl-mon-hook {line}"]
-    script = command_line.format_script("bash")
-    done = subprocess.run(command, input=script, capture_output=True, text=True, check=True, timeout=300)
-    assert (done.stderr, set(done.stdout.split())) == ("", expected)
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_script_has_each_command_and_its_shell_accepts_it(shell: str, tmp_path: Path) -> None:
-    script = command_line.format_script(shell)
-    assert script.isascii()
-    assert all(verb in script for verb in VERBS)
+def test_shell_completes(pyz: Path, shell: str, line: str, expected: set[str]) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
-    (tmp_path / "script").write_text(script)
-    done = subprocess.run([shell, "-n", tmp_path / "script"], capture_output=True, text=True, check=False, timeout=300)
-    assert (done.returncode, done.stderr) == (0, "")
+    env = {**os.environ, "PYZ": str(pyz), "LINE": f"resctrl-mon-hook {line}", "SCRIPTS": str(COMPLETIONS)}
+    done = subprocess.run(
+        [shell, "-c", SHELLS[shell]], env=env, capture_output=True, text=True, check=True, timeout=300
+    )
+    # readline replaces only what follows the last `=`
+    of_word = {it.partition("=")[2] for it in expected} if shell == "bash" and "=" in line else expected
+    assert (done.stderr, set(done.stdout.split())) == ("", of_word)
+
+
+def test_completion_prints_what_the_shell_reads(pyz: Path) -> None:
+    for path in COMPLETIONS.iterdir():
+        done = subprocess.run([pyz, "completion", path.name], capture_output=True, check=True, timeout=300)
+        assert done.stdout == path.read_bytes()

@@ -20,10 +20,10 @@ import hook.doctor
 from hook.base import system
 from hook.base.errors import HookError, Reason
 from hook.base.models import Options
-from hook.cli import deadline, options, verbs
-from hook.cli import main as cli
+from hook.cli import command_line as cli
+from hook.cli import deadline, verbs
 from hook.cli.deadline import Ended
-from hook.cli.verbs import VERBS, Verb
+from hook.cli.verbs import VERBS
 from hook.doctor import FAILURE, OK, Finding, Site
 from hook.node import programs
 from hook.node.place import Places
@@ -36,27 +36,20 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 SOON, NEVER = 0.05, 60.0  # seconds; a test whose command is not ended fails after NEVER
 
 
+def start_thread(target: Callable[..., object], *words: object) -> None:
+    """Start one that leaves the signals to the main thread, as all others do that the program has."""
+    former = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    threading.Thread(target=target, args=words, daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_SETMASK, former)
+
+
 @pytest.fixture
 def block() -> Iterator[Callable[[], int]]:
     """A function that blocks in read(2)."""
     reader, writer = os.pipe()
-    release = threading.Timer(NEVER, os.write, (writer, b"x"))
-    release.daemon = True
-    release.start()
     yield lambda: len(os.read(reader, 1))
-    release.cancel()
-    os.close(reader)
     os.close(writer)
-
-
-@pytest.fixture
-def _signals() -> Iterator[None]:
-    """As they were before, also if the command's clean-up does not run."""
-    former = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGURG)}
-    yield
-    os.close(signal.set_wakeup_fd(-1))
-    for number, handler in former.items():
-        signal.signal(number, handler)
+    os.close(reader)
 
 
 def run(command: Callable[[], int | None], seconds: float = NEVER) -> int:
@@ -80,7 +73,7 @@ def test_a_read_that_blocks_is_ended_by_a_signal_also_if_the_caller_had_blocked_
     former = signal.pthread_sigmask(signal.SIG_BLOCK, [number, signal.SIGURG] if is_blocked else [])
 
     def command() -> int:
-        threading.Thread(target=os.kill, args=(os.getpid(), number)).start()
+        start_thread(os.kill, os.getpid(), number)
         return block()
 
     try:
@@ -112,33 +105,35 @@ def test_it_is_ended_once_and_may_say_what_it_has_done(block: Callable[[], int])
     assert run(command, SOON) == 7
 
 
+def look_at_process() -> tuple[object, ...]:
+    """What a command must leave as it was."""
+    handlers = [signal.getsignal(it) for it in (*ENDING, signal.SIGURG)]
+    return handlers, signal.pthread_sigmask(signal.SIG_BLOCK, []), os.listdir("/proc/self/fd"), {*threading.enumerate()}
+
+
 def test_a_command_that_ends_in_time_leaves_nothing_behind() -> None:
     def fail() -> int:
         raise HookError(Reason.IO, "x")
 
-    numbers = (*ENDING, signal.SIGURG)
-    before = [signal.getsignal(it) for it in numbers], os.listdir("/proc/self/fd")
-    threads = {*threading.enumerate()}
+    before = look_at_process()
     assert run(lambda: 5) == 5
     assert run(lambda: None) == 0
     with pytest.raises(HookError):
         run(fail)
-    assert before == ([signal.getsignal(it) for it in numbers], os.listdir("/proc/self/fd"))
-    assert {*threading.enumerate()} <= threads
-    assert signal.set_wakeup_fd(-1) == -1
+    assert look_at_process() == before
 
 
-@pytest.mark.usefixtures("_signals")
 def test_a_command_that_could_not_be_ended_does_not_begin(monkeypatch: pytest.MonkeyPatch, capfd: Capture) -> None:
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
     begun: list[object] = []
+    before = look_at_process()
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    monkeypatch.setitem(VERBS, "doctor", Verb(options.Doctor, lambda *_: begun.append(1), limit=LIMITS["doctor"]))
+    monkeypatch.setattr(VERBS["doctor"], "run", lambda *_: begun.append(1))
     assert cli.main(["doctor"]) == 2
     assert "cannot watch the time of this command: can't start new thread; hint: raise" in capfd.readouterr().err
-    assert begun == []
+    assert (begun, look_at_process()) == ([], before)
 
 
 def test_the_alarm_of_a_wait_for_a_lock_ends_the_wait_and_not_the_command(tmp_path: Path) -> None:
@@ -158,7 +153,7 @@ def test_a_program_that_it_runs_is_killed_with_it(tmp_path: Path) -> None:
         said.append(path.read_text())
         os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=end_it_once_it_runs).start()
+    start_thread(end_it_once_it_runs)
     script = f"echo $$ >{path}; exec sleep {NEVER:.0f}"
     assert run(lambda: programs.run_program(["sh", "-c", script]).status) == 2
     with pytest.raises(ProcessLookupError):
@@ -230,27 +225,22 @@ def test_what_goes_on_all_the_same_is_ended_with_the_process(number: int | None)
 # --- Which commands, and what they say
 
 
-@pytest.mark.parametrize(("verb", "status"), [(verb, limit[1]) for verb, limit in LIMITS.items()])
+@pytest.mark.parametrize("verb", LIMITS)
 def test_a_command_that_no_person_may_watch_has_a_limit(
-    monkeypatch: pytest.MonkeyPatch, capfd: Capture, verb: str, status: int
+    monkeypatch: pytest.MonkeyPatch, capfd: Capture, verb: str
 ) -> None:
     def command(*_arguments: object) -> int:
         assert callable(signal.getsignal(signal.SIGURG))
         raise Ended("by SIGTERM")
 
     monkeypatch.setattr(VERBS[verb], "run", command)
-    assert cli.main([verb]) == status
+    assert cli.main([verb]) == (1 if verb in ("reconcile", "doctor") else 2)
     assert capfd.readouterr().err.startswith(f"resctrl-mon-hook: {verb}: ended by SIGTERM: ")
 
 
-def test_only_reconcile_and_doctor_have_the_exit_status_1() -> None:
-    assert {verb: status for verb, (_, status, _) in LIMITS.items() if status != 2} == {"reconcile": 1, "doctor": 1}
-
-
 def test_metrics_that_are_served_have_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    former = signal.getsignal(signal.SIGTERM)
-    seen: list[object] = []
-    monkeypatch.setattr(serve, "serve", lambda *_: seen.append(signal.getsignal(signal.SIGTERM)))
+    former, seen = signal.getsignal(signal.SIGURG), []
+    monkeypatch.setattr(serve, "serve", lambda *_: seen.append(signal.getsignal(signal.SIGURG)))
     assert cli.main(["metrics", "--listen=9753"]) == 0
     assert seen == [former]
 

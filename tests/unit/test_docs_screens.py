@@ -17,7 +17,7 @@ from pyfakefs.fake_filesystem import FakeFilesystem
 from pyfakefs.fake_filesystem_unittest import Pause
 
 from hook.base import system
-from hook.cli import main as cli
+from hook.cli import command_line as cli
 from hook.cli import top, verbs
 from hook.node import config
 from hook.observe.table import Screen

@@ -125,7 +125,7 @@ def test_no_modules_import_each_other_when_they_are_imported() -> None:
 
 def test_system_calls_are_made_in_one_module() -> None:
     assert users({"posix", "fcntl", "time"}) == {"base/system"}
-    assert users({"select", "termios"}) == {"base/system", "cli/deadline", "cli/top", "watch/connector"}
+    assert users({"select", "termios"}) == {"base/system", "cli/top", "watch/connector"}
     assert users({"selectors"}) == {"node/programs"}
 
 
@@ -238,7 +238,7 @@ def test_no_lock_is_taken_for_people_who_look() -> None:
 
 def test_watch_loads_nothing_of_the_other_commands() -> None:
     """It runs for months, and its memory is to be small."""
-    found, waiting = set[str](), ["cli/main", "watch/watch"]
+    found, waiting = set[str](), ["cli/command_line", "watch/watch"]
     while waiting:
         module = waiting.pop()
         names = {name for node in at_start(TREES[module]) for name in imported(node)}

@@ -425,7 +425,6 @@ def make_model(name: str, base: Any = zoo.Model, **more: Any) -> type[BaseModel]
         (make_model("Computed", double=computed_field(method)), "Computed.double: something that is no field"),
         (make_model("Post", model_post_init=lambda *_: None), "Post.model_post_init: something that is no field"),
         (make_model("Lax", model_config=ConfigDict(strict=False)), "Lax: model_config"),
-        (make_model("Empty", __annotations__={}), "Empty: a model without fields"),
         (Child, "Child: a base other than Model"),
         (Endless, "one that holds itself"),
     ],

@@ -22,7 +22,7 @@ from hook.base import system
 from hook.base.counters import EVENTS, MILLION
 from hook.base.errors import Reason
 from hook.base.models import KeyState, MonGroup
-from hook.cli import main as cli
+from hook.cli import command_line as cli
 from hook.observe import prometheus
 from hook.observe.prometheus import Choice, Former, make_families, parse_former
 from hook.observe.snapshot import Group, SeenKey, take_snapshot

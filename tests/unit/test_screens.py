@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hook.base import system
 from hook.base.models import Failure, KeyState, Member, MonGroup
-from hook.cli import main as cli
+from hook.cli import command_line as cli
 from hook.cli import top as top_command
 from hook.cli import verbs
 from hook.doctor import FAILURE, OK, WARNING, Finding, Site

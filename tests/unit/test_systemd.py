@@ -153,7 +153,7 @@ def test_the_textfile_is_written_where_the_unit_may_write() -> None:
 
 def test_metrics_can_listen_elsewhere() -> None:
     example = dict(re.findall("^#     ([A-Z]+)=(.*)$", METRICS.read_text(encoding="ascii"), re.MULTILINE))
-    given, _, _ = command_line.parse_command("metrics", [f"--listen={example['LISTEN']}", *example["OPTIONS"].split()])
+    given, _ = command_line.parse_command("metrics", [f"--listen={example['LISTEN']}", *example["OPTIONS"].split()])
     assert given.sum_domains
     assert verbs.parse_address(given.listen)[1] == 9753
 
@@ -185,7 +185,10 @@ def test_memory_is_limited_to_four_times_what_a_big_node_takes(service: Path) ->
 
 def test_watch_is_called_with_the_options_of_reconcile_in_the_hosts_network() -> None:
     assert only(WATCH, "Service", "Environment") == only(SERVICE, "Service", "Environment")
-    assert command_line.parse_command("watch", [*default_options(), "--adopt"])[1] == entry.parse(default_options())[0]
+    assert (
+        command_line.parse_command("watch", [*default_options(), "--adopt"])[1].hook
+        == entry.parse(default_options())[0]
+    )
     assert "CAP_NET_ADMIN" in only(WATCH, "Service", "CapabilityBoundingSet").split()
     assert "PrivateNetwork" not in unit(WATCH)["Service"]
 
