@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from tests.support.prometheus import Labels, Prometheus
 
-pytestmark = pytest.mark.skipif(prometheus.missing() is not None, reason=str(prometheus.missing()))
-
 ROOT = PYZ.parents[1]
 PANELS: list[dict[str, Any]] = json.loads((ROOT / "packaging/grafana/resctrl-mon-hook.json").read_text())["panels"]
 VARIABLES: dict[str, str] = {
@@ -63,6 +61,13 @@ COMPLETED = {("batch", f"batch-{step}"): 0 for step in range(8, STEPS - 4, 4)}
 """Still on record: reconcile has forgotten those before them."""
 ALL = sum(PODS.values()) + CONTAINER_WATTS
 NOBODY: dict[str, float] = {"/": ROOT_WATTS, "gold": GOLD_WATTS}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ready() -> None:
+    prometheus.provide()
+    if (reason := prometheus.missing()) is not None:
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="module")
@@ -192,9 +197,10 @@ def test_power_is_true_at_each_moment(server: Prometheus, story: TenMinutes) -> 
     batch = server.ask_range(fill_in(EXPRESSIONS["Power by namespace (rate)", "A"]), start, end, STEP)
     assert max(batch[frozenset({("namespace", "batch")})].values()) <= 2 * BATCH_WATTS
     nobody = server.ask_range(fill_in(EXPRESSIONS["What is charged to no pod (rate)", "A"]), start, end, STEP)
+    within = 4 if prometheus.version() < (3,) else 3  # from 3.0 on a range lacks a sample at its very beginning
     for at, value in nobody[frozenset({("ctrl_group", "/")})].items():
         step = (at - story.at(0)) // STEP
-        assert value == pytest.approx(sum(story.nobody[step - 4 : step]) / 4), step
+        assert value == pytest.approx(sum(story.nobody[step - within : step]) / within), step
     assert [*nobody[frozenset({("ctrl_group", "gold")})].values()] == pytest.approx([GOLD_WATTS] * (STEPS - 4))
 
 

@@ -27,8 +27,7 @@ def root(suite: str, *options: str) -> Path:
     The options make its name, so that other ones are another root; its packages are those of the day when it was made.
     Two at once: the second waits and takes what the first has made. Killed: the next one clears away what is left.
     """
-    command = ("mmdebstrap", "--quiet", *options, suite)
-    target = cache() / hashlib.sha256("\n".join(command).encode()).hexdigest()[:16]
+    command, target = _plan(suite, options)
     if target.is_dir():
         return target
     cache().mkdir(parents=True, exist_ok=True)
@@ -38,6 +37,18 @@ def root(suite: str, *options: str) -> Path:
         if not target.is_dir():
             _make(command, target)
     return target
+
+
+def find(suite: str, *options: str) -> Path | None:
+    """The directory of the same root if it has been made; None if it has not."""
+    _, target = _plan(suite, options)
+    return target if target.is_dir() else None
+
+
+def _plan(suite: str, options: Sequence[str]) -> tuple[Sequence[str], Path]:
+    """The command that makes a root, and the directory that it gets."""
+    command = ("mmdebstrap", "--quiet", *options, suite)
+    return command, cache() / hashlib.sha256("\n".join(command).encode()).hexdigest()[:16]
 
 
 def cache(environment: Mapping[str, str] = os.environ) -> Path:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Debian's newest suite as a root: containerd 2 with its NRI, runc, crun and Python, and two programs of ours.
+"""Debian's newest suite as a root: containerd 2 with its NRI, runc, crun, Python and Prometheus 3, and two programs of
+ours.
 
 Those are made of Debian's Go sources, by the Go that is there, and neither is kept. What Debian's packages of sources
 say that they need would be 3.5 GB: unpacked are those alone that the two programs are made of.
@@ -12,7 +13,7 @@ from pathlib import Path
 from tests.support import debian
 
 SUITE = "testing"
-PACKAGES = ("containerd", "crun", "golang-go", "mount", "python3", "runc")
+PACKAGES = ("containerd", "crun", "golang-go", "mount", "prometheus", "python3", "runc")
 SOURCES = (
     "golang-github-containerd-log-dev",
     "golang-github-containerd-nri-dev",
@@ -59,9 +60,18 @@ chroot "$1" env GO111MODULE=off GOPATH=/usr/share/gocode GOCACHE=/build/go CGO_E
 
 def ready() -> Path:
     """The directory of the root, as debian.root has it."""
+    return debian.root(SUITE, *_options())
+
+
+def find() -> Path | None:
+    """The same if it has been made; None if it has not."""
+    return debian.find(SUITE, *_options())
+
+
+def _options() -> tuple[str, ...]:
     programs = [PROGRAM.format(name=name, source=source.read_text()) for name, source in sorted(PROGRAMS.items())]
     build = BUILD.format(sources=" ".join(SOURCES), programs="".join(programs))
-    return debian.root(SUITE, "--variant=essential", f"--include={','.join(PACKAGES)}", f"--customize-hook={build}")
+    return "--variant=essential", f"--include={','.join(PACKAGES)}", f"--customize-hook={build}"
 
 
 def program(name: str) -> Path:

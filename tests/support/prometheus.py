@@ -8,15 +8,19 @@ import re
 import shutil
 import subprocess
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support import newest
+from tests.support.debian import CannotMake
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 DEADLINE = 300
@@ -31,9 +35,41 @@ TARGET = {
 Labels = dict[str, str]
 
 
+@cache
+def program(name: str) -> str | None:
+    """`prometheus` or `promtool` of Debian's newest suite (3.x) if its root is there, or else this machine's; None."""
+    root = newest.find()
+    own = None if root is None else root / "usr/bin" / name
+    return str(own) if own is not None and _runs(own) else shutil.which(name)
+
+
+def provide() -> None:
+    """Make the root of Debian's newest suite if it can be made and is not there."""
+    with suppress(CannotMake):
+        newest.ready()
+    program.cache_clear()
+
+
+def _runs(path: Path) -> bool:
+    """Whether a program of that root runs outside of it, which needs a libc that is new enough."""
+    try:
+        return subprocess.run([path, "--version"], capture_output=True, check=False, timeout=DEADLINE).returncode == 0
+    except OSError:
+        return False
+
+
+def version() -> tuple[int, ...]:
+    """The version of `program("prometheus")`."""
+    words = [str(program("prometheus")), "--version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=DEADLINE)
+    found = re.search(r"version (\d+)\.(\d+)", done.stdout + done.stderr)
+    assert found is not None, done.stdout + done.stderr
+    return int(found[1]), int(found[2])
+
+
 def missing() -> str | None:
     """Why there is no Prometheus; None if there is one."""
-    absent = [name for name in ("prometheus", "promtool") if shutil.which(name) is None]
+    absent = [name for name in ("prometheus", "promtool") if program(name) is None]
     return f"no {', '.join(absent)} (Debian: prometheus)" if absent else None
 
 
@@ -70,7 +106,7 @@ def backfill(directory: Path, samples: list[tuple[str, Labels, float, int]]) -> 
     text, data = directory / "samples.txt", directory / "data"
     write_open_metrics(text, samples)
     done = subprocess.run(
-        ["promtool", "tsdb", "create-blocks-from", "openmetrics", text, data],
+        [str(program("promtool")), "tsdb", "create-blocks-from", "openmetrics", text, data],
         capture_output=True,
         text=True,
         check=False,
@@ -113,15 +149,18 @@ def _without_name(metric: Labels) -> frozenset[tuple[str, str]]:
 
 
 @contextmanager
-def serving(directory: Path, data: Path, lookback: str = "5m", config: str = "{}") -> Iterator[Prometheus]:
+def serving(
+    directory: Path, data: Path, lookback: str = "5m", config: str = "{}", options: Sequence[str] = ()
+) -> Iterator[Prometheus]:
     """Run a Prometheus on a database. `lookback`: for how long a sample counts."""
     (directory / "prometheus.yml").write_text(config, encoding="utf-8")
     command = [
-        *("prometheus", f"--config.file={directory / 'prometheus.yml'}", f"--storage.tsdb.path={data}"),
+        *(str(program("prometheus")), f"--config.file={directory / 'prometheus.yml'}", f"--storage.tsdb.path={data}"),
         *(
             "--storage.tsdb.retention.time=50y",
             "--web.listen-address=127.0.0.1:0",
             f"--query.lookback-delta={lookback}",
+            *options,
         ),
     ]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
@@ -140,7 +179,7 @@ def read_address(process: subprocess.Popen[str]) -> str:
     try:
         for line in process.stderr:
             log += line
-            address = re.search(r'msg="Listening on" address=(\S+)', log)
+            address = re.search(r'msg="Listening on".* address=(\S+)', log)
             if address and "Server is ready to receive web requests" in log:
                 return address[1]
     finally:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from itertools import combinations
@@ -22,8 +21,10 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from hook.base.counters import EVENTS
+from tests.support import prometheus
 from tests.unit.metrics import FAMILIES, OF_EVENTS
 
+PROMTOOL = prometheus.program("promtool")
 DASHBOARD: dict[str, Any] = json.loads(
     (Path(__file__).resolve().parents[2] / "packaging/grafana/resctrl-mon-hook.json").read_text(encoding="utf-8")
 )
@@ -165,7 +166,7 @@ def test_everything_that_the_hook_measures_of_pods_for_bills_is_on_it() -> None:
     ]
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian: prometheus) is not installed")
 def test_prometheus_understands_every_expression(tmp_path: Path) -> None:
     rules = [
         {"record": f"x:{at}", "expr": re.sub(r"\$[a-z]\w+", "x", re.sub(r"\$__\w+", "5m", expression))}
@@ -174,6 +175,6 @@ def test_prometheus_understands_every_expression(tmp_path: Path) -> None:
     path = tmp_path / "rules.yml"
     path.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))  # JSON is YAML
     done = subprocess.run(
-        ["promtool", "check", "rules", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        [str(PROMTOOL), "check", "rules", str(path)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
     assert done.returncode == 0, done.stdout.decode()

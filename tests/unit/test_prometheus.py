@@ -27,11 +27,13 @@ from hook.observe import prometheus
 from hook.observe.prometheus import Choice, Former, make_families, parse_former
 from hook.observe.snapshot import Group, SeenKey, take_snapshot
 from hook.state import lives as state_lives
+from tests.support.prometheus import program
 from tests.unit.metrics import EVERYTHING, FAMILIES, OF_EVENTS
 from tests.unit.nodes import BEGIN, NOW, NodeFiles
 
 ENERGY, OCCUPANCY = "mon_PERF_PKG_00/core_energy", "mon_L3_00/llc_occupancy"
 REASONS = {value for name, value in vars(Reason).items() if name.isupper()}
+PROMTOOL = program("promtool")
 UID = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -399,10 +401,10 @@ def test_text_of_a_tenant_stays_inside_a_label_value(namespace: str, pod: str, d
         assert ("pod", pod) in labels
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian: prometheus) is not installed")
 def test_promtool_reports_nothing() -> None:
     text = prometheus.format_text(FAMILIES.values())
-    done = subprocess.run(["promtool", "check", "metrics"], input=text.encode(), capture_output=True, check=False)
+    done = subprocess.run([str(PROMTOOL), "check", "metrics"], input=text.encode(), capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support import prometheus
 from tests.unit.documents import ROOT, first_words, page
 from tests.unit.metrics import FAMILIES
 
@@ -19,13 +20,13 @@ PLACE = ROOT / "packaging/prometheus"
 RULES: list[dict[str, Any]] = yaml.safe_load((PLACE / "rules.yaml").read_text(encoding="utf-8"))["groups"][0]["rules"]
 CASES: list[dict[str, Any]] = yaml.safe_load((PLACE / "rules_test.yaml").read_text(encoding="utf-8"))["tests"]
 ALERTS = [rule["alert"] for rule in RULES]
-needs_promtool = pytest.mark.skipif(
-    shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed"
-)
+PROMTOOL = prometheus.program("promtool")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool (Debian: prometheus) is not installed")
 
 
 def promtool(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, check=False, timeout=300)
+    words = [str(PROMTOOL), *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
 
 
 @needs_promtool
