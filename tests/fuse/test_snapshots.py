@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LIVES = 120
 """How many pods come and go while the reader reads; a thousand take over a minute."""
 OTHER = "00000000-4084-4186-9c0e-93cf8c32e2ce"
-ENERGY = "mon_PERF_PKG_00/core_energy"
+ENERGY, SECOND = "mon_PERF_PKG_00/core_energy", "mon_PERF_PKG_01/core_energy"
 GROUP = f"/mon_groups/oci-{UID}"
 Task = subprocess.Popen[bytes]
 
@@ -103,6 +103,8 @@ def test_containers_in_several_ctrl_groups_are_all_seen(hook: Hook, resctrl: Mou
         assert entry.use()[ENERGY] == 2
         assert entry.use()["mon_PERF_PKG_00@gold/core_energy"] == 40
         assert entry.texts["tasks@gold"] == str(second.pid)
+        for group in (GROUP, f"/gold{GROUP}"):
+            count(resctrl, 0, group, SECOND)
         assert kepler(hook.run_dir)[UID].joules == 42
     for container in ("c1", "c2"):
         hook(stopped(container))
@@ -116,6 +118,41 @@ def people(hook: Hook, verb: str, *words: str) -> Any:  # noqa: ANN401  JSON
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=DEADLINE)
     assert done.stderr == b""
     return json.loads(done.stdout)
+
+
+def metrics_of(hook: Hook, event: str) -> dict[str, float]:
+    """The samples of a metric by domain."""
+    families = {it["name"]: it["samples"] for it in people(hook, "metrics")["metrics"]}
+    return {it["labels"]["domain"]: it["value"] for it in families.get(f"resctrl_mon_{event}", [])}
+
+
+def assert_whole(hook: Hook, first: float, second: float) -> None:
+    """All that people and monitoring read says that nothing of the pod's use is unknown, nor that there may be more."""
+    (key,) = people(hook, "list")["keys"]
+    total = key["use"]["core_energy"]
+    assert (total["value"], total["unknown"], total["at_least"]) == (first + second, 0, False)
+    assert metrics_of(hook, "use_unknown") == {}
+    packages = {ENERGY.partition("/")[0]: first, SECOND.partition("/")[0]: second}
+    assert metrics_of(hook, "core_energy_joules_total") == packages
+    assert {it: shown(hook).use()[it] for it in (ENERGY, SECOND)} == {ENERGY: first, SECOND: second}
+
+
+def test_a_pod_that_stays_on_one_package_of_two_is_known(hook: Hook, resctrl: Mounted) -> None:
+    with task() as init:
+        hook(created("c1", init.pid, pod_uid=UID))
+        count(resctrl, 5)
+        assert shown(hook).links[f"mon_data/{SECOND}"].endswith(SECOND)
+        assert shown(hook).texts[f"mon_data/{SECOND}"] == "Unavailable"
+        assert_whole(hook, 5, 0)
+        assert kepler(hook.run_dir)[UID].joules is None, "docs/consumer-view.md has it"
+    hook(stopped("c1"))
+    assert [shown(hook).texts[f"mon_data/{SECOND}.{it}"] for it in ("begin", "end")] == ["Unavailable"] * 2
+    assert_whole(hook, 5, 0)
+    with task() as init:
+        hook(created("c1", init.pid, pod_uid=UID))
+        assert shown(hook).texts[f"mon_data/{SECOND}.before"] == "0"
+        count(resctrl, 4, counter=SECOND)
+        assert_whole(hook, 5, 4)
 
 
 LATE = "mon_PERF_PKG_01"

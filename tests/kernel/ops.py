@@ -202,6 +202,9 @@ class Puppet:
         os.waitpid(pid, 0)
         self._say("ok")
 
+    def do_wake(self) -> None:
+        self._say("ok")
+
     def do_unshare(self) -> None:
         """Whoever is forked from now on is in a pid namespace of its own."""
         self._say("ok" if LIBC.unshare(CLONE_NEWPID) == 0 else errno.errorcode[ctypes.get_errno()])
@@ -410,6 +413,9 @@ class Side(Protocol):
     def counters(self, mode: str) -> None:
         """normal, Unavailable or Error."""
 
+    def pin(self, number: int, package: int) -> None:
+        """Let a task run on this package only."""
+
     def read_only(self, yes: bool) -> None: ...
 
     def umount(self) -> None: ...
@@ -438,6 +444,10 @@ class KernelSide:
     def counters(self, mode: str) -> None:
         for parameter, yes in {"unavail": mode == "Unavailable", "error": mode == "Error"}.items():
             (self.PARAMETERS / parameter).write_text(str(int(yes)), encoding="ascii")
+
+    def pin(self, number: int, package: int) -> None:
+        ids = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
+        os.sched_setaffinity(number, {int(it.parts[-3][3:]) for it in ids if int(it.read_text()) == package})
 
     def read_only(self, yes: bool) -> None:
         subprocess.run(["mount", "-o", f"remount,{'ro' if yes else 'rw'}", self.root], check=True)
@@ -470,6 +480,9 @@ class ModelSide:
 
     def counters(self, mode: str) -> None:
         self._control(do="set", counters=mode)
+
+    def pin(self, number: int, package: int) -> None:
+        self._control(do="run", tid=number, package=package)
 
     def read_only(self, yes: bool) -> None:
         self._control(do="set", read_only=yes)
@@ -604,6 +617,13 @@ class Player:
     @of_live
     def do_execute(self, task: HelperTask) -> None:
         self.crew.execute(task)
+
+    @of_live
+    def do_run(self, task: HelperTask, package: int) -> Answer:
+        """On this package, and from now on on no other. It runs when the answer is there."""
+        task.changed = True
+        self.machine.pin(task.number, package)
+        return task.ask("wake")
 
     @of_live
     def do_tell(self, task: HelperTask, what: str) -> Answer:

@@ -92,7 +92,7 @@ KINDS = {  # in the order of their start: the sequences of the one that has most
         count=50,
     ),
     # More RMIDs than all rows together need: each group has one that has not been used, and none waits for limbo
-    "full": Kind(Vm(rmids=400), {"rmids": 401, "cpus": 2}),
+    "full": Kind(Vm(rmids=400), {"rmids": 401, "cpus": 2, "busy_packages": 0}),
 }
 
 # ---- sequences ----
@@ -373,6 +373,18 @@ full | counters: an RMID that never ran
     mkdir $X ; read $X/mon_data/mon_L3_00/llc_occupancy ; read $X/mon_data/mon_L3_01/mbm_local_bytes ;
     read $X/mon_data/mon_PERF_PKG_00/core_energy ; read $X/mon_data/mon_PERF_PKG_01/activity ;
     read $X/mon_data/mon_PERF_PKG_01/uops_retired
+full | counters: each package has data of the RMIDs that ran on it
+    mkdir $X ; mkdir $Y ; mkdir gold ; mkdir gold/mon_groups/g ; run A =1 ; write $X/tasks {A} ; run A =1 ;
+    read $X/mon_data/mon_PERF_PKG_00/core_energy ; read $X/mon_data/mon_PERF_PKG_01/core_energy ;
+    read $X/mon_data/mon_PERF_PKG_00/uops_retired ; read $X/mon_data/mon_PERF_PKG_01/uops_retired ;
+    read $X/mon_data/mon_L3_00/mbm_total_bytes ;
+    run B =0 ; write gold/tasks {B} ; write gold/mon_groups/g/tasks {B} ; run B =0 ;
+    read gold/mon_groups/g/mon_data/mon_PERF_PKG_00/activity ;
+    read gold/mon_groups/g/mon_data/mon_PERF_PKG_01/activity ;
+    read gold/mon_data/mon_PERF_PKG_00/activity ; read gold/mon_data/mon_PERF_PKG_01/activity ;
+    write $Y/tasks {A} ; run A =0 ; write tasks {A} ; run A =1 ;
+    read $X/mon_data/mon_PERF_PKG_00/core_energy ; read $X/mon_data/mon_PERF_PKG_01/core_energy ;
+    read $Y/mon_data/mon_PERF_PKG_00/core_energy ; read $Y/mon_data/mon_PERF_PKG_01/core_energy
 full | counters: Unavailable
     mkdir $X ; machine counters Unavailable ; read mon_data/mon_L3_00/llc_occupancy ;
     read mon_data/mon_L3_01/mbm_local_bytes ; read mon_data/mon_PERF_PKG_00/core_energy ;

@@ -80,6 +80,10 @@ class Control:
         """One of its CPUs is back."""
         self._model.counters.online(domain)
 
+    def do_run(self, tid: int, package: int) -> None:
+        """A task runs on a package."""
+        self._model.run(tid, package)
+
     def do_grow(self, amount: object) -> None:
         """Add to every counter of every group that has tasks."""
         self._model.grow(amount)

@@ -3,6 +3,13 @@
 
 They belong to the RMID, not to the group. When an RMID gets a new owner its L3 counters begin at 0, for the kernel
 subtracts what was there; telemetry counters (PERF_PKG) show the former owner's last value.
+
+A telemetry counter has data of an RMID once a task has run with it on that package, and reads Unavailable until then.
+Linux 7.2 shows that: a CPU sends what an RMID used to the nearest aggregator, each of which counts by RMID (commit
+1fb2daa60de6); intel_aet_read_event() in arch/x86/kernel/cpu/resctrl/intel_aet.c, from its comment "If an aggregator
+hasn't received any data for a specific RMID" on, skips the aggregators of other packages (plat_info.package_id) and
+those without DATA_VALID, and returns -EINVAL if none is left; rdtgroup_mondata_show() in fs/resctrl/ctrlmondata.c
+prints Unavailable for -EINVAL. The kernel only reads that memory (readq), so it never takes data back.
 """
 
 from __future__ import annotations
@@ -62,7 +69,8 @@ class Counters:
         self.domains.update({f"mon_PERF_PKG_{n:02}": self.package_events for n in range(packages)})
         self.mode = "normal"
         self._values: dict[tuple[int, str, str], Value] = {}
-        self._ran = {0}
+        self._has_data: set[tuple[int, str]] = set()
+        """RMIDs with the packages that have DATA_VALID of them."""
         self._offline: dict[str, tuple[str, ...]] = {}
 
     def offline(self, domain: str) -> None:
@@ -80,9 +88,9 @@ class Counters:
         """A hardware counter was assigned to it, and begins at 0."""
         self._values.pop((rmid, domain, event), None)
 
-    def ran(self, rmid: int) -> None:
-        """A task ran with it, so that telemetry has data from now on."""
-        self._ran.add(rmid)
+    def ran(self, rmid: int, package: int) -> None:
+        """A task ran with it on a package, whose telemetry has data of it from now on."""
+        self._has_data.add((rmid, f"mon_PERF_PKG_{package:02}"))
 
     def set(self, rmid: int, domain: str, event: str, value: Value) -> None:
         self._check(domain, event)
@@ -112,7 +120,8 @@ class Counters:
             return UNAVAILABLE
         if self._is_unassigned(rmid, domain, event):
             return UNASSIGNED
-        fresh: Value = Decimal(0) if is_l3(domain) or rmid in self._ran else UNAVAILABLE
+        has_data = is_l3(domain) or rmid == 0 or (rmid, domain) in self._has_data
+        fresh: Value = Decimal(0) if has_data else UNAVAILABLE
         return self._values.get((rmid, domain, event), fresh)
 
     def _is_unassigned(self, rmid: int, domain: str, event: str) -> bool:

@@ -56,6 +56,8 @@ class Knobs:
     """The root group has one of them. 0: monitoring only."""
     l3_domains: int = 2
     packages: int = 2
+    busy_packages: int = 1
+    """On how many packages, the first ones, the tasks of a group run. The others have no data of it: see `counters`."""
     occupancy: bool = True
     """llc_occupancy. Without it (`rdt=!cmt` on the kernel command line) there is no limbo: say decay_ms=0, too."""
     mbm_total: bool = True
@@ -809,7 +811,8 @@ class ResctrlModel:
             self.status = "Can't move task to different control group\n"
             fail(errno.EINVAL)
         state.closid, state.rmid = group.closid, group.rmid
-        self.counters.ran(group.rmid)
+        for package in range(self.knobs.busy_packages):
+            self.counters.ran(group.rmid, package)
 
     def _tasks_text(self, group: Group, reader: int) -> str:
         numbers = (self.tasks.number(reader, tid) if reader else tid for tid in self.tids(group))
@@ -904,6 +907,13 @@ class ResctrlModel:
 
     def add(self, path: str, domain: str, event: str, amount: object) -> None:
         self.counters.add(self.resolve(path).group.rmid, domain, event, Decimal(str(amount)))
+
+    def run(self, tid: int, package: int) -> None:
+        """Let a task run on a package. Errors: ESRCH."""
+        self._refresh()
+        if tid not in self._states:
+            fail(errno.ESRCH)
+        self.counters.ran(self._states[tid].rmid, package)
 
     def grow(self, amount: object) -> None:
         """Add to every counter of every group that has tasks."""

@@ -23,7 +23,8 @@ Use = dict[str, Optional[Decimal]]
 @dataclass
 class KeplerPod:
     tasks: set[int]
-    joules: Decimal
+    joules: Decimal | None
+    """None: it divides the node's energy by CPU time, since a counter of the pod is no number."""
 
 
 def kepler(base: Path) -> dict[str, KeplerPod]:
@@ -38,7 +39,7 @@ def kepler(base: Path) -> dict[str, KeplerPod]:
         if entry.is_dir(follow_symlinks=False) and UUID.fullmatch(entry.name):
             place = Path(entry.path)
             energies = [path.read_text().strip() for path in place.glob("mon_data/mon_PERF_PKG_*/core_energy")]
-            joules = sum((Decimal(text) for text in energies if text != "Unavailable"), Decimal(0))
+            joules = None if "Unavailable" in energies else sum(map(Decimal, energies), Decimal(0))
             pods[entry.name] = KeplerPod(set(map(int, (place / "tasks").read_text().split())), joules)
     return pods
 

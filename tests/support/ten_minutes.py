@@ -183,8 +183,11 @@ class TenMinutes:
         self._grow("/gold", GOLD_WATTS)
 
     def _grow(self, group: str, watts: int) -> None:
-        for package in (0, 1):
-            self._count("add", group, "core_energy", f"mon_PERF_PKG_0{package}", amount=watts * STEP / 2)
+        """A pod's tasks stay on one package, those of a ctrl_group run on both."""
+        packages = (0,) if "mon_groups" in group else (0, 1)
+        for package in packages:
+            joules = watts * STEP / len(packages)
+            self._count("add", group, "core_energy", f"mon_PERF_PKG_0{package}", amount=joules)
         for event, share in (("mbm_total_bytes", 1.0), ("mbm_local_bytes", 0.4)):
             self._count("add", group, event, "mon_L3_01", amount=int(watts * STEP * BYTES * share))
 

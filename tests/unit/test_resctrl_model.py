@@ -69,6 +69,8 @@ class ModelOfFakeTasks(ResctrlModel):
             self.now = int(path)
         elif step == "grow":
             self.grow(path)
+        elif step == "run":
+            self.run(int(path), int(text))
         elif step == "mkdir":
             self.mkdir(path, 0o755)
         elif step == "rmdir":
@@ -100,6 +102,10 @@ SCRIPTS = r"""
     mkdir mon_groups/a ; read mon_groups/a/$ENERGY -> Unavailable ; write mon_groups/a/tasks 7 ;
     read mon_groups/a/$ENERGY -> 0.000000 ; grow 3.5 ; rmdir mon_groups/a ; mkdir mon_groups/b ;
     read mon_groups/b/$ENERGY -> 3.500000 ; read mon_groups/b/$TRAFFIC -> 0
+{"rmids": 2, "decay_ms": 0} | a package has data of an RMID once a task ran there with it, also for the next group
+    mkdir mon_groups/a ; write mon_groups/a/tasks 7 ; read mon_groups/a/$ENERGY -> 0.000000 ;
+    read mon_groups/a/$SECOND -> Unavailable ; run 7 1 ; read mon_groups/a/$SECOND -> 0.000000 ;
+    rmdir mon_groups/a ; mkdir mon_groups/b ; read mon_groups/b/$SECOND -> 0.000000 ; read $SECOND -> 0.000000
 OCCUPANCY_ONLY | no other counter
     mkdir mon_groups/x ; read info/L3_MON/mon_features -> llc_occupancy ;
     list mon_groups/x/mon_data/mon_L3_00 -> llc_occupancy ; read info/L3_MON/mbm_assign_mode -> [default]
@@ -141,7 +147,11 @@ MPAM_ASSIGNED | on arm64 local traffic is not told apart and the mode is fixed
     read info/last_cmd_status -> "Counter assignment mode is not configurable"
 """
 """[SHAPE] [KNOBS] | NAME, and steps after it, some with what comes of them; / is the end of a line."""
-PLACES = {"$ENERGY": "mon_data/mon_PERF_PKG_00/core_energy", "$TRAFFIC": "mon_data/mon_L3_00/mbm_total_bytes"}
+PLACES = {
+    "$ENERGY": "mon_data/mon_PERF_PKG_00/core_energy",
+    "$SECOND": "mon_data/mon_PERF_PKG_01/core_energy",
+    "$TRAFFIC": "mon_data/mon_L3_00/mbm_total_bytes",
+}
 
 
 def parsed() -> dict[str, tuple[str, str]]:
