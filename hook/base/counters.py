@@ -37,9 +37,9 @@ class Event:
 
 EVENTS = {
     "llc_occupancy": Event("bytes", "last level cache that is occupied", "llc_occupancy_bytes", gauge=True),
-    "mbm_total_bytes": Event("bytes", "memory traffic of the last level cache", "memory_bytes_total"),
+    "mbm_total_bytes": Event("bytes", "memory traffic of the last level cache", "memory_traffic_bytes_total"),
     "mbm_local_bytes": Event(
-        "bytes", "memory traffic of the last level cache to memory of its own node", "memory_local_bytes_total"
+        "bytes", "memory traffic of the last level cache to memory of its own node", "memory_traffic_local_bytes_total"
     ),
     "core_energy": Event("joules", "energy that cores used", "core_energy_joules_total"),
     "activity": Event(

@@ -40,7 +40,7 @@ _RUNTIME_ROOT = _said("DIR", "look for containers in this state directory of an 
 class List(Model):
     """Show keys, containers that are not monitored, RMIDs.
 
-    list --namespace=shop --sort=memory --limit=20: show the 20 pods of shop with the most memory traffic
+    list --namespace=shop --sort=traffic --limit=20: show the 20 pods of shop with the most memory traffic
     """
 
     what: Literal["unmonitored"] | None = _said(
@@ -50,8 +50,8 @@ class List(Model):
     state: list[Literal["live", "missing", "recovering", "lingering", "completed"]] = _said(
         "STATE", "only keys in this state: live, missing, recovering, lingering, completed (repeatable)", []
     )
-    sort: Literal["energy", "memory", "age", "name"] = _said(
-        "BY", "what comes first: most energy or memory, youngest age, or by name", "energy"
+    sort: Literal["energy", "traffic", "memory", "age", "name"] = _said(
+        "BY", "what comes first: most energy or memory traffic, youngest age, or by name", "energy"
     )
     limit: Count | None = _said("N", "no more keys than this many")
     output: Literal["wide", "json"] | None = _OUTPUT
@@ -78,8 +78,8 @@ class Top(Model):
     interval: float = _said("SECONDS", "time between two tables", 2.0, ge=0.001, le=86400)
     count: Count | None = _said("N", "end after this many tables (default: on a terminal none, else 1)")
     namespace: list[str] = _NAMESPACE
-    sort: Literal["energy", "memory", "cache", "name"] = _said(
-        "BY", "what comes first: most energy, memory or cache, or by name", "energy"
+    sort: Literal["energy", "traffic", "memory", "cache", "name"] = _said(
+        "BY", "what comes first: most energy, memory traffic or cache, or by name", "energy"
     )
     output: Literal["wide", "json"] | None = _OUTPUT
 

@@ -23,7 +23,7 @@ from hook.observe.use import Rates, compare
 
 _FIRST = 1.0  # seconds until a terminal shows the first rates, even if the interval is longer
 _CLEAR = "\x1b[H\x1b[2J"  # the cursor home, and the screen erased: ECMA-48 CUP and ED
-_NOTES = "q quit  sort: e energy  m memory  c cache  n name"
+_NOTES = "q quit  sort: e energy  t traffic  c cache  n name"
 
 
 def show_top(given: Top, request: Request) -> None:

@@ -28,20 +28,20 @@ STATES = {
     "completed": "completed",
 }
 """Words for SeenKey.condition, in the order in which keys are shown: running ones first."""
-TOP_SORTS = ("energy", "memory", "cache", "name")
+TOP_SORTS = ("energy", "traffic", "memory", "cache", "name")
 """The columns by which `top` can sort; on a terminal the first letter of each is its key."""
 _ORDERS: dict[str, Callable[[KeyUse], Any]] = {
     "energy": lambda it: (-it.get_known("core_energy"), -it.get_known("mbm_total_bytes")),
-    "memory": lambda it: -it.get_known("mbm_total_bytes"),
+    **dict.fromkeys(("traffic", "memory"), lambda it: -it.get_known("mbm_total_bytes")),
     "cache": lambda it: -it.get_known("llc_occupancy"),
     "age": lambda it: it.key.age if it.key.age is not None else float("inf"),
     "name": lambda it: format_name(it.key),
 }
-_LIST_HEADS = {"core_energy": "ENERGY(J)", "mbm_total_bytes": "MEMORY(B)"}
+_LIST_HEADS = {"core_energy": "ENERGY(J)", "mbm_total_bytes": "TRAFFIC(B)"}
 _TOP_HEADS = {  # in the table, and in JSON
     "core_energy": ("POWER(W)", "watts"),
-    "mbm_total_bytes": ("MEMORY(B/s)", "memory_bytes_per_second"),
-    "mbm_local_bytes": ("LOCAL(B/s)", "memory_local_bytes_per_second"),
+    "mbm_total_bytes": ("TRAFFIC(B/s)", "traffic_bytes_per_second"),
+    "mbm_local_bytes": ("LOCAL(B/s)", "traffic_local_bytes_per_second"),
     "llc_occupancy": ("CACHE(B)", "llc_occupancy_bytes"),
 }
 _OTHER_LINES = 10  # around the keys of `top`: title, notes, heads, the node, no pod, the legend of marks, the cursor's

@@ -141,7 +141,7 @@ def test_each_line_of_list_fits_and_ends_in_numbers(
     lines = plain(terminal.text)
     assert max(map(len, lines)) <= columns
     head = next(at for at, line in enumerate(lines) if line.startswith("NAME"))
-    assert lines[head].split()[-2:] == ["ENERGY(J)", "MEMORY(B)"]
+    assert lines[head].split()[-2:] == ["ENERGY(J)", "TRAFFIC(B)"]
     rows = lines[head + 1 : head + 1 + number]
     assert all(re.search(rf" +{NUMBER} +{NUMBER}$", row) for row in rows), rows
     states = [re.search(r"  (live|lingering|completed) ", row) for row in rows]

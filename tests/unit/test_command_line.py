@@ -94,7 +94,7 @@ def test_command_gets_its_arguments_and_the_hooks_which_are_kept_as_words(monkey
         (["list", "--run-dir=relative"], "--run-dir: 'relative': Value error, not an absolute path"),
         (["list", "--group-prefix="], "--group-prefix: '': Value error, not a group prefix"),
         (["list", "--linger=1"], "unknown argument '--linger'"),
-        (["list", "--sort=cache"], "--sort: 'cache': Input should be 'energy', 'memory', 'age' or 'name'"),
+        (["list", "--sort=cache"], "--sort: 'cache': Input should be 'energy', 'traffic', 'memory', 'age' or 'name'"),
         (["list", "--json=1"], "--json: takes no value"),
         (["reconcile", "--linger=-1"], "--linger: '-1' is not a number"),
         (["show"], "KEY is missing"),
@@ -342,7 +342,7 @@ SHELLS = {
         ("list un", {"unmonitored"}),
         (
             "list --s",
-            {f"--sort={it}" for it in ("energy", "memory", "age", "name")}
+            {f"--sort={it}" for it in ("energy", "traffic", "memory", "age", "name")}
             | {"--state=" + it for it in ("live", "missing", "recovering", "lingering", "completed")},
         ),
         ("list --sort=n", {"--sort=name"}),

@@ -82,7 +82,7 @@ def test_a_live_key_has_its_lifetime_use(node: NodeFiles) -> None:
     package, cache = ({**labels, "domain": domain} for domain in ("mon_PERF_PKG_00", "mon_L3_00"))
     found = scraped(node)
     assert found["resctrl_mon_core_energy_joules_total", frozenset(package.items())] == 103.250001
-    assert found["resctrl_mon_memory_bytes_total", frozenset(cache.items())] == 4000
+    assert found["resctrl_mon_memory_traffic_bytes_total", frozenset(cache.items())] == 4000
     assert found["resctrl_mon_llc_occupancy_bytes", frozenset(cache.items())] == 4096
     assert "103.250001\n" in text_of(node)
 

@@ -286,6 +286,7 @@ def test_doctor_says_that_records_may_be_missing(node: NodeFiles, monkeypatch: p
     ("words", "expected"),
     [
         ("", "acbo"),  # what runs comes before what is over
+        ("--sort=traffic", "bcao"),
         ("--sort=memory", "bcao"),
         ("--sort=age", "baco"),
         ("--sort=name", "cabo"),
@@ -429,7 +430,7 @@ def pace(monkeypatch: pytest.MonkeyPatch, node: NodeFiles) -> list[float]:
 @pytest.mark.parametrize(
     ("option", "rows"),
     [
-        ("--sort=memory", ["shop/x busy 2.50 0 - 4.00Ki", "- idle 0 0 - 8.00Ki"]),
+        ("--sort=traffic", ["shop/x busy 2.50 0 - 4.00Ki", "- idle 0 0 - 8.00Ki"]),
         ("--sort=energy", ["shop/x busy 2.50 0 - 4.00Ki", "- idle 0 0 - 8.00Ki"]),
         ("--namespace=batch", []),
         ("--sort=name", ["- idle 0 0 - 8.00Ki", "shop/x busy 2.50 0 - 4.00Ki"]),
@@ -466,9 +467,9 @@ def test_top_as_json_prints_an_object_a_line(node: NodeFiles, run: Run, pace: li
     node.count_whole({ENERGY: "18.75"})
     first, second = map(json.loads, run("top", "--json", "--count=2").splitlines())
     assert len(pace) == 2
-    nothing: dict[str, Any] = {"watts": None, "memory_bytes_per_second": None, "memory_local_bytes_per_second": None}
+    nothing: dict[str, Any] = {"watts": None, "traffic_bytes_per_second": None, "traffic_local_bytes_per_second": None}
     nothing |= {"llc_occupancy_bytes": None, "partial": [], "at_least": []}
-    use = {**nothing, "watts": 2.5, "llc_occupancy_bytes": 4096, "partial": ["memory_bytes_per_second"]}
+    use = {**nothing, "watts": 2.5, "llc_occupancy_bytes": 4096, "partial": ["traffic_bytes_per_second"]}
     key = {"key": "busy", "kind": "container", "namespace": "shop", "pod": "x", "name": None, **use}
     expected = {"time": "2026-01-02T03:04:05Z", "seconds": 2.0, "node": {**use, "watts": 4.625}, "keys": [key]}
     assert first == second == {**expected, "no_pod": {**nothing, "watts": 2.125}}
@@ -512,7 +513,7 @@ def test_on_a_narrow_terminal_names_are_cut_and_numbers_are_not(node: NodeFiles)
     selected = screens.select_keys(seen.keys, [], [], "energy")
     narrow, wide = (screens.format_list(seen, selected, None, Screen(width)) for width in (80, 200))
     assert max(map(len, narrow)) <= 80
-    assert narrow[3].split() == ["observ...name-7c9f6d5b8-x2x4k", UID[:8], "live", "1/1", "?", "3.25", "3.91Ki"]
+    assert narrow[3].split() == ["observ...ame-7c9f6d5b8-x2x4k", UID[:8], "live", "1/1", "?", "3.25", "3.91Ki"]
     assert wide[3].split() == [f"observability/{pod}", UID, "live", "/", "1/1", "?", "3.25", "3.91Ki"]
 
 
