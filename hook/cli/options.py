@@ -109,6 +109,7 @@ class Doctor(Model):
         "DIR", "a directory of hooks.d files (repeatable; default: all that are read here)", []
     )
     self_test: bool = _said("", "start a process, and put it into a group and out again", False)
+    output: Literal["wide", "json"] | None = _said("FORM", "wide: lines not wrapped; json: as --json. Short: -o")
 
 
 class Reconcile(Model):

@@ -297,7 +297,7 @@ def doctor(given: options.Doctor, request: Request) -> int:
     if request.is_json:
         print_answer({"well": is_well, "findings": to_objects(findings)})
     else:
-        print_printable(format_findings(findings))
+        print_answer(format_findings(findings, get_screen(is_wide=given.output == "wide")))
     return 0 if is_well else 1
 
 

@@ -7,17 +7,19 @@ The input of a check is an installation (Site), its output findings.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from hook.base.errors import HookError
+from hook.base.explain import printable
 from hook.base.models import Options, State
 from hook.node import config, door, hooksd, runtimes
 from hook.node.door import Tree
 from hook.node.hooksd import Entry, read_programs
-from hook.node.place import Origin, Places, find_origin, find_prefix
+from hook.node.place import TARGETS, Origin, Places, find_origin, find_prefix
 from hook.observe.snapshot import Inventory, take_snapshot
+from hook.observe.table import Screen
 
 _MOST_NAMED = 5
 OK, WARNING, FAILURE = "ok", "warning", "FAIL"
@@ -44,12 +46,40 @@ def failure(subject: str, found: str, remedy: str) -> Finding:
     return Finding(FAILURE, subject, found, remedy)
 
 
-def format_findings(findings: Iterable[Finding]) -> list[str]:
-    """A line for each finding, and one for its remedy."""
-    lines = []
+def format_findings(findings: Sequence[Finding], screen: Screen) -> list[str]:
+    """What is well, a count, and what is wrong, worst first: the last lines on a terminal are those to act on.
+
+    If what is wrong is taller than the terminal, the count stands at the end as well.
+    """
+    by_level = {level: [it for it in findings if it.level == level] for level in (OK, FAILURE, WARNING)}
+    well, failures, warnings = (_format_level(found, screen.width) for found in by_level.values())
+    count = f"{_count_level(by_level[FAILURE], 'failure')}, {_count_level(by_level[WARNING], 'warning')}, {len(by_level[OK])} ok"
+    lines = [*well, count, *failures, *warnings]
+    is_too_tall = screen.height is not None and len(failures) + len(warnings) + 1 >= screen.height
+    return [*lines, count] if is_too_tall else lines
+
+
+def _count_level(found: Sequence[Finding], noun: str) -> str:
+    """How many findings of a level there are."""
+    return f"{len(found)} {noun}" + "s" * (len(found) != 1)
+
+
+def _format_level(findings: Iterable[Finding], width: int | None) -> list[str]:
+    """A line for each finding and one for its remedy, printable; on a terminal wrapped, with an indent."""
+    parts = []
     for level, subject, found, remedy in findings:
-        lines.append(f"{level:<8} {subject}: {found}")
-        lines += [f"{'':<8}   {remedy}"] if remedy else []
+        parts.append((f"{level:<8} ", printable(f"{subject}: {found}")))
+        parts += [(" " * 11, printable(remedy))] if remedy else []
+    if width is None:
+        return [start + text for start, text in parts]
+    from textwrap import TextWrapper  # noqa: PLC0415  only a terminal needs it
+
+    # A word that is too long for a line, such as a path, stays whole, so that it can be copied.
+    wrapper = TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+    lines = []
+    for start, text in parts:
+        wrapper.initial_indent, wrapper.subsequent_indent = start, " " * len(start)
+        lines += wrapper.wrap(text)
     return lines
 
 
@@ -88,6 +118,16 @@ class Site:
         called = [(it.path, find_prefix(it.own.path)) for it in self.ours if it.own is not None]
         places = [Places(prefix, os.path.dirname(path)) for path, prefix in called if prefix is not None]
         return find_origin(next(iter(places), self.places))
+
+    def name_remedy(self, path: str, change: str) -> str:
+        """The remedy for a file that calls the hook: `change` it, unless its owner writes it again.
+
+        The owner does not write a copy: one with another name, or that overrides its namesake.
+        """
+        named = [it.path for it in self.ours if it.name == os.path.basename(path)]
+        is_copy = named[:1] != [path] or path not in map(Places(hooks_dir=os.path.dirname(path)).json, TARGETS)
+        is_rewritten = path.startswith(self.origin.writes) and not is_copy
+        return self.origin.again if is_rewritten else f"edit {path}: {change}"
 
     @cached_property
     def states(self) -> tuple[list[State], list[str]]:

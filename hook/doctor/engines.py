@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from hook.doctor import Finding, Site, failure, ok, warning
-from hook.node import config, hooksd, host, place, programs
+from hook.node import config, host, place, programs
 from hook.node.config import Engine
 from hook.node.hooksd import find_own_hooks, parse_options, read_hooks
 from hook.node.place import KUBERNETES, NAME, PODMAN
@@ -48,8 +48,8 @@ def _check_hooks_dirs(site: Site, engine: Engine) -> Finding:
     directories = {os.path.dirname(entry.path) for entry in site.ours}
     if not directories or directories & {*reads}:
         return ok(engine.name, f"reads {', '.join(reads)}")
-    remedy = f"install --hooks-dir={reads[-1] if reads else hooksd.SYSTEM}, or add our directory to its hooks_dir"
-    return failure(engine.name, f"reads {', '.join(reads) or 'no hooks.d'}, which has none of our files", remedy)
+    found = f"reads {', '.join(reads) or 'no hooks.d'}, which has none of our files"
+    return failure(engine.name, found, f"append {min(directories)} to its hooks_dir")
 
 
 def _check_containerd(site: Site) -> Iterator[Finding]:

@@ -30,6 +30,8 @@ def check_programs(site: Site) -> Iterator[Finding]:
         yield from _check_program(site, path)
     if site.origin.link and os.path.realpath(site.places.link) not in map(os.path.realpath, site.programs):
         remedy = f"{site.origin.again}; if installed elsewhere: doctor --prefix=DIR"
+        if site.origin is INSTALL and not os.path.lexists(site.places.link) and site.places.program in site.programs:
+            remedy = f"ln -s {site.places.link_target} {site.places.link}"
         yield warning("program", f"{site.places.link} is not a link to the installed program", remedy)
 
 
@@ -47,7 +49,7 @@ def _check_program(site: Site, path: str) -> Iterator[Finding]:
     if found.st_uid != 0 or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         remedy = f"chown root {path}; chmod 755 {path} (runtimes run it as root)"
         yield failure("program", f"{path} is not owned by root, or is writable by others", remedy)
-    yield _check_python(shipped)
+    yield _check_python(site, shipped)
     try:
         install.try_program(path)
         yield ok("program", f"{path} runs")
@@ -55,10 +57,11 @@ def _check_program(site: Site, path: str) -> Iterator[Finding]:
         yield failure("program", str(error), "fix this first: containers with the hook do not start")
 
 
-def _check_python(shipped: PyzFile) -> Finding:
+def _check_python(site: Site, shipped: PyzFile) -> Finding:
     python = programs.ask_interpreter(shipped.python)
     if isinstance(python, str):
-        return failure("Python", python, "install that Python, or use install --python=PATH")
+        another = f", or use {NAME}.pyz install --python=PATH" if site.origin is INSTALL else ""
+        return failure("Python", python, f"install that Python{another}")
     name = "{}, {}.{}".format(python.path, *python.version)
     if shipped.has_bytecode(python.magic):
         return ok("Python", f"{name}; the program contains bytecode for it")
@@ -72,11 +75,15 @@ def check_timer(site: Site) -> Iterator[Finding]:
     if not site.origin.timer:
         return  # the chart's pod runs reconcile, and check_reconcile reads its record
     timer, service = map(os.path.basename, (site.places.timer, site.places.service))
+    in_force = _find_unit(site.places.timer)
     if not programs.has_systemd():
         yield warning("timer", "systemd is not running", f"run `{NAME} reconcile` every minute, for example from cron")
         return
     if (problem := programs.run_program(["systemctl", "is-active", timer]).problem) is not None:
-        yield warning("timer", f"{timer} is not active ({problem})", f"systemctl enable --now {timer}")
+        remedy = f"systemctl enable --now {timer}" if os.path.exists(in_force) else site.origin.again
+        if os.path.realpath(in_force) == os.devnull:
+            remedy = f"systemctl unmask {timer}; {remedy}"
+        yield warning("timer", f"{timer} is not active ({problem})", remedy)
     elif programs.run_program(["systemctl", "is-failed", "--quiet", service]).status == 0:
         yield warning("timer", f"{service} failed", f"journalctl -u {service}")
     else:
@@ -86,17 +93,29 @@ def check_timer(site: Site) -> Iterator[Finding]:
 
 def _check_timer_options(site: Site) -> Iterator[Finding]:
     """reconcile needs the options of the hook, in its unit or in the file that the unit reads (OPTIONS=)."""
-    files = [path for path in (site.places.service, site.places.conf) if os.path.exists(path)]
-    lines = "\n".join(door.read_text(path, door.CONFIGURATION) for path in files)
-    found = re.findall(r"^(?:Environment=)?OPTIONS=(.*)$", lines, re.MULTILINE)[-1:]
-    options, _own = parse([word for line in found for word in line.split() if word != "--adopt"])
-    called = [dict(parse_options(it.own)[0]) for it in site.ours if it.own is not None]
+    unit = _find_unit(site.places.service)
+    files = [path for path in (unit, site.places.conf) if os.path.exists(path)]
+    texts = [door.read_text(path, door.CONFIGURATION) for path in files]
+    found = re.findall(r"^(?:Environment=)?OPTIONS=(.*)$", "\n".join(texts), re.MULTILINE)[-1:]
+    words = [word for line in found for word in line.split()]
+    options, _own = parse([word for word in words if word != "--adopt"])
+    called = [it.own for it in site.ours if it.own is not None]
     # reconcile ignores --containers
-    if files and called and dict(options) not in [{**it, "containers": options.containers} for it in called]:
-        remedy = f"`{NAME} install` writes both; with {site.origin.name}, set OPTIONS= in {site.places.conf}"
-        if site.origin is INSTALL:
-            remedy = f"run `{NAME} install`, which writes both"
-        yield warning("timer", f"the options in {files[-1]} differ from those of the hook", remedy)
+    wanted = [{**dict(parse_options(it)[0]), "containers": options.containers} for it in called]
+    if not files or not called or dict(options) in wanted:
+        return
+    own = [word for word in (called[0].args or [])[2:] if not word.startswith("--containers=")]
+    line = " ".join([f"OPTIONS={' '.join(own)}", *(["--adopt"] if "--adopt" in words else [])])
+    remedy = f"set {line} in {site.places.conf}"
+    if site.places.conf not in texts[0]:  # a copy of the unit that does not read it
+        remedy = f'set Environment="{line}" in {unit}, then systemctl daemon-reload'
+    yield warning("timer", f"the options in {files[-1]} differ from those of the hook", remedy)
+
+
+def _find_unit(path: str) -> str:
+    """The file of a unit that systemd uses: the administrator's copy, if there is one."""
+    copy = f"/etc/systemd/system/{os.path.basename(path)}"
+    return copy if os.path.lexists(copy) else path
 
 
 def check_syslog(_site: Site) -> Iterator[Finding]:
@@ -159,19 +178,23 @@ def _check_own_file(site: Site, entry: Entry, file: HookFile) -> Iterator[Findin
     hook = file.hook
     options, complaints = parse_options(hook)
     is_elsewhere = (options.run_dir, options.resctrl_root) != (site.options.run_dir, site.options.resctrl_root)
+    problems = [(f"its args: {it}", f"correct its args: {NAME} help hook") for it in complaints]
+    problems += [(entry.remark, "correct that, or remove the file")] if entry.remark is not None else []
     causes = [
-        ({*_STAGES} - {*file.stages}, "a stage is missing: the hook needs createRuntime and poststop"),
-        (not hook.env, _NO_ENV),
-        ((hook.timeout or 0) < _SHORTEST_TIMEOUT, f"timeout {hook.timeout}: {_BAD_TIMEOUT}"),
-        (options.strict, "--strict: a container that cannot be monitored does not start"),
         (
-            is_elsewhere,
-            f"its --run-dir or --resctrl-root differs from doctor's: use doctor --run-dir={options.run_dir}",
+            {*_STAGES} - {*file.stages},
+            "a stage is missing: the hook needs createRuntime and poststop",
+            'set "stages": ["createRuntime", "poststop"]',
         ),
+        (not hook.env, _NO_ENV, 'add "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"] to its hook'),
+        ((hook.timeout or 0) < _SHORTEST_TIMEOUT, f"timeout {hook.timeout}: {_BAD_TIMEOUT}", 'set "timeout": 60'),
+        (options.strict, "--strict: a container that cannot be monitored does not start", "remove that from its args"),
     ]
-    problems = [*(f"--help: {it}" for it in complaints), *filter(None, [entry.remark])]
-    problems += [problem for is_there, problem in causes if is_there]
-    for problem in problems:
-        yield warning(entry.path, problem, site.origin.again)
-    if not problems:
+    problems += [(problem, change) for is_there, problem, change in causes if is_there]
+    for problem, change in problems:
+        yield warning(entry.path, problem, site.name_remedy(entry.path, change))
+    if is_elsewhere:
+        remedy = f"use doctor --run-dir={options.run_dir} --resctrl-root={options.resctrl_root}"
+        yield warning(entry.path, "its --run-dir or --resctrl-root differs from doctor's", remedy)
+    elif not problems:
         yield ok(entry.path, f"calls {hook.path}")

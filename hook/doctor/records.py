@@ -116,8 +116,8 @@ def check_unhooked(site: Site) -> Iterator[Finding]:
     if names := name_unhooked(seen):
         found = f"{len(names)} running containers never got the hook, as of {seen.since}: {name_first(names)}"
         remedy = (
-            f"see hooks.d, runtimes and containerd above: does the hook-injector run, does the runtime read our JSON? "
-            f"For containers older than the installation: {NAME} reconcile --adopt"
+            "see what doctor finds in hooks.d, runtimes and containerd: does the hook-injector run, does the runtime "
+            f"read our JSON? For containers older than the installation: {NAME} reconcile --adopt"
         )
         yield failure("unhooked", found, remedy)
     else:

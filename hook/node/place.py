@@ -105,7 +105,8 @@ class Places:
 class Origin(NamedTuple):
     """The owner of an installation. `again`: how to install its files again; `away`: how to remove them.
 
-    `link`, `timer`: whether the installation has them.
+    `link`, `timer`: whether the installation has them. `writes`: the directories in which `again` writes files as they
+    were; other files, such as copies in /etc, are the administrator's to edit.
     """
 
     name: str
@@ -113,17 +114,25 @@ class Origin(NamedTuple):
     away: str
     link: bool = True
     timer: bool = True
+    writes: tuple[str, ...] = ("/usr/",)
 
 
-INSTALL = Origin("`install`", f"{NAME}.pyz install", f"{NAME} uninstall")
+# Its files are the administrator's: `install` without the options of before would write others.
+INSTALL = Origin("`install`", f"{NAME}.pyz install", f"{NAME} uninstall", writes=())
 _PACKAGE = f"the package {NAME}"
-_AGAIN_BY_CHART = "kubectl describe the chart's pod on this node; set options in the chart's values"
+_AGAIN_BY_CHART = (
+    "kubectl delete the chart's pod on this node: the next one writes its files again; change options by helm upgrade"
+)
 OWNERS = {
     "deb": Origin(_PACKAGE, f"apt install --reinstall {NAME}", f"apt remove {NAME}"),
     "rpm": Origin(_PACKAGE, f"dnf reinstall {NAME}", f"dnf remove {NAME}"),
-    "chart": Origin("the Helm chart", _AGAIN_BY_CHART, "helm uninstall", link=False, timer=False),
+    "chart": Origin("the Helm chart", _AGAIN_BY_CHART, "helm uninstall", link=False, timer=False, writes=("/",)),
     "machineconfig": Origin(
-        "a MachineConfig", "apply the MachineConfig again", "remove it (see the documentation on OpenShift)", link=False
+        "a MachineConfig",
+        "apply the MachineConfig again",
+        "remove it (see the documentation on OpenShift)",
+        link=False,
+        writes=("/",),
     ),
     "": Origin("an unknown owner", "install it again as it was installed", "remove it as it was installed"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -135,12 +136,21 @@ def test_a_copy_in_a_later_hooks_dir_may_have_other_options(node: InstalledNode)
 
 def test_what_people_see(node: InstalledNode) -> None:
     node.path(LINK).unlink()
+    group("oci-x")(node)
+    node.write(OTHER, "{")
     done = node.machine.run("doctor", *node.options)
-    assert done.returncode == 0
+    assert done.returncode == 1
     lines = done.stdout.splitlines()
-    assert f"ok       program: {PROGRAM} runs" in lines
+    (count,) = (at for at, line in enumerate(lines) if line.endswith(" ok"))
+    levels = [[line.split()[0] for line in part if line[0] != " "] for part in (lines[:count], lines[count + 1 :])]
+    assert set(levels[0]) == {"ok"}
+    assert f"ok       program: {PROGRAM} runs" in lines[:count]
+    assert levels[1] == sorted(levels[1])
+    assert {"FAIL", "warning"} == set(levels[1])
+    failures, warnings = levels[1].count("FAIL"), levels[1].count("warning")
+    assert re.fullmatch(f"{failures} failures?, {warnings} warnings, {len(levels[0])} ok", lines[count])
     place = lines.index(f"warning  program: {LINK} is not a link to the installed program")
-    assert lines[place + 1] == "           resctrl-mon-hook.pyz install; if installed elsewhere: doctor --prefix=DIR"
+    assert lines[place + 1] == f"           ln -s {os.path.relpath(PROGRAM, os.path.dirname(LINK))} {LINK}"
 
 
 def remove(path: str) -> Callable[[InstalledNode], object]:
@@ -387,6 +397,11 @@ def test_an_injector_that_is_not_the_hosts_is_not_believed(node: InstalledNode) 
 # --- By what means it was installed
 
 
+BY_CHART = (
+    "kubectl delete the chart's pod on this node: the next one writes its files again; change options by helm upgrade"
+)
+
+
 def installed_by_chart(node: InstalledNode) -> None:
     """What the chart has on a node: the program, the JSON for pods, and the owner's file."""
     for path in (LINK, PODMAN, CONF, f"{UNITS}.service", f"{UNITS}.timer"):
@@ -401,7 +416,7 @@ def test_a_node_of_the_chart_needs_neither_link_nor_timer(node: InstalledNode) -
     node.path(PROGRAM).unlink()
     remedies = [it["remedy"] for it in node.doctor()[1]]
     assert not [it for it in remedies if "resctrl-mon-hook.pyz install" in it]
-    assert "kubectl describe the chart's pod on this node; set options in the chart's values" in remedies
+    assert BY_CHART in remedies
 
 
 def test_remedy_on_a_packaged_node_is_to_reinstall_the_package(node: InstalledNode) -> None:
@@ -418,6 +433,73 @@ def test_a_node_of_a_machine_config_has_no_link(node: InstalledNode) -> None:
     assert node.doctor() == (0, [])
 
 
+ENV = 'add "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"] to its hook'
+
+
+def no_env(path: str) -> Callable[[InstalledNode], object]:
+    return changed(path, lambda it: it["hook"].pop("env"))
+
+
+def no_env_in_copy(node: InstalledNode) -> None:
+    copied_to_etc(node)
+    node.write("/etc/containers/containers.conf", f'[engine]\nhooks_dir = ["{HOOKS_DIR}", "{ETC}"]\n')
+    node.write("/etc/crio/crio.conf", f'[crio.runtime]\nhooks_dir = ["{HOOKS_DIR}", "{ETC}"]\n')
+    no_env(f"{ETC}/{os.path.basename(PODMAN)}")(node)
+
+
+@pytest.mark.parametrize(
+    ("owner", "change", "path", "remedy"),
+    [
+        ("", no_env(PODMAN), PODMAN, f"edit {PODMAN}: {ENV}"),
+        ("deb", no_env(PODMAN), PODMAN, "apt install --reinstall resctrl-mon-hook"),
+        ("rpm", no_env(PODMAN), PODMAN, "dnf reinstall resctrl-mon-hook"),
+        ("chart", no_env(KUBERNETES), KUBERNETES, BY_CHART),
+        ("deb", no_env_in_copy, f"{ETC}/{os.path.basename(PODMAN)}", f"edit {ETC}/{os.path.basename(PODMAN)}: {ENV}"),
+        ("chart", no_env_in_copy, f"{ETC}/{os.path.basename(PODMAN)}", f"edit {ETC}/{os.path.basename(PODMAN)}: {ENV}"),
+    ],
+)
+def test_remedy_of_a_hooks_d_file_is_its_owners_and_a_copy_is_edited(
+    node: InstalledNode, owner: str, change: Callable[[InstalledNode], object], path: str, remedy: str
+) -> None:
+    if owner:
+        node.write(OWNER, f"{owner}\n")
+    change(node)
+    (found,) = [it for it in node.doctor()[1] if it["found"].startswith("no env")]
+    assert (found["subject"], found["remedy"]) == (path, remedy)
+
+
+def test_options_of_the_timer_are_set_in_the_file_that_its_unit_reads(node: InstalledNode) -> None:
+    """A copy of the unit in /etc takes the place of the packaged one. The options of that were compared."""
+    node.write(OWNER, "deb\n")
+    node.write(CONF, "OPTIONS=--linger=1 --adopt\n")
+    hooked = json.loads(node.path(KUBERNETES).read_text())["hook"]["args"][2:]
+    line = " ".join(["OPTIONS=" + " ".join(it for it in hooked if "--containers" not in it), "--adopt"])
+    (found,) = node.doctor()[1]
+    assert found["remedy"] == f"set {line} in {CONF}"
+    node.write(CONF, line)
+    assert node.doctor() == (0, [])
+    copy = f"/etc/systemd/system/{os.path.basename(UNITS)}.service"
+    node.path(CONF).unlink()
+    node.write(copy, "[Service]\nEnvironment=OPTIONS=--linger=2\n")
+    (found,) = node.doctor()[1]
+    remedy = f'set Environment="{line.removesuffix(" --adopt")}" in {copy}, then systemctl daemon-reload'
+    assert (found["found"], found["remedy"]) == (f"the options in {copy} differ from those of the hook", remedy)
+
+
+def test_timer_that_is_masked_is_unmasked_and_one_without_its_unit_is_installed_again(node: InstalledNode) -> None:
+    node.write(OWNER, "deb\n")
+    systemctl("[ $1 != is-active ] && exit 1; echo inactive >&2; exit 3")(node)
+    timer = f"{os.path.basename(UNITS)}.timer"
+    assert node.doctor()[1][0]["remedy"] == f"systemctl enable --now {timer}"
+    node.write(f"/etc/systemd/system/{timer}", "")
+    node.path(f"/etc/systemd/system/{timer}").unlink()
+    node.path(f"/etc/systemd/system/{timer}").symlink_to("/dev/null")
+    assert node.doctor()[1][0]["remedy"] == f"systemctl unmask {timer}; systemctl enable --now {timer}"
+    node.path(f"/etc/systemd/system/{timer}").unlink()
+    node.path(f"{UNITS}.timer").unlink()
+    assert node.doctor()[1][0]["remedy"] == "apt install --reinstall resctrl-mon-hook"
+
+
 # --- Does it work here?
 
 
@@ -426,7 +508,9 @@ def test_self_test(hook: Hook) -> None:
     command = [str(PYZ), "doctor", "--self-test", f"--resctrl-root={hook.resctrl_root}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [line.split()[2] for line in done.stdout.splitlines()] == ["made", "read", "moved", "its", "removed"]
+    *lines, count = done.stdout.splitlines()
+    assert [line.split()[2] for line in lines] == ["made", "read", "moved", "its", "removed"]
+    assert count == "0 failures, 0 warnings, 5 ok"
     assert hook.groups() == set()
 
 
@@ -435,9 +519,9 @@ def test_self_test_where_nothing_can_be_made(tmp_path: Path, node: InstalledNode
     with task(), mounted(tmp_path / "small", rmids=1) as resctrl:
         done = node.machine.run("doctor", "--self-test", f"--resctrl-root={resctrl.root}")
     assert done.returncode == 1
-    assert done.stdout.startswith("FAIL     self-test: no RMID is left")
+    assert done.stdout.startswith("1 failure, 0 warnings, 0 ok\nFAIL     self-test: no RMID is left")
     done = node.machine.run("doctor", "--self-test", f"--resctrl-root={tmp_path}")
-    assert done.stdout.startswith(f"FAIL     self-test: {tmp_path} is not mounted, or does not support monitoring")
+    assert f"\nFAIL     self-test: {tmp_path} is not mounted, or does not support monitoring" in done.stdout
 
 
 def test_a_pod_that_waits_for_its_next_start_is_no_orphan(node: InstalledNode) -> None:

@@ -28,8 +28,10 @@ from hook.base.errors import Reason
 from hook.base.models import KeyState, MonGroup, Options
 from hook.cli import verbs
 from hook.cli.command_line import Argument, list_arguments, list_options, parse_command
+from hook.doctor import FAILURE, OK, WARNING, Finding, format_findings
 from hook.node.place import Places
 from hook.observe import hardware, serve, snapshot
+from hook.observe.table import Screen
 from hook.reconcile.diagnose import VERBS
 from hook.stages import entry
 from hook.state.store import RunDir
@@ -357,11 +359,27 @@ def findings(*of: str) -> list[str]:
     return found
 
 
-def test_troubleshooting_shows_what_doctor_says() -> None:
+def test_troubleshooting_shows_what_doctor_says_on_a_terminal_of_80_columns() -> None:
     (screen,) = [block for block in blocks(page("docs/troubleshooting.md")) if "doctor" in block]
+    lines = screen.splitlines()[1:]
+    found: list[Finding] = []
+    for line in lines:
+        level, _, rest = line.partition(" ")
+        if level in (OK, WARNING, FAILURE):
+            subject, _, text = rest.strip().partition(": ")
+            found.append(Finding(level, subject, text) if text else Finding(level, rest.strip(": "), ""))
+        elif re.match(r" {11}\S", line):
+            found[-1] = found[-1]._replace(remedy=f"{found[-1].remedy} {line.strip()}".strip())
+        elif re.match(r" {9}\S", line):
+            found[-1] = found[-1]._replace(found=f"{found[-1].found} {line.strip()}".strip())
+    printed = format_findings(found, Screen(80))
+    shown = [line for line in lines if line != "..."]
+    assert [line for line in printed if not line.endswith(" ok")] == [
+        line for line in shown if not line.endswith(" ok")
+    ]
+    assert re.fullmatch(rf"{printed[3].rpartition(' 3 ok')[0]} \d+ ok", shown[3])
     known = findings()
-    for line in [line for line in screen.splitlines()[1:] if line != "..."]:
-        text = line.strip() if line.startswith(" ") else line.partition(": ")[2]
+    for text in [text for it in found for text in (it.found, it.remedy) if text]:
         assert any(re.fullmatch(pattern, text) for pattern in known), text
 
 

@@ -13,6 +13,7 @@ from hook.doctor import Finding, Site, failure, format_findings, ok, run_check, 
 from hook.doctor.records import check_lost_containers, check_watch
 from hook.node import programs, runtimes
 from hook.node.place import Places
+from hook.observe.table import Screen
 from tests.unit.nodes import NodeFiles
 
 if TYPE_CHECKING:
@@ -98,11 +99,43 @@ def test_a_check_that_fails_is_a_finding(node: NodeFiles) -> None:
     assert found == [ok("a", "well"), failure("a", "cannot check: [Errno 13] Permission denied: '/x'", remedy)]
 
 
-def test_findings_are_lines_and_objects() -> None:
-    findings: list[Finding] = [ok("a", "well"), warning("b", "odd", "look"), failure("c", "bad", "fix it")]
-    lines = ["ok       a: well", "warning  b: odd", "           look", "FAIL     c: bad", "           fix it"]
-    assert format_findings(findings) == lines
-    assert to_objects(findings)[::2] == [
+FINDINGS: list[Finding] = [warning("b", "odd", "look"), ok("a", "well"), failure("c", "bad", "fix it")]
+LINES = """\
+ok       a: well
+1 failure, 1 warning, 1 ok
+FAIL     c: bad
+           fix it
+warning  b: odd
+           look
+""".splitlines()
+
+
+def test_findings_end_with_what_is_wrong_worst_first_after_a_count() -> None:
+    assert format_findings(FINDINGS, Screen()) == LINES
+    assert format_findings([], Screen()) == ["0 failures, 0 warnings, 0 ok"]
+    assert format_findings(FINDINGS * 2, Screen())[2] == "2 failures, 2 warnings, 2 ok"
+
+
+def test_count_stands_at_the_end_too_where_what_is_wrong_is_taller_than_the_terminal() -> None:
+    assert format_findings(FINDINGS, Screen(height=6)) == LINES
+    assert format_findings(FINDINGS, Screen(height=5)) == [*LINES, LINES[1]]
+
+
+def test_lines_are_wrapped_with_an_indent_and_long_words_stay_whole() -> None:
+    path = "/usr/share/containers/oci/hooks.d"
+    found = [failure(path, "no file calls it: use\n--hooks-dir=DIR", f"see {path} and install it again")]
+    assert format_findings(found, Screen(40))[1:] == [
+        f"FAIL     {path}:",
+        "         no file calls it:",
+        "         use\\n--hooks-dir=DIR",
+        "           see",
+        f"           {path}",
+        "           and install it again",
+    ]
+
+
+def test_findings_are_objects_in_the_order_of_the_checks() -> None:
+    assert to_objects(FINDINGS)[1:] == [
         {"level": "ok", "subject": "a", "found": "well", "remedy": None},
         {"level": "fail", "subject": "c", "found": "bad", "remedy": "fix it"},
     ]
