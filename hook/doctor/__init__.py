@@ -19,7 +19,7 @@ from hook.node.door import Tree
 from hook.node.hooksd import Entry, read_programs
 from hook.node.place import TARGETS, Origin, Places, find_origin, find_prefix
 from hook.observe.snapshot import Inventory, take_snapshot
-from hook.observe.table import Screen
+from hook.observe.table import Screen, format_count
 
 _MOST_NAMED = 5
 OK, WARNING, FAILURE = "ok", "warning", "FAIL"
@@ -53,15 +53,11 @@ def format_findings(findings: Sequence[Finding], screen: Screen) -> list[str]:
     """
     by_level = {level: [it for it in findings if it.level == level] for level in (OK, FAILURE, WARNING)}
     well, failures, warnings = (_format_level(found, screen.width) for found in by_level.values())
-    count = f"{_count_level(by_level[FAILURE], 'failure')}, {_count_level(by_level[WARNING], 'warning')}, {len(by_level[OK])} ok"
+    numbers = [format_count(len(by_level[level]), noun) for level, noun in ((FAILURE, "failure"), (WARNING, "warning"))]
+    count = ", ".join([*numbers, f"{len(by_level[OK])} ok"])
     lines = [*well, count, *failures, *warnings]
     is_too_tall = screen.height is not None and len(failures) + len(warnings) + 1 >= screen.height
     return [*lines, count] if is_too_tall else lines
-
-
-def _count_level(found: Sequence[Finding], noun: str) -> str:
-    """How many findings of a level there are."""
-    return f"{len(found)} {noun}" + "s" * (len(found) != 1)
 
 
 def _format_level(findings: Iterable[Finding], width: int | None) -> list[str]:

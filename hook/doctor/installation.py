@@ -16,6 +16,7 @@ from hook.node import config, door, hooksd, programs
 from hook.node.door import Unreadable
 from hook.node.hooksd import Entry, parse_options
 from hook.node.place import INSTALL, NAME, PyzFile
+from hook.observe.table import format_count
 from hook.stages.entry import parse
 
 _NO_ENV = "no env: createRuntime then inherits the environment of its caller, and Podman's poststop has none"
@@ -132,7 +133,7 @@ def check_hooks_directories(site: Site) -> Iterator[Finding]:
     for directory in site.hooks_dirs:
         entries = hooksd.read_directory(directory)
         readers = hooksd.READERS.get(directory, "programs that are configured for it")
-        yield ok(directory, f"{len(entries)} files; read by {readers}")
+        yield ok(directory, f"{format_count(len(entries), 'file')}; read by {readers}")
         for entry in entries:
             yield from _check_file(site, entry)
     if not site.ours:

@@ -17,6 +17,7 @@ from hook.node import door
 from hook.node.door import Unreadable
 from hook.node.place import NAME
 from hook.observe import hardware
+from hook.observe.table import format_count
 from hook.stages import identity
 
 # What to do where something is missing: on x86, on Arm.
@@ -118,7 +119,7 @@ def check_rmids(site: Site) -> Iterator[Finding]:
             by_owner.setdefault(_guess_owner(os.path.basename(path)), []).append(path)
     for owner, paths in by_owner.items():
         remedy = "each group takes an RMID; remove unused ones with rmdir"
-        yield warning("RMIDs", f"{len(paths)} groups {owner}: {name_first(paths)}", remedy)
+        yield warning("RMIDs", f"{format_count(len(paths), 'group')} {owner}: {name_first(paths)}", remedy)
 
 
 def _guess_owner(name: str) -> str:

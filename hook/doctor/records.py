@@ -14,6 +14,7 @@ from hook.doctor import Finding, Site, failure, name_first, ok, warning
 from hook.doctor.kernel import has_process_connector
 from hook.node import programs, runtimes
 from hook.node.place import NAME
+from hook.observe.table import format_count
 from hook.state.records import Records, name_unhooked
 
 _OVERDUE = 300.0  # seconds: a timer runs it every minute
@@ -29,9 +30,9 @@ def check_records(site: Site) -> Iterator[Finding]:
     if seen.is_full:
         remedy = f"free space or inodes there (df -h {run_dir}, df -i {run_dir}): until then containers run unmonitored"
         yield failure("records", f"the file system of {run_dir} is full", remedy)
-    yield ok("records", f"{len(seen.keys)} keys")
+    yield ok("records", format_count(len(seen.keys), "key"))
     if seen.unrecorded:
-        found = f"at least {seen.unrecorded} failures since boot could not be recorded"
+        found = f"at least {format_count(seen.unrecorded, 'failure')} since boot could not be recorded"
         yield warning("failures", found, f"see journalctl -t {NAME}; some of these containers may still run")
     for broken in [*seen.unreadable, *seen.unreadable_failures]:
         yield warning(broken.file, broken.problem, again)
@@ -42,7 +43,7 @@ def check_records(site: Site) -> Iterator[Finding]:
     for it in seen.failures:
         by_reason.setdefault(it.reason, []).append(who(it.container, it.namespace, it.pod, it.name))
     for reason, names in by_reason.items():
-        found = f"{len(names)} containers: {reason}: {name_first(names)}"
+        found = f"{format_count(len(names), 'container')}: {reason}: {name_first(names)}"
         yield warning("failures", found, f"see {NAME} list for details")
 
 
@@ -114,7 +115,8 @@ def check_unhooked(site: Site) -> Iterator[Finding]:
     if seen is None:
         return
     if names := name_unhooked(seen):
-        found = f"{len(names)} running containers never got the hook, as of {seen.since}: {name_first(names)}"
+        number = format_count(len(names), "running container")
+        found = f"{number} never got the hook, as of {seen.since}: {name_first(names)}"
         remedy = (
             "see what doctor finds in hooks.d, runtimes and containerd: does the hook-injector run, does the runtime "
             f"read our JSON? For containers older than the installation: {NAME} reconcile --adopt"
@@ -123,7 +125,7 @@ def check_unhooked(site: Site) -> Iterator[Finding]:
     else:
         yield ok("unhooked", f"none, as of {seen.since}")
     if seen.unchecked:
-        found = f"could not check {seen.unchecked} containers without a record, as of {seen.since}"
+        found = f"could not check {format_count(seen.unchecked, 'container')} without a record, as of {seen.since}"
         remedy = "their runtime did not answer, is not supported (see reconcile --adopt), or is not visible from here"
         yield warning("unhooked", found, remedy)
 

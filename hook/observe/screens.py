@@ -16,7 +16,7 @@ from hook.base.explain import printable, who
 from hook.base.models import Failure
 from hook.observe import hardware
 from hook.observe.snapshot import Group, Inventory, SeenKey
-from hook.observe.table import Column, Screen, lay_out, numbers
+from hook.observe.table import Column, Screen, format_count, lay_out, numbers
 from hook.observe.use import KeyUse, Rates, Total, Uses, add_up, count_use, sum_gauges, sum_use, to_number
 from hook.state.records import name_unhooked
 
@@ -105,7 +105,7 @@ def format_missing(seen: Inventory) -> list[str]:
         remedy = "free space or inodes there (df -h /run, df -i /run)"
         lines.append(f"more containers may be unmonitored: the file system of the run directory is full; {remedy}")
     if seen.unrecorded:
-        count = _count(seen.unrecorded, "failure")
+        count = format_count(seen.unrecorded, "failure")
         lines.append(f"at least {count} since boot could not be recorded: see journalctl -t resctrl-mon-hook")
     return lines
 
@@ -190,7 +190,7 @@ def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[
             for container, member in state.members.items()
         }
         outside = [f"{called.get(it, who(it))}: {number}" for it, number in record.outside.items()]
-        line = _name_some(f"  {_count(record.outside_total, 'thread')}", outside, screen)
+        line = _name_some(f"  {format_count(record.outside_total, 'thread')}", outside, screen)
         yield "outside of their group, as of the last reconcile:", [line]
     if (unhooked := seen.unhooked) is not None:
         never = name_unhooked(unhooked)
@@ -203,17 +203,13 @@ def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[
 
 def _name_some(head: str, called: Sequence[str], screen: Screen) -> str:
     """`head: 236 containers: a, b, c, and 233 more`: as many names as fit."""
-    start = f"{head}: {_count(len(called), 'container')}"
+    start = f"{head}: {format_count(len(called), 'container')}"
     for number in range(min(len(called), _NAMED), 0, -1):
         more = f", and {len(called) - number} more" if number < len(called) else ""
         line = f"{start}: {', '.join(called[:number])}{more}"
         if screen.width is None or len(line) <= screen.width:
             return line
     return start
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 # --- show

@@ -75,6 +75,11 @@ def lay_out(columns: Sequence[Column], screen: Screen) -> list[str]:
     return _align(cut, screen)
 
 
+def format_count(number: int, noun: str) -> str:
+    """A number of things: `1 container`, `2 containers`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def cut_middle(text: str, width: int) -> str:
     """Shorten a text to a width in its middle, since the names of replicas differ at their end."""
     if len(text) <= width:

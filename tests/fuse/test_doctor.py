@@ -278,9 +278,9 @@ AILMENTS: dict[str, Callable[[InstalledNode], object]] = {
     "warning timer: differ from those of the hook": written(CONF, "OPTIONS=--linger=1\n"),
     f"warning timer: the options in {UNITS}.service differ from those of the hook": hooks_with_other_options_alone,
     "warning groups/x.json: Expecting": torn_record,
-    "warning RMIDs: 1 groups of other tools: ": group("theirs"),
-    "warning RMIDs: 1 groups of pods (nri-resctrl-mon": group(UID),
-    "warning RMIDs: 1 groups of containers (linux.intelRdt.enableMonitoring": group("a1" * 32),
+    "warning RMIDs: 1 group of other tools: ": group("theirs"),
+    "warning RMIDs: 1 group of pods (nri-resctrl-mon": group(UID),
+    "warning RMIDs: 1 group of containers (linux.intelRdt.enableMonitoring": group("a1" * 32),
     "warning RMIDs: orphaned groups (no live container)": group("oci-x"),
 }
 
@@ -308,7 +308,7 @@ def test_no_rmids_are_left(tmp_path: Path, node: InstalledNode, rmids: int, leve
 def test_failures_are_counted_by_their_reasons(node: InstalledNode) -> None:
     node.hook(created("web", 1 << 22 | 7))
     _, found = node.doctor()
-    assert [it["found"] for it in found] == ["1 containers: task_gone: web"]
+    assert [it["found"] for it in found] == ["1 container: task_gone: web"]
 
 
 def test_a_run_directory_that_others_may_write_to_has_its_own_remedy(node: InstalledNode) -> None:
