@@ -155,8 +155,9 @@ def _hook(node: BusyNode, state: Mapping[str, object]) -> float:
 
 
 def _expect(done: Sequence[str], expected: Sequence[str], when: str) -> None:
-    if sorted(done) != sorted(expected):
-        raise CannotMeasure(f"reconcile {when} did {len(done)} actions, not {len(expected)}: {sorted(set(done))}")
+    if sorted(it.partition(" ")[0] for it in done) != sorted(expected):
+        some = "; ".join(done[:5])
+        raise CannotMeasure(f"reconcile {when} did {len(done)} actions, not {len(expected)}: {some}")
 
 
 def _run(node: BusyNode, *options: str, wrapper: Sequence[str] = (), forgives: bool = False) -> Cost:
@@ -179,7 +180,12 @@ def _run(node: BusyNode, *options: str, wrapper: Sequence[str] = (), forgives: b
     if (problems := [it["problem"] for it in actions_done if it["problem"]]) and not forgives:
         raise CannotMeasure(f"reconcile: {len(problems)} actions failed: {problems[0]}")
     cpu = used.ru_utime + used.ru_stime
-    return Cost(cpu, cpu - children, memory, [it["action"] for it in actions_done])
+    return Cost(
+        cpu,
+        cpu - children,
+        memory,
+        [f"{it['action']} {it['container'] or it['path']}: {it['why']}" for it in actions_done],
+    )
 
 
 def _wait(pid: int) -> float:
