@@ -9,7 +9,7 @@ place of this module.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -86,6 +86,38 @@ class Unhooked(Model):
     rules: str
     others: list[str]
     sandboxes: list[str] = []
+
+
+class JobContainer(Model):
+    """A container of a Job."""
+
+    id: str
+    name: str | None = None
+
+
+class Job(Model):
+    """A line of the file of `--history`: what one incarnation of a key used, written when it ended.
+
+    `id`: the same if the same incarnation is written again, whose last line counts. Times are RFC 3339, UTC. `lives`:
+    how many lives of its containers it joins. `use`: by event, in base units; what is known of it. `unknown`: events of
+    which a part is unknown. `more_containers`: how many `containers` lacks.
+    """
+
+    version: Version = 1
+    id: str
+    kind: str
+    key: Key
+    namespace: str | None = None
+    pod: str | None = None
+    containers: list[JobContainer] = []
+    more_containers: Natural = 0
+    begin: str | None = None
+    end: str
+    seconds: Seconds | None = None
+    lives: Natural = 1
+    use: dict[str, Annotated[float, Field(ge=0, le=1e24)]] = {}
+    unknown: list[str] = []
+    late_cpu_seconds: Seconds = 0.0
 
 
 class HookProgram(Model):

@@ -52,6 +52,27 @@ Unhooked = Form("Unhooked", (
     ("others", "others", ABSENT, (check_list, (), TEXT)),
     ("sandboxes", "sandboxes", [], (check_list, (), TEXT)),
 ))
+JobContainer = Form("JobContainer", (
+    ("id", "id", ABSENT, TEXT),
+    ("name", "name", None, TEXT_OR_NONE),
+))
+Job = Form("Job", (
+    ("version", "version", 1, (check_int, (), 1, 1)),
+    ("id", "id", ABSENT, TEXT),
+    ("kind", "kind", ABSENT, TEXT),
+    ("key", "key", ABSENT, (check_named, (), names.container_id)),
+    ("namespace", "namespace", None, TEXT_OR_NONE),
+    ("pod", "pod", None, TEXT_OR_NONE),
+    ("containers", "containers", [], (check_list, (), (check_model, (), JobContainer))),
+    ("more_containers", "more_containers", 0, (check_int, (), 0, 9223372036854775807)),
+    ("begin", "begin", None, TEXT_OR_NONE),
+    ("end", "end", ABSENT, TEXT),
+    ("seconds", "seconds", None, (check_nullable, NONE, (check_float, (), 0, 1000000000000.0))),
+    ("lives", "lives", 1, (check_int, (), 0, 9223372036854775807)),
+    ("use", "use", {}, (check_dict, (), TEXT, (check_float, (), 0, 1e+24))),
+    ("unknown", "unknown", [], (check_list, (), TEXT)),
+    ("late_cpu_seconds", "late_cpu_seconds", 0.0, (check_float, (), 0, 1000000000000.0)),
+))
 HookProgram = Form("HookProgram", (
     ("path", "path", ABSENT, TEXT),
     ("args", "args", None, (check_nullable, NONE, (check_list, (), TEXT))),

@@ -136,7 +136,11 @@ def parse_command(name: str, words: list[str]) -> tuple[Any, Request]:
     for word in others:
         is_word = not word.startswith("-") or word == "-"
         if places and is_word and word in (places[0].choices or {word}):
-            values[places.pop(0).name] = word
+            place = places[0]
+            if place.kind == []:  # the last one: it takes all further words
+                values.setdefault(place.name, []).append(word)
+            else:
+                values[places.pop(0).name] = word
         else:
             problems.append(f"unknown argument {word.partition('=')[0][:80]!r}")
     together = [f"--{it}" for it in verb.exclusive if it in values]
@@ -173,7 +177,7 @@ def _get_name(word: str) -> str:
 
 _HEAD = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
-       resctrl-mon-hook list|show KEY|top|metrics|doctor|reconcile|watch [OPTION...]
+       resctrl-mon-hook list|show KEY|top|history|metrics|doctor|reconcile|watch [OPTION...]
        resctrl-mon-hook install|uninstall|bytecode|base-runtime-spec|completion [OPTION...]
 
 Puts a container's first process into the resctrl mon_group of its pod (createRuntime), and removes
@@ -215,7 +219,7 @@ def _format_usage(start: str, name: str, verb: Verb) -> list[str]:
     lines = [start + name]
     words: list[str] = []
     for it in list_arguments(verb):
-        word = str(it) if it.word.isupper() else f"[{it}]" + "..." * (it.kind == [])
+        word = str(it) if it.word.isupper() and it.kind != [] else f"[{it}]" + "..." * (it.kind == [])
         if it.name in verb.exclusive[1:]:
             words[-1] = f"{words[-1][:-1]} | {word[1:]}"
         else:

@@ -53,6 +53,7 @@ class List(Model):
     sort: Literal["energy", "traffic", "memory", "age", "name"] = _said(
         "BY", "what comes first: most energy or memory traffic, youngest age, or by name", "energy"
     )
+    by: Literal["namespace"] | None = _said("", "sums by namespace, of all keys that are not completed, or by --state")
     limit: Count | None = _said("N", "no more keys than this many")
     output: Literal["wide", "json"] | None = _OUTPUT
 
@@ -82,6 +83,26 @@ class Top(Model):
         "BY", "what comes first: most energy, memory traffic or cache, or by name", "energy"
     )
     output: Literal["wide", "json"] | None = _OUTPUT
+
+
+class History(Model):
+    """Show what containers used that have ended.
+
+    history job-17 --since=7d: show what each job-17 of the last week used
+    """
+
+    name: list[str] = _said(
+        "NAME",
+        "only `namespace/pod`, a pod, a container's name or ID, a key, or how one of them begins",
+        [],
+        alias="NAME",
+    )
+    since: str | None = _said("TIME", "only what ended since: 90s, 15m, 12h, 7d or 2w ago, or a date (2026-11-24, UTC)")
+    by: Literal["name", "pod", "namespace", "day"] | None = _said("", "sums by name, pod, namespace or day of the end")
+    history: str = _said(
+        "FILE", "the file that hooks write, with its rotated ones", "/var/log/resctrl-mon-hook/history.jsonl"
+    )
+    csv: bool = _said("", "print CSV, for a spreadsheet", False)
 
 
 class Metrics(Model):

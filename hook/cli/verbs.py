@@ -102,8 +102,13 @@ def list_keys(given: options.List, request: Request) -> None:
 
     _check_directories(request.hook)
     seen = snapshot.take_snapshot(request.hook)
-    selected = screens.select_keys(seen.keys, given.namespace, given.state, given.sort)
-    if request.is_json:
+    states = given.state or (screens.RUNNING if given.by else [])
+    selected = screens.select_keys(seen.keys, given.namespace, states, given.sort)
+    if request.is_json and given.by:
+        print_answer({"namespaces": screens.namespaces_to_json(selected, given.sort)[: given.limit]})
+    elif given.by:
+        print_answer(screens.format_namespaces(selected, given.sort, given.limit, get_screen()))
+    elif request.is_json:
         print_answer(screens.list_to_json(seen, selected[: given.limit]))
     elif given.what == "unmonitored":
         print_answer(screens.format_unmonitored(seen))
@@ -205,6 +210,38 @@ def top(given: options.Top, request: Request) -> None:
 
     _check_directories(request.hook)
     show_top(given, request)
+
+
+def show_history(given: options.History, request: Request) -> None:
+    from hook.base import system
+    from hook.node.door import Unreadable
+    from hook.observe import jobs
+    from hook.stages import report
+
+    try:
+        since = jobs.parse_since(given.since, system.unix_time()) if given.since is not None else ""
+    except ValueError as error:
+        raise Usage(f"--since: {error}") from None
+    try:
+        found = jobs.read(given.history, given.name, since)
+    except Unreadable as error:
+        if not error.is_missing:
+            raise Usage(f"cannot read {error}") from None
+        why = "a hook with --history=FILE writes it when a container ends; `install --for=podman` sets that option"
+        raise Usage(f"there is no {given.history} yet: {why}") from None
+    if found.absent:
+        raise Usage(f"no job in {given.history} matches {', '.join(map(repr, found.absent))[:200]}")
+    if request.is_json:
+        print_answer(jobs.jobs_to_json(given.history, found, given.by))
+    elif given.csv:
+        for line in jobs.list_csv(found, given.by):
+            write(line)
+        if text := found.explain():
+            report.say(text, to_syslog=False)
+    elif given.by is None:
+        print_answer(jobs.format_jobs(found, get_screen()))
+    else:
+        print_answer(jobs.format_sums(found, given.by, get_screen()))
 
 
 def metrics(given: options.Metrics, request: Request) -> None:
@@ -499,6 +536,7 @@ VERBS = {
     "list": Verb(options.List, list_keys),
     "show": Verb(options.Show, show_key),
     "top": Verb(options.Top, top),
+    "history": Verb(options.History, show_history, exclusive=("csv", "json")),
     # The units and the chart end metrics and reconcile after 50 s. reconcile asks runtimes for 35 s at most.
     "metrics": Verb(
         options.Metrics, metrics, SHARED, (45, 2, "the metrics are not complete"), ("textfile", "listen", "json")

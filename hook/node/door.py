@@ -125,6 +125,12 @@ class Tree:
                 content += piece
         return content
 
+    def read_pieces(self, path: str) -> Iterator[bytes]:
+        """The content of a regular file of any size, in small pieces. Raises Unreadable."""
+        with self.opened(path) as descriptor, _failing(path):
+            while piece := os.read(descriptor, _PIECE):
+                yield piece
+
     def read_text(self, path: str, limit: int) -> str:
         """The text of a regular UTF-8 file of at most `limit` bytes. Raises Unreadable."""
         try:
@@ -187,7 +193,7 @@ class Budget:
 HOST = Tree()
 """The files as this program sees them."""
 read, read_head, read_text, read_json = HOST.read, HOST.read_head, HOST.read_text, HOST.read_json
-list_names, match = HOST.list_names, HOST.match
+read_pieces, list_names, match = HOST.read_pieces, HOST.list_names, HOST.match
 
 
 def list_if_there(path: str) -> list[str]:

@@ -28,6 +28,7 @@ STATES = {
     "completed": "completed",
 }
 """Words for SeenKey.condition, in the order in which keys are shown: running ones first."""
+RUNNING = [word for word in STATES if word != "completed"]
 TOP_SORTS = ("energy", "traffic", "memory", "cache", "name")
 """The columns by which `top` can sort; on a terminal the first letter of each is its key."""
 _ORDERS: dict[str, Callable[[KeyUse], Any]] = {
@@ -159,17 +160,59 @@ def _lay_out_rows(
     rows: Sequence[tuple[str, str, Uses]], columns: Sequence[Column], heads: dict[str, str], screen: Screen
 ) -> list[str]:
     """A table of names, keys and their use, and the legend of its marks. `heads`: of the columns, by event."""
-    sums = [numbers(head, [format_sum(use.get(event), event) for *_, use in rows]) for event, head in heads.items()]
     name = Column("NAME", [name for name, _, _ in rows], least=_LEAST_NAME)
     key = Column("KEY", [key for _, key, _ in rows], [key[:_SHORT_KEY] for _, key, _ in rows])
-    marks = explain_marks(use[event] for *_, use in rows for event in heads if event in use)
-    return [*lay_out([name, key, *columns, *sums], screen), *marks]
+    return lay_out_uses([name, key, *columns], [use for *_, use in rows], heads, screen)
+
+
+def lay_out_uses(columns: Sequence[Column], uses: Sequence[Uses], heads: dict[str, str], screen: Screen) -> list[str]:
+    """A table of these columns and of use, and the legend of its marks. `heads`: of the columns of use, by event."""
+    sums = [numbers(head, [format_sum(use.get(event), event) for use in uses]) for event, head in heads.items()]
+    marks = explain_marks(use[event] for use in uses for event in heads if event in use)
+    return [*lay_out([*columns, *sums], screen), *marks]
 
 
 def _format_members(key: SeenKey) -> str:
     """The number of live members and of all, `2/3`; `?`: unknown."""
     alive, dead = key.count_members()
     return _UNKNOWN if alive is None or dead is None else f"{alive}/{alive + dead}"
+
+
+def _group_by_namespace(found: Iterable[KeyUse], sort: str) -> list[tuple[str | None, list[SeenKey], Uses]]:
+    """The keys of each namespace, and the sum of their use, sorted by `--sort` of list; None: they are in none."""
+    of_each: dict[str | None, list[KeyUse]] = {}
+    for it in found:
+        of_each.setdefault(it.key.state.pod_namespace, []).append(it)
+    traffic = ("mbm_total_bytes",)
+    events = {"energy": ("core_energy", *traffic), "traffic": traffic, "memory": traffic}.get(sort, ())
+    rows = [
+        (name, [it.key for it in those], add_up(part for it in those for part in it.use.items()))
+        for name, those in of_each.items()
+    ]
+    rows.sort(key=lambda row: ([-row[2].get(event, Total()).known for event in events], row[0] or ""))
+    return rows
+
+
+def _count_alive(keys: Iterable[SeenKey]) -> int | None:
+    """The number of the live members of these keys; None: unknown."""
+    counts = [key.count_members()[0] for key in keys]
+    return None if None in counts else sum(filter(None, counts))
+
+
+def format_namespaces(selected: Sequence[KeyUse], sort: str, limit: int | None, screen: Screen) -> list[str]:
+    """The lines of `list --by=namespace`: a row for each, at most `limit`, and the total of all."""
+    found = _group_by_namespace(selected, sort)
+    rows = [(to_word(name) or _NOTHING, keys, use) for name, keys, use in found[:limit]]
+    if len(found) > 1:
+        every = [it.key for it in selected]
+        rows.append(("total", every, add_up(part for *_, use in found for part in use.items())))
+    alive = [_count_alive(keys) for _, keys, _ in rows]
+    columns = [
+        Column("NAMESPACE", [name for name, _, _ in rows], least=_LEAST_NAME),
+        numbers("KEYS", [str(len(keys)) for _, keys, _ in rows]),
+        numbers("ALIVE", [_UNKNOWN if it is None else str(it) for it in alive]),
+    ]
+    return lay_out_uses(columns, [use for *_, use in rows], _LIST_HEADS, screen)
 
 
 def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[str]]]:
@@ -425,16 +468,28 @@ def _summary_to_json(key: SeenKey, use: Uses) -> dict[str, Any]:
         "members_alive": alive,
         "members_dead": dead,
         "ctrl_groups": [group.record.ctrl_group for group in key.groups],
-        "use": {
-            event: {
-                "value": to_number(total.value),
-                "at_least": total.at_least,
-                "unit": EVENTS[event].unit,
-                "unknown": total.unknown,
-                "from_nothing": total.from_nothing,
-            }
-            for event, total in use.items()
-        },
+        "use": _uses_to_json(use),
+    }
+
+
+def namespaces_to_json(selected: Iterable[KeyUse], sort: str) -> list[dict[str, Any]]:
+    """The objects of `list --by=namespace --json`."""
+    return [
+        {"namespace": name, "keys": len(keys), "members_alive": _count_alive(keys), "use": _uses_to_json(use)}
+        for name, keys, use in _group_by_namespace(selected, sort)
+    ]
+
+
+def _uses_to_json(use: Uses) -> dict[str, Any]:
+    return {
+        event: {
+            "value": to_number(total.value),
+            "at_least": total.at_least,
+            "unit": EVENTS[event].unit,
+            "unknown": total.unknown,
+            "from_nothing": total.from_nothing,
+        }
+        for event, total in use.items()
     }
 
 

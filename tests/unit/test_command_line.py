@@ -197,8 +197,13 @@ def test_help_of_a_command_has_each_argument_and_a_valid_example(name: str) -> N
     ("name", "usage"),
     [
         ("metrics", "[--textfile=PATH | --listen=[ADDRESS:]PORT] [--events=EVENT,...] [--sum-domains]"),
-        ("list", "[unmonitored] [--namespace=NS]... [--state=STATE]... [--sort=BY] [--limit=N] [--output=FORM]"),
+        (
+            "list",
+            "[unmonitored] [--namespace=NS]... [--state=STATE]... [--sort=BY] [--by=namespace] [--limit=N]"
+            " [--output=FORM]",
+        ),
         ("show", "KEY [--output=FORM]"),
+        ("history", "[NAME]... [--since=TIME] [--by=name|pod|namespace|day] [--history=FILE] [--csv]"),
         ("watch", "[--adopt] [OPTION...]"),
         ("bytecode", ""),
     ],
@@ -287,7 +292,7 @@ def test_man_page_has_an_item_for_each_command_option_and_reason() -> None:
 @each_verb
 def test_man_page_has_the_arguments_of_each_command(name: str) -> None:
     wanted = [str(it) for it in list_arguments(VERBS[name]) if it.name not in ("WHAT", "SHELL")]
-    assert re.findall(r"--[a-z-]+(?:=\S+)?|\bKEY\b", ITEMS[name])[: len(wanted)] == wanted
+    assert re.findall(r"--[a-z-]+(?:=\S+)?|\b(?:KEY|NAME)\b", ITEMS[name])[: len(wanted)] == wanted
 
 
 @each_option

@@ -22,6 +22,7 @@ from hook.cli import top, verbs
 from hook.node import config
 from hook.observe.table import Screen
 from tests.unit.documents import page, record, screen
+from tests.unit.lines import line, make, write_lines
 from tests.unit.nodes import NodeFiles, add_process
 
 ENERGY, TOTAL, LOCAL, CACHE = (
@@ -86,6 +87,32 @@ def node(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
 
 
 @pytest.fixture
+def ended(node: NodeFiles) -> None:
+    """What Podman's jobs used: of last night, and of the month before; one line was torn by a crash."""
+    assert node is not None
+    lines = [
+        make(1, "job-17", **of("2026-11-16T22:00:00Z", "2026-11-16T22:41:07Z", 2467.2, 5230.5, 812_345_000_000)),
+        make(2, "job-18", **of("2026-11-16T22:41:09Z", "2026-11-16T22:41:10Z", 0.5, 0.84, 5_300_000)),
+        make(3, "job-17", **of("2026-11-17T22:00:00Z", "2026-11-17T22:40:51Z", 2451.0, 5198.25, 809_000_000_000)),
+        make(4, "db", lives=3, pod="stack", **of("2026-11-10T08:00:00Z", "2026-11-18T02:11:00Z", 669_060.0, 91_310.0)),
+        make(5, "etl", unknown=["core_energy"], **of("2026-11-18T02:00:00Z", "2026-11-18T02:30:12Z", 1812.4, 940.0)),
+    ]
+    month = make(6, "job-16", **of("2026-10-16T22:00:00Z", "2026-10-16T22:39:40Z", 2380.1, 5109.75, 799_000_000_000))
+    write_lines("history.jsonl.1", line(month), at=BEGUN - 1e6)
+    write_lines("history.jsonl", b"".join(map(line, lines)) + line(make(7))[:99] + b"\n", at=BEGUN)
+
+
+def of(begin: str, end: str, seconds: float, joules: float, traffic: int = 12_000_000_000) -> dict[str, Any]:
+    """The times and the use of a job."""
+    return {
+        "begin": begin,
+        "end": end,
+        "seconds": seconds,
+        "use": {"core_energy": joules, "mbm_total_bytes": traffic},
+    }
+
+
+@pytest.fixture
 def run(node: NodeFiles, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     """What a command prints, on a terminal of 80 columns."""
     for module in (verbs, top):
@@ -126,9 +153,14 @@ def while_top_waits(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
         ("docs/commands.md", "show shop/web"),
         ("docs/commands.md", "show shop/web -o wide"),
         ("docs/commands.md", "top"),
+        ("docs/commands.md", "list --by=namespace"),
+        ("docs/history.md", "history"),
+        ("docs/history.md", "history job-17 --since=7d"),
+        ("docs/history.md", "history --by=day"),
+        ("docs/history.md", "history job-17 --csv"),
     ],
 )
-@pytest.mark.usefixtures("while_top_waits")
+@pytest.mark.usefixtures("while_top_waits", "ended")
 def test_a_document_shows_what_a_command_prints(run: Run, fs: FakeFilesystem, name: str, command: str) -> None:
     printed = run(*command.split())
     with Pause(fs):
@@ -136,7 +168,7 @@ def test_a_document_shows_what_a_command_prints(run: Run, fs: FakeFilesystem, na
             record(name, f"resctrl-mon-hook {command}", printed)
         shown = screen(name, f"resctrl-mon-hook {command}")
     assert shown == printed
-    wide = "-o wide" in command or "unmonitored" in command
+    wide = "-o wide" in command or "unmonitored" in command or "--csv" in command
     assert wide or max(map(len, printed.splitlines())) <= 80 or command.startswith("show")
 
 
@@ -152,6 +184,7 @@ def fields_of(value: object) -> set[str]:
     return set()
 
 
+@pytest.mark.usefixtures("ended")
 def test_commands_has_every_field_of_the_json(
     node: NodeFiles, run: Run, fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,8 +192,10 @@ def test_commands_has_every_field_of_the_json(
     node.write("groups", "torn.json", "")
     node.unhooked("c3")
     with Pause(fs):
-        named = set(re.findall(r"`(\w+)`", page("docs/commands.md", "JSON")))
-    commands = (["list"], ["show", KEY], ["show", "5b6cb0a4"], ["metrics"])
+        text = page("docs/commands.md", "JSON") + page("docs/history.md", "The file")
+        named = set(re.findall(r"`(\w+)`", text))
+    commands = [["list"], ["show", KEY], ["show", "5b6cb0a4"], ["metrics"]]
+    commands += [["list", "--by=namespace"], ["history"], ["history", "--by=day"]]
     lists = [json.loads(run(*command, "--json")) for command in commands]
     monkeypatch.setattr(system, "sleep", lambda _seconds: None)
     found = fields_of([*lists, json.loads(run("top", "--json"))])

@@ -1,0 +1,410 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`history`: what is read of files that crashes, disks and logrotate have been at, and what is printed of it."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hook.base import system
+from hook.cli import command_line as cli
+from hook.node import door
+from hook.observe import jobs
+from hook.observe.table import Screen
+from tests.unit.lines import FILE, NOW, line, make, make_pod, write_lines
+
+if TYPE_CHECKING:
+    from pyfakefs.fake_filesystem import FakeFilesystem
+
+Print = Callable[..., str]
+
+
+@pytest.fixture
+def shown(fs: FakeFilesystem, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Print:
+    """What `history` prints with these arguments; in another case than `status` 0 nothing."""
+    assert fs is not None
+    monkeypatch.setattr(system, "unix_time", lambda: NOW)
+
+    def show(*arguments: str, status: int = 0) -> str:
+        assert cli.main(["history", *arguments]) == status
+        return capsys.readouterr().out
+
+    return show
+
+
+def read(*arguments: str) -> jobs.Jobs:
+    return jobs.read(str(FILE), arguments, "")
+
+
+def ids(found: jobs.Jobs) -> list[int]:
+    return [int(job.id, 16) for job in found.list_jobs()]
+
+
+# --- Lines
+
+WHOLE = line(make(1))
+LINES: list[tuple[str, bytes, list[int], int]] = [
+    ("whole", WHOLE, [1], 0),
+    ("without an end", WHOLE.rstrip(), [1], 0),
+    ("compact", json.dumps(make(1), separators=(",", ":")).encode(), [1], 0),
+    ("with fields of a later version", line({**make(1), "colour": {"version": 2}}), [1], 0),
+    ("blank", b"\n \n" + WHOLE + b"\n", [1], 0),
+    ("of a later version", line({**make(1), "version": 2}), [], 1),
+    ("torn", WHOLE[:-30], [], 1),
+    ("torn, then a whole", WHOLE[:-30] + b"\n" + line(make(2)), [2], 1),
+    ("torn, with a whole glued to it", WHOLE[:-30] + line(make(2)), [2], 1),
+    ("whole, with a torn glued to it", WHOLE.rstrip() + line(make(2))[:50], [1], 1),
+    ("two, glued", WHOLE.rstrip() + line(make(2)), [1, 2], 0),
+    ("a torn, twice glued", WHOLE[:40] + WHOLE[:-9] + line(make(2)), [2], 1),
+    ("zeros of a crashed disk", b"\0" * 512 + WHOLE, [1], 1),
+    ("zeros between", WHOLE.rstrip() + b"\0" * 512 + line(make(2)), [1, 2], 0),
+    ("foreign JSON", b'{"a": 1}\n[]\nnull\n"x"\n' + WHOLE, [1], 4),
+    ("not UTF-8", b"\xff\xfe\n" + WHOLE, [1], 1),
+    ("too deep", b"[" * 100_000 + b"\n" + WHOLE, [1], 1),
+    ("a number of absurd length", line(make(1)).replace(b"12.5", b"1" * 5000) + line(make(2)), [2], 1),
+    ("infinite", line(make(1)).replace(b"2.5,", b"1e999,") + line(make(2)), [2], 1),
+    ("negative", line(make(1, use={"core_energy": -1})), [], 1),
+    ("not a time", line(make(1, end="=NOW()")), [], 1),
+    ("a name that looks like a line", line(make(1, 'x{"version":1,"id":"9"}')), [1], 0),
+    ("the same name, torn", line(make(1, 'x{"version":1,"id":"9"}'))[:-20] + line(make(2)), [2], 1),
+    ("too long", b"x" * (3 * jobs.LINE) + b"\n" + WHOLE, [1], 1),
+    ("too long, with a whole glued to it", b"x" * (5 * jobs.LINE) + WHOLE, [1], 1),
+    ("an event without a name", line(make(1, use={"": 5.0})), [1], 0),
+]
+
+
+@pytest.mark.usefixtures("fs")
+@pytest.mark.parametrize(("content", "found", "skipped"), [row[1:] for row in LINES], ids=[row[0] for row in LINES])
+@pytest.mark.parametrize("name", ["history.jsonl", "history.jsonl.1.gz"])
+def test_what_can_be_read_of_lines_counts_and_the_rest_is_counted(
+    content: bytes, found: list[int], skipped: int, name: str
+) -> None:
+    write_lines(name, content)
+    read_ = read()
+    assert (ids(read_), sum(read_.skipped.values()), read_.problems) == (found, skipped, [])
+    assert not jobs.sum_jobs(read_.list_jobs(), None) or jobs.sum_jobs(read_.list_jobs(), None)[""][""].counted == len(
+        found
+    )
+
+
+def test_a_long_line_takes_little_memory() -> None:
+    longest = 0
+
+    def pieces() -> Any:  # noqa: ANN401
+        for _ in range(400):
+            yield b"x" * 65536
+        yield b"\n" + WHOLE
+
+    for it in jobs._split(pieces()):
+        longest = max(longest, len(it))
+    assert longest <= 3 * jobs.LINE
+
+
+# --- Files
+
+
+@pytest.mark.usefixtures("fs")
+@pytest.mark.parametrize(
+    ("names", "is_read"),
+    [
+        (("history.jsonl.1", "history.jsonl.2.gz", "history.jsonl.12.gz"), True),
+        (("history.jsonl-20261124", "history.jsonl-20261124.gz", "history.jsonl-20261124-1795000000.gz"), True),
+        (("history.jsonl-2026-11-24.gz",), True),
+        (("history.jsonl.bak", "history.jsonl~", "other.jsonl", "history.json", ".history.jsonl.1.swp"), False),
+    ],
+)
+@pytest.mark.parametrize("has_current", [True, False])
+def test_rotated_files_are_read_by_the_names_that_logrotate_gives(
+    names: tuple[str, ...], is_read: bool, has_current: bool
+) -> None:
+    for number, name in enumerate(names, 1):
+        write_lines(name, line(make(number)), at=NOW - number)
+    if has_current:
+        write_lines("history.jsonl", line(make(99)))
+    if not (has_current or is_read):
+        with pytest.raises(door.Unreadable, match="no such file"):
+            read()
+        return
+    expected = [*range(1, len(names) + 1)] if is_read else []
+    assert sorted(ids(read())) == expected + ([99] if has_current else [])
+
+
+DAMAGED: dict[str, tuple[bytes, str]] = {
+    "cut short": (gzip.compress(line(make(1)) + line(make(2)))[:-4], "cut short"),
+    "cut in its head": (gzip.compress(b"")[:5], "cut short"),
+    "of another kind": (b"BZh91AY&SY", "not read to its end: Error -3"),
+    "garbage behind": (gzip.compress(line(make(1)) + line(make(2))) + b"garbage", "not read to its end: Error -3"),
+}
+
+
+@pytest.mark.usefixtures("fs")
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_damaged_file_is_named_and_loses_nothing_of_others(case: str) -> None:
+    content, problem = DAMAGED[case]
+    write_lines("history.jsonl.2.gz", b"")
+    FILE.with_name("history.jsonl.2.gz").write_bytes(content)
+    write_lines("history.jsonl.1", line(make(3)))
+    write_lines("history.jsonl", line(make(4)))
+    found = read()
+    assert ids(found) == ([1, 2] if gzip.compress(b"")[:3] == content[:3] and len(content) > 20 else []) + [3, 4]
+    assert [it.startswith("history.jsonl.2.gz: ") and problem in it for it in found.problems] == [True]
+    assert problem in found.explain()
+
+
+@pytest.mark.usefixtures("fs")
+def test_members_of_gzip_and_zeros_behind_them_are_read() -> None:
+    write_lines("history.jsonl.1.gz", b"")
+    content = gzip.compress(line(make(1))) + gzip.compress(line(make(2)) + line(make(3))) + b"\0" * 100
+    FILE.with_name("history.jsonl.1.gz").write_bytes(content)
+    assert (ids(read()), read().explain()) == ([1, 2, 3], "")
+
+
+@pytest.mark.usefixtures("fs")
+def test_a_file_that_is_no_file_is_named(fs: FakeFilesystem) -> None:
+    write_lines("history.jsonl", line(make(1)))
+    fs.create_dir(FILE.with_name("history.jsonl.1"))
+    assert (ids(read()), read().problems) == ([1], ["history.jsonl.1: not a regular file"])
+
+
+@pytest.mark.usefixtures("fs")
+def test_what_logrotate_moves_meanwhile_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is renamed and the oldest compressed after the names were listed."""
+    write_lines("history.jsonl.1", line(make(1)), at=NOW - 10)
+    write_lines("history.jsonl", line(make(2)))
+    read_file = jobs._read_file
+
+    def rotate_first(path: str, found: jobs.Jobs) -> None:
+        monkeypatch.setattr(jobs, "_read_file", read_file)
+        write_lines("history.jsonl.2.gz", FILE.with_name("history.jsonl.1").read_bytes(), at=NOW - 10)
+        FILE.rename(FILE.with_name("history.jsonl.1"))
+        write_lines("history.jsonl", line(make(3)))
+        read_file(path, found)
+
+    monkeypatch.setattr(jobs, "_read_file", rotate_first)
+    assert ids(read()) == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("fs")
+def test_of_an_id_that_stands_twice_the_last_line_counts() -> None:
+    write_lines("history.jsonl.1", line(make(1, use={"core_energy": 1.0})), at=NOW - 10)
+    later = make(1, use={"core_energy": 3.0}, lives=2, end="2026-11-17T01:05:00Z")
+    write_lines("history.jsonl", line(make(1, use={"core_energy": 2.0})) + line(later) + line(make(2)))
+    found = read()
+    assert [(job.id, job.use["core_energy"]) for job in found.list_jobs()] == [
+        (make(2)["id"], 2.5),
+        (later["id"], 3.0),
+    ]
+
+
+# --- Sums equal the truth, whatever happened to the files
+
+EVENTS = st.dictionaries(
+    st.sampled_from(["core_energy", "mbm_total_bytes", "later_event"]),
+    st.integers(0, 10**13).map(lambda it: it / 10**6),
+)
+TEXTS = st.none() | st.text(max_size=12) | st.sampled_from(['{"version":1', "=1+1", "a\nb", "\x1b[2J"])
+JOBS = st.lists(st.tuples(TEXTS, TEXTS, EVENTS, st.integers(0, 50)), max_size=12)
+FATES = st.sampled_from(["whole", "whole", "whole", "twice", "torn", "glued"])
+CUTS = st.lists(st.integers(0, 12), max_size=4)
+
+
+@given(JOBS, st.lists(FATES, min_size=12, max_size=12), CUTS, st.data())
+def test_sums_are_those_of_the_lines_that_are_whole(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[Any], fates: list[str], cuts: list[int], data: st.DataObject
+) -> None:
+    truth: dict[str, int] = {}
+    pieces = [b""]
+    torn = 0
+    for number, ((name, namespace, use, day), fate) in enumerate(zip(rows, fates)):
+        pod_name = "p" if namespace else None
+        job = make(number, name, namespace=namespace, pod=pod_name, use=use, end=f"2026-10-{day % 28 + 1:02}T00:00:00Z")
+        text = line(job)
+        if fate in ("torn", "glued"):
+            torn += 1
+            text = text[: data.draw(st.integers(1, len(text) - 3))] + (b"" if fate == "glued" else b"\n")
+        else:
+            for event, value in use.items():
+                truth[event] = truth.get(event, 0) + round(value * 10**6)
+            text *= 2 if fate == "twice" else 1
+        pieces[-1] += text
+        if number in cuts and text.endswith(b"\n"):
+            pieces.append(b"")
+    top = tmp_path_factory.mktemp("history")
+    for age, content in enumerate(reversed(pieces)):
+        name = ("history.jsonl", "history.jsonl.1")[age] if age < 2 else f"history.jsonl.{age}.gz"
+        (top / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    found = jobs.read(str(top / "history.jsonl"), (), "")
+    total = jobs.sum_jobs(found.list_jobs(), None).get("", {})
+    assert {event: it.known for event, it in total.items() if event and it.known} == {
+        k: v for k, v in truth.items() if v
+    }
+    assert sum(found.skipped.values()) <= torn
+    assert bool(found.skipped) == bool(torn)
+    for by in ("name", "pod", "namespace", "day"):
+        sums = jobs.sum_jobs(found.list_jobs(), by)
+        assert sum(use["core_energy"].known for use in sums.values() if "core_energy" in use) == truth.get(
+            "core_energy", 0
+        )
+        assert sum(use[""].counted for use in sums.values()) == sum(
+            fate in ("whole", "twice") for fate, _ in zip(fates, rows)
+        )
+        for screen in (Screen(), Screen(80)):
+            assert all(text.isascii() and text.isprintable() for text in jobs.format_sums(found, by, screen))
+        assert len([*csv.reader(io.StringIO("".join(jobs.list_csv(found, by))))]) == len(sums) + 1
+    assert all(text.isascii() and text.isprintable() for text in jobs.format_jobs(found, Screen(80)))
+    json.loads(json.dumps(jobs.jobs_to_json("x", found, None)))
+
+
+# --- Which jobs
+
+SOME = [
+    make(1, "job-17"),
+    make(2, "job-170", end="2026-11-18T11:00:00Z"),
+    make(3, "db", pod="stack"),
+    make_pod(4, "shop", "web-0"),
+    make_pod(5, "shop", "cart-0"),
+    make_pod(6, "batch", "web-0", end="2026-11-01T00:00:00Z"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", [6, 1, 3, 4, 5, 2]),
+        ("job-17", [1]),
+        ("job-1", [1, 2]),
+        ("job-17 db", [1, 3]),
+        ("stack", [3]),
+        ("web-0", [6, 4]),
+        ("shop/web-0", [4]),
+        ("shop/", [4, 5]),
+        ("000000000003", [3]),
+        (make(3)["key"], [3]),
+        ("--since=2026-11-17", [1, 3, 4, 5, 2]),
+        ("--since=2026-11-18T11:00", [2]),
+        ("--since=2026-11-18T11:00:01Z", []),
+        ("--since=10m", [2]),
+        ("--since=399s", []),
+        ("--since=1h", [2]),
+        ("--since=2d", [1, 3, 4, 5, 2]),
+        ("--since=999999999w", [6, 1, 3, 4, 5, 2]),
+        ("job-17 --since=1h", []),  # not job-170, which only begins so
+    ],
+)
+def test_names_and_times_choose_jobs(shown: Print, arguments: str, expected: list[int]) -> None:
+    write_lines("history.jsonl", b"".join(map(line, SOME)))
+    found = json.loads(shown("--json", *arguments.split()))
+    assert [int(job["id"], 16) for job in found["jobs"]] == expected
+    assert found["total"] is None if not expected else found["total"]["jobs"] == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("nosuch", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'nosuch'"),
+        ("job-17 nosuch", "no job in /var/log/resctrl-mon-hook/history.jsonl matches 'nosuch'"),
+        ("--since=soon", "--since: 'soon' is neither an age"),
+        ("--since=2026-02-30", "--since: '2026-02-30' is neither an age"),
+        ("--since=-1d", "--since: '-1d' is neither an age"),
+        ("--history=/nowhere/history.jsonl", "there is no /nowhere/history.jsonl yet: a hook with --history=FILE"),
+        ("--history=/var/log/resctrl-mon-hook/x", "there is no /var/log/resctrl-mon-hook/x yet"),
+        ("--csv --json", "--csv and --json exclude each other"),
+    ],
+)
+def test_what_cannot_be_answered_is_one_line(shown: Print, complaints: list[str], arguments: str, problem: str) -> None:
+    write_lines("history.jsonl", b"".join(map(line, SOME)))
+    assert shown(*arguments.split(), status=2) == ""
+    (said,) = complaints
+    assert problem in said
+
+
+# --- What is printed
+
+
+@pytest.mark.parametrize(
+    ("job", "name"),
+    [
+        (make(1, "job-17"), "job-17"),
+        (make(1), "000000000001"),
+        (make(1, "db", pod="stack"), "stack/db"),
+        (make(1, "db", kind="sandbox", pod="stack"), "stack"),
+        (make(1, "db", kind="sandbox"), "db"),
+        (make(1, "", kind="sandbox", containers=[{"id": "a", "name": "x"}, {"id": "b", "name": "y"}]), "x,y"),
+        (make_pod(1, "shop", "web-0"), "shop/web-0"),
+        (make(1, "app", namespace="shop", pod="web-0"), "shop/web-0/app"),
+        (make(1, kind="pod", key="87a3fb58-4084-4186-9c0e-93cf8c32e2ce"), "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"),
+        (make(1, containers=[]), "000000000001"),
+    ],
+)
+def test_a_job_has_a_name(job: dict[str, Any], name: str) -> None:
+    ((found, _),) = jobs.parse_line(line(job))
+    assert found is not None
+    assert jobs.name_job(found) == name
+
+
+def test_marks_say_what_is_unknown(shown: Print) -> None:
+    write_lines("history.jsonl", line(make(1, "part", unknown=["core_energy"])))
+    write_lines("history.jsonl.1", line(make(2, "none", use={}, unknown=["core_energy"], seconds=None)))
+    rows = {row[0]: row for row in map(str.split, shown().splitlines()) if row}
+    assert rows["part"][3:] == [">=2.50", "1.00Ki"]
+    assert rows["none"][2:] == ["?", "?", "-"]
+    assert rows["total"][1:] == [">=12.5", ">=2.50", "1.00Ki"]
+
+
+def test_lives_are_shown_if_a_line_joins_some(shown: Print) -> None:
+    write_lines("history.jsonl", line(make(1)))
+    assert "LIVES" not in shown()
+    write_lines("history.jsonl", line(make(1)) + line(make(2, lives=3)))
+    assert [row.split()[3] for row in shown().splitlines()[:3]] == ["LIVES", "1", "3"]
+
+
+HOSTILE = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "a\nb", 'a","b', "\x1b[2J", "\u202ex", "x" * 5000]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
+def test_no_text_of_a_tenant_is_a_formula_or_a_control_character(shown: Print, name: str) -> None:
+    write_lines("history.jsonl", line(make(1, name)) + line(make_pod(2, name, name)))
+    for by in ((), ("--by=name",), ("--by=pod",), ("--by=namespace",)):
+        text = shown("--csv", *by)
+        assert text.replace("\n", "").isprintable()
+        assert text.isascii()
+        head, *rows = csv.reader(io.StringIO(text))
+        assert len(rows) == 2
+        assert {len(row) for row in rows} == {len(head)}
+        assert [cell for row in rows for cell in row if cell.lstrip()[:1] in ("=", "+", "-", "@", "\t", "\r")] == []
+        assert shown(*by).replace("\n", "").isprintable()
+
+
+def test_csv_has_a_column_for_each_event_and_exact_numbers(shown: Print, complaints: list[str]) -> None:
+    use = {"core_energy": 12.345678, "mbm_total_bytes": 2**60, "later_event": 7}
+    write_lines(
+        "history.jsonl", line(make(1, "job-17", use=use, unknown=["mbm_total_bytes"])) + line(make(2)) + b"torn"
+    )
+    first, second = csv.DictReader(io.StringIO(shown("--csv")))
+    assert {event: first[event] for event in use} == {event: str(value) for event, value in use.items()}
+    assert (first["unknown"], first["seconds"], first["lives"]) == ("mbm_total_bytes", "12.5", "1")
+    assert (second["later_event"], second["name"]) == ("", "000000000002")
+    assert complaints == ["skipped: 1 torn or unknown line in history.jsonl"]
+
+
+def test_json_says_what_was_skipped(shown: Print) -> None:
+    write_lines("history.jsonl.1.gz", line(make(1)))
+    FILE.with_name("history.jsonl.1.gz").write_bytes(gzip.compress(line(make(1)))[:-1])
+    write_lines("history.jsonl", b"torn\n" + line(make(2)))
+    found = json.loads(shown("--json"))
+    assert (found["skipped"], found["problems"]) == (
+        1,
+        ["history.jsonl.1.gz: not read to its end: gzip's data are cut short"],
+    )
+    assert shown().splitlines()[-1] == (
+        "skipped: 1 torn or unknown line in history.jsonl; "
+        "history.jsonl.1.gz: not read to its end: gzip's data are cut short"
+    )
