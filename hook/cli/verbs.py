@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     Limit = tuple[float, int, str]
 
+_ELLIPSIS = "\u2026"
 _MOST_NAMES = 5  # of keys in a message
 
 
@@ -71,7 +72,13 @@ def get_screen(*, is_wide: bool = False) -> Screen:
         size = os.get_terminal_size(sys.stdout.fileno())
     except OSError:
         return Screen(colour=has_colour)
-    return Screen(None if is_wide else size.columns or None, size.lines or None, has_colour)
+    return Screen(None if is_wide else size.columns or None, size.lines or None, has_colour, _choose_mark())
+
+
+def _choose_mark() -> str:
+    """The mark of a cut in a name. LC_CTYPE does not count, since Python sets it in a C locale (PEP 538)."""
+    words = os.environ.get("LC_ALL") or os.environ.get("LANG") or "", sys.stdout.encoding or ""
+    return _ELLIPSIS if all("utf8" in word.lower().replace("-", "") for word in words) else "..."
 
 
 def print_answer(answer: dict[str, Any] | list[str]) -> None:
@@ -80,9 +87,10 @@ def print_answer(answer: dict[str, Any] | list[str]) -> None:
 
 
 def write(text: str) -> None:
-    """Write text, in ASCII, and flush it, because the process ends without Python's clean-up."""
+    """Write text, in ASCII but for the mark of a cut; flush it, because the process ends without Python's clean-up."""
     if sys.stdout is not None:  # None: closed by the parent process
-        sys.stdout.write(text.encode("ascii", "backslashreplace").decode())
+        parts = (part.encode("ascii", "backslashreplace").decode() for part in text.split(_ELLIPSIS))
+        sys.stdout.write(_ELLIPSIS.join(parts))
         sys.stdout.flush()
 
 

@@ -12,16 +12,22 @@ from itertools import zip_longest
 
 _GAP = "  "
 _CUT = "..."
+_LEAST_POD = 10  # characters of a pod's name, before its namespace is cut, too
+_END = 5  # characters of a name's end, in which replicas differ: the length of Kubernetes' random suffix
 _BOLD, _FAINT, _RED, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[m"  # ECMA-48 SGR
 
 
 @dataclass(frozen=True)
 class Screen:
-    """The device that output goes to. `width`, `height`: of a terminal, in characters; None: not limited."""
+    """The device that output goes to. `width`, `height`: of a terminal, in characters; None: not limited.
+
+    `cut`: the mark of a cut in a name.
+    """
 
     width: int | None = None
     height: int | None = None
     colour: bool = False
+    cut: str = _CUT
 
     def bold(self, text: str) -> str:
         return self._paint(text, _BOLD)
@@ -71,7 +77,7 @@ def lay_out(columns: Sequence[Column], screen: Screen) -> list[str]:
     for it in narrow:
         width = max(it.least, it.width - max(0, too_wide)) if it.least else it.width
         too_wide -= it.width - width
-        cut.append(replace(it, head=it.head[:width], cells=[cut_middle(cell, width) for cell in it.cells]))
+        cut.append(replace(it, head=it.head[:width], cells=[cut_name(cell, width, screen.cut) for cell in it.cells]))
     return _align(cut, screen)
 
 
@@ -80,13 +86,29 @@ def format_count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def cut_middle(text: str, width: int) -> str:
-    """Shorten a text to a width in its middle, since the names of replicas differ at their end."""
+def cut_name(name: str, width: int, mark: str = _CUT) -> str:
+    """Shorten a pod, `namespace/pod` or `namespace/pod/container` to a width: the pod first, in its middle.
+
+    The namespace and the container stay whole, as long as there is room for both ends of the pod.
+    """
+    if len(name) <= width:
+        return name
+    parts = name.split("/", 2)
+    pod = parts.pop(min(1, len(parts) - 1))
+    room = max(0, width - len(parts))  # without the slashes
+    left = room - min(len(pod), _LEAST_POD, room // 2)
+    if sum(map(len, parts)) > left:
+        parts = [_cut_middle(part, left // len(parts), mark) for part in parts]
+    parts.insert(1, _cut_middle(pod, room - sum(map(len, parts)), mark))
+    return "/".join(parts)[:width]
+
+
+def _cut_middle(text: str, width: int, mark: str) -> str:
     if len(text) <= width:
         return text
-    left = max(0, width - len(_CUT))
-    end = left - left // 4
-    return (text[: left - end] + _CUT + text[len(text) - end :])[:width]
+    left = max(0, width - len(mark))
+    end = min(_END, left - left // 4)
+    return (text[: left - end] + mark + text[len(text) - end :])[: max(0, width)]
 
 
 def _sum_widths(columns: Sequence[Column]) -> int:

@@ -17,6 +17,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -201,3 +202,27 @@ def test_colour_can_be_switched_off(
     terminals.append(terminal := PtyProgram(run(pods[1], "list"), 80, 24, **variables))
     assert terminal.finish() == 0
     assert ("\x1b[" in terminal.text) is has_colour
+
+
+@pytest.mark.parametrize(
+    ("variables", "mark"),
+    [
+        ({}, "..."),
+        ({"LANG": "C.UTF-8"}, "\u2026"),
+        ({"LANG": "de_DE.utf8"}, "\u2026"),
+        ({"LANG": "C.UTF-8", "LC_ALL": "C"}, "..."),
+        ({"LANG": "de_DE.ISO-8859-1"}, "..."),
+    ],
+)
+def test_a_cut_is_ascii_if_the_locale_is_not_utf8(
+    tmp_path: Path, terminals: list[PtyProgram], variables: dict[str, str], mark: str
+) -> None:
+    node = NodeFiles(tmp_path)
+    key = "87a3fb58-4084-4186-9c0e-93cf8c32e2ce"
+    node.live(key, kind="pod", pod_namespace="shop", pod_name="checkout-service-with-a-name-7c9f6d5b8-x2x4k")
+    terminals.append(terminal := PtyProgram(run(node, "list"), 80, 24, **variables))
+    assert terminal.finish() == 0
+    name = next(line.split()[0] for line in plain(terminal.text) if line.startswith("shop/"))
+    assert name.startswith("shop/checkout-")
+    assert name.endswith(f"{mark}x2x4k")
+    assert terminal.text.replace(mark, "").isascii()

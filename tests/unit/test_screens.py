@@ -513,7 +513,7 @@ def test_on_a_narrow_terminal_names_are_cut_and_numbers_are_not(node: NodeFiles)
     selected = screens.select_keys(seen.keys, [], [], "energy")
     narrow, wide = (screens.format_list(seen, selected, None, Screen(width)) for width in (80, 200))
     assert max(map(len, narrow)) <= 80
-    assert narrow[3].split() == ["observ...ame-7c9f6d5b8-x2x4k", UID[:8], "live", "1/1", "?", "3.25", "3.91Ki"]
+    assert narrow[3].split() == ["observability/checko...x2x4k", UID[:8], "live", "1/1", "?", "3.25", "3.91Ki"]
     assert wide[3].split() == [f"observability/{pod}", UID, "live", "/", "1/1", "?", "3.25", "3.91Ki"]
 
 
@@ -524,6 +524,7 @@ def test_colour_is_for_terminals_that_have_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(os, "get_terminal_size", lambda _fd: os.terminal_size((80, 24)))
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("LC_ALL", "C")
     assert verbs.get_screen() == Screen(80, 24, colour=True)
     assert verbs.get_screen(is_wide=True) == Screen(None, 24, colour=True)
     monkeypatch.setenv("NO_COLOR", "1")
@@ -646,11 +647,36 @@ def test_numbers_have_three_digits_and_a_prefix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "text"),
+    ("name", "width", "text"),
     [
-        *[(width, "shop/web-7c9f6d5b8-x2x4k") for width in (30, 24)],
-        *[(16, "sho...d5b8-x2x4k"), (3, "..."), (2, "..")],
+        ("shop/web-7c9f6d5b8-x2x4k", 24, "shop/web-7c9f6d5b8-x2x4k"),
+        ("shop/web-7c9f6d5b8-x2x4k", 19, "shop/web-7c...x2x4k"),
+        ("observability/checkout-7c9f6d5b8-x2x4k", 24, "observability/ch...x2x4k"),
+        ("observability-and-monitoring/web-0", 24, "observabil...oring/web-0"),
+        ("observability-and-monitoring/checkout-7c9f6d5b8-x2x4k", 24, "obser...oring/ch...x2x4k"),
+        ("shop/web-7c9f6d5b8-x2x4k/app", 24, "shop/web-7c9...x2x4k/app"),
+        ("checkout-7c9f6d5b8-x2x4k", 16, "checkout...x2x4k"),
+        ("shop/web-7c9f6d5b8-x2x4k", 12, "shop/w...x4k"),
+        ("shop/web", 3, "./."),
+        ("shop/web", 0, ""),
     ],
 )
-def test_a_name_is_cut_in_the_middle(width: int, text: str) -> None:
-    assert table.cut_middle("shop/web-7c9f6d5b8-x2x4k", width) == text
+def test_of_a_cut_name_namespace_and_both_ends_of_the_pod_stay(name: str, width: int, text: str) -> None:
+    assert table.cut_name(name, width) == text
+
+
+def test_the_mark_of_a_cut_takes_one_column_in_utf8() -> None:
+    assert table.cut_name("shop/web-7c9f6d5b8-x2x4k", 16, "\u2026") == "shop/web-7\u2026x2x4k"
+
+
+@given(name=st.text("ab/-", max_size=40), width=st.integers(0, 50), mark=st.sampled_from(["...", "\u2026"]))
+def test_a_cut_name_has_the_width_at_most(name: str, width: int, mark: str) -> None:
+    cut = table.cut_name(name, width, mark)
+    assert len(cut) <= width
+    assert cut == name or len(name) > width
+
+
+@given(replicas=st.sets(st.text("bcdfghjk2456", min_size=5, max_size=5), min_size=2, max_size=9))
+def test_replicas_are_not_cut_to_one_name(replicas: set[str]) -> None:
+    names = [f"observability/checkout-service-7c9f6d5b8-{it}" for it in replicas]
+    assert len({table.cut_name(name, 24) for name in names}) == len(names)
