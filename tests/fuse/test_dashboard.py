@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from tests.support.prometheus import Labels, Prometheus
 
-pytestmark = pytest.mark.skipif(prometheus.missing() is not None, reason=str(prometheus.missing()))
-
 PANELS: list[dict[str, Any]] = json.loads((ROOT / "packaging/grafana/resctrl-mon-hook.json").read_text())["panels"]
 TARGETS: dict[str, dict[str, Any]] = {
     panel["title"]: panel["targets"][0] for panel in PANELS if panel.get("targets") is not None
@@ -114,6 +112,9 @@ def make_samples() -> Iterator[Sample]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    prometheus.provide()
+    if (reason := prometheus.missing()) is not None:
+        pytest.skip(reason)
     directory = tmp_path_factory.mktemp("dashboard")
     with prometheus.serving(directory, prometheus.backfill(directory, [*make_samples()])) as served:
         yield served

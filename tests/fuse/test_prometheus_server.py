@@ -265,19 +265,23 @@ def node(name: str, **labels: str) -> frozenset[tuple[str, str]]:
 
 ALWAYS = set(range(STEPS + 1))
 FIRES = {
-    "ResctrlMonRmidsNearlyOut": {node("a"): ALWAYS - {11, 12, 13, 14, 15, 16}},
+    "ResctrlMonRmidsNearlyOut": {},
+    "ResctrlMonRmidsExhausted": {node("a"): ALWAYS - {11, 12, 13, 14, 15, 16}},
     "ResctrlMonContainersUnmonitored": {
         node("a", reason="io"): {13, 14, 15, 16},
         node("a", reason="no_rmids"): set(range(18, STEPS + 1)),
     },
+    "ResctrlMonRunDirectoryFull": {},
     "ResctrlMonContainersUnhooked": {node("a"): set(range(17, STEPS + 1))},
     "ResctrlMonNotMounted": {node("b"): ALWAYS},
-    "ResctrlMonReconcileOverdue": {node("a"): set(range(37, STEPS + 1))},
+    "ResctrlMonReconcileTimerDead": {node("a"): set(range(37, STEPS + 1))},
     "ResctrlMonReconcileNeverEnds": {node("c"): ALWAYS},
-    "ResctrlMonReconcileNeverRan": {node("a"): {0, 1, 2, 3, 4}, node("b"): ALWAYS},
+    "ResctrlMonReconcileNeverRan": {node("a"): {0, 1, 2, 3, 4}},
     "ResctrlMonReconcileFails": {node("a"): {13, 14, 15, 16}},
     "ResctrlMonWatchStopped": {node("c"): set(range(ten_minutes.KILLED + 21, STEPS + 1))},
     "ResctrlMonLateCpuTime": {node("c"): set(range(18, STEPS + 1))},
+    "ResctrlMonTextfileTimerDead": {},  # in rules_test.yaml
+    "ResctrlMonNodeVanished": {},
 }
 
 

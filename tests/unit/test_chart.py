@@ -377,6 +377,14 @@ def test_a_pod_monitor_finds_the_pods_and_the_rules_are_those_that_promtool_test
     assert endpoint["honorLabels"] is True, "the series keep their labels"
 
 
+@pytest.mark.parametrize("base", ["https://git.example/ours", "https://git.example/ours/"])
+def test_a_runbook_url_begins_with_the_address_that_is_given(base: str) -> None:
+    rule = {"enabled": True, "runbookBase": base}
+    (group,) = only(render({"metrics": {"prometheusRule": rule}}), "PrometheusRule")["spec"]["groups"]
+    begin = "https://git.example/ours/docs/troubleshooting.md#"
+    assert all(it["annotations"]["runbook_url"] == begin + it["alert"].lower() for it in group["rules"])
+
+
 @pytest.mark.parametrize(
     ("more", "peers"), [({}, [{"podSelector": {}}]), ({"from": [PROMETHEUS]}, [PROMETHEUS])], ids=["default", "given"]
 )

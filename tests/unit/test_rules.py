@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.support import prometheus
-from tests.unit.documents import ROOT, first_words, page
+from tests.unit.documents import ROOT, anchors, first_words, page
 from tests.unit.metrics import FAMILIES
 
 PLACE = ROOT / "packaging/prometheus"
@@ -42,7 +42,25 @@ def test_each_is_raised_when_it_should_be_and_not_before() -> None:
 
 
 @needs_promtool
-@pytest.mark.parametrize(("old", "new"), [("> 0.9", "> 0.96"), ("> 300", "> 900"), ("exported_pod", "no_such_label")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("> 0.9", "> 0.96"),
+        (">= 1", "> 1"),
+        ("> 0.9 < 1", "> 0.9"),
+        ('"lingering"', '"completed"'),
+        ("> 300", "> 900"),
+        ("exported_pod", "no_such_label"),
+        ("unless on (job, instance) time() -", "unless on (job, instance) 0 *"),
+        ("> 120", "> 600"),
+        ('file=~"(.*/)?resctrl[^/]*[.]prom"', 'file=~".*"'),
+        ("unless on (job, instance) resctrl_mon_mounted == 0", ""),
+        ("and on (job, instance) up", ""),
+        ("[1d:5m]", "[10m:5m]"),
+        (">= time() - 300", "> 0"),
+        ("run_directory_full) == 1", "run_directory_full) == 2"),
+    ],
+)
 def test_a_wrong_rule_is_noticed(tmp_path: Path, old: str, new: str) -> None:
     text = (PLACE / "rules.yaml").read_text(encoding="utf-8")
     assert old in text
@@ -59,11 +77,30 @@ def test_every_alert_is_tested_in_both_ways() -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=ALERTS)
 def test_an_alert_is_about_metrics_that_exist(rule: dict[str, Any]) -> None:
-    named = set(re.findall(r"resctrl_mon_\w+", rule["expr"]))
+    named = set(re.findall(r"\b(?:resctrl_mon|node_textfile)_\w+", rule["expr"]))
     assert named
-    assert named <= set(FAMILIES)
+    assert named <= {*FAMILIES, "node_textfile_mtime_seconds"}
+    assert rule["for"]
     assert rule["labels"]["severity"] in ("warning", "info")
-    assert set(rule["annotations"]) == {"summary", "description"}
+    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=ALERTS)
+def test_a_runbook_url_leads_to_the_heading_of_its_alert(rule: dict[str, Any]) -> None:
+    name, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    assert name == "docs/troubleshooting.md"
+    text = page(name, rule["alert"])
+    assert anchor == rule["alert"].lower()
+    assert anchor in anchors(page(name))
+    assert "`" in text, "a command or a file to look at"
+
+
+def test_the_units_write_the_file_whose_age_is_watched() -> None:
+    unit = (ROOT / "packaging/systemd/resctrl-mon-hook-textfile.service").read_text(encoding="ascii")
+    (watched,) = {it for rule in RULES for it in re.findall(r'file=~"([^"]+)"', rule["expr"])}
+    written = re.findall(r"TEXTFILE=(/\S+)", unit)
+    assert len(written) == 2
+    assert all(re.fullmatch(watched, path) for path in written)
 
 
 def test_the_document_names_every_alert_and_no_other() -> None:
