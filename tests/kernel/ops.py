@@ -42,6 +42,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Protocol
 
+from tests.kernel.inside import pin
 from tests.resctrlfs import Mounted, mounted
 
 Operation = list[Any]
@@ -446,8 +447,7 @@ class KernelSide:
             (self.PARAMETERS / parameter).write_text(str(int(yes)), encoding="ascii")
 
     def pin(self, number: int, package: int) -> None:
-        ids = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
-        os.sched_setaffinity(number, {int(it.parts[-3][3:]) for it in ids if int(it.read_text()) == package})
+        pin(number, package)
 
     def read_only(self, yes: bool) -> None:
         subprocess.run(["mount", "-o", f"remount,{'ro' if yes else 'rw'}", self.root], check=True)

@@ -46,6 +46,7 @@ MACHINES = [
         (f"{HERE}/test_few.py",),
     ),
     GuestKind("reused RMIDs", CountingVm(rmids=2, append=QUICK), (f"{HERE}/test_lifetime.py",)),
+    GuestKind("two packages", Vm(append=QUICK), (f"{HERE}/test_packages.py",)),
     GuestKind("monitoring only", Vm(closids=0, smp=1, sockets=1, append="rdt=!energy,!perf"), HARDWARE),
     GuestKind("AET only", Vm(smp=1, sockets=1, append="rdt=!cmt,!mbmtotal,!mbmlocal"), HARDWARE),
     GuestKind("no occupancy", Vm(smp=1, sockets=1, append="rdt=!cmt", mount_options="cdp,debug"), HARDWARE),
