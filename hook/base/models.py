@@ -158,6 +158,15 @@ class MonGroup(Model):
     last: Counters | None = None
 
 
+class Returned(Model):
+    """How a key came back after its completion: when (both clocks), and what it and its tasks had used before."""
+
+    at: str
+    boottime: Seconds
+    use: MonGroup
+    late_cpu: Seconds = 0.0
+
+
 class KeyState(Model):
     """`groups/<key>.json`: the state of a key.
 
@@ -167,6 +176,10 @@ class KeyState(Model):
     is kept for its snapshot. `cgroup` is the pod's, in the form of Member's; None: unknown. `members`: by container ID,
     or by names.former_life if another process got the ID while this one lives. `late_cpu`: CPU seconds that its tasks
     had used before reconcile or watch moved them into its groups.
+
+    For the line in --history: `history`: a hook that has this option started it. Of its present incarnation, from
+    creation or return to completion: `returned`; `lives`, how often it was without a member, and plus one; `left`, the
+    names of containers by ID that left, as far as there is room (lives.MOST_LEFT), and `left_more`, how many others.
     """
 
     version: Version = 1
@@ -184,6 +197,11 @@ class KeyState(Model):
     lingering_since: Seconds | None = None
     lingering_until: Seconds | None = None
     late_cpu: Seconds = 0.0
+    history: bool = False
+    lives: Natural = 1
+    left: dict[Key, str | None] = {}
+    left_more: Natural = 0
+    returned: Returned | None = None
     groups: list[MonGroup] = []
     members: dict[Annotated[str, AfterValidator(names.member)], Member] = {}
 

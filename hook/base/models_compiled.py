@@ -79,6 +79,12 @@ MonGroup = Form("MonGroup", (
     ("known", "known", {}, TEXTS),
     ("last", "last", None, (check_nullable, NONE, TEXTS)),
 ))
+Returned = Form("Returned", (
+    ("at", "at", ABSENT, TEXT),
+    ("boottime", "boottime", ABSENT, (check_float, (), 0, 1000000000000.0)),
+    ("use", "use", ABSENT, (check_model, (), MonGroup)),
+    ("late_cpu", "late_cpu", 0.0, (check_float, (), 0, 1000000000000.0)),
+))
 KeyState = Form("KeyState", (
     ("version", "version", 1, (check_int, (), 1, 1)),
     ("key", "key", ABSENT, (check_named, (), names.container_id)),
@@ -95,6 +101,11 @@ KeyState = Form("KeyState", (
     ("lingering_since", "lingering_since", None, (check_nullable, NONE, (check_float, (), 0, 1000000000000.0))),
     ("lingering_until", "lingering_until", None, (check_nullable, NONE, (check_float, (), 0, 1000000000000.0))),
     ("late_cpu", "late_cpu", 0.0, (check_float, (), 0, 1000000000000.0)),
+    ("history", "history", False, FLAG),
+    ("lives", "lives", 1, (check_int, (), 0, 9223372036854775807)),
+    ("left", "left", {}, (check_dict, (), (check_named, (), names.container_id), TEXT_OR_NONE)),
+    ("left_more", "left_more", 0, (check_int, (), 0, 9223372036854775807)),
+    ("returned", "returned", None, (check_nullable, NONE, (check_model, (), Returned))),
     ("groups", "groups", [], (check_list, (), (check_model, (), MonGroup))),
     ("members", "members", {}, (check_dict, (), (check_named, (), names.member), (check_model, (), Member))),
 ))

@@ -168,7 +168,9 @@ def _diagnose_member(seen: Survey, state: KeyState, container: str, threads: Thr
     if container == names.container_of(container) and seen.index.get(container) is None:
         return Action("remake", key, container, why="its index entry is missing, so poststop cannot find the key")
     # The initial counters must be read before the first thread enters the group, as in createRuntime.
-    verb = "adopt" if has_begun(state, container) or not seen.context.options.snapshot_ttl else "remake"
+    options = seen.context.options
+    is_counted = bool(options.snapshot_ttl or options.history)
+    verb = "adopt" if has_begun(state, container) or not is_counted else "remake"
     return Action(verb, key, container, why=f"{outside} of its threads are not in its group") if outside else None
 
 

@@ -25,7 +25,8 @@ class Attempt:
 
     `ctrl_group`: the one it was seen in, for kernels without /proc/PID/cpu_resctrl_groups; None: read its bundle.
     `made`: mon_groups that this call made and that have no task yet. `recorded`: the container is on record.
-    `was_member`: it was when this call began. The other fields count what `retry` has tried.
+    `was_member`: it was when this call began. `took_back`: its key lingered then. The other fields count what `retry`
+    has tried.
     """
 
     def __init__(self, context: Context, container: Container, key: Key, ctrl_group: str | None) -> None:
@@ -37,6 +38,7 @@ class Attempt:
         self.made: set[str] = set()
         self.recorded = False
         self.was_member = False
+        self.took_back = False
         self.has_reclaimed = False
         self.returns = 0
         self.moves = 0
@@ -101,8 +103,11 @@ def _try_once(attempt: Attempt) -> None:
         state = locked.state or KeyState(
             key=key.name, kind=key.kind, created_at=system.now_utc(), created_boottime=system.boottime()
         )
+        if context.notes_history and not state.history:
+            state = replace(state, history=True)
         former = state.members.get(container.id)
         if not attempt.recorded:
+            attempt.took_back = state.lingering_since is not None
             attempt.recorded, attempt.was_member = True, former is not None and is_of(former, container)
         # The index before the member: killed in between, poststop finds a key without this member and tidies up.
         # In the other order a poststop without annotations would never find the member.
@@ -154,7 +159,7 @@ def begin(context: Context, locked: LockedKey, path: str, *, made: bool, empty: 
 
             group = lives.remake_group(group)
         known = None
-    if known is None and context.options.snapshot_ttl:
+    if known is None and (context.options.snapshot_ttl or context.options.history):
         known = context.resctrl.counters(group.path)
         if state.recovering or (not made and context.resctrl.has_live_task(group.path)):
             from hook.state import lives
@@ -227,7 +232,7 @@ def _join(
     if state.completed_at is not None:
         from hook.state import lives
 
-        state = lives.resume(state, [lives.inherit(group, groups)], {})
+        state = lives.come_back(state, group, at=system.now_utc(), boottime=system.boottime())
         groups = state.groups
     elif all(group.path != it.path for it in groups):
         groups = [*groups, group]
@@ -252,6 +257,7 @@ def _join(
         state,
         groups=groups,
         members=members,
+        lives=state.lives + (state.lingering_since is not None),
         lingering_since=None,
         lingering_until=None,
         cgroup=(identity.find_pod_cgroup(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup,

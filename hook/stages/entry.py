@@ -57,6 +57,7 @@ class Context:
     """The surroundings of a stage: resctrl, the run directory, the options. `freed` counts the RMIDs given back.
 
     `late_cpu`: by key, CPU seconds that tasks had used before they were moved in; Tally saves them.
+    `notes_history`: keys that it starts get a line in --history, also pods. Those that reconcile starts: by their kind.
     `longest_linger`: seconds, a limit on the linger time in each key's record; None: no limit.
     """
 
@@ -68,6 +69,7 @@ class Context:
         self.options = options
         self.longest_linger = longest_linger
         self.freed = 0
+        self.notes_history = options.history != ""
         self.late_cpu: dict[str, float] = {}
         self.view = View(run, kernel.root)
 

@@ -69,16 +69,19 @@ def drop(
 ) -> None:
     """Remove members from a key; after the last one it lingers, if it may, or ends. Raises HookError, OSError.
 
-    `state`: the key's state, with the ends of groups that were made in vain; None: as recorded. `is_own`: the caller is
-    the last member's own poststop, which alone may remove a group that has a live task.
+    `state`: without these members, which never were in its groups, and with the ends of groups that were made in vain;
+    None: as recorded. `is_own`: the caller is the last member's own poststop, which alone may remove a group that has a
+    live task.
     """
-    state = state or locked.state
-    members: dict[str, Member] = {}
-    if locked.state is not None and state is not None:
+    members: dict[str, Member] = state.members if state is not None else {}
+    if state is None and locked.state is not None:
+        state = locked.state
         members = lives.without(state.members, containers)
+    if locked.state is not None and state is not None:
+        fields = {"lives": state.lives, **(lives.note_left(state, containers) if context.options.history else {})}
         if members or state.recovering:
-            locked.commit(replace(locked.state, members=members))
-        elif not context.options.linger or not _linger(context, locked, state):
+            locked.commit(replace(locked.state, members=members, **fields))
+        elif not context.options.linger or not _linger(context, locked, state, fields):
             end(context, locked, state, state.groups if is_own else None)
     # Last: killed before it, a second poststop finds the key, without this member.
     for container in containers:
@@ -94,7 +97,8 @@ def end(context: Context, locked: LockedKey, state: KeyState, going: list[MonGro
     if going is None:
         going = [group for group in state.groups if not context.resctrl.has_live_task(group.path)]
     over = [_end_group(context, group) for group in going]
-    before = replace(locked.state or state, members={})
+    noted = lives.note_left(state, state.members) if context.options.history else {}
+    before = replace(locked.state or state, members={}, lives=state.lives, **noted)
     if state.groups and not over:
         locked.commit(before)
     else:
@@ -129,6 +133,7 @@ def drop_groups(context: Context, locked: LockedKey, state: KeyState, over: list
     if state.completed_at is None:
         keeps = context.options.snapshot_ttl > 0
         after = lives.leave(state, over, keeps=keeps, at=system.now_utc(), boottime=system.boottime())
+        _add_to_history(context, state, after, over)
     # The record before rmdir, which takes the counters with it, and the view before its links dangle. Killed in
     # between: a group without a member, which reconcile removes, or the key's next hook takes over.
     try:
@@ -161,6 +166,17 @@ def drop_groups(context: Context, locked: LockedKey, state: KeyState, over: list
         forget(context, locked)
 
 
+def _add_to_history(context: Context, state: KeyState, after: KeyState | None, over: list[MonGroup]) -> None:
+    """Write what a key used that has ended in `after`.
+
+    Before its record: killed in between, the key goes on or ends again, and its line has the same id and is the last.
+    """
+    if context.options.history and (after is None or after.completed_at is not None):
+        from hook.state import history
+
+        history.append_end(context.run, context.options.history, state, over)
+
+
 def remove_group(context: Context, path: str) -> None:
     """Remove a mon_group, and note that its RMID comes back. HookError as from resctrl."""
     if context.resctrl.remove(path):
@@ -178,7 +194,7 @@ def forget(context: Context, locked: LockedKey) -> None:
 # --- Lingering
 
 
-def _linger(context: Context, locked: LockedKey, state: KeyState) -> bool:
+def _linger(context: Context, locked: LockedKey, state: KeyState, fields: dict[str, object]) -> bool:
     """Let a key without members keep its groups, if it may; returns whether it does."""
     there = [group for group in state.groups if group.end is None and context.resctrl.inode(group.path) is not None]
     if not there or is_deleted(state) or not procfs.in_host_pid_namespace():
@@ -187,7 +203,7 @@ def _linger(context: Context, locked: LockedKey, state: KeyState) -> bool:
         now = system.boottime()
         groups = [replace(group, last=read_end(context, group)) for group in locked.state.groups]
         until = now + context.options.linger
-        locked.commit(change(locked.state, groups, members={}, lingering_since=now, lingering_until=until))
+        locked.commit(change(locked.state, groups, members={}, lingering_since=now, lingering_until=until, **fields))
     return True
 
 

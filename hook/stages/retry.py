@@ -68,7 +68,10 @@ def undo(attempt: Attempt) -> None:
             # The member of this ID is another live process, and this call failed before it took its place.
             if state is not None and not is_another_process(member, container):
                 groups = [lives.end_unused_group(it) if it.path in attempt.made else it for it in state.groups]
-                remove.drop(context, locked, [container.id], replace(state, groups=groups))
+                members = lives.without(state.members, [container.id])
+                number = state.lives - (attempt.took_back and not members)
+                undone = replace(state, groups=groups, members=members, lives=number)
+                remove.drop(context, locked, [container.id], undone)
             retire(context, locked)  # groups that were recorded before mkdir, which then failed
             if attempt.made:
                 drop_made(attempt, locked)

@@ -4,11 +4,16 @@
 from __future__ import annotations
 
 from hook.base import names
+from hook.base.models import Returned
 from hook.state.store import change, next_generation, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from hook.base.models import KeyState, Member, MonGroup
+
+MOST_LEFT = 64
 
 
 # --- The state of a key
@@ -39,6 +44,20 @@ def rejoin(members: dict[str, Member], container: str, member: Member, *, displa
     # The older of two processes of this ID had its hook called again: it is no former life any more.
     remaining.pop(names.former_life(container, member.pid, member.starttime), None)
     return remaining
+
+
+def note_left(state: KeyState, leaving: Iterable[str]) -> dict[str, object]:
+    """The fields of a state that name these of its members as containers that have left."""
+    left, more = dict(state.left), state.left_more
+    for name in leaving:
+        container, member = names.container_of(name), state.members.get(name)
+        if member is None:
+            continue
+        if container in left or len(left) < MOST_LEFT:
+            left[container] = member.name or left.get(container)
+        else:
+            more += 1
+    return {"left": left, "left_more": more}
 
 
 def leave(state: KeyState, over: list[MonGroup], *, keeps: bool, at: str, boottime: float) -> KeyState | None:
@@ -77,6 +96,13 @@ def resume(state: KeyState, groups: list[MonGroup], members: dict[str, Member]) 
     return replace(
         state, groups=groups, members=members, generation=generation, completed_at=None, completed_boottime=None
     )
+
+
+def come_back(state: KeyState, group: MonGroup, *, at: str, boottime: float) -> KeyState:
+    """Begin another incarnation of a completed key, with this group, which inherits its use."""
+    heir = inherit(group, state.groups)
+    returned = Returned(at=at, boottime=boottime, use=heir, late_cpu=state.late_cpu)
+    return replace(resume(state, [heir], {}), returned=returned, lives=1, left={}, left_more=0)
 
 
 # --- A group of it
