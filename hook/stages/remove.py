@@ -172,9 +172,9 @@ def _add_to_history(context: Context, state: KeyState, after: KeyState | None, o
     Before its record: killed in between, the key goes on or ends again, and its line has the same id and is the last.
     """
     if context.options.history and (after is None or after.completed_at is not None):
-        from hook.state import history
+        from hook.state import ending
 
-        history.append_end(context.run, context.options.history, state, over)
+        ending.append_end(context.run, context.options.history, state, over)
 
 
 def remove_group(context: Context, path: str) -> None:

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import posixpath
 from random import Random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import patch
 
 from hook.base import system
 from hook.reconcile import run as reconcile
 from tests.simulator.kernel import Kernel
 from tests.simulator.node import SimulatedNode
+from tests.simulator.oracle import HISTORY
 from tests.simulator.schedule import ERRNOS, SimulatedRun, Turn
 
 if TYPE_CHECKING:
@@ -30,10 +32,13 @@ def play(
 ) -> Played:
     """Play one schedule of a scenario; `trace`: gets its system calls."""
     head, _, steps = scenario.rpartition(";")
-    options = {name: int(value) for name, _, value in (word.partition("=") for word in head.split())}
+    options: dict[str, Any] = {name: int(value) for name, _, value in (word.partition("=") for word in head.split())}
     before, *lanes = steps.split("|")
     run = SimulatedRun(Kernel(options.pop("rmids", 1000), options.pop("limbo", 0)), plan, random)
     run.trace = trace
+    if options.pop("history", 0):
+        run.fs.create_dir(posixpath.dirname(HISTORY))
+        options["history"] = HISTORY
     with run.installed(system), patch.object(reconcile, "_list_unhooked", lambda *_: []):
         try:
             node = SimulatedNode(run, options)

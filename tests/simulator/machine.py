@@ -243,6 +243,9 @@ class SimulatedMachine:
         file.offset += size
         return bytes(node.byte_contents or b"")[file.offset - size : file.offset]
 
+    def pread(self, descriptor: int, size: int, offset: int) -> bytes:
+        return bytes(self._use("pread", descriptor).node.byte_contents or b"")[offset : offset + size]
+
     def write(self, descriptor: int, data: bytes) -> int:
         if descriptor == 2:
             self.at_call("write", "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten ways to break the program, each at one place, which the simulator has to notice."""
+"""Ways to break the program, each at one place, which the simulator has to notice."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ _GIVES_LOCK_BACK = "        finally:\n            system.close(self._descriptor)
 _IS_OVER = "            if self.state is None or self.state.completed_at is not None:\n"
 _MAKES_GROUP = "        made = context.resctrl.make(group.path)\n"
 _COMMITS = "        locked.commit(state)\n"
+_TELLS = "        _add_to_history(context, state, after, over)\n"
+_ENDS = "            locked.commit(after)\n"
 MUTANTS = {
     "M1": BrokenRule(
         "the lock's inode is not compared with that of its path", "state.store", "c1 | p1 | c2 | c3",
@@ -65,6 +67,14 @@ MUTANTS = {
     "M10": BrokenRule(
         "poststop takes out a member that lives", "stages.remove", "c1 d1 | c1 | l1",
         {"over = [] if member is not None and procfs.is_dead(": "over = [] if False and procfs.is_dead("},
+    ),
+    "M11": BrokenRule(
+        "what a key used before it came back counts again", "state.ending", "history=1; c1 | p1 c2 p2 | r",
+        {"(-1, [state.returned.use]": "(0, [state.returned.use]"},
+    ),
+    "M12": BrokenRule(
+        "the line of a key is written after its record", "stages.remove", "history=1; c1 | p1 c2 p2 | r",
+        {_TELLS: "", _ENDS: _ENDS + "    " + _TELLS},
     ),
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from hook.base.models import Options
@@ -17,7 +18,7 @@ from hook.state.store import RunDir
 from hook.watch.watch import Watch
 from tests.simulator.kernel import RESCTRL
 from tests.simulator.machine import RUN
-from tests.simulator.oracle import OURS, LastOracle, StepOracle, Violation, expect
+from tests.simulator.oracle import ENERGY, OURS, LastOracle, StepOracle, Violation, expect
 from tests.simulator.schedule import Life
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class ContainerLife:
 class SimulatedNode:
     """`taken`: groups that other tools removed; `strangers`: tasks of no container; `ghosts`: they outlive an init.
 
-    `is_damaged`: another program has damaged records.
+    `is_damaged`: another program has damaged records. `spent`: the joules that each key's groups have counted.
     """
 
     top = ""
@@ -84,6 +85,7 @@ class SimulatedNode:
         self.strangers: set[int] = set()
         self.ghosts: set[int] = set()
         self.is_damaged = False
+        self.spent: Counter[str] = Counter()
         self._last_pid = 100
         run.after_change = StepOracle(self).look
 
@@ -113,6 +115,12 @@ class SimulatedNode:
 
     def is_in_group(self, it: ContainerLife) -> bool:
         return self.kernel.group_of(it.pid) == it.group
+
+    def spend(self, path: str) -> None:
+        """A group counts a joule."""
+        counters = self.kernel.groups[path].counters
+        counters[ENERGY] = f"{float(counters[ENERGY]) + 1.0:.6f}"
+        self.spent[path.rpartition("/" + OURS)[2]] += 1
 
     # --- Steps of ours
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tests.simulator.node import ContainerLife, SimulatedNode
 
 OURS = "oci-"
+HISTORY = "/var/log/history.jsonl"
+ENERGY = "mon_PERF_PKG_00/core_energy"
 
 
 class Violation(AssertionError):
@@ -78,6 +80,8 @@ class StepOracle:
         expect(group or (is_faulty and call == "put"), actor, call, path, "which is on no record")
         if call == "put" and not is_faulty and self._node.options.get("snapshot_ttl") != 0:
             expect(group["begin"], actor, "put a task into", path, "before its initial counters were saved")
+        if call == "put" and "history" in self._node.options:
+            self._node.spend(path)
 
     def _look_at_tasks(self, actor: str) -> None:
         """No live member is out of its group by our doing."""
@@ -168,6 +172,7 @@ class LastOracle:
         expect(not left, "failures are left of", left)
         self._judge_files()
         self._judge_views()
+        self._judge_history()
 
     def _judge_container(self, it: ContainerLife) -> None:
         """It is monitored, or has a failure for want of RMIDs, or its hook was killed before it recorded anything."""
@@ -236,6 +241,19 @@ class LastOracle:
             links = [str(text)[3:] for path, text in self._files.items() if path.startswith(top) and text[:3] == "-> "]
             gone = [to for to in links if not self._kernel.exists(to)]
             expect(not gone, top, "has links that lead nowhere:", gone[:1])
+
+    def _judge_history(self) -> None:
+        """The lines of a key that has ended add up to what it used; of lines with one ID the last counts."""
+        text = self._node.run.files("/var/log").get(HISTORY, b"")
+        found = [read_json(line) for line in bytes(text).splitlines()] if isinstance(text, bytes) else []
+        lines = {line["id"]: line for line in found if line is not None}.values()
+        is_disturbed = self._node.is_damaged or self._node.run.has_errno
+        for key, truth in self._node.spent.items():
+            of_key = [line for line in lines if line["key"] == key]
+            known = sum(line["use"].get("core_energy", 0.0) for line in of_key)
+            is_whole = not (is_disturbed or key in self._open or any(line["unknown"] for line in of_key))
+            expect(known <= truth, "the history says that", key, "used", known, "J instead of", truth)
+            expect(known == truth or not is_whole, "the history has", known, "J of", key, "instead of", truth)
 
     def _read(self, part: str) -> dict[str, Any]:
         """The records of a kind, by name."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What begins beside what: `[OPTION=VALUE ...;] STEPS before | STEPS | STEPS ...`, the last ones each in a lane.
 
-Steps: tests.simulator.node.STEPS. `rmids` and `limbo` are of the kernel, other options of hooks and reconcile.
+Steps: tests.simulator.node.STEPS. `rmids` and `limbo` are of the kernel, `history=1` means oracle.HISTORY, others are
+options of hooks and reconcile.
 """
 
 from __future__ import annotations
@@ -92,6 +93,14 @@ SCENARIOS = (
     "c1 | w1 | x1 r",
     "c1 f1 | p1 | r",
     "c1 f1 d1 | r | c2",
+    # what keys used
+    "history=1; c1 | p1 c2 p2 | r",
+    "history=1; c1 c2 | p1 | p2 | c3 p3",
+    "history=1 snapshot_ttl=0; c1 | p1 | c2 p2 | r",
+    "history=1 linger=60; c1 | p1 c2 | r p2 t100 r",
+    "history=1 rmids=1 linger=60; c1 p1 | c5 p5 | c2 p2",
+    "history=1; c9 | d9 r | c9 p9",
+    "history=1; c1 | x1 r | p1",
     # keys beside each other
     "| c1 | c5 | c9 | r",
     "c1 c5 c9 | p1 | p5 | p9 | r",
