@@ -257,7 +257,7 @@ def _join(
         state,
         groups=groups,
         members=members,
-        lives=state.lives + (state.lingering_since is not None),
+        lives=min(state.lives + (state.lingering_since is not None), 2**63 - 1),
         lingering_since=None,
         lingering_until=None,
         cgroup=(identity.find_pod_cgroup(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup,

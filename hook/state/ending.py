@@ -54,9 +54,9 @@ def _make_line(state: KeyState, over: list[MonGroup]) -> dict[str, object]:
         "pod": state.pod_name,
         "containers": [{"id": container, "name": name} for container, name in state.left.items()],
         "more_containers": state.left_more,
-        "begin": begin[0],
+        "begin": begin[0] or None,
         "end": system.format_utc(system.unix_time() - (now - end)),
-        "seconds": round(max(end - (begin[1] or end), 0.0), 3),
+        "seconds": None if begin[1] is None else round(max(end - begin[1], 0.0), 3),
         "lives": state.lives,
         "use": {event: _to_base_unit(event, value) for event, value in sorted(known.items())},
         "unknown": sorted(unknown),
@@ -85,4 +85,5 @@ def _sum_use(state: KeyState, over: list[MonGroup]) -> tuple[dict[str, int], set
 
 def _to_base_unit(event: str, millionths: int) -> float:
     is_decimal = counters.EVENTS[event].unit in _IN_PARTS
+    millionths = max(millionths, 0)
     return millionths / counters.MILLION if is_decimal else millionths // counters.MILLION

@@ -57,7 +57,7 @@ def note_left(state: KeyState, leaving: Iterable[str]) -> dict[str, object]:
             left[container] = member.name or left.get(container)
         else:
             more += 1
-    return {"left": left, "left_more": more}
+    return {"left": left, "left_more": min(more, 2**63 - 1)}
 
 
 def leave(state: KeyState, over: list[MonGroup], *, keeps: bool, at: str, boottime: float) -> KeyState | None:

@@ -14,6 +14,7 @@ import pytest
 
 from hook.base import system
 from hook.base.errors import Reason
+from hook.base.node_models import Job
 from hook.stages.remove import poststop
 from hook.state.lives import MOST_LEFT
 from tests.simulator.kernel import RESCTRL
@@ -34,7 +35,10 @@ def directory(node: Node) -> None:
 def read(node: Node) -> list[dict[str, Any]]:
     text = node.machine.files("/var/log/jobs").get(FILE, b"")
     assert isinstance(text, bytes)
-    return [json.loads(line) for line in text.splitlines() if line]
+    lines = [json.loads(line) for line in text.splitlines() if line]
+    for line in lines:
+        assert Job.model_validate(line).model_dump() == line
+    return lines
 
 
 def live(node: Node, joules: float, name: str = ID, pid: int = 7, **options: Any) -> None:  # noqa: ANN401
