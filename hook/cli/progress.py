@@ -8,22 +8,19 @@ the count is printed when it changes. A terminal gets everything, and --json one
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Collection
 
-from hook.base import system
 from hook.base.models import Options
 from hook.base.node_models import LeftUndone
 from hook.cli.deadline import Ended
+from hook.cli.meter import Meter
 from hook.cli.verbs import is_terminal, print_printable
 from hook.reconcile import run
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, Result
 from hook.reconcile.survey import ListStates
 
-_ERASE = "\r\x1b[K"  # to the beginning of the line, and all of it erased: ECMA-48 EL
-_PATIENCE = 1.0  # seconds before a line of progress
-_INTERVAL = 0.2  # seconds between two
+_LOOKING = "looking for what is to be repaired"
 
 
 def repair_and_print(
@@ -32,11 +29,12 @@ def repair_and_print(
     """Do all actions, and print them unless `is_quiet`, for JSON. Raises HookError, OSError."""
     gc.disable()  # the collector takes a quarter of the time on tens of thousands of records, and finds no cycle
     for_log = not (is_quiet or is_terminal())
-    progress = Progress(is_quiet=is_quiet, for_log=for_log)
-    try:
-        return run.repair(options, live, longest, asks, progress)
-    except Ended as error:
-        return progress.end_run(str(error))
+    with Meter() as meter:
+        progress = Progress(meter, is_quiet=is_quiet, for_log=for_log)
+        try:
+            return run.repair(options, live, longest, asks, progress)
+        except Ended as error:
+            return progress.end_run(str(error))
 
 
 class Progress(run.Follower):
@@ -45,7 +43,8 @@ class Progress(run.Follower):
     `is_quiet`: print nothing, for JSON. `for_log`: only count the failures that the last such run has left, too.
     """
 
-    def __init__(self, *, is_quiet: bool, for_log: bool) -> None:
+    def __init__(self, meter: Meter, *, is_quiet: bool, for_log: bool) -> None:
+        self._meter = meter
         self._now = LeftUndone()
         self._last = LeftUndone()
         self._for_log = for_log
@@ -53,25 +52,24 @@ class Progress(run.Follower):
         self._outcomes: list[Outcome] = []
         self._action: Action | None = None  # the action that has begun
         self._undone = 0  # planned actions, with the one that has begun
-        self._drawn = system.monotonic() + _PATIENCE - _INTERVAL
-        self._shows_progress = sys.stderr is not None and sys.stderr.isatty()
 
     def start(self, last: LeftUndone) -> None:
         """Note the failures of the last run."""
+        self._meter.show(_LOOKING)
         if self._for_log:
             self._last = last
 
     def begin(self, action: Action, number: int, total: int) -> None:
         """Show the progress on a terminal."""
         self._action, self._undone = action, total - number + 1
-        if self._shows_progress and system.monotonic() - self._drawn >= _INTERVAL:
-            self._drawn = system.monotonic()
-            self._draw(f"{_ERASE}{number} of {total}: {action.verb}")
+        self._meter.show(f"{number} of {total}: {action.verb}")
 
     def end(self, outcome: Outcome | None) -> None:
         """Print an action, unless it failed as in the last run."""
         self._undone -= self._action is not None
         self._action = None
+        if not self._undone:
+            self._meter.show(_LOOKING)
         if outcome is None:
             return
         self._outcomes.append(outcome)
@@ -85,7 +83,6 @@ class Progress(run.Follower):
         self._now.left.extend(result.left)
         self._print([run.format_left(line) for line in result.left if line not in self._last.left])
         self._print(run.format_changes(self._last, self._now))
-        self._draw(_ERASE)
         return self._now if self._for_log else None
 
     def end_run(self, why: str) -> Result:
@@ -100,13 +97,8 @@ class Progress(run.Follower):
         """Print lines. A closed pipe stops the output, but no action."""
         if self._is_quiet or not lines:
             return
-        self._draw(_ERASE)
-        try:
-            print_printable(lines)
-        except BrokenPipeError:
-            self._is_quiet = True
-
-    def _draw(self, text: str) -> None:
-        if self._shows_progress:
-            sys.stderr.write(text)
-            sys.stderr.flush()
+        with self._meter.hide():
+            try:
+                print_printable(lines)
+            except BrokenPipeError:
+                self._is_quiet = True

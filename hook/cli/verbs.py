@@ -106,10 +106,12 @@ def print_printable(lines: list[str], *, dry_run: bool = False) -> None:
 
 
 def list_keys(given: options.List, request: Request) -> None:
+    from hook.cli.meter import Meter
     from hook.observe import screens, snapshot
 
     _check_directories(request.hook)
-    seen = snapshot.take_snapshot(request.hook)
+    with Meter() as meter:
+        seen = snapshot.take_snapshot(request.hook, follow=meter.show)
     states = given.state or (screens.RUNNING if given.by else [])
     selected = screens.select_keys(seen.keys, given.namespace, states, given.sort)
     if request.is_json and given.by:
@@ -349,16 +351,19 @@ def doctor(given: options.Doctor, request: Request) -> int:
 def examine(site: Site) -> list[Finding]:
     """Run all checks. If doctor is ended early: the findings so far, and a failure that names the check."""
     from hook.cli.deadline import Ended
+    from hook.cli.meter import Meter
     from hook.doctor import failure, list_checks, run_check
 
     findings: list[Finding] = []
-    for name, check in list_checks().items():
-        try:
-            for finding in run_check(name, check, site):
-                findings.append(finding)
-        except Ended as error:
-            remedy = "see why this takes so long; this check and those after it are not complete"
-            return [*findings, failure(name, f"doctor ended {error}, during this check", remedy)]
+    with Meter() as meter:
+        for name, check in list_checks().items():
+            meter.show(f"checking {name}")
+            try:
+                for finding in run_check(name, check, site):
+                    findings.append(finding)
+            except Ended as error:
+                remedy = "see why this takes so long; this check and those after it are not complete"
+                return [*findings, failure(name, f"doctor ended {error}, during this check", remedy)]
     return findings
 
 
@@ -414,6 +419,7 @@ def watch(_given: options.RunWatch, request: Request) -> None:
 
 
 def install_program(given: options.Install, request: Request) -> None:
+    from hook.cli.meter import Meter
     from hook.install.install import Wanted, install
     from hook.install.steps import Refused
     from hook.node.place import RUNTIMES, TARGETS, USR, find_targets
@@ -426,7 +432,8 @@ def install_program(given: options.Install, request: Request) -> None:
         raise Refused(f"found none of {', '.join(RUNTIMES)}; remedy: use --for=kubernetes, podman or both")
     pyz, words = _open_pyz(), tuple(request.words)
     wanted = Wanted(pyz, places, targets, words, request.hook, given.adopt, given.python, given.force, given.watch)
-    taken, remarks = install(wanted, dry_run=given.dry_run)
+    with Meter() as meter:
+        taken, remarks = install(wanted, dry_run=given.dry_run, follow=meter.show)
     _print_steps(request, taken, remarks, {"dry_run": given.dry_run, "remarks": remarks})
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hook.base.models import Options
@@ -53,8 +54,8 @@ class Wanted(NamedTuple):
         return self.shipped.with_python(self.interpreter)
 
 
-def install(wanted: Wanted, *, dry_run: bool) -> tuple[Taken, list[str]]:
-    """Install. Returns the steps taken, and remarks for the operator. Raises Refused."""
+def install(wanted: Wanted, *, dry_run: bool, follow: Callable[[str], None] | None = None) -> tuple[Taken, list[str]]:
+    """Install. Returns the steps taken, and remarks for the operator. `follow`: see take_steps. Raises Refused."""
     problems, remarks = find_problems(wanted)
     if problems:
         raise Refused(*problems)
@@ -69,7 +70,7 @@ def install(wanted: Wanted, *, dry_run: bool) -> tuple[Taken, list[str]]:
                 f"cannot make {directory}: {error.strerror}; remedy: run as root, or use --prefix=DIR"
             ) from error
     with steps.lock_directory(directory):
-        return steps.take_steps(plan_install(wanted), dry_run=dry_run), remarks
+        return steps.take_steps(plan_install(wanted), dry_run=dry_run, follow=follow), remarks
 
 
 # --- The steps

@@ -123,10 +123,15 @@ def run_command(*command: str) -> Step:
     return Step("run", shlex.join(command), lambda: programs.run_program(command).problem)
 
 
-def take_steps(steps: Iterable[Step], *, dry_run: bool) -> Taken:
-    """Take the steps that are not done yet, in this order. Raises Refused at the first that fails."""
+def take_steps(steps: Iterable[Step], *, dry_run: bool, follow: Callable[[str], None] | None = None) -> Taken:
+    """Take the steps that are not done yet, in this order. Raises Refused at the first that fails.
+
+    `follow`: gets each step before it is taken.
+    """
     taken: Taken = []
     for step in steps:
+        if follow is not None:
+            follow(str(step))
         if step.is_done():
             continue
         try:

@@ -8,7 +8,7 @@ left out, an invalid one is reported.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
@@ -163,9 +163,12 @@ class Inventory:
         return [*self.unreadable, *self.unreadable_failures]
 
 
-def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory:
+def take_snapshot(
+    options: Options, *, has_uncharged: bool = False, follow: Callable[[str], None] | None = None
+) -> Inventory:
     """Take a snapshot. `has_uncharged`: with the use of tasks in no pod, which reads the counters of all groups.
 
+    `follow`: gets a text that says how far it is.
     Raises HookError `io` if the run directory is unreadable.
     """
     at = system.monotonic()
@@ -176,7 +179,11 @@ def take_snapshot(options: Options, *, has_uncharged: bool = False) -> Inventory
         ctrl_groups = resctrl.list_ctrl_groups(kernel.root) if kernel.is_mounted() else {}
         states = {name: records.state(name) for name in records.names(KeyState)}
         uncharged, readings = _read_all(kernel, ctrl_groups) if has_uncharged else ({}, {})
-        found = [read_key(records, kernel, name, state, readings) for name, state in states.items()]
+        found = []
+        for number, (name, state) in enumerate(states.items(), 1):
+            if follow is not None:
+                follow(f"reading key {number} of {len(states)}")
+            found.append(read_key(records, kernel, name, state, readings))
         keys, unreadable = _list_of(SeenKey, found), _list_of(Broken, found)
         failures = [records.failure(name) for name in records.names(Failure)]
         unhooked = records.glance(Unhooked, "unhooked")

@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from tests.kernel.inside import REAL_ROOT
+from tests.support import machine
 from tests.support.hook import DEADLINE, PYZ
 from tests.unit.nodes import NodeFiles
 
@@ -226,3 +227,39 @@ def test_a_cut_is_ascii_if_the_locale_is_not_utf8(
     assert name.startswith("shop/checkout-")
     assert name.endswith(f"{mark}x2x4k")
     assert terminal.text.replace(mark, "").isascii()
+
+
+def test_list_on_a_slow_node_says_which_key_it_reads(tmp_path: Path, terminals: list[PtyProgram]) -> None:
+    """The counter is a FIFO, which no reader opens before its writer is there."""
+    node = NodeFiles(tmp_path)
+    key = node.live("87a3fb58-4084-4186-9c0e-93cf8c32e2ce", kind="pod", pod_namespace="shop", pod_name="web-0")
+    counter = Path(key.groups[0].path, "mon_data/mon_PERF_PKG_00/core_energy")
+    counter.unlink()
+    os.mkfifo(counter)
+    terminals.append(terminal := PtyProgram(run(node, "list"), 80, 24))
+    assert terminal.read(lambda text: "reading key 1 of 1" in text).isascii()
+    counter.write_text("7\n", encoding="ascii")
+    assert terminal.finish() == 0
+    assert terminal.text.startswith("\r\x1b[Kreading key 1 of 1\r\x1b[KRMIDs: ")
+    assert "shop/web-0" in terminal.text
+
+
+def test_install_says_which_step_it_takes(tmp_path: Path, terminals: list[PtyProgram]) -> None:
+    """The trial of the program waits for a writer of a FIFO, because its Python does."""
+    if reason := machine.missing():
+        pytest.skip(reason)
+    node = machine.ScratchMachine(tmp_path)
+    slow, barrier = node.path("/usr/bin/slow-python"), node.path("/run/barrier")
+    slow.parent.mkdir()
+    slow.write_text(
+        '#!/bin/sh\n[ "$3" != --version ] || read -r _ < /run/barrier\nexec python3 "$@"\n', encoding="ascii"
+    )
+    slow.chmod(0o755)
+    os.mkfifo(barrier)
+    command = [*node.enter(), str(PYZ), "install", "--for=podman", "--python=/usr/bin/slow-python"]
+    terminals.append(terminal := PtyProgram(command, 80, 24))
+    terminal.read(lambda text: f"try {machine.PROGRAM}" in text)
+    barrier.write_text("\n", encoding="ascii")
+    assert terminal.finish() == 0
+    assert terminal.text.startswith("\r\x1b[K")
+    assert f"\r\x1b[Kwrite {machine.PROGRAM}\n" in terminal.text

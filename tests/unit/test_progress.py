@@ -6,29 +6,52 @@ from __future__ import annotations
 import io
 import os
 import sys
+import threading
 from contextlib import suppress
 
 import pytest
 
-from hook.base import system
 from hook.base.node_models import LeftUndone
+from hook.cli import meter
+from hook.cli.meter import Meter
 from hook.cli.progress import Progress
 from hook.reconcile.diagnose import Action
 from hook.reconcile.run import Outcome, Result
+from tests.support.hook import DEADLINE
 
 Capture = pytest.CaptureFixture[str]
 DROP = Action("drop", "k", "c1", why="its process is dead")
 
 
 class Terminal(io.StringIO):
+    """A terminal of 80 columns, which a thread writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_written = threading.Condition()
+
     def isatty(self) -> bool:
         return True
+
+    def fileno(self) -> int:
+        return -1
+
+    def flush(self) -> None:
+        with self._is_written:
+            self._is_written.notify_all()
+
+    def reads(self, text: str) -> bool:
+        """Wait until this text is written."""
+        with self._is_written:
+            return self._is_written.wait_for(lambda: text in self.getvalue(), DEADLINE)
 
 
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """In the test itself: pytest captures anew after each fixture."""
     found = Terminal()
     monkeypatch.setattr(sys, "stderr", found)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _fd: os.terminal_size((80, 24)))
+    monkeypatch.setenv("TERM", "xterm")
     return found
 
 
@@ -38,7 +61,7 @@ def retry(name: str, reason: str | None) -> Outcome:
 
 
 def test_an_action_is_printed_when_it_is_done(capsys: Capture) -> None:
-    progress = Progress(is_quiet=False, for_log=False)
+    progress = Progress(Meter(), is_quiet=False, for_log=False)
     progress.begin(DROP, 1, 2)
     assert capsys.readouterr().out == ""
     progress.end(Outcome(DROP))
@@ -52,7 +75,7 @@ def test_what_fails_again_is_counted_and_a_known_count_is_not_printed(capsys: Ca
     last = LeftUndone()
     printed = []
     for _ in range(2):
-        progress = Progress(is_quiet=False, for_log=True)
+        progress = Progress(Meter(), is_quiet=False, for_log=True)
         progress.start(last)
         for outcome in outcomes:
             progress.end(outcome)
@@ -64,10 +87,10 @@ def test_what_fails_again_is_counted_and_a_known_count_is_not_printed(capsys: Ca
 
 def test_for_json_nothing_is_printed(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     stderr = terminal(monkeypatch)
-    progress = Progress(is_quiet=True, for_log=False)
+    progress = Progress(Meter(), is_quiet=True, for_log=False)
     progress.end(Outcome(DROP))
     progress.finish(Result([Outcome(DROP)], ["left"], 3))
-    assert (capsys.readouterr().out, stderr.getvalue()) == ("", "\r\x1b[K")
+    assert (capsys.readouterr().out, stderr.getvalue()) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +104,7 @@ def test_for_json_nothing_is_printed(capsys: Capture, monkeypatch: pytest.Monkey
 def test_a_run_that_is_ended_says_what_it_has_done_what_is_left_and_what_it_was_at(
     capsys: Capture, begun: int, of: int, is_in_hand: bool, line: str
 ) -> None:
-    progress = Progress(is_quiet=False, for_log=False)
+    progress = Progress(Meter(), is_quiet=False, for_log=False)
     progress.end(Outcome(DROP, "its state cannot be read", reason="bad_state"))  # never begun, as of an invalid state
     progress.begin(DROP, 1, of)
     progress.end(Outcome(DROP))
@@ -105,7 +128,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(monkeypatch: pytest.Monkey
     os.close(reader)
     closed = os.fdopen(writer, "w")
     monkeypatch.setattr(sys, "stdout", closed)
-    progress = Progress(is_quiet=False, for_log=False)
+    progress = Progress(Meter(), is_quiet=False, for_log=False)
     progress.end(Outcome(DROP))
     progress.end(Outcome(DROP))
     assert progress._now == LeftUndone()
@@ -114,23 +137,53 @@ def test_a_reader_that_goes_away_does_not_end_the_run(monkeypatch: pytest.Monkey
 
 
 def test_long_work_shows_its_progress_on_a_terminal(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    stderr, now = terminal(monkeypatch), [100.0]
-    monkeypatch.setattr(system, "monotonic", lambda: now[0])
-    progress = Progress(is_quiet=False, for_log=False)
-    progress.begin(DROP, 1, 900)
+    stderr = terminal(monkeypatch)
+    monkeypatch.setattr(meter, "PATIENCE", 0.0)
+    with Meter() as line:
+        progress = Progress(line, is_quiet=False, for_log=False)
+        progress.begin(DROP, 2, 900)
+        assert stderr.reads("2 of 900: drop")
+        progress.end(Outcome(DROP))
+        assert stderr.getvalue().endswith("\r\x1b[K")
+        assert capsys.readouterr().out.count("\n") == 1
+        progress.begin(DROP, 900, 900)
+        progress.end(None)
+        assert stderr.reads("looking for what is to be repaired")
+    assert stderr.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_line_of_progress_has_one_row_and_nothing_that_a_terminal_obeys(monkeypatch: pytest.MonkeyPatch) -> None:
+    stderr = terminal(monkeypatch)
+    monkeypatch.setattr(meter, "PATIENCE", 0.0)
+    with Meter() as line:
+        line.show("\x1b[2J\n" + "x" * 100)
+        assert stderr.reads("\\x1b[2J\\nx")
+    shown = stderr.getvalue().split("\r\x1b[K")[1]
+    assert len(shown) == 79
+    assert shown.isprintable()
+
+
+@pytest.mark.parametrize(("is_terminal", "kind"), [(False, "xterm"), (True, "dumb"), (True, None)])
+def test_without_a_terminal_that_can_erase_a_line_there_is_no_progress(
+    monkeypatch: pytest.MonkeyPatch, is_terminal: bool, kind: str | None
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stderr := Terminal() if is_terminal else io.StringIO())
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("it has begun to draw"))
+    if kind is None:
+        monkeypatch.delenv("TERM", raising=False)
+    else:
+        monkeypatch.setenv("TERM", kind)
+    with Meter() as line:
+        line.show("reading key 1 of 2")
     assert stderr.getvalue() == ""
-    now[0] = 101.1
-    progress.begin(DROP, 2, 900)
-    progress.begin(DROP, 3, 900)
-    assert stderr.getvalue() == "\r\x1b[K2 of 900: drop"
-    progress.end(Outcome(DROP))
-    assert stderr.getvalue().endswith("drop\r\x1b[K")
-    assert capsys.readouterr().out.count("\n") == 1
 
 
-def test_without_a_terminal_there_is_no_progress(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "monotonic", iter(range(0, 9000, 100)).__next__)
-    progress = Progress(is_quiet=False, for_log=False)
-    progress.begin(DROP, 1, 900)
-    progress.finish(Result([]))
-    assert tuple(capsys.readouterr()) == ("", "")
+def test_work_goes_on_if_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    stderr = terminal(monkeypatch)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with Meter() as line:
+        line.show("reading key 1 of 2")
+    assert stderr.getvalue() == ""

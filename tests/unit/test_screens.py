@@ -596,7 +596,7 @@ def test_an_unreadable_run_directory_is_one_line_on_stderr(
 def test_a_failed_command_is_one_line_on_stderr(
     monkeypatch: pytest.MonkeyPatch, complaints: list[str], error: BaseException, status: int, said: str
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*_: object, **_named: object) -> None:
         raise error
 
     monkeypatch.setattr(snapshot, "take_snapshot", fail)

@@ -177,3 +177,13 @@ def test_the_owner_of_a_program_that_only_hooks_d_names_is_found(fs: FakeFilesys
     fs.create_file(theirs.owner, contents="chart\n")
     with pytest.raises(Refused, match="was installed by the Helm chart"):
         steps.refuse_others(Places())
+
+
+def test_each_step_is_announced_before_it_is_taken() -> None:
+    seen: list[str] = []
+
+    def try_it() -> None:
+        seen.append("tried")
+
+    steps.take_steps([Step("try", "/x", try_it)], dry_run=False, follow=seen.append)
+    assert seen == ["try /x", "tried"]
