@@ -117,6 +117,7 @@ class Metrics(Model):
     )
     events: str | None = _said("EVENT,...", "only these events of the kernel's (default: all that it has)")
     sum_domains: bool = _said("", "one series for all domains of an event, instead of one for each", False)
+    created: bool = _said("", "with --listen, in OpenMetrics: also when each counter of a key was 0", False)
 
 
 class Doctor(Model):

@@ -257,7 +257,10 @@ def show_history(given: options.History, request: Request) -> None:
 def metrics(given: options.Metrics, request: Request) -> None:
     from hook.observe import prometheus
 
-    choice = prometheus.Choice(parse_events(given.events) if given.events is not None else None, given.sum_domains)
+    if given.created and given.listen is None:
+        raise Usage("--created needs --listen: only OpenMetrics has these samples")
+    events = parse_events(given.events) if given.events is not None else None
+    choice = prometheus.Choice(events, given.sum_domains, given.created)
     if given.listen is not None:
         _serve_metrics(parse_address(given.listen), request.hook, choice)
     elif given.textfile is not None:
@@ -274,17 +277,16 @@ def _serve_metrics(address: tuple[str, int], hook: Options, choice: Choice) -> N
     from hook.base import system
     from hook.observe import prometheus, serve
 
-    former, at = prometheus.Former(), 0.0
+    families, at = list[Family](), 0.0
 
-    def answer() -> str:
-        nonlocal former, at
+    def measure() -> serve.Reading:
+        nonlocal families, at
         now = system.monotonic()
-        aged = prometheus.Former(now - at, former.samples, former.containers)
-        text = prometheus.format_text(_measure(hook, choice, aged))
-        former, at = prometheus.parse_former(text, 0.0), now
-        return text
+        families = found = _measure(hook, choice, prometheus.keep_former(families, now - at))
+        at = now
+        return lambda is_open: (prometheus.format_open_metrics if is_open else prometheus.format_text)(found)
 
-    serve.serve(address, answer, write)
+    serve.serve(address, measure, write)
 
 
 def _measure(hook: Options, choice: Choice, former: Former | None = None) -> list[Family]:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints a snapshot as metrics in Prometheus' text format or as JSON: the use of each key, and the hook's health.
+"""Prints a snapshot as metrics, in Prometheus' text format, as OpenMetrics or JSON: the use of keys, the hook's health.
 
 Prometheus counts a counter's first value as growth, and takes each smaller sample for a restart from 0. So that no use
 is counted twice, a counter here restarts from 0 if a part of its use is unknown, and keeps its value if it only dips.
 
-Source of the format: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4).
+Sources of the formats: https://prometheus.io/docs/instrumenting/exposition_formats/ (text format 0.0.4) and
+https://prometheus.io/docs/specs/om/open_metrics_spec/ (1.0.0).
 """
 
 from __future__ import annotations
@@ -35,19 +36,22 @@ NODE = PREFIX + "node_"
 """Prefix of the metrics of tasks that are charged to no pod."""
 _REASONS = tuple(value for name, value in vars(Reason).items() if name.isupper())
 _LIMIT = 64 << 20
-_TEXT = r'"((?:[^"\\]|\\.)*)"'
-_CONTAINER = re.compile(f"[{{,]container={_TEXT},container_id={_TEXT}")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_UNITS = ("bytes", "cycles", "farads", "joules", "seconds")
+END_OF_OPEN_METRICS = "# EOF\n"
 
 
 @dataclass(frozen=True)
 class Choice:
     """Which series are exported: one for each event, domain and ctrl_group of a pod.
 
-    `events`: only these, by the kernel's names; None: all. `sum_domains`: one series for all domains.
+    `events`: only these, by the kernel's names; None: all. `sum_domains`: one series for all domains. `has_created`: in
+    OpenMetrics with the time at which each counter of a key was 0.
     """
 
     events: frozenset[str] | None = None
     sum_domains: bool = False
+    has_created: bool = False
 
     def has(self, counter: str) -> bool:
         return self.events is None or get_event(counter) in self.events
@@ -59,11 +63,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Family:
-    """A metric with its samples ("metric family" in Prometheus)."""
+    """A metric with its samples ("metric family" in Prometheus). `created`: when they began with 0, in Unix time."""
 
     name: str
     meaning: str
     samples: Values
+    created: dict[Labels, int] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -80,8 +85,8 @@ class Family:
 def make_families(seen: Inventory, former: Former | None = None, choice: Choice | None = None) -> list[Family]:
     """Make all metrics. `former`: the samples exported before."""
     former, choice = former or Former(), choice or Choice()
-    used, unknown = sum_series(seen.keys, choice, former)
-    found = [*_make_event_families(used, PREFIX, "")]
+    used, unknown, created = sum_series(seen.keys, choice, former)
+    found = [*_make_event_families(used, PREFIX, "", created)]
     found += _make_event_families(_sum_uncharged(seen, choice, former), NODE, ", of tasks in no mon_group")
     found.append(Family(PREFIX + "use_unknown", "1 for each use of which a part, or all, is unknown", unknown))
     found += [_make_family(name, meaning, _look_up(seen, path)) for name, path, meaning in HEALTH]
@@ -113,6 +118,24 @@ def _format_family(family: Family) -> Iterator[str]:
         yield f"{format_series(family.name, labels)} {counters.text_of(value)}"
 
 
+def format_open_metrics(families: Iterable[Family]) -> str:
+    """The metrics as OpenMetrics, but for END_OF_OPEN_METRICS."""
+    return "".join(line + "\n" for family in families for line in _format_open_family(family))
+
+
+def _format_open_family(family: Family) -> Iterator[str]:
+    """A counter's name is without `_total` here, and its samples' names are with it."""
+    name = family.name.removesuffix("_total")
+    yield f"# HELP {name} {family.meaning}."
+    yield f"# TYPE {name} {family.kind}"
+    if (unit := name.rpartition("_")[2]) in _UNITS:
+        yield f"# UNIT {name} {unit}"
+    for labels, value in sorted(family.samples.items()):
+        yield f"{format_series(family.name, labels)} {counters.text_of(value)}"
+        if labels in family.created:
+            yield f"{format_series(name + '_created', labels)} {family.created[labels]}"
+
+
 def format_series(name: str, labels: Labels) -> str:
     """Format a series: `name{label="value"}`. The values of labels must be printable."""
     escaped = [(label, text.replace("\\", "\\\\").replace('"', '\\"')) for label, text in labels]
@@ -138,19 +161,23 @@ def write_textfile(path: str, text: str) -> None:
 # --- The samples exported before
 
 
+Series = tuple[str, Labels]
+"""The name of a series, and its labels."""
+
+
 @dataclass(frozen=True)
 class Former:
-    """The samples exported before, in millionths, by series in the text format, so that no counter dips.
+    """The samples exported before, in millionths, so that no counter dips.
 
-    `metrics --textfile` reads them from the file that it replaces, `metrics --listen` from its last answer. `age`:
-    seconds since they were written. `containers`: the name of each container that is a key.
+    `metrics --textfile` reads them from the file that it replaces, `metrics --listen` has those of its last reading.
+    `age`: seconds since they were exported. `containers`: the name of each container that is a key.
     """
 
     age: float = 0.0
-    samples: dict[str, int] = field(default_factory=dict)
+    samples: dict[Series, int] = field(default_factory=dict)
     containers: dict[str, str] = field(default_factory=dict)
 
-    def hold(self, series: str, value: int | None, age: float | None, *, may_start_again: bool) -> int | None:
+    def hold(self, series: Series, value: int | None, age: float | None, *, may_start_again: bool) -> int | None:
         """Choose a counter's sample: `value`, or the former one if `value` is unknown, or smaller without a restart.
 
         `age`: seconds since its key was created; the samples of an earlier key of that name do not count.
@@ -162,7 +189,7 @@ class Former:
             return former
         return value
 
-    def hold_difference(self, series: str, value: int | None) -> int | None:
+    def hold_difference(self, series: Series, value: int | None) -> int | None:
         """As `hold`, for a difference of counters that are read one after the other.
 
         It dips by the use between the reads. A new mount restarts it, so a value below half of the former is a restart.
@@ -171,6 +198,11 @@ class Former:
         if former is None or (value is not None and not former // 2 <= value < former):
             return value
         return former
+
+
+def keep_former(families: Iterable[Family], age: float) -> Former:
+    """The samples of metrics that were exported `age` seconds ago."""
+    return _make_former({(it.name, labels): value for it in families for labels, value in it.samples.items()}, age)
 
 
 def read_former(path: str) -> Former:
@@ -183,26 +215,34 @@ def read_former(path: str) -> Former:
 
 def parse_former(text: str, age: float) -> Former:
     """Parse the samples of a text that was exported `age` seconds ago."""
-    samples, containers = dict[str, int](), dict[str, str]()
+    samples = dict[Series, int]()
     for line in text.splitlines():
         series, _, number = line.rpartition(" ")
         value = None if line.startswith("#") else counters.number(number)
         if value is not None:
-            samples[series] = value
-            if found := _CONTAINER.search(series):
-                containers[found[2]] = re.sub(r"\\(.)", r"\1", found[1])
+            name, _, inside = series.partition("{")
+            labels = tuple((label, re.sub(r"\\(.)", r"\1", text)) for label, text in _LABEL.findall(inside))
+            samples[name, labels] = value
+    return _make_former(samples, age)
+
+
+def _make_former(samples: dict[Series, int], age: float) -> Former:
+    found = (dict(labels) for _, labels in samples)
+    containers = {it["container_id"]: it["container"] for it in found if {"container_id", "container"} <= it.keys()}
     return Former(age, samples, containers)
 
 
 # --- The use of keys, and of tasks that are in no key's group
 
 
-def _make_event_families(used: dict[str, Values], prefix: str, whose: str) -> Iterator[Family]:
+def _make_event_families(
+    used: dict[str, Values], prefix: str, whose: str, created: dict[str, dict[Labels, int]] | None = None
+) -> Iterator[Family]:
     """The metrics of events: known events in the order of EVENTS, then the others."""
     for name in (*EVENTS, *sorted(used.keys() - EVENTS.keys())):
         event = _describe_event(name)
         meaning = f"{event.meaning[0].upper()}{event.meaning[1:]}, in {event.unit}{whose}"
-        yield Family(prefix + event.metric, meaning, used.get(name, {}))
+        yield Family(prefix + event.metric, meaning, used.get(name, {}), (created or {}).get(name, {}))
 
 
 def _describe_event(name: str) -> Event:
@@ -211,32 +251,48 @@ def _describe_event(name: str) -> Event:
     return EVENTS.get(name) or Event("its own unit", f"event {word} of the kernel", f"{word}_total")
 
 
-def sum_series(keys: Iterable[SeenKey], choice: Choice, former: Former) -> tuple[dict[str, Values], Values]:
-    """The known use by event and labels, and the uses of which a part is unknown.
+def sum_series(
+    keys: Iterable[SeenKey], choice: Choice, former: Former
+) -> tuple[dict[str, Values], Values, dict[str, dict[Labels, int]]]:
+    """The known use by event and labels, the uses of which a part is unknown, and when the other uses were 0.
 
     A key can have two groups with equal labels (after a change of the mount point): these are added up.
     """
     parts: list[tuple[str, Labels, int | None]] = []
     unknown: Values = {}
     ages: dict[Labels, float | None] = {}
+    born: dict[Labels, int | None] = {}
     for key in keys:
-        identity = _identify(key, former)
+        identity, created = _identify(key, former), key.created if choice.has_created else None
         for group in key.groups:
             place = (*identity, ("ctrl_group", printable(group.record.ctrl_group)))
             for counter, value in _choose_samples(group, choice).items():
                 event, labels = get_event(counter), choice.add_domain(place, counter)
                 parts.append((event, labels, value))
-                ages[labels] = key.age
+                ages[labels], born[labels] = key.age, created
                 if group.use.get(counter, 0) is None:
                     marked = (*labels, ("event", event))
                     unknown[marked] = MILLION
 
-    def hold(event: str, labels: Labels, value: int | None) -> int | None:
-        in_part = (*labels, ("event", event)) in unknown or event not in EVENTS
-        series = format_series(PREFIX + _describe_event(event).metric, labels)
-        return former.hold(series, value, ages[labels], may_start_again=in_part)
+    def restarts(event: str, labels: Labels) -> bool:
+        return (*labels, ("event", event)) in unknown or event not in EVENTS
 
-    return _sum_parts(parts, hold if former.samples else None), unknown
+    def hold(event: str, labels: Labels, value: int | None) -> int | None:
+        series = PREFIX + _describe_event(event).metric, labels
+        return former.hold(series, value, ages[labels], may_start_again=restarts(event, labels))
+
+    used = _sum_parts(parts, hold if former.samples else None)
+    return used, unknown, {event: _find_begins(event, values, born, restarts) for event, values in used.items()}
+
+
+def _find_begins(
+    event: str, values: Values, born: dict[Labels, int | None], restarts: Callable[[str, Labels], bool]
+) -> dict[Labels, int]:
+    """When each counter of an event was 0: not known of one that starts again within the life of its key."""
+    if _describe_event(event).gauge:
+        return {}
+    found = ((labels, born[labels]) for labels in values if not restarts(event, labels))
+    return {labels: at for labels, at in found if at is not None}
 
 
 def _sum_uncharged(seen: Inventory, choice: Choice, former: Former) -> dict[str, Values]:
@@ -249,7 +305,7 @@ def _sum_uncharged(seen: Inventory, choice: Choice, former: Former) -> dict[str,
             parts.append((get_event(counter), labels, counters.number(of_group[counter])))
 
     def hold(event: str, labels: Labels, value: int | None) -> int | None:
-        return former.hold_difference(format_series(NODE + _describe_event(event).metric, labels), value)
+        return former.hold_difference((NODE + _describe_event(event).metric, labels), value)
 
     return _sum_parts(parts, hold)
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers HTTP requests for metrics: `GET /metrics`, measured within the last second, and `GET /`, which links to it.
+"""Answers HTTP requests, GET and HEAD: `/metrics`, measured within the last second, `/`, which links to it, and
+`/-/healthy`, which measures nothing.
+
+The request's Accept header decides between Prometheus' text format and OpenMetrics, Accept-Encoding whether the answer
+is compressed (RFC 9110, section 12). Each variant of a measurement is made once, and only if it is asked for.
 
 One thread serves all connections, a task each, and closes some when there are too many. Another thread measures, so
 that other requests need not wait for that.
@@ -13,9 +17,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import struct
+import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -29,14 +35,15 @@ from hook.base.explain import system_error, unforeseen_error
 from hook.observe import prometheus
 from hook.stages import report
 
-Answer = tuple[int, str, bytes]
-"""The HTTP status, the type of the content, and the content."""
+Reading = Callable[[bool], str]
+"""Formats a measurement: as OpenMetrics, without the end of that, or else in Prometheus' text format."""
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
+_OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
 _LINK = b'<!DOCTYPE html><title>resctrl-mon-hook</title><p><a href="metrics">Metrics</a>\n'
-PAGES: dict[str, Answer] = {"/": (200, "text/html; charset=utf-8", _LINK)}
-"""The answers that never change, by path."""
-_NOT_FOUND = 404, _TEXT, b"not found: the metrics are at /metrics\n"
+METHODS = "GET, HEAD"
+_GZIP = 31  # wbits of zlib for a stream with gzip's head
+_FASTEST = 1  # level of zlib: a tenth of the text, in a third of the time of its default
 REASONS = ("too_many", "too_slow")
 """The reasons for which a connection is cut off: there are too many, or its time is over."""
 _SHARED = 1.0  # seconds for which one measurement answers further requests
@@ -50,6 +57,33 @@ _QUEUE = 4096  # the kernel's own limit, net.core.somaxconn, is the same by defa
 _IN_THE_KERNEL = 64 << 10  # bytes of an answer that the kernel holds for a client; it doubles this number
 _PIECE = 16 << 10  # bytes that count as progress
 _ON_THE_WAY = {4, 9, 11}  # FIN_WAIT1, LAST_ACK, CLOSING (tcp_states.h): the client's kernel lacks a part
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer of HTTP: its status, the type of its content, its content, and further headers."""
+
+    status: int
+    kind: str
+    body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a client prefers of the metrics: as OpenMetrics, compressed."""
+
+    is_open: bool = False
+    is_gzip: bool = False
+
+
+PAGES = {
+    "/": Answer(200, "text/html; charset=utf-8", _LINK),
+    "/-/healthy": Answer(200, _TEXT, b"healthy\n"),
+}
+"""The answers that never change, by path."""
+_NOT_FOUND = Answer(404, _TEXT, b"not found: the metrics are at /metrics\n")
+_NOT_ALLOWED = Answer(405, _TEXT, f"only {METHODS}\n".encode(), {"Allow": METHODS})
 
 
 @dataclass(eq=False)
@@ -74,15 +108,16 @@ class Connection:
 
 
 class Server:
-    """Serves the text that `measure` returns. `dropped`: the number of connections cut off, by reason."""
+    """Serves what `measure` returns. `dropped`: the number of connections cut off, by reason."""
 
-    def __init__(self, address: tuple[str, int], measure: Callable[[], str]) -> None:
+    def __init__(self, address: tuple[str, int], measure: Callable[[], Reading]) -> None:
         self.dropped = dict.fromkeys(REASONS, 0)
         self._measure = measure
         self._turn: asyncio.Lock  # held by the task that measures, if the last measurement is too old
         self._worker = ThreadPoolExecutor(1)
-        self._reading: Answer = _NOT_FOUND
+        self._reading: Reading | str = ""  # a text: why the measurement failed
         self._read_at = float("-inf")
+        self._answers: dict[Variant, Answer] = {}  # of this reading
         self._listener = _listen(address)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._most = min(_MOST, os.sysconf("SC_OPEN_MAX") // 2)
@@ -156,8 +191,7 @@ class Server:
         request = _Request(await _receive(client))
         connection.asks = False
         if request.is_valid:
-            path = request.path.partition("?")[0]
-            request.answer(*(await self._read() if path == "/metrics" else PAGES.get(path, _NOT_FOUND)))
+            request.answer(await self._find_answer(request))
         connection.took_at = system.monotonic()
         for part in request.get_answer():
             for at in range(0, len(part), _PIECE):
@@ -169,27 +203,51 @@ class Server:
         while client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _ON_THE_WAY:
             await asyncio.sleep(_TICK)
 
-    async def _read(self) -> Answer:
+    async def _find_answer(self, request: _Request) -> Answer:
+        path = request.path.partition("?")[0]
+        if path != "/metrics" and path not in PAGES:
+            return _NOT_FOUND
+        if request.command not in METHODS.split(", "):
+            return _NOT_ALLOWED
+        return await self._read(request.choose_variant()) if path == "/metrics" else PAGES[path]
+
+    async def _read(self, variant: Variant) -> Answer:
         """The measurement of the last second. One connection starts a new one; all that wait meanwhile share it."""
         since = system.monotonic()
+        run = asyncio.get_running_loop().run_in_executor
         async with self._turn:
             if self._read_at < since - _SHARED:
                 now = system.monotonic()
-                self._reading = await asyncio.get_running_loop().run_in_executor(self._worker, self._measure_all)
+                self._reading, self._answers = await run(self._worker, self._measure_all), {}
                 self._read_at = now
-        return self._reading
+            if variant not in self._answers:
+                self._answers[variant] = await run(self._worker, self._format, self._reading, variant)
+            return self._answers[variant]
 
-    def _measure_all(self) -> Answer:
+    def _measure_all(self) -> Reading | str:
         try:
-            text = self._measure() + prometheus.format_text([prometheus.count_dropped(self.dropped)])
-            return 200, _METRICS, text.encode("utf-8", "replace")
+            return self._measure()
         except Exception as error:  # noqa: BLE001  the next one may succeed, and Prometheus shows this failure
             problem = str(error if isinstance(error, HookError) else unforeseen_error(error))
             report.say(problem, to_syslog=False)
-            return 500, _TEXT, f"{problem}\n".encode("utf-8", "replace")
+            return f"{problem}\n"
+
+    def _format(self, reading: Reading | str, variant: Variant) -> Answer:
+        if isinstance(reading, str):
+            return Answer(500, _TEXT, reading.encode("utf-8", "replace"))
+        dropped = [prometheus.count_dropped(self.dropped)]
+        if variant.is_open:
+            end = prometheus.format_open_metrics(dropped) + prometheus.END_OF_OPEN_METRICS
+        else:
+            end = prometheus.format_text(dropped)
+        body, headers = (reading(variant.is_open) + end).encode("utf-8", "replace"), {"Vary": "Accept, Accept-Encoding"}
+        if variant.is_gzip:
+            packer = zlib.compressobj(_FASTEST, wbits=_GZIP)
+            body, headers = packer.compress(body) + packer.flush(), {**headers, "Content-Encoding": "gzip"}
+        return Answer(200, _OPEN_METRICS if variant.is_open else _METRICS, body, headers)
 
 
-def serve(address: tuple[str, int], measure: Callable[[], str], say: Callable[[str], None]) -> None:
+def serve(address: tuple[str, int], measure: Callable[[], Reading], say: Callable[[str], None]) -> None:
     """Answer requests until SIGTERM or SIGINT. `say` gets the address once it listens.
 
     `measure` returns the metrics; calls of it never overlap. HookError: the address cannot be used.
@@ -273,13 +331,28 @@ class _Request(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.is_valid = True
 
-    def answer(self, status: int, kind: str, body: bytes) -> None:
+    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_TRACE = do_CONNECT = do_GET  # noqa: N815
+
+    def choose_variant(self) -> Variant:
+        """The variant that its headers prefer; a client that names none gets plain text."""
+        accepted = _list_preferences(self.headers.get_all("Accept", []))
+        text = next((q for kind in _TEXTS if (q := _find_quality(accepted, kind)) is not None), 0.0)
+        encodings = _list_preferences(self.headers.get_all("Accept-Encoding", []))
+        packed = next((q for name in ("gzip", "x-gzip", "*") if (q := _find_quality(encodings, name)) is not None), 0.0)
+        return Variant(
+            is_open=(_find_quality(accepted, "application/openmetrics-text", "1.0.0") or 0.0) > text,
+            is_gzip=packed > 0 and packed >= (_find_quality(encodings, "identity") or 0.0),
+        )
+
+    def answer(self, answer: Answer) -> None:
         """Set the answer, without copying the body, which connections share."""
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.kind)
+        self.send_header("Content-Length", str(len(answer.body)))
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
         self.end_headers()
-        self._body = body
+        self._body = b"" if self.command == "HEAD" else answer.body
 
     def get_answer(self) -> list[memoryview]:
         """The answer, in two parts: what http.server wrote, and the body."""
@@ -287,3 +360,31 @@ class _Request(BaseHTTPRequestHandler):
 
     def log_message(self, *_arguments: object) -> None:
         """Log no request: a client must not fill the log."""
+
+
+# --- What a client prefers
+
+_TEXTS = ("text/plain", "text/*", "*/*")
+"""The media ranges that mean the text format, the most specific first."""
+Preference = tuple[str, dict[str, str], float]
+"""What a client accepts, with its parameters and its quality: 0 is "never"."""
+
+
+def _list_preferences(headers: list[str]) -> list[Preference]:
+    found = []
+    for item in ",".join(headers).split(","):
+        name, *parameters = (part.strip().lower() for part in item.split(";"))
+        pairs = {key.strip(): value.strip().strip('"') for key, _, value in (it.partition("=") for it in parameters)}
+        quality = pairs.pop("q", "1")
+        found.append((name, pairs, float(quality) if _QUALITY.fullmatch(quality) else 0.0))
+    return found
+
+
+def _find_quality(preferences: list[Preference], name: str, version: str = "0.0.4") -> float | None:
+    """The highest quality of a name with this version, or without one; None: it is not named."""
+    return max(
+        (q for it, pairs, q in preferences if it == name and pairs.get("version", version) == version), default=None
+    )
+
+
+_QUALITY = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?", re.ASCII)

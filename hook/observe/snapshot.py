@@ -112,6 +112,16 @@ class SeenKey:
         born = self.state.created_boottime
         return None if born is None else max(0.0, system.boottime() - born)
 
+    @property
+    def created(self) -> int | None:
+        """The Unix time at which the key was created, rounded down to a second; None: unknown."""
+        from datetime import datetime  # noqa: PLC0415  only --created needs it
+
+        try:
+            return int(datetime.fromisoformat(self.state.created_at.replace("Z", "+00:00")).timestamp())
+        except ValueError:
+            return None
+
     def list_alive(self) -> list[str]:
         """The members that are not known to be dead."""
         return [container for container, alive in self.alive.items() if alive is not False]

@@ -13,7 +13,7 @@ import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hook.base.models import Options
@@ -25,9 +25,11 @@ from hook.state.store import RunDir
 from tests.bench.common import CannotMeasure
 from tests.bench.plain_node import TMPFS, uid_of
 from tests.resctrlfs import Mounted, mounted
+from tests.resctrlfs.model import Knobs
 from tests.support.cgroups import Cgroup, cgroup
 from tests.support.hook import Hook
 
+MACHINE = Knobs(decay_ms=0, perf=False)  # 10 counters a group
 SLEEP = ("/bin/sleep", "3600")
 LOOK_MS = 3_600_000  # nothing is forked here that matters, and the model looks again for a pid that it does not know
 RUNC = """\
@@ -126,7 +128,7 @@ class BusyNode:
 
 
 @contextmanager
-def busy_node(members: int, processes: int, others: int = 0) -> Iterator[BusyNode]:
+def busy_node(members: int, processes: int, others: int = 0, machine: Knobs = MACHINE) -> Iterator[BusyNode]:
     """A node with that many members among that many processes, `others` of which are containers without a hook."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="scale-", dir=TMPFS)))
@@ -134,8 +136,8 @@ def busy_node(members: int, processes: int, others: int = 0) -> Iterator[BusyNod
         pids = stack.enter_context(_spawned(processes))
         containers = [_container(number, pid, top) for number, pid in enumerate(pids[: members + others])]
         limit = members + others + 100
-        knobs = {"rmids": limit, "aet_rmids": limit, "decay_ms": 0, "perf": False}  # 10 counters a group
-        resctrl = stack.enter_context(mounted(directory, look_ms=LOOK_MS, **knobs))
+        knobs = replace(machine, rmids=limit, aet_rmids=limit, look_ms=LOOK_MS)
+        resctrl = stack.enter_context(mounted(directory, **vars(knobs)))
         node = BusyNode(resctrl, directory / "run", containers[:members], containers[members:], pids)
         node.record()
         yield node

@@ -196,7 +196,7 @@ def test_help_of_a_command_has_each_argument_and_a_valid_example(name: str) -> N
 @pytest.mark.parametrize(
     ("name", "usage"),
     [
-        ("metrics", "[--textfile=PATH | --listen=[ADDRESS:]PORT] [--events=EVENT,...] [--sum-domains]"),
+        ("metrics", "[--textfile=PATH | --listen=[ADDRESS:]PORT] [--events=EVENT,...] [--sum-domains] [--created]"),
         (
             "list",
             "[unmonitored] [--namespace=NS]... [--state=STATE]... [--sort=BY] [--by=namespace] [--limit=N]"

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from prometheus_client.openmetrics import parser as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 from pyfakefs.fake_filesystem import FakeFilesystem
 
@@ -413,8 +414,8 @@ def test_promtool_reports_nothing() -> None:
 
 @pytest.mark.parametrize(("now", "held"), [(90, 100), (None, 100), (110, 110), (3, 3)])
 def test_a_difference_is_held_when_it_dips_but_not_when_it_starts_again(now: int | None, held: int) -> None:
-    assert Former(1.0, {"x": 100}).hold_difference("x", now) == held
-    assert Former().hold_difference("x", now) == now
+    assert Former(1.0, {("x", ()): 100}).hold_difference(("x", ()), now) == held
+    assert Former().hold_difference(("x", ()), now) == now
 
 
 PROM = Path("/var/lib/metrics/x.prom")
@@ -535,3 +536,74 @@ def test_a_misspelt_event_is_an_error(
 )
 def test_wrong_arguments_are_refused(node: NodeFiles, words: list[str]) -> None:
     assert cli.main(["metrics", *node.places, *words]) == 2
+
+
+# --- OpenMetrics
+
+
+def list_open(families: list[prometheus.Family]) -> list[Any]:
+    """What the strict parser of OpenMetrics reads."""
+    text = prometheus.format_open_metrics(families) + prometheus.END_OF_OPEN_METRICS
+    return [*open_metrics.text_string_to_metric_families(text)]  # type: ignore[no-untyped-call]
+
+
+def read_open(families: list[prometheus.Family]) -> Samples:
+    samples = (it for family in list_open(families) for it in family.samples)
+    return {(it.name, frozenset(it.labels.items())): it.value for it in samples}
+
+
+def test_both_formats_have_the_same_samples() -> None:
+    families = make_families(EVERYTHING)
+    found = read_open(families)
+    assert found == parsed(prometheus.format_text(families))
+    assert {name for name, _ in found} >= OF_EVENTS
+
+
+def test_open_metrics_names_the_kind_and_the_unit_of_each_metric() -> None:
+    found = {it.name: (it.type, it.unit) for it in list_open(make_families(EVERYTHING))}
+    assert found["resctrl_mon_core_energy_joules"] == ("counter", "joules")
+    assert found["resctrl_mon_llc_occupancy_bytes"] == ("gauge", "bytes")
+    assert found["resctrl_mon_uops_retired"] == ("counter", "")
+    assert found["resctrl_mon_late_cpu_seconds"] == ("counter", "seconds")
+    kinds = {family.name.removesuffix("_total"): family.kind for family in make_families(EVERYTHING)}
+    assert kinds == {name: kind for name, (kind, _) in found.items()}
+
+
+QUOTED = 'a"b\\c{d}=e,f # EOF'
+
+
+def test_a_hostile_name_breaks_no_line_of_open_metrics(node: NodeFiles) -> None:
+    path = node.make("oci-c1", counters=NOW)
+    group = {"path": path, "ctrl_group": "/", "begin": BEGIN}
+    node.record("c1", kind="pod", pod_namespace="default", pod_name=QUOTED, groups=[group])
+    families = make_families(take_snapshot(node.options), None, Choice(has_created=True))
+    found = read_open(families)
+    assert {dict(labels).get("pod") for _, labels in found} == {None, QUOTED}
+
+
+CREATED_AT = "2026-01-02T03:04:05Z"
+
+
+@pytest.mark.parametrize(
+    ("before", "created_at", "has_created", "created"),
+    [
+        ({}, CREATED_AT, True, [1767323045.0]),
+        ({ENERGY: "100"}, CREATED_AT, True, [1767323045.0]),  # its counter goes on from what it used before
+        ({ENERGY: "Unavailable"}, CREATED_AT, True, []),  # it starts again, amid the life of its key
+        ({}, "", True, []),
+        ({}, "yesterday", True, []),
+        ({}, CREATED_AT, False, []),
+    ],
+    ids=["first", "another incarnation", "a part is unknown", "no time", "damaged", "not asked for"],
+)
+def test_a_counter_of_a_key_is_created_with_it(
+    node: NodeFiles, before: dict[str, str], created_at: str, has_created: bool, created: list[float]
+) -> None:
+    path = node.make("oci-c1", counters=NOW)
+    group = {"path": path, "ctrl_group": "/", "begin": BEGIN, "before": before}
+    node.record("c1", created_at=created_at, groups=[group])
+    families = make_families(take_snapshot(node.options, has_uncharged=True), None, Choice(has_created=has_created))
+    found = read_open(families)
+    assert values(found, "core_energy_joules_created") == created
+    assert not [name for name, _ in found if name.endswith("_created") and re.search("occupancy|node|runs", name)]
+    assert parsed(prometheus.format_text(families)).keys() == {it for it in found if not it[0].endswith("_created")}

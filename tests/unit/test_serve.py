@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import gzip
 import http.client
 import os
 import resource
@@ -34,10 +35,17 @@ OPENED: list[socket.socket] = []
 
 
 class Running(serve.Server):
-    """A server in a thread of its own."""
+    """A server in a thread of its own. Its readings are the same text in both formats."""
 
     loop: asyncio.AbstractEventLoop
     task: asyncio.Task[None]
+
+    def __init__(self, address: tuple[str, int], measure: Callable[[], str]) -> None:
+        def read() -> serve.Reading:
+            text = measure()
+            return lambda _is_open: text
+
+        super().__init__(address, read)
 
     async def serve_until_the_end(self, begun: threading.Event) -> None:
         self.loop, self.task = asyncio.get_running_loop(), asyncio.create_task(self.run())
@@ -185,14 +193,143 @@ def test_a_reading_answers_the_requests_of_the_next_second(clock: list[float]) -
     assert found == ["x 0", "x 0", "x 1", "x 1"]
 
 
+def send_request(
+    server: serve.Server, path: str, method: str = "GET", **headers: str
+) -> tuple[http.client.HTTPResponse, bytes]:
+    """The answer, and its content. `headers`: with `_` for `-`."""
+    host, port = server.address
+    with closing(http.client.HTTPConnection(str(host), port, timeout=DEADLINE)) as connection:
+        connection.request(method, path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+        answer = connection.getresponse()
+        return answer, answer.read()
+
+
 def test_nothing_else_is_served() -> None:
     with serving(lambda: "x 1\n") as server:
         status, _, page = get(server, "/")
         assert (status, 'href="metrics"' in page) == (200, True)
         for path in ("/metrics/", "/etc/passwd", "/../metrics", "*"):
-            assert get(server, path)[0] == 404
-        for method in ("POST", "PUT", "DELETE", "HEAD", "TRACE"):
-            assert get(server, method=method)[0] == 501
+            assert [get(server, path, method)[0] for method in ("GET", "POST")] == [404, 404]
+        assert get(server, method="FROB")[0] == 501
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/", "/-/healthy"])
+def test_another_method_is_answered_with_those_that_are_allowed(path: str) -> None:
+    with serving(lambda: "x 1\n") as server:
+        for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
+            answer, _ = send_request(server, path, method)
+            assert (answer.status, answer.getheader("Allow")) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/", "/-/healthy", "/nothing"])
+def test_head_has_the_head_of_get_and_no_content(path: str) -> None:
+    with serving(lambda: "x 1\n") as server:
+        got, content = send_request(server, path, Accept_Encoding="gzip")
+        only, nothing = send_request(server, path, "HEAD", Accept_Encoding="gzip")
+        assert (only.status, nothing) == (got.status, b"")
+        assert [it for it in only.getheaders() if it[0] != "Date"] == [it for it in got.getheaders() if it[0] != "Date"]
+        assert only.getheader("Content-Length") == str(len(content))
+
+
+def test_health_is_answered_while_a_reading_hangs() -> None:
+    measure = Measure()
+    with serving(measure) as server:
+        waits = connect(server, data=ASK)
+        assert measure.begun.wait(DEADLINE)
+        assert [get(server, "/-/healthy", method)[::2] for method in ("GET", "HEAD")] == [(200, "healthy\n"), (200, "")]
+        measure.go_on.set()
+        assert read_first(waits) == b"x 1"
+    assert measure.calls == 1
+
+
+OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+PLAIN = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", PLAIN),
+        ("*/*", PLAIN),
+        ("text/html", PLAIN),
+        ("application/openmetrics-text", OPEN),
+        ("application/openmetrics-text;version=0.0.1", PLAIN),
+        ('Application/OpenMetrics-Text; Version="1.0.0" ; Q=0.5, */*;q=0.4', OPEN),
+        ("application/openmetrics-text;q=0.5, text/plain", PLAIN),
+        ("application/openmetrics-text;q=0.5, text/*", PLAIN),
+        ("application/openmetrics-text;q=0.5, text/plain;q=0.2, */*", OPEN),
+        ("application/openmetrics-text;q=0.5, text/plain;version=1.0.0, */*;q=0.1", OPEN),
+        ("application/openmetrics-text;q=0, */*;q=0", PLAIN),
+        ("application/openmetrics-text;q=nan", PLAIN),
+        ("application/openmetrics-text;q=9e9, text/plain;q=0.1", PLAIN),
+        (",;,=;q=;q", PLAIN),
+        (  # Prometheus 2.42
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
+            "text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            OPEN,
+        ),
+        (  # Prometheus 3.5
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
+            "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
+            "text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+            OPEN,
+        ),
+    ],
+)
+def test_the_format_is_the_one_that_the_client_prefers(accept: str, kind: str) -> None:
+    with serving(lambda: "x 1\n") as server:
+        answer, content = send_request(server, "/metrics", **({"Accept": accept} if accept else {}))
+        assert answer.getheader("Content-Type") == kind
+        assert answer.getheader("Vary") == "Accept, Accept-Encoding"
+        assert content.startswith(b"x 1\n")
+        assert content.endswith(b"# EOF\n") is (kind == OPEN)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "is_packed"),
+    [
+        ("", False),
+        ("gzip", True),
+        ("GZIP ; Q=0.001", True),
+        ("deflate, x-gzip", True),
+        ("*", True),
+        ("*;q=0", False),
+        ("gzip;q=0, *", False),
+        ("gzip;q=0.0", False),
+        ("identity", False),
+        ("gzip;q=0.5, identity", False),
+        ("gzip, identity;q=0.5", True),
+        ("br, zstd", False),
+        ("gzip;q=2", False),
+    ],
+)
+def test_an_answer_is_compressed_where_the_client_prefers_that(accepted: str, is_packed: bool) -> None:
+    body = "x 1\n" * 1000
+    with serving(lambda: body) as server:
+        answer, content = send_request(server, "/metrics", Accept_Encoding=accepted)
+        assert answer.getheader("Content-Encoding") == ("gzip" if is_packed else None)
+        assert (len(content) < len(body)) is is_packed
+        assert (gzip.decompress(content) if is_packed else content).startswith(body.encode())
+
+
+def test_each_variant_of_a_reading_is_made_once(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list[serve.Variant]()
+    form = serve.Server._format
+
+    def count(server: serve.Server, reading: serve.Reading | str, wanted: serve.Variant) -> serve.Answer:
+        made.append(wanted)
+        return form(server, reading, wanted)
+
+    monkeypatch.setattr(serve.Server, "_format", count)
+    with serving(lambda: "x 1\n") as server:
+        for _ in range(2):
+            for accept in ("text/plain", OPEN):
+                for encoding in ("gzip", "identity"):
+                    for _ in range(3):
+                        send_request(server, "/metrics", Accept=accept, Accept_Encoding=encoding)
+            assert len(made) == len(set(made)) == 4
+            clock[0] += 2
+            made.clear()
 
 
 def test_an_ipv6_address_is_served() -> None:
@@ -289,7 +426,7 @@ def test_an_address_that_is_taken_is_an_error_with_its_name() -> None:
     with serving(lambda: "") as server:
         port = server.address[1]
         with pytest.raises(HookError, match=rf"cannot listen on 127\.0\.0\.1:{port}.*EADDRINUSE"):
-            serve.serve(("127.0.0.1", port), lambda: "", lambda _text: None)
+            serve.serve(("127.0.0.1", port), lambda: str, lambda _text: None)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
