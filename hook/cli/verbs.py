@@ -277,14 +277,15 @@ def _serve_metrics(address: tuple[str, int], hook: Options, choice: Choice) -> N
     from hook.base import system
     from hook.observe import prometheus, serve
 
-    families, at = list[Family](), 0.0
+    families: list[Family] = []
+    at = 0.0
 
     def measure() -> serve.Reading:
         nonlocal families, at
         now = system.monotonic()
         families = found = _measure(hook, choice, prometheus.keep_former(families, now - at))
         at = now
-        return lambda is_open: (prometheus.format_open_metrics if is_open else prometheus.format_text)(found)
+        return lambda is_open: prometheus.format_open_metrics(found) if is_open else prometheus.format_text(found)
 
     serve.serve(address, measure, write)
 
