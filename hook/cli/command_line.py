@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the command line of a person: --help, --version and the commands; and lists completions for shells.
+"""Runs the command line of a person: --help, --version and the commands.
 
 All of it follows from the models of hook/cli/options.py and the table of hook/cli/verbs.py. A container's start never
 imports this. The exit status is 0, or 2 with a line on stderr; 1 if `doctor` finds a failure, or `reconcile` leaves an
@@ -18,7 +18,7 @@ from hook.base.models import Options, ValidationError
 from hook.cli.options import ARGUMENTS
 from hook.cli.verbs import HOOK, SHARED, VERBS, Request, Usage, print_answer, write
 from hook.stages import report
-from hook.stages.entry import STDIN_LIMIT, STDIN_PATIENCE, read_words, validate
+from hook.stages.entry import STAGES, STDIN_LIMIT, STDIN_PATIENCE, read_words, validate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,25 +32,37 @@ _NAME = "resctrl-mon-hook"
 
 def main(arguments: list[str]) -> int:
     """Run a command line. An unknown command with an OCI state on stdin is a misspelt hook, and exits 0."""
-    if "--help" in arguments or "-h" in arguments or arguments[:1] == ["help"]:
-        name = next((word for word in arguments if word in VERBS), None)
-        write(format_command_help(name) if name else format_help())
-        return 0
+    name = arguments[0] if arguments else ""
+    if not {"--help", "-h"}.isdisjoint(arguments) or name == "help":
+        name = next((word for word in arguments if word != "help" and not word.startswith("-")), "")
+        if (text := _find_help(name)) is not None:
+            write(text)
+            return 0
     if arguments == ["--version"]:
         from hook import __version__
 
         write(f"{_NAME} {__version__}\n")
         return 0
-    if arguments[:1] == ["__complete"]:  # not for people: packaging/completions
+    if name == "__complete":  # not for people: packaging/completions
+        from hook.cli.completion import list_completions
+
         print_answer(list_completions(arguments[-1]))
         return 0
-    if arguments and arguments[0] in VERBS:
+    if name in VERBS:
         gc.enable()  # the file's start disabled it: top may run for long
-        return _run_command(arguments[0], arguments[1:])
-    problem = f"unknown command {arguments[0][:80]!r}" if arguments else "no command"
-    is_hook = _is_called_by_runtime()
+        return _run_command(name, arguments[1:])
+    problem = f"unknown command {name[:80]!r}{_suggest(name, [*VERBS, *STAGES, 'help'])}" if name else "no command"
+    is_hook = arguments[:1] != ["help"] and _is_called_by_runtime()
     report.say(f"usage: {problem}; see {_NAME} --help", to_syslog=is_hook)
     return 0 if is_hook else 2
+
+
+def _suggest(word: str, known: list[str]) -> str:
+    """The known word that is the nearest to an unknown one, for its error."""
+    from difflib import get_close_matches  # only an error needs it
+
+    nearest = get_close_matches(word[:80], known, 1)
+    return f" (did you mean {nearest[0]}?)" if nearest else ""
 
 
 def _is_called_by_runtime() -> bool:
@@ -142,7 +154,12 @@ def parse_command(name: str, words: list[str]) -> tuple[Any, Request]:
             else:
                 values[places.pop(0).name] = word
         else:
-            problems.append(f"unknown argument {word.partition('=')[0][:80]!r}")
+            start = word.partition("=")[0]
+            known = [
+                *(it.word for it in (*own, *options) if it.is_option),
+                *(it for place in places for it in place.choices),
+            ]
+            problems.append(f"unknown argument {start[:80]!r}{_suggest(start, known)}")
     together = [f"--{it}" for it in verb.exclusive if it in values]
     if len(together) > 1:
         problems.append(f"{' and '.join(together)} exclude each other")
@@ -156,7 +173,7 @@ def parse_command(name: str, words: list[str]) -> tuple[Any, Request]:
         problems.append(f"{error.errors()[0]['loc'][0]} is missing")
         given = None
     if problems:
-        raise Usage(f"{name}: {'; '.join(problems)}; see {_NAME} --help")
+        raise Usage(f"{name}: {'; '.join(problems)}; see {_NAME} help {name}")
     return given, request
 
 
@@ -175,43 +192,41 @@ def _get_name(word: str) -> str:
 
 # --- Help
 
-_HEAD = """\
+_HOOK_USAGE = """\
 usage: resctrl-mon-hook hook|createRuntime|poststop [OPTION...] < OCI-STATE
-       resctrl-mon-hook list|show KEY|top|history|metrics|doctor|reconcile|watch [OPTION...]
-       resctrl-mon-hook install|uninstall|bytecode|base-runtime-spec|completion [OPTION...]
 
-Puts a container's first process into the resctrl mon_group of its pod (createRuntime), and removes
-the group after the pod's last container (poststop). hooks.d calls `hook`, which takes the stage
-from the status in the container's state. Always exits 0, except with --strict. Failures are in
-syslog and in RUN-DIR/unmonitored. Needs Python 3.9 or newer.
+Puts a container's first process into the resctrl mon_group of its pod
+(createRuntime), and removes the group after the pod's last container
+(poststop). hooks.d calls `hook`, which takes the stage from the status in the
+container's state. Always exits 0, except with --strict. Failures are in syslog
+and in RUN-DIR/unmonitored. Needs Python 3.9 or newer.
 
-Commands (exit status 0, or 2 on error; doctor: 1 if it finds a failure; reconcile: 1 if it leaves
-an action undone):
+Options, as --x=v or --x v, also of reconcile, watch, install and
+base-runtime-spec:
 """
-_MIDDLE = """
-  each of them with --resctrl-root, --run-dir and --group-prefix; all but watch with --json
-  Only reconcile, watch, install, uninstall and bytecode change anything. reconcile, watch,
-  install and base-runtime-spec take the options of the hook, too.
+_TAIL = """\
+  help COMMAND       explain a command; help hook: what runtimes call
+  --version          show the version
 
-Options, as --x=v or --x v:
+Only reconcile, watch, install, uninstall and bytecode change anything. The exit
+status is 0, or 2 on error; 1 if doctor finds a failure, reconcile leaves work.
 """
-_TAIL = """
-  -h, --help                          show this help; `help COMMAND`: all about that command
-  --version                           show the version
-"""
-_WIDTH = 60
-"""The width of a command's arguments, before its purpose."""
+_WIDTH = 79
+
+
+def _find_help(name: str) -> str | None:
+    """The help about a command or stage, or all of them without a name; None if it is neither."""
+    if name in STAGES:
+        return _HOOK_USAGE + "\n".join([*_format_arguments(list_options()), ""])
+    if name in VERBS:
+        return format_command_help(name)
+    return None if name else format_help()
 
 
 def format_help() -> str:
-    """The text of --help."""
-    verbs = []
-    for name, verb in VERBS.items():
-        *first, last = _format_usage("  ", name, verb)
-        purpose, _, _ = ARGUMENTS[verb.form.__name__]
-        verbs += [*first, f"{last:<38}  {purpose}" if len(last) + len(purpose) < 98 else f"{last}\n{'':<38}  {purpose}"]
-    options = [f"  {it!s:<34}  {it.meaning}{it.shown_default}" for it in list_options()]
-    return _HEAD + "\n".join(verbs) + _MIDDLE + "\n".join(options) + _TAIL
+    """The text of --help, which fits a terminal of 24 lines."""
+    commands = [f"  {name:<18} {ARGUMENTS[verb.form.__name__][0]}" for name, verb in VERBS.items()]
+    return "\n".join([f"usage: {_NAME} COMMAND [ARGUMENT...]", "", *commands, _TAIL])
 
 
 def _format_usage(start: str, name: str, verb: Verb) -> list[str]:
@@ -236,27 +251,23 @@ def format_command_help(name: str) -> str:
     """The text of --help after a command: every argument with its meaning and default, and an example."""
     verb = VERBS[name]
     purpose, example, _ = ARGUMENTS[verb.form.__name__]
-    lines = [*_format_usage(f"usage: {_NAME} ", name, verb), "", purpose, "", "Arguments:"]
-    for it in (*list_arguments(verb), *(it for it in list_options(verb.options) if it.name in SHARED)):
-        lines += [f"  {it}", f"      {it.meaning}{it.shown_default}"]
+    shared = [it for it in list_options(verb.options) if it.name in SHARED]
     call, _, why = example.rpartition(": ")
-    lines += ["", "Example:", f"  {_NAME} {call}", f"      {why}"]
+    lines = [*_format_usage(f"usage: {_NAME} ", name, verb), "", purpose, ""]
+    lines += ["Arguments:", *_format_arguments([*list_arguments(verb), *shared])]
+    lines += ["", "Example:", f"  {_NAME} {call}", *_wrap(why)]
     if verb.takes_all:
-        lines += ["", f"OPTION is an option of the hook: {_NAME} --help shows them."]
+        lines += ["", f"OPTION is an option of the hook: {_NAME} help hook"]
     return "\n".join([*lines, ""])
 
 
-# --- Completion
+def _format_arguments(arguments: list[Argument]) -> list[str]:
+    return [line for it in arguments for line in (f"  {it}", *_wrap(it.meaning + it.shown_default))]
 
 
-def list_completions(line: str) -> list[str]:
-    """The completions of the last word of a command line, each with its meaning after a tab."""
-    start, _, current = line.rpartition(" ")
-    _, *before = start.split() or [""]
-    found = [("help", "show help"), ("--help", "show help"), ("--version", "show the version")]
-    found = [*((name, ARGUMENTS[verb.form.__name__][0]) for name, verb in VERBS.items()), *found]
-    if before:
-        verb = VERBS.get(before[0])
-        arguments = [*list_arguments(verb), *list_options(verb.options)] if verb is not None else []
-        found = [(word, it.meaning) for it in arguments for word in it.list_words()]
-    return [f"{word}\t{meaning}" for word, meaning in sorted(found) if word.startswith(current)]
+def _wrap(text: str) -> list[str]:
+    """Indented lines that fit a terminal."""
+    from textwrap import wrap
+
+    start = " " * 6
+    return wrap(text, _WIDTH, initial_indent=start, subsequent_indent=start, break_on_hyphens=False)

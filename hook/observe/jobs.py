@@ -13,6 +13,7 @@ import io
 import os
 import re
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -137,6 +138,14 @@ def read(path: str, names: Sequence[str], since: str) -> Jobs:
                 seen.add(files[file])
                 _read_file(file, found)
     return found
+
+
+def list_recent_names(path: str, most: int) -> Iterator[str]:
+    """The names of the last jobs in a file, less their IDs, for completion. Raises Unreadable."""
+    for line in deque(_split(door.read_pieces(path)), most):
+        for job, _text in parse_line(line):
+            if job is not None:
+                yield from {*_list_names_of(job)} - {it.id for it in job.containers}
 
 
 def _list_files(path: str) -> dict[str, tuple[int, int]]:

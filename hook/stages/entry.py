@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STDIN_LIMIT = 4 << 20
 STDIN_PATIENCE = 10.0
-_STAGES = ("hook", "createRuntime", "poststop")
+STAGES = ("hook", "createRuntime", "poststop")
 _LONGEST_NUMBER = 20
 _NUMBER = "0123456789."  # int and float accept more (signs, 1_0, other scripts), which is a typo here
 
@@ -101,7 +101,7 @@ def dispatch(arguments: list[str]) -> int:
 
 def is_stage(arguments: list[str]) -> bool:
     """Whether the first word is a stage (`hook`, `createRuntime`, `poststop`), so that a runtime started us."""
-    return bool(arguments) and arguments[0] in _STAGES and "--help" not in arguments
+    return bool(arguments) and arguments[0] in STAGES and "--help" not in arguments
 
 
 def run_stage(verb: str, words: list[str]) -> int:

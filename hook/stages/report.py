@@ -53,7 +53,7 @@ def complain(call: Call, run: RunDir | None, *, is_monitored: bool) -> None:
         _say_of(call, run, error)
     if not call.complaints:
         return
-    hint = "ignored; see the hooks.d JSON, and --help"
+    hint = "ignored; see the hooks.d JSON, and `help hook`"
     usage = HookError(Reason.USAGE, "; ".join(call.complaints), hint=hint)
     if is_monitored:
         leave_traces(call, run, usage, is_monitored=True)

@@ -302,8 +302,8 @@ def test_the_hook_is_called_from_another_directory_already(node: ScratchMachine)
         *((f"--python={path}", "--python: ") for path in ("python3", "/with a/blank", "/" + "x" * 200, "/\u00e9")),
         *((f"--annotation=a={it}", "a systemd unit cannot hold") for it in ("b c", "%h", "$HOME")),
         ("--namespace='x'", "a systemd unit cannot hold"),
-        *((word, "see resctrl-mon-hook --help") for word in ("--lingr=5", "--linger=x", "--linger", "nonsense")),
-        *((word, "see resctrl-mon-hook --help") for word in ("--for=docker", "--destdir=here")),
+        *((word, "see resctrl-mon-hook help install") for word in ("--lingr=5", "--linger=x", "--linger", "nonsense")),
+        *((word, "see resctrl-mon-hook help install") for word in ("--for=docker", "--destdir=here")),
     ],
 )
 def test_words_that_no_file_can_hold_or_no_option_has(node: ScratchMachine, word: str, said: str) -> None:

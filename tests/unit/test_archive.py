@@ -248,7 +248,7 @@ def test_a_file_that_is_gone_by_the_time_python_opens_it_exits_with_0_and_says_s
 
 def test_the_first_line_tells_the_verbs_for_runtimes_from_those_for_people() -> None:
     """By their first two letters, since the kernel reads no longer a line."""
-    assert list(entry._STAGES) == RUNTIME
+    assert list(entry.STAGES) == RUNTIME
     assert "".join(verb[:2] for verb in RUNTIME) == "hocrpo"
     assert 'not in"hocrpo"' in archive.FOR_PEOPLE
     assert not [verb for verb in (*VERBS, "help", "-h") if verb[:2] in "hocrpo"]

@@ -20,6 +20,8 @@ from hook.cli import command_line as cli
 from hook.cli.command_line import Argument, list_arguments, list_options
 from hook.cli.verbs import ALL, HOOK, PLACES, SHARED, VERBS, Request, Usage
 from hook.stages import entry, report
+from tests.unit import lines
+from tests.unit.nodes import NodeFiles
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPLETIONS = ROOT / "packaging" / "completions"
@@ -145,14 +147,15 @@ def test_address_to_listen_on(text: str, address: tuple[str, int] | None) -> Non
 
 # --- Help
 
-LINES = {line.split("=")[0].split()[0]: line for line in HELP.partition("Options, as")[2].splitlines()[1:] if line}
+HOOK_HELP = command_line._find_help("hook") or ""
+SHOWN = dict(re.findall(r"^  (--\S+)\n((?: {6}.*\n)+)", HOOK_HELP, re.MULTILINE))
 
 
 @each_option
-def test_help_has_each_option_of_the_hook_with_value_meaning_and_default(option: Argument) -> None:
+def test_help_of_the_hook_has_each_option_with_value_meaning_and_default(option: Argument) -> None:
     default = DEFAULTS[option.name]
     shown = "" if default is False or default in ("", [], {}) else f" [{default}]"
-    assert LINES[option.word] == f"  {option!s:<34}  {option.meaning}{shown}"
+    assert " ".join(SHOWN[str(option)].split()) == f"{option.meaning}{shown}"
     assert bool(option.value) is (default is not False)
     assert ("repeatable" in option.meaning) is isinstance(default, (list, dict))
     choices = Options.model_json_schema()["properties"][option.name].get("enum", [])
@@ -160,22 +163,29 @@ def test_help_has_each_option_of_the_hook_with_value_meaning_and_default(option:
     assert not choices or option.value.split("|") == choices
 
 
-def test_help_has_no_other_option() -> None:
-    assert set(LINES) == {*(it.word for it in list_options()), "-h,", "--version"}
+def test_help_of_the_hook_has_no_other_option() -> None:
+    assert set(SHOWN) == {str(it) for it in list_options()}
 
 
-def test_help_has_each_command_and_what_all_of_them_take() -> None:
-    assert re.findall(r"^  ([a-z-]+)(?= )", HELP.partition("Commands (")[2].partition("  each of")[0], re.M) == [*VERBS]
-    heads = re.findall(r"[a-z-]+(?= KEY|\||$)", " ".join(HELP.splitlines()[1:3]).replace(" [OPTION...]", "|"))
-    assert heads == [*VERBS]
+def test_help_has_the_commands_first_one_line_each_and_fits_24_lines_of_80_columns() -> None:
+    usage, _, *lines = HELP.splitlines()
+    assert usage == "usage: resctrl-mon-hook COMMAND [ARGUMENT...]"
+    assert [line.split()[0] for line in lines[: len(VERBS) + 2]] == [*VERBS, "help", "--version"]
+    assert len(lines) + 2 < 24
+    assert max(map(len, HELP.splitlines())) <= 80
+
+
+def test_help_of_the_hook_names_the_commands_that_take_its_options() -> None:
     others = {"reconcile": ALL, "watch": HOOK, "install": ALL, "base-runtime-spec": ALL, "completion": ()}
     assert {name: verb.options for name, verb in VERBS.items() if verb.options != SHARED} == others
+    named = HOOK_HELP.partition("also of")[2].partition(":")[0].replace(" and", ",").replace("\n", " ")
+    assert [word.strip() for word in named.split(",")] == [name for name, verb in VERBS.items() if verb.takes_all]
 
 
-@pytest.mark.parametrize("text", [HELP, *map(command_line.format_command_help, VERBS)])
-def test_help_is_ascii_and_fits_in_100_columns(text: str) -> None:
+@pytest.mark.parametrize("text", [HELP, HOOK_HELP, *map(command_line.format_command_help, VERBS)])
+def test_help_is_ascii_and_all_but_examples_fit_in_80_columns(text: str) -> None:
     assert text.isascii()
-    assert [line for line in text.splitlines() if len(line) > 100] == []
+    assert [line for line in text.splitlines() if len(line) > 80 and "  resctrl-mon-hook " not in line] == []
 
 
 @each_verb
@@ -184,7 +194,7 @@ def test_help_of_a_command_has_each_argument_and_a_valid_example(name: str) -> N
     assert usage.startswith(f"usage: resctrl-mon-hook {name}")
     for it in list_arguments(VERBS[name]):
         assert str(it) in usage
-        assert f"\n  {it}\n      {it.meaning}{it.shown_default}\n" in rest
+        assert " ".join(f"{it} {it.meaning}{it.shown_default}".split()) in " ".join(rest.split())
     for option in PLACES:
         assert (f"\n  --{option.replace('_', '-')}=" in rest) is (name != "completion")
     (example,) = re.findall(r"^  resctrl-mon-hook (.*)$", rest, re.MULTILINE)
@@ -220,10 +230,42 @@ def test_help_of_a_command_can_be_asked_for_in_three_ways(name: str, capsys: pyt
         assert capsys.readouterr() == (command_line.format_command_help(name), "")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"], ["hook", "--help"], ["--nonsense", "--help"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["help"], ["help", "help"], ["--nonsense", "--help"]])
 def test_help_prints_the_help_text(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     assert cli.main(arguments) == 0
     assert capsys.readouterr() == (HELP, "")
+
+
+@pytest.mark.parametrize("arguments", [["help", "hook"], ["hook", "--help"], ["help", "createRuntime"]])
+def test_help_of_the_hook_is_behind_its_name(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert cli.main(arguments) == 0
+    assert capsys.readouterr() == (HOOK_HELP, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["help", "lsit"], "unknown command 'lsit' (did you mean list?); see resctrl-mon-hook --help"),
+        (["lsit", "--help"], "unknown command 'lsit' (did you mean list?); see resctrl-mon-hook --help"),
+        (["help", "xyzzy"], "unknown command 'xyzzy'; see resctrl-mon-hook --help"),
+        (["hlep"], "unknown command 'hlep' (did you mean help?); see"),
+        (["list", "--namspace=x"], "unknown argument '--namspace' (did you mean --namespace?); see"),
+        (["list", "unmonitord"], "unknown argument 'unmonitord' (did you mean unmonitored?); see"),
+        (
+            ["reconcile", "--dryrun", "--lingr=5"],
+            "'--dryrun' (did you mean --dry-run?); unknown argument '--lingr' (did",
+        ),
+        (["list", "--xyzzy"], "list: unknown argument '--xyzzy'; see resctrl-mon-hook help list"),
+    ],
+)
+def test_unknown_word_is_an_error_that_suggests_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], arguments: list[str], problem: str
+) -> None:
+    monkeypatch.setattr(system, "read_stdin", lambda *_: (b"", True))
+    assert cli.main(arguments) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert problem in err
 
 
 def test_version_prints_the_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,7 +328,7 @@ ITEMS = {item.split()[0].partition("=")[0]: item for item in re.split(r"^\.It\s"
 
 def test_man_page_has_an_item_for_each_command_option_and_reason() -> None:
     reasons = {value for name, value in vars(Reason).items() if name.isupper()}
-    assert {*entry._STAGES, *VERBS, "--help", "--version", *reasons} <= set(ITEMS)
+    assert {*entry.STAGES, *VERBS, "--help", "--version", *reasons} <= set(ITEMS)
 
 
 @each_verb
@@ -324,6 +366,7 @@ SHELLS = {
         resctrl-mon-hook() { "$PYZ" "$@"; }
         compadd() { shift; printf '%s\n' "$@"; }
         _files() { :; }
+        compset() { :; }
         words=(${(s: :)LINE})
         [[ "$LINE" != *" " ]] || words+=("")
         CURRENT=$#words PREFIX="$words[-1]"
@@ -336,6 +379,20 @@ SHELLS = {
         true
     """,
 }
+
+
+def complete(pyz: Path, shell: str, line: str) -> set[str]:
+    """What a real shell offers, each as the whole word."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    env = {**os.environ, "PYZ": str(pyz), "LINE": f"resctrl-mon-hook {line}", "SCRIPTS": str(COMPLETIONS)}
+    command = [shell, "-c", SHELLS[shell]]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=300)
+    assert done.stderr == ""
+    offered = {*filter(None, done.stdout.split("\n"))}
+    option, equals, _ = line.rpartition(" ")[2].partition("=")
+    # readline replaces only what follows the last `=`
+    return {option + equals + it for it in offered} if shell == "bash" and equals else offered
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -354,18 +411,92 @@ SHELLS = {
         ("completion ", {"bash", "zsh", "fish"}),
         ("install --pr", {"--prefix="}),
         ("lsit --", set()),
+        ("help ins", {"install"}),
+        ("help ho", {"hook"}),
+        ("list --sort tr", {"traffic"}),
     ],
 )
 def test_shell_completes(pyz: Path, shell: str, line: str, expected: set[str]) -> None:
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
-    env = {**os.environ, "PYZ": str(pyz), "LINE": f"resctrl-mon-hook {line}", "SCRIPTS": str(COMPLETIONS)}
-    done = subprocess.run(
-        [shell, "-c", SHELLS[shell]], env=env, capture_output=True, text=True, check=True, timeout=300
-    )
-    # readline replaces only what follows the last `=`
-    of_word = {it.partition("=")[2] for it in expected} if shell == "bash" and "=" in line else expected
-    assert (done.stderr, set(done.stdout.split())) == ("", of_word)
+    assert complete(pyz, shell, line) == expected
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_shell_offers_files_for_the_value_of_an_option_that_names_one(
+    pyz: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: str
+) -> None:
+    (tmp_path / "hooks.d").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for start in ("", "ho"):
+        # bash offers files by itself if nothing else is offered (-o default)
+        offered = complete(pyz, shell, f"doctor --hooks-dir={start}")
+        assert offered == ({"--hooks-dir=hooks.d/"} if shell == "fish" else set())
+
+
+HOSTILE = ("$(touch /tmp/x)", "a b", "`id`", "-rf", "a;b", "../x", "a\tb", "a\nb", "caf\xe9", "x" * 254, "")
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> str:
+    """The option for a run directory with pods of two namespaces, a container, and names that a shell would act on."""
+    node = NodeFiles(tmp_path)
+    member = {"pid": 1, "starttime": 1, "group": "/sys/fs/resctrl/mon_groups/x"}
+    of_web = {"c1": {**member, "name": "app"}}
+    node.record("87a3fb58", kind="pod", pod_namespace="shop", pod_name="web-1", members=of_web)
+    node.record("5b6cb0a4", kind="pod", pod_namespace="kube-system", pod_name="dns-2")
+    node.record("5f3c9d0b", members={"5f3c9d0b": {**member, "name": "db"}})
+    for number, name in enumerate(HOSTILE):
+        members = {"c2": {**member, "name": name}}
+        node.record(f"0{number}", kind="pod", pod_namespace=name, pod_name=name, members=members)
+    node.write("groups", "torn.json", "{")
+    return f"--run-dir={node.run}"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("verb", "words", "expected"),
+    [
+        ("show", "87", {"87a3fb58"}),
+        ("show", "shop/", {"shop/web-1"}),
+        ("show", "d", {"db", "dns-2"}),
+        ("show", "app", {"app"}),
+        ("show", "t", {"torn"}),
+        ("list", "--namespace=", {"--namespace=shop", "--namespace=kube-system"}),
+        ("top", "--namespace sh", {"shop"}),
+        ("list", "--names", {"--namespace="}),
+    ],
+)
+def test_shell_completes_names_on_record(
+    pyz: Path, recorded: str, shell: str, verb: str, words: str, expected: set[str]
+) -> None:
+    assert complete(pyz, shell, f"{verb} {recorded} {words}") == expected
+
+
+@pytest.mark.parametrize("words", ["show RUN ", "list RUN --namespace="])
+def test_names_that_a_shell_would_act_on_are_not_offered(pyz: Path, recorded: str, words: str) -> None:
+    line = f"resctrl-mon-hook {words.replace('RUN', recorded)}"
+    done = subprocess.run([pyz, "__complete", line], capture_output=True, text=True, check=True, timeout=300)
+    offered = {it.partition("\t")[0].removeprefix("--namespace=") for it in done.stdout.split("\n")} - {""}
+    assert offered & {"shop", "shop/web-1"}
+    names = {it for it in offered if not it.startswith("--")}
+    assert {it for it in names if not re.fullmatch(r"\w[\w.-]*(/\w[\w.-]*)?", it, re.ASCII)} == set()
+    assert {it for it in names if it[:4] in ("a", "x" * 4)} == set()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shell_completes_names_of_ended_jobs(pyz: Path, tmp_path: Path, shell: str) -> None:
+    jobs = [lines.make(1, "job-17"), lines.make(2, "job 18"), lines.make_pod(3, "batch", "job-19"), lines.make(4)]
+    (tmp_path / "history.jsonl").write_bytes(b"".join(map(lines.line, jobs)) + b'{"version":1,')
+    offered = complete(pyz, shell, f"history --history={tmp_path}/history.jsonl job")
+    assert offered == {"job-17", "job-19"}
+
+
+@pytest.mark.parametrize("name", ["absent", "file"])
+def test_completion_without_a_run_directory_is_silent(pyz: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    for command in (f"show --run-dir={tmp_path}/{name}", f"history --history={tmp_path}/{name}"):
+        words = [str(pyz), "__complete", f"resctrl-mon-hook {command} we"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_completion_prints_what_the_shell_reads(pyz: Path) -> None:

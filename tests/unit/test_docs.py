@@ -107,7 +107,7 @@ def test_command_line_is_accepted(name: str, call: str) -> None:
     verb, *arguments = shlex.split(call)
     if verb == "--version":
         return
-    if verb in entry._STAGES:
+    if verb in entry.STAGES:
         assert entry.parse(arguments)[1] == [], name
         return
     parse_command(verb, arguments)
