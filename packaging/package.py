@@ -30,6 +30,7 @@ ROOT = HERE.parent
 NAME = "resctrl-mon-hook"
 # Of a domain without an owner (RFC 2606): who distributes the packages is not known here
 MAINTAINER = f"{NAME} maintainers <maintainers@{NAME}.invalid>"
+LOGROTATE = f"etc/logrotate.d/{NAME}"
 NO_COMMIT = 315532800  # 1980-01-01, as in the .pyz
 
 
@@ -74,6 +75,8 @@ def stage(what: Source, tree: Path, owner: str, zsh: str) -> None:
     _write(tree / f"usr/libexec/oci/hooks.d/{NAME}.owner", f"{owner}\n".encode())
     for path in (tree / "etc" / NAME).iterdir():
         path.unlink()  # the unit has the same options; a later file there is the administrator's
+    # Of a package it is a configuration file, which `uninstall` leaves to it: without the mark of `install`
+    _write(tree / LOGROTATE, (HERE / "logrotate" / NAME).read_bytes())
     _write(tree / f"usr/share/man/man8/{NAME}.8.gz", _gzip((HERE / "man" / f"{NAME}.8").read_bytes()))
     completions = {
         "bash": f"bash-completion/completions/{NAME}",
@@ -122,6 +125,7 @@ def deb(what: Source, work: Path) -> Path:
     """Make a binary package (deb(5)) from our files and control files, by dpkg-deb alone, without debhelper."""
     tree = work / "deb"
     stage(what, tree, "deb", "vendor-completions")
+    shutil.rmtree(tree / "var")  # postinst makes it, for root alone
     documents = tree / "usr/share/doc" / NAME
     _write(documents / "copyright", (HERE / "deb" / "copyright").read_bytes())
     _write(documents / "changelog.gz", _gzip(_changelog(what).encode()))
@@ -131,6 +135,7 @@ def deb(what: Source, work: Path) -> Path:
     values = {"VERSION": what.version, "MAINTAINER": MAINTAINER, "SIZE": size}
     control = _filled(HERE / "deb" / "control", **values)
     _write(tree / "DEBIAN/control", control.encode())
+    _write(tree / "DEBIAN/conffiles", f"/{LOGROTATE}\n".encode())
     _write(tree / "DEBIAN/triggers", _filled(HERE / "deb" / "triggers").encode())
     _write(tree / "DEBIAN/md5sums", "".join(sums).encode())
     for script in ("postinst", "prerm", "postrm"):

@@ -97,15 +97,19 @@ def _check_timer_options(site: Site) -> Iterator[Finding]:
     unit = _find_unit(site.places.service)
     files = [path for path in (unit, site.places.conf) if os.path.exists(path)]
     texts = [door.read_text(path, door.CONFIGURATION) for path in files]
-    found = re.findall(r"^(?:Environment=)?OPTIONS=(.*)$", "\n".join(texts), re.MULTILINE)[-1:]
+    found = re.findall(r"""^(?:Environment=)?["']?OPTIONS=([^"'\n]*)""", "\n".join(texts), re.MULTILINE)[-1:]
     words = [word for line in found for word in line.split()]
     options, _own = parse([word for word in words if word != "--adopt"])
     called = [it.own for it in site.ours if it.own is not None]
-    # reconcile ignores --containers
-    wanted = [{**dict(parse_options(it)[0]), "containers": options.containers} for it in called]
+    parsed = [parse_options(it)[0] for it in called]
+    history = next((it.history for it in parsed if it.history), "")
+    # reconcile ignores --containers, and writes a history only of what hooks with --history have begun
+    also = {"containers": options.containers, "history": history or options.history}
+    wanted = [{**dict(it), **also} for it in parsed]
     if not files or not called or dict(options) in wanted:
         return
     own = [word for word in (called[0].args or [])[2:] if not word.startswith("--containers=")]
+    own += [f"--history={history}"] if history and not any(word.startswith("--history") for word in own) else []
     line = " ".join([f"OPTIONS={' '.join(own)}", *(["--adopt"] if "--adopt" in words else [])])
     remedy = f"set {line} in {site.places.conf}"
     if site.places.conf not in texts[0]:  # a copy of the unit that does not read it

@@ -24,6 +24,7 @@ from hook.node.programs import Interpreter
 LEFT = f"{NAME}-left"
 LEFT_TIMER = f"{LEFT}.timer"
 _DEFAULTS = Options()
+_HISTORY = "--history="
 # The characters without a special meaning in JSON, in a unit and in an EnvironmentFile.
 _PLAIN = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:+=,@~^-"
 _NOBODY = '{"ociVersion":"1.0","id":"resctrl-mon-hook-install","status":"stopped","bundle":"/"}'
@@ -98,6 +99,7 @@ def plan_install(wanted: Wanted) -> list[Step]:
         # A file that the administrator wrote is kept.
         *([] if places.is_foreign(places.conf) else [write_file(at(places.conf), make_conf(wanted).encode())]),
         *_plan_activation(wanted),
+        *_plan_history(wanted),
         remove_file(at(places.owner)),  # with --force: the former owner has lost these files
         *(write_file(at(places.json(target)), make_hook_file(wanted, target).encode()) for target in wanted.targets),
     ]
@@ -117,13 +119,36 @@ def make_hook_file(wanted: Wanted, target: str) -> str:
 def make_conf(wanted: Wanted) -> str:
     """The file of options for the timer's reconcile: the hook's options, for Kubernetes if it is a target.
 
-    They apply to containers without a poststop. A poststop itself records how long the group lingers.
+    They apply to containers without a poststop. A poststop itself records how long the group lingers. reconcile ignores
+    --containers.
     """
-    _name, _verb, *words = json.loads(make_hook_file(wanted, wanted.targets[0]))["hook"]["args"]
-    words = [word for word in words if not word.startswith("--containers=")]  # reconcile ignores it
+    words = [word for word in _list_words(wanted, wanted.targets[0]) if not word.startswith("--containers=")]
+    if not any(word.startswith(_HISTORY) for word in words):  # also what hooks of the other target have begun
+        words += [
+            word for target in wanted.targets for word in _list_words(wanted, target) if word.startswith(_HISTORY)
+        ]
     words += ["--adopt"] if wanted.adopt else []
     remark = "which overwrites it: give the options to that, or remove this line."
     return f"{CONF_MARK}, {remark}\nOPTIONS={' '.join(words)}\n"
+
+
+def _list_words(wanted: Wanted, target: str) -> list[str]:
+    """The options in the hooks.d file for a target."""
+    words: list[str] = json.loads(make_hook_file(wanted, target))["hook"]["args"][2:]
+    return words
+
+
+def _plan_history(wanted: Wanted) -> list[Step]:
+    """The directories of the history, which no hook makes, and what rotates it."""
+    places = wanted.places
+    words = [word for target in wanted.targets for word in _list_words(wanted, target)]
+    files = [word[len(_HISTORY) :] for word in words if word.startswith(_HISTORY)]
+    directories = sorted({os.path.dirname(file) for file in files if file})
+    here = [steps.make_directory(places.at(path), 0o750) for path in directories]
+    if places.log_dir in directories and not os.path.lexists(places.at(places.logrotate)):
+        text = f"{CONF_MARK}; later ones keep it as it is\n" + wanted.shipped.text(f"packaging/logrotate/{NAME}")
+        here.append(write_file(places.at(places.logrotate), text.encode()))
+    return here
 
 
 def _adapt_file(wanted: Wanted, directory: str, path: str) -> str:
@@ -135,10 +160,14 @@ def _adapt_file(wanted: Wanted, directory: str, path: str) -> str:
         f"={usual.resctrl_root}": f"={options.resctrl_root}",
         f" {usual.resctrl_root}/mon_data\n": f" {options.resctrl_root}/mon_data\n",
     }
+    others = []
     if options.run_dir != usual.run_dir:
         changes |= {f"\n{kind} {usual.run_dir}": f"\n{kind} {options.run_dir}" for kind in "dL"}  # of tmpfiles.d
-        writable = f"ReadWritePaths={options.resctrl_root}\n"
-        changes[writable] = f"{writable}ReadWritePaths=-{options.run_dir}\n"
+        others.append(options.run_dir)
+    if options.history and os.path.dirname(options.history) != wanted.places.log_dir:
+        others.append(os.path.dirname(options.history))
+    writable = f"ReadWritePaths={options.resctrl_root}\n"
+    changes[writable] = writable + "".join(f"ReadWritePaths=-{path}\n" for path in others)
     for old, new in changes.items():
         text = text.replace(old, new)
     return text

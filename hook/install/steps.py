@@ -108,6 +108,18 @@ def remove_file(path: str) -> Step:
     return Step("remove", path, do, lambda: not any(map(os.path.lexists, both)))
 
 
+def make_directory(path: str, mode: int) -> Step:
+    """Make a directory, and its parents. One that exists keeps its mode."""
+
+    def do() -> None:
+        make_directories(os.path.dirname(path))
+        with suppress(FileExistsError):
+            os.mkdir(path, mode)
+        door.sync_directory(os.path.dirname(path))
+
+    return Step("make", path, do, lambda: os.path.isdir(path))
+
+
 def remove_directory(path: str) -> Step:
     """Remove a directory if it is empty."""
 

@@ -37,11 +37,15 @@ class Callers(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """The steps taken. `kept`: the callers if the program was kept; `strange`: files of others, which were kept."""
+    """The steps taken. `kept`: the callers if the program was kept; `strange`: files of others, which were kept.
+
+    `history`: the directory of the history, if it was kept; else empty.
+    """
 
     taken: Taken
     kept: Callers | None
     strange: list[str]
+    history: str
 
 
 def uninstall(places: Places, options: Options, roots: Sequence[str] = (), *, force: bool, dry_run: bool) -> Removal:
@@ -63,7 +67,8 @@ def uninstall(places: Places, options: Options, roots: Sequence[str] = (), *, fo
         program = places.at(places.program)
         is_kept = any(found) and os.path.lexists(program) and program not in strange
         taken += take(plan_left_timer(places, options) if is_kept else plan_rest(places, options))
-    return Removal(taken, found if is_kept else None, strange)
+        history = places.at(places.log_dir) if _has_history(places) else ""
+    return Removal(taken, found if is_kept else None, strange, history)
 
 
 def plan_left_timer(places: Places, options: Options) -> list[Step]:
@@ -89,6 +94,8 @@ def plan_rest(places: Places, options: Options) -> list[Step]:
         *([run_command("systemctl", "disable", "--now", *units)] if units else []),
         *(plan_stop_of_left_timer() if here else []),
         *(remove_file(places.at(path)) for path in (*places.units, places.tmpfiles, places.conf)),
+        *([] if places.is_foreign(places.logrotate) else [remove_file(places.at(places.logrotate))]),
+        *([] if _has_history(places) else [steps.remove_directory(places.at(places.log_dir))]),
         *([steps.remove_directory(places.at(places.conf_dir))] if _has_only_our_conf(places) else []),
         *([run_command("systemctl", "daemon-reload")] if here else []),
         *([] if places.top else [end_groups(options)]),
@@ -102,6 +109,11 @@ def _has_only_our_conf(places: Places) -> bool:
     """Whether the directory of the file of options has no other file."""
     directory = places.at(places.conf_dir)
     return {*door.list_if_there(directory)} <= {os.path.basename(places.conf)} and not places.is_foreign(places.conf)
+
+
+def _has_history(places: Places) -> bool:
+    """Whether the directory of the history has a file. The history is the administrator's to remove."""
+    return bool(door.list_if_there(places.at(places.log_dir)))
 
 
 def end_groups(options: Options) -> Step:
@@ -123,6 +135,7 @@ def end_groups(options: Options) -> Step:
 def format_removal(removal: Removal) -> list[str]:
     """A line for each file that was kept, and why."""
     lines = [f"left: {path} was not installed by {NAME}" for path in removal.strange]
+    lines += [f"left: {removal.history}, the history of what containers have used"] if removal.history else []
     kept = removal.kept
     if kept is None:
         return lines
@@ -140,7 +153,11 @@ def format_removal(removal: Removal) -> list[str]:
 
 def removal_to_json(removal: Removal) -> dict[str, Any]:
     """The object that `uninstall --json` prints. `kept` is null if the program is gone."""
-    return {"kept": removal.kept and removal.kept._asdict(), "left": removal.strange}
+    return {
+        "kept": removal.kept and removal.kept._asdict(),
+        "left": removal.strange,
+        "history": removal.history or None,
+    }
 
 
 # --- The remaining callers of the program

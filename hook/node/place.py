@@ -64,6 +64,10 @@ class Places:
         self.conf_dir = f"/etc/{NAME}"
         self.conf = f"{self.conf_dir}/reconcile.conf"
         """The options of the timer's reconcile."""
+        self.log_dir = f"/var/log/{NAME}"
+        """The directory of the history: root's alone. It stays after an uninstallation."""
+        self.logrotate = f"/etc/logrotate.d/{NAME}"
+        """Written once: then it is the administrator's, who may keep the history for longer."""
 
     def json(self, target: str) -> str:
         """The hooks.d file for a target."""
@@ -93,7 +97,7 @@ class Places:
             if path == self.program:
                 PyzFile(found)
                 return False
-            mark = CONF_MARK if path == self.conf else NAME
+            mark = CONF_MARK if path in (self.conf, self.logrotate) else NAME
             return mark.encode() not in door.read(found, door.CONFIGURATION)
         except (Unreadable, ValueError):
             return True

@@ -17,7 +17,13 @@ from pyz.bytecode import MINORS, compile_all
 
 OUTPUT = Path("dist") / "resctrl-mon-hook.pyz"
 # By `install`, and completions by the packages
-INSTALLED = ("oci-hooks/*.json", "packaging/completions/*", "packaging/systemd/*.*", "packaging/tmpfiles.d/*.conf")
+INSTALLED = (
+    "oci-hooks/*.json",
+    "packaging/completions/*",
+    "packaging/systemd/*.*",
+    "packaging/tmpfiles.d/*.conf",
+    "packaging/logrotate/*",
+)
 PYTHON = "/usr/bin/python3"
 # The first line. The kernel passes everything after the interpreter as one argument, which Python parses as the options
 # -I -S -c and the code; the file's own path comes next, so sys.argv is ['-c', path, ...]. That code runs the file line

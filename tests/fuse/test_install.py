@@ -40,7 +40,10 @@ ROOT = Path(__file__).resolve().parents[2]
 KUBERNETES, PODMAN = (f"{HOOKS_DIR}/10-resctrl-mon-hook-{name}.json" for name in ("kubernetes", "podman"))
 TMPFILES = "/usr/lib/tmpfiles.d/resctrl-mon-hook.conf"
 EVERYTHING = {PROGRAM, LINK, f"{UNITS}.service", f"{UNITS}.timer", WATCH, TMPFILES, CONF, KUBERNETES, PODMAN}
-EVERYTHING |= {f"{TEXTFILE}.service", f"{TEXTFILE}.timer", METRICS}
+LOGROTATE = "/etc/logrotate.d/resctrl-mon-hook"
+LOGS = "/var/log/resctrl-mon-hook"
+HISTORY = f"--history={LOGS}/history.jsonl"
+EVERYTHING |= {LOGROTATE, f"{TEXTFILE}.service", f"{TEXTFILE}.timer", METRICS}
 ETC_HOOKS = "/etc/containers/oci/hooks.d"
 
 
@@ -98,9 +101,12 @@ def test_everything_is_where_it_belongs_and_again_it_changes_nothing(node: Scrat
     assert node.path(PROGRAM).read_bytes() == PYZ.read_bytes()
     directories = ("oci-hooks", "packaging/systemd", "packaging/tmpfiles.d")
     shipped = {path.name: path.read_text() for name in directories for path in (ROOT / name).iterdir()}
-    for path in EVERYTHING - {PROGRAM, LINK, CONF}:
+    for path in EVERYTHING - {PROGRAM, LINK, CONF, LOGROTATE}:
         assert written[path] == shipped[os.path.basename(path)]
-    assert written[CONF].splitlines()[1:] == ["OPTIONS=--linger=600"]
+    assert written[CONF].splitlines()[1:] == [f"OPTIONS=--linger=600 {HISTORY}"]
+    rotation = (ROOT / "packaging/logrotate/resctrl-mon-hook").read_text()
+    assert written[LOGROTATE].partition("\n")[2] == rotation
+    assert node.path(LOGS).lstat().st_mode == 0o040750
     modes = {path: node.path(path).lstat().st_mode & 0o7777 for path in written}
     assert modes == {path: 0o777 if path == LINK else 0o755 if path == PROGRAM else 0o644 for path in EVERYTHING}
     assert node.run(LINK, "--version").stdout.startswith("resctrl-mon-hook ")
@@ -128,12 +134,48 @@ def test_options_reach_the_hooks_and_the_timer_from_one_place(node: ScratchMachi
     expected = ["--linger=5", "--monitor=opt-in", "--group-prefix=mine-", "--annotation=a=b", "--strict"]
     done(node, "install", "--for=both", "--adopt", *words)
     for path, target in ((KUBERNETES, "kubernetes"), (PODMAN, "podman")):
-        assert hook_of(node, path)["args"] == ["resctrl-mon-hook", "hook", f"--containers={target}", *expected]
-    assert node.written()[CONF].splitlines()[1:] == [f"OPTIONS={' '.join([*expected, '--adopt'])}"]
+        history = [HISTORY] if target == "podman" else []
+        args = ["resctrl-mon-hook", "hook", f"--containers={target}", *history, *expected]
+        assert hook_of(node, path)["args"] == args
+    assert node.written()[CONF].splitlines()[1:] == [f"OPTIONS={' '.join([*expected, HISTORY, '--adopt'])}"]
     assert done(node, "install", "--for=podman")[0] == f"remove {KUBERNETES}"
     assert set(node.written()) == EVERYTHING - {KUBERNETES}
-    assert hook_of(node, PODMAN)["args"] == ["resctrl-mon-hook", "hook", "--containers=podman"]  # which never lingers
-    assert node.written()[CONF].splitlines()[1:] == ["OPTIONS="]
+    args = ["resctrl-mon-hook", "hook", "--containers=podman", HISTORY]  # it never lingers
+    assert hook_of(node, PODMAN)["args"] == args
+    assert node.written()[CONF].splitlines()[1:] == [f"OPTIONS={HISTORY}"]
+
+
+def test_under_kubernetes_there_is_no_history_unless_it_is_asked_for(node: ScratchMachine) -> None:
+    done(node, "install", "--for=kubernetes")
+    assert "history" not in json.dumps(node.written()[CONF] + str(hook_of(node, KUBERNETES)))
+    assert not node.path(LOGS).exists()
+    assert LOGROTATE not in node.written()
+    done(node, "install", "--for=both", "--history=/var/log/jobs/all.jsonl")
+    for path in (KUBERNETES, PODMAN):
+        assert [word for word in hook_of(node, path)["args"] if "history" in word] == [  # type: ignore[attr-defined]
+            "--history=/var/log/jobs/all.jsonl"
+        ]
+    assert node.written()[CONF].splitlines()[1:] == ["OPTIONS=--linger=600 --history=/var/log/jobs/all.jsonl"]
+    assert node.path("/var/log/jobs").lstat().st_mode == 0o040750
+    assert "\nReadWritePaths=-/var/log/jobs\n" in node.written()[f"{UNITS}.service"]
+    assert not node.path(LOGS).exists()
+
+
+def test_the_history_outlives_an_uninstallation_and_its_rotation_is_the_administrators(node: ScratchMachine) -> None:
+    done(node, "install", "--for=podman")
+    rotation = node.path(LOGROTATE)
+    longer = rotation.read_text().replace("rotate 12", "rotate 120")
+    rotation.write_text(longer)
+    done(node, "install", "--for=podman")
+    assert rotation.read_text() == longer
+    put(node, f"{LOGS}/history.jsonl", "{}\n")
+    said = done(node, "uninstall")
+    assert f"left: {LOGS}, the history of what containers have used" in said
+    assert (node.written(), node.path(f"{LOGS}/history.jsonl").read_text()) == ({}, "{}\n")
+    done(node, "install", "--for=podman")
+    node.path(f"{LOGS}/history.jsonl").unlink()
+    assert not [line for line in done(node, "uninstall") if line.startswith("left: ")]
+    assert not node.path(LOGS).exists()
 
 
 def test_other_directories_reach_the_units(node: ScratchMachine) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine to install on: /usr, /etc and /run as a command sees them are scratch, over what this one has.
+"""A machine to install on: /usr, /etc, /run and /var/log as a command sees them are scratch, over what this one has.
 
 Nothing of the real ones is changed. Each command runs in a mount namespace of its own; what it wrote is kept, and lies
 below the directory of the machine, where `path` finds it.
@@ -95,7 +95,8 @@ class ScratchMachine:
         for name in LAYERED:
             (directory / name).mkdir(parents=True, exist_ok=True)
             (directory / f".{name}").mkdir(exist_ok=True)
-        (directory / "run").mkdir(exist_ok=True)
+        for name in ("run", "var/log"):
+            (directory / name).mkdir(parents=True, exist_ok=True)
 
     def enter(self) -> list[str]:
         """What a command is started by, to run there."""
@@ -105,6 +106,7 @@ class ScratchMachine:
             lines.append(f"mount -t overlay over -o lowerdir=/{name},upperdir={upper},workdir={work} /{name}")
         if self._has_run:
             lines.append(f"mount --bind {shlex.quote(str(self.directory / 'run'))} /run")
+        lines.append(f"mount --bind {shlex.quote(str(self.directory / 'var/log'))} /var/log")
         return ["unshare", "-m", "sh", "-c", "\n".join([*lines, *self._mounts, 'exec "$@"']), "sh"]
 
     def run(self, *words: str | Path, before: Sequence[str] = (), **more: Any) -> subprocess.CompletedProcess[str]:  # noqa: ANN401  subprocess.run's

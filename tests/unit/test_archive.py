@@ -82,7 +82,13 @@ def test_the_zip_holds_the_sources_with_the_compiled_models_and_what_install_put
 ) -> None:
     with zipfile.ZipFile(pyz) as file:
         held = {name: file.read(name) for name in file.namelist() if not name.startswith("bytecode/")}
-    directories = ("oci-hooks", "packaging/completions", "packaging/systemd", "packaging/tmpfiles.d")
+    directories = (
+        "oci-hooks",
+        "packaging/completions",
+        "packaging/systemd",
+        "packaging/tmpfiles.d",
+        "packaging/logrotate",
+    )
     paths = [*(source / "hook").rglob("*.py"), *(path for name in directories for path in (source / name).iterdir())]
     expected = {str(path.relative_to(source)): path.read_bytes() for path in paths}
     for models, compiled in made.COMPILED.items():

@@ -14,7 +14,9 @@ import pytest
 
 from hook.base.models import Options
 from hook.cli import command_line, deadline, verbs
+from hook.cli.options import History
 from hook.node import runtimes
+from hook.node.place import Places
 from hook.stages import entry
 
 import node
@@ -77,9 +79,8 @@ def get_limit(verb: str) -> float:
 
 def default_options() -> list[str]:
     """What $OPTIONS is without a file of the administrator's."""
-    name, _, value = only(SERVICE, "Service", "Environment").partition("=")
-    assert name == "OPTIONS"
-    return value.split()
+    (value,) = re.findall('^"OPTIONS=([^"]*)"$', only(SERVICE, "Service", "Environment"))
+    return str(value).split()
 
 
 def test_there_are_two_services_with_their_timers_and_two_that_stay() -> None:
@@ -134,6 +135,8 @@ SETTINGS = [
             (service, "RuntimeDirectory", os.path.basename(Options().run_dir)),
             (service, "RuntimeDirectoryMode", "0755"),  # as the hook makes it; consumers read there
             (service, "RuntimeDirectoryPreserve", "yes"),
+            (service, "LogsDirectory", "resctrl-mon-hook"),
+            (service, "LogsDirectoryMode", "0750"),  # what a job is called is its user's affair
         )
     ),
 ]
@@ -198,9 +201,24 @@ def test_it_is_called_with_the_options_of_the_shipped_hook() -> None:
 
     But for all containers, whichever file is for them.
     """
-    hooks = json.loads((ROOT / "oci-hooks" / "10-resctrl-mon-hook-kubernetes.json").read_text(encoding="utf-8"))
-    assert ["--containers=kubernetes", *default_options()] == hooks["hook"]["args"][2:]
+    called = []
+    for target in ("kubernetes", "podman"):
+        hooks = json.loads((ROOT / f"oci-hooks/10-resctrl-mon-hook-{target}.json").read_text(encoding="utf-8"))
+        ours, *options = hooks["hook"]["args"][2:]
+        assert ours == f"--containers={target}"
+        called += options
+    assert default_options() == called == ["--linger=600", f"--history={History().history}"]
     assert entry.parse(default_options())[1] == []
+
+
+def test_the_history_is_written_where_the_units_may_write_and_rotated_there() -> None:
+    text = (ROOT / "packaging/logrotate/resctrl-mon-hook").read_text(encoding="ascii")
+    head, *settings, end = [line for line in text.splitlines() if not line.startswith("#")]
+    assert (head, end) == (f"{History().history} {{", "}")
+    expected = "monthly, maxsize 100M, rotate 12, compress, delaycompress, missingok, notifempty, create 0600 root root"
+    assert [line.strip() for line in settings] == expected.split(", ")
+    assert os.path.dirname(History().history) == f"/var/log/{only(SERVICE, 'Service', 'LogsDirectory')}"
+    assert os.path.dirname(History().history) == Places().log_dir
 
 
 def test_an_administrator_can_give_others() -> None:
