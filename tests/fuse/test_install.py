@@ -245,7 +245,7 @@ def test_into_a_tree_for_another_machine(tmp_path: Path, bare: str) -> None:
     ended = run(check=True)
     assert not re.search("^(run|try|compile) ", ended.stdout, re.MULTILINE)
     made = {f"/{path.relative_to(top)}" for path in top.rglob("*") if not path.is_dir()}
-    assert made == EVERYTHING - {PODMAN} | {"/usr/bin/crio"}
+    assert made == EVERYTHING - {PODMAN, LOGROTATE} | {"/usr/bin/crio"}
     assert os.readlink(top / LINK[1:]) == "../libexec/oci/hooks.d/resctrl-mon-hook.pyz"
     subprocess.run([bare, "uninstall", f"--destdir={top}"], check=True, timeout=300, capture_output=True)
     assert [path.name for path in top.rglob("*") if not path.is_dir()] == ["crio"]
@@ -313,7 +313,7 @@ def test_the_timer_is_started_and_stopped_and_watch_only_if_it_is_asked_for(node
 # --- What is refused: nothing is in place then that a runtime would call
 
 
-@pytest.mark.parametrize("path", sorted(EVERYTHING - {CONF}))
+@pytest.mark.parametrize("path", sorted(EVERYTHING - {CONF, LOGROTATE}))
 def test_a_file_of_others_is_in_the_way(node: ScratchMachine, path: str) -> None:
     put(node, path, '{"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": true}, "stages": []}')
     said = refused(node, "install", "--for=both")
@@ -552,7 +552,7 @@ def test_the_program_stays_while_a_container_on_record_lives(node: ScratchMachin
         assert "run uninstall again when they are gone" in lines[-1]
         assert set(node.written()) == EVERYTHING - {KUBERNETES, PODMAN}
         shown = json.loads("\n".join(done(node, "uninstall", "--json")))
-        assert shown == {"dry_run": False, "steps": [], "kept": KEPT, "left": []}
+        assert shown == {"dry_run": False, "steps": [], "kept": KEPT, "left": [], "history": None}
         done(node, "uninstall", "--force")
     assert node.written() == {}
 

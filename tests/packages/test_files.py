@@ -24,6 +24,8 @@ NAME = "resctrl-mon-hook"
 PROGRAM = f"usr/libexec/oci/hooks.d/{NAME}.pyz"
 OWNER = f"usr/libexec/oci/hooks.d/{NAME}.owner"
 HOOKS_D = "usr/share/containers/oci/hooks.d"
+LOGROTATE = f"etc/logrotate.d/{NAME}"
+LOGS = f"var/log/{NAME}"
 MANUAL = f"usr/share/man/man8/{NAME}.8.gz"
 BOTH = {
     PROGRAM,
@@ -40,6 +42,7 @@ BOTH = {
     f"usr/lib/tmpfiles.d/{NAME}.conf",
     f"usr/share/bash-completion/completions/{NAME}",
     f"usr/share/fish/vendor_completions.d/{NAME}.fish",
+    LOGROTATE,
     MANUAL,
 }
 DEB_ALONE = {
@@ -82,10 +85,13 @@ def test_the_files_are_those_of_this_tree_and_only_root_can_write_them(
 ) -> None:
     tree = trees[kind]
     assert files(tree) == BOTH | alone
-    assert [str(path.relative_to(tree)) for path in (tree / "etc").rglob("*")] == [f"etc/{NAME}"], "an empty directory"
+    assert [*(tree / "etc" / NAME).iterdir()] == []
+    assert (tree / LOGS).exists() == (kind == "rpm"), "of a .deb postinst makes it"
     for path in tree.rglob("*"):
-        is_program = path.is_dir() or str(path.relative_to(tree)) in (PROGRAM, f"usr/bin/{NAME}")
-        assert stat.S_IMODE(path.stat().st_mode) == (0o755 if is_program else 0o644), path
+        name = str(path.relative_to(tree))
+        is_program = path.is_dir() or name in (PROGRAM, f"usr/bin/{NAME}")
+        assert stat.S_IMODE(path.stat().st_mode) == (0o750 if name == LOGS else 0o755 if is_program else 0o644), path
+    assert (tree / LOGROTATE).read_bytes() == (REPOSITORY / "packaging/logrotate" / NAME).read_bytes()
     assert (tree / PROGRAM).read_bytes() == HOOK.read_bytes()
     assert (tree / OWNER).read_text() == f"{kind}\n"
     assert (tree / f"usr/bin/{NAME}").resolve() == (tree / PROGRAM).resolve()
