@@ -122,17 +122,17 @@ def make_conf(wanted: Wanted) -> str:
     They apply to containers without a poststop. A poststop itself records how long the group lingers. reconcile ignores
     --containers.
     """
-    words = [word for word in _list_words(wanted, wanted.targets[0]) if not word.startswith("--containers=")]
+    words = [word for word in _list_hook_words(wanted, wanted.targets[0]) if not word.startswith("--containers=")]
     if not any(word.startswith(_HISTORY) for word in words):  # also what hooks of the other target have begun
         words += [
-            word for target in wanted.targets for word in _list_words(wanted, target) if word.startswith(_HISTORY)
+            word for target in wanted.targets for word in _list_hook_words(wanted, target) if word.startswith(_HISTORY)
         ]
     words += ["--adopt"] if wanted.adopt else []
     remark = "which overwrites it: give the options to that, or remove this line."
     return f"{CONF_MARK}, {remark}\nOPTIONS={' '.join(words)}\n"
 
 
-def _list_words(wanted: Wanted, target: str) -> list[str]:
+def _list_hook_words(wanted: Wanted, target: str) -> list[str]:
     """The options in the hooks.d file for a target."""
     words: list[str] = json.loads(make_hook_file(wanted, target))["hook"]["args"][2:]
     return words
@@ -141,7 +141,7 @@ def _list_words(wanted: Wanted, target: str) -> list[str]:
 def _plan_history(wanted: Wanted) -> list[Step]:
     """The directories of the history, which no hook makes, and what rotates it."""
     places = wanted.places
-    words = [word for target in wanted.targets for word in _list_words(wanted, target)]
+    words = [word for target in wanted.targets for word in _list_hook_words(wanted, target)]
     files = [word[len(_HISTORY) :] for word in words if word.startswith(_HISTORY)]
     directories = sorted({os.path.dirname(file) for file in files if file})
     here = [steps.make_directory(places.at(path), 0o750) for path in directories]
