@@ -62,8 +62,11 @@ def short_id(container: str) -> str:
 
 
 def who(container: str, namespace: str | None = None, pod: str | None = None, name: str | None = None) -> str:
-    """Name a container for people: `namespace/pod container (12 digits of the ID)`, less what is unknown."""
-    known = ([f"{namespace or '?'}/{pod}"] if pod else []) + ([name] if name else [])
+    """Name a container for people: `namespace/pod container (12 digits of the ID)`, less what is unknown.
+
+    Podman's pods have no namespace.
+    """
+    known = ([f"{namespace}/{pod}" if namespace else pod] if pod else []) + ([name] if name else [])
     return printable(" ".join([*known, f"({short_id(container)})"]) if known else short_id(container))
 
 

@@ -127,7 +127,7 @@ class Member(Model):
 
     `group` is the path of its mon_group. `cgroup` is `<controllers>:<path>` as /proc/PID/cgroup has it (no
     controllers: cgroup v2). `taken_from` is the mon_group of another tool that the process was in before. `name` is the
-    container's in its pod, as Kubernetes has it.
+    container's: in its pod, as Kubernetes has it, or Podman's.
     """
 
     pid: Pid
@@ -175,7 +175,9 @@ class KeyState(Model):
     CLOCK_BOOTTIME, in seconds. A key that lingers has mon_groups, but no members. A completed key has neither, and
     is kept for its snapshot. `cgroup` is the pod's, in the form of Member's; None: unknown. `members`: by container ID,
     or by names.former_life if another process got the ID while this one lives. `late_cpu`: CPU seconds that its tasks
-    had used before reconcile or watch moved them into its groups.
+    had used before reconcile or watch moved them into its groups. `name`: of a key that is one container, its name,
+    which stays when the member has left. A pod of Podman's has no namespace; until reconcile has found its name,
+    `pod_name` is the first 12 digits of its ID.
 
     For the line in --history: `history`: a hook that has this option started it. Of its present incarnation, from
     creation or return to completion: `returned`; `lives`, how often it was without a member, and plus one; `left`, the
@@ -187,6 +189,7 @@ class KeyState(Model):
     kind: Kind
     pod_namespace: str | None = None
     pod_name: str | None = None
+    name: str | None = None
     recovering: bool = False
     generation: Natural = 0
     created_at: str = ""

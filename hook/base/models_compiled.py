@@ -91,6 +91,7 @@ KeyState = Form("KeyState", (
     ("kind", "kind", ABSENT, (check_literal, (), "pod", "container", "sandbox")),
     ("pod_namespace", "pod_namespace", None, TEXT_OR_NONE),
     ("pod_name", "pod_name", None, TEXT_OR_NONE),
+    ("name", "name", None, TEXT_OR_NONE),
     ("recovering", "recovering", False, FLAG),
     ("generation", "generation", 0, (check_int, (), 0, 9223372036854775807)),
     ("created_at", "created_at", "", TEXT),

@@ -165,6 +165,11 @@ def read_counter(path: str) -> str:
     return text.decode("ascii", "replace").rstrip("\n")
 
 
+def read_start(path: str, size: int) -> str:
+    """The first bytes of a file of the kernel's, at most `size`, by one read. What is not UTF-8 is replaced."""
+    return _use(path, posix.O_RDONLY, lambda descriptor: posix.read(descriptor, size)).decode("utf-8", "replace")
+
+
 def list_directory(path: str, dir_fd: int | None = None) -> list[str]:
     """The names in a directory, which must not be a link; never of one that grows with the node."""
     return sorted(_use(path, posix.O_RDONLY | posix.O_DIRECTORY, posix.listdir, dir_fd))
@@ -402,6 +407,10 @@ user_id = posix.geteuid
 
 process_id = posix.getpid
 """Our own pid, in our pid namespace."""
+
+
+parent_id = posix.getppid
+"""The pid of our parent: of a hook, the runtime."""
 
 
 leave = posix._exit

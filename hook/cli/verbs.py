@@ -159,7 +159,7 @@ def _find_key(records: Records, kernel: Resctrl, name: str) -> SeenKey:
     from hook.observe import snapshot
     from hook.state.records import Broken
 
-    found = _match_keys(records, name)
+    found = _match_names(records, name)
     if len(found) > 1:
         more = ", ..." if len(found) > _MOST_NAMES else ""
         raise Usage(f"{len(found)} keys match {name[:80]!r}: {', '.join(list(found.values())[:_MOST_NAMES])}{more}")
@@ -169,50 +169,72 @@ def _find_key(records: Records, kernel: Resctrl, name: str) -> SeenKey:
         raise Usage(f"{key.file}: {key.problem}")
     if key is not None:
         return key
-    failure = records.failure(name)
+    failure = records.failure(only) if found else None
     if isinstance(failure, Failure):
-        raise Usage(f"container {name} has no key: {failure.reason}: {failure.problem}")
+        why = f"{failure.reason}: {failure.problem}"
+        raise Usage(f"container {found[only]} is not monitored: {why}; see list unmonitored")
     raise Usage(f"no key, pod or container matches {name[:80]!r}")
 
 
-def _match_keys(records: Records, name: str) -> dict[str, str]:
-    """Find the keys with this name, each with its name for people; if there are none, those whose name begins so."""
+def _match_names(records: Records, name: str) -> dict[str, str]:
+    """Find the keys, and the containers that are not monitored, with this name, each with its name for people.
+
+    If there are none: those whose name begins so. A name counts for those that exist now, if there are any: Podman may
+    give it again.
+    """
     from hook.base import names
     from hook.base.explain import who
-    from hook.base.models import KeyState
-    from hook.node import config
+    from hook.base.models import Failure, KeyState
+    from hook.node import podman
     from hook.state.records import glance_index
 
     known = records.names(KeyState)
     key = name if name in known else glance_index(records, name) if names.is_container_id(name) else None
-    if key is not None:
-        return {key: key}
-    states = {key: records.state(key) for key in known if name}
-    given = config.read_podman_names()
-    called = [(key, text) for key, state in states.items() for text in _list_names(key, state, given)]
-    # The beginning of a name counts only if no whole name matches.
-    matching = [key for key, text in called if text == name] or [key for key, text in called if text.startswith(name)]
-    return {
-        key: who(key, state.pod_namespace, state.pod_name) if isinstance(state := states[key], KeyState) else key
-        for key in dict.fromkeys(matching)
-    }
+    if key is not None or not name:
+        return {key: key} if key is not None else {}
+    called = list[tuple[str, str, bool]]()  # what, one of its names, whether it exists now
+    shown, given = dict[str, str](), podman.Names()
+    for key in known:
+        state = records.state(key)
+        shown[key] = key
+        if isinstance(state, KeyState):
+            state = podman.add_names(state, given)
+            shown[key] = who(key, state.pod_namespace, state.pod_name, state.name)
+        is_present = not isinstance(state, KeyState) or state.completed_at is None
+        called += [(key, text, is_present) for text in _list_names(key, state)]
+    for container in records.names(Failure):
+        failure = records.failure(container)
+        if isinstance(failure, Failure) and not failure.monitored:
+            what = failure.key if failure.key in shown else container
+            shown.setdefault(what, who(container, failure.namespace, failure.pod, failure.name))
+            pod = _list_pod_names(failure.namespace, failure.pod)
+            called += [(what, text, True) for text in (container, failure.name, *pod) if text]
+    matching = (
+        [what for what, text, is_present in called if text == name and is_present]
+        or [what for what, text, _ in called if text == name]
+        or [what for what, text, _ in called if text.startswith(name)]
+    )
+    return {what: shown[what] for what in dict.fromkeys(matching)}
 
 
-def _list_names(key: str, state: KeyState | Broken | None, given: dict[str, str]) -> Iterator[str]:
-    """All names by which a key can be found. `given`: Podman's names, by ID."""
+def _list_names(key: str, state: KeyState | Broken | None) -> Iterator[str]:
+    """All names by which a key can be found."""
     from hook.base.models import KeyState
 
     yield key
     if not isinstance(state, KeyState):
         return
-    if state.pod_name:
-        yield state.pod_name
-        yield f"{state.pod_namespace}/{state.pod_name}"
+    yield from _list_pod_names(state.pod_namespace, state.pod_name)
     for container, member in state.members.items():
         yield container
-        yield from filter(None, (member.name, given.get(container)))
-    if key in given:
-        yield given[key]
+        yield from filter(None, [member.name])
+    yield from filter(None, [state.name])
+
+
+def _list_pod_names(namespace: str | None, pod: str | None) -> Iterator[str]:
+    if pod:
+        yield pod
+        yield f"{namespace}/{pod}"
 
 
 def top(given: options.Top, request: Request) -> None:

@@ -54,10 +54,11 @@ def check_containers(site: Site) -> Iterator[Finding]:
         recorded = {*records.names(Index), *records.names(Failure)}
     hooked = [it.id for it in states if site.is_called_by(f"{it.bundle}/config.json")]
     yield ok("containers", f"{len(states)} running, {len(hooked)} with the hook")
-    if lost := [it for it in hooked if it not in recorded]:
+    infra = {it.id for it in states if it.id not in recorded and runtimes.is_left_out(it)}
+    if lost := [it for it in hooked if it not in recorded | infra]:
         found = f"have the hook configured but no record in the run directory: {name_first(lost)}"
         yield warning("containers", found, f"run {NAME} reconcile --adopt, unless a filter or --monitor excludes them")
-    if unhooked := sorted({it.id for it in states} - recorded - {*hooked}):
+    if unhooked := sorted({it.id for it in states} - recorded - {*hooked} - infra):
         remedy = f"to monitor them, run {NAME} reconcile --adopt"
         yield warning("containers", f"without the hook: {name_first(unhooked)}", remedy)
     for line in problems:

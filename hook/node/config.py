@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the files of container engines: settings of CRI-O, Podman and containerd, names of pods and containers.
+"""Reads the files of container engines: settings of CRI-O, Podman and containerd, the kubelet's names.
 
 The settings are TOML, which Python cannot parse before 3.11. Those that matter here are found by their names if each is
 on a line of its own, with plain strings. Any other notation (an inline table, a string with escapes) is not parsed.
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, starmap
 from typing import NamedTuple
@@ -21,7 +20,7 @@ from hook.node.door import CONFIGURATION, Budget, Tree, Unreadable
 from hook.stages import identity
 
 # A comment after strings that end on its line. A comment after a multi-line string stays, which is harmless.
-# Compiled when they are first used: `list` and `metrics` load this module for the names of Podman's containers alone.
+# Compiled when they are first used: `list` and `metrics` load this module for the place of Podman's storage alone.
 _COMMENT = r"""(?m)^((?:[^"'#\n]|"(?:[^"\\\n]|\\.)*"|'[^'\n]*')*)#.*$"""
 _TEXT = r"""(?:"[^"\\\n]*"|'[^'\n]*')"""
 _TEXTS = rf"\[(?:\s|,|{_TEXT}|\{{[^{{}}\n]*\}})*\]"
@@ -79,6 +78,7 @@ CRIO = Engine("CRI-O", "crio", "kubernetes", ("/etc/crio/crio.conf", "/etc/crio/
 _PODMAN_FILES = ("/etc/containers/containers.conf", "/etc/containers/containers.conf.d/*.conf")
 PODMAN = Engine("Podman", "podman", "podman", ("/usr/share/containers/containers.conf", *_PODMAN_FILES))
 _STORAGE = ("/usr/share/containers/storage.conf", "/etc/containers/storage.conf")
+_GRAPH_ROOT = "/var/lib/containers/storage"
 
 
 def list_hooks_dirs() -> list[str]:
@@ -89,6 +89,11 @@ def list_hooks_dirs() -> list[str]:
 def read_rdt_config_file() -> str | None:
     """The file by which CRI-O makes ctrl_groups, if any."""
     return _read_text(CRIO.files, "rdt_config_file") or None
+
+
+def read_graph_root() -> str:
+    """The directory in which Podman keeps its containers and its database."""
+    return _read_text(_STORAGE, "graphroot").rstrip("/") or _GRAPH_ROOT
 
 
 def _read_text(patterns: Sequence[str], name: str) -> str:
@@ -102,31 +107,10 @@ def _find_settings(patterns: Sequence[str], name: str) -> list[Setting]:
     return [it for path in files for it in _Reader(door.HOST).read_settings(path) if it.name == name]
 
 
-# --- Names. Hooks do not get those of Podman's containers; a record that was rebuilt from the kernel has none
+# --- Names by the kubelet: a record that was rebuilt from the kernel has none
 #
-# Podman: containers/storage, `containers.json` and `volatile-containers.json` (containers that a reboot removes).
 # kubelet, pkg/kubelet/kuberuntime: directories `/var/log/pods/<namespace>_<pod>_<uid>`, and for readers of logs links
 # `/var/log/containers/<pod>_<namespace>_<container>-<container ID>.log`. No name has a `_` in it (RFC 1123).
-
-_GRAPH_ROOT = "/var/lib/containers/storage"
-_LISTS = ("containers.json", "volatile-containers.json")
-_LIST_LIMIT = 64 << 20
-_INFRA = "-infra"  # the end of the name of the container that holds a pod's namespaces
-
-
-def read_podman_names() -> dict[str, str]:
-    """The name of each container by its ID; a pod's own container has the name of the pod. Skips unreadable files."""
-    root = _read_text(_STORAGE, "graphroot").rstrip("/") or _GRAPH_ROOT
-    drivers = [it for it in _list_if_there(root) if it.endswith("-containers")]  # one for each storage driver ever used
-    found: dict[str, str] = {}
-    for path in [f"{root}/{driver}/{name}" for driver in drivers for name in _LISTS]:
-        with suppress(Unreadable):
-            listed = door.read_json(path, _LIST_LIMIT)
-            for it in listed if isinstance(listed, list) else ():
-                container, given = (it.get("id"), it.get("names")) if isinstance(it, dict) else (None, None)
-                if isinstance(container, str) and isinstance(given, list) and given and isinstance(given[0], str):
-                    found[container] = given[0].removesuffix(_INFRA)
-    return found
 
 
 def read_pod_names() -> dict[str, tuple[str, str]]:

@@ -21,7 +21,8 @@ from hook.base.node_models import Unhooked, UnhookedContainer
 from hook.node import config, door, hooksd, programs
 from hook.node.door import Unreadable
 from hook.node.hooksd import find_own_hooks, list_hooks, parse_options, read_hooks
-from hook.stages import identity
+from hook.node.podman import name_running
+from hook.stages import identity, podman
 from hook.stages.entry import Context
 from hook.stages.identity import Pod
 from hook.state.records import Records
@@ -295,12 +296,32 @@ def _match(state: State, rules: _Rules) -> Pod | None:
     path = f"{state.bundle}/config.json"
     whole = door.read_json(path, door.BUNDLE)
     bundle = Config.model_validate(whole)
-    place = cgroups.from_config(bundle.linux.cgroups_path if bundle.linux is not None else None)
-    said = Annotations.model_validate(state.annotations or {})
-    pod = identity.pod_of(state.id, said, [place] if place is not None else [])
+    pod = _pod_of(state, bundle)
     given = [parse_options(it)[0] for it in find_own_hooks(list_hooks(path, whole))]  # it has the hook but no record
     options = [it for it in given if it.run_dir == rules.run_dir]
     if pod.is_podmans or pod.uid is not None:  # else its runtime reads no hooks.d
         options += rules.options
     concerned = [it for it in options if identity.concerns(it, is_podmans=pod.is_podmans)]
+    concerned = [it for it in concerned if not podman.leaves_out(it, pod)]
     return pod if any(identity.is_wanted(it, bundle.annotations or {}, pod) for it in concerned) else None
+
+
+def _pod_of(state: State, bundle: Config) -> Pod:
+    """The pod of a running container, with its names."""
+    place = cgroups.from_config(bundle.linux.cgroups_path if bundle.linux is not None else None)
+    places = [place] if place is not None else []
+    pod = identity.pod_of(state.id, Annotations.model_validate(state.annotations or {}), places)
+    name_running(pod, state.id, state.bundle, places)
+    return pod
+
+
+def is_left_out(state: State) -> bool:
+    """Whether a running container only holds the namespaces of a pod of Podman's, so that `--key=auto` leaves it out.
+
+    False if that cannot be found out.
+    """
+    try:
+        pod = _pod_of(state, Config.model_validate(door.read_json(f"{state.bundle}/config.json", door.BUNDLE)))
+    except (OSError, ValueError):
+        return False
+    return podman.leaves_out(Options(), pod)

@@ -356,10 +356,9 @@ def _identify(key: SeenKey, former: Former) -> Labels:
     members has its name from the former samples, so that its series stays the same.
     """
     state, container = key.state, ""
-    if state.kind == "container" and state.pod_name:
-        known = next((member.name for member in state.members.values() if member.name), None)
-        container = former.containers.get(state.key, "") if known is None else printable(known)
-    kind = "uid" if state.kind == "pod" else f"{state.kind}_id" if state.pod_name else "key"
+    if state.kind == "container":
+        container = former.containers.get(state.key, "") if key.container is None else printable(key.container)
+    kind = "uid" if state.kind == "pod" else f"{state.kind}_id" if state.pod_namespace else "key"
     return (
         ("namespace", printable(state.pod_namespace or "")),
         ("pod", printable(state.pod_name or "")),

@@ -317,8 +317,7 @@ def _format_member(key: SeenKey, container: str) -> list[str]:
 
 
 def _name_member(key: SeenKey, container: str) -> str:
-    name = key.state.members[container].name or key.names.get(container)
-    return who(names.container_of(container), name=name)
+    return who(names.container_of(container), name=key.state.members[container].name)
 
 
 def _format_life(key: SeenKey) -> list[str]:
@@ -497,13 +496,10 @@ def _uses_to_json(use: Uses) -> dict[str, Any]:
 
 
 def format_name(key: SeenKey) -> str:
-    """`namespace/pod`, with `/container` if the key is one; else the name that Podman has given; `-`: unknown."""
+    """`namespace/pod`, with `/container` if the key is one; Podman's pods have no namespace; `-`: unknown."""
     state = key.state
-    if state.pod_namespace is None and state.pod_name is None:
-        return to_word(key.name) if key.name else _NOTHING
-    name = f"{to_word(state.pod_namespace)}/{to_word(state.pod_name)}"
-    members = {member.name for member in state.members.values() if member.name}
-    return f"{name}/{to_word(members.pop())}" if state.kind == "container" and len(members) == 1 else name
+    known = [state.pod_namespace, state.pod_name or (state.pod_namespace and ""), key.container]
+    return "/".join(to_word(it) for it in known if it is not None) or _NOTHING
 
 
 def to_word(text: str | None) -> str:

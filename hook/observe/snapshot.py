@@ -9,7 +9,7 @@ left out, an invalid one is reported.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from hook.base.errors import HookError
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup, Options
 from hook.base.node_models import ReconcileRecord, Unhooked, WatchRecord
 from hook.base.resctrl import Resctrl
-from hook.node import config
+from hook.node import podman
 from hook.observe import hardware
 from hook.observe.hardware import AssignableCounters, Rmids
 from hook.state.records import Broken, Records, leave_out
@@ -82,18 +82,26 @@ class Group:
 class SeenKey:
     """A key in a snapshot. `alive`: by container, whether that member is; None: unknown, as in another pid namespace.
 
-    `names`: Podman's names of the key and its members, by ID.
+    `state`: its record, with Podman's names.
     """
 
     state: KeyState
     groups: list[Group]
     alive: dict[str, bool | None]
-    names: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str | None:
-        """Podman's name for the key; None: unknown."""
-        return self.names.get(self.state.key)
+        """Podman's name for the key: of its container, or of its pod; None: unknown, or it is not Podman's."""
+        if self.state.pod_namespace is not None or self.state.kind == "pod":
+            return None
+        return self.container if self.state.kind == "container" else self.state.pod_name
+
+    @property
+    def container(self) -> str | None:
+        """The name of the container that the key is; None: unknown, or it is a pod."""
+        if self.state.kind != "container":
+            return None
+        return self.state.name or next((it.name for it in self.state.members.values() if it.name), None)
 
     @property
     def condition(self) -> str:
@@ -264,11 +272,9 @@ def _read_group(kernel: Resctrl, record: MonGroup, readings: Readings) -> Group:
 
 
 def add_podman_names(keys: list[SeenKey]) -> list[SeenKey]:
-    """Add Podman's names to keys. Reads Podman's storage only if a key has no pod."""
-    if all(it.state.kind == "pod" for it in keys):
-        return keys
-    given = config.read_podman_names()
-    return [replace(it, names={id_: given[id_] for id_ in [it.state.key, *it.alive] if id_ in given}) for it in keys]
+    """Add Podman's names to keys whose records lack some. Reads Podman's files only if there is such a key."""
+    known = podman.Names()
+    return [replace(it, state=podman.add_names(it.state, known)) for it in keys]
 
 
 def _find_ours(

@@ -8,12 +8,14 @@ from hook.base.container_tasks import cpu_seconds
 from hook.base.errors import HookError, Reason
 from hook.base.explain import GroupGone, WrongCtrlGroup, cgroup_error
 from hook.base.models import Failure, KeyState
+from hook.node import podman
 from hook.reconcile.chase import Chase, StillOutside, count_late_cpu
 from hook.reconcile.diagnose import has_begun
 from hook.reconcile.survey import Survey
 from hook.stages import create, report
 from hook.stages.entry import Context
 from hook.stages.identity import Container, Key
+from hook.stages.podman import leaves_out
 from hook.stages.retry import retire
 from hook.state import damage
 
@@ -29,7 +31,9 @@ def make_container(name: str, pid: int, bundle: str, annotations: dict[str, str]
     if annotations is None and config is not None:
         annotations = config.annotations or {}
     place = cgroups.from_config(config.linux.cgroups_path) if config is not None and config.linux is not None else None
-    found = Container(name, pid, bundle, annotations, [place] if place is not None else [])
+    places = [place] if place is not None else []
+    found = Container(name, pid, bundle, annotations, places)
+    podman.name_running(found.pod, name, bundle, places)
     if place is None and (annotations is None or found.pod.uid is not None):
         found.pod.uid, found.pod.problem = None, cgroup_error(bundle)
     return found
@@ -41,6 +45,8 @@ def adopt_running(seen: Survey, container: Container) -> bool:
     False: filters leave it out.
     """
     options, run = seen.context.options, seen.context.run
+    if leaves_out(options, container.pod):
+        return False
     key = None
     if container.starttime is not None and report.guess_key(options, container) is None:
         name = run.read_index(container.id)

@@ -14,6 +14,7 @@ from itertools import chain
 from hook.base import container_tasks, names, procfs
 from hook.base.explain import short_id, who
 from hook.base.models import Failure, KeyState
+from hook.node import podman
 from hook.reconcile.survey import Survey, Threads
 from hook.stages import reclaim
 from hook.stages.retry import is_retired
@@ -121,7 +122,7 @@ def _diagnose_record(seen: Survey, state: KeyState) -> Iterator[Action]:
     elif state.members:
         named = name_members(seen, state)
         if named is not state:
-            why = "the kubelet's logs name it"
+            why = "the kubelet's logs name it" if state.kind == "pod" else "Podman names it"
             yield Action("name", key, why=why, namespace=named.pod_namespace, pod=named.pod_name)
     elif state.lingering_since is None:
         yield Action("end", key, why="it has no members")
@@ -219,12 +220,12 @@ def has_begun(state: KeyState, container: str) -> bool:
 
 
 def name_members(seen: Survey, state: KeyState) -> KeyState:
-    """Add the kubelet's names to the record of a live pod that lacks some.
+    """Add names to the record of a live key that lacks some: the kubelet's, or Podman's.
 
-    A record that was rebuilt from the kernel has none. The kubelet's logs are listed only if a name is missing.
+    A record that was rebuilt from the kernel has none. The files with the names are read only if one is missing.
     """
-    if state.kind != "pod" or not state.members:
-        return state
+    if state.kind != "pod":
+        return podman.add_names(state, seen.podman)
     pod = seen.pods.get(state.key) if state.pod_name is None else None
     nameless = {it: names.container_of(it) for it, member in state.members.items() if member.name is None}
     found = {it: seen.names[name] for it, name in nameless.items() if name in seen.names}

@@ -16,7 +16,7 @@ from hook.base.container_tasks import Process, Processes
 from hook.base.errors import UNNAMED, HookError
 from hook.base.models import Failure, Index, KeyState, Member, MonGroup, State
 from hook.base.node_models import Unhooked
-from hook.node import config
+from hook.node import config, podman
 from hook.reconcile.chase import is_of_parent, locate
 from hook.stages import reclaim
 from hook.stages.entry import Context
@@ -128,6 +128,11 @@ class Survey:
     def names(self) -> Mapping[str, str]:
         """The name of each container of the kubelet, by its ID."""
         return config.read_container_names()
+
+    @cached_property
+    def podman(self) -> podman.Names:
+        """The names of Podman's containers and pods."""
+        return podman.Names()
 
     @cached_property
     def completed_groups(self) -> set[str]:

@@ -263,6 +263,7 @@ def _join(
         cgroup=(identity.find_pod_cgroup(member.cgroup, state.key) if state.kind == "pod" else None) or state.cgroup,
         pod_namespace=state.pod_namespace or container.pod.namespace,
         pod_name=state.pod_name or container.pod.name,
+        name=member.name if state.kind == "container" else None,
     )
     return joined, group
 

@@ -138,6 +138,10 @@ def make_call(verb: str, given: tuple[Options, list[str]], state: State, annotat
 
         raise report.state_error("the state of a container that is being created has no pid")
     container = identity.Container(state.id, state.pid, state.bundle, annotations)
+    if container.pod.is_podmans:
+        from hook.stages import podman
+
+        podman.name_container(container)
     return Call("createRuntime", given, state.id, state.bundle, container)
 
 
@@ -181,6 +185,11 @@ def _act(call: Call, kernel: resctrl.Resctrl, run_dir: RunDir) -> bool:
         return False
     if call.options.containers != "all" and not identity.concerns(call.options, is_podmans=container.pod.is_podmans):
         return False
+    if container.pod.is_podmans:
+        from hook.stages import podman
+
+        if podman.leaves_out(call.options, container.pod):
+            return False
     key = create.create_runtime(context, container)
     if key is None:
         return False  # a failure on record may be of the call that this container is for

@@ -34,7 +34,8 @@ class Key:
 class Pod:
     """The container's pod; a field is None if no trustworthy source has it.
 
-    `problem`: a contradiction or defect of the UIDs in the annotations. `is_podmans`: Podman made the container.
+    `problem`: a contradiction or defect of the UIDs in the annotations. `is_podmans`: Podman made the container; then
+    `name` and `container` are Podman's (see `podman`), and there is no namespace.
     """
 
     def __init__(
@@ -45,9 +46,9 @@ class Pod:
         container: str | None = None,
     ) -> None:
         self.uid = (canonical_uid(uid) or uid) if uid else None  # a wrong one is reported
-        self.namespace = _bounded(namespace)
-        self.name = _bounded(name)
-        self.container = _bounded(container)
+        self.namespace = bounded(namespace)
+        self.name = bounded(name)
+        self.container = bounded(container)
         self.problem: HookError | None = None
         self.is_podmans = False
 
@@ -83,7 +84,7 @@ class Container:
         return self.pod.problem if key.name == self.pod.uid else None
 
 
-def _bounded(text: str | None) -> str | None:
+def bounded(text: str | None) -> str | None:
     """Cut a name to the length that Kubernetes allows (RFC 1123)."""
     return text[:253] if text else None
 

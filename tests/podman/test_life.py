@@ -285,11 +285,11 @@ def test_a_container_whose_bundle_is_lost_is_named_by_doctor(node: PodmanNode) -
 
     assert findings() == []
     aside = bundle.rename(bundle.with_name("aside"))
-    assert findings() == [f"{lost[:12]}: its processes run, but its bundle is gone ({bundle.parent})"]
+    assert findings() == [f"lost ({lost[:12]}): its processes run, but its bundle is gone ({bundle.parent})"]
     aside.rename(bundle)
     state = Path("/run/runc") / lost
     aside = state.rename(f"/run/aside-{lost}")
-    assert findings() == [f"{lost[:12]}: its processes run, but no OCI runtime knows it"]
+    assert findings() == [f"lost ({lost[:12]}): its processes run, but no OCI runtime knows it"]
     aside.rename(state)
     assert findings() == []
     for gate, container in zip(gates, (lost, well)):

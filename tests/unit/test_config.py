@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -360,27 +359,6 @@ def test_the_file_of_ctrl_groups_is_the_last_that_crio_names(fs: FakeFilesystem)
 
 
 # --- Names
-
-
-def write_containers(fs: FakeFilesystem, path: str, *containers: dict[str, object]) -> None:
-    fs.create_file(path, contents=json.dumps(containers))
-
-
-def test_names_are_those_of_all_drivers_and_of_containers_that_do_not_outlive_a_boot(fs: FakeFilesystem) -> None:
-    assert config.read_podman_names() == {}
-    overlay, vfs = f"{STORAGE}/overlay-containers", f"{STORAGE}/vfs-containers"
-    write_containers(fs, f"{overlay}/containers.json", {"id": "b"}, {"id": "a", "names": ["db", "other"]})
-    write_containers(fs, f"{overlay}/volatile-containers.json", {"id": "c", "names": ["build"]})
-    write_containers(fs, f"{vfs}/containers.json", {"id": "d", "names": ["web-infra"]}, {"id": "e", "names": []})
-    assert config.read_podman_names() == {"a": "db", "c": "build", "d": "web"}
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1]", '[{"id": 1, "names": ["x"]}]', '[{"id": "a", "names": [1]}]', "{}"])
-def test_what_is_no_list_of_containers_is_skipped(fs: FakeFilesystem, text: str) -> None:
-    fs.create_file("/etc/containers/storage.conf", contents='[storage]\n# graphroot = "/x"\ngraphroot = "/srv/s/"\n')
-    fs.create_file("/srv/s/overlay-containers/containers.json", contents=text)
-    write_containers(fs, "/srv/s/vfs-containers/containers.json", {"id": "d", "names": ["web"]})
-    assert config.read_podman_names() == {"d": "web"}
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,7 @@ class Facts:
     asides: Mapping[str, list[str]] = {}
     pods: Mapping[str, tuple[str, str]] = {}
     names: Mapping[str, str] = {}
+    podman: Any = SimpleNamespace(containers={"c9": "web"}, pods={"fd174e60a699": "stack"})
 
     def __init__(
         self,
@@ -188,6 +189,8 @@ NO_PID = {"pid": None, "starttime": None}
         (Facts(state("c1", kind="pod"), pods={"k": ("ns", "p")}), ["name k"]),
         (Facts(state("c1", kind="pod", pod_name="q"), pods={"k": ("ns", "p")}), []),
         (Facts(state("c1"), pods={"k": ("ns", "p")}), []),
+        (Facts(state("c1", pod_name="fd174e60a699")), ["name k"]),
+        (Facts(state("c1", pod_name="0d174e60a699")), []),
         # The index
         (Facts(index={"c1": "k"}), ["forget c1 k"]),
         (Facts(state("c1"), index={"c2": "k"}), ["forget c2 k"]),

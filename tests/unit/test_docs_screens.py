@@ -19,7 +19,6 @@ from pyfakefs.fake_filesystem_unittest import Pause
 from hook.base import system
 from hook.cli import command_line as cli
 from hook.cli import top, verbs
-from hook.node import config
 from hook.observe.table import Screen
 from tests.unit.documents import page, record, screen
 from tests.unit.lines import line, make, write_lines
@@ -54,7 +53,6 @@ def node(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
     monkeypatch.setattr(system, "unix_time", lambda: BEGUN + 1000.0)
     for pid in (33, 60, 62, 71):
         add_process(pid, starttime=92000 + pid)
-    monkeypatch.setattr(config, "read_podman_names", lambda: {DATABASE: "db"})
     used = {ENERGY: "22.313000", TOTAL: "48640000000", LOCAL: "36480000000", CACHE: "3145728"}
     nothing = {ENERGY: "Unavailable", TOTAL: "0", LOCAL: "0"}
     path = node.make("oci-" + KEY, counters=used)
@@ -76,7 +74,7 @@ def node(node: NodeFiles, monkeypatch: pytest.MonkeyPatch) -> NodeFiles:
     node.completed("5b6cb0a4-51b6-4fd0-8a3e-0d9f3f2f7a11", **pod("batch", "report-28913-8kq2m"), created_boottime=700.0)
     path = node.make("oci-" + DATABASE, counters={ENERGY: "310.25", TOTAL: "912000000"})
     groups = [{"path": path, "ctrl_group": "/", "begin": {ENERGY: "0", TOTAL: "0"}}]
-    node.record(DATABASE, created_boottime=10.0, groups=groups, members={DATABASE: member(path, 33)})
+    node.record(DATABASE, name="db", created_boottime=10.0, groups=groups, members={DATABASE: member(path, 33, "db")})
     tried = "mkdir /sys/fs/resctrl/mon_groups/oci-c41d8cd9-8f00-4b20-9980-0998ecf8427e: ENOSPC"
     few = "info/*/num_rmids; on arm64 the PMGs of one ctrl_group"
     hint = f"more groups than RMIDs ({few}), or groups that others leaked"

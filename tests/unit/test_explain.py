@@ -24,7 +24,7 @@ texts = st.text(st.characters(codec=None))
         ((), "5f3c5f3c5f3c"),
         (("shop", "cart-0", "app"), "shop/cart-0 app (5f3c5f3c5f3c)"),
         (("shop", "cart-0", None), "shop/cart-0 (5f3c5f3c5f3c)"),
-        ((None, "cart-0", "app"), "?/cart-0 app (5f3c5f3c5f3c)"),
+        ((None, "stack", "db"), "stack db (5f3c5f3c5f3c)"),
         (("shop", None, "app"), "app (5f3c5f3c5f3c)"),
         (("shop", "a\nb", "\x1b[2J"), "shop/a\\nb \\x1b[2J (5f3c5f3c5f3c)"),
     ],

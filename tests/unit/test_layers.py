@@ -157,6 +157,7 @@ def test_os_is_for_people() -> None:
                 "doctor/kernel",
                 "node/door",
                 "node/host",
+                "stages/podman",
             },
         ),
         (

@@ -228,11 +228,20 @@ def test_domains_can_be_summed(
     ("fields", "labels"),
     [
         ({"kind": "pod", "pod_namespace": "shop", "pod_name": "web-0"}, {"uid": "c1"}),
-        ({"kind": "container"}, {"key": "c1"}),  # the empty ones stay: see prometheus._identify
+        ({"kind": "container"}, {"key": "c1", "container": "app"}),  # the empty ones stay: see prometheus._identify
         ({"kind": "sandbox"}, {"key": "c1"}),
+        ({"pod_name": "stack", "name": "db"}, {"key": "c1", "container": "db"}),
+        ({"kind": "sandbox", "pod_name": "stack"}, {"key": "c1"}),
         ({"pod_namespace": "shop", "pod_name": "web-0"}, {"container_id": "c1", "container": "app"}),
     ],
-    ids=["as of kube-state-metrics", "no pod", "no pod's sandbox", "one container of a pod"],
+    ids=[
+        "as of kube-state-metrics",
+        "no pod",
+        "no pod's sandbox",
+        "in a pod of Podman's",
+        "a pod of Podman's",
+        "one container of a pod",
+    ],
 )
 def test_a_key_has_labels(node: NodeFiles, fields: dict[str, str], labels: dict[str, str]) -> None:
     groups = [{**HERE, "path": node.make("oci-c1", it, NOW), "ctrl_group": it} for it in ("/", "gold")]

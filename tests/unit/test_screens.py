@@ -22,7 +22,6 @@ from hook.cli import top as top_command
 from hook.cli import verbs
 from hook.doctor import FAILURE, OK, WARNING, Finding, Site
 from hook.doctor.records import check_records
-from hook.node import config
 from hook.node.place import Places
 from hook.observe import screens, snapshot, table
 from hook.observe.snapshot import Group, Inventory, SeenKey
@@ -60,14 +59,6 @@ def run(node: NodeFiles, capsys: pytest.CaptureFixture[str], complaints: list[st
         return capsys.readouterr().out
 
     return run
-
-
-@pytest.fixture
-def podman(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The names of Podman's containers, by ID."""
-    names: dict[str, str] = {}
-    monkeypatch.setattr(config, "read_podman_names", lambda: names)
-    return names
 
 
 def keys_of(text: str) -> list[str]:
@@ -216,10 +207,9 @@ def test_a_screen_has_these_lines(
     assert absent not in text
 
 
-def test_orphans_and_podmans_names_are_shown(node: NodeFiles, run: Run, podman: dict[str, str]) -> None:
+def test_orphans_and_podmans_names_are_shown(node: NodeFiles, run: Run) -> None:
     node.make("oci-lone")
-    podman.update(c1="db", other="else")
-    node.live("c1")
+    node.live("c1", name="db", members={"c1": node.alive("/x/mon_groups/oci-c1", name="db")})
     lines = run("list").splitlines()
     assert (lines[0].endswith("; orphans: 1"), lines[3].split()[:2]) == (True, ["db", "c1"])
     assert json.loads(run("list", "--json"))["keys"][0]["name"] == "db"
@@ -327,7 +317,7 @@ def test_show_finds_a_key_by_any_of_its_names_or_how_it_begins(node: NodeFiles, 
         ("a", "4 keys match 'a': a-1, ab, abc, abcde"),
         ("x", "2 keys match 'x': shop/x (k1), test/x (k2)"),
         ("torn", "torn.json: not JSON"),
-        ("c9", "container c9 has no key: no_rmids"),
+        ("c9", "container c9 is not monitored: no_rmids"),
         ("gone", "no key"),
         ("-", "no key"),
     ],

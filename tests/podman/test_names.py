@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names that Podman gives: known from the start, and known still when Podman has forgotten them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support import machine
+from tests.support.containers import CRUN, DEADLINE
+from tests.support.machine import ScratchMachine
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.podman.node import PodmanNode
+
+IMAGE = "localhost/wait"
+
+
+def ask(node: PodmanNode, *words: str, status: int = 0) -> str:
+    """What a command prints: its answer, or its complaint."""
+    command = [str(node.lab.hook), words[0], *node.directories, *words[1:]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE)
+    assert done.returncode == status, done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+def names(node: PodmanNode) -> list[tuple[str, str | None, str | None]]:
+    """State, pod and name of each key."""
+    keys = json.loads(ask(node, "list", "--json"))["keys"]
+    return sorted((it["state"], it["pod"], it["name"]) for it in keys)
+
+
+def record(node: PodmanNode, key: str) -> Any:  # noqa: ANN401  JSON
+    return json.loads((node.run_dir / "groups" / f"{key}.json").read_text())
+
+
+def test_a_name_is_shown_everywhere_and_outlives_the_container(node: PodmanNode) -> None:
+    gate = node.lab.run("job-17", "--rm")
+    container = node.lab.container_id("job-17")
+    assert record(node, container)["members"][container]["name"] == "job-17"
+    assert names(node) == [("live", None, "job-17")]
+    assert "\njob-17 " in ask(node, "list")
+    assert f"\n  job-17 ({container[:12]}): alive" in ask(node, "show", "job-17")
+    assert "\njob-17 " in ask(node, "top", "--count=1", "--interval=0.1")
+    labels = f'namespace="",pod="",container="job-17",key="{container}"'
+    assert f"resctrl_mon_core_energy_joules_total{{{labels}" in ask(node, "metrics")
+    gate.open()
+    node.lab.watch.wait("poststop", container)
+    assert names(node) == [("completed", None, "job-17")]
+    assert f"\nkey         {container}\n" in "\n" + ask(node, "show", "job-17")
+    assert f"resctrl_mon_core_energy_joules_total{{{labels}" in ask(node, "metrics"), "the same series"
+
+
+def test_a_name_that_podman_made_up_is_known(node: PodmanNode) -> None:
+    gate = node.lab.gate("gate")
+    options = [it for it in node.lab.options("gate") if not it.startswith("--name")]
+    container = node.lab.podman("run", "-d", *options, "--rootfs", str(node.lab.rootfs), *gate.command).stdout.strip()
+    gate.wait_up()
+    given = node.lab.inspect(container, "{{.Name}}")
+    assert "_" in given
+    assert names(node) == [("live", None, given)]
+    gate.open()
+    node.lab.watch.wait("poststop", container)
+
+
+@pytest.mark.skipif(shutil.which("crun", path="/usr/bin:/bin") is None, reason="no crun")
+def test_a_name_is_known_under_crun(node: PodmanNode, tmp_path: Path) -> None:
+    """By conmon as Podman starts it: what Podman's own containers ask of crun takes rights that a small VM lacks."""
+    lab, conmon = node.lab, shutil.which("conmon", path="/usr/bin:/usr/libexec/podman:/usr/lib/podman")
+    config = lab.runc_config("job", ["/bin/true"], {"io.container.manager": "libpod"})
+    config["linux"]["cgroupsPath"] = f"{lab.cgroups.path}/libpod-job"
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    crun, root = shutil.which("crun", path="/usr/bin:/bin"), f"--root={tmp_path}/crun"
+    words = ["--api-version=1", "-c", "job", "-u", "job", "-r", crun, "-b", str(tmp_path), "-p", f"{tmp_path}/pidfile"]
+    words += ["-n", "job-17", "--exit-dir", str(tmp_path), "--full-attach", "-l", f"k8s-file:{tmp_path}/log"]
+    for command, stage in (
+        ([conmon, *words, "--runtime-arg", root], "createRuntime"),
+        ([crun, root, "delete", "--force", "job"], "poststop"),
+    ):
+        subprocess.run([*CRUN[:-1], *map(str, command)], check=True, capture_output=True, timeout=DEADLINE)
+        lab.watch.wait(stage, "job")
+    assert names(node) == [("completed", None, "job-17")]
+
+
+def test_a_name_that_was_given_again_is_of_the_container_that_has_it_now(node: PodmanNode) -> None:
+    gate = node.lab.run("job", "--rm")
+    first = node.lab.container_id("job")
+    gate.open()
+    node.lab.watch.wait("poststop", first)
+    assert json.loads(ask(node, "show", "--json", "job"))["key"] == first
+    node.lab.podman("run", "-d", "--rm", *node.lab.options("job"), "--rootfs", str(node.lab.rootfs), *gate.command)
+    gate.wait_up()
+    second = node.lab.container_id("job")
+    assert json.loads(ask(node, "show", "--json", "job"))["key"] == second
+    assert names(node) == [("completed", None, "job"), ("live", None, "job")]
+    gate.open()
+    node.lab.watch.wait("poststop", second)
+    assert "2 keys match 'job'" in ask(node, "show", "job", status=2)
+
+
+def test_a_container_without_an_rmid_is_named_and_show_says_why(node: PodmanNode) -> None:
+    node.resctrl.control(do="inject", op="mkdir", error="ENOSPC", times=10)
+    gate = node.lab.run("web")
+    container = node.lab.container_id("web")
+    said = ask(node, "show", "web", status=2)
+    assert f"container web ({container[:12]}) is not monitored: no_rmids: " in said
+    assert ask(node, "show", "we", status=2) == said
+    assert f"web ({container[:12]}): no_rmids: " in ask(node, "list", "unmonitored")
+    gate.open()
+    node.lab.watch.wait("poststop", container)
+
+
+def test_a_renamed_container_has_its_new_name_from_its_next_start_on(node: PodmanNode) -> None:
+    gate = node.lab.run("old")
+    container = node.lab.container_id("old")
+    node.lab.podman("rename", "old", "new")
+    assert names(node) == [("live", None, "old")]
+    node.lab.podman("restart", "-t", "0", "new")
+    gate.wait_up()
+    assert names(node) == [("live", None, "new")]
+    node.lab.watch.wait("poststop", container)
+    gate.open()
+    node.lab.watch.wait("poststop", container)
+
+
+# --- Pods
+
+
+def create_pod(node: PodmanNode, *options: str) -> str:
+    """The ID of a pod."""
+    node.lab.import_image(IMAGE)
+    words = [f"--cgroup-parent={node.lab.cgroups.path}", "--name=stack", "--network=none", f"--infra-image={IMAGE}"]
+    return node.lab.podman("pod", "create", *words, *options).stdout.strip()
+
+
+def with_storage(node: PodmanNode, directory: Path) -> ScratchMachine:
+    """A machine whose Podman is the lab's."""
+    if reason := machine.missing():
+        pytest.skip(reason)
+    scratch = ScratchMachine(directory / "scratch", has_run=False)
+    path = scratch.path("/etc/containers/storage.conf")
+    path.parent.mkdir(parents=True)
+    path.write_text(f'[storage]\ndriver = "vfs"\ngraphroot = "{node.lab.base}/root"\n')
+    return scratch
+
+
+def run_on(scratch: ScratchMachine, node: PodmanNode, verb: str, *words: str) -> Any:  # noqa: ANN401  JSON
+    done = scratch.run(verb, *node.directories, "--json", *words)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_pod_has_podmans_name_and_its_infra_container_takes_no_rmid(node: PodmanNode, tmp_path: Path) -> None:
+    scratch = with_storage(node, tmp_path)
+    pod = create_pod(node)
+    gate = node.lab.run("web", pod="stack")
+    container, infra = node.lab.container_id("web"), node.lab.container_id(f"{pod[:12]}-infra")
+    assert node.groups() == {f"oci-{container}": [node.lab.init("web").pid]}
+    assert names(node) == [("live", pod[:12], "web")], "the hook knows its digits"
+    assert [(it["pod"], it["name"]) for it in run_on(scratch, node, "list")["keys"]] == [("stack", "web")]
+    assert run_on(scratch, node, "show", "stack")["key"] == container
+    metrics = scratch.run("metrics", *node.directories).stdout
+    assert f'{{namespace="",pod="stack",container="web",key="{container}"' in metrics
+    # Reconcile keeps the name, which outlives the pod; it adopts no infra container.
+    actions = run_on(scratch, node, "reconcile", "--adopt")["actions"]
+    assert [it["action"] for it in actions if it["key"] == container or it["container"] == infra] == ["name"]
+    assert record(node, container)["pod_name"] == "stack"
+    assert infra not in json.dumps(node.left())
+    gate.open()
+    node.lab.watch.wait("poststop", container)
+    node.lab.podman("pod", "rm", "-f", "-t", "0", "stack")
+    assert names(node) == [("completed", "stack", "web")]
+    assert json.loads(ask(node, "show", "--json", "stack"))["name"] == "web"
+
+
+def test_names_come_back_after_the_loss_of_all_records(node: PodmanNode, tmp_path: Path) -> None:
+    scratch = with_storage(node, tmp_path)
+    create_pod(node)
+    gates = [node.lab.run("web", pod="stack"), node.lab.run("lone")]
+    containers = {node.lab.container_id(name): ("stack" if name == "web" else None, name) for name in ("web", "lone")}
+    for loses_groups in (False, True):
+        shutil.rmtree(node.run_dir)
+        if loses_groups:
+            for group in node.groups():
+                (node.resctrl.root / "mon_groups" / group).rmdir()
+        run_on(scratch, node, "reconcile", "--adopt")
+        run_on(scratch, node, "reconcile", "--adopt")
+        found = {it: record(node, it) for it in containers}
+        assert {it: (one["pod_name"], one["members"][it]["name"]) for it, one in found.items()} == containers
+    for gate, container in zip(gates, containers):
+        gate.open()
+        node.lab.watch.wait("poststop", container)
+
+
+def test_an_infra_container_of_another_name_is_metered(node: PodmanNode) -> None:
+    """Nothing but its name tells it, and people may give any other container that one."""
+    pod = create_pod(node, "--infra-name=pause")
+    gate = node.lab.run(f"{pod[:12]}-x-infra", pod="stack")
+    assert names(node) == [("live", pod[:12], f"{pod[:12]}-x-infra"), ("live", pod[:12], "pause")]
+    gate.open()
+    node.lab.watch.wait("poststop", node.lab.container_id(f"{pod[:12]}-x-infra"))

@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Podman's names: what a hook gets from conmon and from the cgroup, and what Podman's files have."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from hook.base import procfs, system
+from hook.base.models import KeyState, Options
+from hook.node import config
+from hook.node import podman as keeper
+from hook.stages import podman
+from hook.stages.identity import Pod
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyfakefs.fake_filesystem import FakeFilesystem
+
+ID = "c" * 64
+POD = "fd174e60a699" + "0" * 52
+DIGITS = POD[:12]
+STORAGE = "/var/lib/containers/storage"
+IN_POD = f":/machine.slice/machine-libpod_pod_{POD}.slice/libpod-{ID}.scope"
+
+
+# --- From conmon's command line
+
+
+def read_name(monkeypatch: pytest.MonkeyPatch, line: str, parents: Mapping[int, int] | None = None) -> str | None:
+    """The name that a hook gets: process 1000 is its parent, the runtime, and 900 is conmon, with this command line."""
+    above = parents if parents is not None else {1000: 900}
+    monkeypatch.setattr(system, "parent_id", lambda: 1000)
+    monkeypatch.setattr(procfs, "stat_fields", lambda pid: ["S", str(above[pid])] if pid in above else None)
+    monkeypatch.setattr(system, "link_target", lambda path: f"{path.rpartition('/')[2]}:[1]")
+    monkeypatch.setattr(system, "read_start", lambda _path, size: line[:size])
+    container: Any = SimpleNamespace(id=ID, pod=Pod(), places=[])
+    podman.name_container(container)
+    found: str | None = container.pod.container
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["-c", ID, "-n", "web", "--exit-dir", "/x"], "web"),
+        (["--cid", ID, "--name", "web"], "web"),
+        ([f"--cid={ID}", "--name=web"], "web"),
+        (["-c", ID, "-n", "web", "--exit-command-arg", "-n", "other"], "web"),
+        (["-c", ID, "-n", "a" * 100_000], "a" * 253),
+        (["-c", ID, "-n", "\x1b[2J\n\u202e"], "\x1b[2J\n\u202e"),  # escaped where it is shown
+        (["-c", ID, "-n", ""], None),
+        (["-c", ID], None),
+        (["-c", ID, "-n"], ""),
+        (["-c", "d" * 64, "-n", "other"], None),
+        (["-n", "other"], None),
+        ([], None),
+    ],
+)
+def test_the_name_is_what_podman_gave_conmon(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], name: str | None
+) -> None:
+    line = "".join(f"{word}\0" for word in ["/usr/bin/conmon", "--api-version", "1", *words])
+    assert read_name(monkeypatch, line) == (name or None)
+
+
+def test_a_command_line_without_an_end_gives_what_its_beginning_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_name(monkeypatch, f"conmon\0-c\0{ID}\0-n\0" + 1_000_000 * "x") == "x" * 253
+    assert read_name(monkeypatch, 1_000_000 * "x") is None
+
+
+LINE = f"conmon\0-c\0{ID}\0-n\0web\0"
+
+
+@pytest.mark.parametrize("parents", [{}, {1000: 0}])
+def test_a_parent_that_has_ended_gives_no_name(monkeypatch: pytest.MonkeyPatch, parents: dict[int, int]) -> None:
+    def no_process(path: str) -> str:
+        raise FileNotFoundError(path)
+
+    assert read_name(monkeypatch, LINE) == "web"
+    monkeypatch.setattr(system, "parent_id", lambda: 1000)
+    monkeypatch.setattr(procfs, "stat_fields", lambda pid: ["S", str(parents[pid])] if pid in parents else None)
+    monkeypatch.setattr(system, "link_target", no_process)
+    container: Any = SimpleNamespace(id=ID, pod=Pod(), places=[])
+    podman.name_container(container)
+    assert container.pod.container is None
+
+
+@pytest.mark.parametrize("kind", ["pid", "mnt", "user"])
+def test_a_process_with_other_namespaces_is_not_read(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    assert read_name(monkeypatch, LINE) == "web"
+    read: list[str] = []
+
+    def note(path: str, _size: int) -> str:
+        read.append(path)
+        return LINE
+
+    monkeypatch.setattr(system, "link_target", lambda path: path if path.endswith(kind) else "same")
+    monkeypatch.setattr(system, "read_start", note)
+    container: Any = SimpleNamespace(id=ID, pod=Pod(), places=[])
+    podman.name_container(container)
+    assert (container.pod.container, read) == (None, [])
+
+
+def test_a_pid_that_is_no_more_conmons_after_the_read_gives_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_name(monkeypatch, LINE) == "web"
+    parents = iter(["900", "1"])
+    monkeypatch.setattr(procfs, "stat_fields", lambda _pid: ["S", next(parents)])
+    container: Any = SimpleNamespace(id=ID, pod=Pod(), places=[])
+    podman.name_container(container)
+    assert container.pod.container is None
+
+
+# --- The pod, and its infra container
+
+
+@pytest.mark.parametrize(
+    ("place", "pod"),
+    [
+        (IN_POD, DIGITS),
+        (f"{IN_POD}/container", DIGITS),
+        (f":/own/{POD}/libpod-{ID}", DIGITS),
+        (f"cpu,cpuacct:/{POD}/libpod-{ID}", DIGITS),
+        (f":/machine.slice/libpod-{ID}.scope", None),
+        (f":/machine.slice/libpod-{ID}.scope/{POD}/libpod-{'d' * 64}", None),  # made by the container
+        (f":/{POD}", None),
+        (f":/{POD.upper()}/libpod-{ID}", None),
+        (f":/system.slice/web.service/libpod-payload-{ID}", None),
+    ],
+)
+def test_a_pod_is_known_by_the_cgroup_that_podman_made(place: str, pod: str | None) -> None:
+    assert podman.find_pod([":/", place], ID) == pod
+
+
+@pytest.mark.parametrize(
+    ("pod", "name", "mode", "expected"),
+    [
+        (DIGITS, f"{DIGITS}-infra", "auto", True),
+        (DIGITS, f"{DIGITS}-infra", "container", False),
+        (DIGITS, f"{DIGITS}-infra", "sandbox", False),
+        (DIGITS, "web-infra", "auto", False),
+        (DIGITS, "aaaaaaaaaaaa-infra", "auto", False),  # of another pod
+        (None, "-infra", "auto", False),
+        (None, f"{DIGITS}-infra", "auto", False),
+        (DIGITS, None, "auto", False),
+    ],
+)
+def test_only_the_infra_container_of_its_own_pod_is_left_out(
+    pod: str | None, name: str | None, mode: str, expected: bool
+) -> None:
+    found = Pod(None, None, pod, name)
+    assert not podman.leaves_out(Options.model_validate({"key": mode}), found), "Podman has not made it"
+    found.is_podmans = True
+    assert podman.leaves_out(Options.model_validate({"key": mode}), found) is expected
+
+
+# --- containers/storage
+
+
+def write_containers(fs: FakeFilesystem, path: str, *containers: dict[str, object]) -> None:
+    fs.create_file(path, contents=json.dumps(containers))
+
+
+def test_names_are_those_of_all_drivers_and_of_containers_that_do_not_outlive_a_boot(fs: FakeFilesystem) -> None:
+    assert keeper.Names().containers == {}
+    overlay, vfs = f"{STORAGE}/overlay-containers", f"{STORAGE}/vfs-containers"
+    write_containers(fs, f"{overlay}/containers.json", {"id": "b"}, {"id": "a", "names": ["db", "other"]})
+    write_containers(fs, f"{overlay}/volatile-containers.json", {"id": "c", "names": ["build"]})
+    write_containers(fs, f"{vfs}/containers.json", {"id": "d", "names": ["web"]}, {"id": "e", "names": []})
+    assert keeper.Names().containers == {"a": "db", "c": "build", "d": "web"}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '[{"id": 1, "names": ["x"]}]', '[{"id": "a", "names": [1]}]', "{}"])
+def test_what_is_no_list_of_containers_is_skipped(fs: FakeFilesystem, text: str) -> None:
+    fs.create_file("/etc/containers/storage.conf", contents='[storage]\n# graphroot = "/x"\ngraphroot = "/srv/s/"\n')
+    fs.create_file("/srv/s/overlay-containers/containers.json", contents=text)
+    write_containers(fs, "/srv/s/vfs-containers/containers.json", {"id": "d", "names": ["web"]})
+    assert keeper.Names().containers == {"d": "web"}
+
+
+def test_a_container_that_runs_is_named_by_the_storage_that_its_bundle_is_in(fs: FakeFilesystem) -> None:
+    write_containers(fs, "/srv/vfs-containers/containers.json", {"id": ID, "names": ["n" * 300]})
+    for is_podmans, expected in ((True, ("n" * 253, DIGITS)), (False, (None, None))):
+        pod = Pod()
+        pod.is_podmans = is_podmans
+        keeper.name_running(pod, ID, f"/srv/vfs-containers/{ID}/userdata", [IN_POD])
+        assert (pod.container, pod.name) == expected
+
+
+# --- libpod's databases
+
+
+def make_sqlite(path: Path, *pods: tuple[str, str], table: str = "PodConfig") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    base = sqlite3.connect(path)
+    base.execute(f"CREATE TABLE {table} (ID TEXT PRIMARY KEY NOT NULL, Name TEXT UNIQUE NOT NULL, JSON TEXT NOT NULL)")
+    base.executemany(f"INSERT INTO {table} VALUES (?, ?, '{{}}')", pods)  # noqa: S608
+    base.commit()
+    base.close()
+
+
+SIZE = 4096
+
+
+def page(number: int, flags: int, elements: list[tuple[bytes, bytes]]) -> bytes:
+    """A page of bbolt: a branch (1) of keys and pages, or a leaf (2) of keys and values."""
+    heads, data = b"", b""
+    for at, (key, value) in enumerate(elements):
+        position = 16 * (len(elements) - at) + len(data)
+        if flags == 1:
+            heads += struct.pack("<IIQ", position, len(key), int.from_bytes(value, "little"))
+            data += key
+        else:
+            heads += struct.pack("<IIII", 1 if len(value) > 16 else 0, position, len(key), len(value))
+            data += key + value
+    return struct.pack("<QHHI", number, flags, len(elements), 0) + heads + data
+
+
+def meta(number: int, root: int, transaction: int, magic: int = 0xED0CDAED) -> bytes:
+    return struct.pack("<QHHI", number, 4, 0, 0) + struct.pack(
+        "<4I6Q", magic, 2, SIZE, 0, root, 0, 2, 9, transaction, 0
+    )
+
+
+def make_bolt(path: Path, *pods: tuple[str, str], metas: tuple[bytes, bytes] | None = None) -> None:
+    """The buckets `pod`, in the value itself, and `id-registry`, a tree of two leaves below a branch."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ids = [(pod.encode(), name.encode()) for pod, name in sorted([*pods, (ID, "web")])]
+    inline = struct.pack("<QQ", 0, 0) + page(0, 2, [(pod.encode(), 16 * b"\0") for pod, _ in sorted(pods)])
+    registry = struct.pack("<QQ", 4, 0)
+    pages = [
+        *(metas or (meta(0, 3, 7), meta(1, 8, 6))),  # the older one's root is a page of nothing
+        b"",
+        page(3, 2, [(b"id-registry", registry), (b"pod", inline)]),
+        page(4, 1, [(ids[0][0], (5).to_bytes(8, "little")), (ids[-1][0], (6).to_bytes(8, "little"))]),
+        page(5, 2, ids[:-1]),
+        page(6, 2, ids[-1:]),
+        b"",
+        b"",
+    ]
+    path.write_bytes(b"".join(it.ljust(SIZE, b"\0") for it in pages))
+
+
+@pytest.fixture
+def storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(config, "read_graph_root", lambda: str(tmp_path))
+    return tmp_path
+
+
+def test_pods_are_named_by_both_databases_and_sqlites_counts(storage: Path) -> None:
+    assert keeper.Names().pods == {}
+    make_bolt(storage / "libpod/bolt_state.db", (POD, "old"), ("ab" * 32, "shop"))
+    assert keeper.Names().pods == {DIGITS: "old", "ab" * 6: "shop"}
+    make_sqlite(storage / "db.sql", (POD, "stack"))
+    assert keeper.Names().pods == {DIGITS: "stack", "ab" * 6: "shop"}
+
+
+def test_podmans_database_is_not_written(storage: Path) -> None:
+    make_sqlite(storage / "db.sql", (POD, "stack"))
+    before = (storage / "db.sql").read_bytes()
+    assert keeper.Names().pods == {DIGITS: "stack"}
+    assert ([it.name for it in storage.iterdir()], (storage / "db.sql").read_bytes()) == (["db.sql"], before)
+
+
+def test_a_database_that_a_writer_holds_names_nothing(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_sqlite(storage / "db.sql", (POD, "stack"))
+    monkeypatch.setattr(keeper, "_PATIENCE", 0.01)
+    holder = sqlite3.connect(storage / "db.sql", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    assert keeper.Names().pods == {}
+    holder.execute("COMMIT")
+    holder.close()
+    assert keeper.Names().pods == {DIGITS: "stack"}
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"SQLite format 3\0" + 200 * b"\xff", SIZE * 3 * b"\xff"])
+def test_what_is_no_database_names_nothing(storage: Path, content: bytes) -> None:
+    (storage / "libpod").mkdir()
+    for name in ("db.sql", "libpod/bolt_state.db"):
+        (storage / name).write_bytes(content)
+    assert keeper.Names().pods == {}
+
+
+def test_a_database_without_the_table_names_nothing(storage: Path) -> None:
+    make_sqlite(storage / "db.sql", (POD, "stack"), table="Pods")
+    assert keeper.Names().pods == {}
+
+
+@pytest.mark.parametrize(
+    "metas",
+    [
+        (meta(0, 3, 7, magic=1), meta(1, 3, 6, magic=1)),
+        (meta(0, 1 << 60, 7), meta(1, 3, 6)),
+        (meta(0, 8, 7), meta(1, 3, 6)),
+    ],
+    ids=["no bbolt", "a page beyond the end", "a page of nothing"],
+)
+def test_a_bolt_file_that_is_written_meanwhile_names_nothing(storage: Path, metas: tuple[bytes, bytes]) -> None:
+    make_bolt(storage / "libpod/bolt_state.db", (POD, "stack"), metas=metas)
+    assert keeper.Names().pods == {}
+
+
+def test_pages_that_lead_to_each_other_come_to_an_end(storage: Path) -> None:
+    path = storage / "libpod/bolt_state.db"
+    make_bolt(path, (POD, "stack"))
+    content = bytearray(path.read_bytes())
+    content[3 * SIZE : 4 * SIZE] = page(3, 1, [(b"a", (3).to_bytes(8, "little"))]).ljust(SIZE, b"\0")
+    path.write_bytes(content)
+    assert keeper.Names().pods == {}
+
+
+def test_a_fifo_in_the_place_of_a_database_makes_nobody_wait(storage: Path) -> None:
+    os.mkfifo(storage / "db.sql")
+    assert keeper.Names().pods == {}
+
+
+# --- A record that lacks names
+
+
+def state(**fields: Any) -> KeyState:  # noqa: ANN401
+    member = {"pid": 1, "starttime": 1, "group": "/x/mon_groups/oci-c", "cgroup": IN_POD, **fields.pop("member", {})}
+    return KeyState.model_validate({"key": ID, "kind": "container", "members": {ID: member}, **fields})
+
+
+@pytest.fixture
+def known(fs: FakeFilesystem, monkeypatch: pytest.MonkeyPatch) -> keeper.Names:
+    write_containers(fs, f"{STORAGE}/vfs-containers/containers.json", {"id": ID, "names": ["web"]})
+    names = keeper.Names()
+    monkeypatch.setattr(keeper.Names, "pods", {DIGITS: "stack"})
+    return names
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, ("stack", "web", "web")),
+        ({"pod_name": DIGITS, "name": "old", "member": {"name": "old"}}, ("stack", "old", "old")),
+        ({"pod_name": "b" * 12, "name": "old", "member": {"name": "old"}}, ("b" * 12, "old", "old")),
+        ({"pod_name": "given", "member": {"name": "old"}}, ("given", None, "old")),
+        ({"kind": "sandbox"}, ("stack", None, "web")),
+        ({"kind": "pod"}, (None, None, None)),
+        ({"pod_namespace": "shop", "pod_name": DIGITS, "member": {"name": "app"}}, (DIGITS, None, "app")),
+        ({"member": {"cgroup": f":/machine.slice/libpod-{ID}.scope"}}, (None, "web", "web")),
+        ({"member": {"cgroup": f":/plain/{ID}"}}, (None, None, None)),  # not Podman's
+        ({"member": {"cgroup": None}}, (None, None, None)),
+    ],
+)
+def test_names_are_added_to_a_record_that_lacks_them(
+    known: keeper.Names, fields: dict[str, Any], expected: tuple[str | None, ...]
+) -> None:
+    before = state(**fields)
+    after = keeper.add_names(before, known)
+    assert (after.pod_name, after.name, after.members[ID].name) == expected
+    assert keeper.add_names(after, known) is after
+    assert (after == before) is (after is before)
+
+
+def test_a_pod_that_has_ended_is_named_while_podman_has_it(known: keeper.Names) -> None:
+    over = state(pod_name=DIGITS, members={})
+    assert keeper.add_names(over, known).pod_name == "stack"
