@@ -81,9 +81,22 @@ def explain_invalid(errors: Sequence[Mapping[str, Any]]) -> str:
     return f"{'.'.join(map(str, first['loc'])) or 'all of it'}: {first['msg']}"
 
 
-def explain_unreadable(error: Exception) -> str:
-    """Why a record cannot be read, in one line: a ValidationError's first error, or the exception's text."""
-    return explain_invalid(error.errors()) if isinstance(error, ValidationError) else str(error)
+def explain_exception(error: Exception) -> str:
+    """An exception's text in one line: of a ValidationError the first error, of a system call its path and errno."""
+    if isinstance(error, ValidationError):
+        return explain_invalid(error.errors())
+    if not isinstance(error, OSError):
+        return str(error)
+    path, code = error.filename, errno_name(error)
+    if isinstance(path, bytes):  # as `system` passes it
+        path = path.decode("utf-8", "surrogateescape")
+    name = f" {path!r}" if path is not None else ""
+    return f"{error.strerror or error}{name}" + (f": {code}" if code != error.strerror else "")
+
+
+def format_count(number: int, noun: str) -> str:
+    """A number of things: `1 container`, `2 containers`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 # --- Exceptions of any kind
@@ -94,10 +107,7 @@ def system_error(problem: str, error: OSError) -> HookError:
     hint = _RUN_DIR_HINTS.get(error.errno or 0, "")
     if error.errno in (errno.EACCES, errno.EPERM) and system.user_id() != 0:
         hint = "run it as root"
-    name = f" {error.filename!r}" if error.filename is not None else ""
-    code = errno_name(error)
-    tried = f"{error.strerror or error}{name}" + (f": {code}" if code != error.strerror else "")
-    return HookError(Reason.IO, problem, tried=tried, hint=hint)
+    return HookError(Reason.IO, problem, tried=explain_exception(error), hint=hint)
 
 
 def as_hook_error(problem: str, error: HookError | OSError) -> HookError:
@@ -129,7 +139,9 @@ def starttime_error(pid: int) -> HookError:
     try:
         procfs.starttime(pid)
     except (OSError, ValueError, IndexError) as error:
-        return HookError(Reason.IO, f"cannot read the container's process {pid} in /proc", tried=str(error))
+        return HookError(
+            Reason.IO, f"cannot read the container's process {pid} in /proc", tried=explain_exception(error)
+        )
     return HookError(Reason.TASK_GONE, f"the container's process {pid} is gone")
 
 
@@ -258,6 +270,6 @@ def lock_error(run_dir: str, key: str) -> HookError:
 
 def index_error(run_dir: str, container: str, error: Exception) -> HookError:
     """`io`: the record that says which key a container belongs to cannot be read."""
-    problem = f"the index of container {container} cannot be read ({explain_unreadable(error)})"
+    problem = f"the index of container {container} cannot be read ({explain_exception(error)})"
     hint = f"`reconcile` drops its member once it is dead; the file is {run_dir}/members/{container}.json"
     return HookError(Reason.IO, problem, hint=hint)

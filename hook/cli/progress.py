@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Collection
 
+from hook.base.explain import format_count
 from hook.base.models import Options
 from hook.base.node_models import LeftUndone
 from hook.cli.deadline import Ended
@@ -90,7 +91,7 @@ class Progress(run.Follower):
         done = sum(it.problem is None for it in self._outcomes)
         at = f"; it was at: {self._action}" if self._action is not None else ""
         at = at if self._undone else "; it was looking for more"
-        self._print([f"ended {why}: {done} actions done, {self._undone} left for the next run{at}"])
+        self._print([f"ended {why}: {format_count(done, 'action')} done, {self._undone} left for the next run{at}"])
         return Result(self._outcomes, undone=self._undone, ended=why)
 
     def _print(self, lines: list[str]) -> None:

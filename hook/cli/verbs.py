@@ -161,8 +161,9 @@ def _find_key(records: Records, kernel: Resctrl, name: str) -> SeenKey:
 
     found = _match_names(records, name)
     if len(found) > 1:
-        more = ", ..." if len(found) > _MOST_NAMES else ""
-        raise Usage(f"{len(found)} keys match {name[:80]!r}: {', '.join(list(found.values())[:_MOST_NAMES])}{more}")
+        more = f", and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
+        several = ", ".join([*found.values()][:_MOST_NAMES])
+        raise Usage(f"{name[:80]!r} is ambiguous: {several}{more}")
     only = next(iter(found), "")
     key = snapshot.read_key(records, kernel, only, records.state(only)) if found else None
     if isinstance(key, Broken):

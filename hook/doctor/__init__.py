@@ -12,14 +12,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from hook.base.errors import HookError
-from hook.base.explain import printable
+from hook.base.explain import format_count, printable
 from hook.base.models import Options, State
 from hook.node import config, door, hooksd, runtimes
 from hook.node.door import Tree
 from hook.node.hooksd import Entry, read_programs
 from hook.node.place import TARGETS, Origin, Places, find_origin, find_prefix
 from hook.observe.snapshot import Inventory, take_snapshot
-from hook.observe.table import Screen, format_count
+from hook.observe.table import Screen
 
 _MOST_NAMED = 5
 OK, WARNING, FAILURE = "ok", "warning", "FAIL"

@@ -8,6 +8,7 @@ import re
 import stat
 from collections.abc import Iterator
 
+from hook.base.explain import format_count
 from hook.base.node_models import HookFile
 from hook.doctor import Finding, Site, failure, name_first, ok, warning
 from hook.install import install, steps
@@ -16,7 +17,6 @@ from hook.node import config, door, hooksd, programs
 from hook.node.door import Unreadable
 from hook.node.hooksd import Entry, parse_options
 from hook.node.place import INSTALL, NAME, PyzFile
-from hook.observe.table import format_count
 from hook.stages.entry import parse
 
 _NO_ENV = "no env: createRuntime then inherits the environment of its caller, and Podman's poststop has none"

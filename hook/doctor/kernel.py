@@ -11,13 +11,13 @@ from contextlib import ExitStack, suppress
 
 from hook.base import procfs, resctrl, system
 from hook.base.errors import HookError, Reason
+from hook.base.explain import format_count
 from hook.base.resctrl import Resctrl
 from hook.doctor import Finding, Site, failure, name_first, ok, warning
 from hook.node import door
 from hook.node.door import Unreadable
 from hook.node.place import NAME
 from hook.observe import hardware
-from hook.observe.table import format_count
 from hook.stages import identity
 
 # What to do where something is missing: on x86, on Arm.
@@ -206,7 +206,7 @@ def _use_a_group(root: str) -> Iterator[str]:
         at_the_end.callback(kernel.remove, path)
         yield f"made {path}"
         before = kernel.counters(path)
-        yield f"read {len(before)} counters"
+        yield f"read {format_count(len(before), 'counter')}"
         load = at_the_end.enter_context(subprocess.Popen([sys.executable, "-ISc", _LOAD]))
         at_the_end.callback(load.kill)
         kernel.put(path, load.pid)

@@ -7,14 +7,13 @@ import os
 from collections.abc import Iterator
 
 from hook.base import cgroups, system
-from hook.base.explain import who
+from hook.base.explain import format_count, who
 from hook.base.models import Failure, Index
 from hook.base.node_models import ReconcileRecord, WatchRecord
 from hook.doctor import Finding, Site, failure, name_first, ok, warning
 from hook.doctor.kernel import has_process_connector
 from hook.node import programs, runtimes
 from hook.node.place import NAME
-from hook.observe.table import format_count
 from hook.state.records import Records, name_unhooked
 
 _OVERDUE = 300.0  # seconds: a timer runs it every minute
@@ -103,11 +102,11 @@ def check_reconcile(site: Site) -> Iterator[Finding]:
     if seen.ended_at is None:
         yield warning("reconcile", "it has started since boot, but not ended", remedy)
     elif age > _OVERDUE:
-        yield warning("reconcile", f"it last ended {age:.0f} seconds ago", remedy)
+        yield warning("reconcile", f"it last ended {age:.0f} s ago", remedy)
     elif seen.failed:
         yield warning("reconcile", f"{seen.failed} of its actions failed", remedy)
     else:
-        yield ok("reconcile", f"it last ended {age:.0f} seconds ago, after {seen.seconds:.1f} seconds")
+        yield ok("reconcile", f"it last ended {age:.0f} s ago, after {seen.seconds:.1f} s")
 
 
 def check_unhooked(site: Site) -> Iterator[Finding]:

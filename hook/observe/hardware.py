@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass
 
 from hook.base import resctrl, system
+from hook.base.explain import format_count
 
 OCCUPANCY, TRAFFIC = "llc_occupancy", ("mbm_total_bytes", "mbm_local_bytes")
 UNASSIGNED = "Unassigned"
@@ -131,7 +132,8 @@ def explain_unassigned(groups: list[str], counters: AssignableCounters | None) -
     """Groups whose memory traffic is not counted because they have no hardware counter."""
     if not groups:
         return None
-    found = f"memory traffic is not counted in {len(groups)} groups, which have no hardware counter: {groups[0]}"
+    count = format_count(len(groups), "group")
+    found = f"memory traffic is not counted in {count} without a hardware counter: {groups[0]}"
     found += ", ..." if len(groups) > 1 else ""
     if counters is not None and not counters.on_mkdir:
         return found, f"echo 1 > {counters.directory}/mbm_assign_on_mkdir, then restart their pods"

@@ -12,11 +12,11 @@ from typing import Any
 
 from hook.base import counters, names, procfs, system
 from hook.base.counters import EVENTS, MILLION
-from hook.base.explain import printable, who
+from hook.base.explain import format_count, printable, who
 from hook.base.models import Failure
 from hook.observe import hardware
 from hook.observe.snapshot import Group, Inventory, SeenKey
-from hook.observe.table import Column, Screen, format_count, lay_out, numbers
+from hook.observe.table import Column, Screen, lay_out, numbers
 from hook.observe.use import KeyUse, Rates, Total, Uses, add_up, count_use, sum_gauges, sum_use, to_number
 from hook.state.records import name_unhooked
 
@@ -239,7 +239,9 @@ def _list_problems(seen: Inventory, screen: Screen) -> Iterator[tuple[str, list[
         never = name_unhooked(unhooked)
         head = f"without the hook, as of {unhooked.since} (see doctor, and list unmonitored):"
         yield head, [_name_some("  never hooked", never, screen)] if never else []
-        unchecked = f"could not check {unhooked.unchecked} containers without a record, as of {unhooked.since}"
+        unchecked = (
+            f"could not check {format_count(unhooked.unchecked, 'container')} without a record, as of {unhooked.since}"
+        )
         yield "", [unchecked] if unhooked.unchecked else []
     yield "", [screen.red(line) for line in format_missing(seen)]
 
@@ -359,7 +361,7 @@ def format_rates(rates: Rates, sort: str, screen: Screen, notes: str = "") -> li
     """The lines of one table of `top`: the node, the tasks in no pod, and the keys. `notes`: help for a terminal."""
     listed = sorted(rates.keys, key=lambda it: (_ORDERS[sort](it), it.key.state.key))
     shown = listed if screen.height is None else listed[: max(1, screen.height - _OTHER_LINES)]
-    of_all = f"{len(shown)} of {len(listed)} keys" if len(shown) < len(listed) else f"{len(listed)} keys"
+    of_all = f"{len(shown)} of " * (len(shown) < len(listed)) + format_count(len(listed), "key")
     title = f"{rates.time}  over {rates.seconds:.1f} s, {of_all}"
     heads = {event: head for event, (head, _) in _TOP_HEADS.items()}
     rows = [("node", "", rates.node), ("no pod", "", rates.rest), *map(_make_row, shown)]

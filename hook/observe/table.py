@@ -81,11 +81,6 @@ def lay_out(columns: Sequence[Column], screen: Screen) -> list[str]:
     return _align(cut, screen)
 
 
-def format_count(number: int, noun: str) -> str:
-    """A number of things: `1 container`, `2 containers`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
 def cut_name(name: str, width: int, mark: str = _CUT) -> str:
     """Shorten a pod, `namespace/pod` or `namespace/pod/container` to a width: the pod first, in its middle.
 

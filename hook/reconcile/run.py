@@ -11,7 +11,7 @@ from typing import Any
 
 from hook.base import container_tasks, system
 from hook.base.errors import HookError, Reason
-from hook.base.explain import as_hook_error, short_id, system_error, who
+from hook.base.explain import as_hook_error, format_count, short_id, system_error, who
 from hook.base.models import Options
 from hook.base.node_models import LeftUndone
 from hook.base.resctrl import Resctrl
@@ -251,9 +251,11 @@ def _list_left(seen: Survey) -> Iterator[str]:
         name = who(container, state.pod_namespace, state.pod_name, state.members[container].name)
         of = f"of {name} of {short_id(key)}"
         if found.elsewhere:
-            yield f"{found.elsewhere} threads {of} are in another ctrl_group or another tool's group, and stay there"
+            count = format_count(found.elsewhere, "thread")
+            yield f"{count} {of} in another ctrl_group or another tool's group"
         if found.unread:
-            yield f"{found.unread} cgroups {of} were not read: it has too many; a program there may stay outside"
+            count = format_count(found.unread, "cgroup")
+            yield f"{count} {of} not read: it has too many; a program there may stay outside"
 
 
 def _list_unhooked(seen: Survey) -> list[str]:
@@ -265,7 +267,11 @@ def _list_unhooked(seen: Survey) -> list[str]:
     except (HookError, OSError) as error:
         return [f"cannot look for containers that never got the hook: {error}"]
     names = records.name_unhooked(found) if found is not None else []
-    return [f"{len(names)} running containers never got the hook (see doctor): {', '.join(names)}"] if names else []
+    return (
+        [f"{format_count(len(names), 'running container')} never got the hook (see doctor): {', '.join(names)}"]
+        if names
+        else []
+    )
 
 
 # --- As text and as JSON
@@ -313,9 +319,9 @@ def format_changes(last: LeftUndone, now: LeftUndone) -> list[str]:
     """A line for each verb and reason whose number of failed actions differs from the last run's."""
     before, after = _count_failures(last), _count_failures(now)
     return [
-        f"{after[verb, reason]} containers still not monitored: {reason} (see list)"
+        f"{format_count(after[verb, reason], 'container')} still not monitored: {reason} (see list)"
         if verb == "retry"
-        else f"{after[verb, reason]} actions still fail: {verb}, {reason} (see reconcile --json)"
+        else f"still failing: {format_count(after[verb, reason], 'action')}, {verb}, {reason} (see reconcile --json)"
         for verb, reason in sorted({*before, *after})
         if after[verb, reason] != before[verb, reason]
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from hook.base import jsontext, names, system
 from hook.base.errors import UNNAMED, HookError, Reason
-from hook.base.explain import as_hook_error, explain_invalid, printable, unforeseen_error, who
+from hook.base.explain import as_hook_error, explain_exception, explain_invalid, printable, unforeseen_error, who
 from hook.base.models import Failure, State, ValidationError
 from hook.stages import create, entry, identity, remove
 from hook.state.store import RunDir, replace
@@ -155,7 +155,7 @@ def record(run: RunDir | None, failure: Failure) -> None:
     try:
         run.write(Failure, failure.container, failure)
     except Exception as error:  # noqa: BLE001  a full /run, for one: reported, and survived
-        say(f"could not write the record of this failure: {error}")
+        say(f"could not write the record of this failure: {explain_exception(error)}")
         run.count_run("unrecorded")  # for `list`: a byte often fits where a record does not
 
 

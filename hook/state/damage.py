@@ -12,7 +12,7 @@ import errno
 
 from hook.base import system
 from hook.base.errors import HookError, Reason
-from hook.base.explain import explain_unreadable
+from hook.base.explain import explain_exception
 from hook.base.models import KeyState
 
 TYPE_CHECKING = False
@@ -64,7 +64,7 @@ def set_aside(run: RunDir, key: str, error: Exception) -> KeyState:
         system.rename(path, aside, run.descriptor)
     state = unknown_state(key)
     run.write(KeyState, key, state)
-    problem = f"the state of key {key} cannot be read ({explain_unreadable(error)})"
+    problem = f"the state of key {key} cannot be read ({explain_exception(error)})"
     hint = f"it is kept for a day as {run.path}/{aside}; `reconcile` rebuilds the key"
     run.complaints.append(HookError(Reason.IO, problem, hint=hint))
     return state

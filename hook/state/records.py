@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from hook.base import names, system
 from hook.base.errors import UNNAMED
-from hook.base.explain import explain_unreadable, owner_error, system_error, who
+from hook.base.explain import explain_exception, owner_error, system_error, who
 from hook.base.models import Failure, Index, KeyState, Model
 from hook.base.node_models import Unhooked
 from hook.state.damage import ASIDE
@@ -127,7 +127,7 @@ class Records(RunDir):
         try:
             return self.read(model, names.container_id(name))
         except (OSError, ValueError) as error:
-            return Broken(name, f"{self.path}/{file_of(model, name)}", explain_unreadable(error))
+            return Broken(name, f"{self.path}/{file_of(model, name)}", explain_exception(error))
 
 
 def leave_out(seen: Unhooked, recorded: Collection[str]) -> Unhooked:

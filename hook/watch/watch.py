@@ -25,7 +25,7 @@ from typing import NamedTuple, NoReturn
 # Modules that only failures need are imported at once, too: an upgrade replaces the file that later imports would read.
 from hook.base import cgroups, container_tasks, explain, names, procfs, system
 from hook.base.errors import HookError, Reason
-from hook.base.explain import GroupGone, WrongCtrlGroup
+from hook.base.explain import GroupGone, WrongCtrlGroup, explain_exception
 from hook.base.models import KeyState, Member, Options
 from hook.base.node_models import WatchRecord
 from hook.base.resctrl import Resctrl
@@ -251,7 +251,7 @@ class Watch:
             pass
         except (HookError, OSError) as error:
             self.failed += 1
-            _say(f"cannot move {what} into its group: {error}")
+            _say(f"cannot move {what} into its group: {explain_exception(error)}")
         self.moved += chase.moved
         count_late_cpu(self._context, place.key, chase.late_cpu)
         return chase.moved > 0
@@ -273,7 +273,7 @@ class Watch:
         try:
             self._context.run.write(WatchRecord, "watch", record)
         except OSError as error:  # then `alive_at` gets old, which raises the alert
-            _say(f"cannot write watch.json in {self._context.run.path}: {error}")
+            _say(f"cannot write watch.json in {self._context.run.path}: {explain_exception(error)}")
 
     def stop(self) -> NoReturn:
         """Remove watch.json, so that no alert is raised, and end the process at once, with status 0."""

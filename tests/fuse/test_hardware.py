@@ -88,7 +88,7 @@ def test_a_group_without_a_counter_is_reported_and_the_remedy_helps(node: PodNod
     )
     node.start("db", pids[1])
     path = f"{node.root}/mon_groups/oci-db"
-    problem = f"{TRAFFIC} is not counted in 1 groups, which have no hardware counter: {path}"
+    problem = f"{TRAFFIC} is not counted in 1 group without a hardware counter: {path}"
     assert f"{problem}; remedy: {remedy}" in node.lines()
     assert json.loads(node.ask("list", "--json"))["unassigned"] == [path]
     assert ("warning", problem, remedy) in node.doctor(TRAFFIC)

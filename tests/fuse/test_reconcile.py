@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from hook.base.explain import format_count
 from tests.resctrlfs import Mounted
 from tests.support.cgroups import Cgroup, cgroup, container_cgroup, enter_cgroup
 from tests.support.hook import UID, Hook, created, end, finish, stopped, task
@@ -477,7 +478,9 @@ def test_a_run_that_is_ended_has_printed_what_it_did(hook: Hook, resctrl: Mounte
         outcome = finish(process)
         *done, last = [first.decode(), *outcome.stdout.splitlines()]
         assert {line.split()[0] for line in done} == {"remake"}
-        assert last.startswith(f"ended by SIGTERM: {len(done)} actions done, {24 - len(done)} left for the next run")
+        assert last.startswith(
+            f"ended by SIGTERM: {format_count(len(done), 'action')} done, {24 - len(done)} left for the next run"
+        )
         assert (outcome.status, outcome.stderr) == (1, "")
         assert len(hook.groups()) - len(done) in (0, 1), "the signal may come amid the next action"
         assert len(reconcile(hook)) == 24 - len(done)

@@ -49,7 +49,7 @@ def test_a_number_is_printed_when_it_changes() -> None:
     assert format_changes(left(*many), left(*many[:2])) == [line.format(2)]
     assert format_changes(left(*many), LeftUndone()) == [line.format(0)]
     more = left(*many, failed("evict", "a", "io"))
-    assert format_changes(left(*many), more) == ["1 actions still fail: evict, io (see reconcile --json)"]
+    assert format_changes(left(*many), more) == ["still failing: 1 action, evict, io (see reconcile --json)"]
 
 
 @pytest.mark.parametrize(

@@ -96,9 +96,9 @@ def test_for_json_nothing_is_printed(capsys: Capture, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("begun", "of", "is_in_hand", "line"),
     [
-        (2, 9, True, "1 actions done, 7 left for the next run; it was at: drop c1 of k: its process is dead"),
-        (1, 2, False, "1 actions done, 1 left for the next run"),  # between two actions
-        (1, 1, False, "1 actions done, 0 left for the next run; it was looking for more"),
+        (2, 9, True, "1 action done, 7 left for the next run; it was at: drop c1 of k: its process is dead"),
+        (1, 2, False, "1 action done, 1 left for the next run"),  # between two actions
+        (1, 1, False, "1 action done, 0 left for the next run; it was looking for more"),
     ],
 )
 def test_a_run_that_is_ended_says_what_it_has_done_what_is_left_and_what_it_was_at(

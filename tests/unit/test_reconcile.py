@@ -511,6 +511,6 @@ def test_container_with_more_cgroups_than_are_read_is_named(node: Node) -> None:
     node.spawn(8)
     done: Result = node.repair()
     assert done.left == [
-        f"300 cgroups of {ID[:12]} of {UID} were not read: it has too many; a program there may stay outside"
+        f"300 cgroups of {ID[:12]} of {UID} not read: it has too many; a program there may stay outside"
     ]
     assert node.groups() == {GROUP: {7, 8}}

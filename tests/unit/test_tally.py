@@ -220,9 +220,9 @@ def test_the_cpu_time_of_a_thread_is_its_own() -> None:
     ("fields", "level", "found"),
     [
         ({"started_at": 999.0}, "warning", "it has started since boot, but not ended"),
-        ({"started_at": 999.0, "ended_at": 699.0}, "warning", "it last ended 301 seconds ago"),
+        ({"started_at": 999.0, "ended_at": 699.0}, "warning", "it last ended 301 s ago"),
         ({"started_at": 999.0, "ended_at": 940.0, "failed": 2}, "warning", "2 of its actions failed"),
-        ({"ended_at": 940.0, "seconds": 0.5}, "ok", "it last ended 60 seconds ago, after 0.5 seconds"),
+        ({"ended_at": 940.0, "seconds": 0.5}, "ok", "it last ended 60 s ago, after 0.5 s"),
     ],
 )
 @pytest.mark.usefixtures("clock")

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people read has no slips of a program: no "1 containers", no None, no b'...'."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hook.base import explain, system
+from hook.base.models import Failure, KeyState, Member, MonGroup
+from hook.base.node_models import Job, LeftUndone, ReconcileRecord, Unhooked
+from hook.doctor import format_findings, warning
+from hook.install.uninstall import Callers, Removal, format_removal
+from hook.observe import jobs, screens
+from hook.observe.hardware import Rmids
+from hook.observe.snapshot import Group, Inventory, SeenKey
+from hook.observe.table import Screen
+from hook.observe.use import compare
+from hook.reconcile.diagnose import Action
+from hook.reconcile.run import Outcome, format_changes, format_outcome
+from hook.state.records import Broken
+from tests.support import house
+from tests.unit.metrics import EVERYTHING
+
+NOUNS = (
+    "actions|cgroups|checks|connections|containers|counters|errors|events|failures|files|findings|groups|hooks|jobs|keys|"
+    "lines|lives|members|mon_groups|nodes|orphans|pods|problems|processes|records|samples|series|services|steps|"
+    "tasks|things|threads|times|warnings"
+)
+SLIP = re.compile(rf"\b(None|True|False)\b|\bb['\"]|\b1 (?:[a-z]+ ){{0,2}}(?:{NOUNS})\b|\b[1-9]\d* [a-z]+\(s\)")
+SCREENS = [Screen(), Screen(80, 24), Screen(40)]
+
+
+def find_slips(lines: list[str]) -> list[str]:
+    return [line for line in lines if SLIP.search(line)]
+
+
+def find_counts(source: str) -> Iterator[str]:
+    """The texts of f-strings in which a noun in the plural follows a number of any size."""
+    for node in ast.walk(ast.parse(source)):
+        for value, text in zip(node.values, node.values[1:]) if isinstance(node, ast.JoinedStr) else ():
+            if isinstance(value, ast.FormattedValue) and isinstance(text, ast.Constant):
+                name = ast.unparse(value.value).rpartition(".")[2]
+                if not name.isupper() and re.match(rf" ({NOUNS})\b", str(text.value)):
+                    yield ast.unparse(node)
+
+
+@pytest.mark.parametrize("path", house.sources("hook"))
+def test_a_noun_in_the_plural_follows_no_number_that_may_be_1(path: str) -> None:
+    assert [*find_counts((house.ROOT / path).read_text(encoding="utf-8"))] == []
+
+
+def test_what_is_looked_for_is_found() -> None:
+    assert [*find_counts('f"at {len(x)} groups"')] == ["f'at {len(x)} groups'"]
+    assert [*find_counts('f"at {_MOST} groups, {x} group, {y}"')] == []
+    slips = ["1 containers", "at 1 running containers: x", "pod None", "no b'/x'", "1 thing(s)"]
+    assert find_slips([*slips, "11 containers", "1 container", "Nonesuch", "bb'x'"]) == slips
+
+
+TEXTS = st.sampled_from(["web", "shop"])
+NAMES = st.none() | TEXTS
+COUNTS = st.integers(0, 2)
+IDS = st.sampled_from(["c1", "c2", "9e107d9d372b" + "0" * 52])
+COUNTERS = {"mon_PERF_PKG_00/core_energy": "2.5", "mon_L3_00/mbm_total_bytes": "1"}
+BEGINS = st.none() | st.sampled_from([COUNTERS, {"mon_PERF_PKG_00/core_energy": "Unavailable"}, {}])
+
+
+@st.composite
+def keys(draw: st.DrawFn) -> SeenKey:
+    path = "/sys/fs/resctrl/mon_groups/x"
+    found = draw(st.lists(IDS, unique=True, max_size=2))
+    name, cgroup = draw(NAMES), draw(st.none() | st.just("/x"))
+    members = {it: Member(pid=1, starttime=1, group=path, cgroup=cgroup, name=name) for it in found}
+    record = MonGroup(path=path, ctrl_group="/", begin=draw(BEGINS), end=draw(st.none() | st.just(COUNTERS)))
+    groups = [Group(record, exists=draw(st.booleans()), read_at=0.0, now=draw(st.sampled_from([COUNTERS, {}])))]
+    state = KeyState(
+        key=draw(IDS),
+        kind=draw(st.sampled_from(["pod", "container", "sandbox"])),
+        pod_namespace=draw(NAMES),
+        pod_name=draw(NAMES),
+        members=members,
+        groups=[record],
+        created_boottime=draw(st.none() | st.just(1.0)),
+        completed_at=draw(st.none() | st.just("2026-01-02T03:04:05Z")),
+        lingering_since=draw(st.none() | st.just(1.0)),
+    )
+    return SeenKey(state, groups[: draw(COUNTS)], {it: draw(st.sampled_from([True, False, None])) for it in found})
+
+
+@st.composite
+def failures(draw: st.DrawFn) -> Failure:
+    return Failure(
+        container=draw(IDS),
+        stage="createRuntime",
+        reason=draw(st.sampled_from(["no_rmids", "io"])),
+        problem="no RMID is left",
+        monitored=draw(st.booleans()),
+        namespace=draw(NAMES),
+        pod=draw(NAMES),
+        name=draw(NAMES),
+    )
+
+
+@st.composite
+def inventories(draw: st.DrawFn) -> Inventory:
+    names = st.fixed_dictionaries({"namespace": NAMES, "pod": NAMES, "name": NAMES})
+    unhooked: dict[str, Any] = {"containers": draw(st.dictionaries(IDS, names)), "unchecked": draw(COUNTS)}
+    unhooked |= {"since": "2026", "rules": "", "others": []}
+    outside = draw(st.dictionaries(IDS, st.integers(1, 2)))
+    record = {"outside": outside, "outside_total": sum(outside.values())}
+    fields: dict[str, Any] = {
+        "keys": draw(st.lists(keys(), max_size=2)),
+        "unreadable": draw(st.lists(st.just(Broken("k", "/run/k.json", "all of it: no JSON")), max_size=1)),
+        "failures": draw(st.lists(failures(), max_size=3)),
+        "rmids": draw(st.none() | st.builds(Rmids, st.none() | st.just(8), COUNTS, COUNTS)),
+        "orphans": draw(st.lists(st.just("/x"), max_size=2)),
+        "unhooked": draw(st.none() | st.just(Unhooked(**unhooked))),
+        "reconciled": draw(st.none() | st.just(ReconcileRecord(**{**vars(EVERYTHING.reconciled), **record}))),
+        "host_pids": draw(st.booleans()),
+        "is_full": draw(st.booleans()),
+        "unrecorded": draw(COUNTS),
+    }
+    return Inventory(**{**vars(EVERYTHING), **fields})
+
+
+@settings(max_examples=300, deadline=None)
+@given(seen=inventories(), screen=st.sampled_from(SCREENS), limit=st.none() | COUNTS)
+def test_screens_have_no_slip(seen: Inventory, screen: Screen, limit: int | None) -> None:
+    selected = screens.select_keys(seen.keys, [], [], "energy")
+    lines = screens.format_list(seen, selected, limit, screen) + screens.format_unmonitored(seen)
+    lines += screens.format_namespaces(selected, "energy", limit, screen)
+    lines += screens.format_rates(compare(seen, seen, "2026"), "energy", screen)
+    for key in seen.keys:
+        lines += screens.format_key(key, seen.failures, screen, is_wide=True)
+    assert find_slips(lines) == []
+
+
+@given(st.lists(st.builds(warning, TEXTS, TEXTS, TEXTS), max_size=3), st.sampled_from(SCREENS))
+def test_doctor_has_no_slip(findings: list[Any], screen: Screen) -> None:
+    assert find_slips(format_findings(findings, screen)) == []
+
+
+@given(
+    outcomes=st.lists(st.builds(Outcome, st.builds(Action, st.just("retry"), why=TEXTS), NAMES, NAMES, NAMES)),
+    failures=st.dictionaries(st.sampled_from(["retry a", "retry b", "evict a"]), st.just("io")),
+    kept=st.builds(Callers, st.lists(IDS, max_size=2), st.lists(TEXTS, max_size=1), st.lists(TEXTS, max_size=1)),
+)
+def test_what_changes_something_has_no_slip(outcomes: list[Outcome], failures: dict[str, str], kept: Callers) -> None:
+    lines = [line for it in outcomes for line in format_outcome(it)]
+    lines += format_changes(LeftUndone(), LeftUndone(failures=failures))
+    assert find_slips([*lines, *format_removal(Removal([], kept, ["/x"]))]) == []
+
+
+@given(
+    job=st.builds(
+        Job,
+        id=st.just("1"),
+        kind=st.just("pod"),
+        key=IDS,
+        namespace=NAMES,
+        pod=NAMES,
+        containers=st.lists(st.fixed_dictionaries({"id": IDS, "name": NAMES}), max_size=2),
+        more_containers=COUNTS,
+        begin=NAMES,
+        end=st.just("2026-01-02T03:04:05Z"),
+        seconds=st.none() | st.just(1.0),
+        lives=COUNTS,
+        use=st.sampled_from([{}, {"core_energy": 1.0}]),
+        unknown=st.sampled_from([[], ["core_energy"]]),
+    ),
+    screen=st.sampled_from(SCREENS),
+    by=st.sampled_from(["namespace", "pod", "name", "day"]),
+)
+def test_history_has_no_slip(job: Job, screen: Screen, by: str) -> None:
+    found = jobs.Jobs(skipped={"x": 1})
+    found.add(job, job.model_dump_json().encode())
+    assert find_slips([*jobs.format_jobs(found, screen), *jobs.format_sums(found, by, screen), found.explain()]) == []
+
+
+MISSING = "/nowhere/f\u00e4"
+CALLS: list[Callable[[], object]] = [
+    lambda: system.read_file(MISSING),
+    lambda: system.read_counter(MISSING),
+    lambda: system.list_directory(MISSING),
+    lambda: system.write_new(MISSING, ""),
+    lambda: system.write_once(MISSING, ""),
+    lambda: system.open_directory(MISSING),
+    lambda: system.inode(MISSING),
+    lambda: system.link_target(MISSING),
+    lambda: system.mkdir(MISSING, 0o755),
+    lambda: system.rmdir(MISSING),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_failed_system_call_names_its_path_as_text(call: Callable[[], object]) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        call()
+    for text in (explain.explain_exception(caught.value), str(explain.system_error("cannot do it", caught.value))):
+        assert f"No such file or directory '{MISSING}': ENOENT" in text
