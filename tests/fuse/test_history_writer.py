@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lines of --history, by real processes: many at once, killed, while the file is rotated, and no room for one.
+
+What is in a line: tests/unit/test_ending.py. Beside other hooks, and killed at each of their calls: tests.simulator.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.inside import REAL_ROOT
+from tests.resctrlfs import Mounted
+from tests.support.hook import Hook, created, end, finish, stopped, task
+
+CROWD = 64 if REAL_ROOT is None else 6
+MANY = pytest.mark.knobs(rmids=200)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A hook with --history, and its file."""
+
+    hook: Hook
+    file: Path
+
+    def live(self, *names: str) -> list[str]:
+        """These containers come one after the other, and go all at once; what their ends say."""
+        with ExitStack() as stack:
+            for name in names:
+                assert self.hook(created(name, stack.enter_context(task()).pid)).stderr == ""
+        outcomes = [finish(it) for it in [self.hook.start(stopped(name)) for name in names]]
+        assert {it.status for it in outcomes} == {0}
+        self.hook.assert_clean()
+        return [it.stderr for it in outcomes if it.stderr]
+
+    def read(self, *files: Path) -> list[dict[str, Any]]:
+        texts = [path.read_text() for path in files or [self.file]]
+        return [json.loads(line) for text in texts for line in text.splitlines()]
+
+    def reconcile(self, *options: str) -> None:
+        command = [*replace(self.hook, options=()).command("reconcile"), f"--history={self.file}", *options]
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
+
+
+@pytest.fixture
+def recording(hook: Hook, tmp_path: Path) -> Recording:
+    file = tmp_path / "log" / "history.jsonl"
+    file.parent.mkdir()
+    return Recording(hook.with_options(f"--history={file}"), file)
+
+
+@MANY
+def test_those_that_end_at_once_have_a_line_each(recording: Recording) -> None:
+    names = [f"c{number}" for number in range(CROWD)]
+    assert recording.live(*names) == []
+    lines = recording.read()
+    assert sorted(line["key"] for line in lines) == sorted(names)
+    assert len({line["id"] for line in lines}) == CROWD
+    assert recording.file.stat().st_mode & 0o7777 == 0o600
+
+
+@MANY
+def test_none_is_lost_while_the_file_is_rotated(recording: Recording) -> None:
+    names = [f"c{number}" for number in range(CROWD)]
+    with ExitStack() as stack:
+        for name in names:
+            recording.hook(created(name, stack.enter_context(task()).pid))
+    started = [recording.hook.start(stopped(name)) for name in names]
+    old: list[Path] = []
+    while any(it.poll() is None for it in started):
+        if recording.file.exists():
+            old.append(recording.file.rename(recording.file.with_suffix(f".{len(old)}")))
+    assert {(it.status, it.stderr) for it in map(finish, started)} == {(0, "")}
+    files = [*old, recording.file] if recording.file.exists() else old
+    assert sorted(line["key"] for line in recording.read(*files)) == sorted(names)
+
+
+def test_lives_that_linger_joins_are_one_line_with_all_that_they_used(recording: Recording, resctrl: Mounted) -> None:
+    lingering = recording.hook.with_options("--linger=3600")
+    for amount in ("1.5", "0.25"):
+        with task() as init:
+            lingering(created("c1", init.pid))
+            where = {"group": "/mon_groups/oci-c1", "domain": "mon_PERF_PKG_00", "event": "core_energy"}
+            resctrl.control(do="add", amount=amount, **where)
+        lingering(stopped("c1"))
+    assert not recording.file.exists()
+    recording.reconcile("--linger=0")
+    (line,) = recording.read()
+    assert (line["lives"], Decimal(str(line["use"]["core_energy"]))) == (2, Decimal("1.75"))
+
+
+@pytest.mark.parametrize("again", ["reconcile", "the next hook of the key"])
+def test_killed_between_the_line_and_the_record_it_is_written_again_under_the_same_id(
+    recording: Recording, again: str
+) -> None:
+    strace = ("strace", "-qq", "-o/dev/null", "-etrace=rename,renameat,renameat2")
+    killed = (*strace, "-einject=rename,renameat,renameat2:signal=KILL:when=1")
+    with task() as init:
+        recording.hook(created("c1", init.pid))
+    replace(recording.hook, wrapper=killed)(stopped("c1"))
+    assert len(recording.read()) == 1
+    if again == "reconcile":
+        recording.reconcile()
+    else:
+        assert recording.live("c1") == []
+    first, second = recording.read()
+    assert first["id"] == second["id"]
+
+
+@contextmanager
+def mounted(recording: Recording, options: str) -> Iterator[None]:
+    """Another file system in the place of the file's directory."""
+    place = str(recording.file.parent)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_what_a_full_disk_has_torn_costs_the_next_line_nothing(recording: Recording) -> None:
+    with mounted(recording, "size=4k,mode=755"):
+        recording.file.write_text("x" * 4000 + "\n")
+        (said,) = recording.live("c1")
+        assert "io: could not add what key c1 used to the history" in said
+        assert "ENOSPC" in said
+        text = recording.file.read_text()
+        assert len(text) == 4096
+        subprocess.run(["mount", "-o", "remount,size=64k", str(recording.file.parent)], check=True)
+        assert recording.live("c2") == []
+        first, torn, whole = recording.file.read_text().splitlines()
+    assert text == f"{first}\n{torn}"
+    assert json.loads(whole)["key"] == "c2"
+
+
+def test_where_no_line_can_be_written_the_container_goes_all_the_same(recording: Recording, tmp_path: Path) -> None:
+    with mounted(recording, "ro,size=4k"):
+        (said,) = recording.live("c1")
+        assert "EROFS" in said
+    recording.file.parent.rmdir()
+    (said,) = recording.live("c2")
+    assert "ENOENT" in said
+    recording.file.parent.mkdir()
+    recording.file.symlink_to(tmp_path / "elsewhere")
+    (said,) = recording.live("c3")
+    assert "ELOOP" in said
+    recording.file.unlink()
+    subprocess.run(["mkfifo", recording.file], check=True)
+    (said,) = recording.live("c4")
+    assert "Not a regular file" in said
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_start_that_failed_leaves_no_line(recording: Recording) -> None:
+    with task() as init:
+        pid = init.pid
+    end(init)
+    assert recording.hook(created("c1", pid)).stderr
+    assert not recording.file.exists()
