@@ -77,9 +77,10 @@ def number(text: str | None) -> int | None:
     if text is None or len(text) > _LONGEST:
         return None
     whole, _, fraction = text.strip().partition(".")
-    if not (whole + fraction).isdecimal() or not whole or not (whole + fraction).isascii():
+    digits = whole + fraction
+    if not digits.isdecimal() or not whole or not digits.isascii():
         return None
-    return int(whole) * MILLION + int((fraction + "000000")[:6])
+    return int(whole + (fraction + "000000")[:6])
 
 
 def text_of(value: int | None) -> str:
@@ -126,21 +127,26 @@ def lifetime(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
     In millionths, for each cumulative counter that any of them had; None: unknown. Also unknown is the use of a counter
     that appeared after the begin was read, as when the CPUs of a domain came online.
     """
-    found: dict[str, int | None] = {}
-    for counter, own in own_use(group, now).items():
-        before = number(group.before.get(counter, "0"))
-        found[counter] = None if before is None or own is None else before + own
-    return found
+    return {counter: known if is_all else None for counter, (known, is_all) in measure(group, now).items()}
 
 
 def at_least(group: MonGroup, now: dict[str, str]) -> dict[str, int | None]:
     """The known part of each use that `lifetime` has: the sum of the incarnations whose use is known; None: none is."""
-    found: dict[str, int | None] = {}
+    return {counter: known for counter, (known, _) in measure(group, now).items()}
+
+
+def measure(group: MonGroup, now: dict[str, str]) -> dict[str, tuple[int | None, bool]]:
+    """Of each use that `lifetime` has: the known part, as `at_least` has it, and whether that is all of it."""
+    found: dict[str, tuple[int | None, bool]] = {}
     for counter, own in own_use(group, now).items():
-        before = number(group.before.get(counter))
-        parts = [own, number(group.known.get(counter)) if before is None else before]
-        known = [part for part in parts if part is not None]
-        found[counter] = sum(known) if known else None
+        known, is_all = own, own is not None
+        if counter in group.before:  # else this is the first incarnation, which is the most frequent
+            before = number(group.before[counter])
+            is_all = is_all and before is not None
+            if before is None:
+                before = number(group.known.get(counter))
+            known = own if before is None else before + (own or 0)
+        found[counter] = known, is_all
     return found
 
 

@@ -27,7 +27,13 @@ def append_end(run: RunDir, path: str, state: KeyState, over: list[MonGroup]) ->
     try:
         system.append_line(path, jsontext.dumps(_make_line(state, over)))
     except OSError as error:
-        run.complain(f"could not add what key {state.key} used to the history", error)
+        from hook.base import explain
+        from hook.base.errors import HookError, Reason
+
+        problem = f"could not add what key {state.key} used to {path}"
+        tried = f"{error.strerror}: {explain.errno_name(error)}"
+        hint = "its directory must exist, be writable and have room; what the key used is kept until --snapshot-ttl"
+        run.complaints.append(HookError(Reason.IO, problem, tried=tried, hint=hint))
 
 
 def _had_member(state: KeyState, over: list[MonGroup]) -> bool:
@@ -74,12 +80,12 @@ def _sum_use(state: KeyState, over: list[MonGroup]) -> tuple[dict[str, int], set
     unknown: set[str] = set()
     for sign, groups in ((1, over), (-1, [state.returned.use] if state.returned is not None else [])):
         for group in groups:
-            end = group.end or {}
-            for counter, value in counters.at_least(group, end).items():
+            for counter, (value, is_all) in counters.measure(group, group.end or {}).items():
                 event = counter.rpartition("/")[2]
                 if value is not None:
                     known[event] = known.get(event, 0) + sign * value
-            unknown |= {it.rpartition("/")[2] for it, value in counters.lifetime(group, end).items() if value is None}
+                if not is_all:
+                    unknown.add(event)
     return known, unknown
 
 

@@ -131,7 +131,7 @@ def test_what_a_full_disk_has_torn_costs_the_next_line_nothing(recording: Record
     with mounted(recording, "size=4k,mode=755"):
         recording.file.write_text("x" * 4000 + "\n")
         (said,) = recording.live("c1")
-        assert "io: could not add what key c1 used to the history" in said
+        assert f"io: could not add what key c1 used to {recording.file}" in said
         assert "ENOSPC" in said
         text = recording.file.read_text()
         assert len(text) == 4096
