@@ -122,9 +122,10 @@ class Prometheus:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def ask(self, expression: str, at: int) -> dict[frozenset[tuple[str, str]], float]:
-        """The value of each series at a time, by its labels."""
-        result = self._get("query", query=expression, time=at)["result"]
+    def ask(self, expression: str, at: float | None = None) -> dict[frozenset[tuple[str, str]], float]:
+        """The value of each series at a time, or now, by its labels."""
+        time = {} if at is None else {"time": at}
+        result = self._get("query", query=expression, **time)["result"]
         return {_without_name(it["metric"]): float(it["value"][1]) for it in result}
 
     def ask_range(
