@@ -172,6 +172,8 @@ def test_a_pod_has_podmans_name_and_its_infra_container_takes_no_rmid(node: Podm
     assert [it["action"] for it in actions if it["key"] == container or it["container"] == infra] == ["name"]
     assert record(node, container)["pod_name"] == "stack"
     assert infra not in json.dumps(node.left())
+    found = json.loads(scratch.run("doctor", *node.directories, "--json").stdout)["findings"]
+    assert [it for it in found if infra in it["found"]] == [], "nor does doctor miss it"
     gate.open()
     node.lab.watch.wait("poststop", container)
     node.lab.podman("pod", "rm", "-f", "-t", "0", "stack")

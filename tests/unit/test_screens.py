@@ -305,6 +305,24 @@ def test_show_finds_a_key_by_any_of_its_names_or_how_it_begins(node: NodeFiles, 
     assert json.loads(run("show", "--json", name))["key"] == UID
 
 
+def test_a_name_that_was_given_again_is_of_the_container_that_exists(
+    node: NodeFiles, run: Run, capsys: pytest.CaptureFixture[str], complaints: list[str]
+) -> None:
+    """As Podman's names are: of a container that has ended, of one that runs, of one that is not monitored."""
+    node.completed("c1", name="job")
+    assert json.loads(run("show", "--json", "job"))["key"] == "c1"
+    node.fail("c2", name="job", pod="stack")
+    for name in ("job", "stack", "sta", "c2"):
+        assert cli.main(["show", *node.places, name]) == 2
+        assert "container stack job (c2) is not monitored: no_rmids: no RMID is left" in complaints.pop()
+    node.live("c3", name="job")
+    assert cli.main(["show", *node.places, "job"]) == 2
+    assert "2 keys match 'job': job (c3), stack job (c2)" in complaints.pop()
+    node.write("unmonitored", "c2.json", "{")
+    assert json.loads(run("show", "--json", "job"))["key"] == "c3"
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize(
     ("name", "found"),
     [
