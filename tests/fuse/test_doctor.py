@@ -473,11 +473,14 @@ def test_options_of_the_timer_are_set_in_the_file_that_its_unit_reads(node: Inst
     node.write(OWNER, "deb\n")
     node.write(CONF, "OPTIONS=--linger=1 --adopt\n")
     hooked = json.loads(node.path(KUBERNETES).read_text())["hook"]["args"][2:]
-    line = " ".join(["OPTIONS=" + " ".join(it for it in hooked if "--containers" not in it), "--adopt"])
+    history = "--history=/var/log/resctrl-mon-hook/history.jsonl"  # of the other file, which is Podman's
+    line = " ".join(["OPTIONS=" + " ".join(it for it in hooked if "--containers" not in it), history, "--adopt"])
     (found,) = node.doctor()[1]
     assert found["remedy"] == f"set {line} in {CONF}"
     node.write(CONF, line)
     assert node.doctor() == (0, [])
+    node.write(CONF, line.replace(history, ""))
+    assert [it["remedy"] for it in node.doctor()[1]] == [f"set {line} in {CONF}"]
     copy = f"/etc/systemd/system/{os.path.basename(UNITS)}.service"
     node.path(CONF).unlink()
     node.write(copy, "[Service]\nEnvironment=OPTIONS=--linger=2\n")

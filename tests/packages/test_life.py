@@ -60,7 +60,7 @@ def manager(request: pytest.FixtureRequest, machine: Machine) -> Iterator[Manage
     if request.param == "rpm":  # of a .deb the machine's fixture takes care
         machine.podman_rm()
         machine.rpm("-e", NAME, check=False)
-        machine.run("rm", "-rf", PROGRAM, f"/etc/{NAME}")
+        machine.run("rm", "-rf", PROGRAM, f"/etc/{NAME}", f"/var/log/{NAME}")
 
 
 def ours(machine: Machine) -> list[str]:
@@ -152,6 +152,26 @@ def test_a_removal_keeps_the_program_for_containers_that_call_it(
     assert machine.groups() == {}
     manager.remove()
     assert in_usr(machine) == []
+
+
+def test_what_jobs_used_is_found_by_their_names_and_outlives_the_package(manager: Manager, packages: Packages) -> None:
+    machine = manager.machine
+    manager.install(packages)
+    logs = machine.at("/var/log") / NAME
+    assert logs.stat().st_mode & 0o7777 == 0o750
+    used = {"job-17": 5, "job-18": 7}
+    for name, joules in used.items():
+        machine.spend(machine.podman_run(name), joules)
+        machine.podman_rm(name)
+    assert [path.stat().st_mode & 0o7777 for path in logs.iterdir()] == [0o600]
+    jobs = json.loads(machine.run(NAME, "history", "--json").stdout)["jobs"]
+    assert {job["name"]: job["use"]["core_energy"] for job in jobs} == used
+    (row,) = [line.split() for line in machine.run(NAME, "history", "job-17").stdout.splitlines() if "job-17" in line]
+    assert row[3] == "5.00"
+    assert f"left: /var/log/{NAME}, the history" in manager.remove()
+    assert len((logs / "history.jsonl").read_text().splitlines()) == len(used)
+    manager.install(packages)
+    assert len(json.loads(machine.run(NAME, "history", "--json").stdout)["jobs"]) == len(used)
 
 
 def test_what_a_removal_keeps_uninstall_removes(manager: Manager, newer: Packages) -> None:
