@@ -26,6 +26,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from hook.base.models import KeyState, Member, MonGroup
+from hook.base.resctrl import Resctrl
 from pyz import archive
 from tests.bench.common import CannotMeasure
 from tests.resctrlfs import mounted
@@ -122,6 +124,29 @@ class MeasuredNode:
 
     def _group(self, key: str) -> Path:
         return self._groups / f"oci-{key}"
+
+
+def make_full_node(directory: Path, keys: int) -> Hook:
+    """A node with that many keys, each a pod of one container, whose groups are plain directories, and all full."""
+    root, run_dir = directory / "resctrl", directory / "run"
+    _fill(root)
+    (run_dir / "groups").mkdir(parents=True)
+    begin = Resctrl(str(root)).counters(str(root))
+    for number in range(keys):
+        key, container = uid_of(number), _container(number)
+        group = root / "mon_groups" / f"oci-{key}"
+        _fill(group)
+        state = KeyState(
+            key=key,
+            kind="pod",
+            pod_namespace="default",
+            pod_name=f"pod-{number}",
+            created_at="2026-01-02T03:04:05Z",
+            groups=[MonGroup(path=str(group), ctrl_group="/", begin=dict.fromkeys(begin, "1"))],
+            members={container: Member(pid=1, starttime=1, group=str(group), name="app")},
+        )
+        (run_dir / "groups" / f"{key}.json").write_text(state.model_dump_json(), encoding="utf-8")
+    return Hook(root, run_dir, options=())
 
 
 class PlainNode(MeasuredNode):

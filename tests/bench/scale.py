@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reconcile costs on a big node, and what hooks that run beside it notice.
+"""What reconcile costs on a big node, what hooks that run beside it notice, and what one scrape of its metrics costs.
 
     python3 build.py bench scale [--json | --markdown] [--members N] [--processes N] [--adopted N] [--rounds N]
+                                 [--only TABLE]
 
 CPU seconds (user and system) of the shipped file as a process: they repeat to a few percent on a busy machine, where
 the time of day does not. `without children`: less those of the OCI runtimes that it starts. The node is the project's
@@ -13,6 +14,7 @@ after a wipe    all groups were removed: each is made again, and the tasks moved
 --adopt         further containers run that were never hooked; a runc of ours knows them
 growth          the CPU time with all members, by that with a quarter of the members and of the processes
 hooks           wall time of createRuntime and poststop, alone, and beside a `reconcile` after a wipe
+scrape          one request to `metrics --listen`, on a node whose groups are plain directories, with 24 counters each
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -28,12 +31,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from urllib.request import Request, urlopen
 
 from tests.bench import common
 from tests.bench.busy_node import BusyNode, busy_node
 from tests.bench.common import CannotMeasure, NotReady
 from tests.bench.figures import Figure, Table
-from tests.bench.plain_node import uid_of
+from tests.bench.plain_node import TMPFS, make_full_node, uid_of
 from tests.support.hook import PYZ, created, stopped
 from tests.support.machine import ScratchMachine
 
@@ -41,18 +45,25 @@ SMALLER = 4
 TARGETS = {"nothing to do": 0.6, "after a wipe": 6.0, "--adopt": 6.0}
 GROWTH_TARGET = 4.4
 HOOKS = 20
+KEYS, SCRAPE_TARGET = 500, 0.45
+SCRAPES = {
+    "text": {},
+    "OpenMetrics, gzip, --created": {"Accept": "application/openmetrics-text", "Accept-Encoding": "gzip"},
+}
+"""What a client asks for."""
 DEADLINE = 3600.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How big the node is. `adopted`: containers that no hook has seen, beside the members."""
+    """How big the node is. `adopted`: containers that no hook has seen, beside the members. `keys`: for a scrape."""
 
     members: int = 2000
     processes: int = 10000
     adopted: int = 500
     rounds: int = 3
+    keys: int = KEYS
 
 
 @dataclass(frozen=True)
@@ -65,9 +76,16 @@ class Cost:
     done: Sequence[str]
 
 
-def measure(sizes: Sizes) -> Iterator[Table]:
+def measure(sizes: Sizes, only: str | None = None) -> Iterator[Table]:
     """The tables, each as soon as it is there. Raises CannotMeasure."""
     check()
+    if only != "scrape":
+        yield from _measure_reconcile(sizes)
+    if only != "reconcile":
+        yield _measure_scrapes(sizes)
+
+
+def _measure_reconcile(sizes: Sizes) -> Iterator[Table]:
     small = replace(sizes, members=sizes.members // SMALLER, processes=sizes.processes // SMALLER, adopted=0)
     with busy_node(small.members, small.processes) as node:
         former = {"nothing to do": _idle(node, sizes.rounds), "after a wipe": [_after_wipe(node)]}
@@ -112,6 +130,38 @@ def _adopt(node: BusyNode) -> Cost:
         cost = _run(node, "--adopt", wrapper=machine.enter())
     _expect(cost.done, ["adopt"] * len(node.others), "--adopt")
     return cost
+
+
+def _measure_scrapes(sizes: Sizes) -> Table:
+    """The CPU time of each scrape but the first, which begins without the samples of a former one."""
+    figures = []
+    with tempfile.TemporaryDirectory(prefix="scale-", dir=TMPFS) as directory:
+        command = make_full_node(Path(directory), sizes.keys).command("metrics")
+        command += ["--listen=0", "--created"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+            try:
+                assert server.stdout is not None
+                url = server.stdout.readline().split()[-1]
+                for row, headers in SCRAPES.items():
+                    costs = [_scrape(server.pid, url, headers) for _ in range(sizes.rounds + 1)][1:]
+                    figures.append(Figure(row, "CPU s", [cpu for cpu, _ in costs], SCRAPE_TARGET))
+                    figures.append(Figure(row, "KiB sent", [size / 1024 for _, size in costs], digits=0))
+            finally:
+                server.kill()
+    return Table(f"one scrape of {sizes.keys} keys", figures)
+
+
+def _scrape(pid: int, url: str, headers: dict[str, str]) -> tuple[float, int]:
+    """The CPU seconds of the server for one scrape, and the bytes of its content."""
+    time.sleep(1.1)  # until then the last reading is shared
+    before = _read_cpu(pid)
+    with urlopen(Request(url, headers=headers), timeout=DEADLINE) as answer:  # noqa: S310  our own
+        size = len(answer.read())
+    return _read_cpu(pid) - before, size
+
+
+def _read_cpu(pid: int) -> float:
+    return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13])) / _TICKS
 
 
 def _latency(node: BusyNode, sizes: Sizes) -> Table:
@@ -229,13 +279,14 @@ def parser() -> argparse.ArgumentParser:
     told.add_argument("--processes", type=int, default=default.processes, help="processes in all [10000]")
     told.add_argument("--adopted", type=int, default=default.adopted, help="containers without a hook [500]")
     told.add_argument("--rounds", type=int, default=default.rounds, help="of what has nothing to do [3]")
+    told.add_argument("--only", choices=("reconcile", "scrape"), help="only these tables")
     return told
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     sizes = Sizes(given.members, given.processes, given.adopted, max(1, given.rounds))
-    return common.report("scale", lambda: measure(sizes), given)
+    return common.report("scale", lambda: measure(sizes, given.only), given)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from tests.bench.busy_node import BusyNode
 from tests.bench.common import CannotMeasure
 from tests.kernel.inside import REAL_ROOT
 
-SMALL = scale.Sizes(members=8, processes=60, adopted=3, rounds=1)
+SMALL = scale.Sizes(members=8, processes=60, adopted=3, rounds=1, keys=200)
 
 
 @pytest.fixture(autouse=True)
@@ -24,13 +24,14 @@ def _ready(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_table_has_its_figures() -> None:
-    latency, costs, growth = scale.measure(SMALL)
+    latency, costs, growth, scrapes = scale.measure(SMALL)
     assert {(it.row, it.column) for it in latency.figures} == {
         (row, column) for row in ("median", "longest") for column in ("alone", "beside reconcile")
     }
     assert {it.row for it in costs.figures} == set(scale.TARGETS)
     assert {it.row for it in growth.figures} == {"nothing to do", "after a wipe"}
-    found = [*latency.figures, *costs.figures, *growth.figures]
+    assert {it.row for it in scrapes.figures} == set(scale.SCRAPES)
+    found = [*latency.figures, *costs.figures, *growth.figures, *scrapes.figures]
     assert min(it.median for it in found) > 0
     by_column = {(it.row, it.column): it.median for it in costs.figures}
     assert by_column["--adopt", "CPU s without children"] <= by_column["--adopt", "CPU s"]
