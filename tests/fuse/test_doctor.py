@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -151,6 +152,26 @@ def test_what_people_see(node: InstalledNode) -> None:
     assert re.fullmatch(f"{failures} failures?, {warnings} warnings, {len(levels[0])} ok", lines[count])
     place = lines.index(f"warning  program: {LINK} is not a link to the installed program")
     assert lines[place + 1] == f"           ln -s {os.path.relpath(PROGRAM, os.path.dirname(LINK))} {LINK}"
+
+
+@pytest.mark.parametrize("form", [[], ["-o", "wide"]])
+def test_a_terminal_of_80x24_ends_with_what_is_wrong_in_lines_that_fit(node: InstalledNode, form: list[str]) -> None:
+    node.path(LINK).unlink()
+    node.write(OTHER, "{")
+    command = shlex.join([str(PYZ), "doctor", *node.options, *form])
+    shown = node.machine.run("/usr/bin/script", "-qefc", f"stty cols 80 rows 24; {command}", "/dev/null").stdout
+    lines = [re.split(r"\r|\x1b\[\w*", line)[-1] for line in shown.replace("\r\n", "\n").splitlines()]
+    count = next(at for at, line in enumerate(lines) if line.endswith(" ok"))
+    wrong = [line for line in lines[count + 1 :] if line[0] != " "]
+    assert wrong[0].startswith(f"FAIL     {OTHER}: invalid: CRI-O, Podman and the NRI")
+    assert f"warning  program: {LINK} is not a link to the installed" in "\n".join(wrong)
+    assert all(line.startswith("ok ") for line in lines[:count] if line[0] != " ")
+    if form:
+        assert max(map(len, lines)) > 80
+        return
+    assert max(map(len, lines)) <= 80
+    assert len(lines) - count < 24, "the count and all that is wrong are on the screen at the end"
+    assert lines[count + 2].startswith(" " * 9)
 
 
 def remove(path: str) -> Callable[[InstalledNode], object]:
