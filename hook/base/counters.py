@@ -76,6 +76,8 @@ def number(text: str | None) -> int | None:
     """Parse a counter's text, to millionths; None: it is no number (`Unavailable`, `Error`, `Unassigned`, no file)."""
     if text is None or len(text) > _LONGEST:
         return None
+    if text.isdecimal() and text.isascii():  # most counters: those of AET's energy alone have decimals
+        return int(text) * MILLION
     whole, _, fraction = text.strip().partition(".")
     digits = whole + fraction
     if not digits.isdecimal() or not whole or not digits.isascii():

@@ -101,7 +101,11 @@ def _try_once(attempt: Attempt) -> None:
     own, mon_group = _find_group(attempt)
     with context.run.lock(key.name, attempt.deadline) as locked:
         state = locked.state or KeyState(
-            key=key.name, kind=key.kind, created_at=system.now_utc(), created_boottime=system.boottime()
+            key=key.name,
+            kind=key.kind,
+            created_at=system.now_utc(),
+            created_boottime=system.boottime(),
+            history=context.notes_history,
         )
         if context.notes_history and not state.history:
             state = replace(state, history=True)
