@@ -163,13 +163,14 @@ def test_a_terminal_of_80x24_ends_with_what_is_wrong_in_lines_that_fit(node: Ins
     lines = [re.split(r"\r|\x1b\[\w*", line)[-1] for line in shown.replace("\r\n", "\n").splitlines()]
     count = next(at for at, line in enumerate(lines) if line.endswith(" ok"))
     wrong = [line for line in lines[count + 1 :] if line[0] != " "]
-    assert wrong[0].startswith(f"FAIL     {OTHER}: invalid: CRI-O, Podman and the NRI")
+    assert wrong[0].startswith(f"FAIL     {OTHER}: invalid: CRI-O, ")
     assert f"warning  program: {LINK} is not a link to the installed" in "\n".join(wrong)
     assert all(line.startswith("ok ") for line in lines[:count] if line[0] != " ")
     if form:
         assert max(map(len, lines)) > 80
         return
-    assert max(map(len, lines)) <= 80
+    # A word that is longer than a line stays whole: paths of the test's own directory
+    assert [line for line in lines if len(line) > 80 and len(line.split()) > 1] == []
     assert len(lines) - count < 24, "the count and all that is wrong are on the screen at the end"
     assert lines[count + 2].startswith(" " * 9)
 

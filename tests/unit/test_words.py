@@ -154,7 +154,7 @@ def test_doctor_has_no_slip(findings: list[Any], screen: Screen) -> None:
 def test_what_changes_something_has_no_slip(outcomes: list[Outcome], failures: dict[str, str], kept: Callers) -> None:
     lines = [line for it in outcomes for line in format_outcome(it)]
     lines += format_changes(LeftUndone(), LeftUndone(failures=failures))
-    assert find_slips([*lines, *format_removal(Removal([], kept, ["/x"]))]) == []
+    assert find_slips([*lines, *format_removal(Removal([], kept, ["/x"], ""))]) == []
 
 
 @given(
