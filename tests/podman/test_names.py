@@ -101,7 +101,7 @@ def test_a_name_that_was_given_again_is_of_the_container_that_has_it_now(node: P
     assert names(node) == [("completed", None, "job"), ("live", None, "job")]
     gate.open()
     node.lab.watch.wait("poststop", second)
-    assert "2 keys match 'job'" in ask(node, "show", "job", status=2)
+    assert "'job' is ambiguous: job (" in ask(node, "show", "job", status=2)
 
 
 def test_a_container_without_an_rmid_is_named_and_show_says_why(node: PodmanNode) -> None:

@@ -317,7 +317,7 @@ def test_a_name_that_was_given_again_is_of_the_container_that_exists(
         assert "container stack job (c2) is not monitored: no_rmids: no RMID is left" in complaints.pop()
     node.live("c3", name="job")
     assert cli.main(["show", *node.places, "job"]) == 2
-    assert "2 keys match 'job': job (c3), stack job (c2)" in complaints.pop()
+    assert "'job' is ambiguous: job (c3), stack job (c2)" in complaints.pop()
     node.write("unmonitored", "c2.json", "{")
     assert json.loads(run("show", "--json", "job"))["key"] == "c3"
     assert capsys.readouterr().out == ""
