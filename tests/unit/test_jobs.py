@@ -204,6 +204,15 @@ def test_of_an_id_that_stands_twice_the_last_line_counts() -> None:
     ]
 
 
+@pytest.mark.usefixtures("fs")
+@pytest.mark.parametrize("is_rotated", [False, True])
+def test_of_an_id_that_stands_twice_in_a_second_the_last_line_counts(is_rotated: bool) -> None:
+    first, last = (line(make(1, use={"core_energy": value})) for value in (2.0, 1.0))
+    write_lines("history.jsonl.1", first if is_rotated else b"", at=NOW - 10)
+    write_lines("history.jsonl", last if is_rotated else first + last)
+    assert [job.use["core_energy"] for job in read().list_jobs()] == [1.0]
+
+
 # --- Sums equal the truth, whatever happened to the files
 
 EVENTS = st.dictionaries(
