@@ -75,6 +75,7 @@ def starts(bench: Bench, pythons: Mapping[str, Python]) -> Table:
     figures = [it for name in pythons for it in _beside_floor(name, seconds, "wall time")]
     figures += [it for name in pythons for it in _beside_floor(name, counts, "instructions")]
     figures += [_memory(name, times) for name in pythons]
+    figures += [it for name in pythons for it in _milliseconds(name, seconds)]
     return Table("hook / exit floor", figures)
 
 
@@ -83,6 +84,15 @@ def _beside_floor(python: str, found: Mapping[tuple[str, str], Sequence[float]],
         if found:
             values = ratios(found[python, step], found[python, FLOOR])
             yield Figure(f"{step}: {what}", python, values, target)
+
+
+def _milliseconds(python: str, seconds: Mapping[tuple[str, str], Sequence[float]]) -> Iterator[Figure]:
+    """What a container's start and end take longer, beside the time of the exit floor itself."""
+    floors = seconds[python, FLOOR]
+    yield Figure(f"{FLOOR}: ms", python, [1000 * it for it in floors], digits=1)
+    for step in (FURTHER, NOT_LAST):
+        values = [1000 * (taken - least) for taken, least in zip(seconds[python, step], floors)]
+        yield Figure(f"{step}: ms more", python, values, digits=1)
 
 
 def _memory(python: str, times: Mapping[tuple[str, str], Sequence[Taken]]) -> Figure:

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from hook.base.explain import format_count
 from tests.kernel.inside import REAL_ROOT
 from tests.support import machine
 from tests.support.hook import DEADLINE, PYZ
@@ -176,7 +177,7 @@ def test_top_fits_its_terminal_and_obeys_keys(
         assert lines[5].startswith("no pod ")
     live = number - sum(at % 10 == 3 for at in range(number))
     shown = min(live, 14)
-    of_all = f"{shown} of {live} keys" if shown < live else f"{live} keys"
+    of_all = f"{shown} of {live} keys" if shown < live else format_count(live, "key")
     assert all(lines[0].endswith(of_all) for lines in screens)
     names = [line.split()[0] for line in screens[-1][6 : 6 + shown]]
     whole = [name for name in names if "..." not in name]

@@ -19,7 +19,10 @@ from hook.cli import command_line, options, verbs
 from hook.cli import command_line as cli
 from hook.cli.command_line import Argument, list_arguments, list_options
 from hook.cli.verbs import ALL, HOOK, PLACES, SHARED, VERBS, Request, Usage
+from hook.node.place import Places
 from hook.stages import entry, report
+from hook.state.store import PARTS
+from tests.support import house
 from tests.unit import lines
 from tests.unit.nodes import NodeFiles
 
@@ -349,6 +352,45 @@ def test_man_page_has_each_option_of_the_hook_with_its_value_and_its_default(opt
 def test_man_page_has_no_unknown_option() -> None:
     known = {it.word for name in VERBS for it in list_all(name)} | {"--help", "--version", "--x"}
     assert set(re.findall(r"--[a-z-]+", TEXT)) <= known
+
+
+def list_items(section: str) -> set[str]:
+    """The names of the items of a section of the man page."""
+    text = re.split(r"^\.Sh ", MANUAL.read_text(encoding="ascii"), flags=re.MULTILINE)
+    (found,) = [it for it in text if it.startswith(section + "\n")]
+    return set(re.findall(r"^\.It (?:(?:Pa|Ev|Dv) )?(\S+)$", found, re.MULTILINE))
+
+
+def test_man_page_has_each_file_of_an_installation_and_each_part_of_the_run_directory() -> None:
+    places = Places()
+    run_dir = Options().run_dir
+    wanted = {*places.files(), places.logrotate, run_dir, *(f"{run_dir}/{part}" for part in PARTS)}
+    assert wanted <= list_items("FILES")
+
+
+def test_man_page_has_each_environment_variable_and_no_other() -> None:
+    read = {
+        name
+        for path, text in house.sources("hook").items()
+        for name in re.findall(r'environ(?:\.get\(|\[)"(\w+)"', text)
+        if path != "hook/node/programs.py"
+    }
+    assert read == list_items("ENVIRONMENT")
+
+
+def test_man_page_has_each_exit_status_and_signal() -> None:
+    assert list_items("EXIT STATUS") == {"0", "1", "2"}
+    texts = [*house.sources("hook").values()]
+    handled = {name for text in texts for name in re.findall(r"signal\.(SIGTERM|SIGINT|SIGHUP|SIGUSR\d)\b", text)}
+    assert handled == list_items("SIGNALS") - {"SIGPIPE"}
+
+
+def test_man_page_has_each_time_limit() -> None:
+    text = " ".join(TEXT.split())
+    for name, verb in VERBS.items():
+        if verb.limit is not None:
+            seconds, status, _undone = verb.limit
+            assert re.search(rf"D1 {name} No {seconds} s[^.]*? exit status {status}\b", text), name
 
 
 # --- Completion
