@@ -439,6 +439,10 @@ def test_what_a_hook_costs_is_what_was_measured() -> None:
 
     start, end = more("createRuntime, a further one"), more("poststop, not the last")
     assert f"[{start[0]}-{start[1]} % more](docs/performance.md#what-it-costs)" in page("README.md")
+    row, floors = costs["createRuntime, a further one: ms more"], costs["exit floor: ms"]
+    more_ms, floor_ms = ([float(cell.split()[0]) for cell in cells] for cells in (row, floors))
+    text = f"{min(more_ms)} to {max(more_ms)} ms on top of {min(floor_ms)} to {max(floor_ms)} ms"
+    assert text in page("README.md")
     sentence = "costs {} to {} % more than starting Python and exiting, and for its end {} to {} %"
     assert sentence.format(*start, *end) in " ".join(page("docs/performance.md").split())
 
