@@ -98,7 +98,7 @@ def test_a_container_whose_failure_is_on_record_is_no_container_on_no_record(
     node.lab.run("web")
     command = [str(installation.program), "doctor", f"--hooks-dir={node.lab.hooks_dir}", *node.directories]
     said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300).stdout
-    assert f"1 container: no_rmids: {short_id(node.lab.container_id('web'))}" in said
+    assert f"1 container: no_rmids: web ({short_id(node.lab.container_id('web'))})" in said
     assert "no record in the run directory" not in said
     node.lab.podman("rm", "-f", "-t", "0", "web")
 
