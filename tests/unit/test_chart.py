@@ -130,7 +130,7 @@ def schema(values: Object) -> None:
     jsonschema.validate(values, json.loads((chart.CHART / "values.schema.json").read_text(encoding="utf-8")))
 
 
-METRICS: Object = {"metrics": {"port": 19753, "events": ["core_energy", "c1_res"], "sumDomains": True}}
+METRICS: Object = {"metrics": {"port": 19753, "events": ["core_energy", "c1_res"], "sumDomains": True, "created": True}}
 LABELS = {"release": "prometheus"}
 WITH_OPERATOR: Object = {
     "metrics": {
@@ -344,12 +344,12 @@ def metrics_arguments(values: Object | None = None) -> list[str]:
 def test_metrics_are_served_at_the_address_of_the_pod_alone() -> None:
     """With watch it has the host's network: there it must not listen on everything."""
     for values, expected in (
-        (None, (("10.1.2.3", 9753), None, False)),
-        (METRICS, (("10.1.2.3", 19753), {"core_energy", "c1_res"}, True)),
+        (None, (("10.1.2.3", 9753), None, False, False)),
+        (METRICS, (("10.1.2.3", 19753), {"core_energy", "c1_res"}, True, True)),
     ):
         given, _ = parse_command("metrics", metrics_arguments(values))
         events = parse_events(given.events) if given.events is not None else None
-        assert (parse_address(given.listen), events, given.sum_domains) == expected
+        assert (parse_address(given.listen), events, given.sum_domains, given.created) == expected
 
 
 def test_metrics_see_what_reconcile_does_and_can_be_off(defaults: list[Object]) -> None:
