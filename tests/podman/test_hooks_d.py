@@ -166,7 +166,7 @@ def test_a_container_whose_podman_does_not_read_our_file_is_counted(node: Podman
     gate = node.lab.run("web")
     container = node.lab.container_id("web")
     ask("reconcile")
-    mine = {"container": container, "namespace": None, "pod": None, "name": None}
+    mine = {"container": container, "namespace": None, "pod": None, "name": "web"}
     assert mine in ask("list")["unhooked"]["containers"]
     gate.open()
     node.lab.watch.wait("poststop", container)
