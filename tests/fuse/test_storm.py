@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 
 MOMENT = 0.05 if REAL_ROOT is None else 0.6
 """About as many seconds as a hook takes."""
-PLAYED = [it for it in SCENARIOS if not re.search(r"\^| [tw]\d", it)]
-"""All but those with a pid that comes again, or time that passes; processes that come in are in test_watch.py."""
+PLAYED = [it for it in SCENARIOS if not re.search(r"\^| [tw]\d|history=", it)]
+"""All but those with a pid that comes again, time that passes, or energy that is counted for the history.
+
+Processes that come in are in test_watch.py, the history of real hooks is in test_history_writer.py.
+"""
 
 
 @pytest.fixture(scope="module")

@@ -151,7 +151,7 @@ def test_a_container_that_was_never_hooked_is_counted_named_and_a_failure_of_doc
     """The hook was never called: metrics showed 0 unmonitored, `list` was empty, and `doctor` exited with 0."""
     container = node.runs(KUBELET)
     name = f"shop/web-0 app ({container[:12]})"
-    assert node.reconcile() == [f"1 running containers never got the hook (see doctor): {name}"]
+    assert node.reconcile() == [f"1 running container never got the hook (see doctor): {name}"]
     seen = node.unhooked()
     assert seen["containers"] == [{"container": container, "namespace": "shop", "pod": "web-0", "name": "app"}]
     assert seen["unchecked"] == 0
