@@ -150,9 +150,12 @@ class SimulatedNode:
         it = self.find(number)
         life = self._call(f"poststop of {number}", it, "stopped")
         it.is_stopped = not (it.is_alive or life.is_killed or life.had_fault)
-        is_used = not all(other.is_stopped for other in self.lives if other.key == it.key)
-        may_stay = is_used or self.ghosts or self.is_damaged or "linger" in self.options or it.is_out
-        is_left = it.group in self.kernel.groups and not (may_stay or self._may_fail() or self.run.has_errno)
+        may_stay = self.ghosts or self.is_damaged or "linger" in self.options or it.is_out
+        # Real processes come and go meanwhile: so nobody uses the key before the look at the group, and after it.
+        are_stopped = [other.is_stopped for other in self.lives if other.key == it.key]
+        is_there = it.group in self.kernel.groups
+        are_stopped += [other.is_stopped for other in self.lives if other.key == it.key]
+        is_left = is_there and all(are_stopped) and not (may_stay or self._may_fail() or self.run.has_errno)
         expect(not is_left, "after", life.what, "the last one of its key,", it.group, "is left")
 
     def reconcile(self, *_: object) -> None:
