@@ -82,12 +82,18 @@ class RealKernel:
     @property
     def groups(self) -> list[str]:
         """The paths of all groups."""
-        found = [it.parent for it in self._root.glob("*/mon_groups")]
+        found = [it.parent for it in self._find("*/mon_groups")]
         return [RESCTRL, *(f"{RESCTRL}/{it.relative_to(self._root)}" for it in found), *self.mon_groups()]
 
     def mon_groups(self) -> list[str]:
-        found = [*self._root.glob("mon_groups/*"), *self._root.glob("*/mon_groups/*")]
+        found = [*self._find("mon_groups/*"), *self._find("*/mon_groups/*")]
         return [f"{RESCTRL}/{it.relative_to(self._root)}" for it in found]
+
+    def _find(self, pattern: str) -> list[Path]:
+        """What matches; nothing where resctrl is unmounted meanwhile."""
+        with suppress(FileNotFoundError):
+            return list(self._root.glob(pattern))
+        return []
 
     def tids(self, path: str) -> set[int]:
         with suppress(FileNotFoundError, OSError):
