@@ -66,8 +66,13 @@ def who(container: str, namespace: str | None = None, pod: str | None = None, na
 
     Podman's pods have no namespace.
     """
-    known = ([f"{namespace}/{pod}" if namespace else pod] if pod else []) + ([name] if name else [])
+    known = [*filter(None, (name_pod(namespace, pod), name))]
     return printable(" ".join([*known, f"({short_id(container)})"]) if known else short_id(container))
+
+
+def name_pod(namespace: str | None, pod: str | None) -> str:
+    """`namespace/pod`, or the name of a pod without a namespace, as Podman's are; empty: it is unknown."""
+    return f"{namespace}/{pod}" if namespace and pod else pod or ""
 
 
 def errno_name(error: OSError) -> str:

@@ -11,6 +11,7 @@ import re
 from itertools import islice
 
 from hook.base.errors import HookError
+from hook.base.explain import name_pod
 from hook.base.models import KeyState, Options
 from hook.cli.command_line import Argument, list_arguments, list_options
 from hook.cli.options import ARGUMENTS, History
@@ -43,7 +44,7 @@ def list_completions(line: str) -> list[str]:
 
 
 def _list_words(before: list[str], current: str) -> Iterator[tuple[str, str]]:
-    """The arguments of a command, and the values of that option or place for which the last word stands."""
+    """The arguments of a command, and the values of the one that the last word belongs to."""
     verb = VERBS.get(before[0])
     arguments = [*list_arguments(verb), *list_options(verb.options)] if verb is not None else []
     former = [it for it in arguments if it.is_option and it.value and it.word == before[-1]]
@@ -82,4 +83,4 @@ def _list_recorded_names(kind: str, run_dir: str) -> Iterator[str]:
             yield key
             if isinstance(state, KeyState):
                 yield from filter(None, (it.name for it in state.members.values()))
-                yield from (state.pod_name, f"{state.pod_namespace}/{state.pod_name}") if state.pod_name else ()
+                yield from filter(None, (state.pod_name, name_pod(state.pod_namespace, state.pod_name)))

@@ -233,9 +233,9 @@ def _list_names(key: str, state: KeyState | Broken | None) -> Iterator[str]:
 
 
 def _list_pod_names(namespace: str | None, pod: str | None) -> Iterator[str]:
-    if pod:
-        yield pod
-        yield f"{namespace}/{pod}"
+    from hook.base.explain import name_pod
+
+    yield from filter(None, (pod, name_pod(namespace, pod)))
 
 
 def top(given: options.Top, request: Request) -> None:
@@ -321,9 +321,10 @@ def _measure(hook: Options, choice: Choice, former: Former | None = None) -> lis
     from hook.base.counters import EVENTS
     from hook.base.errors import HookError, Reason
     from hook.observe import prometheus, snapshot
+    from hook.observe.use import get_event
 
     seen = snapshot.take_snapshot(hook, has_uncharged=True)
-    shown = {counter.rpartition("/")[2] for values in seen.uncharged.values() for counter in values}
+    shown = {get_event(counter) for values in seen.uncharged.values() for counter in values}
     # A known event may be missing on this machine; an unknown one is misspelt.
     if unknown := sorted((choice.events or frozenset()) - shown - EVENTS.keys()) if shown else []:
         hint = f"the kernel has {', '.join(sorted(shown))}"

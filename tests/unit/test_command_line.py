@@ -486,6 +486,7 @@ def recorded(tmp_path: Path) -> str:
     node.record("87a3fb58", kind="pod", pod_namespace="shop", pod_name="web-1", members=of_web)
     node.record("5b6cb0a4", kind="pod", pod_namespace="kube-system", pod_name="dns-2")
     node.record("5f3c9d0b", members={"5f3c9d0b": {**member, "name": "db"}})
+    node.record("7d1e2f3a", kind="sandbox", pod_name="stack")
     for number, name in enumerate(HOSTILE):
         members = {"c2": {**member, "name": name}}
         node.record(f"0{number}", kind="pod", pod_namespace=name, pod_name=name, members=members)
@@ -502,6 +503,8 @@ def recorded(tmp_path: Path) -> str:
         ("show", "d", {"db", "dns-2"}),
         ("show", "app", {"app"}),
         ("show", "t", {"torn"}),
+        ("show", "sta", {"stack"}),
+        ("show", "None", set()),
         ("list", "--namespace=", {"--namespace=shop", "--namespace=kube-system"}),
         ("top", "--namespace sh", {"shop"}),
         ("list", "--names", {"--namespace="}),
