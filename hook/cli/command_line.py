@@ -119,12 +119,6 @@ class Argument:
     def __str__(self) -> str:
         return f"{self.word}={self.value}" if self.is_option and self.value else self.word
 
-    def list_words(self) -> list[str]:
-        """The completions of an argument: each choice, or the option, with `=` if it takes a value."""
-        if not self.is_option:
-            return [*self.choices]
-        return [f"{self.word}={it}" for it in self.choices] or [self.word + "=" * bool(self.value)]
-
 
 def list_arguments(verb: Verb) -> list[Argument]:
     """A command's own arguments, without the options of the hook."""

@@ -59,7 +59,7 @@ class Meter:
                     self._draw(self._text)
 
     def _draw(self, text: str) -> None:
-        """Draw the line anew, within one row, because only that can be erased."""
+        """Replace the line, cut to one row: a line of two rows could not be erased."""
         with suppress(OSError, ValueError):  # the terminal is gone
             columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
             sys.stderr.write(_ERASE + printable(text)[: columns - 1])

@@ -49,7 +49,7 @@ def failure(subject: str, found: str, remedy: str) -> Finding:
 def format_findings(findings: Sequence[Finding], screen: Screen) -> list[str]:
     """What is well, a count, and what is wrong, worst first: the last lines on a terminal are those to act on.
 
-    If what is wrong is taller than the terminal, the count stands at the end as well.
+    If the problems do not fit on the terminal, the count is repeated at the end.
     """
     by_level = {level: [it for it in findings if it.level == level] for level in (OK, FAILURE, WARNING)}
     well, failures, warnings = (_format_level(found, screen.width) for found in by_level.values())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the names that Podman keeps: of containers, for records that lack them, and of pods, which no hook is told.
+"""Reads the names that Podman keeps: of containers, for records that lack them, and of pods, which no hook gets.
 
 Containers: containers/storage, `containers.json` and `volatile-containers.json` (those that a reboot removes). Pods:
 libpod's database, which is `db.sql` (SQLite, the default since Podman 5) or `libpod/bolt_state.db` (bbolt). All are

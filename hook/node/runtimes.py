@@ -100,7 +100,7 @@ class Runtimes(NamedTuple):
         deadline = system.monotonic() + seconds
         found: list[State] = []
         unanswered: dict[str, str] = {}
-        for container in sorted(filter(_is_container_id, containers)):
+        for container in sorted(filter(names.is_container_id, containers)):
             for root in self.roots:
                 answer = self._ask_programs(root, container, deadline)
                 if isinstance(answer, State):
@@ -137,14 +137,6 @@ def find_runtimes(further: Sequence[str] = ()) -> Runtimes:
 def _find_makers(root: str, container: str) -> list[str]:
     """The runtime that has a container in this directory, by its file."""
     return [name for name, file in _STATE_FILES.items() if os.path.exists(f"{root}/{container}/{file}")]
-
-
-def _is_container_id(text: str) -> bool:
-    try:
-        names.container_id(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _ask_program(command: Sequence[str], container: str, deadline: float) -> State | str:

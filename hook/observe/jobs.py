@@ -22,13 +22,13 @@ from typing import Any
 
 from hook.base import jsontext, system
 from hook.base.counters import EVENTS, MILLION
-from hook.base.explain import printable, short_id
+from hook.base.explain import format_count, name_pod, printable, short_id
 from hook.base.node_models import Job
 from hook.node import door
 from hook.node.door import Unreadable
 from hook.observe.screens import lay_out_uses, to_word
 from hook.observe.table import Column, Screen, numbers
-from hook.observe.use import Total, Uses, add_up, make_total, to_number
+from hook.observe.use import Total, Uses, add_up, make_total, sum_uses, to_number
 
 LINE = 256 << 10
 """Bytes of a line, at most: four times as many as a hook writes."""
@@ -76,11 +76,11 @@ class Jobs:
         """The selected jobs, in the order of their ends. A name's beginning counts only if no whole name matches."""
         for _end, line in sorted(self.lines.values()):
             job = Job.model_validate(jsontext.loads(line.decode()))
-            if not self.names or any(
-                name in names if name in self.exact else any(it.startswith(name) for it in names)
-                for names in [set(_list_names_of(job))]
-                for name in self.names
-            ):
+            names = {*_list_names_of(job)}
+            matches = (
+                name in names if name in self.exact else any(it.startswith(name) for it in names) for name in self.names
+            )
+            if not self.names or any(matches):
                 yield job
 
     def add(self, job: Job, line: bytes) -> None:
@@ -100,8 +100,7 @@ class Jobs:
         """What was skipped, in one line; empty: nothing."""
         parts = list(self.problems)
         if count := sum(self.skipped.values()):
-            what = "line" if count == 1 else "lines"
-            parts.insert(0, f"{count} torn or unknown {what} in {', '.join(self.skipped)}")
+            parts.insert(0, f"{format_count(count, 'torn or unknown line')} in {', '.join(self.skipped)}")
         return printable(f"skipped: {'; '.join(parts)}") if parts else ""
 
 
@@ -234,7 +233,7 @@ def _list_names_of(job: Job) -> Iterator[str]:
     yield job.key
     if job.pod:
         yield job.pod
-        yield f"{job.namespace}/{job.pod}"
+        yield name_pod(job.namespace, job.pod)
     for it in job.containers:
         yield it.id
         if it.name:
@@ -243,7 +242,7 @@ def _list_names_of(job: Job) -> Iterator[str]:
 
 def name_job(job: Job) -> str:
     """`namespace/pod`, or a container's name, with its pod if it has one; else the beginning of its key."""
-    pod = f"{job.namespace}/{job.pod}" if job.namespace and job.pod else job.pod
+    pod = name_pod(job.namespace, job.pod)
     names = [it.name for it in job.containers if it.name]
     own = names[0] if len(names) == 1 and (job.kind != "pod" and not (job.kind == "sandbox" and pod)) else None
     return "/".join(filter(None, (pod, own))) or ",".join(names) or short_id(job.key)
@@ -253,7 +252,7 @@ def _name_group(job: Job, by: str) -> str:
     if by == "name":
         return name_job(job)
     if by == "pod":
-        return (f"{job.namespace}/{job.pod}" if job.namespace and job.pod else job.pod) or ""
+        return name_pod(job.namespace, job.pod)
     return (job.namespace or "") if by == "namespace" else job.end[:10]
 
 
@@ -314,7 +313,7 @@ def _name_total(rows: Sequence[object]) -> list[str]:
 
 
 def _format_uses(columns: list[Column], uses: list[Uses], screen: Screen, more: Sequence[Column] = ()) -> list[str]:
-    rows = [*uses, *([add_up(part for use in uses for part in use.items())] if len(uses) > 1 else [])]
+    rows = [*uses, *([sum_uses(uses)] if len(uses) > 1 else [])]
     seconds = numbers("SECONDS", [_format_seconds(row[_ALL]) for row in rows])
     return lay_out_uses([*columns, seconds, *more], rows, _HEADS, screen)
 
@@ -335,12 +334,13 @@ def _format_end(found: Jobs) -> list[str]:
 
 def jobs_to_json(path: str, found: Jobs, by: str | None) -> dict[str, Any]:
     """`history --json`."""
-    total = sum_jobs(found.list_jobs(), None).get("")
+    jobs = [*found.list_jobs()]
+    total = sum_jobs(jobs, None).get("")
     lines: dict[str, Any]
     if by is None:
-        lines = {"jobs": [*map(_job_to_json, found.list_jobs())]}
+        lines = {"jobs": [*map(_job_to_json, jobs)]}
     else:
-        sums = sorted(sum_jobs(found.list_jobs(), by).items())
+        sums = sorted(sum_jobs(jobs, by).items())
         lines = {"by": by, "sums": [{"name": name or None, **_sum_to_json(use)} for name, use in sums]}
     skipped = {"skipped": sum(found.skipped.values()), "problems": found.problems}
     return {"file": path, **skipped, **lines, "total": None if total is None else _sum_to_json(total)}

@@ -17,7 +17,7 @@ from hook.base.models import Failure
 from hook.observe import hardware
 from hook.observe.snapshot import Group, Inventory, SeenKey
 from hook.observe.table import Column, Screen, lay_out, numbers
-from hook.observe.use import KeyUse, Rates, Total, Uses, add_up, count_use, sum_gauges, sum_use, to_number
+from hook.observe.use import KeyUse, Rates, Total, Uses, count_use, sum_gauges, sum_use, sum_uses, to_number
 from hook.state.records import name_unhooked
 
 STATES = {
@@ -146,7 +146,7 @@ def _format_table(found: Sequence[KeyUse], shown: Sequence[KeyUse], screen: Scre
     ]
     rows = [_make_row(it) for it in shown]
     if len(found) > 1:
-        rows.append(("total", "", add_up(part for it in found for part in it.use.items())))
+        rows.append(("total", "", sum_uses(it.use for it in found)))
     head, *lines = _lay_out_rows(rows, columns, _LIST_HEADS, screen)
     over = [screen.faint(line) if key.state.completed_at else line for line, key in zip(lines, keys)]
     return [head, *over, *lines[len(keys) :]]
@@ -185,10 +185,7 @@ def _group_by_namespace(found: Iterable[KeyUse], sort: str) -> list[tuple[str | 
         of_each.setdefault(it.key.state.pod_namespace, []).append(it)
     traffic = ("mbm_total_bytes",)
     events = {"energy": ("core_energy", *traffic), "traffic": traffic, "memory": traffic}.get(sort, ())
-    rows = [
-        (name, [it.key for it in those], add_up(part for it in those for part in it.use.items()))
-        for name, those in of_each.items()
-    ]
+    rows = [(name, [it.key for it in those], sum_uses(it.use for it in those)) for name, those in of_each.items()]
     rows.sort(key=lambda row: ([-row[2].get(event, Total()).known for event in events], row[0] or ""))
     return rows
 
@@ -205,7 +202,7 @@ def format_namespaces(selected: Sequence[KeyUse], sort: str, limit: int | None, 
     rows = [(to_word(name) or _NOTHING, keys, use) for name, keys, use in found[:limit]]
     if len(found) > 1:
         every = [it.key for it in selected]
-        rows.append(("total", every, add_up(part for *_, use in found for part in use.items())))
+        rows.append(("total", every, sum_uses(use for *_, use in found)))
     alive = [_count_alive(keys) for _, keys, _ in rows]
     columns = [
         Column("NAMESPACE", [name for name, _, _ in rows], least=_LEAST_NAME),

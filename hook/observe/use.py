@@ -68,6 +68,11 @@ def add_up(parts: Iterable[tuple[_Name, Total]]) -> dict[_Name, Total]:
     return found
 
 
+def sum_uses(uses: Iterable[Uses]) -> Uses:
+    """Add up uses, by event."""
+    return add_up(part for use in uses for part in use.items())
+
+
 def count_use(group: Group) -> Uses:
     """The lifetime use of each cumulative counter of a group."""
     zero = {it: counters.starts_from_nothing(it, group.begin.get(it), group.now.get(it)) for it in group.use}
@@ -126,7 +131,7 @@ def compare(first: Inventory, second: Inventory, time: str) -> Rates:
         for path, now in second.uncharged.items()
         for speed in _list_speeds(first.uncharged.get(path, {}), now, seconds)
     )
-    node = add_up(part for use in (rest, *(rate.use for rate in rates)) for part in use.items())
+    node = sum_uses([rest, *(rate.use for rate in rates)])
     return Rates(time, seconds, rates, rest, node)
 
 
