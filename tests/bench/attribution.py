@@ -243,16 +243,16 @@ Between hook and first instruction the runtime itself used: {"; ".join(result.st
 
 
 def parser() -> argparse.ArgumentParser:
-    told = common.parser("attribution", __doc__)
+    options = common.parser("attribution", __doc__)
     default = plan()
-    told.add_argument("--seconds", type=float, default=default.seconds, help="of CPU time for a container [2]")
-    told.add_argument("--forks", type=int, default=default.forks, help="children of the forking shell [1000]")
-    told.add_argument(
+    options.add_argument("--seconds", type=float, default=default.seconds, help="of CPU time for a container [2]")
+    options.add_argument("--forks", type=int, default=default.forks, help="children of the forking shell [1000]")
+    options.add_argument(
         "--rounds", type=int, default=default.rounds, help="with the hook, whose shares hardly differ [1]"
     )
-    told.add_argument("--polls", type=int, default=default.polls, help="with each poller; 0: no pollers [2]")
-    told.add_argument("--seed", type=int, default=default.seed, help="of the pollers' phases [1]")
-    return told
+    options.add_argument("--polls", type=int, default=default.polls, help="with each poller; 0: no pollers [2]")
+    options.add_argument("--seed", type=int, default=default.seed, help="of the pollers' phases [1]")
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -25,15 +25,15 @@ class NotReady(CannotMeasure):
 
 def parser(name: str, about: str | None) -> argparse.ArgumentParser:
     """The command line of a benchmark, with the forms that each can print its figures in."""
-    told = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         prog=f"python3 build.py bench {name}",
         description=about,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    form = told.add_mutually_exclusive_group()
+    form = options.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything as JSON")
     form.add_argument("--markdown", action="store_true", help="print nothing but tables, as Markdown")
-    return told
+    return options
 
 
 def report(name: str, measure: Callable[[], Iterable[Table]], given: argparse.Namespace, notes: str = "") -> int:

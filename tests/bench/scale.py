@@ -273,14 +273,14 @@ def _growth(costs: dict[str, list[Cost]], former: dict[str, list[Cost]]) -> Iter
 
 
 def parser() -> argparse.ArgumentParser:
-    told = common.parser("scale", __doc__)
+    options = common.parser("scale", __doc__)
     default = Sizes()
-    told.add_argument("--members", type=int, default=default.members, help="containers on record [2000]")
-    told.add_argument("--processes", type=int, default=default.processes, help="processes in all [10000]")
-    told.add_argument("--adopted", type=int, default=default.adopted, help="containers without a hook [500]")
-    told.add_argument("--rounds", type=int, default=default.rounds, help="of what has nothing to do [3]")
-    told.add_argument("--only", choices=("reconcile", "scrape"), help="only these tables")
-    return told
+    options.add_argument("--members", type=int, default=default.members, help="containers on record [2000]")
+    options.add_argument("--processes", type=int, default=default.processes, help="processes in all [10000]")
+    options.add_argument("--adopted", type=int, default=default.adopted, help="containers without a hook [500]")
+    options.add_argument("--rounds", type=int, default=default.rounds, help="of what has nothing to do [3]")
+    options.add_argument("--only", choices=("reconcile", "scrape"), help="only these tables")
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

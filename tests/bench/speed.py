@@ -110,15 +110,15 @@ def commands(programs: Sequence[Path]) -> dict[str, list[str]]:
 
 
 def parser() -> argparse.ArgumentParser:
-    told = common.parser("speed", __doc__)
+    options = common.parser("speed", __doc__)
     default = Plan()
-    told.add_argument("--only", action="append", choices=TABLES, help="this table; may be given more than once [all]")
-    told.add_argument(
+    options.add_argument("--only", action="append", choices=TABLES, help="a table; may be given more than once [all]")
+    options.add_argument(
         "--python", action="append", type=Path, help="may be given more than once; the first for all [each found]"
     )
-    told.add_argument("--rounds", type=int, default=default.rounds, help="fewer of what takes longer [60]")
-    told.add_argument("--seed", type=int, default=default.seed, help="of the orders by chance [1]")
-    return told
+    options.add_argument("--rounds", type=int, default=default.rounds, help="fewer of what takes longer [60]")
+    options.add_argument("--seed", type=int, default=default.seed, help="of the orders by chance [1]")
+    return options
 
 
 def notes(plan: Plan) -> str:

@@ -44,19 +44,19 @@ def _part(name: str) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    told = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         prog="python3 build.py faults",
         description=faults.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    told.add_argument("part", nargs="*", type=_part, metavar="PART", help=f"of {', '.join(PARTS)} [all]")
-    told.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    options.add_argument("part", nargs="*", type=_part, metavar="PART", help=f"of {', '.join(PARTS)} [all]")
+    options.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     few = "run no more than this many cases of a kind (inputs, pods), by chance [all; of mutants some]"
-    told.add_argument("--most", type=int, default=0, metavar="N", help=few)
-    told.add_argument("--seed", type=int, default=1, help="of that choice, and of all that is left to chance [1]")
-    told.add_argument("--jobs", type=int, default=2, help="cases that run at the same time [2]")
-    told.add_argument("--only", metavar="CASE", help="the case of this name, and no other")
-    return told
+    options.add_argument("--most", type=int, default=0, metavar="N", help=few)
+    options.add_argument("--seed", type=int, default=1, help="of that choice, and of all that is left to chance [1]")
+    options.add_argument("--jobs", type=int, default=2, help="cases that run at the same time [2]")
+    options.add_argument("--only", metavar="CASE", help="the case of this name, and no other")
+    return options
 
 
 def table(rows: Sequence[PartRow]) -> list[list[str]]:

@@ -248,7 +248,7 @@ def _text(*real: bytes) -> st.SearchStrategy[bytes]:
 
 
 def _words() -> st.SearchStrategy[list[str]]:
-    """A command line; `=` so that a strange value stands for its own option."""
+    """A command line. Each option has its value behind a `=`, so that no odd value is taken for another option."""
     values = st.sampled_from(["0", "60", "1e1", "1_0", "nan", "-1", "auto", "sandbox", "opt-in", "/x", ""]) | st.text()
     names = st.sampled_from([f"--{name.replace('_', '-')}" for name in models.Options.model_fields])
     options = names | st.builds("{}={}".format, names, values) | values

@@ -44,6 +44,17 @@ class Recorded:
         where = {"group": f"/mon_groups/oci-{container}", "domain": "mon_PERF_PKG_00", "event": "core_energy"}
         self.node.resctrl.control(do="add", amount=joules, **where)
 
+    def live_twice(self) -> str:
+        """Run job-17, restart it, and kill it: 2.5 J in its first life, 0.5 J in its second. Returns its ID."""
+        gate = self.lab.run("job-17")
+        container = self.lab.container_id("job-17")
+        self.use(container, "2.5")
+        self.lab.podman("restart", "--time=0", "job-17")
+        gate.wait_up()
+        self.use(container, "0.5")
+        self.lab.podman("kill", "job-17")
+        return container
+
 
 @pytest.fixture
 def recorded(start_node: StartNode, tmp_path: Path) -> Recorded:
@@ -76,13 +87,7 @@ def test_what_a_job_used_until_it_was_killed(recorded: Recorded) -> None:
 
 
 def test_each_life_of_a_container_that_is_restarted_has_its_own_use(recorded: Recorded) -> None:
-    gate = recorded.lab.run("job-17")
-    container = recorded.lab.container_id("job-17")
-    recorded.use(container, "2.5")
-    recorded.lab.podman("restart", "--time=0", "job-17")
-    gate.wait_up()
-    recorded.use(container, "0.5")
-    recorded.lab.podman("kill", "job-17")
+    recorded.live_twice()
     lines = recorded.wait_for_lines(2)
     assert [line["use"]["core_energy"] for line in lines] == [2.5, 0.5]
     assert names(lines) == [["job-17"]] * 2
@@ -90,13 +95,7 @@ def test_each_life_of_a_container_that_is_restarted_has_its_own_use(recorded: Re
 
 def test_lives_that_linger_joins_are_one_line(start_node: StartNode, tmp_path: Path) -> None:
     recorded = Recorded(start_node, tmp_path / "log", "--linger=3600")
-    gate = recorded.lab.run("job-17")
-    container = recorded.lab.container_id("job-17")
-    recorded.use(container, "2.5")
-    recorded.lab.podman("restart", "--time=0", "job-17")
-    gate.wait_up()
-    recorded.use(container, "0.5")
-    recorded.lab.podman("kill", "job-17")
+    container = recorded.live_twice()
     recorded.lab.watch.wait("poststop", container)
     assert not recorded.file.exists()
     words = [str(PYZ), "reconcile", *recorded.node.directories, "--linger=0", f"--history={recorded.file}"]

@@ -90,7 +90,7 @@ def _fail(stage: str, call: Call, errno: str, for_good: bool, by_hook: bool, sce
 
 
 def _expect_traces(scene: Scene, call: Call, ran: Ran, failed: list[str]) -> None:
-    """What failed is told in each place whose own calls did not fail."""
+    """The failure leaves each of its traces whose own system calls did not fail."""
 
     def spared(*parts: str) -> bool:
         return not any(part in line for line in failed for part in parts)

@@ -107,10 +107,10 @@ def run(campaign: Campaign) -> None:
         measured = Measured(Path(name))
         for path in test_files():
             measured.run(path)
-        told = measured.report()
-    is_whole = told.split()[-1] == "100.00%"
-    campaign.tally("tests, measured", measured.passed, {} if is_whole else {"all": told}, begin)
-    campaign.note(f"statements and branches: {told.splitlines()[-1]}")
+        report = measured.report()
+    is_whole = report.split()[-1] == "100.00%"
+    campaign.tally("tests, measured", measured.passed, {} if is_whole else {"all": report}, begin)
+    campaign.note(f"statements and branches: {report.splitlines()[-1]}")
     if measured.failed:
         campaign.note(f"{measured.failed} tests failed where they are measured")
 
@@ -162,8 +162,8 @@ class Measured:
             text = log.read()
         for line in re.findall(r"^(?:FAILED|ERROR) .*", text, re.MULTILINE):
             print(f"coverage: {line}", file=sys.stderr, flush=True)
-        told = " ".join(re.findall(r"^(.*) in [0-9.]+s", text, re.MULTILINE))
-        for number, outcome in re.findall(r"(\d+) (passed|failed|error)", told):
+        summaries = " ".join(re.findall(r"^(.*) in [0-9.]+s", text, re.MULTILINE))
+        for number, outcome in re.findall(r"(\d+) (passed|failed|error)", summaries):
             if outcome == "passed":
                 self.passed += int(number)
             else:
@@ -172,8 +172,8 @@ class Measured:
     def report(self) -> str:
         """What is missing in each module of the hook path, and at last how much there is of it."""
         files = [f"hook/{module}.py" for module in hook_path()]
-        told = self._coverage("report", "--show-missing", "--precision=2", f"--include={','.join(files)}")
-        return "\n".join([*(f"{file}: never imported" for file in files if file not in told), told.strip()])
+        report = self._coverage("report", "--show-missing", "--precision=2", f"--include={','.join(files)}")
+        return "\n".join([*(f"{file}: never imported" for file in files if file not in report), report.strip()])
 
     def _coverage(self, verb: str, *words: str, log: IO[str] | None = None) -> str:
         """What it prints, if it has no log; then a failure is an error."""
