@@ -103,22 +103,17 @@ def run(hook: Hook, resctrl: Mounted, name: str, number: int, joules: float) -> 
     hook(stopped(f"c{number}", **pod))
 
 
-def last_scrape(server: Prometheus, job: str) -> float:
-    """When all series of the jobs were last scraped."""
-    return min(server.ask(f'timestamp({JOULES}{{job="{job}"}})').values())
-
-
 def of_jobs(found: dict[frozenset[tuple[str, str]], float]) -> dict[str, float]:
     return {dict(labels)["pod"]: value for labels, value in found.items()}
 
 
 def test_queries_count_all_that_short_jobs_used(server: Prometheus) -> None:
-    at = last_scrape(server, "created")
+    at = server.find_last_scrape(f'{JOULES}{{job="created"}}')
     found = server.ask(f'sum by (pod) (increase({JOULES}{{job="created"}}[1h]))', at)
     assert of_jobs(found) == pytest.approx(JOBS, rel=1e-9)
     assert server.list_series(BEGUN) == [], "with the flag they are no series of their own"
 
-    at = last_scrape(server, "plain")
+    at = server.find_last_scrape(f'{JOULES}{{job="plain"}}')
     lost = server.ask(f'sum by (pod) (increase({JOULES}{{job="plain"}}[1h]))', at)
     assert sum(lost.values()) == 0
     (query,) = [it for it in blocks(page("docs/metrics.md", "Jobs that are shorter than a scrape")) if "sum by" in it]

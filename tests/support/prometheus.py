@@ -128,6 +128,10 @@ class Prometheus:
         result = self._get("query", query=expression, **time)["result"]
         return {_without_name(it["metric"]): float(it["value"][1]) for it in result}
 
+    def find_last_scrape(self, selector: str) -> float:
+        """The newest time at which each of these series had a sample: a scrape that failed since does not count."""
+        return min(float(it["values"][-1][0]) for it in self._get("query", query=f"{selector}[1h]")["result"])
+
     def ask_range(
         self, expression: str, start: int, end: int, step: int
     ) -> dict[frozenset[tuple[str, str]], dict[int, float]]:
