@@ -17,11 +17,11 @@
                              (`test tests/unit -k shebang`; with CI set, or with `--require fuse,podman,kernel`, say, a
                              skip in those tiers is a failure)
   python3 build.py demo ...  build, then show the hook at work on containers and a resctrl double
-  python3 build.py bench [speed | attribution | scale | watch | path] ...
-                             build, then measure: the hook's time, instructions and memory; in a guest, the share of a
-                             container's CPU time that its group is charged; reconcile on a node with thousands of
-                             containers; the CPU time and memory of watch; the number of files that a reader of one run
-                             has to open
+  python3 build.py bench [speed | life | attribution | scale | watch | path] ...
+                             build, then measure: the hook's time, instructions and memory; a container's life through
+                             a CRI, with and without the hook; in a guest, the share of a container's CPU time that its
+                             group is charged; reconcile on a node with thousands of containers; the CPU time and memory
+                             of watch; the number of files that a reader of one run has to open
   python3 build.py faults [PART ...]
                              build, then make everything fail that the hook depends on, and check that nothing is lost
                              (`faults --help` names the parts)
@@ -56,7 +56,7 @@ SPLIT = (
     ("install", "doctor", "unhooked", "tenants"),
     ("bench_scale", "bench_speed", "bench_watch"),
 )
-BENCHES = ("speed", "attribution", "scale", "watch", "path")
+BENCHES = ("speed", "life", "attribution", "scale", "watch", "path")
 
 
 def compile_verb(arguments: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import comb
 from statistics import median, quantiles
 
 MISSED = "(!)"
@@ -37,8 +38,32 @@ class Figure:
         return self.target is not None and self.median > self.target
 
     def __str__(self) -> str:
-        spread = f" ±{self.spread:.{self.digits}f}" if self.digits else ""
-        return f"{self.median:.{self.digits}f}{spread}{' ' + MISSED if self.is_missed else ''}"
+        return f"{self.median:.{self.digits}f}{self._beside()}{' ' + MISSED if self.is_missed else ''}"
+
+    def _beside(self) -> str:
+        """How far the values lie apart."""
+        return f" ±{self.spread:.{self.digits}f}" if self.digits else ""
+
+
+class WithInterval(Figure):
+    """One whose median has to be told from others': it is printed with its 95 % interval."""
+
+    def _beside(self) -> str:
+        low, high = interval(self.values)
+        return f" ({low:.{self.digits}f} to {high:.{self.digits}f})"
+
+
+def interval(values: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Two values between which the median lies at that level, of the same rank from both ends (order statistics).
+
+    At most k of n values are below their median with the chance of k heads in n throws of a coin, or fewer. The least
+    and the greatest, where they are too few.
+    """
+    ordered, count = sorted(values), len(values)
+    rank, chance = 0, 0.0
+    while (chance := chance + comb(count, rank) / 2**count) <= (1 - level) / 2:
+        rank += 1
+    return ordered[max(rank - 1, 0)], ordered[-max(rank, 1)]
 
 
 @dataclass(frozen=True)

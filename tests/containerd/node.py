@@ -14,7 +14,7 @@ import tarfile
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from tests.resctrlfs import Mounted
     from tests.support.containers import ProcessShown
 
+Hooks = dict[str, list[dict[str, Any]]]
+"""By stage, as a specification has them."""
 IMAGE = "localhost/gate:1"
 UID = "0f9c3a52-6a0e-4a9f-9d43-5f5c1d3c7b11"
 COMM = {"runc": "runc:[2:INIT]", "crun": "crun"}
@@ -268,6 +270,11 @@ class OfBaseSpec(Containerd):
     def hook(self, *words: str) -> None:
         super().hook(str(HOOK), *words, *self._options)
 
+    def hooks_of(self, printed: Hooks) -> dict[str, Hooks]:
+        """The hooks of each runtime's base_runtime_spec, by its name; `printed`: those that ours prints."""
+        watch = {"path": str(self.watch.program), "args": ["watch"], "timeout": 60}
+        return {name: {stage: [*hooks, watch] for stage, hooks in printed.items()} for name in RUNTIMES}
+
     def _configure(self) -> None:
         program = self.base / "libexec/oci/hooks.d" / HOOK.name  # as `install --prefix` puts it
         program.parent.mkdir(parents=True)
@@ -276,14 +283,14 @@ class OfBaseSpec(Containerd):
         command = [str(program), "base-runtime-spec", f"--prefix={self.base}", *self._options]
         printed = subprocess.run(command, input=plain, check=True, capture_output=True, timeout=DEADLINE).stdout
         spec = json.loads(printed)
-        for hooks in spec["hooks"].values():
-            hooks.append({"path": str(self.watch.program), "args": ["watch"], "timeout": 60})
-        (self.base / "base-runtime-spec.json").write_text(json.dumps(spec))
-        setting = f'base_runtime_spec = "{self.base}/base-runtime-spec.json"\n      {OPEN}'
+        settings = {PLAIN: ""}
+        for name, hooks in self.hooks_of(spec["hooks"]).items():
+            path = self.base / f"{name}.json"
+            path.write_text(json.dumps({**spec, "hooks": hooks}))
+            settings[name] = f'base_runtime_spec = "{path}"\n      {OPEN}'
         table = "io.containerd.grpc.v1.cri"
         (self.base / "conf.d").mkdir()
         self._write_configuration(CONFIGURATION, table, {})
-        settings = {**dict.fromkeys(RUNTIMES, setting), PLAIN: ""}
         self._write_configuration(IMPORTED, table, settings, "conf.d/cri.toml")
 
 
@@ -336,19 +343,24 @@ class Pod:
     def start(self, name: str, attempt: int = 0) -> RunningContainer:
         """Create and start a container; returns when its command is running."""
         gate = self.node.gate(f"{name}.{attempt}")
+        container = self.create(name, gate.command, attempt)
+        self._runtime.StartContainer(container_id=container)
+        gate.wait_up()
+        return RunningContainer(self.node, container, gate)
+
+    def create(self, name: str, command: Sequence[str], attempt: int = 0) -> str:
+        """Create a container; returns its ID."""
         config = {
             "metadata": {"name": name, "attempt": attempt},
             "image": {"image": IMAGE},
-            "command": gate.command,
+            "command": command,
             "annotations": {"io.kubernetes.container.restartCount": str(attempt)},
             "mounts": [{"container_path": "/gates", "host_path": str(self.node.gates)}],
             "log_path": f"{name}.{attempt}.log",
             "linux": {"security_context": {"namespace_options": HOST_NETWORK}},
         }
         response = self._runtime.CreateContainer(pod_sandbox_id=self.id, config=config, sandbox_config=self._config)
-        self._runtime.StartContainer(container_id=response.container_id)
-        gate.wait_up()
-        return RunningContainer(self.node, response.container_id, gate)
+        return str(response.container_id)
 
     def remove(self) -> None:
         self._runtime.StopPodSandbox(pod_sandbox_id=self.id)

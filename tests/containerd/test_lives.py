@@ -76,7 +76,7 @@ def test_base_runtime_spec_in_an_imported_file_of_a_running_containerd_is_found(
     """By it each container of the node has the hook: without the program none would start."""
     node = start_node("base-spec", "runc")
     believe(node, monkeypatch)
-    spec = str(node.containerd.base / "base-runtime-spec.json")
+    spec = str(node.containerd.base / "runc.json")
 
     def specs() -> list[str]:
         return [it.path for it in config.read_containerd().specs]
