@@ -15,7 +15,7 @@
                              plain Python: a *_compiled.py beside each
   python3 build.py test ...  build, then run the tests; further arguments go to pytest
                              (`test tests/unit -k shebang`; with CI set, or with `--require fuse,podman,kernel`, say, a
-                             skip in those tiers is a failure)
+                             skip in those tiers is a failure; tests/cluster needs a cluster: docs/kubernetes.md)
   python3 build.py demo ...  build, then show the hook at work on containers and a resctrl double
   python3 build.py bench [speed | life | attribution | scale | watch | path] ...
                              build, then measure: the hook's time, instructions and memory; a container's life through

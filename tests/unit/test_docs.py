@@ -48,16 +48,11 @@ REASONS = [value for name, value in vars(Reason).items() if name.isupper()]
 # --- All pages
 
 
-def plain(value: object) -> str:
-    """Part of a test's ID; conftest finds the tier of a test by the slashes in that."""
-    return str(value).replace("/", ":")
-
-
 def links(name: str) -> list[str]:
     return [it for it in re.findall(r"\]\(([^)]+)\)", page(name)) if not it.startswith("https://")]
 
 
-@pytest.mark.parametrize(("name", "link"), [(name, link) for name in PAGES for link in links(name)], ids=plain)
+@pytest.mark.parametrize(("name", "link"), [(name, link) for name in PAGES for link in links(name)])
 def test_link_leads_to_a_file_and_a_heading_in_it(name: str, link: str) -> None:
     path, _, anchor = link.partition("#")
     target = (ROOT / name).parent / path if path else ROOT / name
@@ -71,7 +66,7 @@ def paths(name: str) -> list[str]:
     return sorted(set(re.findall(tops, page(name).replace("\\", ""))))
 
 
-@pytest.mark.parametrize(("name", "path"), [(name, path) for name in PAGES for path in paths(name)], ids=plain)
+@pytest.mark.parametrize(("name", "path"), [(name, path) for name in PAGES for path in paths(name)])
 def test_named_path_exists(name: str, path: str) -> None:
     assert (ROOT / path).exists(), name
 
@@ -102,7 +97,7 @@ def calls(name: str) -> list[str]:
     return sorted({re.split(r" +[#|<>]|'", call)[0] for call in found})
 
 
-@pytest.mark.parametrize(("name", "call"), [(name, call) for name in PAGES for call in calls(name)], ids=plain)
+@pytest.mark.parametrize(("name", "call"), [(name, call) for name in PAGES for call in calls(name)])
 def test_command_line_is_accepted(name: str, call: str) -> None:
     verb, *arguments = shlex.split(call)
     if verb == "--version":
@@ -113,7 +108,7 @@ def test_command_line_is_accepted(name: str, call: str) -> None:
     parse_command(verb, arguments)
 
 
-@pytest.mark.parametrize("name", PAGES, ids=plain)
+@pytest.mark.parametrize("name", PAGES)
 def test_each_verb_of_the_build_is_one(name: str) -> None:
     assert build.__doc__ is not None
     for verb in re.findall(r"build\.py ([a-z]+)", "\n".join(code(page(name)))):
@@ -127,7 +122,7 @@ def options_of_the_build() -> set[str]:
     return {"--durations", *re.findall(r"""["'](--[a-z-]+)["']""", "".join(texts))}
 
 
-@pytest.mark.parametrize("name", PAGES, ids=plain)
+@pytest.mark.parametrize("name", PAGES)
 def test_each_option_of_the_build_is_one(name: str) -> None:
     named = [word for line in code(page(name)) for word in re.findall(r"python3 \S+\.py\b[^|;&#]*", line)]
     assert {*re.findall(r" (--[a-z-]+)", " ".join(named))} <= options_of_the_build()

@@ -56,8 +56,18 @@ def test_a_required_tier_that_skips_or_has_no_tests_is_a_failure(project: Path) 
     ]
 
 
-def test_ci_requires_every_tier_but_of_a_selection_of_tests(project: Path) -> None:
+def test_ci_requires_every_tier_but_cluster_and_of_a_selection_of_tests(project: Path) -> None:
     assert run(project, CI="true")[0] == 1
     assert run(project, "tests/unit", CI="true")[0] == 0
+    (project / "tests/cluster").mkdir()
+    (project / "tests/cluster/test_cluster.py").write_text(SKIPS)
+    status, lines = run(project, "tests/unit", "tests/cluster", CI="true")
+    assert (status, "cluster: 1 skipped" in lines) == (0, True)
     status, lines = run(project, "-m", 'tier(name="podman")', CI="true")
-    assert (status, "1 passed, 2 deselected" in lines[-1]) == (0, True)
+    assert (status, "1 passed, 3 deselected" in lines[-1]) == (0, True)
+
+
+def test_parameter_that_names_a_file_of_another_tier_does_not_count_there(project: Path) -> None:
+    named = "import pytest\n\n@pytest.mark.parametrize('path', ['tests/kernel/x.py'])\ndef test_it(path): pass\n"
+    (project / "tests/unit/test_unit.py").write_text(named)
+    assert {"unit: 1 passed", "kernel: nothing ran"} <= set(run(project)[1])

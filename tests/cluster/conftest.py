@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster of the current kubeconfig, with the chart on it. docs/kubernetes.md says how to run these tests."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cluster.kube import apply, items, kubectl, named, namespace, nodes, why_not
+from tests.cluster.pods import TENANTS, Pods
+from tests.cluster.release import FIRST_PID_NAMESPACE, NAME, NAMESPACE, OURS, RESCTRL, Release, helm
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def _cluster() -> Iterator[Release]:
+    """With the tests' namespaces in it, and nothing else of the tests."""
+    if reason := why_not(os.environ, nodes):
+        pytest.skip(reason)
+    others = [it for it in items("daemonsets", "-A", f"-l={OURS}") if it["metadata"]["namespace"] != NAMESPACE]
+    if others:
+        pytest.skip(f"the cluster has the chart already: {', '.join(named(others))}")
+    helm("uninstall", NAME, "--no-hooks", check=False)  # of a run that was killed
+    apply(namespace(NAMESPACE, "privileged"), namespace(TENANTS, "restricted"))
+    Pods().close()
+    release = Release()
+    yield release
+    Pods().close()
+    if release.is_installed():
+        release.remove()
+    kubectl("delete", "namespace", NAMESPACE, TENANTS)
+
+
+@pytest.fixture(scope="session")
+def _fit(_cluster: Release) -> Release:
+    """Skips where the hook cannot monitor, which the chart itself must say."""
+    _cluster.install()
+    for node in _cluster.daemons():
+        seen = _cluster.look(node)
+        if seen["pid_namespace"] != FIRST_PID_NAMESPACE:
+            pytest.skip(f"{node} is a container: reconcile refuses to work outside the host's pid namespace")
+        if not seen["list"]["mounted"]:
+            pytest.skip(f"{node} has no resctrl at {RESCTRL}: docs/kubernetes.md says how to use the model of it")
+    return _cluster
+
+
+@pytest.fixture
+def release(_fit: Release) -> Release:
+    """The chart, installed."""
+    if not _fit.is_installed():
+        _fit.install()
+    return _fit
+
+
+@pytest.fixture
+def pods() -> Iterator[Pods]:
+    made = Pods()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def node(release: Release) -> str:
+    """One with the chart."""
+    return min(release.daemons())

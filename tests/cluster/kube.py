@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cluster of the current kubeconfig, by kubectl, and why the tests cannot use it, if so."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+Object = dict[str, Any]
+
+IMAGE = "RESCTRL_MON_TEST_IMAGE"
+"""The chart's image, which every node can pull or has: REPOSITORY:TAG. The tests change a cluster, so they run on none
+without this."""
+VALUES = "RESCTRL_MON_TEST_VALUES"
+"""Values of the chart that the cluster needs, as for helm's --set: runtime=k3s,prefix=/usr/local."""
+RESCTRL_ROOT = "RESCTRL_MON_TEST_RESCTRL_ROOT"
+"""Where the nodes have the model of resctrl; unset: they have resctrl."""
+RESTARTS = {"kubelet": "RESCTRL_MON_TEST_RESTART_KUBELET", "runtime": "RESCTRL_MON_TEST_RESTART_RUNTIME"}
+"""Shell commands that restart it on every node."""
+
+DEADLINE = 900.0  # seconds, only to end what hangs
+POLL = 1.0  # seconds between two looks
+
+
+def why_not(environment: Mapping[str, str], nodes: Callable[[], list[Object]]) -> str | None:
+    """Why the tests cannot run; None if they can. `nodes`: asks the cluster for them."""
+    configured = environment.get("KUBECONFIG") or f"{environment.get('HOME', '')}/.kube/config"
+    if not any(Path(it).is_file() for it in configured.split(":")):
+        return "no kubeconfig (KUBECONFIG or ~/.kube/config)"
+    absent = [it for it in ("helm", "kubectl") if shutil.which(it, path=environment.get("PATH")) is None]
+    if absent:
+        return f"no {' and no '.join(absent)} on PATH"
+    if not environment.get(IMAGE):
+        return f"no {IMAGE}, the chart's image: docs/kubernetes.md says how to run the tests on a cluster"
+    try:
+        found = nodes()
+    except subprocess.SubprocessError as error:
+        return f"the cluster does not answer: {getattr(error, 'stderr', None) or error}".strip()
+    if any(it["spec"].get("providerID", "").startswith("kind:") for it in found):
+        return "the nodes are containers (kind): reconcile refuses to work outside the host's pid namespace"
+    return None
+
+
+def run(*command: str, text: str | None = None, check: bool = True) -> str:
+    """What a command prints. `text`: its stdin. RuntimeError with all of it if it fails and `check` is set."""
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=DEADLINE)
+    if check and done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)[:500]}: {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def kubectl(*words: str, text: str | None = None, check: bool = True) -> str:
+    return run("kubectl", *words, text=text, check=check)
+
+
+def get(*words: str) -> Any:  # noqa: ANN401  JSON
+    return json.loads(kubectl("get", *words, "--output=json"))
+
+
+def items(*words: str) -> list[Object]:
+    found: list[Object] = get(*words)["items"]
+    return found
+
+
+def apply(*objects: Object) -> None:
+    kubectl("apply", "--filename=-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+
+
+def nodes() -> list[Object]:
+    command = ["kubectl", "--request-timeout=20s", "get", "nodes", "--output=json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    found: list[Object] = json.loads(done.stdout)["items"]
+    return found
+
+
+def execute(namespace: str, pod: str, container: str, *command: str) -> str:
+    """What a command in a container prints."""
+    return kubectl("exec", f"--namespace={namespace}", pod, f"--container={container}", "--", *command)
+
+
+def wait(what: str, holds: Callable[[], object]) -> None:
+    """Wait until it holds. A look that fails, as beside a restart of what it asks, is no answer yet."""
+    until = time.monotonic() + DEADLINE
+    while True:
+        problem: object = None
+        try:
+            if holds():
+                return
+        except (RuntimeError, ValueError) as error:
+            problem = error
+        assert time.monotonic() < until, f"in vain waited for {what}; {problem or ''}"
+        time.sleep(POLL)
+
+
+def namespace(name: str, level: str) -> Object:
+    """A namespace whose pods are admitted by this level of the Pod Security Standards."""
+    labels = {"pod-security.kubernetes.io/enforce": level}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def settings(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The words by which helm gives the chart the image, and what the environment says of the cluster."""
+    repository, _, tag = environment[IMAGE].rpartition(":")
+    given = [f"image.repository={repository}", f"image.tag={tag}", environment.get(VALUES, "")]
+    root = environment.get(RESCTRL_ROOT)
+    given += [f"testing.resctrlRoot={root}"] if root else []
+    return [f"--set={it}" for it in given if it]
+
+
+def named(objects: Sequence[Object]) -> list[str]:
+    return sorted(it["metadata"]["name"] for it in objects)

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods of tenants: in a namespace that admits restricted pods only, from the one image that every node has."""
+
+from __future__ import annotations
+
+import os
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from tests.cluster.kube import IMAGE, Object, get, items, kubectl, named, wait
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+import json
+
+TENANTS = "resctrl-mon-hook-tenants"
+SLEEP = ("sleep", "86400")
+_KINDS = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
+_numbers = count(1)
+
+
+def container(name: str = "app", command: Sequence[str] = SLEEP, **more: Any) -> Object:  # noqa: ANN401  of the API
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return {"name": name, "image": os.environ.get(IMAGE), "command": command, "securityContext": security, **more}
+
+
+def pod(*containers: Object, annotations: dict[str, str] | None = None, **more: Any) -> Object:  # noqa: ANN401  as above
+    """A pod with a name of its own."""
+    spec = {
+        "containers": containers or [container()],
+        "securityContext": {"runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"}},
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 1,
+        "tolerations": [{"operator": "Exists"}],
+    }
+    meta = {"name": f"pod-{next(_numbers)}", "namespace": TENANTS, "annotations": annotations or {}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {**spec, **more}}
+
+
+def controlled(kind: str, version: str, template: Object, **more: Any) -> Object:  # noqa: ANN401  as above
+    """A Job or a Deployment of such pods."""
+    labels = {"app": template["metadata"]["name"]}
+    meta = {"name": template["metadata"]["name"], "namespace": TENANTS}
+    inner = {"metadata": {"labels": labels}, "spec": template["spec"]}
+    return {"apiVersion": version, "kind": kind, "metadata": meta, "spec": {"template": inner, **more}}
+
+
+def live_containers(found: Object) -> dict[str, str]:
+    """The names of a pod's containers that run, by their IDs."""
+    statuses = [it for kind in _KINDS for it in found["status"].get(kind, []) if "running" in it["state"]]
+    return {it["containerID"].partition("://")[2]: it["name"] for it in statuses}
+
+
+def is_ready(found: Object) -> bool:
+    conditions = found["status"].get("conditions", [])
+    return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)
+
+
+class Pods:
+    """What a test has made in the tenants' namespace."""
+
+    def create(self, *objects: Object) -> None:
+        """As they are: kubectl would write each `<` as six bytes, and the API server takes 3 MiB."""
+        paths = {"Pod": "api/v1", "Job": "apis/batch/v1", "Deployment": "apis/apps/v1"}
+        for it in objects:
+            path = f"/{paths[it['kind']]}/namespaces/{TENANTS}/{it['kind'].lower()}s"
+            kubectl("create", f"--raw={path}", "--filename=-", text=json.dumps(it))
+
+    def start(self, *objects: Object) -> list[Object]:
+        """Create pods and wait until they are ready; returns them as the API server has them."""
+        self.create(*objects)
+        return self.ready(named(objects))
+
+    def ready(self, names: Iterable[str]) -> list[Object]:
+        found: dict[str, Object] = {}
+
+        def all_ready() -> bool:
+            found.update({it["metadata"]["name"]: it for it in items("pods", f"--namespace={TENANTS}")})
+            return all(name in found and is_ready(found[name]) for name in names)
+
+        wait(f"pods {', '.join(names)}", all_ready)
+        return [found[name] for name in names]
+
+    def of(self, owner: Object, holds: Callable[[Object], object], number: int = 1) -> list[Object]:
+        """The pods of a Job or a Deployment, once there are so many of which it holds."""
+        found: list[Object] = []
+
+        def enough() -> bool:
+            found[:] = filter(holds, items("pods", f"--namespace={TENANTS}", f"-l=app={owner['metadata']['name']}"))
+            return len(found) >= number
+
+        wait(f"{number} pods of {owner['metadata']['name']}", enough)
+        return found
+
+    def find(self, name: str) -> Object:
+        found: Object = get("pod", f"--namespace={TENANTS}", name)
+        return found
+
+    def remove(self, *objects: Object) -> None:
+        kubectl("delete", f"--namespace={TENANTS}", "--wait", "pods", *named(objects))
+
+    def close(self) -> None:
+        kubectl("delete", f"--namespace={TENANTS}", "--wait", "--all", "jobs,deployments,pods")

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chart on the cluster, by helm, and what its nodes say of the pods."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.cluster.kube import (
+    DEADLINE,
+    IMAGE,
+    RESCTRL_ROOT,
+    Object,
+    apply,
+    execute,
+    get,
+    items,
+    kubectl,
+    named,
+    run,
+    settings,
+    wait,
+)
+from tests.cluster.pods import is_ready, live_containers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+NAME = NAMESPACE = "resctrl-mon-hook-test"
+CHART = Path(__file__).resolve().parents[2] / "packaging" / "kubernetes" / "chart"
+IN_POD = Path(__file__).with_name("in_pod.py").read_text(encoding="utf-8")
+RESCTRL = os.environ.get(RESCTRL_ROOT, "/sys/fs/resctrl")
+FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO in linux/proc_ns.h
+OURS = "app.kubernetes.io/name=resctrl-mon-hook"
+KINDS = "daemonsets,deployments,jobs,pods,configmaps,serviceaccounts,roles,rolebindings,networkpolicies"
+
+
+class Release:
+    """The chart's release of the tests."""
+
+    def install(self, *words: str, chart: Path = CHART) -> None:
+        """Install it, or upgrade it to this chart and these values, and wait until it is on every node."""
+        helm("upgrade", "--install", NAME, str(chart), *settings(), *words)
+        kubectl("rollout", "status", f"daemonset/{NAME}", f"--namespace={NAMESPACE}", f"--timeout={DEADLINE:.0f}s")
+
+    def is_installed(self) -> bool:
+        return NAME in named(items("daemonsets", f"--namespace={NAMESPACE}"))
+
+    def remove(self) -> None:
+        """Uninstall it, and wait for the Jobs that remove the program: that is once no live container calls it."""
+        helm("uninstall", NAME)
+        wait("the end of the removal", lambda: not self.objects())
+
+    def objects(self) -> list[str]:
+        """What the cluster has of it."""
+        found = items(KINDS, f"--namespace={NAMESPACE}", f"--selector={OURS}")
+        return sorted(f"{it['kind']} {it['metadata']['name']}" for it in found)
+
+    def daemons(self) -> dict[str, Object]:
+        """The ready pod of each node."""
+        found = items("pods", f"--namespace={NAMESPACE}", f"--selector={OURS},app.kubernetes.io/component=node")
+        return {it["spec"]["nodeName"]: it for it in found if is_ready(it)}
+
+    def places(self) -> list[str]:
+        """The directories on the nodes of the program, of the JSON and of the groups."""
+        containers = get("daemonset", NAME, f"--namespace={NAMESPACE}")["spec"]["template"]["spec"]["containers"]
+        given = dict(word.split("=", 1) for word in containers[0]["args"] if "=" in word)
+        return [f"{given['--prefix']}/libexec/oci/hooks.d", given["--hooks-dir"], RESCTRL]
+
+    def look(self, node: str, *keys: str) -> Object:
+        """What a node has, by `list` and `show`, and the tasks of these keys: see in_pod."""
+        wanted = {"options": [f"--resctrl-root={RESCTRL}"], "keys": keys}
+        name = self.daemons()[node]["metadata"]["name"]
+        command = ("python3", "-c", IN_POD, json.dumps(wanted))
+        found: Object = json.loads(execute(NAMESPACE, name, "reconcile", *command))
+        return found
+
+    def show(self, found: Object) -> Object:
+        """What `show` says of a pod, and its `tasks`; `state` None: nothing."""
+        uid = found["metadata"]["uid"]
+        seen = self.look(found["spec"]["nodeName"], uid)
+        return {"state": None, **seen["shown"].get(uid, {}), "tasks": seen["tasks"].get(uid, [])}
+
+    def metric(self, node: str, name: str, **labels: str) -> float:
+        """The sum of the samples with these labels; KeyError: there is none."""
+        daemon = self.daemons()[node]
+        (port,) = [it["ports"][0]["containerPort"] for it in daemon["spec"]["containers"] if it["name"] == "metrics"]
+        path = f"/api/v1/namespaces/{NAMESPACE}/pods/{daemon['metadata']['name']}:{port}/proxy/metrics"
+        families = text_string_to_metric_families(kubectl("get", f"--raw={path}"))
+        samples = [it for family in families for it in family.samples if it.name == name]
+        values = [it.value for it in samples if labels.items() <= it.labels.items()]
+        if not values:
+            raise KeyError(f"{name}{labels} of {node}")
+        return sum(values)
+
+    def await_reconcile(self, node: str) -> None:
+        """Wait for a whole run of reconcile that starts from now on."""
+        before = self.metric(node, "resctrl_mon_reconcile_start_timestamp_seconds")
+        parts = [f"resctrl_mon_reconcile_{part}_timestamp_seconds" for part in ("start", "end")]
+        wait(f"reconcile on {node}", lambda: all(self.metric(node, part) > before for part in parts))
+
+    def assert_monitored(self, pods: Iterable[Object]) -> None:
+        """Each container that runs is a member of its pod's key, and its first process in the group."""
+        by_node: dict[str, dict[str, Object]] = defaultdict(dict)
+        for it in pods:
+            by_node[it["spec"]["nodeName"]][it["metadata"]["uid"]] = it
+        for node, wanted in by_node.items():
+            seen = self.look(node, *wanted)
+            problems = {it["container"]: it for it in seen["list"]["unmonitored"]}
+            for uid, it in wanted.items():
+                members = seen["shown"].get(uid, {}).get("members", {})
+                for container, name in live_containers(it).items():
+                    what = f"{it['metadata']['name']} {name} ({container[:12]}) on {node}"
+                    assert container not in problems, f"{what}: {problems[container]}"
+                    assert container in members, f"{what} is no member: {members or 'no such key'}"
+                    assert members[container]["pid"] in seen["tasks"][uid], f"{what} is not in the group: {members}"
+
+    def on_node(self, node: str, program: str, *arguments: str) -> str:
+        """What a Python program prints that sees a node's root directory as /host, as root."""
+        name = "on-node"
+        container = {
+            "name": name,
+            "image": os.environ[IMAGE],
+            "command": ["python3", "-c", program, *arguments],
+            "securityContext": {"runAsUser": 0, "privileged": True},
+            "volumeMounts": [{"name": "root", "mountPath": "/host", "mountPropagation": "HostToContainer"}],
+        }
+        spec: dict[str, Any] = {
+            "nodeName": node,
+            "containers": [container],
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "volumes": [{"name": "root", "hostPath": {"path": "/"}}],
+        }
+        meta = {"name": name, "namespace": NAMESPACE}
+        apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+        place = f"--namespace={NAMESPACE}"
+        ended = ("Succeeded", "Failed")
+        wait(f"a program on {node}", lambda: get("pod", place, name)["status"]["phase"] in ended)
+        phase, printed = get("pod", place, name)["status"]["phase"], kubectl("logs", place, name)
+        kubectl("delete", place, "--wait", "pod", name)
+        assert phase == "Succeeded", printed
+        return printed
+
+
+def helm(*words: str, check: bool = True) -> str:
+    return run("helm", *words, f"--namespace={NAMESPACE}", check=check)

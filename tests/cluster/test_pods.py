@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every container of every pod is monitored, from its start on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cluster.kube import kubectl, nodes, wait
+from tests.cluster.pods import TENANTS, container, controlled, is_ready, live_containers, pod
+
+if TYPE_CHECKING:
+    from tests.cluster.kube import Object
+    from tests.cluster.pods import Pods
+    from tests.cluster.release import Release
+
+SECOND = {"exec": {"command": ["true"]}, "periodSeconds": 1, "timeoutSeconds": 60}
+LITTLE = {"cpu": "10m", "memory": "64Mi"}
+KINDS = {
+    "one container": pod(),
+    "two containers": pod(container("web"), container("logs")),
+    "init containers": pod(initContainers=[container("first", ["true"]), container("second", ["true"])]),
+    "sidecars": pod(initContainers=[container("side", restartPolicy="Always"), container("first", ["true"])]),
+    "exec probes": pod(container(readinessProbe=SECOND, livenessProbe=SECOND, startupProbe=SECOND)),
+    "burstable": pod(container(resources={"requests": LITTLE})),
+    "guaranteed": pod(container(resources={"requests": LITTLE, "limits": LITTLE})),
+    "shared processes": pod(container("web"), container("logs"), shareProcessNamespace=True),
+}
+BURST = 100
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_container_of_a_pod_is_monitored(release: Release, pods: Pods, kind: str) -> None:
+    release.assert_monitored(pods.start(KINDS[kind]))
+
+
+def test_ephemeral_container_joins_the_group_of_its_pod(release: Release, pods: Pods) -> None:
+    (found,) = pods.start(pod())
+    image = found["spec"]["containers"][0]["image"]
+    words = ("debug", f"--namespace={TENANTS}", found["metadata"]["name"], f"--image={image}", "--container=debugger")
+    kubectl(*words, "--profile=restricted", "--image-pull-policy=IfNotPresent", "--", "sleep", "86400")
+    wait("the ephemeral container", lambda: len(live_containers(pods.find(found["metadata"]["name"]))) == 2)
+    release.assert_monitored([pods.find(found["metadata"]["name"])])
+
+
+def test_finished_job_is_completed_while_its_pod_is_kept(release: Release, pods: Pods) -> None:
+    job = controlled("Job", "batch/v1", pod(container(command=["true"]), restartPolicy="Never"))
+    pods.create(job)
+    (found,) = pods.of(job, lambda it: it["status"]["phase"] == "Succeeded")
+    wait("the end of the job's key", lambda: release.show(found)["state"] == "completed")
+
+
+def test_crash_loop_keeps_its_group(release: Release, pods: Pods) -> None:
+    looping = pod(container(command=["false"]))
+    pods.create(looping)
+
+    def has_restarted() -> bool:
+        statuses = pods.find(looping["metadata"]["name"])["status"].get("containerStatuses", [])
+        return any(it["restartCount"] >= 2 for it in statuses)
+
+    wait("two restarts", has_restarted)
+    shown = release.show(pods.find(looping["metadata"]["name"]))
+    assert shown["state"] in {"live", "lingering"}
+    assert shown["generation"] == 1
+
+
+def test_process_that_exec_starts_is_in_the_group_after_the_next_reconcile(release: Release, pods: Pods) -> None:
+    (found,) = pods.start(pod())
+    in_background = "sleep 86400 </dev/null >/dev/null 2>&1 &"
+    kubectl("exec", f"--namespace={TENANTS}", found["metadata"]["name"], "--", "sh", "-c", in_background)
+    release.await_reconcile(found["spec"]["nodeName"])
+    assert len(release.show(found)["tasks"]) == 2
+
+
+def test_burst_of_a_hundred_pods_is_monitored(release: Release, pods: Pods) -> None:
+    """Of fewer, where the nodes have no room or no RMIDs for a hundred."""
+    number = min(BURST, sum(room(release, it) for it in nodes()))
+    template = pod()
+    labels = {"matchLabels": {"app": template["metadata"]["name"]}}
+    burst = controlled("Deployment", "apps/v1", template, replicas=number, selector=labels)
+    pods.create(burst)
+    release.assert_monitored(pods.of(burst, is_ready, number))
+
+
+def room(release: Release, node: Object) -> int:
+    """How many pods a node surely takes, with an RMID each; lingering RMIDs are free."""
+    name = node["metadata"]["name"]
+    if name not in release.daemons():
+        return 0
+    listed = kubectl("get", "pods", "-A", f"--field-selector=spec.nodeName={name}", "--output=name").split()
+    seen = release.look(name)["list"]
+    live = sum(it["state"] == "live" for it in seen["keys"])
+    rmids = seen["rmids"]["limit"] - seen["rmids"]["others"] - live
+    return int(0.9 * min(int(node["status"]["allocatable"]["pods"]) - len(listed), rmids))
