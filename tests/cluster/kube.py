@@ -9,12 +9,13 @@ import shutil
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 Object = dict[str, Any]
+Found = TypeVar("Found")
 
 IMAGE = "RESCTRL_MON_TEST_IMAGE"
 """The chart's image, which every node can pull or has: REPOSITORY:TAG. The tests change a cluster, so they run on none
@@ -86,15 +87,15 @@ def execute(namespace: str, pod: str, container: str, *command: str) -> str:
     return kubectl("exec", f"--namespace={namespace}", pod, f"--container={container}", "--", *command)
 
 
-def wait(what: str, holds: Callable[[], object]) -> None:
-    """Wait until it holds. A look that fails, as beside a restart of what it asks, is no answer yet."""
+def wait(what: str, look: Callable[[], Found | None]) -> Found:
+    """Look until there is something, and return it. A look that fails, as beside a restart, has found nothing yet."""
     until = time.monotonic() + DEADLINE
     while True:
         problem: object = None
         try:
-            if holds():
-                return
-        except (RuntimeError, ValueError) as error:
+            if found := look():
+                return found
+        except (RuntimeError, LookupError, ValueError) as error:
             problem = error
         assert time.monotonic() < until, f"in vain waited for {what}; {problem or ''}"
         time.sleep(POLL)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,6 @@ from tests.cluster.kube import IMAGE, Object, get, items, kubectl, named, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-
-import json
 
 TENANTS = "resctrl-mon-hook-tenants"
 SLEEP = ("sleep", "86400")
@@ -74,25 +73,22 @@ class Pods:
         return self.ready(named(objects))
 
     def ready(self, names: Iterable[str]) -> list[Object]:
-        found: dict[str, Object] = {}
+        def all_ready() -> list[Object] | None:
+            found = {it["metadata"]["name"]: it for it in items("pods", f"--namespace={TENANTS}")}
+            wanted = [found[name] for name in names]
+            return wanted if all(map(is_ready, wanted)) else None
 
-        def all_ready() -> bool:
-            found.update({it["metadata"]["name"]: it for it in items("pods", f"--namespace={TENANTS}")})
-            return all(name in found and is_ready(found[name]) for name in names)
-
-        wait(f"pods {', '.join(names)}", all_ready)
-        return [found[name] for name in names]
+        return wait(f"pods {', '.join(names)}", all_ready)
 
     def of(self, owner: Object, holds: Callable[[Object], object], number: int = 1) -> list[Object]:
         """The pods of a Job or a Deployment, once there are so many of which it holds."""
-        found: list[Object] = []
 
-        def enough() -> bool:
-            found[:] = filter(holds, items("pods", f"--namespace={TENANTS}", f"-l=app={owner['metadata']['name']}"))
-            return len(found) >= number
+        def enough() -> list[Object] | None:
+            pods = items("pods", f"--namespace={TENANTS}", f"--selector=app={owner['metadata']['name']}")
+            found = list(filter(holds, pods))
+            return found if len(found) >= number else None
 
-        wait(f"{number} pods of {owner['metadata']['name']}", enough)
-        return found
+        return wait(f"{number} pods of {owner['metadata']['name']}", enough)
 
     def find(self, name: str) -> Object:
         found: Object = get("pod", f"--namespace={TENANTS}", name)

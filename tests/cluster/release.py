@@ -26,7 +26,7 @@ from tests.cluster.kube import (
     settings,
     wait,
 )
-from tests.cluster.pods import is_ready, live_containers
+from tests.cluster.pods import live_containers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,9 +62,15 @@ class Release:
         return sorted(f"{it['kind']} {it['metadata']['name']}" for it in found)
 
     def daemons(self) -> dict[str, Object]:
-        """The ready pod of each node."""
+        """The DaemonSet's pod of each node, ready or not, all of whose containers run."""
         found = items("pods", f"--namespace={NAMESPACE}", f"--selector={OURS},app.kubernetes.io/component=node")
-        return {it["spec"]["nodeName"]: it for it in found if is_ready(it)}
+        staying = [it for it in found if "deletionTimestamp" not in it["metadata"]]
+        running = [it for it in staying if len(live_containers(it)) >= len(it["spec"]["containers"])]
+        return {it["spec"]["nodeName"]: it for it in running}
+
+    def daemon(self, node: str) -> Object:
+        """That of a node, once there is one."""
+        return wait(f"the chart's pod on {node}", lambda: self.daemons().get(node))
 
     def places(self) -> list[str]:
         """The directories on the nodes of the program, of the JSON and of the groups."""
@@ -75,7 +81,7 @@ class Release:
     def look(self, node: str, *keys: str) -> Object:
         """What a node has, by `list` and `show`, and the tasks of these keys: see in_pod."""
         wanted = {"options": [f"--resctrl-root={RESCTRL}"], "keys": keys}
-        name = self.daemons()[node]["metadata"]["name"]
+        name = self.daemon(node)["metadata"]["name"]
         command = ("python3", "-c", IN_POD, json.dumps(wanted))
         found: Object = json.loads(execute(NAMESPACE, name, "reconcile", *command))
         return found
@@ -88,7 +94,7 @@ class Release:
 
     def metric(self, node: str, name: str, **labels: str) -> float:
         """The sum of the samples with these labels; KeyError: there is none."""
-        daemon = self.daemons()[node]
+        daemon = self.daemon(node)
         (port,) = [it["ports"][0]["containerPort"] for it in daemon["spec"]["containers"] if it["name"] == "metrics"]
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{daemon['metadata']['name']}:{port}/proxy/metrics"
         families = text_string_to_metric_families(kubectl("get", f"--raw={path}"))
@@ -140,9 +146,12 @@ class Release:
         meta = {"name": name, "namespace": NAMESPACE}
         apply({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
         place = f"--namespace={NAMESPACE}"
-        ended = ("Succeeded", "Failed")
-        wait(f"a program on {node}", lambda: get("pod", place, name)["status"]["phase"] in ended)
-        phase, printed = get("pod", place, name)["status"]["phase"], kubectl("logs", place, name)
+
+        def ended() -> str | None:
+            phase: str = get("pod", place, name)["status"]["phase"]
+            return phase if phase in {"Succeeded", "Failed"} else None
+
+        phase, printed = wait(f"a program on {node}", ended), kubectl("logs", place, name)
         kubectl("delete", place, "--wait", "pod", name)
         assert phase == "Succeeded", printed
         return printed

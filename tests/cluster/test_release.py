@@ -30,7 +30,7 @@ print(json.dumps([path for pattern in ours + groups for path in glob.glob(patter
 
 
 @pytest.mark.usefixtures("release")
-def test_helm_lint_reports_nothing() -> None:
+def test_helm_lint_warns_of_nothing() -> None:
     run("helm", "lint", "--strict", str(CHART))
 
 
@@ -68,7 +68,7 @@ def chart_before(directory: Path) -> Path:
     commits = log.stdout.split()
     if len(commits) < 2:
         pytest.skip("git has no chart before this one")
-    archive = subprocess.run([*git, "archive", commits[1], PACKED], capture_output=True, check=True)
+    archive = subprocess.run([*git, "archive", commits[1], "packaging"], capture_output=True, check=True)
     subprocess.run(["tar", "-x", f"--directory={directory}"], input=archive.stdout, check=True)
     return directory / PACKED
 

@@ -82,4 +82,4 @@ def test_reconcile_is_not_held_up_by_what_processes_of_a_pod_show(release: Relea
 
 
 def count_restarts(release: Release, node: str) -> dict[str, int]:
-    return {it["name"]: it["restartCount"] for it in release.daemons()[node]["status"]["containerStatuses"]}
+    return {it["name"]: it["restartCount"] for it in release.daemon(node)["status"]["containerStatuses"]}
