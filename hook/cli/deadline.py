@@ -43,12 +43,13 @@ def run_limited(verb: str, limit: Limit, command: Callable[[], int | None]) -> i
     former_handler = signal.signal(_POKE, watcher.end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [_POKE])
     try:
-        watcher.begin()
         try:
+            watcher.begin()
             return command() or 0
         finally:
             watcher.stop()
     except Ended as error:
+        watcher.stop()  # again: what has ended the command may have come just before it stopped
         return watcher.complain(str(error))
     finally:
         while signal.sigtimedwait(_ENDING, 0) is not None:
@@ -101,11 +102,12 @@ class _Watcher(threading.Thread):
             raise Ended(self._why)
 
     def stop(self) -> None:
-        """Stop the thread, which ends only now: until then its ident is its own."""
+        """Stop the thread if it runs. It ends only now: until then its ident is its own."""
         self._may_raise = False
-        signal.pthread_kill(self.ident or 0, signal.SIGTERM)
-        self._is_over.set()
-        self.join()
+        if self.is_alive():
+            signal.pthread_kill(self.ident or 0, signal.SIGTERM)
+            self._is_over.set()
+            self.join()
 
     def complain(self, why: str) -> int:
         """Print that the command was ended; returns its exit status."""
