@@ -83,6 +83,7 @@ def serving(measure: Callable[[], str], address: tuple[str, int] = LOCAL) -> Ite
             OPENED.pop().close()
         server.loop.call_soon_threadsafe(server.task.cancel)
         thread.join(DEADLINE)
+        server._worker.shutdown()  # an idle thread would take the signals that later tests send
 
 
 @pytest.fixture
@@ -93,14 +94,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Sets limits of the server, by their names without the underscore."""
+    """Sets limits of the server, by their names without the underscore. No test is too slow, unless it says so."""
 
     def limit(**values: float) -> None:
         for name, value in values.items():
             monkeypatch.setattr(serve, f"_{name}", value)
 
+    limit(PATIENCE=DEADLINE)
     return limit
 
 
@@ -493,7 +495,7 @@ WAYS = ("sends nothing", "sends half", "asks", "reads", "reads nothing")
 def test_slow_clients_keep_no_scraper_waiting(
     way: str, sources: list[str], limit: int, limits: Callable[..., None]
 ) -> None:
-    limits(MOST=limit, PATIENCE=DEADLINE)
+    limits(MOST=limit)
     body = "x" * (1 << 20) + "\n"
     with serving(lambda: body) as server:
         slow = Slow(server, way, sources)
@@ -591,6 +593,7 @@ def test_a_connection_that_is_cut_off_leaves_nothing_in_the_kernel(limits: Calla
             first.recv(9)
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_scrape_that_takes_long_is_not_cut_off(limits: Callable[..., None]) -> None:
     """Neither for connections that ask nothing, nor for more requests than there is room for: these wait."""
     limits(MOST=8)
