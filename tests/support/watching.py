@@ -32,7 +32,8 @@ def missing() -> str | None:
 def start(hook: Hook, *wrapper: str) -> Process:
     command = [*wrapper, *replace(hook, options=()).command("watch")]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env={})
+    # Unbuffered: of two lines that come at once the second one is still seen by select.
+    return subprocess.Popen(command, bufsize=0, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env={})
 
 
 def listen(process: Process) -> str:
