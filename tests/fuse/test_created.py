@@ -29,41 +29,37 @@ JOULES = "resctrl_mon_core_energy_joules_total"
 BEGUN = "resctrl_mon_core_energy_joules_created"
 JOBS = {f"job-{number}": 10.5 * number for number in range(1, 6)}
 FLAG = "--enable-feature=created-timestamp-zero-ingestion"
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
+PAGES: dict[str, bytes] = {}
+"""What was last read of each endpoint, by the path at which Prometheus gets it: at once, though the node is busy."""
 
 
-IN_LIFE = threading.Lock()
-"""Held while a job lives, so that no scrape sees it, and while a scrape is answered."""
+class Target(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", OPEN_METRICS)
+        self.end_headers()
+        self.wfile.write(PAGES[self.path])
+
+    def log_message(self, *_arguments: object) -> None: ...
 
 
 @contextmanager
-def between_lives(url: str) -> Iterator[str]:
-    """The address of a target that passes scrapes on to `url`, and refuses them while a job lives."""
-
-    class Target(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if not IN_LIFE.acquire(blocking=False):
-                self.send_error(503)
-                return
-            try:
-                headers = {name: self.headers[name] for name in ("Accept", "Accept-Encoding")}
-                with urlopen(Request(url, headers=headers), timeout=DEADLINE) as answer:  # noqa: S310  our own
-                    body, kinds = answer.read(), answer.headers
-            finally:
-                IN_LIFE.release()
-            self.send_response(200)
-            for name in ("Content-Type", "Content-Encoding"):
-                self.send_header(name, kinds[name])
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_arguments: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Target) as proxy:
-        threading.Thread(target=proxy.serve_forever).start()
+def target() -> Iterator[str]:
+    """The address at which PAGES are."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Target) as server:
+        threading.Thread(target=server.serve_forever).start()
         try:
-            yield f"127.0.0.1:{proxy.server_port}"
+            yield f"127.0.0.1:{server.server_port}"
         finally:
-            proxy.shutdown()
+            server.shutdown()
+
+
+def read(urls: dict[str, str]) -> None:
+    """Read each endpoint; Prometheus scrapes that from now on."""
+    for job, url in urls.items():
+        with urlopen(Request(url, headers={"Accept": OPEN_METRICS}), timeout=DEADLINE) as answer:  # noqa: S310  our own
+            PAGES[f"/{job}"] = answer.read()
 
 
 @pytest.fixture
@@ -77,19 +73,22 @@ def server(resctrl: Mounted, hook: Hook, tmp_path: Path) -> Iterator[Prometheus]
     with ExitStack() as stack:
         urls = {"created": stack.enter_context(listening(hook, "--created"))[1]}
         urls["plain"] = stack.enter_context(listening(hook))[1]
-        targets = {job: stack.enter_context(between_lives(url)) for job, url in urls.items()}
-        config = json.dumps({"scrape_configs": [scrape(job, address) for job, address in targets.items()]})
+        read(urls)
+        address = stack.enter_context(target())
+        config = json.dumps({"scrape_configs": [scrape(job, address) for job in urls]})
         served = stack.enter_context(prometheus.serving(tmp_path, tmp_path / "data", config=config, options=(FLAG,)))
-        wait(lambda: len(served.list_series("resctrl_mon_build_info")) == len(urls))
+        wait(lambda: len(served.ask("max_over_time(up[1h]) == 1")) == len(urls))
         for number, (name, joules) in enumerate(JOBS.items()):
-            with IN_LIFE:
-                run(hook, resctrl, name, number, joules)
-        wait(lambda: len(served.list_series(JOULES)) == 2 * 2 * len(JOBS))  # two packages each
+            run(hook, resctrl, name, number, joules)
+            read(urls)
+        while not all(f'pod="{name}"'.encode() in it for name in JOBS for it in PAGES.values()):
+            read(urls)  # the last second's reading is shared
+        wait(lambda: len(served.ask(f"last_over_time({JOULES}[1h])")) == 2 * 2 * len(JOBS))  # two packages each
         yield served
 
 
 def scrape(job: str, address: str) -> dict[str, object]:
-    times = {"scrape_interval": "1s", "scrape_timeout": "1s"}
+    times = {"scrape_interval": "1s", "scrape_timeout": "1s", "metrics_path": f"/{job}"}
     return {"job_name": job, "honor_labels": True, "static_configs": [{"targets": [address]}], **times}
 
 

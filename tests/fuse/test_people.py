@@ -8,8 +8,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,13 +62,10 @@ def test_top_sorts_by_use_and_ends_with_a_closed_pipe(hook: Hook, resctrl: Mount
     process = start(hook, "top", "--json", "--interval=0.2", "--count=1000")
     assert process.stdout is not None
     where = {"group": "/mon_groups/oci-c1", "domain": "mon_PERF_PKG_00", "event": "core_energy"}
-    for total in range(1, 200):
+    for total in count(1):
         resctrl.control(do="set_counter", value=f"{total}.0", **where)
-        if total % 10 == 0 and json.loads(process.stdout.readline())["keys"][0]["watts"]:
+        if json.loads(process.stdout.readline())["keys"][0]["watts"]:
             break
-        time.sleep(0.05)
-    else:
-        pytest.fail("no watts were ever shown")
     process.stdout.close()
     assert process.wait(DEADLINE) == 0
     assert process.stderr is not None
@@ -120,7 +117,8 @@ def test_every_python_gives_the_same_answers(hook: Hook, init: Task, python: Int
 
 
 def without_times(text: str) -> str:
-    return re.sub(r"[0-9][0-9.:TZ-]*s?", "0", text.replace(UID, "key"))
+    """Nor with the padding of a number that has one more digit by now."""
+    return re.sub(r" *[0-9][0-9.:TZ-]*[smh]? *", "0", text.replace(UID, "key"))
 
 
 def test_reconcile_forgets_what_was_completed(hook: Hook, init: Task) -> None:

@@ -17,7 +17,7 @@ import yaml
 from hook import __version__
 from tests.kernel.inside import REAL_ROOT
 from tests.resctrlfs import mounted
-from tests.support import prometheus, ten_minutes
+from tests.support import prometheus, ten_minutes, waiting
 from tests.support.hook import PYZ
 from tests.support.prometheus import TARGET, attach
 from tests.support.ten_minutes import (
@@ -325,9 +325,7 @@ def test_the_labels_of_a_target_are_attached_as_here(story: TenMinutes, tmp_path
     }
     config = json.dumps({"scrape_configs": [job]})
     with prometheus.serving(tmp_path, tmp_path / "data", config=config) as served:
-        for _ in range(prometheus.DEADLINE * 100):
-            if served.list_series("resctrl_mon_build_info"):
-                break
+        waiting.wait(lambda: bool(served.ask("max_over_time(up[1h]) == 1")))  # a scrape is complete
         found = served.list_series('{__name__=~"resctrl_mon_.*"}')
     (_, _, samples) = [it for it in story.scrapes if it[0] == "a"][-1]
     expected = [
