@@ -21,7 +21,7 @@ _numbers = count(1)
 
 def container(name: str = "app", command: Sequence[str] = SLEEP, **more: Any) -> Object:  # noqa: ANN401  of the API
     security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    return {"name": name, "image": os.environ.get(IMAGE), "command": command, "securityContext": security, **more}
+    return {"name": name, "image": os.environ.get(IMAGE), "command": list(command), "securityContext": security, **more}
 
 
 def pod(*containers: Object, annotations: dict[str, str] | None = None, **more: Any) -> Object:  # noqa: ANN401  as above
