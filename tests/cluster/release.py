@@ -80,7 +80,8 @@ class Release:
 
     def look(self, node: str, *keys: str) -> Object:
         """What a node has, by `list` and `show`, and the tasks of these keys: see in_pod."""
-        wanted = {"options": [f"--resctrl-root={RESCTRL}"], "keys": keys}
+        options = [f"--resctrl-root={RESCTRL}"] if RESCTRL_ROOT in os.environ else []  # named, it has to exist
+        wanted = {"options": options, "keys": keys}
         name = self.daemon(node)["metadata"]["name"]
         command = ("python3", "-c", IN_POD, json.dumps(wanted))
         found: Object = json.loads(execute(NAMESPACE, name, "reconcile", *command))
