@@ -7,13 +7,12 @@ Source: cgroups(7), and the names that kubelet, CRI-O, Podman and containerd giv
 
 from __future__ import annotations
 
-from hook.base import procfs, system
+from hook.base import procfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Container
 
-_MOUNT = "/sys/fs/cgroup"
 _ID_LENGTH = 64
 _HEX = frozenset("0123456789abcdef")
 
@@ -69,17 +68,6 @@ def from_config(path: str | None) -> str | None:
         above, mark, name = path.split(":")
         return f":/{above}/{mark}-{name}.scope"
     return f":/{path.strip('/')}" if path.startswith("/") else None
-
-
-def find_directory(cgroup: str) -> str | None:
-    """The directory of a cgroup below /sys/fs/cgroup; None if it is gone, or its hierarchy is mounted elsewhere."""
-    controllers, _, path = cgroup.partition(":")
-    if not path.startswith("/") or ".." in path.split("/"):
-        return None
-    name = controllers.partition("name=")[2] or controllers
-    places = (name, name.partition(",")[0]) if name else ("", "unified")
-    directories = (f"{_MOUNT}/{place}{path}".replace("//", "/") for place in places)
-    return next((it for it in directories if system.is_directory(it)), None)
 
 
 def is_within(cgroup: str, outer: str) -> bool:

@@ -278,12 +278,12 @@ class Reading(NamedTuple):
 
 
 def read_threads(cgroup: str, is_other: Callable[[str], bool]) -> Reading | None:
-    """Read the threads in a cgroup and in those below it; None if find_directory does not find it.
+    """Read the threads in a cgroup and in those below it; None if procfs.cgroup_directory does not find it.
 
     `is_other`: whether a cgroup below it is another container's. Source: cgroups(7); cgroup v2 has `cgroup.threads`,
     also where threads of one process are in several cgroups, v1 has `tasks`.
     """
-    top = cgroups.find_directory(cgroup)
+    top = procfs.cgroup_directory(cgroup)
     if top is None:
         return None
     file = "cgroup.threads" if cgroup.startswith(":") else "tasks"

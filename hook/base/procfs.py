@@ -8,6 +8,7 @@ from hook.base import system
 NOT_HOST_PIDS = "this is not the host's pid namespace: which processes are dead and which groups empty is unknown here"
 PID_HINT = "run it in the host's pid namespace (hostPID: true; podman run --pid=host)"
 _HOST_PID_NAMESPACE = "pid:[4026531836]"
+_CGROUPS = "/sys/fs/cgroup"
 TICKS = 100  # of /proc, a second: USER_HZ, the same on each kernel that has resctrl
 _HOST_UID_MAP = ["0", "0", "4294967295"]
 
@@ -139,3 +140,14 @@ def cgroups(pid: int) -> list[str]:
     except OSError:
         return []
     return [line.partition(":")[2] for line in lines if line]
+
+
+def cgroup_directory(cgroup: str) -> str | None:
+    """The directory of a cgroup below /sys/fs/cgroup; None if it is gone, or its hierarchy is mounted elsewhere."""
+    controllers, _, path = cgroup.partition(":")
+    if not path.startswith("/") or ".." in path.split("/"):
+        return None
+    name = controllers.partition("name=")[2] or controllers
+    places = (name, name.partition(",")[0]) if name else ("", "unified")
+    directories = (f"{_CGROUPS}/{place}{path}".replace("//", "/") for place in places)
+    return next((it for it in directories if system.is_directory(it)), None)

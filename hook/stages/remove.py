@@ -209,6 +209,4 @@ def _linger(context: Context, locked: LockedKey, state: KeyState, fields: dict[s
 
 def is_deleted(state: KeyState) -> bool:
     """Whether a key is a pod's whose cgroup is gone or unknown, so that no container can come back to it."""
-    from hook.base import cgroups
-
-    return state.kind == "pod" and not (state.cgroup and cgroups.find_directory(state.cgroup))
+    return state.kind == "pod" and not (state.cgroup and procfs.cgroup_directory(state.cgroup))

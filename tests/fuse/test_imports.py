@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pyz import archive
+from tests.support.cgroups import container_cgroup
 from tests.support.hook import UID, Hook, created, end, stopped, task
 from tests.support.interpreters import find, start_command
 
@@ -46,13 +47,21 @@ def test_a_usual_start_and_end_import_what_is_on_the_list_and_no_more(hook: Hook
     bare = imported([*command, TELLING + "import atexit;tell(0)"])
     own = {"hook", *(f"hook.{package}" for package in OURS)}
     own |= {f"hook.{package}.{name}" for package, names in OURS.items() for name in names.split()}
-    watched = Hook(hook.resctrl_root, hook.run_dir, python=(*command, TELLING + archive.BOOT)).command("hook")
-    with task() as first, task() as further:
-        imported(watched, created("c0", first.pid))  # makes the run directory
-        runs = [imported(watched, created(name, it.pid, pod_uid=UID)) for name, it in (("c1", first), ("c2", further))]
-        for name, init in (("c2", further), ("c1", first)):
-            end(init)
-            runs.append(imported(watched, stopped(name)))
+    runs = []
+    # Its last container's end lets a pod linger whose cgroup is there, as shipped, or ends it.
+    for uid, linger in (("10" + UID[2:], 600), ("20" + UID[2:], 0)):
+        start = (*command, TELLING + archive.BOOT)
+        node = Hook(hook.resctrl_root, hook.run_dir, python=start, options=[f"--linger={linger}"])
+        watched = node.command("hook")
+        with task() as first, task() as further, container_cgroup(uid, "c1") as own_cgroup:
+            imported(watched, created("c0", first.pid))  # makes the run directory
+            own_cgroup.add(first.pid)
+            for name, init in (("c1", first), ("c2", further)):
+                runs.append(imported(watched, created(name, init.pid, pod_uid=uid)))
+            for name, init in (("c2", further), ("c1", first)):
+                end(init)
+                runs.append(imported(watched, stopped(name)))
+            assert (node.key(uid) is None) == (linger == 0)
     for found in runs:
         assert {name for name in found if name.startswith("hook")} == own
         assert found - own - bare <= IN_C

@@ -162,7 +162,7 @@ def test_os_is_for_people() -> None:
         ),
         (
             r"^/sys/",
-            {"base/cgroups", "base/models", "base/models_compiled", "cli/options_compiled", "node/place"},
+            {"base/models", "base/models_compiled", "base/procfs", "cli/options_compiled", "node/place"},
         ),
         (
             r"^/run/",
