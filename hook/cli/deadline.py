@@ -39,7 +39,7 @@ def run_limited(verb: str, limit: Limit, command: Callable[[], int | None]) -> i
     HookError: the thread does not start, and the command must not begin without a limit.
     """
     watcher = _Watcher(verb, limit)
-    former_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # inherited by programs, which SIGKILL ends
+    former_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     former_handler = signal.signal(_POKE, watcher.end)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [_POKE])
     try:

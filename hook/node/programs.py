@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import IO
 
 from hook.base import system
@@ -82,7 +83,16 @@ def run_program(command: Sequence[str], stdin: str = "", seconds: float = _TIMEO
     try:
         # In a session of its own, so that it is killed together with all its children.
         program = subprocess.Popen(
-            command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", env=_ENVIRONMENT, start_new_session=True
+            command,
+            bufsize=0,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            cwd="/",
+            env=_ENVIRONMENT,
+            start_new_session=True,
+            # What cli/deadline blocks would be blocked in it, too, and in all that it starts. This waits for no thread.
+            preexec_fn=partial(signal.pthread_sigmask, signal.SIG_SETMASK, ()),  # noqa: PLW1509
         )
     except OSError as error:
         return Exit(None, "", f"cannot start: {errno_name(error)}")

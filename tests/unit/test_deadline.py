@@ -182,6 +182,13 @@ def test_a_program_that_it_runs_is_killed_with_it(tmp_path: Path) -> None:
         os.kill(int(said[0]), 0)
 
 
+def test_a_program_that_it_runs_has_no_signal_blocked() -> None:
+    """It could not be ended by SIGTERM, nor could what it leaves running."""
+    found = []
+    assert run(lambda: found.append(programs.run_program(["grep", "^SigBlk:", "/proc/self/status"]))) == 0
+    assert [it.output.split() for it in found] == [["SigBlk:", "0" * 16]]
+
+
 def test_a_program_that_is_being_started_is_not_left_behind(
     block: Callable[[], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
